@@ -1,0 +1,100 @@
+"""Leaves that own a kernel: dense layers and embedding tables, with an axis name on each dimension."""
+
+import math
+from collections.abc import Callable
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.types import Array
+
+Initializer = Callable[..., Array]
+
+
+def normal(std: float) -> Initializer:
+  """N(0, std)."""
+  return nn.initializers.normal(std)
+
+
+def truncated_normal(std: float) -> Initializer:
+  """N(0, std) cut at two standard deviations and not rescaled, as TensorFlow's initializer of that name (BERT)."""
+  # jax's form rescales by the truncated deviation .8796; TensorFlow's does not
+  return nn.initializers.truncated_normal(std * 0.87962566103423978, lower=-2.0, upper=2.0)
+
+
+class Dense(nn.Module):
+  """y = x W + b over the trailing axes.
+
+  Attributes:
+    features: output sizes; several for e.g. [heads, head_dim].
+    axes: a name for each kernel dimension, inputs first.
+    kernel_init: initializer of the kernel as a matrix [inputs, outputs].
+    num_inputs: how many trailing axes of x are contracted.
+    use_bias: adds a bias of shape `features`.
+    dtype: of the product; parameters stay float32.
+  """
+
+  features: int | tuple[int, ...]
+  axes: tuple[str | None, ...]
+  kernel_init: Initializer
+  num_inputs: int = 1
+  use_bias: bool = True
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    features = self.features if isinstance(self.features, tuple) else (self.features,)
+    inputs = x.shape[x.ndim - self.num_inputs :]
+    kernel = self.param(
+      'kernel', nn.with_logical_partitioning(self.kernel_init, self.axes), (*inputs, *features), jnp.float32
+    )
+    matrix = kernel.astype(self.dtype).reshape(math.prod(inputs), math.prod(features))
+    x = x.astype(self.dtype).reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
+    y = x @ matrix  # [..., inputs] -> [..., outputs]
+    y = y.reshape(*y.shape[:-1], *features)
+    if self.use_bias:
+      bias_axes = self.axes[self.num_inputs :]
+      bias = self.param(
+        'bias', nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), features, jnp.float32
+      )
+      y = y + bias.astype(self.dtype)
+    return y
+
+
+class Embed(nn.Module):
+  """A table of vectors, read by row and, for tied outputs, multiplied with.
+
+  Attributes:
+    num_rows: ids that may be asked for.
+    features: width of a row.
+    axes: names of the two dimensions.
+    init: initializer of the table.
+    multiple: the table is padded to a multiple of this many rows, so that a mesh axis divides it.
+    dtype: of what is returned; the table stays float32.
+  """
+
+  num_rows: int
+  features: int
+  axes: tuple[str | None, str | None]
+  init: Initializer
+  multiple: int = 1
+  dtype: str = 'float32'
+
+  def setup(self) -> None:
+    rows = -(-self.num_rows // self.multiple) * self.multiple
+    self.table = self.param(
+      'table', nn.with_logical_partitioning(self.init, self.axes), (rows, self.features), jnp.float32
+    )
+
+  def __call__(self, ids: Array) -> Array:
+    return jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
+
+  def attend(self, x: Array) -> Array:
+    """Products of `x` with every row, f32[..., v]; padded rows get a logit that no softmax sees."""
+    logits = jnp.einsum(
+      '...d,vd->...v', x.astype(self.dtype), self.table.astype(self.dtype), preferred_element_type=jnp.float32
+    )
+    rows = self.table.shape[0]
+    if rows == self.num_rows:
+      return logits
+    return jnp.where(jnp.arange(rows) < self.num_rows, logits, -1e9)

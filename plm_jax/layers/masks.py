@@ -1,0 +1,48 @@
+"""Which key a query may look at, kept as structure until an implementation of attention needs it spelt out."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from plm_jax.types import Array
+
+
+class Mask(NamedTuple):
+  """Every condition must hold; None or False is no condition.
+
+  Attributes:
+    query_segments: int[b, l]; 0 is padding.
+    key_segments: int[b, m]; a query sees keys of its own segment only, and never padding.
+    causal: a query sees keys at or before its own index.
+    window: a query sees the last `window` keys at or before its own index only.
+    prefix: int[b]; keys at an index below it are exempt from `causal` and `window`.
+    allowed: bool[b, l, m], spelt out.
+  """
+
+  query_segments: Array
+  key_segments: Array
+  causal: bool = False
+  window: int | None = None
+  prefix: Array | None = None
+  allowed: Array | None = None
+
+
+def visible(mask: Mask) -> Array:
+  """bool[b, l, m]: True where the query may look at the key."""
+  query, key = mask.query_segments[:, :, None], mask.key_segments[:, None, :]
+  seen = (query == key) & (key > 0)
+  if mask.causal or mask.window is not None:
+    rows = jnp.arange(query.shape[1])[:, None]
+    columns = jnp.arange(key.shape[2])[None, :]
+    near = jnp.ones((query.shape[1], key.shape[2]), bool)
+    if mask.causal:
+      near &= columns <= rows
+    if mask.window is not None:
+      near &= columns > rows - mask.window
+    near = near[None]
+    if mask.prefix is not None:
+      near = near | (columns[None] < mask.prefix[:, None, None])
+    seen &= near
+  if mask.allowed is not None:
+    seen &= mask.allowed
+  return seen

@@ -1,0 +1,31 @@
+"""Normalisation over the last axis, computed in float32 whatever the compute dtype."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.types import Array
+
+
+class LayerNorm(nn.Module):
+  """(x - mean) / sqrt(var + epsilon) * scale + bias (Ba et al. 2016).
+
+  Attributes:
+    epsilon: added to the variance.
+    dtype: of the result.
+  """
+
+  epsilon: float
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    names = ('embed',)
+    scale = self.param('scale', nn.with_logical_partitioning(nn.initializers.ones, names), (x.shape[-1],), jnp.float32)
+    bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, names), (x.shape[-1],), jnp.float32)
+    x = x.astype(jnp.float32)
+    mean = x.mean(axis=-1, keepdims=True)
+    centred = x - mean
+    variance = (centred * centred).mean(axis=-1, keepdims=True)
+    y = centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+    return y.astype(self.dtype)

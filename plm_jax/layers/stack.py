@@ -1,0 +1,40 @@
+"""One block repeated: parameters stacked along a leading `layers` axis, compiled once or unrolled."""
+
+import flax.linen as nn
+import jax
+
+from plm_jax.types import Execution
+
+POLICIES = {
+  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  'full': jax.checkpoint_policies.nothing_saveable,
+}
+
+
+def stack(block: type[nn.Module], *, num_layers: int, execution: Execution) -> type[nn.Module]:
+  """The class of `num_layers` blocks in a row.
+
+  Args:
+    block: called as `block(x, context, train)`; returns (x, what each layer reports).
+    num_layers: how many.
+    execution: `layers='loop'` unrolls the scan: the same parameters and the same bits of noise, with the memory and
+      the compile time of a hand-written loop. `remat` says what the backward pass keeps.
+
+  Returns:
+    A module class with the fields of `block`, called alike; reports come back stacked along axis 0.
+  """
+  if execution.remat in POLICIES:
+    block = nn.remat(block, policy=POLICIES[execution.remat], prevent_cse=False, static_argnums=(3,))
+  elif execution.remat != 'none':
+    raise ValueError(f'execution.remat={execution.remat!r}; choices are none, {", ".join(POLICIES)}')
+  if execution.layers not in ('scan', 'loop'):
+    raise ValueError(f'execution.layers={execution.layers!r}; choices are scan, loop')
+  return nn.scan(
+    block,
+    variable_axes={'params': 0},
+    split_rngs={'params': True, 'dropout': True},
+    in_axes=(nn.broadcast, nn.broadcast),
+    length=num_layers,
+    unroll=num_layers if execution.layers == 'loop' else 1,
+    metadata_params={nn.PARTITION_NAME: 'layers'},
+  )

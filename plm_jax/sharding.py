@@ -1,0 +1,173 @@
+"""From the axis names on parameters and activations to a mesh of devices.
+
+Models name what an axis means (`AXES`); a run names one table of `RULES` that says which mesh axis, if any, an axis is
+cut along. Nothing else in the package mentions a mesh axis.
+"""
+
+import contextlib
+import contextvars
+import difflib
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from plm_jax.types import Array, PyTree
+
+log = logging.getLogger('plm_jax')
+
+AXES: dict[str, str] = {
+  'batch': 'rows of a batch',
+  'length': 'positions of a row',
+  'vocab': 'rows of a vocabulary table',
+  'positions': 'rows of a position table',
+  'types': 'rows of a sentence-type table',
+  'embed': 'hidden width',
+  'embed_out': 'hidden width on the far side of a square matrix',
+  'heads': 'attention heads',
+  'head_dim': 'width of one head',
+  'mlp': 'feed-forward width',
+  'layers': 'stacked layers',
+  'classes': 'labels of a task head',
+}
+
+Rules = Sequence[tuple[str, str | None]]
+RULES: dict[str, Rules] = {
+  'data': (('batch', 'data'),),
+  'fsdp': (('batch', 'data'), ('embed', 'data')),
+  'tensor': (('batch', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model')),
+  'fsdp_tensor': (('batch', 'data'), ('embed', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model')),
+}
+
+
+class Layout(NamedTuple):
+  """A mesh with the rules that apply on it."""
+
+  mesh: Mesh
+  rules: dict[str, str | None]
+
+
+_LAYOUT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout', default=None)
+_SAID: set[str] = set()
+
+
+def _say_once(message: str) -> None:
+  if message not in _SAID:
+    _SAID.add(message)
+    log.info(message)
+
+
+def make_mesh(shape: Mapping[str, int]) -> Mesh:
+  """Returns a mesh over all devices; one size may be -1 and takes what is left.
+
+  Args:
+    shape: mesh axis name ('data', 'model') -> number of devices along it.
+
+  Raises:
+    ValueError: the sizes do not multiply to the number of devices.
+  """
+  sizes = dict(shape)
+  unknown = set(sizes) - {'data', 'model'}
+  if unknown:
+    raise ValueError(f'sharding.mesh: unknown axis {sorted(unknown)}; axes are data and model')
+  devices = jax.device_count()
+  free = [name for name, size in sizes.items() if size == -1]
+  fixed = math.prod(size for size in sizes.values() if size != -1)
+  if len(free) > 1 or fixed < 1 or any(size < 1 and size != -1 for size in sizes.values()):
+    raise ValueError(f'sharding.mesh={dict(shape)}: sizes are positive, and at most one is -1')
+  if free:
+    sizes[free[0]] = devices // fixed
+  if math.prod(sizes.values()) != devices:
+    raise ValueError(f'sharding.mesh={dict(shape)} does not use all {devices} devices; set one size to -1')
+  sizes = {'data': sizes.get('data', 1), 'model': sizes.get('model', 1)}
+  return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+
+
+def make_layout(mesh: Mesh, rules: str | Rules) -> Layout:
+  """Checks `rules` (a name of `RULES`, or pairs of axis and mesh axis) against `AXES` and the mesh."""
+  if isinstance(rules, str):
+    if rules not in RULES:
+      near = difflib.get_close_matches(rules, RULES, n=1)
+      hint = f'; did you mean {near[0]!r}?' if near else ''
+      raise ValueError(f'sharding.rules: no table {rules!r}; tables are {", ".join(RULES)}{hint}')
+    rules = RULES[rules]
+  table = {str(axis): mesh_axis for axis, mesh_axis in rules}
+  for axis, mesh_axis in table.items():
+    if axis not in AXES:
+      raise ValueError(f'sharding.rules: unknown axis {axis!r}; axes are {", ".join(AXES)}')
+    if mesh_axis is not None and mesh_axis not in mesh.shape:
+      raise ValueError(f'sharding.rules: {axis!r} -> unknown mesh axis {mesh_axis!r}; the mesh has {list(mesh.shape)}')
+  return Layout(mesh, table)
+
+
+def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> PartitionSpec:
+  """The mesh axes of one array: the first axis to claim a mesh axis gets it, what does not divide is replicated."""
+  taken: set[str] = set()
+  out: list[str | None] = []
+  for axis, size in zip(axes, shape, strict=True):
+    if axis is not None and axis not in AXES:
+      near = difflib.get_close_matches(axis, AXES, n=1)
+      raise ValueError(f'unknown axis {axis!r}{f", did you mean {near[0]!r}?" if near else ""}; see sharding.AXES')
+    mesh_axis = layout.rules.get(axis) if axis is not None else None
+    if mesh_axis is None or layout.mesh.shape[mesh_axis] == 1:
+      out.append(None)
+    elif mesh_axis in taken:
+      _say_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
+      out.append(None)
+    elif size % (parts := layout.mesh.shape[mesh_axis]):
+      _say_once(
+        f'axis {axis!r} of size {size} is replicated: {parts} devices of mesh axis {mesh_axis!r} do not divide it; '
+        f'{-(-size // parts) * parts} would (model.overrides.vocab_multiple pads a vocabulary)'
+      )
+      out.append(None)
+    else:
+      taken.add(mesh_axis)
+      out.append(mesh_axis)
+  return PartitionSpec(*out)
+
+
+def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
+  """Shardings of a tree of shapes.
+
+  Args:
+    abstract: tree of `jax.ShapeDtypeStruct`, boxed with axis names (`nn.LogicallyPartitioned`) where a leaf has them;
+      a leaf without names is replicated.
+
+  Returns:
+    The unboxed tree with a `NamedSharding` for each leaf.
+  """
+
+  def place(leaf):
+    if isinstance(leaf, nn.LogicallyPartitioned):
+      return NamedSharding(layout.mesh, spec(leaf.names, leaf.value.shape, layout))
+    return NamedSharding(layout.mesh, PartitionSpec())
+
+  return jax.tree.map(place, abstract, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
+
+
+def batch_sharding(layout: Layout) -> NamedSharding:
+  """Rows over the mesh axis that `batch` is cut along."""
+  return NamedSharding(layout.mesh, PartitionSpec(layout.rules.get('batch')))
+
+
+@contextlib.contextmanager
+def use(layout: Layout) -> Iterator[None]:
+  """Makes `layout` the one that `constrain` reads while a function is traced."""
+  token = _LAYOUT.set(layout)
+  try:
+    with jax.set_mesh(layout.mesh):
+      yield
+  finally:
+    _LAYOUT.reset(token)
+
+
+def constrain(x: Array, *axes: str | None) -> Array:
+  """States the axes of an activation at a block boundary; nothing happens outside `use` or on one device."""
+  layout = _LAYOUT.get()
+  if layout is None or layout.mesh.size == 1:
+    return x
+  return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, spec(axes, x.shape, layout)))

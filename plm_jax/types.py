@@ -1,0 +1,170 @@
+"""The vocabulary of the package: what passes between its parts.
+
+Everything else in `plm_jax` is a function or a module that takes and returns these. Dimensions are named the same
+everywhere: b batch, l query length, m key length, d hidden, h heads, k head size, f feed-forward, v vocabulary,
+n layers, t targets.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+Array = jax.Array
+PyTree = Any
+Batch = Mapping[str, Array]
+
+
+class Example(NamedTuple):
+  """One corrupted or formatted batch: what the model reads and what the loss reads.
+
+  Attributes:
+    inputs: exactly the keyword arguments of the model's `__call__`; leaves lead with the batch axis.
+    targets: read by the loss that belongs to the `prepare` that made them, and by nobody else; likewise batched.
+  """
+
+  inputs: dict[str, Array]
+  targets: dict[str, Array]
+
+
+class Loss(NamedTuple):
+  """What a loss returns.
+
+  Attributes:
+    value: f32[], the scalar to differentiate: a sum over the rows given, already divided by the whole batch's weight.
+    metrics: name -> (sum, weight), both f32[]; divided only when they are read.
+    carry: recurrent state for the next step; leaves lead with the batch axis.
+  """
+
+  value: Array
+  metrics: dict[str, tuple[Array, Array]]
+  carry: PyTree = ()
+
+
+class Forward(Protocol):
+  """A model with its parameters bound."""
+
+  def __call__(
+      self, *, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any
+  ) -> Any:
+    """Runs the model; `train` and `rng` left None are the step's own."""
+    ...
+
+
+class Task(NamedTuple):
+  """A model and the pure functions that train and score it; made by every objective and every adapter.
+
+  Attributes:
+    model: trunk plus head; parameters are `{'trunk': ..., <head>: ...}`.
+    prepare: (root key, whole batch) -> Example. Pure, fixed shapes; each loss term's weights are divided here by
+      that term's total over the batch, so values of micro-batches and devices add up.
+    loss: (forward, example, carry, rng) -> Loss.
+    predict: (forward, example) -> host-side predictions, leaves lead with the batch axis.
+    init_carry: batch size -> recurrent state at step 0.
+    summary: summed metrics as means -> derived numbers (perplexity, bits per byte, ...).
+    couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
+  """
+
+  model: nn.Module
+  prepare: Callable[[Array, Batch], Example]
+  loss: Callable[[Forward, Example, PyTree, Array], Loss]
+  predict: Callable[[Forward, Example], dict[str, Array]] | None = None
+  init_carry: Callable[[int], PyTree] = lambda batch_size: ()
+  summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
+  couples_rows: bool = False
+
+
+class Source(NamedTuple):
+  """Rows of one split, as a pure function of the step.
+
+  Attributes:
+    spec: key -> global shape and dtype of a batch (the longest bucket where there are several).
+    rows: rows an epoch.
+    read: step -> this host's batches from that step on, endlessly.
+    once: every row exactly once; the last batch is padded with rows of `row_weight` 0.
+    digest: hex digest of the source text, the vocabulary and the layout.
+    names: the label names, for labelled sources.
+    steps_per_epoch: batches that hold each row once.
+  """
+
+  spec: dict[str, jax.ShapeDtypeStruct]
+  rows: int
+  read: Callable[[int], Iterator[dict[str, np.ndarray]]]
+  once: Callable[[], Iterator[dict[str, np.ndarray]]]
+  digest: str
+  names: tuple[str, ...] = ()
+  steps_per_epoch: int = 0
+
+
+class Vocab(Protocol):
+  """Text <-> ids. Special ids are None where the vocabulary has no such token."""
+
+  size: int
+  digest: str
+  pad_id: int
+  unk_id: int | None
+  cls_id: int | None
+  sep_id: int | None
+  mask_id: int | None
+  bos_id: int | None
+  eos_id: int | None
+  special_ids: tuple[int, ...]
+  starts_word: np.ndarray
+  num_bytes: np.ndarray
+  counts: np.ndarray | None
+
+  def encode(self, text: str) -> list[int]: ...
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+  def decode(self, ids: Sequence[int]) -> str: ...
+
+  def token(self, token_id: int) -> str: ...
+
+  def id(self, token: str) -> int: ...
+
+  def save(self, folder: str) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+  """Where an architecture or an objective stands in the field; `--list` and the taxonomy read it.
+
+  Attributes:
+    year: of first publication.
+    title: short reference, e.g. 'Devlin et al., BERT'.
+    architecture: the trunk's structure.
+    objective_family: what its pre-training task is.
+    supervision: where its pre-training labels come from.
+    adapters: the adapters that its paper uses.
+    extension: the kind of extended model, where it is one.
+  """
+
+  year: int
+  title: str
+  architecture: Literal['encoder', 'decoder', 'encoder-decoder', 'lstm', 'cnn', 'static', 'any']
+  objective_family: Literal['autoregressive', 'denoising', 'permutation', 'contrastive', 'supervised']
+  supervision: Literal['self-supervised', 'supervised', 'unsupervised'] = 'self-supervised'
+  adapters: tuple[str, ...] = ()
+  extension: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Execution:
+  """How a model is computed, as opposed to what it computes. No field changes a result beyond rounding.
+
+  Attributes:
+    dtype: of activations and matrix products; parameters, norms, softmax and losses are float32.
+    remat: what the backward pass keeps: 'none' everything, 'dots' matrix products without batch axes, 'full' only
+      the input of each block.
+    layers: 'scan' compiles one block, 'loop' unrolls it; same parameter tree either way.
+    attention: implementation behind `layers.attention.attend`; 'auto' takes the fastest that the call allows.
+  """
+
+  dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
+  remat: Literal['none', 'dots', 'full'] = 'none'
+  layers: Literal['scan', 'loop'] = 'scan'
+  attention: Literal['auto', 'xla', 'flash', 'cudnn'] = 'auto'
