@@ -161,10 +161,30 @@ class Execution:
     remat: what the backward pass keeps: 'none' everything, 'dots' matrix products without batch axes, 'full' only
       the input of each block.
     layers: 'scan' compiles one block, 'loop' unrolls it; same parameter tree either way.
-    attention: implementation behind `layers.attention.attend`; 'auto' takes the fastest that the call allows.
   """
 
   dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
   remat: Literal['none', 'dots', 'full'] = 'none'
   layers: Literal['scan', 'loop'] = 'scan'
-  attention: Literal['auto', 'xla', 'flash', 'cudnn'] = 'auto'
+
+
+def require(trunk: nn.Module, *, objective: str, attention: Sequence[str], inputs: Sequence[str]) -> None:
+  """Raises where `trunk` cannot serve `objective`, naming what each of them has and wants.
+
+  Args:
+    trunk: declares `INPUTS` (the names its `__call__` takes) and `ATTENTION` ('bidirectional' or 'causal').
+    objective: its name, for the message.
+    attention: the kinds of attention that the objective can use.
+    inputs: the input names that the objective hands over.
+  """
+  name = type(trunk).__name__
+  if trunk.ATTENTION not in attention:
+    raise ValueError(
+      f'objective {objective!r} needs a trunk with {" or ".join(attention)} attention, and {name} is '
+      f'{trunk.ATTENTION}: choose another model.name or objective.name (--list shows both)'
+    )
+  if missing := [name for name in inputs if name not in trunk.INPUTS]:
+    raise ValueError(
+      f'objective {objective!r} hands {missing} to {name}, which takes {", ".join(trunk.INPUTS)}: '
+      'choose another model.name or objective.name (--list shows both)'
+    )

@@ -1,13 +1,13 @@
 """Which key a query may look at, kept as structure until an implementation of attention needs it spelt out."""
 
-from typing import NamedTuple
-
+import flax.struct
 import jax.numpy as jnp
 
 from plm_jax.types import Array
 
 
-class Mask(NamedTuple):
+@flax.struct.dataclass
+class Mask:
   """Every condition must hold; None or False is no condition.
 
   Attributes:
@@ -21,8 +21,8 @@ class Mask(NamedTuple):
 
   query_segments: Array
   key_segments: Array
-  causal: bool = False
-  window: int | None = None
+  causal: bool = flax.struct.field(pytree_node=False, default=False)
+  window: int | None = flax.struct.field(pytree_node=False, default=None)
   prefix: Array | None = None
   allowed: Array | None = None
 

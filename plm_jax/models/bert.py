@@ -1,0 +1,221 @@
+"""BERT: bidirectional Transformer encoder, post-norm (Devlin et al. 2018, §3; arXiv 1810.04805).
+
+Also RoBERTa (Liu et al. 2019) by `position_offset` and `norm_epsilon`: the trunk is the same. Positions are learned and
+absolute, added once at the input; rows beyond the table are refused. Departures between paper, released code and
+Hugging Face are fields: the released TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers import positions as position
+from plm_jax.layers.attention import attend
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, truncated_normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a BERT.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    num_heads: h; the head size is hidden_dim / num_heads.
+    mlp_dim: f, feed-forward width.
+    max_length: positions that may be used.
+    num_types: rows of the sentence-type table; 0 for none (RoBERTa).
+    position_offset: first row of the position table in use (RoBERTa: 2, after the padding id).
+    activation: 'gelu_tanh' (released BERT), 'gelu_erf' (RoBERTa, Hugging Face) or 'relu'.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate after embeddings and after each sublayer.
+    attention_dropout: rate on attention weights.
+    init_std: of the truncated normal that all kernels and tables start from.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 768
+  num_layers: int = 12
+  num_heads: int = 12
+  mlp_dim: int = 3072
+  max_length: int = 512
+  num_types: int = 2
+  position_offset: int = 0
+  activation: str = 'gelu_tanh'
+  norm_epsilon: float = 1e-12
+  dropout: float = 0.1
+  attention_dropout: float = 0.1
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % self.num_heads:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+
+
+_ROBERTA = Config(num_types=0, position_offset=2, activation='gelu_erf', norm_epsilon=1e-5)
+_LARGE = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'bert-base': Config(),
+    'bert-large': Config(**_LARGE),
+    'roberta-base': _ROBERTA,
+    'roberta-large': dataclasses.replace(_ROBERTA, **_LARGE),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+PAPER = Paper(
+  year=2018,
+  title='Devlin et al., BERT',
+  architecture='encoder',
+  objective_family='denoising',
+  adapters=('classify', 'tag', 'span', 'choose'),
+)
+
+
+class Block(nn.Module):
+  """Self-attention and feed-forward, each as norm(x + dropout(sublayer(x))) (post-norm)."""
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
+    c, dtype = self.config, self.execution.dtype
+    init = truncated_normal(c.init_std)
+    heads = (c.num_heads, c.hidden_dim // c.num_heads)
+
+    def project(name: str) -> Array:
+      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
+
+    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    attended = attend(  # [b, l, h, k]
+      project('query'), project('key'), project('value'), mask=mask, dropout=c.attention_dropout, rng=rng
+    )
+    out = Dense(
+      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
+    )
+    y = out(attended)  # [b, l, h, k] -> [b, l, d]
+    y = Dropout(c.dropout)(y, train=train)
+    x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(x + y)
+
+    y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype, name='mlp')(x)
+    y = Dropout(c.dropout)(y, train=train)
+    x = LayerNorm(c.norm_epsilon, dtype, name='mlp_norm')(x + y)
+    return constrain(x, 'batch', 'length', 'embed'), x
+
+
+class Bert(nn.Module):
+  """The encoder without a pre-training head.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'bidirectional'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    init = truncated_normal(c.init_std)
+    self.token_embed = self.embed or Embed(
+      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
+    )
+    self.position_embed = Embed(
+      c.max_length + c.position_offset, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype
+    )
+    if c.num_types:
+      self.type_embed = Embed(c.num_types, c.hidden_dim, ('types', 'embed'), init, dtype=dtype)
+    self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.embed_dropout = Dropout(c.dropout)
+    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    self.pooler = Dense(
+      c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=truncated_normal(c.init_std), dtype=dtype
+    )
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes a batch.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
+      positions: int[b, l]; restarting in each segment by default.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    c = self.config
+    position.check_length(tokens.shape[1], max_length=c.max_length, model='Bert')
+    if positions is None:
+      positions = position.from_segments(segment_ids)
+    x = self.token_embed(tokens) + self.position_embed(positions + c.position_offset)  # [b, l] -> [b, l, d]
+    if c.num_types:
+      x = x + self.type_embed(jnp.zeros_like(tokens) if type_ids is None else type_ids)
+    x = self.embed_norm(x)
+    x = self.embed_dropout(x, train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
+    hidden, layers = self.layers(x, Mask(segment_ids, segment_ids), train)
+    return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """tanh of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d] (§4.1, the vector C)."""
+    del segment_ids
+    return jnp.tanh(self.pooler(hidden[:, 0]))
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table."""
+    return self.token_embed.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A BERT carries nothing between rows."""
+    del batch_size
+    return ()
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Bert:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Bert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)

@@ -1,0 +1,233 @@
+"""GPT, GPT-2 (Radford et al. 2018, 2019): causal Transformer decoder without cross-attention.
+
+GPT normalises after each residual sum (post-norm, no final norm), GPT-2 before each sublayer with a final norm (§2.3 of
+GPT-2): `norm_placement`. Texts that give GPT the pre-norm form describe GPT-2. Positions are learned and absolute. The
+released code's "1-D convolutions" have kernel 1: they are the dense layers here, stored transposed.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers import positions as position
+from plm_jax.layers.attention import attend
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a GPT.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    num_heads: h; the head size is hidden_dim / num_heads.
+    mlp_dim: f, feed-forward width.
+    max_length: context length, rows of the position table.
+    norm_placement: 'post' (GPT) or 'pre' with a final norm (GPT-2).
+    activation: 'gelu_tanh' in all released code.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate after embeddings and after each sublayer.
+    attention_dropout: rate on attention weights.
+    init_std: of the normal that kernels and the token table start from.
+    position_std: of the position table (GPT-2's code: .01).
+    scale_residual: divides the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3).
+    window: keys a query may look back on, itself included; None for the whole context.
+    tied: the output matrix is the token table; else the trunk has its own.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 768
+  num_layers: int = 12
+  num_heads: int = 12
+  mlp_dim: int = 3072
+  max_length: int = 1024
+  norm_placement: Literal['pre', 'post'] = 'pre'
+  activation: str = 'gelu_tanh'
+  norm_epsilon: float = 1e-5
+  dropout: float = 0.1
+  attention_dropout: float = 0.1
+  init_std: float = 0.02
+  position_std: float = 0.01
+  scale_residual: bool = True
+  window: int | None = None
+  tied: bool = True
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % self.num_heads:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    if self.norm_placement not in ('pre', 'post'):
+      raise ValueError(f'norm_placement {self.norm_placement!r} is neither pre nor post')
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'gpt': Config(max_length=512, norm_placement='post', position_std=0.02, scale_residual=False),
+    'gpt2': Config(),
+    'gpt2-medium': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    'gpt2-large': Config(hidden_dim=1280, num_layers=36, num_heads=20, mlp_dim=5120),
+    'gpt2-xl': Config(hidden_dim=1600, num_layers=48, num_heads=25, mlp_dim=6400),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+PAPER = Paper(
+  year=2018,
+  title='Radford et al., GPT and GPT-2',
+  architecture='decoder',
+  objective_family='autoregressive',
+  adapters=('classify', 'similarity', 'choose', 'prompt'),
+)
+
+
+class Block(nn.Module):
+  """Masked self-attention and feed-forward; norms after the sums (GPT) or before the sublayers (GPT-2)."""
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
+    c, dtype = self.config, self.execution.dtype
+    init = normal(c.init_std)
+    residual_init = normal(c.init_std / math.sqrt(2 * c.num_layers)) if c.scale_residual else init
+    heads = (c.num_heads, c.hidden_dim // c.num_heads)
+    attention_norm = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')
+    mlp_norm = LayerNorm(c.norm_epsilon, dtype, name='mlp_norm')
+    pre = c.norm_placement == 'pre'
+
+    y = attention_norm(x) if pre else x
+
+    def project(name: str) -> Array:
+      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(y)
+
+    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    attended = attend(  # [b, l, h, k]
+      project('query'), project('key'), project('value'), mask=mask, dropout=c.attention_dropout, rng=rng
+    )
+    out = Dense(
+      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=residual_init, dtype=dtype, name='out'
+    )
+    y = out(attended)  # [b, l, h, k] -> [b, l, d]
+    x = x + Dropout(c.dropout)(y, train=train)
+    x = x if pre else attention_norm(x)
+
+    y = mlp_norm(x) if pre else x
+    y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=residual_init, dtype=dtype, name='mlp')(y)
+    x = x + Dropout(c.dropout)(y, train=train)
+    x = x if pre else mlp_norm(x)
+    return constrain(x, 'batch', 'length', 'embed'), x
+
+
+class Gpt(nn.Module):
+  """The decoder with its output matrix.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'causal'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    table = dict(multiple=c.vocab_multiple, dtype=dtype)
+    self.token_embed = self.embed or Embed(
+      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), **table
+    )
+    self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), normal(c.position_std), dtype=dtype)
+    self.embed_dropout = Dropout(c.dropout)
+    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    if c.norm_placement == 'pre':
+      self.final_norm = LayerNorm(c.norm_epsilon, dtype)
+    if not c.tied:
+      self.output = Embed(self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), **table)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads a batch from left to right.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: int[b, l]; restarting in each segment by default.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    del type_ids
+    c = self.config
+    position.check_length(tokens.shape[1], max_length=c.max_length, model='Gpt')
+    if positions is None:
+      positions = position.from_segments(segment_ids)
+    x = self.token_embed(tokens) + self.position_embed(positions)  # [b, l] -> [b, l, d]
+    x = self.embed_dropout(x, train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
+    mask = Mask(segment_ids, segment_ids, causal=True, window=c.window)
+    hidden, layers = self.layers(x, mask, train)
+    if c.norm_placement == 'pre':
+      hidden = self.final_norm(hidden)
+    return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d] (GPT §3.2)."""
+    index = jnp.arange(segment_ids.shape[1])
+    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table or the trunk's own matrix."""
+    return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A GPT carries nothing between rows."""
+    del batch_size
+    return ()
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Gpt:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
