@@ -1,0 +1,148 @@
+"""Classification or regression of one text or a pair from the trunk's own pooling (BERT §4.1, GPT §3.2).
+
+BERT reads the [CLS] vector through its tanh pooler, GPT the state of the last real token. `lm_weight` adds the language
+model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative log-likelihoods to minimise).
+"""
+
+from typing import Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, normal
+from plm_jax.losses import chunked_cross_entropy, cross_entropy
+from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+
+PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
+
+
+class Model(nn.Module):
+  """Trunk, its pooling, dropout and one dense layer.
+
+  Attributes:
+    trunk: any trunk with `pool`.
+    outputs: columns of the last layer.
+    dropout: rate before it.
+    layer: which of the trunk's layers is pooled; -1 is the trunk's output, 0 the embeddings.
+    frozen: the trunk runs without dropout and gets no gradient.
+    init_std: of the last layer's kernel.
+  """
+
+  trunk: nn.Module
+  outputs: int
+  dropout: float
+  layer: int
+  frozen: bool
+  init_std: float
+
+  def setup(self) -> None:
+    self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=normal(self.init_std))
+    self.head_dropout = Dropout(self.dropout)
+
+  def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
+    """(outputs f32[b, c], the states they came from [b, l, d])."""
+    out = self.trunk(**inputs, train=train and not self.frozen)
+    hidden = out['hidden'] if self.layer == -1 else out['layers'][self.layer]
+    pooled = self.trunk.pool(hidden, inputs['segment_ids'])  # [b, l, d] -> [b, d]
+    if self.frozen:
+      pooled = jax.lax.stop_gradient(pooled)
+    if self.is_initializing():
+      self.trunk.attend(out['hidden'])  # an untied output matrix must exist
+    pooled = self.head_dropout(pooled.astype(jnp.float32), train=train)
+    return self.head(pooled), out['hidden']
+
+  def attend(self, features: Array, train: bool = False) -> Array:
+    """Vocabulary logits f32[..., v], for the auxiliary language model."""
+    del train
+    return self.trunk.attend(features)
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  classes: int = 2,
+  kind: Literal['class', 'regression'] = 'class',
+  dropout: float = 0.1,
+  layer: int = -1,
+  frozen: bool = False,
+  lm_weight: float = 0.0,
+  init_std: float = 0.02,
+) -> Task:
+  """Classification over `classes` labels, or regression of one number.
+
+  Args:
+    trunk: any trunk with `pool`.
+    vocab: of the rows.
+    classes: number of labels; ignored by regression.
+    kind: 'class' is cross-entropy, 'regression' squared error.
+    dropout: rate before the last layer.
+    layer: which of the trunk's layers is pooled; -1 is its output.
+    frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
+      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
+    lm_weight: lambda of the auxiliary language model; needs a causal trunk (GPT: .5).
+    init_std: of the last layer's kernel.
+  """
+  if kind not in ('class', 'regression'):
+    raise ValueError(f'adapter.kind={kind!r}; choices are class, regression')
+  if kind == 'class' and classes < 2:
+    raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
+  if lm_weight:
+    require(trunk, objective='classify with lm_weight', attention=('causal',), inputs=('tokens', 'segment_ids'))
+  del vocab
+  regression = kind == 'regression'
+
+  def prepare(root: Array, batch: Batch) -> Example:
+    del root
+    inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
+    weights = batch['row_weight']
+    targets = {
+      'label': batch['label'],
+      'weights': weights,
+      'scale': jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape),
+    }
+    if lm_weight:
+      # released GPT code: the mean over a text's own tokens, then over texts
+      tokens, segments = batch['tokens'], batch['segment_ids']
+      following = jnp.pad(tokens, ((0, 0), (0, 1)))[:, 1:]
+      real = (jnp.pad(segments, ((0, 0), (0, 1)))[:, 1:] > 0).astype(jnp.float32)
+      targets['next'] = following
+      targets['next_weights'] = real / jnp.maximum(real.sum(axis=1, keepdims=True), 1.0)
+    return Example(inputs, targets)
+
+  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+    del carry, rng
+    targets = example.targets
+    weights, scale = targets['weights'], targets['scale']
+    outputs, hidden = forward(**example.inputs)
+    total = weights.sum()
+    if regression:
+      values = jnp.square(outputs[:, 0] - targets['label'])
+      metrics = {'squared_error': ((values * weights).sum(), total)}
+    else:
+      values = cross_entropy(outputs, targets['label'])
+      correct = (outputs.argmax(axis=-1) == targets['label']) * weights
+      metrics = {'accuracy': (correct.sum(), total)}
+    if lm_weight:
+      nats, _ = chunked_cross_entropy(
+        lambda part: forward(method='attend', features=part), hidden, targets['next'], rows=8
+      )
+      lm_values = (nats * targets['next_weights']).sum(axis=1)
+      metrics |= {
+        'task_loss': ((values * weights).sum(), total),
+        'lm_loss': ((lm_values * weights).sum(), total),
+      }
+      values = values + lm_weight * lm_values
+    metrics['loss'] = ((values * weights).sum(), total)
+    return Loss((values * weights * scale).sum(), metrics)
+
+  def predict(forward: Forward, example: Example) -> dict[str, Array]:
+    outputs, _ = forward(**example.inputs)
+    if regression:
+      return {'value': outputs[:, 0]}
+    return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
+
+  model = Model(trunk, 1 if regression else classes, dropout, layer, frozen, init_std)
+  return Task(model, prepare, loss, predict)

@@ -1,0 +1,48 @@
+"""Losses over vocabularies and labels, in float32, as sums under weights."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax.types import Array
+
+
+def cross_entropy(logits: Array, targets: Array) -> Array:
+  """-log softmax(logits)[target] in nats: [..., v], int[...] -> f32[...]."""
+  logits = logits.astype(jnp.float32)
+  top = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+  normaliser = jnp.log(jnp.exp(logits - top).sum(axis=-1)) + top[..., 0]
+  return normaliser - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+
+
+def chunked_cross_entropy(
+  attend: Callable[[Array], Array], features: Array, targets: Array, *, rows: int = 1
+) -> tuple[Array, Array]:
+  """Cross-entropy and correctness of every position without all logits in memory at once.
+
+  Args:
+    attend: features -> vocabulary logits.
+    features: [b, l, d].
+    targets: int[b, l].
+    rows: batch rows whose logits exist at a time, also in the backward pass.
+
+  Returns:
+    (f32[b, l] nats, f32[b, l] 1 where the most likely token is the target).
+  """
+  batch, length, width = features.shape
+  rows = next(size for size in range(min(rows, batch), 0, -1) if batch % size == 0)
+
+  @jax.checkpoint
+  def score(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
+    logits = attend(chunk[0])
+    return cross_entropy(logits, chunk[1]), (logits.argmax(axis=-1) == chunk[1]).astype(jnp.float32)
+
+  if rows == batch:
+    return score((features, targets))
+  # strided, so that each chunk has rows of every device: [b, ...] -> [b/r, r, ...], scanned over chunks
+  split = lambda x: jnp.moveaxis(x.reshape(rows, batch // rows, *x.shape[1:]), 1, 0)  # noqa: E731
+  nats, correct = jax.lax.map(score, (split(features), split(targets)))
+  join = lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, length)  # noqa: E731
+  del width
+  return join(nats), join(correct)

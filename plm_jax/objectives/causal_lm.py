@@ -1,0 +1,111 @@
+"""Causal language modelling: -sum_t log p(x_t | x_<t) (GPT §3.1, eq. 1).
+
+The first token of a document is predicted only where the data puts a begin-of-sequence token before it. Perplexity is
+exp of the mean nats a token, which equals 2 to the mean bits and (prod p)^(-1/N).
+"""
+
+import math
+from typing import Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.losses import chunked_cross_entropy
+from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+
+PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
+
+
+class Model(nn.Module):
+  """A causal trunk and its output matrix."""
+
+  trunk: nn.Module
+
+  def __call__(self, train: bool = False, **inputs: Array) -> Array:
+    """States before the output matrix, [b, l, d]."""
+    hidden = self.trunk(**inputs, train=train)['hidden']
+    if self.is_initializing():
+      self.trunk.attend(hidden)  # an untied output matrix must exist
+    return hidden
+
+  def attend(self, features: Array, train: bool = False) -> Array:
+    """Vocabulary logits f32[..., v]."""
+    del train
+    return self.trunk.attend(features)
+
+
+def next_tokens(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
+  """What follows each position inside its document.
+
+  Args:
+    tokens: int[b, l].
+    segment_ids: int[b, l]; 0 is padding.
+
+  Returns:
+    targets int[b, l] and weights f32[b, l], 0 at the last token of each document and on padding.
+  """
+  following = jnp.pad(tokens, ((0, 0), (0, 1)))[:, 1:]
+  segment = jnp.pad(segment_ids, ((0, 0), (0, 1)))[:, 1:]
+  return following, ((segment == segment_ids) & (segment > 0)).astype(jnp.float32)
+
+
+def score(forward: Forward, features: Array, targets: Array, *, rows: int = 1) -> tuple[Array, Array]:
+  """Nats and correctness of each next token, f32[b, l] both; `rows` of the batch have logits in memory at a time."""
+  return chunked_cross_entropy(lambda part: forward(method='attend', features=part), features, targets, rows=rows)
+
+
+def make(
+  *, trunk: nn.Module, vocab: Vocab, packing: Literal['segments', 'stream'] = 'segments', logit_rows: int = 8
+) -> Task:
+  """Causal language modelling of a decoder.
+
+  Args:
+    trunk: a causal trunk.
+    vocab: of the rows; its bytes a token give bits per byte.
+    packing: 'segments' walls the documents of a row off from each other and restarts positions; 'stream' lets
+      attention, positions and prediction run across them (GPT-2, GPT-3).
+    logit_rows: batch rows whose logits are in memory at a time.
+  """
+  require(trunk, objective='causal_lm', attention=('causal',), inputs=('tokens', 'segment_ids'))
+  if packing not in ('segments', 'stream'):
+    raise ValueError(f'objective.packing={packing!r}; choices are segments, stream')
+  num_bytes = np.asarray(vocab.num_bytes, np.float32)
+
+  def prepare(root: Array, batch: Batch) -> Example:
+    del root
+    tokens, segments = batch['tokens'], batch['segment_ids']
+    if packing == 'stream':
+      segments = (segments > 0).astype(segments.dtype)
+    targets, weights = next_tokens(tokens, segments)
+    weights = weights * batch['row_weight'][:, None]
+    scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
+    return Example(
+      {'tokens': tokens, 'segment_ids': segments},
+      {'ids': targets, 'weights': weights, 'scale': scale, 'bytes': jnp.asarray(num_bytes)[targets] * weights},
+    )
+
+  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+    del carry, rng
+    targets = example.targets
+    nats, correct = score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
+    weights = targets['weights']
+    total = weights.sum()
+    return Loss(
+      value=(nats * weights * targets['scale'][:, None]).sum(),
+      metrics={
+        'loss': ((nats * weights).sum(), total),
+        'accuracy': ((correct * weights).sum(), total),
+        'bits_per_byte': ((nats * weights).sum() / math.log(2), targets['bytes'].sum()),
+      },
+    )
+
+  def predict(forward: Forward, example: Example) -> dict[str, Array]:
+    targets = example.targets
+    nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
+    return {'nats': nats * targets['weights'], 'weights': targets['weights']}
+
+  def summary(means: dict[str, float]) -> dict[str, float]:
+    return {'perplexity': math.exp(min(means['loss'], 700.0)), 'bits_per_token': means['loss'] / math.log(2)}
+
+  return Task(Model(trunk), prepare, loss, predict, summary=summary)
