@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Makes or repairs .venv in the repository root and installs requirements.txt into it.
+#
+#   bash launch/setup.sh [EXTRA ...]     also installs requirements-EXTRA.txt: test, compare, wandb, tpu
+#
+# Ends at once when everything is there. PYTHON=/path/to/python chooses the interpreter of a new .venv.
+set -euo pipefail
+
+root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
+venv="$root/.venv"
+python="$venv/bin/python"
+unfinished="$venv/.unfinished"  # there while something is being made: what a killed run leaves is not trusted
+is_usable='import sys; sys.exit(sys.version_info < (3, 11) or sys.prefix == sys.base_prefix)'
+
+say() { printf '[setup] %s\n' "$*" >&2; }
+
+version_of() {
+  "$1" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+# Prints the first Python of a tested version (3.11 to 3.13), else the first newer one; with none, says what to do.
+find_python() {
+  local candidate version newer='' too_old='' bare=''
+  for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do
+    version="$(version_of "$candidate")" || continue
+    if [[ $version != 3.* || ${version#3.} -lt 11 ]]; then
+      too_old="$too_old $candidate is $version;"
+    elif ! "$candidate" -I -c 'import ensurepip, venv' 2>/dev/null; then
+      bare="${bare:-$candidate}"
+    elif [[ ${version#3.} -le 13 || -n ${PYTHON:-} ]]; then
+      echo "$candidate"
+      return
+    else
+      newer="${newer:-$candidate}"
+    fi
+  done
+  if [[ -n $newer ]]; then
+    say "The only Python here is $(version_of "$newer"), newer than those tested (3.11 to 3.13); trying it."
+    echo "$newer"
+  elif [[ -n $bare ]]; then
+    version="$(version_of "$bare")"
+    say "$bare is Python $version, which would do, but its venv module is not installed."
+    say "Debian, Ubuntu: apt-get install python$version-venv (or python3-venv)."
+    say 'Or name another Python: PYTHON=/path/to/python3.12'
+    return 2
+  else
+    say "No Python 3.11 or newer on PATH:${too_old:- no Python at all.}"
+    say 'Debian 12, Ubuntu 24.04: apt-get install python3 python3-venv. macOS: brew install python@3.12.'
+    say 'Elsewhere: https://www.python.org/downloads. One that is not on PATH: PYTHON=/path/to/python3.12'
+    return 2
+  fi
+}
+
+make_venv() {
+  local base
+  base="$(find_python)"
+  if [[ -e $venv || -L $venv ]]; then
+    say "$venv $1: making it anew."
+    rm -rf -- "$venv"
+  fi
+  say "Making $venv with Python $(version_of "$base") ($base)."
+  mkdir -- "$venv"
+  touch -- "$unfinished"
+  "$base" -m venv "$venv"
+}
+
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+lists=("$root/requirements.txt")
+for extra in "$@"; do
+  if [[ ! -f $root/requirements-$extra.txt ]]; then
+    choices="$(cd -- "$root" && echo requirements-*.txt)"
+    choices="${choices//requirements-/}"
+    say "No extra is called '$extra'; there are: ${choices//.txt/}."
+    exit 2
+  fi
+  lists+=("$root/requirements-$extra.txt")
+done
+
+# One set-up at a time; a lock on this file itself leaves nothing behind.
+if command -v flock >/dev/null; then
+  exec 9<"$root/launch/setup.sh"
+  if ! flock -n 9; then
+    say 'Another set-up of this folder is running; waiting for it.'
+    flock 9
+  fi
+fi
+
+if [[ -e $unfinished ]]; then
+  make_venv 'was left half made by an earlier run'
+elif [[ ! -e $venv ]]; then
+  make_venv 'is a broken link'
+elif ! "$python" -I -c "$is_usable" 2>/dev/null; then
+  make_venv 'holds no working Python 3.11 or newer'
+fi
+
+installed="$venv/.installed-$(version_of "$python")"  # copies of the lists that were installed
+missing=()
+for list in "${lists[@]}"; do
+  cmp -s -- "$list" "$installed/${list##*/}" || missing+=("${list##*/}")
+done
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+has_pip() { "$python" -I -m pip --version >/dev/null 2>&1; }
+if ! has_pip && ! { "$python" -I -m ensurepip >/dev/null 2>&1 && has_pip; }; then
+  make_venv 'has no pip, and none could be put in'
+fi
+
+say "Installing ${missing[*]} into $venv."
+if [[ -e $unfinished ]]; then
+  say 'About 0.3 GB to download and 0.9 GB on disk; two to five minutes, once.'
+fi
+arguments=()
+for list in "${lists[@]}"; do
+  arguments+=(-r "$list")
+done
+touch -- "$unfinished"
+if ! PIP_USER=0 PIP_REQUIRE_VIRTUALENV=1 "$python" -I -m pip install --no-input --disable-pip-version-check \
+  --prefer-binary "${arguments[@]}" >&2; then
+  rm -f -- "$unfinished"
+  say 'pip could not install the packages: its message is above. With the cause mended, run the same command again.'
+  exit 1
+fi
+mkdir -p -- "$installed"
+cp -- "${lists[@]}" "$installed/"
+rm -f -- "$unfinished"
+say 'Done.'

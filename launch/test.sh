@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs the tests, on the CPU unless JAX_PLATFORMS says otherwise:
+#
+#   bash launch/test.sh                       all but the long ones
+#   bash launch/test.sh --all                 all
+#   bash launch/test.sh tests/models -x       any pytest arguments; paths count from the repository root
+#
+# The first run makes .venv (launch/setup.sh), the next ones start at once.
+set -euo pipefail
+
+root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
+for argument in "$@"; do
+  shift
+  if [[ $argument == --all ]]; then
+    argument=--slow=all
+  fi
+  set -- "$@" "$argument"
+done
+bash "$root/launch/setup.sh" test
+cd -- "$root"
+exec "$root/.venv/bin/python" -m pytest "$@"
