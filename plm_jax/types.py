@@ -154,18 +154,23 @@ class Paper:
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
-  """How a model is computed, as opposed to what it computes. No field changes a result beyond rounding.
+  """How a model is computed, as opposed to what it computes.
+
+  No field but `random`, which draws other bits of dropout, changes a result beyond rounding.
 
   Attributes:
     dtype: of activations and matrix products; parameters, norms, softmax and losses are float32.
     remat: what the backward pass keeps: 'none' everything, 'dots' matrix products without batch axes, 'full' only
       the input of each block.
     layers: 'scan' compiles one block, 'loop' unrolls it; same parameter tree either way.
+    random: bit generator of dropout: 'threefry2x32', the same everywhere, or the faster 'rbg', which may differ from
+      one kind of chip to another. Noise always uses threefry.
   """
 
   dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
   remat: Literal['none', 'dots', 'full'] = 'none'
   layers: Literal['scan', 'loop'] = 'scan'
+  random: Literal['threefry2x32', 'rbg'] = 'threefry2x32'
 
 
 def require(trunk: nn.Module, *, objective: str, attention: Sequence[str], inputs: Sequence[str]) -> None:

@@ -1,0 +1,477 @@
+"""The training loop: `train`, read from top to bottom; what it leans on stands below it.
+
+State comes from, in this order: 1. the newest sound checkpoint of the run folder; 2. `init_from`, for the parameters it
+names; 3. a fresh initialisation.
+"""
+
+import contextlib
+import fcntl
+import functools
+import json
+import logging
+import pathlib
+import platform
+import signal
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from plm_jax import checkpoint, config, flops, metrics, optim, progress, run, sharding, transfer
+from plm_jax.config import ConfigError
+from plm_jax.step import (
+  TrainState,
+  abstract_params,
+  bind,
+  eval_step,
+  init_state,
+  noise_root,
+  step_rng,
+  train_step,
+  with_step,
+)
+from plm_jax.types import Source, Task, Vocab
+
+log = logging.getLogger('plm_jax')
+
+DONE, INTERRUPTED, DIVERGED = 0, 3, 4
+
+
+class Outcome(NamedTuple):
+  """How a call of `train` ended: the exit code of the command, and what `result.json` holds."""
+
+  exit_code: int
+  result: dict[str, Any]
+
+
+def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: int | None = None) -> Outcome:
+  """Trains to `steps`, going on from where the run folder stands.
+
+  Args:
+    settings: as `config.resolve` returns them.
+    workdir: the run folder; made where it is missing.
+    stop_at: end after this step and save; the schedule's horizon stays `steps`.
+
+  Raises:
+    ConfigError: the settings do not fit each other, the folder or the data.
+  """
+  with contextlib.ExitStack() as stack:
+    # --- run folder, vocabulary, model, task -------------------------------------------------------------------------
+    main = jax.process_index() == 0
+    workdir = pathlib.Path(workdir)
+    stack.enter_context(_claim(workdir, main=main))
+    settings = _agree_with_folder(settings, workdir)
+    vocab = run.make_vocab(settings, workdir)
+    parts = run.make_parts(settings, vocab)
+    task, execution = parts.task, settings['execution']
+
+    # --- mesh --------------------------------------------------------------------------------------------------------
+    with config.stage('sharding'):
+      mesh = sharding.make_mesh(settings['sharding']['mesh'])
+      layout = sharding.make_layout(mesh, settings['sharding']['rules'])
+    stack.enter_context(sharding.use(layout))
+    place = sharding.batch_sharding(layout)
+    rows = _rows_per_device(settings['data']['batch_size'], settings['accumulate'], mesh)
+
+    # --- data --------------------------------------------------------------------------------------------------------
+    source = run.make_source(settings['data'], vocab, seed=settings['seed'])
+    evaluations = {
+      name: run.make_source(block['data'], vocab, seed=settings['seed']) for name, block in settings['eval'].items()
+    }
+    every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
+    steps = settings.get('steps') or round(settings['epochs'] * source.steps_per_epoch)
+    last = steps if stop_at is None else min(steps, stop_at)
+
+    # --- optimiser and state -----------------------------------------------------------------------------------------
+    with config.stage('optim'):
+      tx = optim.make(params=abstract_params(task, source.spec), steps=steps, **settings['optim'])
+    key = jax.random.key(settings['seed'])
+    state, places = init_state(task, tx, source.spec, key, layout=layout)
+    saved = stack.enter_context(
+      checkpoint.Checkpoints(workdir / 'checkpoints', keep=settings['keep'], best=settings['best'])
+    )
+    abstract = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)
+    restored = saved.restore(abstract)
+    if restored is not None:
+      start, state = restored
+      log.info(f'{workdir}: going on from step {start}')
+    else:
+      start, state = 0, _initialise(state, settings, vocab)
+    finished = _result(workdir)
+    if finished.get('finished') and finished.get('step') == start and finished.get('steps') == steps:
+      log.info(f'{workdir} is finished: {start} steps are done, nothing is changed')
+      return Outcome(DONE, finished)
+    facts = _check_data(workdir, settings, source, vocab, main=main)
+    if main:
+      vocab.save(str(workdir / 'vocab'))
+      metrics.write_json(workdir / 'config.json', {**settings, 'steps': steps, 'epochs': None})
+
+    # --- compiled functions ------------------------------------------------------------------------------------------
+    step_fn = jax.jit(
+      functools.partial(train_step, task=task, tx=tx, accumulate=settings['accumulate'], random=execution['random']),
+      in_shardings=(places, place, None),
+      out_shardings=(places, None),
+      donate_argnums=0,
+    )
+    eval_fn = jax.jit(functools.partial(eval_step, task=task))
+    meter = Meter(_flops_per_row(task, source, state), dtype=execution['dtype'])
+    sizes = parameter_counts(state, tx)
+    log.info(
+      f'{sizes["parameters"]:,} parameters, {sizes["trained"]:,} trained, {sizes["outside_trunk"]:,} outside the trunk'
+    )
+    log.info(
+      f'batch {settings["data"]["batch_size"]} rows = {rows} a device x {mesh.shape["data"]} x '
+      f'{settings["accumulate"]} accumulated; {mesh.size} x {jax.devices()[0].device_kind}; '
+      f'{source.rows:,} rows an epoch; steps {start} to {last} of {steps}'
+    )
+
+    # --- the loop ----------------------------------------------------------------------------------------------------
+    writer = stack.enter_context(
+      contextlib.closing(metrics.Writer(workdir, resume_step=start, **settings['log']))
+    )
+    bar = stack.enter_context(progress.Bar(total=steps, start=start, shown=main))
+    stopping = stack.enter_context(_signals())
+    patience = Patience(settings, workdir)
+    batches = run.to_devices(source.read(start), place)
+    pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
+    # two steps in flight hide the host's work; simulated devices starve when steps queue up
+    in_flight = 0 if _simulated(mesh) else 2
+    skipped_in_a_row, scores, code, done = 0, {}, DONE, start
+    began = time.monotonic()
+    while done < last and not patience.lost:
+      host_batch, batch = next(batches)
+      state, sums = step_fn(state, batch, key)
+      done += 1
+      meter.count(host_batch)
+      pending.append((done, sums))
+
+      interrupted = stopping.agreed(done, every=settings['log_every'])
+      evaluating = [name for name in evaluations if (done % every[name] == 0 or done == last) and not interrupted]
+      saving = interrupted or done == last or done % settings['save_every'] == 0
+      saving = saving or (settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating)
+      while len(pending) > (0 if evaluating or saving else in_flight):
+        number, sums = pending.popleft()
+        skipped_in_a_row = int(jax.device_get(sums['skipped_in_a_row'][0]))
+        if skipped_in_a_row:
+          log.warning(f'step {number}: a gradient was not finite, the update was skipped ({skipped_in_a_row} in a row)')
+        if number % settings['log_every'] == 0 or number == last:
+          means = metrics.mean(jax.device_get(sums))
+          means = {**means, **task.summary(means), **meter.read()}
+          writer.write(number, means)
+          bar.show(number, means)
+      bar.advance(done)
+      if settings['max_skipped'] is not None and skipped_in_a_row >= settings['max_skipped']:
+        log.error(f'step {done}: {skipped_in_a_row} updates in a row were not finite (max_skipped): training diverged')
+        code = DIVERGED
+        break
+
+      if evaluating:
+        with meter.paused():
+          params = tx.eval_params(state.opt_state, state.params)
+          scores = {}
+          for name in evaluating:
+            values = run.evaluate(evaluations[name], params, key, task=task, step=eval_fn, layout=layout)
+            scores |= {f'{name}/{metric}': value for metric, value in values.items()}
+          writer.write(done, scores)
+          bar.show(done, scores)
+          if settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating:
+            watched = _score(scores, settings['best'][0])
+            state = state.replace(opt_state=tx.observe(state.opt_state, watched))
+            patience.see(watched)
+      if saving:
+        with meter.paused():
+          saved.save(
+            done, state, metrics=scores if evaluating else None, best_allowed=skipped_in_a_row == 0
+          )
+      if interrupted:
+        log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
+        code = INTERRUPTED
+        break
+
+    # --- what is left behind -----------------------------------------------------------------------------------------
+    saved.wait()
+    over = code == DONE and (done == steps or patience.lost)
+    if patience.lost:
+      log.info(f'early stop at step {done}: {settings["best"][0]} has not improved in {patience.limit} evaluations')
+    result = {
+      'finished': over,
+      'exit_code': code,
+      'step': done,
+      'steps': steps,
+      'best_step': saved.best_step(),
+      'metrics': metrics.last(workdir),
+      'seconds': round(finished.get('seconds', 0) + time.monotonic() - began, 3),
+      'tokens': finished.get('tokens', 0) + meter.tokens * jax.process_count(),
+      'skipped': int(jax.device_get(state.skipped)),
+      **sizes,
+      **facts,
+      'versions': versions(),
+    }
+    if main:
+      metrics.write_json(workdir / 'result.json', result)
+      metrics.curves(workdir)
+    return Outcome(code, result)
+
+
+# The run folder ------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _claim(workdir: pathlib.Path, *, main: bool) -> Iterator[None]:
+  """Keeps other runs out of the folder, and writes the log to `log.txt`, while the body runs."""
+  if not main:
+    yield
+    return
+  workdir.mkdir(parents=True, exist_ok=True)
+  with open(workdir / '.lock', 'w') as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      raise ConfigError(f'{workdir}: another process is training here; wait for it or name another --workdir') from None
+    handler = logging.FileHandler(workdir / 'log.txt')
+    handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
+    log.addHandler(handler)
+    try:
+      yield
+    finally:
+      log.removeHandler(handler)
+      handler.close()
+
+
+def _agree_with_folder(settings: Mapping[str, Any], workdir: pathlib.Path) -> dict[str, Any]:
+  """The settings, once they are known not to contradict those that the folder was begun with."""
+  settings = dict(settings)
+  if (workdir / 'config.json').exists():
+    old = json.loads((workdir / 'config.json').read_text())
+    if settings.get('epochs') is not None:  # resolved to steps when the run began
+      settings |= {'steps': old['steps'], 'epochs': None}
+    for change in config.check_resume(settings, old):
+      log.info(f'resuming with {change}')
+  return settings
+
+
+def _result(workdir: pathlib.Path) -> dict[str, Any]:
+  path = workdir / 'result.json'
+  return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _check_data(
+  workdir: pathlib.Path, settings: Mapping[str, Any], source: Source, vocab: Vocab, *, main: bool
+) -> dict[str, Any]:
+  """Digests of what the run reads; on resume they must be those it began with."""
+  path = workdir / 'data.json'
+  facts = {
+    'data_digest': source.digest,
+    'vocab_digest': vocab.digest,
+    'first_ten_batches': run.first_batches_digest(
+      run.make_source(settings['data'], vocab, seed=settings['seed'], whole=True)
+    ),
+  }
+  if path.exists():
+    old = json.loads(path.read_text())
+    for name, value in facts.items():
+      if old.get(name) != value:
+        raise ConfigError(
+          f'data: {name} of {workdir} was {old.get(name)} when the run began and is {value} now: the text or its '
+          'preparation changed. Restore it, or train in another --workdir'
+        )
+  elif main:
+    metrics.write_json(path, facts)
+  return facts
+
+
+def _initialise(state: TrainState, settings: Mapping[str, Any], vocab: Vocab) -> TrainState:
+  """The fresh state with the parameters that `init_from` names in place of its own."""
+  if not settings['init_from']:
+    return state
+  with config.stage('init_from'):
+    for entry in settings['init_from']:
+      run.check_vocab_of(entry['source'], vocab)
+    params, report = transfer.initialise(state.params, settings['init_from'])
+  log.info(report.table())
+  return state.replace(params=params)
+
+
+# Numbers about a run -------------------------------------------------------------------------------------------------
+
+
+def parameter_counts(state: TrainState, tx: optim.Optimiser) -> dict[str, int]:
+  """How many parameters there are, how many train, and how many the head adds to the trunk."""
+  count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+  return {
+    'parameters': count(state.params),
+    'trained': count(tx.split(state.params)[0]),
+    'outside_trunk': count({name: tree for name, tree in state.params.items() if name != 'trunk'}),
+  }
+
+
+def _flops_per_row(task: Task, source: Source, state: TrainState) -> float:
+  """Matrix-product operations of a training step a row of `source`: three forward passes, without recompute."""
+  key = jax.random.key(0)
+  rows = source.spec['tokens'].shape[0]
+
+  def forward(params: Any, batch: Any) -> Any:
+    example = task.prepare(noise_root(key), with_step(batch, 0))
+    rng = step_rng(key, np.int32(0))
+    return task.loss(bind(task, params, train=False, rng=rng), example, task.init_carry(rows), rng).value
+
+  return 3 * flops.count(forward, state.params, dict(source.spec)) / rows
+
+
+class Meter:
+  """Tokens a second and the share of the chip's peak, over the steps since it was last read.
+
+  Attributes:
+    tokens: real tokens this host has fed since the start; padding is not counted.
+  """
+
+  def __init__(self, flops_per_row: float, *, dtype: str):
+    self._flops_per_row = flops_per_row
+    self._peak = flops.peak_flops(jax.devices()[0].device_kind, dtype)
+    self.tokens = 0
+    self._tokens = self._rows = 0
+    self._since = time.monotonic()
+
+  def count(self, batch: Mapping[str, np.ndarray]) -> None:
+    """Counts a host batch."""
+    fed = int(np.count_nonzero(batch['segment_ids']))
+    self.tokens += fed
+    self._tokens += fed
+    self._rows += batch['segment_ids'].shape[0]
+
+  def read(self) -> dict[str, float]:
+    """Rates since the last reading; 'mfu' only where the chip's peak is known."""
+    seconds = max(time.monotonic() - self._since, 1e-9)
+    hosts = jax.process_count()
+    rates = {'tokens_per_second': self._tokens * hosts / seconds}
+    if self._peak is not None:
+      rates['mfu'] = self._rows * hosts * self._flops_per_row / seconds / (self._peak * jax.device_count())
+    self._tokens = self._rows = 0
+    self._since = time.monotonic()
+    return rates
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Leaves the time of the body out."""
+    began = time.monotonic()
+    try:
+      yield
+    finally:
+      self._since += time.monotonic() - began
+
+
+def versions() -> dict[str, str]:
+  """What a figure may depend on."""
+  from importlib.metadata import version
+
+  from plm_jax import __version__
+
+  packages = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy')
+  return {'plm_jax': __version__, 'python': platform.python_version(), **{name: version(name) for name in packages}}
+
+
+# Stopping ------------------------------------------------------------------------------------------------------------
+
+
+def _score(scores: Mapping[str, float], name: str) -> float:
+  if name not in scores:
+    raise ConfigError(f'best: no metric {name!r}; evaluations gave {", ".join(sorted(scores))}')
+  return scores[name]
+
+
+class Patience:
+  """Early stopping on the metric of `best`.
+
+  Attributes:
+    limit: evaluations without improvement that are waited for; None never stops.
+  """
+
+  def __init__(self, settings: Mapping[str, Any], workdir: pathlib.Path):
+    self.limit = settings['early_stop']
+    if self.limit is not None and settings['best'] is None:
+      raise ConfigError("early_stop needs a metric to watch: set best, as in best=('validation/loss', 'min')")
+    self._sign = -1.0 if settings['best'] and settings['best'][1] == 'max' else 1.0
+    self._best, self._waited = float('inf'), 0
+    if self.limit is not None:
+      for value in metrics.history(workdir, settings['best'][0]):  # what a resumed run has already seen
+        self.see(value)
+
+  def see(self, value: float) -> None:
+    """Takes in the metric of one evaluation."""
+    better = self._sign * value < self._best
+    self._best = min(self._best, self._sign * value)
+    self._waited = 0 if better else self._waited + 1
+
+  @property
+  def lost(self) -> bool:
+    """Whether it is time to stop."""
+    return self.limit is not None and self._waited >= self.limit
+
+
+class Stopping:
+  """Whether a signal asked the run to save and leave."""
+
+  def __init__(self) -> None:
+    self.asked = False
+
+  def agreed(self, done: int, *, every: int) -> bool:
+    """True at a step where all processes know of a signal that any of them got; asked every `every` steps."""
+    if jax.process_count() == 1:
+      return self.asked
+    if done % every:
+      return False
+    return bool(np.any(multihost_utils.process_allgather(np.array(self.asked))))
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[Stopping]:
+  """SIGTERM and SIGINT set a flag while the body runs; a second SIGINT ends the process at once."""
+  stopping = Stopping()
+
+  def note(number: int, frame: Any) -> None:
+    del frame
+    if stopping.asked and number == signal.SIGINT:
+      raise KeyboardInterrupt
+    stopping.asked = True
+
+  old = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+  try:
+    yield stopping
+  finally:
+    for number, handler in old.items():
+      signal.signal(number, handler)
+
+
+# Devices -------------------------------------------------------------------------------------------------------------
+
+
+def start_processes(coordinator: str | None, processes: int | None, process: int | None) -> None:
+  """Joins the other processes of a run; without arguments there are none.
+
+  Raises:
+    ConfigError: some of the three are given and others not.
+  """
+  given = [value is not None for value in (coordinator, processes, process)]
+  if any(given) and not all(given):
+    raise ConfigError('--coordinator, --processes and --process are given together or not at all')
+  if coordinator is not None:
+    jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
+
+
+def _simulated(mesh: Mesh) -> bool:
+  return mesh.size > 1 and jax.default_backend() == 'cpu'
+
+
+def _rows_per_device(batch_size: int, accumulate: int, mesh: Mesh) -> int:
+  parts = accumulate * mesh.shape['data']
+  if accumulate < 1 or batch_size % parts:
+    raise ConfigError(
+      f'data.batch_size={batch_size} rows cannot be cut into {mesh.shape["data"]} devices x '
+      f'accumulate={accumulate}: make it a multiple of {parts}'
+    )
+  return batch_size // parts

@@ -1,0 +1,69 @@
+"""What a person sees while a run goes on: a live line on a terminal, a plain line at each logged step elsewhere."""
+
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+log = logging.getLogger('plm_jax')
+
+SHOWN = ('loss', 'perplexity', 'bits_per_byte', 'accuracy', 'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu')
+
+
+def line(values: Mapping[str, float]) -> str:
+  """The metrics that a reader follows, shortest form first: 'loss 3.214  accuracy 0.41 ...'."""
+  parts = []
+  for name, value in values.items():
+    short = name.rpartition('/')[2]
+    if short not in SHOWN or name.startswith(('gradient_norm/', 'update_norm/', 'parameter_norm/')):
+      continue
+    text = f'{value:,.0f}' if short == 'tokens_per_second' else f'{value:.4g}'
+    parts.append(f'{name.replace("_per_second", "/s")} {text}')
+  return '  '.join(parts)
+
+
+class Bar:
+  """Progress of a run with the time left; a context manager."""
+
+  def __init__(self, *, total: int, start: int, shown: bool):
+    self._total, self._start, self._shown = total, start, shown
+    self._live = shown and sys.stderr.isatty()
+    self._began = time.monotonic()
+    self._progress = Progress(
+      TextColumn('step'),
+      MofNCompleteColumn(),
+      BarColumn(bar_width=24),
+      TimeElapsedColumn(),
+      TextColumn('left'),
+      TimeRemainingColumn(),
+      TextColumn('{task.fields[line]}'),
+      console=Console(stderr=True),
+      disable=not self._live,
+    )
+    self._task = self._progress.add_task('train', total=total, completed=start, line='')
+
+  def __enter__(self) -> Self:
+    self._progress.start()
+    return self
+
+  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    self._progress.stop()
+
+  def advance(self, done: int) -> None:
+    """Moves the bar to `done` steps."""
+    self._progress.update(self._task, completed=done)
+
+  def show(self, done: int, values: Mapping[str, float]) -> None:
+    """Shows the metrics of a step."""
+    text = line(values)
+    self._progress.update(self._task, line=text)
+    if self._shown:
+      seconds = (time.monotonic() - self._began) / max(done - self._start, 1) * (self._total - done)
+      left = f'{seconds / 3600:.1f} h' if seconds > 5400 else f'{seconds / 60:.1f} min' if seconds > 90 else f'{seconds:.0f} s'
+      level = logging.DEBUG if self._live else logging.INFO  # the log file gets every line, a terminal the live one
+      log.log(level, f'step {done}/{self._total}  {text}  {left} left')

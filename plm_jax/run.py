@@ -1,0 +1,131 @@
+"""What `train`, `evaluate` and `fill` share: the parts of a run, made from its settings.
+
+Settings are the plain dict that `config.resolve` returns and `config.json` holds. They stop here: the parts take
+keywords.
+"""
+
+import hashlib
+import itertools
+import logging
+import pathlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from plm_jax import build, config, metrics, sharding
+from plm_jax.text import tokenizer
+from plm_jax.types import Array, Batch, Execution, PyTree, Source, Task, Vocab
+
+log = logging.getLogger('plm_jax')
+
+Settings = Mapping[str, Any]
+
+
+class Parts(NamedTuple):
+  """A vocabulary, a trunk and the task on it."""
+
+  vocab: Vocab
+  trunk: nn.Module
+  task: Task
+
+
+def make_vocab(settings: Settings, workdir: pathlib.Path | None = None) -> Vocab:
+  """The run's own vocabulary where the run folder has one, else the one that the settings name.
+
+  Raises:
+    ConfigError: the two differ: a run keeps the ids that it began with.
+  """
+  own = workdir / 'vocab' if workdir else None
+  if own is None or not own.exists():
+    return build.make('text', settings['vocab'])
+  kept = tokenizer.load(own)
+  try:
+    asked = build.make('text', settings['vocab'])
+  except FileNotFoundError:
+    return kept
+  if asked.digest != kept.digest:
+    raise config.ConfigError(
+      f'vocab: {workdir} was begun with vocabulary {kept.digest[:12]} (in {own}), and vocab.path is now '
+      f'{asked.digest[:12]}: name another --workdir, or point vocab.path at {own}'
+    )
+  return kept
+
+
+def make_parts(settings: Settings, vocab: Vocab) -> Parts:
+  """The trunk and its task; an objective that the trunk cannot serve is refused here, before data and parameters."""
+  execution = Execution(**settings['execution'])
+  with config.stage('model'):
+    trunk = build.make('models', settings['model'], vocab_size=vocab.size, execution=execution)
+  role = 'objective' if settings.get('objective') else 'adapter'
+  with config.stage(role):
+    task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab)
+  return Parts(vocab, trunk, task)
+
+
+def make_source(block: Settings, vocab: Vocab, *, seed: int, whole: bool = False) -> Source:
+  """The rows of a data block; this host's share of them, or with `whole` those of all hosts."""
+  host, hosts = (0, 1) if whole else (jax.process_index(), jax.process_count())
+  with config.stage('data'):
+    return build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
+
+
+def first_batches_digest(source: Source, *, count: int = 10) -> str:
+  """SHA-256 of the first batches of a source: names, shapes, types and bytes."""
+  digest = hashlib.sha256()
+  for batch in itertools.islice(source.read(0), count):
+    for name in sorted(batch):
+      digest.update(f'{name} {batch[name].dtype} {batch[name].shape}'.encode())
+      digest.update(np.ascontiguousarray(batch[name]).tobytes())
+  return digest.hexdigest()
+
+
+def to_devices(batches: Iterator[dict[str, np.ndarray]], place: NamedSharding, *, ahead: int = 2) -> Iterator[Any]:
+  """(host batch, global device batch) pairs, with copies under way for the next `ahead` ones."""
+  queue: deque[tuple[dict[str, np.ndarray], Batch]] = deque()
+
+  def put(batch: dict[str, np.ndarray]) -> None:
+    queue.append((batch, {k: jax.make_array_from_process_local_data(place, v) for k, v in batch.items()}))
+
+  for batch in itertools.islice(batches, ahead):
+    put(batch)
+  while queue:
+    for batch in itertools.islice(batches, 1):
+      put(batch)
+    yield queue.popleft()
+
+
+def evaluate(
+  source: Source,
+  params: PyTree,
+  key: Array,
+  *,
+  task: Task,
+  step: Callable[..., Any],
+  layout: sharding.Layout,
+) -> dict[str, float]:
+  """Exact means over every row of a source, once, with the task's derived numbers.
+
+  Args:
+    source: its `once` is read.
+    params: of the task's model.
+    key: root key of the run.
+    task: what is scored.
+    step: the compiled `eval_step` of the task.
+    layout: mesh and rules.
+  """
+  carry = task.init_carry(source.spec['tokens'].shape[0])
+  totals: dict[str, tuple[Array, Array]] | None = None
+  for _, batch in to_devices(source.once(), sharding.batch_sharding(layout)):
+    sums, carry = step(params, batch, carry, key)
+    totals = sums if totals is None else jax.tree.map(lambda a, b: a + b, totals, sums)
+    if layout.mesh.size > 1:
+      jax.block_until_ready(totals)  # queued collectives starve simulated devices
+  if totals is None:
+    raise config.ConfigError('data: the evaluation split has no rows')
+  means = metrics.mean(jax.device_get(totals))
+  return {**means, **task.summary(means)}

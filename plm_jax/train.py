@@ -1,0 +1,32 @@
+"""Trains: pre-training and fine-tuning are the same script with another config.
+
+python -m plm_jax.train --config=experiments/quickstart/pretrain.py --workdir=runs/mine [--config.optim.rate=1e-3 ...]
+
+Run again in the same folder, it goes on to `steps`; a finished run says so and changes nothing. Exit codes: 0 done,
+2 wrong usage or config, 3 stopped by a signal after saving, 4 stopped because training diverged.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from plm_jax import config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  parser = config.command('train', __doc__)
+  parser.add_argument('--stop_at', type=int, help='end (and save) after this many steps; `steps` stays the horizon')
+  parser.add_argument('--coordinator', help='host:port of process 0, for several processes')
+  parser.add_argument('--processes', type=int, help='how many processes')
+  parser.add_argument('--process', type=int, help='number of this process, from 0')
+  arguments, settings = config.parse(parser, argv)
+  if settings is None:
+    return 0
+  from plm_jax import loop  # loads jax
+
+  loop.start_processes(arguments.coordinator, arguments.processes, arguments.process)
+  return loop.train(settings, arguments.workdir, stop_at=arguments.stop_at).exit_code
+
+
+if __name__ == '__main__':
+  sys.exit(config.run(main))
