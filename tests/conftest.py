@@ -1,0 +1,183 @@
+"""What every test may rely on: four simulated CPU devices, a compilation cache, a small corpus; which long tests run.
+
+The environment is set before anything imports jax, and only where the caller has not set it, so that child processes
+inherit it and a run on an accelerator stays possible: `JAX_PLATFORMS=tpu bash launch/test.sh`.
+"""
+
+import hashlib
+import importlib.util
+import os
+import pathlib
+import random
+import subprocess
+from collections.abc import Callable, Sequence
+from importlib import metadata
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+SHARED_DATA = ROOT.parent / 'shared' / 'data'
+QUARTERS = 4
+PEERS = ('torch', 'transformers')
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
+  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} --xla_force_host_platform_device_count=4'.strip()
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(pathlib.Path('~/.cache/plm_jax/jax').expanduser()))
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.5')
+os.environ.setdefault('MPLBACKEND', 'agg')
+
+
+# Which of the long tests run.
+
+
+def commit() -> str | None:
+  """The commit checked out, or None where git or the history is missing."""
+  try:
+    found = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False)
+  except FileNotFoundError:
+    return None
+  return found.stdout.strip() if found.returncode == 0 else None
+
+
+def quarter(text: str) -> int:
+  """A number from 0 to 3 that depends on the text alone."""
+  return hashlib.sha256(text.encode()).digest()[0] % QUARTERS
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+  parser.addoption(
+    '--slow',
+    choices=('none', 'quarter', 'all'),
+    default='none',
+    help='which tests marked slow run: none, the quarter that this commit draws, or all (also: launch/test.sh --all)',
+  )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+  head = commit()
+  choice = config.getoption('--slow')
+  if choice == 'none':
+    said = 'none'
+  elif choice == 'all':
+    said = 'all'
+  elif head is None:
+    choice, said = 'none', 'none, because git does not say which commit this is'
+  else:
+    said = f'quarter {quarter(head)} of {QUARTERS}, drawn by commit {head[:12]}'
+  config.stash[SLOW] = (choice, quarter(head or ''))
+  config.stash[SAID] = said
+
+
+SLOW = pytest.StashKey[tuple[str, int]]()
+SAID = pytest.StashKey[str]()
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+  choice, drawn = config.stash[SLOW]
+  asked_by_name = any('::' in argument for argument in config.args)
+
+  def runs(item: pytest.Item) -> bool:
+    if choice == 'all' or asked_by_name or item.get_closest_marker('slow') is None:
+      return True
+    return choice == 'quarter' and quarter(item.nodeid) == drawn
+
+  left_out = [item for item in items if not runs(item)]
+  items[:] = [item for item in items if runs(item)]
+  config.stash[LEFT_OUT] = len(left_out)
+  config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+  left_out = config.stash.get(LEFT_OUT, 0)
+  if left_out:
+    terminalreporter.write_line(f'{left_out} long tests left out; bash launch/test.sh --all runs them.')
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+  import jax
+
+  versions = ' '.join(f'{name} {metadata.version(name)}' for name in ('jax', 'jaxlib', 'flax', 'optax', 'numpy'))
+  absent = [name for name in PEERS if importlib.util.find_spec(name) is None]
+  return [
+    f'devices: {jax.device_count()} x {jax.devices()[0].device_kind} ({jax.default_backend()})',
+    f'versions: {versions}',
+    f'live comparisons: {"skipped, without " + " and ".join(absent) if absent else "run, with " + " and ".join(PEERS)}',
+    f'shared data: {SHARED_DATA if SHARED_DATA.is_dir() else "absent, tests that read it are skipped"}',
+    f'long tests: {config.stash[SAID]}',
+  ]
+
+
+# What tests read.
+
+
+@pytest.fixture(scope='session')
+def shared_data() -> Callable[[str], pathlib.Path]:
+  """`shared_data(name)`: the path of a data set beside the repository; skips the test where it is absent."""
+
+  def find(name: str) -> pathlib.Path:
+    path = SHARED_DATA / name
+    if not path.exists():
+      pytest.skip(f'{name} is not in {SHARED_DATA}')
+    return path
+
+  return find
+
+
+NAMES = ('Anna', 'Boris', 'Clara', 'David', 'Elena', 'Felix', 'Grace', 'Henry', 'Irene', 'Jonas', 'Karen', 'Louis')
+PEOPLE = ('teacher', 'sailor', 'doctor', 'painter', 'farmer', 'student', 'baker', 'lawyer', 'pilot', 'gardener')
+PLACES = ('harbour', 'library', 'market', 'village', 'station', 'garden', 'museum', 'castle', 'bakery', 'kitchen')
+THINGS = ('letter', 'lantern', 'bicycle', 'violin', 'basket', 'painting', 'umbrella', 'clock', 'notebook', 'telescope')
+QUALITIES = ('old', 'small', 'heavy', 'bright', 'broken', 'quiet', 'beautiful', 'strange', 'dusty', 'expensive')
+MOODS = ('happy', 'tired', 'curious', 'worried', 'proud', 'hungry', 'patient', 'nervous', 'grateful', 'bored')
+ACTIONS = (
+  ('carried', 'to'),
+  ('found', 'near'),
+  ('sold', 'at'),
+  ('repaired', 'at'),
+  ('forgot', 'in'),
+  ('painted', 'beside'),
+  ('hid', 'behind'),
+)
+TIMES = ('In the morning', 'Last winter', 'After dinner', 'On Sunday', 'Before the storm', 'In 1924', 'At 7:30')
+REASONS = (
+  'it was raining',
+  'nobody else would',
+  'the road was closed',
+  'the train was late',
+  'it had been promised',
+  "there wasn't enough time",
+)
+
+
+def story(draw: random.Random) -> str:
+  """A short text about one person and one thing, whose sentences refer to each other."""
+  name, friend = draw.sample(NAMES, 2)
+  person, thing, quality = draw.choice(PEOPLE), draw.choice(THINGS), draw.choice(QUALITIES)
+  start, goal = draw.sample(PLACES, 2)
+  article = 'an' if quality[0] in 'aeiou' else 'a'
+  verb, preposition = draw.choice(ACTIONS)
+  middle = [
+    f'{draw.choice(TIMES)}, {name} {verb} the {thing} {preposition} the {goal} because {draw.choice(REASONS)}.',
+    f'"Is this {thing} yours?" asked {friend}, who was rather {draw.choice(MOODS)}.',
+    f'The {thing} was so {quality} that {friend} wanted to buy it for {draw.randint(2, 90)} pounds.',
+    f'{friend} walked from the {start} to the {goal} and did not see {name}.',
+    f'Everyone in the {start} knew the {thing}, but only {name} knew what it was for.',
+    f'They talked about the {thing} until the {draw.choice(PLACES)} closed, and {name} became {draw.choice(MOODS)}.',
+  ]
+  draw.shuffle(middle)
+  return ' '.join(
+    [
+      f'{name} was a {person} who lived near the {start} and owned {article} {quality} {thing}.',
+      *middle[: draw.randint(2, len(middle))],
+      f'In the end the {person} gave the {thing} to {friend} and went home.',
+    ]
+  )
+
+
+@pytest.fixture(scope='session')
+def tiny_corpus() -> Sequence[str]:
+  """400 short English documents of 4 to 8 sentences, about 165 kB, the same in every run."""
+  draw = random.Random(0)
+  return tuple(story(draw) for _ in range(400))
