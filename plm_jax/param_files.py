@@ -1,0 +1,137 @@
+"""Parameters on their own: read from a run's checkpoint, or written to and read from one safetensors file."""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import safetensors
+import safetensors.numpy
+from etils import epath
+from jax.experimental import multihost_utils
+
+from plm_jax import steps
+from plm_jax.steps import CheckpointError, Step
+from plm_jax.types import PyTree
+
+NAME = 'params.safetensors'
+
+
+def load_params(source: str | os.PathLike[str], *, step: Step = 'newest', subtree: str | None = None) -> PyTree:
+  """Reads parameters only, checked against their digests.
+
+  Args:
+    source: a run folder, its `checkpoints`, a folder made by `save_params`, or the `.safetensors` file in it.
+    step: of a run; see `steps.pick`.
+    subtree: part of the parameters, such as 'trunk', or one leaf; None takes all.
+
+  Returns:
+    Nested dicts of numpy arrays; the array itself where `subtree` is a leaf.
+
+  Raises:
+    CheckpointError: nothing there, or damaged.
+    ValueError: no such subtree.
+  """
+  folder = steps.local(source)
+  file = folder / NAME if folder.is_dir() else folder
+  if file.is_file():
+    return nested(_read_safetensors(file, subtree))
+  folder = folder / 'checkpoints' if (folder / 'checkpoints').is_dir() else folder
+  chosen = steps.choose(folder, step)
+  saved = steps.read(folder / str(chosen)).leaves
+  names = _select(saved, f'params/{subtree}' if subtree else 'params', where=f'step {chosen} in {folder}')
+  item = nested({name: jax.ShapeDtypeStruct(saved[name][1], np.dtype(saved[name][0])) for name in names.values()})
+  as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), item)
+  read = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy, partial_restore=True)
+  try:
+    restored = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder / str(chosen) / steps.ITEM), args=read)
+  except steps.FAILURES as error:
+    raise CheckpointError(f'step {chosen} in {folder} is whole and could not be read: {error}') from error
+  found = flat(restored)
+  return nested({short: found[name] for short, name in names.items()})
+
+
+def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
+  """Writes parameters as `params.safetensors`, leaf paths joined by '/', with their sha256 beside it.
+
+  Args:
+    folder: made where it is missing; a file of that name in it is replaced.
+    params: nested dicts of arrays, numpy or placed on any devices. All processes call; process 0 writes.
+
+  Returns:
+    The file. `sha256sum -c` in the folder checks it.
+  """
+  folder = steps.local(folder)
+  file = folder / NAME
+  host = {name: np.ascontiguousarray(_on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
+  if jax.process_index() == 0:
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f'{NAME}.{os.getpid()}.tmp')
+    try:
+      safetensors.numpy.save_file(host, temporary)
+      sha256 = steps.file_sha256(temporary)
+      temporary.replace(file)
+    finally:
+      temporary.unlink(missing_ok=True)
+    steps.write_atomic(_sha256_file(file), f'{sha256}  {NAME}\n')
+  return file
+
+
+def flat(tree: PyTree) -> dict[str, Any]:
+  """Leaf path, joined by '/', -> leaf."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
+
+
+def nested(leaves: Mapping[str, Any]) -> PyTree:
+  """The inverse of `flat` for nested dicts."""
+  if '' in leaves:
+    return leaves['']
+  tree: dict[str, Any] = {}
+  for path, leaf in leaves.items():
+    *parents, name = path.split('/')
+    node = tree
+    for parent in parents:
+      node = node.setdefault(parent, {})
+    node[name] = leaf
+  return tree
+
+
+def _select(names: Iterable[str], path: str, *, where: str) -> dict[str, str]:
+  """Name below `path` -> full name; raises ValueError with the choices where nothing is below it."""
+  names = list(names)
+  found = {name[len(path) :].lstrip('/'): name for name in names if f'{name}/'.startswith(f'{path}/')}
+  if not found:
+    depth = path.count('/') + 1
+    choices = sorted({'/'.join(name.split('/')[:depth]) for name in names if name.startswith(path.rpartition('/')[0])})
+    raise ValueError(f'{where} has nothing under {path!r}; there is {", ".join(choices) or "nothing at all"}')
+  return found
+
+
+def _read_safetensors(file: Path, subtree: str | None) -> dict[str, np.ndarray]:
+  try:
+    expected = _sha256_file(file).read_text(encoding='utf-8').split()[0]
+  except (OSError, IndexError, ValueError) as error:
+    raise CheckpointError(
+      f'{_sha256_file(file)} is missing or empty, so {file.name} cannot be checked: save it again with save_params, '
+      f'or, if you trust it, run `sha256sum {file.name} > {_sha256_file(file).name}` there'
+    ) from error
+  if steps.file_sha256(file) != expected:
+    raise CheckpointError(f'{file} is damaged: its sha256 is not the one in {_sha256_file(file).name}')
+  with safetensors.safe_open(file, framework='numpy') as tensors:
+    present = list(tensors.keys())
+    names = _select(present, subtree, where=str(file)) if subtree else {name: name for name in present}
+    return {short: tensors.get_tensor(name) for short, name in names.items()}
+
+
+def _sha256_file(file: Path) -> Path:
+  return file.with_name(f'{file.name}.sha256')
+
+
+def _on_host(leaf: jax.Array | np.ndarray) -> np.ndarray:
+  if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
+  return np.asarray(leaf)
