@@ -1,0 +1,261 @@
+"""Which file may import which, and what no file may do, read from the syntax tree of every file.
+
+The package stands in layers. A file that is in no row of `MAY_IMPORT` belongs to the commands: it may import
+everything, and nothing below may import it.
+"""
+
+import ast
+import pathlib
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FOLDERS = ('plm_jax', 'experiments', 'benchmarks', 'launch')
+COMMANDS = 'the commands'
+BUILD = 'plm_jax.build'
+
+# Files at the top of the package and folders, by name: what of the package each may import beside its own folder.
+FRAME = {
+  'signatures': set(),
+  'checks': {'signatures'},
+  'build': {'signatures', 'checks', 'types'},
+  'schema': {'signatures', 'checks', 'build'},
+  'overrides': {'signatures', 'checks', 'build', 'schema'},
+  'config': {'signatures', 'checks', 'build', 'schema', 'overrides', 'listing'},
+  'listing': {'signatures', 'checks', 'build', 'schema', 'overrides', 'config'},
+}
+MAY_IMPORT: dict[str, set[str]] = FRAME | {
+  'types': set(),
+  'losses': {'types'},
+  'sharding': {'types'},
+  'layers': {'types', 'sharding'},
+  'models': {'types', 'sharding', 'layers'},
+  'noise': {'types'},
+  'objectives': {'types', 'losses', 'noise', 'layers', 'build'},
+  'adapters': {'types', 'losses', 'layers', 'build', 'generate'},
+  'compress': {'types'},
+  'generate': {'types'},
+  'text': {'types'},
+  'data': {'types', 'text'},
+  'scores': {'types'},
+  'weights': {'types', 'models', 'checkpoint'},
+  'schedules': {'types', 'checks'},
+  'groups': {'types', 'checks', 'schedules'},
+  'optimisers': {'types', 'checks', 'schedules', 'groups'},
+  'optim': {'types', 'checks', 'schedules', 'groups', 'optimisers', 'sharding'},
+  'step': {'types', 'sharding', 'optim'},
+  'steps': {'types'},
+  'param_files': {'types', 'steps'},
+  'checkpoint': {'types', 'sharding', 'steps', 'param_files'},
+  'metrics': {'types', 'sharding'},
+  'progress': {'types'},
+}
+DEVICE = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
+CONFIGURATION = {'absl', 'ml_collections'}
+EXECUTES_ITS_INPUT = {'pickle', 'cloudpickle', 'dill', 'joblib', 'marshal', 'shelve', 'runpy'}
+PEERS = {'torch', 'transformers', 'tensorflow'}
+BUILTINS = {
+  'eval': 'executes text',
+  'exec': 'executes text',
+  'compile': 'executes text',
+  '__import__': 'turns a string into code',
+  'hasattr': 'asks what a thing is: say it in a type',
+}
+
+
+def module_of(path: pathlib.Path) -> str:
+  """plm_jax/data/store.py -> plm_jax.data.store; a package is named by its folder."""
+  parts = path.relative_to(ROOT).with_suffix('').parts
+  return '.'.join(parts[:-1] if parts[-1] == '__init__' else parts)
+
+
+def layer_of(module: str) -> str:
+  """The row of `MAY_IMPORT` that a module of the package stands in; '' is the package itself."""
+  _, *rest = module.split('.')
+  if not rest:
+    return ''
+  return rest[0] if rest[0] in MAY_IMPORT and rest[-1] != '__main__' else COMMANDS
+
+
+def imports(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+  """(line, dotted name) of everything imported anywhere in a file; `from a import b` gives a.b."""
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import):
+      yield from ((node.lineno, alias.name) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      start = module.split('.')[: -node.level] if node.level else []
+      base = '.'.join([*start, *([node.module] if node.module else [])])
+      yield from ((node.lineno, f'{base}.{alias.name}') for alias in node.names)
+
+
+def forbidden_import(module: str, name: str) -> str | None:
+  """Why `module` may not import `name`, or None where it may."""
+  package, layer = module.split('.')[0], layer_of(module)
+  top, *rest = name.split('.')
+  if top in EXECUTES_ITS_INPUT:
+    return f'{top} executes what it reads'
+  if top == 'importlib' and rest[:1] != ['metadata'] and rest[:1] != ['resources']:
+    allowed = {'import_module': BUILD, 'util': 'plm_jax.config'}
+    return None if allowed.get((rest or ['import_module'])[0]) == module else 'only build.py turns a string into code'
+  if package == 'experiments':
+    return None if top == 'ml_collections' or name.startswith('experiments.common') else 'a config is plain data'
+  if package != 'plm_jax':
+    return None
+  if top in PEERS:
+    return f'{top} is for comparisons in tests and benchmarks'
+  if top == 'experiments':
+    return 'the package knows no experiment'
+  if top == 'plm_jax':
+    target = layer_of('.'.join([top, *rest]))
+    return None if target in ('', layer) or layer == COMMANDS or target in MAY_IMPORT[layer] else f'it is above {layer}'
+  if layer == COMMANDS:
+    return None
+  if top in CONFIGURATION:
+    return 'config objects stop at the commands'
+  if top in DEVICE and layer in ('text', 'scores', *FRAME):
+    return f'{layer} does not need an accelerator'
+  if top in DEVICE and layer == 'data' and name not in ('jax', 'jax.ShapeDtypeStruct'):
+    return 'data is numpy'
+  return None
+
+
+def forbidden_call(module: str, call: ast.Call) -> str | None:
+  """Why no file may make this call, or None where it may: executing input, asking what a thing is."""
+  for keyword in call.keywords:
+    if keyword.arg == 'allow_pickle' and ast.unparse(keyword.value) != 'False':
+      return 'allow_pickle: numpy executes what it reads'
+  name = ast.unparse(call.func)
+  if name in BUILTINS:
+    return f'{name}: {BUILTINS[name]}'
+  computed = len(call.args) < 2 or not isinstance(call.args[1], ast.Constant)
+  return 'getattr: only build.py computes a name' if name == 'getattr' and computed and module != BUILD else None
+
+
+def complaints(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+  """(line, complaint) for everything that a file does and may not."""
+  for line, name in imports(module, tree):
+    if (reason := forbidden_import(module, name)) is not None:
+      yield line, f'imports {name}: {reason}'
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Call) and (reason := forbidden_call(module, node)) is not None:
+      yield node.lineno, reason
+    data_attribute = isinstance(node, ast.Attribute) and layer_of(module) == 'data'
+    if data_attribute and re.match(r'jax\.(?!ShapeDtypeStruct$)\w+$', ast.unparse(node)):
+      yield node.lineno, f'{ast.unparse(node)}: data is numpy'
+
+
+def violations(module: str, source: str) -> list[str]:
+  """What a file does that it may not, a line each."""
+  found = sorted(set(complaints(module, ast.parse(source))))
+  return [f'{module}:{line} {complaint}' for line, complaint in found]
+
+
+def files() -> list[pathlib.Path]:
+  return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob('*.py'))
+
+
+@pytest.mark.parametrize('path', files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_keeps_to_its_layer(path: pathlib.Path) -> None:
+  found = violations(module_of(path), path.read_text())
+  assert not found, '\n'.join(found)
+
+
+def test_every_layer_exists() -> None:
+  top = {path.stem for path in (ROOT / 'plm_jax').iterdir()}
+  assert {'types', 'layers', 'models', 'noise', 'objectives', 'adapters', 'data', 'text', *FRAME} <= top
+  assert all(allowed <= MAY_IMPORT.keys() for allowed in MAY_IMPORT.values())
+
+
+@pytest.mark.parametrize(
+  ('module', 'source', 'complaint'),
+  [
+    ('plm_jax.models.bert', 'from plm_jax.noise import where', 'imports plm_jax.noise.where: it is above models'),
+    ('plm_jax.models.bert', 'from ..objectives import mlm', 'imports plm_jax.objectives.mlm: it is above models'),
+    ('plm_jax.models.bert', 'import plm_jax.data.store', 'imports plm_jax.data.store: it is above models'),
+    ('plm_jax.models.bert', 'def f():\n  from plm_jax import config', 'imports plm_jax.config: it is above models'),
+    ('plm_jax.models.bert', 'import absl.flags', 'config objects stop at the commands'),
+    ('plm_jax.objectives.mlm', 'from plm_jax.config import resolve', 'it is above objectives'),
+    ('plm_jax.adapters.tag', 'from plm_jax import noise', 'it is above adapters'),
+    ('plm_jax.noise.where', 'import plm_jax.layers.masks', 'it is above noise'),
+    ('plm_jax.step', 'from plm_jax import train', 'it is above step'),
+    ('plm_jax.step', 'import plm_jax.noise.__main__', 'it is above step'),
+    ('plm_jax.optim', 'from ml_collections import ConfigDict', 'config objects stop at the commands'),
+    ('plm_jax.data.store', 'from jax import numpy', 'data is numpy'),
+    ('plm_jax.data.store', 'import jax.numpy as jnp', 'data is numpy'),
+    ('plm_jax.data.store', 'import jax\nx = jax.random.key(0)', 'jax.random: data is numpy'),
+    ('plm_jax.data.store', 'from plm_jax.noise.row import Row', 'it is above data'),
+    ('plm_jax.text.words', 'import jax', 'text does not need an accelerator'),
+    ('plm_jax.config', 'import jax', 'config does not need an accelerator'),
+    ('plm_jax.train', 'from experiments.bert import base', 'the package knows no experiment'),
+    ('plm_jax.train', 'import torch', 'torch is for comparisons'),
+    ('plm_jax.train', 'import pickle', 'pickle executes what it reads'),
+    ('plm_jax.train', 'from importlib import import_module', 'only build.py turns a string into code'),
+    ('plm_jax.train', 'import importlib', 'only build.py turns a string into code'),
+    ('plm_jax.data.store', "np.load('x', allow_pickle=True)", 'allow_pickle'),
+    ('plm_jax.data.store', "np.load('x', allow_pickle=flag)", 'allow_pickle'),
+    ('plm_jax.listing', "eval('1')", 'eval: executes text'),
+    ('benchmarks.step', "exec('1')", 'exec: executes text'),
+    ('plm_jax.models.bert', "hasattr(x, 'pool')", 'hasattr'),
+    ('plm_jax.models.bert', 'getattr(x, name)', 'getattr: only build.py computes a name'),
+    ('experiments.bert.base', 'import jax', 'a config is plain data'),
+    ('experiments.bert.base', 'from plm_jax.models import bert', 'a config is plain data'),
+  ],
+)
+def test_violation_is_found(module: str, source: str, complaint: str) -> None:
+  found = violations(module, source)
+  assert len(found) == 1
+  assert complaint in found[0]
+
+
+@pytest.mark.parametrize(
+  ('module', 'source'),
+  [
+    ('plm_jax.models.albert', 'from plm_jax.models import bert\nfrom plm_jax.layers.norm import LayerNorm'),
+    ('plm_jax.models.bert', "import jax\nx = jax.numpy.zeros(3)\ngetattr(x, 'shape')"),
+    ('plm_jax.objectives.rtd', 'from plm_jax import build, losses\nfrom plm_jax.objectives import mlm'),
+    ('plm_jax.data.stream', 'import jax\nspec = jax.ShapeDtypeStruct((1,), int)'),
+    ('plm_jax.data.store', "import importlib.metadata\nnp.load('x', allow_pickle=False)"),
+    ('plm_jax.build', 'import importlib\ngetattr(importlib, name)'),
+    ('plm_jax.train', 'from plm_jax import config, optim, __version__\nimport absl.app'),
+    ('plm_jax.noise.__main__', 'from plm_jax import config'),
+    ('experiments.bert.base', 'import ml_collections\nfrom experiments.common import optim'),
+  ],
+)
+def test_what_is_allowed_passes(module: str, source: str) -> None:
+  assert not violations(module, source)
+
+
+def plain(name: str) -> str:
+  """A distribution's name as package indexes compare it."""
+  return re.sub(r'[-_.]+', '-', name).lower()
+
+
+def listed(path: pathlib.Path) -> set[str]:
+  lines = (line.split('#')[0].strip() for line in path.read_text().splitlines())
+  return {plain(re.split(r'[\[<>=!~ ;]', line)[0]) for line in lines if line}
+
+
+def imported_distributions() -> set[str]:
+  """Distributions of the third-party modules that the package and its experiments import."""
+  providers = metadata.packages_distributions()
+  found = set()
+  for path in files():
+    if path.relative_to(ROOT).parts[0] in ('plm_jax', 'experiments'):
+      for _, name in imports(module_of(path), ast.parse(path.read_text())):
+        top = name.split('.')[0]
+        if top not in sys.stdlib_module_names and top not in FOLDERS:
+          found |= {plain(provider) for provider in providers.get(top, [top])}
+  return found
+
+
+def test_requirements_name_what_is_imported_and_no_more() -> None:
+  required = listed(ROOT / 'requirements.txt')
+  optional = set().union(*(listed(path) for path in ROOT.glob('requirements-*.txt')))
+  imported = imported_distributions()
+  unnamed, unused = imported - required - optional, required - imported
+  assert not unnamed, f'imported, but in no requirements file: {sorted(unnamed)}'
+  assert not unused, f'in requirements.txt, but imported nowhere: {sorted(unused)}'
