@@ -177,9 +177,10 @@ _ABSENT = object()
 
 
 def _leaves(value: Any, prefix: str = '') -> dict[str, Any]:
-  if isinstance(value, Mapping) and value:
+  """Dotted keys and plain values; a list is one value unless it holds blocks."""
+  if isinstance(value, Mapping):
     items: Any = value.items()
-  elif isinstance(value, list | tuple) and value:
+  elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
     items = enumerate(value)
   else:
     return {prefix: list(value) if isinstance(value, tuple) else value}

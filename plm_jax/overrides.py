@@ -11,7 +11,7 @@ from typing import Any
 
 from plm_jax import checks
 from plm_jax.checks import ConfigError
-from plm_jax.schema import COLLECTIONS, block, child
+from plm_jax.schema import COLLECTIONS, block, child, is_named
 
 
 def apply(config: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], list[str]]:
@@ -53,7 +53,7 @@ def _set(config: dict[str, Any], key: str, text: str) -> list[str]:
       here = here[part]
   _, annotation, _ = _step(kind, annotation, here, last, label, config)
   value = _parse(f'{label}.{last}', annotation, text)
-  remarks = _drop_foreign(kind, here, value, label) if last == 'name' and kind is not None else []
+  remarks = _drop_foreign(kind, here, value, label) if last == 'name' and kind is not None and is_named(kind) else []
   here[int(last) if isinstance(here, list) else last] = value
   return remarks
 
@@ -69,7 +69,9 @@ def _step(
     if isinstance(here, list):
       checks.check_choice(label, 'entry', part, [str(index) for index in range(len(here))])
     return COLLECTIONS.get(kind or ''), inner, None
-  if kind == 'data' and 'name' not in here and part != 'name':
+  if part == 'name' and kind is not None and is_named(kind):
+    return None, 'str', None
+  if kind == 'data' and 'name' not in here:
     here = {'name': config['data']['name'], **here}
   owner, known = block(kind, here, label)
   if part not in known:

@@ -183,6 +183,11 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   return Block(owner, named | {key: keyword for key, keyword in known.items() if key not in given})
 
 
+def is_named(kind: str) -> bool:
+  """True where a block chooses its file or function by `name`."""
+  return (kind in GIVEN and ':' not in kind) or kind.startswith('noise.')
+
+
 def child(kind: str, key: str, settings: Mapping[str, Any]) -> str | None:
   """The kind of block under a key; None where a plain value stands there."""
   if kind in COLLECTIONS:
