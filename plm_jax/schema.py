@@ -33,11 +33,11 @@ class Run:
     best: (metric such as 'validation/loss', 'min' or 'max') whose best checkpoint is kept as well.
     early_stop: evaluations without a better `best` after which the run ends; None never.
     max_skipped: updates with a gradient that is not finite in a row after which the run counts as diverged; None never.
-    log: where metrics go beside metrics.jsonl.
+    log: keywords of `metrics.Writer`: where metrics go beside metrics.jsonl.
     sharding: see `Sharding`.
     execution: see `types.Execution` and `Computing`.
     eval: name -> see `Evaluation`.
-    init_from: see `InitFrom`; later entries overwrite earlier ones.
+    init_from: see `transfer.Entry`; later entries overwrite earlier ones.
   """
 
   vocab: Mapping[str, Any]
@@ -56,7 +56,7 @@ class Run:
   best: tuple[str, Literal['min', 'max']] | None = None
   early_stop: int | None = None
   max_skipped: int | None = 10
-  log: Sequence[str] = ('tensorboard',)
+  log: Mapping[str, Any] = field(default_factory=dict)
   sharding: Mapping[str, Any] = field(default_factory=dict)
   execution: Mapping[str, Any] = field(default_factory=dict)
   eval: Mapping[str, Any] = field(default_factory=dict)
@@ -101,29 +101,9 @@ class Evaluation:
   scores: Sequence[str] = ()
 
 
-class InitFrom:
-  """Where a part of the parameters starts.
-
-  Attributes:
-    source: a run folder or a folder in the format of Hugging Face.
-    step: which checkpoint of a run; None takes the best where there is one, else the last.
-    from_: the part of the source, such as 'trunk'.
-    to: the part that it becomes.
-    layers: which layers of the source, in order; None takes all.
-    resize: what to do where lengths or vocabularies differ.
-  """
-
-  source: str
-  step: int | None = None
-  from_: str = 'trunk'
-  to: str = 'trunk'
-  layers: Sequence[int] | None = None
-  resize: Literal['interpolate', 'new_rows'] | None = None
-
-
 # Which kind of block stands under a key. A kind is a folder ('models'), a noise file ('noise.where'), a definition
 # ('schema:Run'), or a collection of another kind.
-COLLECTIONS = {'evaluations': 'schema:Evaluation', 'inits': 'schema:InitFrom'}
+COLLECTIONS = {'evaluations': 'schema:Evaluation', 'inits': 'transfer:Entry'}
 BLOCKS = {
   'schema:Run': {
     'vocab': 'text',
@@ -136,6 +116,7 @@ BLOCKS = {
     'execution': 'execution',
     'eval': 'evaluations',
     'init_from': 'inits',
+    'log': 'metrics:Writer',
   },
   'schema:Evaluation': {'data': 'data'},
 }
@@ -148,6 +129,7 @@ GIVEN = {
   'adapters': ('trunk', 'vocab'),
   'data': ('vocab', 'seed', 'host', 'hosts'),
   'optim:make': ('params', 'steps'),
+  'metrics:Writer': ('resume_step',),
 }
 
 

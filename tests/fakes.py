@@ -39,6 +39,27 @@ FILES = {
     def make(*, params: Any, steps: int, rate: float, name: str = 'adamw', schedule: str = 'linear',
              warmup: int | float = 0, decay: Groups | float = 0.0, clip: float | None = None): ...
     """,
+  'transfer.py': """
+    import dataclasses
+    from typing import Literal
+
+    Step = int | Literal['newest', 'best'] | None
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Entry:
+      source: str
+      step: Step = None
+      from_: str = 'trunk'
+      to: str = 'trunk'
+
+      @property
+      def name(self): ...
+    """,
+  'metrics.py': """
+    class Writer:
+      def __init__(self, workdir: str, *, tensorboard: bool = True, resume_step: int | None = None):
+        self.workdir: str = workdir
+    """,
   'groups.py': """
     from collections.abc import Sequence
     from typing import Any

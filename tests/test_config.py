@@ -119,6 +119,7 @@ def test_every_default_is_filled_in():
   assert values['sharding'] == {'mesh': {'data': -1}, 'rules': 'data'}
   assert values['optim']['schedule'] == 'linear'
   assert values['adapter'] is None
+  assert values['log'] == {'tensorboard': True}
   assert 'vocab_size' not in values['model']
   assert not {'seed', 'host', 'hosts', 'vocab'} & set(values['data'])
 
@@ -241,6 +242,7 @@ def test_what_is_no_config_is_refused(tmp_path):
     ('vocab.extra', "['[X]']", ['[X]']),
     ('init_from', "[{'source': 'x'}]", None),
     ('best', 'NONE', None),
+    ('log.tensorboard', 'False', False),
   ],
 )
 def test_one_key_is_changed(key, text, value):
@@ -256,9 +258,9 @@ def test_one_key_is_changed(key, text, value):
 
 def test_parts_of_lists_and_evaluations_are_changed():
   start = base() | {'init_from': ({'source': 'x'},), 'eval': {'validation': {'data': {'split': 'validation'}}}}
-  changes = [('init_from.0.step', '7'), ('eval.validation.data.length', '99'), ('eval.validation.every', '3')]
+  changes = [('init_from.0.step', 'best'), ('eval.validation.data.length', '99'), ('eval.validation.every', '3')]
   values, _ = changed(*changes, start=start)
-  assert values['init_from'][0]['step'] == 7
+  assert values['init_from'][0]['step'] == 'best'
   assert values['eval']['validation']['data']['length'] == 99
   assert values['data']['length'] == 8
   assert values['eval']['validation']['every'] == 3
@@ -295,6 +297,7 @@ def test_a_name_is_changed_before_its_keywords_and_drops_those_that_are_foreign(
     ('model.overrides.layers', '3', ['config.model.overrides', 'hidden_dim']),
     ('execution.remat', 'some', ["expected Literal['none', 'dots', 'full']"]),
     ('data.host', '1', ['config.data']),
+    ('init_from.0.step', 'last', ["expected int | Literal['newest', 'best'] | None, got 'last'"]),
   ],
 )
 def test_a_mistake_in_an_override_is_named(key, text, words):
