@@ -1,0 +1,96 @@
+"""Vocabularies and texts for the tests of this folder: small, exact, and with nothing to download."""
+
+import hashlib
+import json
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '_start_', '_delimiter_', '_classify_')
+PAD, UNK, CLS, SEP, MASK, BOS, EOS, START, DELIMITER, CLASSIFY = range(len(SPECIAL))
+
+
+class NumberVocab:
+  """Reads texts of numbers: '3 0 7' -> [13, 10, 17]. Each attribute is as in `types.Vocab`.
+
+  Args:
+    size: beside the special tokens.
+    without: special ids that this vocabulary lacks ('cls', 'sep', 'bos', 'eos').
+    each: called with every batch of texts before it is encoded.
+  """
+
+  pad_id, unk_id, mask_id = PAD, UNK, MASK
+  counts = None
+
+  def __init__(self, size: int = 10_000, without: Sequence[str] = (), each: Callable[[Sequence[str]], None] = len):
+    self.size = size + len(SPECIAL)
+    self.digest = hashlib.sha256(f'numbers {size}'.encode()).hexdigest()
+    self.cls_id = None if 'cls' in without else CLS
+    self.sep_id = None if 'sep' in without else SEP
+    self.bos_id = None if 'bos' in without else BOS
+    self.eos_id = None if 'eos' in without else EOS
+    self.special_ids = tuple(range(len(SPECIAL)))
+    self.starts_word = np.ones(self.size, bool)
+    self.num_bytes = np.ones(self.size, np.int32)
+    self.each = each
+
+  def encode(self, text: str) -> list[int]:
+    return [len(SPECIAL) + int(word) for word in text.split()]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    self.each(texts)
+    return [self.encode(text) for text in texts]
+
+  def decode(self, ids: Sequence[int]) -> str:
+    return ' '.join(self.token(token_id) for token_id in ids)
+
+  def token(self, token_id: int) -> str:
+    return SPECIAL[token_id] if token_id < len(SPECIAL) else str(token_id - len(SPECIAL))
+
+  def id(self, token: str) -> int:
+    if token not in SPECIAL:
+      raise ValueError(f'the vocabulary has no token {token!r}')
+    return SPECIAL.index(token)
+
+  def save(self, folder: str) -> None:
+    raise NotImplementedError
+
+
+class Texts(list):
+  """Documents with a digest of their content."""
+
+  @property
+  def digest(self) -> str:
+    return hashlib.sha256('\n\n'.join(self).encode()).hexdigest()
+
+
+def documents(sizes: Sequence[int], vocab_size: int = 10_000) -> Texts:
+  """Texts of these many tokens; token j of all is `j % vocab_size`, so that order and loss show."""
+  ends = np.cumsum(sizes)
+  return Texts(
+    ' '.join(str(number % vocab_size) for number in range(end - size, end))
+    for size, end in zip(sizes, ends, strict=True)
+  )
+
+
+def write_text(path: pathlib.Path, texts: Sequence[str]) -> str:
+  """Writes documents as a .txt file, a blank line between them."""
+  path.write_text('\n\n'.join(texts) + '\n')
+  return str(path)
+
+
+def write_rows(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> str:
+  """Writes records as a .jsonl file."""
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return str(path)
+
+
+def tokenise_slowly(cache: str, sizes: Sequence[int], seconds: float) -> None:
+  """Makes a token store with a pause before each block; for a process that is going to be killed."""
+  from plm_jax.data import store
+
+  vocab = NumberVocab(each=lambda texts: time.sleep(seconds))
+  store.on_disk(documents(sizes), vocab=vocab, cache=cache)
