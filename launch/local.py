@@ -1,0 +1,141 @@
+"""Runs one command as several processes of one distributed run, all on this machine.
+
+python launch/local.py --processes=2 --devices=2 -- -m plm_jax.train --config=... --workdir=runs/two
+
+What follows `--` goes to this Python, with `--coordinator=localhost:PORT --processes=N --process=I` behind it. Each
+process sees `--devices` simulated CPU devices unless JAX_PLATFORMS names others. Lines of output carry the process
+number. SIGINT and SIGTERM are passed on, and a second one kills. When a process fails, the others get SIGTERM; whatever
+runs `--grace` seconds after the first exit or signal is killed. The exit code is the highest of those that ended by
+themselves.
+"""
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from types import FrameType
+
+POLL_SECONDS = 0.05
+DEVICE_COUNT = '--xla_force_host_platform_device_count'
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+    prog='launch/local.py', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+  )
+  parser.add_argument('--processes', type=int, default=2, help='how many processes (default 2)')
+  parser.add_argument('--devices', type=int, default=2, help='simulated CPU devices of each (default 2)')
+  parser.add_argument('--grace', type=float, default=30, help='seconds to end in, after the first ended (default 30)')
+  parser.add_argument('command', nargs='+', help='arguments of Python: -m module ... or file.py ...')
+  arguments = parser.parse_args(argv)
+  if arguments.processes < 1 or arguments.devices < 1 or arguments.grace < 0:
+    parser.error('--processes and --devices are at least 1, --grace at least 0')
+  return arguments
+
+
+def free_port() -> int:
+  """A TCP port that nothing on this machine listened on a moment ago."""
+  with socket.socket() as probe:
+    probe.bind(('localhost', 0))
+    return probe.getsockname()[1]
+
+
+def environment(devices: int, given: Mapping[str, str]) -> dict[str, str]:
+  """`given` with this number of simulated CPU devices in it, and unbuffered output."""
+  kept = re.sub(rf'{DEVICE_COUNT}=\S*', '', given.get('XLA_FLAGS', ''))
+  flags = ' '.join([*kept.split(), f'{DEVICE_COUNT}={devices}'])
+  return {'JAX_PLATFORMS': 'cpu', **given, 'XLA_FLAGS': flags, 'PYTHONUNBUFFERED': '1'}
+
+
+class Processes:
+  """The processes of one run, each leading a group of its own, so that it can be ended with its children."""
+
+  def __init__(self, *, grace: float):
+    self.grace = grace
+    self.deadline: float | None = None
+    self.signals = 0
+    self.told: set[int] = set()
+    self.print_lock = threading.Lock()
+    self.processes: list[subprocess.Popen[bytes]] = []
+    self.printers: list[threading.Thread] = []
+
+  def start(self, command: Sequence[str], *, env: Mapping[str, str]) -> None:
+    process = subprocess.Popen(
+      command,
+      env=env,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      start_new_session=True,
+    )
+    printer = threading.Thread(target=self.print_lines, args=(len(self.processes), process), daemon=True)
+    printer.start()
+    self.processes.append(process)
+    self.printers.append(printer)
+
+  def print_lines(self, i: int, process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+      with self.print_lock:
+        sys.stdout.buffer.write(f'[{i}] '.encode() + line.rstrip(b'\n') + b'\n')
+        sys.stdout.buffer.flush()
+
+  def send(self, number: int) -> None:
+    """A signal to every process that still runs, and to its children."""
+    for i, process in enumerate(self.processes):
+      if process.poll() is None:
+        self.told.add(i)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+          os.killpg(process.pid, number)
+
+  def on_signal(self, number: int, frame: FrameType | None) -> None:
+    self.signals += 1
+    self.send(signal.SIGKILL if self.signals > 1 else number)
+    self.deadline = self.deadline or time.monotonic() + self.grace
+
+  def wait(self) -> int:
+    """Waits for all of them, for `grace` seconds after the first end or signal; then kills. Returns the exit code."""
+    asked = False
+    while None in (polled := [process.poll() for process in self.processes]):
+      codes = [code for code in polled if code is not None]
+      if codes:
+        self.deadline = self.deadline or time.monotonic() + self.grace
+      if any(codes) and not asked:
+        asked = True
+        self.send(signal.SIGTERM)
+      if self.deadline is not None and time.monotonic() > self.deadline:
+        self.send(signal.SIGKILL)
+      time.sleep(POLL_SECONDS)
+    for printer in self.printers:
+      printer.join(timeout=5)
+    return self.exit_code()
+
+  def exit_code(self) -> int:
+    """The highest code; who died of a signal sent from here counts only where nobody else failed."""
+    codes = [process.returncode for process in self.processes]
+    told = [128 - code for i, code in enumerate(codes) if code < 0 and i in self.told]
+    own = [128 - code if code < 0 else code for i, code in enumerate(codes) if code >= 0 or i not in self.told]
+    return max(own, default=0) or max(told, default=0)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  arguments = parse(argv)
+  env = environment(arguments.devices, os.environ)
+  join = [f'--coordinator=localhost:{free_port()}', f'--processes={arguments.processes}']
+  processes = Processes(grace=arguments.grace)
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, processes.on_signal)
+  for i in range(arguments.processes):
+    processes.start([sys.executable, *arguments.command, *join, f'--process={i}'], env=env)
+  return processes.wait()
+
+
+if __name__ == '__main__':
+  sys.exit(main())
