@@ -67,7 +67,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   values = schema.complete('schema:Run', schema.with_inherited(schema.plain(config, 'config')), 'config')
   _check_exactly_one(values, 'objective', 'adapter')
   _check_exactly_one(values, 'steps', 'epochs')
-  for key in ('steps', 'epochs', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
+  for key in ('steps', 'epochs', 'accumulate', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
     if values[key] is not None and values[key] <= 0:
       raise ConfigError(f'config.{key}={values[key]}: must be above 0.')
   if values['best'] is not None:

@@ -26,6 +26,7 @@ class Run:
     seed: of parameters, data order, noise and dropout.
     steps: updates; the horizon of the schedule. Exactly one of steps and epochs is given.
     epochs: passes over the data; the run turns them into steps.
+    accumulate: micro-batches that one update is made of.
     log_every: steps between lines of metrics.
     eval_every: steps between evaluations.
     save_every: steps between checkpoints.
@@ -35,7 +36,7 @@ class Run:
     max_skipped: updates with a gradient that is not finite in a row after which the run counts as diverged; None never.
     log: keywords of `metrics.Writer`: where metrics go beside metrics.jsonl.
     sharding: see `Sharding`.
-    execution: see `types.Execution` and `Computing`.
+    execution: see `types.Execution`.
     eval: name -> see `Evaluation`.
     init_from: see `transfer.Entry`; later entries overwrite earlier ones.
   """
@@ -49,6 +50,7 @@ class Run:
   seed: int = 0
   steps: int | None = None
   epochs: float | None = None
+  accumulate: int = 1
   log_every: int = 100
   eval_every: int = 1000
   save_every: int = 1000
@@ -75,30 +77,16 @@ class Sharding:
   rules: str | Sequence[tuple[str, str | None]] = 'data'
 
 
-class Computing:
-  """How a step is computed: the keys of `execution` beside those of `types.Execution`.
-
-  Attributes:
-    accumulate: micro-batches that one update is made of.
-    random: generator of dropout and sampling; noise always uses threefry2x32.
-  """
-
-  accumulate: int = 1
-  random: Literal['threefry2x32', 'rbg', 'unsafe_rbg'] = 'threefry2x32'
-
-
 class Evaluation:
   """One evaluation, by its name in `eval`.
 
   Attributes:
     data: like the block `data`; keywords left out, the name among them, are those of `data`.
     every: steps between runs of it; None is `eval_every`.
-    scores: names of further scores, computed on the host from the predictions.
   """
 
   data: Mapping[str, Any]
   every: int | None = None
-  scores: Sequence[str] = ()
 
 
 # Which kind of block stands under a key. A kind is a folder ('models'), a noise file ('noise.where'), a definition
@@ -113,7 +101,7 @@ BLOCKS = {
     'data': 'data',
     'optim': 'optim:make',
     'sharding': 'schema:Sharding',
-    'execution': 'execution',
+    'execution': 'types:Execution',
     'eval': 'evaluations',
     'init_from': 'inits',
     'log': 'metrics:Writer',
@@ -144,8 +132,6 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   """The keywords of a block, `name` included where it has one."""
   if kind in COLLECTIONS:
     return Block('the config', {str(key): Keyword('Mapping[str, Any]') for key in settings})
-  if kind == 'execution':
-    return Block('a config', signatures.keywords('types', 'Execution') | signatures.keywords('schema', 'Computing'))
   module, _, definition = kind.partition(':')
   if definition:
     known = signatures.keywords(module, definition)

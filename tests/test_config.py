@@ -115,7 +115,7 @@ def test_every_default_is_filled_in():
     'masking': 'dynamic',
     'copies': 10,
   }
-  assert values['execution'] == {'dtype': 'float32', 'remat': 'none', 'accumulate': 1, 'random': 'threefry2x32'}
+  assert values['execution'] == {'dtype': 'float32', 'remat': 'none'}
   assert values['sharding'] == {'mesh': {'data': -1}, 'rules': 'data'}
   assert values['optim']['schedule'] == 'linear'
   assert values['adapter'] is None
@@ -225,7 +225,7 @@ def test_what_is_no_config_is_refused(tmp_path):
     ('optim.warmup', '100', 100),
     ('steps', '1_000', 1000),
     ('execution.remat', 'none', 'none'),
-    ('execution.accumulate', '4', 4),
+    ('accumulate', '4', 4),
     ('sharding.mesh.model', '2', 2),
     ('sharding.rules', 'fsdp', 'fsdp'),
     ('model.overrides.hidden_dim', '64', 64),

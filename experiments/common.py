@@ -1,0 +1,109 @@
+"""What configs share: the keys of a run, vocabularies and corpora by name, parameter groups, the shrink for laptops.
+
+A config takes words separated by commas, as in `experiments/bert/glue.py:mnli,large,quick`; `quick` is known to all.
+"""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+
+QUICK_VOCAB = 'runs/quickstart/vocab'
+CORPORA = {
+  'pydocs': 'pydocs',
+  'wiki': 'tfds:wiki40b/en',  # for BERT's English Wikipedia; BooksCorpus is not distributed any more
+  'books': 'tfds:pg19',  # for GPT's BooksCorpus: books out of copyright, longer and older
+  'web': 'tfds:c4/webtextlike',  # for GPT-2's WebText
+}
+# name: (fields, classes, evaluation splits)
+GLUE = {
+  'cola': (('sentence',), 2, ('validation',)),
+  'sst2': (('sentence',), 2, ('validation',)),
+  'mrpc': (('sentence1', 'sentence2'), 2, ('validation',)),
+  'stsb': (('sentence1', 'sentence2'), 1, ('validation',)),
+  'qqp': (('question1', 'question2'), 2, ('validation',)),
+  'mnli': (('premise', 'hypothesis'), 3, ('validation_matched', 'validation_mismatched')),
+  'qnli': (('question', 'sentence'), 2, ('validation',)),
+  'rte': (('sentence1', 'sentence2'), 2, ('validation',)),
+}
+
+
+def run(
+  arg: str, *, choices: Sequence[str] = (), steps: int | None = None, epochs: float | None = None, seed: int = 0
+) -> ConfigDict:
+  """The keys of every config, locked: a misspelt key is an error where it is written. Refuses unknown words in `arg`."""
+  known = ['quick', *choices]
+  for word in words(arg):
+    if word not in known:
+      near = difflib.get_close_matches(word, known, n=1)
+      hint = f' Did you mean {near[0]!r}?' if near else ''
+      raise ValueError(f'this config takes no argument {word!r}.{hint} It takes: {", ".join(known)}.')
+  c = ConfigDict(dict(seed=seed, steps=steps, epochs=epochs, log_every=100, eval_every=10_000, save_every=10_000))
+  c.update(dict.fromkeys(('vocab', 'model', 'objective', 'adapter', 'data', 'optim', 'best', 'early_stop')))
+  c.update(dict(sharding={}, execution={}, eval={}, init_from=()))
+  return c.lock()
+
+
+def words(arg: str) -> list[str]:
+  """The words of a config's argument."""
+  return [word for word in arg.split(',') if word]
+
+
+def chosen(arg: str, choices: Sequence[str]) -> str:
+  """The one of `choices` that stands in `arg`; the first where none does."""
+  return next((word for word in words(arg) if word in choices), choices[0])
+
+
+def vocab(name: str) -> str:
+  """Where a vocabulary lies; `python -m plm_jax.vocab train --out=<there> ...` makes it."""
+  return f'runs/vocab/{name}'
+
+
+def corpus(name: str) -> str:
+  """Where a corpus comes from; --config.data.path=FOLDER takes another, such as the original."""
+  return CORPORA[name]
+
+
+def no_decay_on_norms(rate: float) -> tuple[tuple[str, float], ...]:
+  """Weight decay for all but biases and the scales of norms."""
+  return ((r'.*(norm/scale|/bias)', 0.0), ('.*', rate))
+
+
+NO_DECAY_ON_NORMS = no_decay_on_norms(0.01)
+
+
+def validation(*splits: str) -> dict[str, Any]:
+  """Evaluations on splits of the training data's source, named after them."""
+  return {split: dict(data=dict(split=split)) for split in splits or ('validation',)}
+
+
+def glue(name: str, **settings: Any) -> dict[str, Any]:
+  """The data block of a GLUE task."""
+  kind = 'regression' if name == 'stsb' else 'class'
+  return dict(name='labelled', path=f'tfds:glue/{name}', fields=GLUE[name][0], kind=kind, **settings)
+
+
+def quick(c: ConfigDict, arg: str) -> ConfigDict:
+  """The config, or with the word `quick` the same wiring at a size for laptops: a tiny trunk, 20 steps, embedded data.
+
+  Needs `python -m plm_jax.vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab` once.
+  """
+  if 'quick' not in words(arg):
+    return c
+  with c.unlocked():
+    c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
+    c.model = dict(name=c.model.name, variant='tiny')
+    data = dict(c.data, path='pydocs', length=64, batch_size=8)
+    if c.adapter:
+      pair = len(c.data.fields) > 1
+      data |= dict(path='pydocs/summary_pair', fields=('summary', 'body')) if pair else dict(path='pydocs/package')
+      data |= dict(kind='class') if pair else dict(kind='class', fields=('text',))
+      c.adapter = dict(c.adapter, kind='class', classes=2 if pair else 8)
+    c.data = data
+    c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
+    c.best = c.best and (c.best[0].replace('squared_error', 'accuracy'), 'max' if c.adapter else 'min')
+    c.optim = dict(c.optim, rate=1e-3, warmup=2)
+    c.sharding, c.execution, c.init_from = {}, {}, ()
+    c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10
+  return c
