@@ -128,7 +128,7 @@ def _of_equation(equation: JaxprEqn) -> int:
     case 'pallas_call':
       return math.prod(params['grid_mapping'].grid) * sum(inner)
     case 'shard_map':
-      return math.prod(params['mesh'].shape[axis] for axis in params['manual_axes']) * sum(inner)
+      return math.prod(params['mesh'].shape[axis] for axis in params['newly_manual_axes']) * sum(inner)
     case 'while' if sum(inner):
       warnings.warn('flops: a while loop of unknown length is counted as one round', stacklevel=2)
   return sum(inner)

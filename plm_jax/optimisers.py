@@ -126,7 +126,8 @@ def adafactor(
     eps: added to squared gradients.
     block_clip: largest root mean square of one tensor's direction; infinity for no limit.
     factored: row and column means of the second moment instead of all of it; PaLM keeps all.
-    factor_min: tensors are factored where their two largest axes have at least this size.
+    factor_min: tensors are factored where their two largest axes have at least this size. An attention kernel
+      [d, h, k] with h and k below it keeps its whole second moment; the T5 code factors it as [d, h k].
     parameter_scale: multiply by the root mean square of the parameter, at least 1e-3.
   """
   parts = [
