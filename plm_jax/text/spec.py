@@ -1,0 +1,153 @@
+"""The content of a `tokenizer.json`, HF's format, as plain data: kind, tokens, their roles, the text they cover."""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Spec = Mapping[str, Any]
+
+KINDS = ('wordpiece', 'byte_bpe')
+ROLES = {  # role -> the names that published vocabularies give it
+  'pad': ('[PAD]', '<pad>', '<|pad|>'),
+  'unk': ('[UNK]', '<unk>'),
+  'cls': ('[CLS]', '<cls>'),
+  'sep': ('[SEP]', '<sep>'),
+  'mask': ('[MASK]', '<mask>'),
+  'bos': ('[BOS]', '<bos>', '<s>', '<|begin_of_text|>'),
+  'eos': ('[EOS]', '<eos>', '</s>', '<|end_of_text|>', '<|endoftext|>'),
+}
+END_OF_TEXT = '<|endoftext|>'  # GPT-2's only special token, before a text and after it
+STAND_INS = (('bos', 'cls'), ('cls', 'bos'), ('eos', 'sep'), ('sep', 'eos'), ('pad', 'eos'))
+SPACES = tuple(chr(256 + byte) for byte in b' \t\n\v\f\r')  # as byte-level tokens spell them
+
+
+def kind_of(spec: Spec) -> str:
+  """The kind of a tokenizer; a ValueError where it is none of `KINDS`."""
+  model, splitters = spec['model'], spec['pre_tokenizer'] or {}
+  if 'max_input_chars_per_word' in model:
+    return 'wordpiece'
+  if 'merges' in model and 'ByteLevel' in [part['type'] for part in splitters.get('pretokenizers', [splitters])]:
+    return 'byte_bpe'
+  raise ValueError(f'holds a tokenizer ({model.get("type", "of no named type")}) that is none of: {", ".join(KINDS)}')
+
+
+def token_ids(spec: Spec) -> dict[str, int]:
+  """Token -> id, the added ones included."""
+  return {**spec['model']['vocab'], **{item['content']: item['id'] for item in spec['added_tokens']}}
+
+
+def special_tokens(spec: Spec) -> set[str]:
+  """The tokens that are marked as special."""
+  return {item['content'] for item in spec['added_tokens'] if item['special']}
+
+
+def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list[dict[str, Any]]:
+  """Special tokens as `added_tokens` has them.
+
+  Args:
+    ids: token -> id.
+    kind: of the vocabulary.
+    mask: the mask token; in byte-level BPE it takes the blank before it along, as the word it stands for would.
+  """
+  flags = {'single_word': False, 'rstrip': False, 'normalized': False, 'special': True}
+  lstrip = mask if kind == 'byte_bpe' else None
+  return [{'id': ids[token], 'content': token, 'lstrip': token == lstrip, **flags} for token in ids]
+
+
+def append(spec: Spec, extra: Sequence[str], *, mask: str | None) -> Spec:
+  """The same with more special tokens, behind all others."""
+  ids = token_ids(spec)
+  for token in extra:
+    if token in ids or not token.strip():
+      raise ValueError(f'extra token {token!r} is an ordinary token of this vocabulary: choose a name that no text has')
+  new = {token: len(ids) + number for number, token in enumerate(extra)}
+  return {**spec, 'added_tokens': [*spec['added_tokens'], *added_tokens(new, kind=kind_of(spec), mask=mask)]}
+
+
+def guess_roles(tokens: Iterable[str], *, decided: Collection[str]) -> dict[str, str]:
+  """Role -> token by the well-known names, but for the roles that are decided.
+
+  Raises:
+    ValueError: two names for one role.
+  """
+  present = set(tokens)
+  roles = {}
+  for role in [role for role in ROLES if role not in decided]:
+    found = [name for name in ROLES[role] if name in present]
+    if len(found) > 1:
+      choices = ' and '.join(map(repr, found))
+      raise ValueError(f'{choices} could be the {role} token; say which, as in vocab.roles=dict({role}={found[0]!r})')
+    if found:
+      roles[role] = found[0]
+  if roles.get('eos') == END_OF_TEXT and not {'bos', 'cls'} & {*roles, *decided}:
+    roles['bos'] = END_OF_TEXT
+  return roles
+
+
+def complete_roles(roles: Mapping[str, str], tokens: Collection[str]) -> dict[str, str]:
+  """The roles with those filled in that another's token can play.
+
+  Raises:
+    ValueError: an unknown role or token, or nothing to pad with.
+  """
+  for role, token in roles.items():
+    if role not in ROLES:
+      raise ValueError(f'roles: there is no role {role!r}; there are: {", ".join(ROLES)}')
+    if token not in tokens:
+      raise ValueError(f'roles: the {role} token {token!r} is not in the vocabulary; vocab.extra adds tokens')
+  complete = dict(roles)
+  for role, stand_in in STAND_INS:
+    if role not in complete and stand_in in complete:
+      complete[role] = complete[stand_in]
+  if 'pad' not in complete:
+    raise ValueError("nothing says which token pads; say it, as in vocab.roles=dict(pad='<pad>')")
+  return complete
+
+
+def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tuple[np.ndarray, np.ndarray]:
+  """`starts_word` bool[v] and `num_bytes` int32[v], as `Vocab` defines them.
+
+  Args:
+    spec: of the vocabulary.
+    tokens: in the order of their ids.
+    specials: ids of the special tokens.
+  """
+  added = {item['content'] for item in spec['added_tokens']}  # spelt as text also where the model spells bytes
+  prefix = spec['model'].get('continuing_subword_prefix') or '##'
+  rules: dict[str, tuple[Callable[[str], bool], Callable[[str], int]]] = {
+    'wordpiece': (
+      lambda token: not token.startswith(prefix),
+      lambda token: len(token.removeprefix(prefix).encode()) + (not token.startswith(prefix)),
+    ),
+    'byte_bpe': (lambda token: token.startswith(SPACES), len),
+    'added': (lambda token: token[:1].isspace(), lambda token: len(token.encode())),
+  }
+  kind = kind_of(spec)
+  starts_word = np.ones(len(tokens), bool)
+  num_bytes = np.zeros(len(tokens), np.int32)
+  for token_id, token in enumerate(tokens):
+    if token_id not in specials:
+      starts, bytes_of = rules['added' if token in added else kind]
+      starts_word[token_id], num_bytes[token_id] = starts(token), bytes_of(token)
+  return starts_word, num_bytes
+
+
+def rules(spec: Spec) -> dict[str, Any]:
+  """What decides which ids a text gets, with the spellings of older files made one."""
+  model = {key: value for key, value in spec['model'].items() if key != 'type'}
+  if 'merges' in model:
+    model['merges'] = [pair.split(' ') if isinstance(pair, str) else pair for pair in model['merges']]
+  return {
+    'normalizer': spec['normalizer'],
+    'pre_tokenizer': spec['pre_tokenizer'],
+    'model': model,
+    'added_tokens': sorted(spec['added_tokens'], key=lambda item: item['id']),
+  }
+
+
+def digest(spec: Spec, roles: Mapping[str, str]) -> str:
+  """Hex SHA-256 of the rules and the roles, the same for every version of the library that reads the file."""
+  return hashlib.sha256(json.dumps([rules(spec), dict(roles)], sort_keys=True).encode()).hexdigest()

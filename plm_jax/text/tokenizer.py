@@ -1,0 +1,348 @@
+"""What every vocabulary over HF `tokenizers` shares: text to ids and back, its folder, and comparing two of them.
+
+A vocabulary is a folder: `tokenizer.json` in HF's format, which any tool reads, and `vocab.json` with the digest, the
+roles of the special tokens, the token counts of the training text and how it was trained. A published `tokenizer.json`
+alone is read too. Nothing here trains behind a caller's back: the ids of a run are those of one such folder.
+"""
+
+import dataclasses
+import difflib
+import functools
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from plm_jax.text import spec as specs
+from plm_jax.text.spec import Spec
+
+_BATCH_CHARACTERS = 2_000_000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocab:
+  """Text <-> ids; satisfies `types.Vocab`, and may be pickled. Made by `assemble` and `load`.
+
+  In raw text the name of a special token is text: '[MASK]' in a document is a bracket, a word and a bracket.
+
+  Attributes:
+    kind: the file of this folder that it belongs to, 'wordpiece' or 'byte_bpe'.
+    content: of its `tokenizer.json`.
+    roles: role -> token, for the roles it has. bos and cls stand in for each other where only one is there, eos and sep
+      likewise, and eos for pad (GPT-2).
+    tokens: in the order of their ids.
+    special_ids: every special token, those of `extra` included, ascending.
+    starts_word: bool[size], the token begins a word. WordPiece: no '##'. Byte-level BPE: begins with white space, as
+      fairseq has it; so the first word of a text begins unmarked, and joins the special token before it, which is never
+      masked. Special tokens start a word.
+    num_bytes: int32[size], UTF-8 bytes of text that a token stands for; 0 for special tokens. Byte-level BPE: exact.
+      WordPiece: those of the normalised text, a word start counting one more for the white space before it (punctuation
+      too) and [UNK] none, so its bits per byte are an estimate.
+    counts: int64[size], how often each token is in the training text; None where that is not known.
+    record: how it was trained; empty for a published vocabulary.
+    digest: hex SHA-256 of all that decides which ids a text gets and of the roles, not of counts and record.
+  """
+
+  kind: str
+  content: str = dataclasses.field(repr=False)
+  roles: Mapping[str, str]
+  tokens: tuple[str, ...] = dataclasses.field(repr=False)
+  special_ids: tuple[int, ...]
+  starts_word: np.ndarray = dataclasses.field(repr=False)
+  num_bytes: np.ndarray = dataclasses.field(repr=False)
+  counts: np.ndarray | None = dataclasses.field(repr=False)
+  record: Mapping[str, Any] = dataclasses.field(repr=False)
+  digest: str
+
+  @property
+  def size(self) -> int:
+    """Number of ids."""
+    return len(self.tokens)
+
+  @property
+  def pad_id(self) -> int:
+    """Fills rows up."""
+    return self.id(self.roles['pad'])
+
+  @property
+  def unk_id(self) -> int | None:
+    """What an unknown word becomes."""
+    return self._role('unk')
+
+  @property
+  def cls_id(self) -> int | None:
+    """Stands before a text, for the whole of it."""
+    return self._role('cls')
+
+  @property
+  def sep_id(self) -> int | None:
+    """Ends each part of a row."""
+    return self._role('sep')
+
+  @property
+  def mask_id(self) -> int | None:
+    """Hides a token."""
+    return self._role('mask')
+
+  @property
+  def bos_id(self) -> int | None:
+    """Begins a text."""
+    return self._role('bos')
+
+  @property
+  def eos_id(self) -> int | None:
+    """Ends a text."""
+    return self._role('eos')
+
+  def encode(self, text: str, *, specials: bool = False) -> list[int]:
+    """Ids of a text, with nothing added. `specials` reads the names of special tokens in it as these tokens."""
+    return (self._marked if specials else self._raw).encode(text, add_special_tokens=False).ids
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """`encode` of each text, on all cores."""
+    return [found.ids for found in self._raw.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+  def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    """`encode`, and the characters [start, end) of `text` that each token covers."""
+    found = self._raw.encode(text, add_special_tokens=False)
+    return found.ids, found.offsets
+
+  def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
+    """The text of some ids; special tokens are left out unless `specials`.
+
+    Byte-level BPE gives back what was encoded, with U+FFFD for bytes that are no UTF-8; WordPiece the normalised text.
+    """
+    return self._raw.decode([int(token_id) for token_id in ids], skip_special_tokens=not specials)
+
+  def token(self, token_id: int) -> str:
+    """The token of an id."""
+    if not 0 <= token_id < self.size:
+      raise ValueError(f'id {token_id} is outside this vocabulary of {self.size} tokens')
+    return self.tokens[token_id]
+
+  def id(self, token: str) -> int:
+    """The id of a token."""
+    if token not in self._ids:
+      near = difflib.get_close_matches(token, self.tokens, n=3)
+      hint = f'; near it: {", ".join(map(repr, near))}' if near else ''
+      raise ValueError(f'there is no token {token!r} in this vocabulary of {self.size}{hint}')
+    return self._ids[token]
+
+  def save(self, folder: str | pathlib.Path) -> None:
+    """Writes the folder. `tokenizer.json` comes last, so a folder that has it is complete.
+
+    Raises:
+      ValueError: the folder holds another vocabulary.
+    """
+    path = pathlib.Path(folder).expanduser()
+    if (path / 'tokenizer.json').exists():
+      kept = load(path)
+      if kept.digest != self.digest:
+        raise ValueError(
+          f'{path} holds another vocabulary ({kept.size} tokens, digest {kept.digest[:12]}; this one has {self.size}, '
+          f'digest {self.digest[:12]}): name another folder, or remove that one'
+        )
+    path.mkdir(parents=True, exist_ok=True)
+    facts = {
+      'digest': self.digest,
+      'kind': self.kind,
+      'size': self.size,
+      'roles': dict(self.roles),
+      'record': dict(self.record),
+      'counts': None if self.counts is None else self.counts.tolist(),
+    }
+    _write(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
+    _write(path / 'tokenizer.json', self.content)
+
+  def __getstate__(self) -> dict[str, Any]:
+    return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}
+
+  @functools.cached_property
+  def _raw(self) -> tokenizers.Tokenizer:
+    raw = tokenizers.Tokenizer.from_str(self.content)
+    raw.encode_special_tokens = True  # encodes the names of special tokens as any other text
+    return raw
+
+  @functools.cached_property
+  def _marked(self) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_str(self.content)
+
+  @functools.cached_property
+  def _ids(self) -> dict[str, int]:
+    return {token: token_id for token_id, token in enumerate(self.tokens)}
+
+  def _role(self, role: str) -> int | None:
+    return self._ids[self.roles[role]] if role in self.roles else None
+
+
+def assemble(
+  spec: Spec,
+  *,
+  roles: Mapping[str, str],
+  counts: Sequence[int] | np.ndarray | None = None,
+  record: Mapping[str, Any] | None = None,
+) -> Vocab:
+  """A vocabulary from the content of a `tokenizer.json`.
+
+  Args:
+    spec: HF's format. Padding, truncation and post-processing are dropped: rows are laid out elsewhere.
+    roles: role -> token. These tokens are special whether the spec says so or not.
+    counts: of each token, or of all but the last ones, which are new.
+    record: how it was trained.
+
+  Raises:
+    ValueError: a kind of tokenizer that is not read here, ids with holes, no such token, or nothing to pad with.
+  """
+  spec = {**spec, 'truncation': None, 'padding': None, 'post_processor': None}
+  kind = specs.kind_of(spec)
+  ids = specs.token_ids(spec)
+  tokens = tuple(sorted(ids, key=ids.__getitem__))
+  if [ids[token] for token in tokens] != list(range(len(ids))):
+    raise ValueError(f'the ids of its {len(ids)} tokens do not run from 0 to {len(ids) - 1} without holes')
+  roles = specs.complete_roles(roles, ids)
+  unmarked = sorted(set(roles.values()) - specs.special_tokens(spec), key=ids.__getitem__)
+  marked = specs.added_tokens({token: ids[token] for token in unmarked}, kind=kind, mask=roles.get('mask'))
+  others = [item for item in spec['added_tokens'] if item['content'] not in unmarked]
+  spec['added_tokens'] = sorted([*others, *marked], key=lambda item: item['id'])
+  specials = tuple(sorted(ids[token] for token in specs.special_tokens(spec)))
+  starts_word, num_bytes = specs.extent(spec, tokens, set(specials))
+  if counts is not None:
+    counts = np.concatenate([np.asarray(counts, np.int64), np.zeros(len(tokens) - len(counts), np.int64)])
+  return Vocab(
+    kind=kind,
+    content=json.dumps(spec, ensure_ascii=False),
+    roles=roles,
+    tokens=tokens,
+    special_ids=specials,
+    starts_word=starts_word,
+    num_bytes=num_bytes,
+    counts=counts,
+    record=dict(record or {}),
+    digest=specs.digest(spec, roles),
+  )
+
+
+def load(
+  path: str | pathlib.Path,
+  *,
+  kind: str | None = None,
+  extra: Sequence[str] = (),
+  roles: Mapping[str, str] | None = None,
+) -> Vocab:
+  """Reads a vocabulary folder, a folder with a published `tokenizer.json`, or such a file.
+
+  Args:
+    path: the folder or file.
+    kind: what it has to be; None takes every kind.
+    extra: special tokens to append with new ids, in this order; one that is there already keeps its id.
+    roles: role -> token, over what the folder says or the well-known names suggest.
+
+  Raises:
+    FileNotFoundError: nothing there; the message has the command that makes one.
+    ValueError: damaged, of another kind, or of ambiguous roles.
+  """
+  path = pathlib.Path(path).expanduser()
+  file = path / 'tokenizer.json' if path.is_dir() else path
+  if not file.exists():
+    raise FileNotFoundError(
+      f'vocab.path: there is no vocabulary in {path}. This makes one:\n  python -m plm_jax.vocab train --source=pydocs '
+      f'--name={kind or "wordpiece"} --size=6000 --out={path}'
+    )
+  try:
+    spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **_read(file)}
+    facts = _read(path / 'vocab.json') if (path / 'vocab.json').exists() else {}
+    return _load(spec, facts, kind=kind, extra=extra, roles=roles or {})
+  except (ValueError, KeyError, TypeError) as error:
+    what = str(error) if isinstance(error, ValueError) else f'is damaged ({type(error).__name__}: {error})'
+    raise ValueError(f'vocab.path: {path} {what}') from error
+
+
+def check_compatible(new: Vocab, old: Vocab) -> tuple[str, ...]:
+  """The tokens that `new` has behind those of `old`, with ids from `old.size` on; empty where they are the same.
+
+  Roles may differ: what an id means to the parameters is its token and the rules that choose it.
+
+  Raises:
+    ValueError: parameters trained with `old` mean something else under `new`; says where the two first differ.
+  """
+  if reason := _difference(new, old):
+    raise ValueError(f'vocabulary {new.digest[:12]} does not continue {old.digest[:12]}: {reason}')
+  return new.tokens[old.size :]
+
+
+def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
+  """How often each token is in the documents: int64[size]."""
+  total = np.zeros(vocab.size, np.int64)
+  for texts in _batches(documents):
+    ids = np.concatenate([np.asarray(row, np.int64) for row in vocab.encode_batch(texts)])
+    total += np.bincount(ids, minlength=vocab.size)
+  return total
+
+
+def _load(spec: Spec, facts: Spec, *, kind: str | None, extra: Sequence[str], roles: Mapping[str, str]) -> Vocab:
+  found = specs.kind_of(spec)
+  if kind not in (None, found):
+    raise ValueError(f'holds a {found} vocabulary, not a {kind} one: set vocab.name={found!r}')
+  ours = isinstance(facts.get('roles'), dict)  # in a folder of GPT-2, vocab.json is the table of tokens
+  known = facts['roles'] if ours else specs.guess_roles(specs.token_ids(spec), decided=roles)
+  if ours and assemble(spec, roles=known).digest != facts['digest']:
+    raise ValueError('has a vocab.json with another digest than that of its tokenizer.json: one was changed by hand')
+  extra = [token for token in dict.fromkeys(extra) if token not in specs.special_tokens(spec)]
+  well_known = [role for role, token in known.items() if token in specs.ROLES[role]]
+  known = {**known, **specs.guess_roles(extra, decided={*well_known, *roles}), **roles}
+  spec = specs.append(spec, extra, mask=known.get('mask'))
+  record, counts = (facts['record'], facts['counts']) if ours else (None, None)
+  return assemble(spec, roles=known, counts=counts, record=record)
+
+
+def _difference(new: Vocab, old: Vocab) -> str | None:
+  for token_id, (ours, theirs) in enumerate(zip(new.tokens, old.tokens, strict=False)):
+    if ours != theirs:
+      return f'id {token_id} is {ours!r} and was {theirs!r}'
+  if new.size < old.size:
+    return f'id {new.size} is gone, it was {old.tokens[new.size]!r}'
+  now, then = specs.rules(json.loads(new.content)), specs.rules(json.loads(old.content))
+  now['added_tokens'] = [item for item in now['added_tokens'] if item['id'] < old.size]
+  parts = [part for part in then if now[part] != then[part]]
+  return f'the ids are the same, the rules that choose them differ ({", ".join(parts)})' if parts else None
+
+
+def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
+  """Lists of bounded size: the ids of one are in memory at a time."""
+  texts: list[str] = []
+  characters = 0
+  for document in documents:
+    texts.append(document)
+    characters += len(document)
+    if characters >= _BATCH_CHARACTERS:
+      yield texts
+      texts, characters = [], 0
+  if texts:
+    yield texts
+
+
+def _read(file: pathlib.Path) -> dict[str, Any]:
+  try:
+    content = json.loads(file.read_text(encoding='utf-8'))
+  except ValueError as error:
+    raise ValueError(f'is damaged ({file.name}: {error})') from error
+  if not isinstance(content, dict):
+    raise ValueError(f'is damaged ({file.name} holds no table)')
+  return content
+
+
+def _write(file: pathlib.Path, text: str) -> None:
+  """All of it or nothing, for whoever reads it and whenever this process dies."""
+  part = file.with_name(f'.{file.name}.{os.getpid()}.part')
+  try:
+    with part.open('w', encoding='utf-8') as stream:
+      stream.write(text)
+      stream.flush()
+      os.fsync(stream.fileno())
+    part.replace(file)
+  finally:
+    part.unlink(missing_ok=True)
