@@ -20,7 +20,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from plm_jax import steps
+from plm_jax import files, steps
 from plm_jax.param_files import flat, load_params, save_params
 from plm_jax.steps import CheckpointError, Leaves, Record, Step, best_step
 from plm_jax.types import PyTree
@@ -80,7 +80,7 @@ class Checkpoints:
     if best is not None and best[1] not in ('min', 'max'):
       raise ValueError(f"best={best!r}: the second word is 'min' or 'max'")
     self.folder = steps.local(folder)
-    self._best = best
+    self._best = None if best is None else (best[0], best[1])  # a list, where it comes from JSON
     self._at: int | None = None  # the step that the run stands at; None until `restore` or `save` finds out
     self._prepared = False
     self._saving: Record | None = None
@@ -89,7 +89,7 @@ class Checkpoints:
     try:
       if jax.process_index() == 0:
         self.folder.mkdir(parents=True, exist_ok=True)
-        steps.write_atomic(self.folder / '.writable', '')
+        files.write_text(self.folder / '.writable', '')
         (self.folder / '.writable').unlink()
       self._manager = ocp.CheckpointManager(
         epath.Path(self.folder),

@@ -13,7 +13,7 @@ import safetensors.numpy
 from etils import epath
 from jax.experimental import multihost_utils
 
-from plm_jax import steps
+from plm_jax import files, steps
 from plm_jax.steps import CheckpointError, Step
 from plm_jax.types import PyTree
 
@@ -69,14 +69,10 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
   host = {name: np.ascontiguousarray(_on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
   if jax.process_index() == 0:
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f'{NAME}.{os.getpid()}.tmp')
-    try:
+    with files.replacing(file) as temporary:
       safetensors.numpy.save_file(host, temporary)
-      sha256 = steps.file_sha256(temporary)
-      temporary.replace(file)
-    finally:
-      temporary.unlink(missing_ok=True)
-    steps.write_atomic(_sha256_file(file), f'{sha256}  {NAME}\n')
+      sha256 = files.sha256(temporary)
+    files.write_text(_sha256_file(file), f'{sha256}  {NAME}\n')
   return file
 
 
@@ -119,7 +115,7 @@ def _read_safetensors(file: Path, subtree: str | None) -> dict[str, np.ndarray]:
       f'{_sha256_file(file)} is missing or empty, so {file.name} cannot be checked: save it again with save_params, '
       f'or, if you trust it, run `sha256sum {file.name} > {_sha256_file(file).name}` there'
     ) from error
-  if steps.file_sha256(file) != expected:
+  if files.sha256(file) != expected:
     raise CheckpointError(f'{file} is damaged: its sha256 is not the one in {_sha256_file(file).name}')
   with safetensors.safe_open(file, framework='numpy') as tensors:
     present = list(tensors.keys())

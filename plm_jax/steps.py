@@ -18,6 +18,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from plm_jax import files
+
 log = logging.getLogger('plm_jax')
 
 ITEM, RECORD = 'state', 'digest.json'
@@ -62,32 +64,13 @@ def local(folder: str | os.PathLike[str]) -> Path:
   return Path(folder).expanduser().absolute()
 
 
-def file_sha256(path: Path) -> str:
-  """The hex sha256 of a file's bytes."""
-  with path.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
-
-
-def write_atomic(path: Path, text: str) -> None:
-  """Writes a small text file so that a reader, or a killed process, sees all of it or nothing."""
-  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
-  try:
-    with temporary.open('w', encoding='utf-8') as file:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
-    temporary.replace(path)
-  finally:
-    temporary.unlink(missing_ok=True)
-
-
 def write(folder: Path, record: Record) -> None:
   """Writes the record with the files that the folder holds now in place of `record.files`."""
-  files = _files(folder)
-  hashes = _hashes(files)
-  sized = {name: (path.stat().st_size, hashes[name]) for name, path in files.items()}
+  paths = _files(folder)
+  hashes = _hashes(paths)
+  sized = {name: (path.stat().st_size, hashes[name]) for name, path in paths.items()}
   content = dataclasses.asdict(dataclasses.replace(record, files=sized))
-  write_atomic(folder / RECORD, json.dumps({'record': content, 'sha256': _sha256(content)}))
+  files.write_text(folder / RECORD, json.dumps({'record': content, 'sha256': _sha256(content)}))
 
 
 def read(folder: Path) -> Record:
@@ -244,9 +227,9 @@ def _files(folder: Path) -> dict[str, Path]:
   return {name: path for name, path in names.items() if name not in UNCHECKED}
 
 
-def _hashes(files: Mapping[str, Path]) -> dict[str, str]:
+def _hashes(paths: Mapping[str, Path]) -> dict[str, str]:
   with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:  # hashing leaves the interpreter lock
-    return dict(zip(files, pool.map(file_sha256, files.values()), strict=True))
+    return dict(zip(paths, pool.map(files.sha256, paths.values()), strict=True))
 
 
 def _sha256(content: Any) -> str:

@@ -1,0 +1,32 @@
+"""Files that are there whole or not at all, and their digests."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+  """A path to write to; at the end of the body the file is flushed to disk and takes the place of `path`."""
+  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
+  try:
+    yield temporary
+    with temporary.open('rb') as file:
+      os.fsync(file.fileno())
+    temporary.replace(path)
+  finally:
+    temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+  """Writes a text file so that a reader, or a killed process, sees the old one or the new one."""
+  with replacing(path) as temporary:
+    temporary.write_text(text, encoding='utf-8')
+
+
+def sha256(path: Path) -> str:
+  """The hex sha256 of a file's bytes."""
+  with path.open('rb') as file:
+    return hashlib.file_digest(file, 'sha256').hexdigest()
