@@ -45,6 +45,20 @@ class Unfreeze:
 
 
 @dataclasses.dataclass(frozen=True)
+class Layerwise:
+  """A value that falls from the top of a stack down: `scale` in the last layer, times `factor` for each layer below.
+
+  A config spells it `dict(layerwise=factor, scale=scale)`; it fits a model of any depth. Outside a stack it is `scale`.
+  """
+
+  factor: float
+  scale: float = 1.0
+
+  def at(self, layer: int, layers: int) -> float:
+    return self.scale * self.factor ** (layers - 1 - layer)
+
+
+@dataclasses.dataclass(frozen=True)
 class Named:
   """A schedule that a config spells by name."""
 
@@ -87,7 +101,7 @@ def resolve(
 
   Args:
     groups: (pattern, value) pairs; a bare number holds for every parameter. A value is a number, None, a function of
-      the step, `dict(unfreeze=step, scale=1.0)` or one of `words`.
+      the step, `dict(unfreeze=step, scale=1.0)`, `dict(layerwise=factor, scale=1.0)` or one of `words`.
     params: tree of arrays or of their shapes.
     steps: horizon of the run, for starts given as a fraction.
     what: the config key, for messages.
@@ -116,31 +130,35 @@ def resolve(
   useful: set[str] = set()
   for path, seen in paths.items():
     values = []
-    for virtual in seen:
+    for layer, virtual in enumerate(seen):
       hits = [(pattern, value) for pattern, regex, value in patterns if regex.fullmatch(virtual)]
       if not hits:
         raise ConfigError(
           f"optim.{what}: no pattern matches {virtual!r}; end the list with ('.*', value). "
           f'Patterns: {", ".join(repr(pattern) for pattern, _, _ in patterns) or "none"}'
         )
-      values.append(hits[0][1])
+      first = hits[0][1]
+      values.append(first.at(layer, len(seen)) if isinstance(first, Layerwise) else first)
       matched.update(pattern for pattern, _ in hits)
-      useful.update(pattern for pattern, value in hits if value == hits[0][1])
+      useful.update(pattern for pattern, value in hits if value == first)
     settings[path] = tuple(values)
   _check_used([pattern for pattern, _, _ in patterns], matched, useful, paths, what)
   return settings
 
 
-def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) -> Value:
+def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) -> Value | Layerwise:
   if isinstance(value, str) and value in words:
     return words[value]
   if value is None or (callable(value) and not isinstance(value, type)):
     return value
   if isinstance(value, Mapping) and 'unfreeze' in value and set(value) <= {'unfreeze', 'scale'}:
     return Unfreeze(as_steps(value['unfreeze'], steps, f'{what} unfreeze'), float(value.get('scale', 1.0)))
+  if isinstance(value, Mapping) and 'layerwise' in value and set(value) <= {'layerwise', 'scale'}:
+    return Layerwise(float(value['layerwise']), float(value.get('scale', 1.0)))
   if isinstance(value, int | float) and not isinstance(value, bool):
     return float(value)
-  choices = ['a number', 'None', 'a function of the step', 'dict(unfreeze=step, scale=1.0)', *map(repr, words)]
+  spelled = ['dict(unfreeze=step, scale=1.0)', 'dict(layerwise=factor, scale=1.0)', *map(repr, words)]
+  choices = ['a number', 'None', 'a function of the step', *spelled]
   raise ConfigError(f'optim.{what}: {value!r} is none of {", ".join(choices)}')
 
 
@@ -207,7 +225,9 @@ def table(params: PyTree, *, scale: Groups | float, decay: Groups | float, steps
       layers.update({index} if is_stacked(name, leaf) else ())
       counts.append(math.prod(leaf.shape) // len(seen))
   lines = [('parameters of', 'layers', 'tensors', 'numbers', 'rate x', 'decay')]
-  for (group, rate, decayed), row in rows.items():
+  parts = [part for part, _, _ in rows]
+  order = sorted(rows.items(), key=lambda item: (parts.index(item[0][0]), min(item[1].layers, default=0)))
+  for (group, rate, decayed), row in order:
     lines.append((group, _ranges(row.layers), str(len(row.counts)), f'{sum(row.counts):,}', rate, decayed))
   trained = sum(sum(row.counts) for (_, rate, _), row in rows.items() if rate != 'frozen')
   total = sum(sum(row.counts) for row in rows.values())

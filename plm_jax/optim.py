@@ -94,7 +94,8 @@ def make(
     schedule: a function of `schedules.SCHEDULES`.
     warmup: steps of linear warmup; a float up to 1.0 is a fraction of `steps`.
     decay: weight decay of each parameter; the value 'rate' decays by the learning rate itself (PaLM's lr^2).
-    scale: multiplier of the rate of each parameter. None freezes: no gradient, no moments, no part in the clip norm.
+    scale: multiplier of the rate of each parameter, see `groups.resolve`. None freezes: no gradient, no moments, no
+      part in the clip norm.
       A multiplier that is 0 at some step (a part that joins later) also keeps out of the clip norm; its moments gather
       meanwhile, so that its first update has the usual size.
     clip: limit on the gradient; None for none.

@@ -96,6 +96,12 @@ def test_unfreezing():
   assert at(0).shape == (3, 1, 1, 1)
 
 
+def test_layerwise_values_fall_from_the_top():
+  values = resolve((('trunk/layers/.*', {'layerwise': 0.5, 'scale': 0.8}), ('.*', {'layerwise': 0.5})))
+  assert values['trunk/layers/norm/scale'] == pytest.approx((0.2, 0.4, 0.8))
+  assert values['head/kernel'] == (1.0,)
+
+
 def test_what_counts_as_stacked():
   leaf = S((3, 8), jnp.float32)
   assert groups.virtual_paths('trunk/decoder/layers/mlp/bias', leaf)[2] == 'trunk/decoder/layers/2/mlp/bias'
