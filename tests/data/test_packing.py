@@ -1,5 +1,7 @@
 """Plans of rows: each token of each document exactly once, in order, in the frame that the layout promises."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -65,7 +67,7 @@ def test_pieces_stay_inside_documents(seed, length, mean, layout, before, after)
 def test_stream_is_all_documents_end_to_end(seed, length, mean, before, after):
   offsets, ids = corpus(seed, mean=mean)
   expected = []
-  for start, end in zip(offsets, offsets[1:], strict=False):
+  for start, end in itertools.pairwise(offsets):
     if end > start:
       expected += [*before, *ids[start:end].tolist(), *after]
   plan = packing.stream(offsets, length=length, before=len(before), after=len(after))
@@ -76,7 +78,7 @@ def test_stream_is_all_documents_end_to_end(seed, length, mean, before, after):
   for row in made:
     for piece in row:
       assert len({document[token - 1] for token in piece if token < B}) <= 1, 'a segment holds two documents'
-    for left, right in zip(row, row[1:], strict=False):
+    for left, right in itertools.pairwise(row):
       if after:
         assert left[-1] == E
       if before:

@@ -1,0 +1,343 @@
+"""Labelled rows: input formats token by token, buckets, few-shot draws, whole epochs."""
+
+import itertools
+import logging
+import pathlib
+
+import numpy as np
+import pytest
+
+from plm_jax.data import examples, labelled
+from tests.data import corpora
+from tests.data.corpora import BOS, CLASSIFY, CLS, DELIMITER, EOS, PAD, SEP, START
+
+
+def t(*numbers):
+  return [len(corpora.SPECIAL) + number for number in numbers]
+
+
+def text(*numbers):
+  return ' '.join(map(str, numbers))
+
+
+PAIRS = [
+  {'premise': text(1, 2, 3), 'hypothesis': text(4, 5), 'label': 1},
+  {'premise': text(6), 'hypothesis': text(7, 8), 'label': -1},
+  {'premise': text(*range(10, 30)), 'hypothesis': text(30, 31), 'label': 0},
+]
+
+
+def some_rows(count, seed=0, classes=3):
+  draw = np.random.default_rng(seed)
+  return [
+    {'sentence': text(*([row] * draw.integers(1, 28))), 'label': int(draw.integers(-1, classes))}
+    for row in range(count)
+  ]
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  place = tmp_path_factory.mktemp('labelled')
+  corpora.write_rows(place / 'train.jsonl', some_rows(203))
+  (place / 'labels.json').write_text('{"label": ["no", "maybe", "yes"]}')
+  return place
+
+
+def make(path, **changes):
+  path = pathlib.Path(path)
+  cache = path if path.is_dir() else path.parent
+  settings = {
+    'vocab': corpora.NumberVocab(),
+    'path': str(path),
+    'length': 32,
+    'batch_size': 8,
+    'seed': 3,
+    'cache': str(cache),
+  }
+  return labelled.make(**(settings | changes))
+
+
+def take(source, start, count):
+  return list(itertools.islice(source.read(start), count))
+
+
+def rows_of(source, prefix=''):
+  """(tokens, type_ids or None) of each row without its padding."""
+  made = []
+  for batch in source.once():
+    for row in np.flatnonzero(batch['row_weight']):
+      real = batch[f'{prefix}segment_ids'][row] > 0
+      assert (batch[f'{prefix}tokens'][row][~real] == PAD).all()
+      types = batch[f'{prefix}type_ids'][row] if f'{prefix}type_ids' in batch else None
+      assert types is None or (types[~real] == 0).all()
+      made.append((batch[f'{prefix}tokens'][row][real].tolist(), None if types is None else types[real].tolist()))
+  return made
+
+
+GOLDEN = {
+  'bert': [
+    ([CLS, *t(1, 2, 3), SEP, *t(4, 5), SEP], [0] * 5 + [1] * 3),
+    ([CLS, *t(10, 11, 12, 13, 14), SEP, *t(30, 31), SEP], [0] * 7 + [1] * 3),
+  ],
+  'roberta': [
+    ([CLS, *t(1, 2, 3), SEP, SEP, *t(4, 5), SEP], None),
+    ([CLS, *t(10, 11, 12, 13), SEP, SEP, *t(30, 31), SEP], None),
+  ],
+  'gpt': [
+    ([START, *t(1, 2, 3), DELIMITER, *t(4, 5), CLASSIFY], None),
+    ([START, *t(10, 11, 12, 13, 14), DELIMITER, *t(30, 31), CLASSIFY], None),
+  ],
+  'plain': [
+    ([BOS, *t(1, 2, 3), EOS, *t(4, 5), EOS], None),
+    ([BOS, *t(10, 11, 12, 13, 14), EOS, *t(30, 31), EOS], None),
+  ],
+}
+
+
+@pytest.mark.parametrize('layout', GOLDEN)
+def test_golden_pairs(tmp_path, layout):
+  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', PAIRS), length=10, batch_size=2, layout=layout)
+  assert rows_of(source) == GOLDEN[layout]
+  (batch,) = source.once()
+  assert batch['label'].tolist() == [1, 0]
+  assert batch['row_id'].tolist() == [0, 2]
+  assert set(batch['segment_ids'].ravel()) <= {0, 1}
+
+
+@pytest.mark.parametrize(
+  ('layout', 'expected'),
+  [
+    ('bert', ([CLS, *t(1, 2, 3, 4), SEP], [0] * 6)),
+    ('roberta', ([CLS, *t(1, 2, 3, 4), SEP], None)),
+    ('gpt', ([START, *t(1, 2, 3, 4), CLASSIFY], None)),
+    ('plain', ([BOS, *t(1, 2, 3, 4), EOS], None)),
+  ],
+)
+def test_golden_single_texts(tmp_path, layout, expected):
+  rows = [{'sentence': text(1, 2, 3, 4, 5, 6, 7), 'label': 0}]
+  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), length=6, batch_size=1, layout=layout)
+  assert rows_of(source) == [expected]
+
+
+def test_three_fields_and_both_orders(tmp_path):
+  rows = [{'passage': text(1, 2), 'question': text(3), 'option': text(4, 5, 6), 'label': 0}]
+  fields = ('passage', 'question', 'option')
+  path = corpora.write_rows(tmp_path / 'rows.jsonl', rows)
+  source = make(path, length=12, batch_size=1, layout='gpt', fields=fields, both_orders=True)
+  row = [START, *t(1, 2), DELIMITER, *t(3), DELIMITER, *t(4, 5, 6), CLASSIFY]
+  assert rows_of(source) == [(row, None)]
+  swapped = [START, *t(4, 5, 6), DELIMITER, *t(3), DELIMITER, *t(1, 2), CLASSIFY]
+  assert rows_of(source, 'swapped_') == [(swapped, None)]
+  assert set(source.spec) == set(next(source.once()))
+
+
+def test_an_empty_field_keeps_its_frame(tmp_path):
+  rows = [{'sentence1': '', 'sentence2': text(1), 'label': 0}]
+  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), batch_size=1)
+  assert rows_of(source) == [([CLS, SEP, *t(1), SEP], [0, 0, 1, 1])]
+
+
+def test_fit_takes_one_token_at_a_time_off_the_longest():
+  draw = np.random.default_rng(0)
+  for fields in (1, 2, 3):
+    sizes = draw.integers(0, 30, (300, fields))
+    for room in (fields, 17, 24):
+      expected = sizes.copy()
+      for row in expected:
+        while row.sum() > room:
+          row[fields - 1 - np.argmax(row[::-1])] -= 1  # of equally long ones the last, as BERT does
+      np.testing.assert_array_equal(labelled.fit(sizes, room=room), expected)
+
+
+def test_rows_without_a_label_are_left_out_and_counted(folder, caplog):
+  caplog.set_level(logging.INFO)
+  source = make(folder)
+  kept = [number for number, row in enumerate(some_rows(203)) if row['label'] >= 0]
+  assert source.rows == len(kept) < 203
+  assert f'{203 - len(kept)} rows without a label' in caplog.text
+  assert np.concatenate([batch['row_id'] for batch in source.once()])[: source.rows].tolist() == kept
+  assert source.names == ('no', 'maybe', 'yes')
+
+
+def test_says_how_many_rows_are_cut(folder, caplog):
+  caplog.set_level(logging.INFO)
+  make(folder, length=12)
+  long = sum(row['label'] >= 0 and len(row['sentence'].split()) > 10 for row in some_rows(203))
+  assert f'{long} of them cut to 12 tokens' in caplog.text
+
+
+@pytest.mark.parametrize('buckets', [(), (8, 16), (4, 6, 8, 10, 12, 24)])
+def test_each_row_once_an_epoch_and_only_the_last_batch_is_short(folder, buckets):
+  source = make(folder, buckets=buckets)
+  steps = source.steps_per_epoch
+  batches = take(source, 0, 2 * steps)
+  assert steps == -(-source.rows // 8)
+  orders = []
+  for epoch in range(2):
+    mine = batches[epoch * steps : (epoch + 1) * steps]
+    assert all((batch['epoch'] == epoch).all() for batch in mine)
+    assert all((batch['row_weight'] == 1).all() for batch in mine[:-1])
+    real = mine[-1]['row_weight'] > 0
+    assert real.sum() == source.rows - 8 * (steps - 1)
+    assert (mine[-1]['row_id'][~real] == -1).all()
+    orders.append([int(row) for batch in mine for row in batch['row_id'] if row >= 0])
+  once = [int(row) for batch in source.once() for row in batch['row_id'] if row >= 0]
+  assert sorted(orders[0]) == sorted(orders[1]) == once == sorted(once)
+  assert orders[0] != orders[1]
+
+
+def test_buckets_are_short_and_mixed(folder):
+  source = make(folder, buckets=(8, 16))
+  batches = take(source, 0, source.steps_per_epoch)
+  widths = [batch['tokens'].shape[1] for batch in batches]
+  assert set(widths) == {8, 16, 32}
+  assert widths[:-1] != sorted(widths[:-1]), 'batches come in the order of their length'
+  for batch, width in zip(batches, widths, strict=True):
+    longest = (batch['segment_ids'] > 0).sum(1).max()
+    assert longest <= width
+    assert width == min(size for size in (8, 16, 32) if size >= longest)
+    short = (batch['segment_ids'] > 0).sum(1) <= width // 2
+    assert width == 8 or short.sum() < 8
+  plain = {
+    int(row): tokens[segments > 0].tolist()
+    for batch in make(folder).once()
+    for row, tokens, segments in zip(batch['row_id'], batch['tokens'], batch['segment_ids'], strict=True)
+  }
+  for batch in batches:
+    for row, tokens, segments in zip(batch['row_id'], batch['tokens'], batch['segment_ids'], strict=True):
+      assert row == -1 or plain[int(row)] == tokens[segments > 0].tolist()
+
+
+@pytest.mark.parametrize('buckets', [(), (8, 16)])
+@pytest.mark.parametrize('hosts', [2, 4, 8])
+def test_hosts_together_read_the_batch_of_one(folder, hosts, buckets):
+  whole = make(folder, buckets=buckets)
+  parts = [make(folder, buckets=buckets, host=host, hosts=hosts) for host in range(hosts)]
+  runs = [(whole.once(), *(part.once() for part in parts))]
+  runs += [[take(source, start, 30) for source in (whole, *parts)] for start in (0, 1_000_000)]
+  for run in runs:
+    for batch, *pieces in zip(*run, strict=True):
+      for key in batch:
+        np.testing.assert_array_equal(batch[key], np.concatenate([piece[key] for piece in pieces]), err_msg=key)
+
+
+@pytest.mark.parametrize('buckets', [(), (8, 16)])
+def test_read_is_a_pure_function_of_the_step(folder, buckets):
+  batches = take(make(folder, buckets=buckets), 0, 60)
+  again = make(folder, buckets=buckets)
+  for start in (0, 1, 25, 50):
+    for left, right in zip(take(again, start, 9), batches[start : start + 9], strict=True):
+      assert left.keys() == right.keys()
+      for key in left:
+        np.testing.assert_array_equal(left[key], right[key], err_msg=key)
+
+
+def test_without_shuffle_rows_keep_their_order(folder):
+  source = make(folder, shuffle=False)
+  read = [int(row) for batch in take(source, 0, source.steps_per_epoch) for row in batch['row_id']]
+  assert read == [int(row) for batch in source.once() for row in batch['row_id']]
+
+
+@pytest.mark.parametrize('per_class', [1, 8])
+def test_per_class_draws_the_same_balanced_rows(folder, per_class):
+  source = make(folder, per_class=per_class)
+  assert source.rows == 3 * per_class
+  batches = list(source.once())
+  labels = np.concatenate([batch['label'] for batch in batches])[: source.rows]
+  assert np.bincount(labels).tolist() == [per_class] * 3
+  drawn = [int(row) for batch in batches for row in batch['row_id'] if row >= 0]
+
+  def rows(**changes):
+    return [int(row) for batch in make(folder, **changes).once() for row in batch['row_id'] if row >= 0]
+
+  assert rows(per_class=per_class, seed=99, batch_size=1) == drawn == sorted(drawn)
+  assert rows(per_class=per_class, sample_seed=1) != drawn
+  assert set(drawn) < set(rows(per_class=2 * per_class)), 'a larger draw holds the smaller one'
+  assert all(some_rows(203)[row]['label'] == label for row, label in zip(drawn, labels, strict=True))
+
+
+def test_regression_takes_real_labels(tmp_path):
+  rows = [{'sentence1': text(1), 'sentence2': text(2), 'label': label} for label in (2.5, 0.0, -1.0, 5.0, None)]
+  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), kind='regression', batch_size=4)
+  (batch,) = source.once()
+  assert batch['label'].dtype == np.float32 == source.spec['label'].dtype
+  assert batch['label'][:3].tolist() == [2.5, 0.0, 5.0]
+  assert batch['row_weight'].tolist() == [1, 1, 1, 0]
+  kept = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows[:4]), kind='regression', missing=-9)
+  assert kept.rows == 4
+
+
+def test_many_rows_go_through_the_store_and_are_the_same(folder, tmp_path, monkeypatch):
+  expected = list(make(folder).once())
+  monkeypatch.setattr(examples, 'IN_MEMORY', 100)
+  for batch, other in zip(make(folder, cache=str(tmp_path)).once(), expected, strict=True):
+    for key in other:
+      np.testing.assert_array_equal(batch[key], other[key])
+  assert list(tmp_path.rglob('manifest.json'))
+
+
+@pytest.mark.parametrize('buckets', [(), (8, 16)])
+def test_spec_is_that_of_the_longest_bucket(folder, buckets):
+  source = make(folder, buckets=buckets)
+  longest = max(take(source, 0, source.steps_per_epoch), key=lambda batch: batch['tokens'].shape[1])
+  assert {key: (array.shape, array.dtype) for key, array in longest.items()} == {
+    key: (leaf.shape, leaf.dtype) for key, leaf in source.spec.items()
+  }
+
+
+def test_the_spec_of_a_host_is_global(folder):
+  assert make(folder, host=1, hosts=4).spec == make(folder).spec
+
+
+@pytest.mark.parametrize(
+  'fields',
+  [
+    ('sentence',),
+    ('text',),
+    ('sentence1', 'sentence2'),
+    ('premise', 'hypothesis'),
+    ('question', 'sentence'),
+    ('question1', 'question2'),
+  ],
+)
+def test_known_fields_are_found(tmp_path, fields):
+  rows = [{'idx': 0, **{name: text(number) for number, name in enumerate(fields)}, 'label': 0}]
+  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), batch_size=1)
+  expected = [CLS]
+  for number in range(len(fields)):
+    expected += [*t(number), SEP]
+  assert rows_of(source)[0][0] == expected
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'layout': 'xlnet'}, 'choose one of bert, roberta, gpt, plain'),
+    ({'fields': ('body',)}, "no field 'body'"),
+    ({'label': 'class'}, "no field 'class'"),
+    ({'buckets': (64,)}, 'longer than length=32'),
+    ({'buckets': (2,)}, 'rows of 2 are too short'),
+    ({'length': 2}, 'rows of 2 are too short'),
+    ({'per_class': 1000}, 'only'),
+    ({'per_class': 4, 'kind': 'regression'}, 'needs classes'),
+    ({'both_orders': True}, 'two fields'),
+    ({'batch_size': 6, 'hosts': 4}, 'batch_size=6'),
+    ({'vocab': corpora.NumberVocab(without=('cls',))}, 'no .CLS. token'),
+    ({'label': 'sentence'}, 'classes are numbers'),
+  ],
+)
+def test_impossible_settings_are_refused(folder, changes, message):
+  with pytest.raises(ValueError, match=message):
+    make(folder, **changes)
+
+
+def test_rows_that_all_lack_a_label_are_refused(tmp_path):
+  path = corpora.write_rows(tmp_path / 'rows.jsonl', [{'text': '1', 'label': -1}])
+  with pytest.raises(ValueError, match='none of 1 rows has a label'):
+    make(path)
+
+
+def test_unknown_fields_are_listed(tmp_path):
+  path = corpora.write_rows(tmp_path / 'rows.jsonl', [{'tweet': '1', 'label': 0}])
+  with pytest.raises(ValueError, match=r'fields=.*tweet, label'):
+    make(path)

@@ -1,0 +1,251 @@
+"""Rows of plain text: pure reading, the same for any number of hosts, each row once an epoch."""
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+
+from plm_jax.data import store, stream
+from tests.data import corpora
+from tests.data.corpora import BOS, CLS, EOS, PAD, SEP, START
+
+LAYOUTS = ('stream', 'documents', 'rows', 'full')
+SIZES = np.random.default_rng(0).geometric(0.04, 150).tolist()
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A corpus of 150 documents, and a cache that the tests of this file share."""
+  place = tmp_path_factory.mktemp('stream')
+  corpora.write_text(place / 'train.txt', corpora.documents(SIZES))
+  return place
+
+
+def make(folder, **changes):
+  settings = {
+    'vocab': corpora.NumberVocab(),
+    'path': str(folder),
+    'length': 16,
+    'batch_size': 8,
+    'seed': 3,
+    'cache': str(folder),
+  }
+  return stream.make(**(settings | changes))
+
+
+def take(source, start, count):
+  return list(itertools.islice(source.read(start), count))
+
+
+def same(left, right):
+  assert left.keys() == right.keys()
+  for key in left:
+    assert left[key].dtype == right[key].dtype
+    np.testing.assert_array_equal(left[key], right[key], err_msg=key)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_batches_have_the_declared_shapes(folder, layout):
+  source = make(folder, layout=layout)
+  for batch in (*take(source, 0, 3), *source.once()):
+    assert {key: (array.shape, array.dtype) for key, array in batch.items()} == {
+      key: (leaf.shape, leaf.dtype) for key, leaf in source.spec.items()
+    }
+  assert set(source.spec) == {'tokens', 'segment_ids', 'row_id', 'epoch', 'row_weight'}
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_read_is_a_pure_function_of_the_step(folder, layout):
+  batches = take(make(folder, layout=layout), 0, 40)
+  again = make(folder, layout=layout)
+  for start in (0, 1, 7, 31):
+    for left, right in zip(take(again, start, 9), batches[start : start + 9], strict=True):
+      same(left, right)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('hosts', [2, 4, 8])
+def test_hosts_together_read_the_batch_of_one(folder, layout, hosts):
+  parts = [make(folder, layout=layout, host=host, hosts=hosts) for host in range(hosts)]
+  whole = make(folder, layout=layout)
+  for start in (0, 1_000_000):
+    for batch, *pieces in zip(take(whole, start, 5), *(take(part, start, 5) for part in parts), strict=True):
+      same(batch, {key: np.concatenate([piece[key] for piece in pieces]) for key in batch})
+  for batch, *pieces in zip(whole.once(), *(part.once() for part in parts), strict=True):
+    same(batch, {key: np.concatenate([piece[key] for piece in pieces]) for key in batch})
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+@pytest.mark.parametrize('shuffle', [True, False])
+def test_each_row_once_an_epoch(folder, layout, shuffle):
+  source = make(folder, layout=layout, shuffle=shuffle)
+  batches = take(source, 0, 3 * source.steps_per_epoch)
+  ids = np.concatenate([batch['row_id'] for batch in batches])
+  epochs = np.concatenate([batch['epoch'] for batch in batches])
+  orders = []
+  for epoch in range(2):
+    orders.append(ids[epochs == epoch].tolist())
+    assert sorted(orders[-1]) == list(range(source.rows))
+  assert (orders[0] == orders[1]) is not shuffle
+  assert (orders[0] == sorted(orders[0])) is not shuffle
+  assert all((batch['row_weight'] == 1).all() for batch in batches)
+  assert source.steps_per_epoch == -(-source.rows // 8)
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_once_is_every_row_in_order(folder, layout):
+  source = make(folder, layout=layout, batch_size=7)
+  batches = list(source.once())
+  assert len(batches) == source.steps_per_epoch
+  ids = np.concatenate([batch['row_id'] for batch in batches])
+  weights = np.concatenate([batch['row_weight'] for batch in batches])
+  assert ids[: source.rows].tolist() == list(range(source.rows))
+  assert (ids[source.rows :] == -1).all()
+  assert weights.tolist() == [1.0] * source.rows + [0.0] * (len(ids) - source.rows)
+  assert all((batch['segment_ids'] > 0).any(1).all() for batch in batches), 'a row of nothing but padding'
+  rows = {}
+  for batch in take(source, 0, source.steps_per_epoch):
+    rows |= {int(number): tokens.tolist() for number, tokens in zip(batch['row_id'], batch['tokens'], strict=True)}
+  for batch in batches:
+    for number, tokens in zip(batch['row_id'], batch['tokens'], strict=True):
+      assert number == -1 or rows[int(number)] == tokens.tolist()
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
+def test_every_token_is_read_once(folder, layout):
+  source = make(folder, layout=layout)
+  tokens = np.concatenate([batch['tokens'][batch['row_weight'] > 0] for batch in source.once()])
+  found = np.sort(tokens[tokens >= len(corpora.SPECIAL)]) - len(corpora.SPECIAL)
+  np.testing.assert_array_equal(found, np.arange(sum(SIZES)))
+
+
+def rows_of(source):
+  """(tokens, segment_ids) of each row without its padding, as lists."""
+  made = []
+  for batch in source.once():
+    for tokens, segments, weight in zip(batch['tokens'], batch['segment_ids'], batch['row_weight'], strict=True):
+      if weight:
+        assert (tokens[segments == 0] == PAD).all()
+        made.append((tokens[segments > 0].tolist(), segments[segments > 0].tolist()))
+  return made
+
+
+def t(*numbers):
+  return [len(corpora.SPECIAL) + number for number in numbers]
+
+
+def test_golden_rows_of_each_layout(tmp_path):
+  path = corpora.write_text(tmp_path / 'text.txt', corpora.documents([3, 7, 2]))
+
+  def rows(length, **settings):
+    return rows_of(make(tmp_path, path=path, length=length, batch_size=1, **settings))
+
+  assert rows(9, layout='documents') == [
+    ([CLS, *t(0, 1, 2), SEP, CLS, *t(10, 11), SEP], [1] * 5 + [2] * 4),
+    ([CLS, *t(3, 4, 5, 6, 7, 8, 9), SEP], [1] * 9),
+  ]
+  assert rows(9, layout='rows') == [
+    ([CLS, *t(0, 1, 2), SEP], [1] * 5),
+    ([CLS, *t(3, 4, 5, 6, 7, 8, 9), SEP], [1] * 9),
+    ([CLS, *t(10, 11), SEP], [1] * 4),
+  ]
+  assert rows(8, layout='full') == [
+    ([CLS, *t(0, 1, 2), SEP, SEP, *t(3), SEP], [1] * 8),
+    ([CLS, *t(4, 5, 6, 7, 8, 9), SEP], [1] * 8),
+    ([CLS, *t(10, 11), SEP], [1] * 4),
+  ]
+  assert rows(6, layout='stream') == [
+    ([*t(0, 1, 2), EOS, *t(3, 4)], [1] * 4 + [2] * 2),
+    ([*t(5, 6, 7, 8, 9), EOS], [1] * 6),
+    ([*t(10, 11), EOS], [1] * 3),
+  ]
+  assert rows(6, layout='stream', bos=True) == [
+    ([BOS, *t(0, 1, 2), EOS, BOS], [1] * 5 + [2]),
+    (t(3, 4, 5, 6, 7, 8), [1] * 6),
+    ([*t(9), EOS, BOS, *t(10, 11), EOS], [1] * 2 + [2] * 4),
+  ]
+  assert rows(6, layout='rows', begin='_start_', end='')[0] == ([START, *t(0, 1, 2)], [1] * 4)
+  assert rows(12, layout='stream', end='') == [(t(*range(12)), [1] * 3 + [2] * 7 + [3] * 2)]
+  without = corpora.NumberVocab(without=('eos',))
+  assert rows(6, layout='stream', vocab=without)[0][0] == [*t(0, 1, 2), SEP, *t(3, 4)]
+
+
+def test_documents_end_where_the_setting_says(tmp_path):
+  path = corpora.write_text(tmp_path / 'text.txt', ['0 1\n2', '3'])
+  for documents, expected in (('blank_line', 2), ('line', 3), ('file', 1)):
+    assert make(tmp_path, path=path, layout='rows', batch_size=1, documents=documents).rows == expected
+
+
+def test_a_corpus_smaller_than_a_batch_fills_it_with_later_epochs(tmp_path):
+  path = corpora.write_text(tmp_path / 'text.txt', corpora.documents([3, 2, 4]))
+  source = make(tmp_path, path=path, layout='rows')
+  (batch,) = take(source, 0, 1)
+  assert batch['epoch'].tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+  assert sorted(batch['row_id'][:3].tolist()) == sorted(batch['row_id'][3:6].tolist()) == [0, 1, 2]
+
+
+def test_digest_names_text_vocabulary_and_layout(folder, tmp_path):
+  other = corpora.write_text(tmp_path / 'train.txt', corpora.documents([*SIZES, 1]))
+  digest = make(folder).digest
+  assert make(folder, seed=4, batch_size=2, shuffle=False, host=1, hosts=2).digest == digest
+  changed = [
+    make(folder, length=32),
+    make(folder, layout='rows'),
+    make(folder, begin='<s>'),
+    make(folder, vocab=corpora.NumberVocab(20_000)),
+    make(folder, path=other),
+    make(folder, split='train[:50%]'),
+  ]
+  assert len({digest, *(source.digest for source in changed)}) == 7
+
+
+def test_seeds_have_orders_of_their_own(folder):
+  orders = [take(make(folder, seed=seed), 0, 1)[0]['row_id'].tolist() for seed in (0, 1)]
+  assert orders[0] != orders[1]
+
+
+def test_text_and_plan_are_used_again(folder, monkeypatch):
+  first = take(make(folder), 0, 1)[0]
+
+  def fail(*_, **__):
+    raise AssertionError('made again')
+
+  monkeypatch.setattr(store, '_encode', fail)
+  monkeypatch.setitem(stream._LAYOUTS, 'documents', stream._LAYOUTS['documents']._replace(plan=fail))
+  same(take(make(folder), 0, 1)[0], first)
+
+
+def test_says_how_full_rows_are(folder, caplog):
+  caplog.set_level(logging.INFO)
+  make(folder)
+  (message,) = (record.message for record in caplog.records if 'filled' in record.message)
+  assert f'150 documents, {sum(SIZES)} tokens' in message
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'length': 2}, 'at least 3 tokens'),
+    ({'length': 4, 'layout': 'full'}, 'at least 5 tokens'),
+    ({'batch_size': 6, 'hosts': 4}, 'batch_size=6'),
+    ({'host': 2, 'hosts': 2}, 'host=2'),
+    ({'layout': 'paragraphs'}, 'choose one of stream, documents, rows, full'),
+    ({'vocab': corpora.NumberVocab(without=('cls',))}, 'no begin token'),
+    ({'vocab': corpora.NumberVocab(without=('sep',)), 'layout': 'full'}, 'no end token'),
+    ({'vocab': corpora.NumberVocab(without=('eos', 'sep')), 'layout': 'stream'}, 'no end token'),
+    ({'vocab': corpora.NumberVocab(without=('bos',)), 'layout': 'stream', 'bos': True}, 'no begin token'),
+    ({'bos': True}, "layout='stream'"),
+    ({'begin': '[BEGIN]'}, r'\[BEGIN\]'),
+    ({'text': 'body'}, 'body'),
+  ],
+)
+def test_impossible_settings_are_refused(folder, changes, message):
+  with pytest.raises(ValueError, match=message):
+    make(folder, **changes)
+
+
+def test_an_empty_corpus_is_refused(tmp_path):
+  path = corpora.write_rows(tmp_path / 'text.jsonl', [{'text': ''}, {'text': ' '}])
+  with pytest.raises(ValueError, match='has no text: 2 documents'):
+    make(tmp_path, path=path)
