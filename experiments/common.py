@@ -16,6 +16,8 @@ CORPORA = {
   'books': 'tfds:pg19',  # for GPT's BooksCorpus: books out of copyright, longer and older
   'web': 'tfds:c4/webtextlike',  # for GPT-2's WebText
 }
+SINGLES = ('pydocs/package', ('text',), 8)  # path, fields, classes
+PAIRS = ('pydocs/summary_pair', ('summary', 'body'), 2)
 # name: (fields, classes, evaluation splits)
 GLUE = {
   'cola': (('sentence',), 2, ('validation',)),
@@ -32,7 +34,15 @@ GLUE = {
 def run(
   arg: str, *, choices: Sequence[str] = (), steps: int | None = None, epochs: float | None = None, seed: int = 0
 ) -> ConfigDict:
-  """The keys of every config, locked: a misspelt key is an error where it is written. Refuses unknown words in `arg`."""
+  """The keys of every config, locked, so that a misspelt key is an error where it is written.
+
+  Args:
+    arg: the argument of the config; a word that is neither `quick` nor one of `choices` is refused.
+    choices: the words that this config takes.
+    steps: of the run.
+    epochs: in place of steps.
+    seed: of everything.
+  """
   known = ['quick', *choices]
   for word in words(arg):
     if word not in known:
@@ -94,13 +104,13 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
   with c.unlocked():
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
     c.model = dict(name=c.model.name, variant='tiny')
-    data = dict(c.data, path='pydocs', length=64, batch_size=8)
+    kept = {key: value for key, value in c.data.items() if key not in ('text', 'buckets')}
+    c.data = dict(kept, path=CORPORA['pydocs'], length=64, batch_size=8)
     if c.adapter:
       pair = len(c.data.fields) > 1
-      data |= dict(path='pydocs/summary_pair', fields=('summary', 'body')) if pair else dict(path='pydocs/package')
-      data |= dict(kind='class') if pair else dict(kind='class', fields=('text',))
-      c.adapter = dict(c.adapter, kind='class', classes=2 if pair else 8)
-    c.data = data
+      path, fields, classes = PAIRS if pair else SINGLES
+      c.data = dict(c.data, path=path, fields=fields, kind='class')
+      c.adapter = dict(c.adapter, kind='class', classes=classes)
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     c.best = c.best and (c.best[0].replace('squared_error', 'accuracy'), 'max' if c.adapter else 'min')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)

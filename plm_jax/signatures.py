@@ -59,7 +59,11 @@ def functions(module: str, *, first: tuple[str, ...] = ('rng', 'key')) -> list[s
 def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:
   """What a function or class of a file such as 'models.bert' is called with: its keyword-only arguments or, for a
   dataclass, its fields."""
-  file = _file(module)
+  return dict(_keywords(_file(module), function))
+
+
+@functools.cache
+def _keywords(file: pathlib.Path, function: str) -> dict[str, Keyword]:
   node = _definitions(file)[function]
   aliases = _aliases(file)
   if isinstance(node, ast.ClassDef):

@@ -1,0 +1,57 @@
+"""BERT base, masked language modelling: Devlin et al. 2018, §3.1 and A.2; Table 5, row "No NSP".
+
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+python -m plm_jax.train --config=experiments/bert/base.py --workdir=runs/bert/base
+
+Hardware: the paper took 4 days on 4 Cloud TPUs (16 chips). Estimate for 16 TPU v5e chips at 40 % of peak: 19 hours.
+Expect, fine-tuned (dev): MNLI-m 83.9, QNLI 84.9, MRPC 86.5, SST-2 92.6; with NSP 84.4, 88.4, 86.7, 92.7.
+Held-out perplexity of the masked tokens: 3.99 (Table 6, with BooksCorpus).
+
+Arguments: `quick`; `128` is the paper's first 90 % of steps, in rows of 128, and `512` its last 10 %, from there:
+  python -m plm_jax.train --config=experiments/bert/base.py:128 --workdir=runs/bert/base-128 --stop_at=900000
+  python -m plm_jax.train --config=experiments/bert/base.py:512 --workdir=runs/bert/base
+Without one, all 1M steps have rows of 512, which costs more and is no worse.
+
+Differs from the paper: no next-sentence prediction; English Wikipedia without BooksCorpus, with the marks that wiki40b
+puts before sections and paragraphs (--config.data.path=FOLDER takes other text); pieces of documents packed side by
+side with attention kept inside them; `512` begins with fresh Adam moments.
+"""
+
+from experiments import common
+
+PHASES = ('whole', '128', '512')
+
+
+def get_config(arg=''):
+  """Takes `quick` and one of `PHASES`."""
+  phase = common.chosen(arg, PHASES)
+  c = common.run(arg, choices=PHASES, steps=100_000 if phase == '512' else 1_000_000)
+  c.vocab = dict(name='wordpiece', path=common.vocab('bert-uncased'))
+  c.model = dict(name='bert', variant='bert-base')
+  c.objective = dict(
+    name='mlm',
+    where=dict(name='fixed_count', rate=0.15, max_count=20 if phase == '128' else 77),
+    edit=dict(name='bert_80_10_10'),
+    masking='static',  # the released data holds 10 maskings of each row
+    copies=10,
+  )
+  c.data = dict(name='stream', path=common.corpus('wiki'), length=128 if phase == '128' else 512, batch_size=256)
+  c.optim = dict(
+    name='bert_adam',
+    rate=1e-4,
+    schedule='linear_bert',
+    warmup=10_000,
+    decay=common.NO_DECAY_ON_NORMS,
+    clip=1.0,
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+  )
+  if phase == '512':  # the rate that the first phase ends with, from there to 0
+    c.init_from = (dict(source='runs/bert/base-128', from_='', to=''),)
+    c.optim.rate, c.optim.warmup = 1e-5, 0
+  c.sharding = dict(mesh=dict(data=-1), rules='data')
+  c.execution = dict(dtype='bfloat16')
+  c.eval = common.validation()
+  c.best = ('validation/loss', 'min')
+  return common.quick(c, arg)

@@ -1,0 +1,45 @@
+"""BERT large, masked language modelling: Devlin et al. 2018, §3.1 and A.2; Tables 1 and 6, last row.
+
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+python -m plm_jax.train --config=experiments/bert/large.py --workdir=runs/bert/large
+
+Hardware: the paper took 4 days on 16 Cloud TPUs (64 chips). Estimate for 16 TPU v5e chips at 40 % of peak: 2.5 days.
+Expect, fine-tuned (dev, Table 6): MNLI-m 86.6, MRPC 87.8, SST-2 93.7; held-out perplexity of masked tokens 3.23.
+These are with next-sentence prediction and BooksCorpus.
+
+Arguments: `quick`.
+Differs from the paper: as base.py says; all steps have rows of 512; parameters are spread over the devices.
+"""
+
+from experiments import common
+
+
+def get_config(arg=''):
+  """Takes `quick`."""
+  c = common.run(arg, steps=1_000_000)
+  c.vocab = dict(name='wordpiece', path=common.vocab('bert-uncased'))
+  c.model = dict(name='bert', variant='bert-large')
+  c.objective = dict(
+    name='mlm',
+    where=dict(name='fixed_count', rate=0.15, max_count=77),
+    edit=dict(name='bert_80_10_10'),
+    masking='static',
+    copies=10,
+  )
+  c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
+  c.optim = dict(
+    name='bert_adam',
+    rate=1e-4,
+    schedule='linear_bert',
+    warmup=10_000,
+    decay=common.NO_DECAY_ON_NORMS,
+    clip=1.0,
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+  )
+  c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
+  c.execution = dict(dtype='bfloat16', remat='dots')
+  c.eval = common.validation()
+  c.best = ('validation/loss', 'min')
+  return common.quick(c, arg)

@@ -1,0 +1,131 @@
+"""Every config: what its header tells, what its keys resolve to, and that `quick` is small and needs no network."""
+
+import ast
+import itertools
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+from plm_jax import config, signatures
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FILES = config.experiment_files()
+NAMES = [str(file.relative_to(ROOT)) for file in FILES]
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+  return request.param
+
+
+def header(name):
+  return ast.get_docstring(ast.parse((ROOT / name).read_text(encoding='utf-8'))) or ''
+
+
+def arguments(name):
+  """The words that a config takes, as its own error lists them; '' is none of them."""
+  with pytest.raises(config.ConfigError, match='takes no argument') as caught:
+    config.load(f'{ROOT / name}:no_such_word')
+  return ['', *str(caught.value).rpartition('It takes: ')[2].removesuffix('.').split(', ')]
+
+
+def test_there_are_configs():
+  assert 'experiments/quickstart/pretrain.py' in NAMES
+  assert 'experiments/common.py' not in NAMES
+
+
+def test_the_header_has_a_command_the_hardware_an_expectation_and_the_differences(name):
+  text = header(name)
+  assert re.search(rf'^ *python -m plm_jax\.train --config={name}\S* --workdir=runs/\S+', text, re.MULTILINE)
+  for start in ('Hardware: ', 'Expect', 'Differs from the paper: '):
+    assert re.search(rf'^{start}', text, re.MULTILINE), f'no line begins with {start!r}'
+  assert re.search(r'\b(18|19|20)\d\d\b', text), 'names no paper'
+  assert len((ROOT / name).read_text().splitlines()) < 90
+
+
+def test_commands_in_the_header_are_sound(name):
+  commands = re.findall(rf'--config=({name}\S*)((?: --config\.\S+)*)', header(name))
+  assert commands
+  for target, changes in commands:
+    words = [f'--config={ROOT / target}', *changes.split(), '--print_config']
+    assert config.parse(config.command('train', ''), words)[1] is None
+
+
+def test_every_argument_resolves_and_survives_json(name):
+  words = arguments(name)
+  assert 'quick' in words
+  for word, quick in itertools.product([w for w in words if w != 'quick'], ('', 'quick')):
+    argument = ','.join(filter(None, (word, quick)))
+    values = config.resolve(config.load(f'{ROOT / name}:{argument}'))
+    assert config.resolve(json.loads(json.dumps(values))) == values
+
+
+def test_quick_is_small_and_needs_no_network(name):
+  for word in arguments(name):
+    values = config.resolve(config.load(f'{ROOT / name}:{word},quick'))
+    assert values['model']['variant'] == 'tiny'
+    assert values['steps'] <= 20
+    assert values['data']['length'] * values['data']['batch_size'] <= 1024
+    assert values['init_from'] == []
+    for data in (values['data'], *(block['data'] for block in values['eval'].values())):
+      assert data['path'].partition('/')[0] == 'pydocs'
+    assert values['eval'] and values['best'][0].partition('/')[0] in values['eval']
+
+
+def test_noise_and_optimiser_settings_that_matter_are_those_of_the_papers():
+  bert = config.resolve(config.load(str(ROOT / 'experiments/bert/base.py')))
+  assert (bert['steps'], bert['data']['batch_size'], bert['data']['length']) == (1_000_000, 256, 512)
+  assert (bert['optim']['rate'], bert['optim']['warmup'], bert['optim']['clip']) == (1e-4, 10_000, 1.0)
+  assert bert['objective']['masking'] == 'static'
+  assert bert['objective']['where'] == {'name': 'fixed_count', 'rate': 0.15, 'max_count': 77}
+  assert bert['objective']['edit'] == {'name': 'bert_80_10_10', 'mask': 0.8, 'random': 0.1}
+  gpt = config.resolve(config.load(str(ROOT / 'experiments/gpt/classify.py')))
+  assert (gpt['adapter']['lm_weight'], gpt['optim']['rate'], gpt['epochs']) == (0.5, 6.25e-5, 3)
+
+
+def test_defaults_of_every_plug_in_can_be_read():
+  """A default that takes running code would be missing from config.json."""
+  for folder in ('models', 'objectives', 'adapters', 'data', 'text'):
+    for name in signatures.names(folder):
+      known = signatures.signature(folder, name)
+      computed = [key for key, keyword in known.items() if keyword.default is signatures.Missing.COMPUTED]
+      assert set(computed) <= {'execution'}, f'{folder}/{name}.py'
+
+
+def test_listing_and_resolving_load_no_jax(tmp_path):
+  program = f"""
+import sys
+from plm_jax import config, listing
+for name in {NAMES!r}:
+  config.resolve(config.load(name))
+print(listing.text())
+heavy = {{'jax', 'flax', 'optax', 'numpy', 'tensorflow_datasets', 'tokenizers'}} & set(sys.modules)
+assert not heavy, heavy
+"""
+  done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+  for word in ('bert-base', 'fixed_count', 'classify', 'stream', *NAMES):
+    assert word in done.stdout
+
+
+@pytest.mark.parametrize('words', [('--help',), ('--list',), ('--config=experiments/bert/bass.py', '--workdir=w')])
+def test_commands_answer_without_jax(words):
+  program = f"""
+import runpy, sys
+sys.argv = ['train', *{words!r}]
+try:
+  runpy.run_module('plm_jax.train', run_name='__main__')
+except SystemExit as error:
+  code = error.code or 0
+assert 'jax' not in sys.modules
+sys.exit(code)
+"""
+  done = subprocess.run([sys.executable, '-c', program], cwd=ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == (2 if words[0].startswith('--config') else 0), done.stderr
+  if done.returncode:
+    assert 'bert/base.py' in done.stderr
+    assert 'Traceback' not in done.stderr
