@@ -95,25 +95,29 @@ elif ! "$python" -I -c "$is_usable" 2>/dev/null; then
   make_venv 'holds no working Python 3.11 or newer'
 fi
 
-installed="$venv/.installed-$(version_of "$python")"  # copies of the lists that were installed
+# A folder with copies of the lists that are installed; another Python minor finds none of its packages in .venv.
+stamp_folder() { echo "$venv/.installed-$(version_of "$python")"; }
+stamps="$(stamp_folder)"
 missing=()
 for list in "${lists[@]}"; do
-  cmp -s -- "$list" "$installed/${list##*/}" || missing+=("${list##*/}")
+  cmp -s -- "$list" "$stamps/${list##*/}" || missing+=("${list##*/}")
 done
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 
 has_pip() { "$python" -I -m pip --version >/dev/null 2>&1; }
 if ! has_pip && ! { "$python" -I -m ensurepip >/dev/null 2>&1 && has_pip; }; then
   make_venv 'has no pip, and none could be put in'
+  stamps="$(stamp_folder)"
+  missing=("${lists[@]##*/}")
 fi
 
 say "Installing ${missing[*]} into $venv."
 if [[ -e $unfinished ]]; then
-  say 'About 0.3 GB to download and 0.9 GB on disk; two to five minutes, once.'
+  say 'About 0.3 GB to download and 1.2 GB on disk; one to five minutes, once.'
 fi
 arguments=()
-for list in "${lists[@]}"; do
-  arguments+=(-r "$list")
+for list in "${missing[@]}"; do
+  arguments+=(-r "$root/$list")
 done
 touch -- "$unfinished"
 if ! PIP_USER=0 PIP_REQUIRE_VIRTUALENV=1 "$python" -I -m pip install --no-input --disable-pip-version-check \
@@ -122,7 +126,7 @@ if ! PIP_USER=0 PIP_REQUIRE_VIRTUALENV=1 "$python" -I -m pip install --no-input 
   say 'pip could not install the packages: its message is above. With the cause mended, run the same command again.'
   exit 1
 fi
-mkdir -p -- "$installed"
-cp -- "${lists[@]}" "$installed/"
+mkdir -p -- "$stamps"
+cp -- "${lists[@]}" "$stamps/"
 rm -f -- "$unfinished"
 say 'Done.'

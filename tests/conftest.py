@@ -12,8 +12,12 @@ import random
 import subprocess
 from collections.abc import Callable, Sequence
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+  from plm_jax.types import Vocab
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
@@ -181,3 +185,11 @@ def tiny_corpus() -> Sequence[str]:
   """400 short English documents of 4 to 8 sentences, about 165 kB, the same in every run."""
   draw = random.Random(0)
   return tuple(story(draw) for _ in range(400))
+
+
+@pytest.fixture(scope='session')
+def tiny_vocab(tiny_corpus: Sequence[str]) -> 'Vocab':
+  """512 byte-level BPE tokens learned from `tiny_corpus`, with every special token."""
+  from plm_jax.text import byte_bpe
+
+  return byte_bpe.train(tiny_corpus, size=512)

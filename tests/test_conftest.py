@@ -1,0 +1,78 @@
+"""The choice of long tests, and the texts that other tests read."""
+
+import hashlib
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from plm_jax.types import Vocab
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+LONG_TESTS = """
+import pytest
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', range(80))
+def test_long(number): pass
+
+def test_short(): pass
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: pathlib.Path) -> Callable[..., list[str]]:
+  """A suite of 80 long tests and a short one under this conftest; called, it gives the lines of a run."""
+  (tmp_path / 'tests').mkdir()
+  for source, text in {'tests/conftest.py': None, 'pyproject.toml': None, 'tests/test_it.py': LONG_TESTS}.items():
+    (tmp_path / source).write_text((ROOT / source).read_text() if text is None else text)
+
+  def run(*arguments: str) -> list[str]:
+    command = [sys.executable, '-m', 'pytest', '-v', '-p', 'no:cacheprovider', *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.splitlines()
+
+  return run
+
+
+def passed(lines: list[str]) -> set[str]:
+  return {line.split()[0] for line in lines if ' PASSED' in line}
+
+
+def test_long_tests_run_when_asked_for(suite: Callable[..., list[str]]) -> None:
+  assert len(passed(suite('--slow=all'))) == 81
+  assert len(passed(suite('tests/test_it.py::test_long'))) == 80
+
+
+def test_quarter_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
+  without_history = suite('--slow=quarter')
+  assert passed(without_history) == {'tests/test_it.py::test_short'}
+  assert any('git does not say' in line for line in without_history)
+
+  for command in ('init -q', '-c user.name=a -c user.email=a@b.c commit -q -m empty --allow-empty'):
+    subprocess.run(['git', *command.split()], cwd=tmp_path, check=True)
+  head = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=tmp_path, capture_output=True, text=True, check=True)
+  names = [f'tests/test_it.py::test_long[{number}]' for number in range(80)]
+  drawn = {name for name in names if quarter(name) == quarter(head.stdout.strip())}
+  assert 5 < len(drawn) < 40
+  assert passed(suite('--slow=quarter')) == {'tests/test_it.py::test_short', *drawn}
+
+
+def quarter(text: str) -> int:
+  return hashlib.sha256(text.encode()).digest()[0] % 4
+
+
+def test_tiny_corpus_is_text(tiny_corpus: Sequence[str]) -> None:
+  assert len(set(tiny_corpus)) == len(tiny_corpus) == 400
+  assert all(4 <= text.count('. ') + text.count('? ') + 1 for text in tiny_corpus)
+  assert 150_000 < sum(map(len, tiny_corpus)) < 180_000
+
+
+def test_tiny_vocab_reads_the_corpus_back(tiny_vocab: Vocab, tiny_corpus: Sequence[str]) -> None:
+  ids = tiny_vocab.encode(tiny_corpus[0])
+  assert tiny_vocab.decode(ids) == tiny_corpus[0]
+  assert len(ids) < len(tiny_corpus[0]) / 3
+  assert tiny_vocab.size == 512
