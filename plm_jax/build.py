@@ -26,7 +26,7 @@ def make(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
   """
   label = singular(folder)
   name, values = split(label, settings)
-  checks.check_choice(f'{label}.name', f'{label} in {signatures.path(folder)}', name, signatures.names(folder))
+  checks.check_choice(f'{label}.name', label, name, signatures.names(folder), place=signatures.path(folder))
   known = signatures.signature(folder, name)
   values = check(label, f'make in {signatures.path(f"{folder}.{name}")}', known, values, given)
   return _module(f'{folder}.{name}').make(**values, **given)
@@ -45,7 +45,7 @@ def pick(module: str, settings: Mapping[str, Any], **given: Any) -> Callable[...
   """
   label = module.rpartition('.')[2]
   name, values = split(label, settings)
-  checks.check_choice(f'{label}.name', f'function in {signatures.path(module)}', name, signatures.functions(module))
+  checks.check_choice(f'{label}.name', 'function', name, signatures.functions(module), place=signatures.path(module))
   known = signatures.keywords(module, name)
   offered = {key: value for key, value in given.items() if key in known}
   values = check(label, f'{name} in {signatures.path(module)}', known, values, offered)

@@ -131,11 +131,14 @@ def describe(known: Mapping[str, Keyword]) -> str:
   return ', '.join(f'{name}: {keyword}' for name, keyword in known.items()) or 'nothing'
 
 
-def check_choice(label: str, what: str, wrong: Any, choices: Collection[str]) -> None:
-  """Raises ConfigError unless `wrong` is one of the choices; `what` is the noun, such as 'model'."""
-  if wrong not in choices:
+def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '') -> None:
+  """Raises ConfigError unless `name` is one of the choices; `what` is the noun, such as 'model', that `place` holds."""
+  if name not in choices:
     listing = ', '.join(choices) or 'none'
-    raise ConfigError(f'{label}: there is no {what} {wrong!r}.{suggest(str(wrong), choices)} There are: {listing}.')
+    where = f' in {place}' if place else ''
+    raise ConfigError(
+      f'{label}: there is no {what} {name!r}{where}.{suggest(str(name), choices)} There are: {listing}.'
+    )
 
 
 def check_keywords(label: str, owner: str, known: Mapping[str, Keyword], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
       raise ConfigError(f'config.{key}={values[key]}: must be above 0.')
   if values['best'] is not None:
     name = values['best'][0].partition('/')[0]
-    checks.check_choice('config.best', 'evaluation in config.eval', name, list(values['eval']))
+    checks.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')
   if values['early_stop'] is not None and values['best'] is None:
     raise ConfigError("config.early_stop: needs config.best, as in ('validation/loss', 'min'), to know what is better.")
   return values
@@ -253,7 +253,7 @@ def parse(
   if arguments.list:
     from plm_jax import listing
 
-    print(listing.text())
+    _show(listing.text())
     return arguments, None
   own = pathlib.Path(arguments.workdir or '') / 'config.json'
   if arguments.config is None and not (arguments.workdir and own.is_file()):
@@ -263,9 +263,7 @@ def parse(
   for remark in remarks:
     print(remark, file=sys.stderr)
   if arguments.print_config:
-    from rich.console import Console
-
-    Console(soft_wrap=True).print_json(data=settings)
+    _show(json.dumps(settings, indent=2))
     return arguments, None
   if workdir and arguments.workdir is None:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')
@@ -297,6 +295,14 @@ def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
         raise ConfigError(f'{word} needs a value, as in {word}=1.')
     changes.append((key, value))
   return changes, rest
+
+
+def _show(text: str) -> None:
+  """Prints a long text; a reader that leaves early, such as `head`, is no mistake."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails as it ends
 
 
 def _example() -> str:

@@ -138,12 +138,13 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
     owner = 'a config' if module == 'schema' else f'{definition} in {signatures.path(module)}'
     given = GIVEN.get(kind, ())
   elif module.startswith('noise.'):
-    name = _name(label, f'function in {signatures.path(module)}', settings, signatures.functions(module))
+    name = _name(label, 'function', settings, signatures.functions(module), place=signatures.path(module))
     known = signatures.keywords(module, name)
     owner = f'{name} in {signatures.path(module)}'
     given = tuple(key for key, keyword in known.items() if keyword.default is Missing.REQUIRED)  # ids and the like
   else:
-    name = _name(label, f'{build.singular(module)} in {signatures.path(module)}', settings, signatures.names(module))
+    noun = build.singular(module)
+    name = _name(label, noun, settings, signatures.names(module), place=signatures.path(module))
     known = signatures.signature(module, name)
     owner = f'make in {signatures.path(f"{module}.{name}")}'
     given = GIVEN[module]
@@ -241,23 +242,23 @@ def plain(value: Any, label: str) -> Any:
   raise ConfigError(f'{label}: a config holds numbers, text, None, lists and dicts, not {type(value).__name__}.')
 
 
-def _name(label: str, what: str, settings: Mapping[str, Any], choices: Sequence[str]) -> str:
+def _name(label: str, what: str, settings: Mapping[str, Any], choices: Sequence[str], *, place: str) -> str:
   if 'name' not in settings:
     raise ConfigError(f'{label}: needs a name, as in dict(name=..., ...). Names: {", ".join(choices)}.')
-  checks.check_choice(f'{label}.name', what, settings['name'], choices)
+  checks.check_choice(f'{label}.name', what, settings['name'], choices, place=place)
   return settings['name']
 
 
 def _check_choices(kind: str, values: Mapping[str, Any], label: str) -> None:
   """Names that stand for a function or a row of a table elsewhere."""
-  choices: dict[str, list[str]] = {}
+  choices: dict[str, tuple[str, list[str]]] = {}  # key -> file, names in it
   if kind == 'models':
-    choices['variant'] = signatures.table(f'models.{values["name"]}', 'CONFIGS')
+    choices['variant'] = f'models.{values["name"]}', signatures.table(f'models.{values["name"]}', 'CONFIGS')
   elif kind == 'optim:make':
-    choices['name'] = signatures.functions('optimisers', first=('context',))
-    choices['schedule'] = signatures.functions('schedules', first=('step',))
+    choices['name'] = 'optimisers', signatures.functions('optimisers', first=('context',))
+    choices['schedule'] = 'schedules', signatures.functions('schedules', first=('step',))
   elif kind == 'schema:Sharding' and isinstance(values.get('rules'), str):
-    choices['rules'] = signatures.table('sharding', 'RULES')
-  for key, names in choices.items():
+    choices['rules'] = 'sharding', signatures.table('sharding', 'RULES')
+  for key, (module, names) in choices.items():
     if names and values.get(key) is not None:
-      checks.check_choice(f'{label}.{key}', key, values[key], names)
+      checks.check_choice(f'{label}.{key}', key, values[key], names, place=signatures.path(module))

@@ -89,7 +89,7 @@ def test_a_mistake_names_the_thing_the_choices_and_the_cure(folder, settings, gi
 
 
 def test_a_wrong_noise_function_or_keyword_is_named():
-  with pytest.raises(ConfigError, match=r"no function in .*noise/where.py 'fixed_cont'.*mean 'fixed_count'.*iid"):
+  with pytest.raises(ConfigError, match=r"no function 'fixed_cont' in .*noise/where.py.*mean 'fixed_count'.*iid"):
     build.pick('noise.where', {'name': 'fixed_cont'})
   with pytest.raises(ConfigError, match=r"'ratio'.*It takes: rate: float = 0.15, max_count: int \| None = None"):
     build.pick('noise.where', {'name': 'fixed_count', 'ratio': 0.2})
