@@ -29,8 +29,8 @@ from plm_jax.step import (
   abstract_params,
   bind,
   eval_step,
-  init_state,
   noise_root,
+  state_maker,
   step_rng,
   train_step,
   with_step,
@@ -91,17 +91,16 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     with config.stage('optim'):
       tx = optim.make(params=abstract_params(task, source.spec), steps=steps, **settings['optim'])
     key = jax.random.key(settings['seed'])
-    state, places = init_state(task, tx, source.spec, key, layout=layout)
+    maker = state_maker(task, tx, source.spec, layout=layout)
     saved = stack.enter_context(
       checkpoint.Checkpoints(workdir / 'checkpoints', keep=settings['keep'], best=settings['best'])
     )
-    abstract = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), state, places)
-    restored = saved.restore(abstract)
+    restored = saved.restore(maker.abstract)
     if restored is not None:
       start, state = restored
       log.info(f'{workdir}: going on from step {start}')
     else:
-      start, state = 0, _initialise(state, settings, vocab)
+      start, state = 0, _initialise(maker.fresh(key), settings, vocab)
     finished = _result(workdir)
     if finished.get('finished') and finished.get('step') == start and finished.get('steps') == steps:
       log.info(f'{workdir} is finished: {start} steps are done, nothing is changed')
@@ -114,8 +113,8 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     # --- compiled functions ------------------------------------------------------------------------------------------
     step_fn = jax.jit(
       functools.partial(train_step, task=task, tx=tx, accumulate=settings['accumulate'], random=execution['random']),
-      in_shardings=(places, place, None),
-      out_shardings=(places, None),
+      in_shardings=(maker.places, place, None),
+      out_shardings=(maker.places, None),
       donate_argnums=0,
     )
     eval_fn = jax.jit(functools.partial(eval_step, task=task))
@@ -132,7 +131,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
 
     # --- the loop ----------------------------------------------------------------------------------------------------
     writer = stack.enter_context(
-      contextlib.closing(metrics.Writer(workdir, resume_step=start, **settings['log']))
+      contextlib.closing(metrics.Writer(workdir, resume_step=start, sinks=settings['log']))
     )
     bar = stack.enter_context(progress.Bar(total=steps, start=start, shown=main))
     stopping = stack.enter_context(_signals())

@@ -74,6 +74,16 @@ def make_source(block: Settings, vocab: Vocab, *, seed: int, whole: bool = False
     return build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
 
 
+def check_vocab_of(source: str, vocab: Vocab) -> None:
+  """Raises where parameters in `source` were trained with ids that are not those of `vocab`; lists ids that are new."""
+  folder = pathlib.Path(source) / 'vocab'
+  if not folder.exists():
+    return
+  added = tokenizer.check_compatible(vocab, tokenizer.load(folder))
+  if added:
+    log.info(f'{len(added)} tokens are new since {source}: {", ".join(added[:10])}{" ..." if len(added) > 10 else ""}')
+
+
 def first_batches_digest(source: Source, *, count: int = 10) -> str:
   """SHA-256 of the first batches of a source: names, shapes, types and bytes."""
   digest = hashlib.sha256()

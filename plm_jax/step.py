@@ -5,8 +5,8 @@
 """
 
 import itertools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import flax.struct
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import optim
-from plm_jax.sharding import Layout, shardings, use
+from plm_jax.sharding import Layout, batch_sharding, shardings, use
 from plm_jax.types import Array, Batch, Example, Forward, Loss, PyTree, Task
 
 
@@ -83,36 +83,56 @@ def abstract_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> PyT
   return nn.unbox(jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0)))
 
 
-def init_state(
-  task: Task,
-  tx: optim.Optimiser,
-  spec: Mapping[str, jax.ShapeDtypeStruct],
-  key: Array,
-  *,
-  layout: Layout,
-) -> tuple[TrainState, PyTree]:
-  """A fresh state, each leaf made where it will live, and its shardings.
+class Maker(NamedTuple):
+  """Makes states of one task on one mesh, each leaf where it will live.
+
+  Attributes:
+    fresh: root key -> TrainState; compiled once, whatever the key.
+    places: the sharding of each leaf.
+    abstract: shape, dtype and sharding of each leaf, without memory.
+  """
+
+  fresh: Callable[[Array], TrainState]
+  places: PyTree
+  abstract: PyTree
+
+
+def state_maker(
+  task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], *, layout: Layout
+) -> Maker:
+  """Derives the shardings of a training state from the axis names of its parameters.
 
   Args:
     task: what is trained.
     tx: the optimiser.
     spec: key -> global shape and dtype of a batch.
-    key: root key of the run.
     layout: mesh and rules.
   """
 
   def make(key: Array) -> TrainState:
     params = init_params(task, spec, key)
     trainable, _ = tx.split(params)
-    batch_size = spec['tokens'].shape[0]
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, params, tx.init(trainable), zero, zero, task.init_carry(batch_size))
+    return TrainState(zero, params, tx.init(trainable), zero, zero, task.init_carry(spec['tokens'].shape[0]))
 
   with use(layout):
     # traced with boxes: optimiser moments inherit the axis names of their parameters
-    places = shardings(jax.eval_shape(make, key), layout=layout)
-    state = jax.jit(lambda key: nn.unbox(make(key)), out_shardings=places)(key)
-  return state, places
+    boxed = jax.eval_shape(make, jax.random.key(0))
+    places = shardings(boxed, layout=layout)
+    places = places.replace(carry=jax.tree.map(lambda _: batch_sharding(layout), boxed.carry))
+    abstract = jax.tree.map(
+      lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), nn.unbox(boxed), places
+    )
+  return Maker(jax.jit(lambda key: nn.unbox(make(key)), out_shardings=places), places, abstract)
+
+
+def init_state(
+  task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array, *, layout: Layout
+) -> tuple[TrainState, PyTree]:
+  """A fresh state and its shardings; see `state_maker`."""
+  maker = state_maker(task, tx, spec, layout=layout)
+  with use(layout):
+    return maker.fresh(key), maker.places
 
 
 def _micro_batches(tree: PyTree, count: int) -> PyTree:

@@ -22,8 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = config.parse(parser, argv)
   if settings is None:
     return 0
-  from plm_jax import loop  # loads jax
+  from plm_jax import logs, loop  # loads jax
 
+  logs.start()
   loop.start_processes(arguments.coordinator, arguments.processes, arguments.process)
   return loop.train(settings, arguments.workdir, stop_at=arguments.stop_at).exit_code
 

@@ -7,6 +7,14 @@ import jax.numpy as jnp
 from plm_jax.types import Array
 
 
+def _bits(rng: Array, shape: tuple[int, ...]) -> Array:
+  """uint16[shape], two from each 32-bit word; `jax.random.bits` would spend a word on each."""
+  if not shape or shape[-1] % 2:
+    return jax.random.bits(rng, shape, jnp.uint16)
+  words = jax.random.bits(rng, (*shape[:-1], shape[-1] // 2), jnp.uint32)
+  return jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(shape)  # [..., d/2] -> [..., d/2, 2] -> [..., d]
+
+
 def drop(x: Array, *, rate: float, rng: Array) -> Array:
   """Zeroes elements with probability `rate` and divides the others by what is kept.
 
@@ -15,7 +23,7 @@ def drop(x: Array, *, rate: float, rng: Array) -> Array:
   if not 0.0 <= rate < 1.0:
     raise ValueError(f'dropout rate {rate} is not in [0, 1)')
   cut = round(rate * 65536)
-  keep = jax.random.bits(rng, x.shape, jnp.uint16) >= cut
+  keep = _bits(rng, x.shape) >= cut
   return jnp.where(keep, x * jnp.asarray(65536 / (65536 - cut), x.dtype), jnp.zeros((), x.dtype))
 
 

@@ -1,0 +1,198 @@
+"""How fast is a training step? BERT-base with masked language modelling and AdamW, beside Hugging Face's on the same rows.
+
+    python benchmarks/train_step.py [--variant=bert-base] [--rows=8] [--length=128] [--dtypes=float32,bfloat16]
+
+Both sides drop out, clip nothing, mask 15 % of the tokens and update every parameter. Times are medians of steps taken
+in turn, so that a busy machine slows both alike. The peak is that of a large float32 matrix product measured in the
+same run; operations are those of matrix products in three forward passes (backward counts twice), the head on the
+predicted positions only for ours and as Hugging Face computes it (all positions) for theirs. Without torch and
+transformers only our rows are printed. On a GPU, Hugging Face's model is also timed under torch.compile, and MFU is of
+the chip's published peak.
+"""
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from plm_jax import flops, optim, sharding
+from plm_jax.models import bert
+from plm_jax.objectives import mlm
+from plm_jax.step import abstract_params, bind, init_state, noise_root, train_step, with_step
+from plm_jax.types import Execution
+
+VOCAB = 30_522
+
+
+class Words:
+  """The vocabulary of the benchmark: ids only."""
+
+  size = VOCAB
+  mask_id = 103
+  special_ids = (0, 100, 101, 102, 103)
+  starts_word = np.ones(VOCAB, bool)
+
+
+def ours(
+  variant: str, rows: int, length: int, dtype: str, *, random: str, layers: str, noise: bool = True
+) -> tuple[Callable[[], None], float, float]:
+  """(one step, operations a step, parameters)."""
+  trunk = bert.make(vocab_size=VOCAB, variant=variant, execution=Execution(dtype=dtype, layers=layers))
+  # the count of the released data script: 20 predictions in a row of 128
+  where = {'name': 'fixed_count', 'rate': 0.15, 'max_count': max(1, round(0.15 * length) + 1)}
+  task = mlm.make(trunk=trunk, vocab=Words(), where=where)
+  spec = {
+    'tokens': jax.ShapeDtypeStruct((rows, length), jnp.int32),
+    'segment_ids': jax.ShapeDtypeStruct((rows, length), jnp.int32),
+    'row_id': jax.ShapeDtypeStruct((rows,), jnp.int32),
+    'epoch': jax.ShapeDtypeStruct((rows,), jnp.int32),
+    'row_weight': jax.ShapeDtypeStruct((rows,), jnp.float32),
+  }
+  tokens = np.random.default_rng(0).integers(1000, VOCAB, (rows, length)).astype(np.int32)
+  batch = {
+    'tokens': tokens,
+    'segment_ids': np.ones_like(tokens),
+    'row_id': np.arange(rows, dtype=np.int32),
+    'epoch': np.zeros(rows, np.int32),
+    'row_weight': np.ones(rows, np.float32),
+  }
+  batch = jax.device_put(batch)
+  if not noise:
+    fixed = jax.device_get(jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0)))
+    task = task._replace(prepare=lambda root, batch: jax.tree.map(jnp.asarray, fixed))
+  tx = optim.make(params=abstract_params(task, spec), steps=1000, name='adamw', rate=1e-4, decay=0.01)
+  layout = sharding.make_layout(sharding.make_mesh({'data': -1}), 'data')
+  key = jax.random.key(0)
+  state, _ = init_state(task, tx, spec, key, layout=layout)
+  step = jax.jit(functools.partial(train_step, task=task, tx=tx, random=random), donate_argnums=0)
+  work = 3 * flops.count(
+    lambda params, batch: task.loss(
+      bind(task, params, train=False, rng=key), task.prepare(noise_root(key), with_step(batch, 0)), (), key
+    ).value,
+    state.params,
+    batch,
+  )
+  box = [state]
+
+  def run() -> None:
+    box[0], metrics = step(box[0], batch, key)
+    jax.block_until_ready(metrics)
+
+  return run, work, sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+
+def hugging_face(rows: int, length: int, dtype: str, *, device: str, compiled: bool) -> Callable[[], None]:
+  """One step of transformers' BertForMaskedLM under torch, AdamW, dropout on."""
+  import torch
+  import transformers
+
+  config = transformers.BertConfig(vocab_size=VOCAB)  # bert-base
+  model: Any = transformers.BertForMaskedLM(config).to(device).train()
+  optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+  tokens = torch.from_numpy(np.random.default_rng(0).integers(1000, VOCAB, (rows, length))).to(device)
+  labels = torch.full_like(tokens, -100)
+  labels[:, :: round(1 / 0.15)] = tokens[:, :: round(1 / 0.15)]
+  forward = torch.compile(model) if compiled else model
+
+  def run() -> None:
+    with torch.autocast(device, dtype=torch.bfloat16, enabled=dtype == 'bfloat16'):
+      loss = forward(input_ids=tokens, labels=labels).loss
+    loss.backward()
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    if device == 'cuda':
+      torch.cuda.synchronize()
+
+  return run
+
+
+def matmul_peak(dtype: str, *, size: int = 2048, repeats: int = 8) -> float:
+  """Operations a second of the best of several square matrix products."""
+  x = jnp.ones((size, size), dtype)
+  product = jax.jit(lambda x: x @ x)
+  product(x).block_until_ready()
+  best = float('inf')
+  for _ in range(repeats):
+    began = time.perf_counter()
+    product(x).block_until_ready()
+    best = min(best, time.perf_counter() - began)
+  return 2 * size**3 / best
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--variant', default='bert-base')
+  parser.add_argument('--rows', type=int, default=8)
+  parser.add_argument('--length', type=int, default=128)
+  parser.add_argument('--dtypes', default='float32,bfloat16')
+  parser.add_argument('--steps', type=int, default=7, help='timed steps of each, after two that are not')
+  parser.add_argument('--layers', default='scan,loop')
+  parser.add_argument('--random', default='threefry2x32,rbg')
+  parser.add_argument('--noise', action='store_true', help='also time the step with the noise taken out')
+  arguments = parser.parse_args()
+  device = jax.devices()[0]
+  try:
+    import torch
+    import transformers  # noqa: F401
+
+    peer = True
+    torch.set_num_threads(torch.get_num_threads())
+  except ImportError:
+    peer = False
+  rows, length = arguments.rows, arguments.length
+  runs: dict[tuple[str, str], tuple[Callable[[], None], float | None]] = {}
+  for dtype in arguments.dtypes.split(','):
+    for layers in arguments.layers.split(','):
+      for random in arguments.random.split(','):
+        run, work, size = ours(arguments.variant, rows, length, dtype, random=random, layers=layers)
+        runs[f'plm_jax, {layers}, {random}', dtype] = run, work
+    if arguments.noise:
+      run, work, _ = ours(arguments.variant, rows, length, dtype, random='rbg', layers='loop', noise=False)
+      runs['plm_jax, loop, rbg, no noise', dtype] = run, work
+    if peer and arguments.variant == 'bert-base':
+      torch_device = 'cuda' if device.platform == 'gpu' else 'cpu'
+      runs['Hugging Face, eager', dtype] = hugging_face(rows, length, dtype, device=torch_device, compiled=False), None
+      if torch_device == 'cuda':
+        runs['Hugging Face, compiled', dtype] = (
+          hugging_face(rows, length, dtype, device=torch_device, compiled=True), None)  # fmt: skip
+  times: dict[tuple[str, str], list[float]] = {name: [] for name in runs}
+  peaks = {dtype: matmul_peak(dtype) for dtype in arguments.dtypes.split(',')}
+  for turn in range(arguments.steps + 2):
+    for name, (run, _) in runs.items():
+      began = time.perf_counter()
+      run()
+      if turn >= 2:
+        times[name].append(time.perf_counter() - began)
+    for dtype in peaks:
+      peaks[dtype] = max(peaks[dtype], matmul_peak(dtype, repeats=2))
+  table = Table(title=f'{arguments.variant}, {rows} x {length} tokens, {device.device_kind}, {size / 1e6:.1f} M parameters')
+  for column in ('step', 'dtype', 'ms', 'tokens/s', 'GFLOP/s', 'of matmul peak', 'MFU', 'times Hugging Face'):
+    table.add_column(column, justify='left' if column in ('step', 'dtype') else 'right')
+  for (name, dtype), (_, work) in runs.items():
+    seconds = statistics.median(times[name, dtype])
+    reference = times.get(('Hugging Face, compiled', dtype)) or times.get(('Hugging Face, eager', dtype))
+    published = flops.peak_flops(device.device_kind, dtype)
+    table.add_row(
+      name,
+      dtype,
+      f'{seconds * 1e3:.0f}',
+      f'{rows * length / seconds:,.0f}',
+      f'{work / seconds / 1e9:,.0f}' if work else '',
+      f'{work / seconds / peaks[dtype]:.0%}' if work else '',
+      f'{work / seconds / published:.1%}' if work and published else '',
+      f'{statistics.median(reference) / seconds:.2f}' if reference else '',
+    )
+  Console(width=130).print(table)
+  print('matmul peak: ' + ', '.join(f'{dtype} {peak / 1e9:,.0f} GFLOP/s' for dtype, peak in peaks.items()))
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,35 @@
+"""Scores the checkpoints of a run: one of them, or each as it appears, beside a training process that goes on.
+
+python -m plm_jax.evaluate --workdir=runs/mine                          the best checkpoint, else the newest
+python -m plm_jax.evaluate --workdir=runs/mine --step=newest --predictions=out.jsonl
+python -m plm_jax.evaluate --workdir=runs/mine --follow                 every checkpoint as it appears
+
+Writes `evaluations.jsonl` in the run folder. Evaluations are those of the config; `--config.eval.NAME.data.split=test`
+changes one, `--evaluation=NAME` picks one.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from plm_jax import config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  parser = config.command('evaluate', __doc__)
+  parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; by default the best there is")
+  parser.add_argument('--evaluation', help='only this one of config.eval')
+  parser.add_argument('--predictions', metavar='FILE', help='write one JSON object a row to this file')
+  parser.add_argument('--follow', action='store_true', help='go on with checkpoints as they appear, until the last step')
+  parser.add_argument('--timeout', type=float, default=3600.0, help='--follow: seconds to wait for the next checkpoint')
+  arguments, settings = config.parse(parser, argv)
+  if settings is None:
+    return 0
+  from plm_jax import logs, scoring  # loads jax
+
+  logs.start()
+  return scoring.command(settings, arguments)
+
+
+if __name__ == '__main__':
+  sys.exit(config.run(main))

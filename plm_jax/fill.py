@@ -1,0 +1,74 @@
+"""Fills blanks: the cloze test that masked language models are trained on (Devlin et al. 2018, §3.1).
+
+python -m plm_jax.fill --workdir=runs/quickstart/pretrain --text="Returns the [MASK] of the array."
+
+Prints the likeliest tokens for each blank, `[MASK]` or the mask token of the run's vocabulary.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from plm_jax import config
+
+BLANKS = ('[MASK]', '<mask>', '<MASK>')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  parser = config.command('fill', __doc__)
+  parser.add_argument('--text', required=True, help='a text with one blank or more')
+  parser.add_argument('--top', type=int, default=5, help='how many tokens to show for each blank')
+  parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; by default the best there is")
+  arguments, settings = config.parse(parser, argv)
+  if settings is None:
+    return 0
+  return fill(settings, arguments.workdir, text=arguments.text, top=arguments.top, step=arguments.step)
+
+
+def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int:
+  """Prints the likeliest tokens for each blank of `text`."""
+  import pathlib
+
+  import jax
+  import jax.numpy as jnp
+  from rich.console import Console
+  from rich.table import Table
+
+  from plm_jax import logs, param_files, run, scoring
+
+  logs.start()
+  vocab = run.make_vocab(settings, pathlib.Path(workdir))
+  if vocab.mask_id is None:
+    raise config.ConfigError('fill: the vocabulary of this run has no mask token; it was not trained to fill blanks')
+  mask = vocab.token(vocab.mask_id)
+  for blank in BLANKS:
+    text = text.replace(blank, mask)
+  ids: list[int] = []
+  for number, part in enumerate(text.split(mask)):
+    ids += ([vocab.mask_id] if number else []) + vocab.encode(part)
+  ids = [vocab.cls_id, *ids, vocab.sep_id] if vocab.cls_id is not None and vocab.sep_id is not None else ids
+  blanks = [place for place, token in enumerate(ids) if token == vocab.mask_id]
+  if not blanks:
+    raise config.ConfigError(f'fill: the text has no blank; write {mask} where a word is missing')
+  parts = run.make_parts(settings, vocab)
+  if not settings['objective']:
+    raise config.ConfigError(f'fill: {workdir} was trained with an adapter; name the folder of a pre-training run')
+  params = param_files.load_params(workdir, step=scoring.step_named(step))
+  tokens = jnp.asarray([ids])
+  logits = parts.task.model.apply(
+    {'params': params}, predict=jnp.asarray([blanks]), tokens=tokens, segment_ids=jnp.ones_like(tokens)
+  )
+  probabilities, best = jax.lax.top_k(jax.nn.softmax(logits[0], axis=-1), top)
+  table = Table(title=text)
+  table.add_column('blank')
+  for rank in range(top):
+    table.add_column(f'{rank + 1}')
+  for number, (row, tokens) in enumerate(zip(probabilities.tolist(), best.tolist(), strict=True), start=1):
+    shown = [f'{vocab.decode([token]).strip() or repr(vocab.token(token))} {p:.2f}' for token, p in zip(tokens, row, strict=True)]
+    table.add_row(str(number), *shown)
+  Console().print(table)
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(config.run(main))

@@ -1,0 +1,39 @@
+"""What pre-training is worth: the same network fine-tuned from a pre-trained start and from scratch, by size of data.
+
+python -m plm_jax.sample_efficiency --config=experiments/quickstart/classify.py --workdir=runs/mine \\
+    --sizes=8,32 --seeds=3 --rates=1e-3,3e-4
+
+The config is one of fine-tuning with `init_from`, and evaluations named `validation` and `test`. For each size (labels
+a class), seed and start, one run for each rate; the rate is chosen on validation, and test is read for that run only.
+Prints a table, writes `runs.jsonl`, `table.json` and `curves.png`. Runs that are done are not done again.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from plm_jax import config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  parser = config.command('sample_efficiency', __doc__)
+  parser.add_argument('--sizes', default='8,32', help='labelled examples a class, comma-separated')
+  parser.add_argument('--seeds', type=int, default=3, help='how many; each draws its own examples and head')
+  parser.add_argument('--rates', default='1e-3,3e-4', help='learning rates to choose from, comma-separated')
+  arguments, settings = config.parse(parser, argv)
+  if settings is None:
+    return 0
+  try:
+    sizes = [int(size) for size in arguments.sizes.split(',')]
+    rates = [float(rate) for rate in arguments.rates.split(',')]
+  except ValueError as error:
+    raise config.ConfigError(f'--sizes and --rates are numbers with commas between them: {error}') from None
+  from plm_jax import logs, transfer_study  # loads jax
+
+  logs.start()
+  transfer_study.run_study(settings, arguments.workdir, sizes=sizes, seeds=arguments.seeds, rates=rates)
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(config.run(main))

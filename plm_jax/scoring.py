@@ -1,0 +1,114 @@
+"""Scores saved parameters: what `python -m plm_jax.evaluate` does once its config is read."""
+
+import argparse
+import functools
+import json
+import logging
+import pathlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from plm_jax import checkpoint, optim, progress, run, sharding, steps
+from plm_jax.config import ConfigError, stage
+from plm_jax.step import abstract_params, eval_step, predict_step, state_maker
+from plm_jax.types import Source
+
+log = logging.getLogger('plm_jax')
+
+POLL_SECONDS = 2.0
+
+
+def command(settings: Mapping[str, Any], arguments: argparse.Namespace) -> int:
+  """Scores the checkpoints that the arguments name and appends to `evaluations.jsonl`."""
+  workdir = pathlib.Path(arguments.workdir)
+  names = [arguments.evaluation] if arguments.evaluation else list(settings['eval'])
+  if not names or (unknown := [name for name in names if name not in settings['eval']]):
+    choices = ', '.join(settings['eval']) or 'none'
+    raise ConfigError(f'evaluation: {"no " + repr(unknown[0]) if names else "none"} in config.eval; there are {choices}')
+  if arguments.predictions and len(names) > 1:
+    raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
+
+  vocab = run.make_vocab(settings, workdir)
+  task = run.make_parts(settings, vocab).task
+  with stage('sharding'):
+    layout = sharding.make_layout(
+      sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules']
+    )
+  with sharding.use(layout):
+    sources = {name: run.make_source(settings['eval'][name]['data'], vocab, seed=settings['seed']) for name in names}
+    spec = next(iter(sources.values())).spec
+    with stage('optim'):
+      tx = optim.make(params=abstract_params(task, spec), steps=settings['steps'] or 1, **settings['optim'])
+    abstract = state_maker(task, tx, spec, layout=layout).abstract
+    key = jax.random.key(settings['seed'])
+    step_fn = jax.jit(functools.partial(eval_step, task=task))
+    for step in _steps(workdir, arguments):
+      _, state = checkpoint.restore(workdir / 'checkpoints', abstract, step=step)
+      params = tx.eval_params(state.opt_state, state.params)
+      line: dict[str, Any] = {'step': step}
+      for name, source in sources.items():
+        means = run.evaluate(source, params, key, task=task, step=step_fn, layout=layout)
+        line |= {f'{name}/{metric}': value for metric, value in means.items()}
+      with open(workdir / 'evaluations.jsonl', 'a', encoding='utf-8') as file:
+        file.write(json.dumps(line) + '\n')
+      log.info(f'step {step}  {progress.line(line)}')
+      if arguments.predictions:
+        count = _write_predictions(sources[names[0]], params, key, task=task, layout=layout, path=arguments.predictions)
+        log.info(f'{count} predictions in {arguments.predictions}')
+  return 0
+
+
+def _steps(workdir: pathlib.Path, arguments: argparse.Namespace) -> Iterator[int]:
+  """The steps to score: one, or with --follow each that appears until the run's last."""
+  folder = workdir / 'checkpoints'
+  if not arguments.follow:
+    yield steps.choose(folder, step_named(arguments.step))
+    return
+  seen: set[int] = set()
+  waited_since = time.monotonic()
+  while True:
+    new = [step for step in sorted(steps.records(folder)[0]) if step not in seen]
+    for step in new:
+      seen.add(step)
+      yield step
+      waited_since = time.monotonic()
+    result = workdir / 'result.json'
+    if not new and result.exists() and json.loads(result.read_text()).get('finished'):
+      return
+    if time.monotonic() - waited_since > arguments.timeout:
+      raise ConfigError(f'{workdir}: no new checkpoint in {arguments.timeout:.0f} s (--timeout), and it is not finished')
+    if not new:
+      time.sleep(POLL_SECONDS)
+
+
+def step_named(text: str) -> steps.Step:
+  """A step as a user writes it: a number, 'newest', 'best', or 'auto' for the best where there is one."""
+  if text == 'auto':
+    return None
+  if text in ('newest', 'best'):
+    return text  # type: ignore[return-value]
+  if not text.isdigit():
+    raise ConfigError(f"--step={text}: a number, 'newest' or 'best'")
+  return int(text)
+
+
+def _write_predictions(
+  source: Source, params: Any, key: Any, *, task: Any, layout: sharding.Layout, path: str
+) -> int:
+  """One JSON object a row, in the order of the split; padding rows are left out."""
+  predict = jax.jit(functools.partial(predict_step, task=task))
+  count = 0
+  with open(path, 'w', encoding='utf-8') as file:
+    for _, batch in run.to_devices(source.once(), sharding.batch_sharding(layout)):
+      rows = jax.device_get(predict(params, batch, key))
+      for index in np.flatnonzero(rows.pop('row_weight') > 0):
+        row = {name: value[index].tolist() for name, value in rows.items()}
+        if 'label' in row and source.names:
+          row['name'] = source.names[row['label']]
+        file.write(json.dumps(row) + '\n')
+        count += 1
+  return count
