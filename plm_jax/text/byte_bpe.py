@@ -83,8 +83,10 @@ def train(documents: Iterable[str], *, size: int, specials: Specials = 'all', mi
 
 
 def token_bytes(token: str) -> bytes:
-  """The bytes that an ordinary token stands for; it spells each as one visible character."""
-  return bytes(_BYTES[character] for character in token)
+  """The bytes that a token stands for: it spells each as one visible character, or is an added token, spelt as text."""
+  if all(character in _BYTES for character in token):
+    return bytes(_BYTES[character] for character in token)
+  return token.encode()
 
 
 def _alphabet() -> list[str]:

@@ -245,8 +245,7 @@ def load(
     FileNotFoundError: nothing there; the message has the command that makes one.
     ValueError: damaged, of another kind, or of ambiguous roles.
   """
-  path = pathlib.Path(path).expanduser()
-  file = path / 'tokenizer.json' if path.is_dir() else path
+  path, file = pathlib.Path(path).expanduser(), _file(path)
   if not file.exists():
     raise FileNotFoundError(
       f'vocab.path: there is no vocabulary in {path}. This makes one:\n  python -m plm_jax.vocab train --source=pydocs '
@@ -259,6 +258,11 @@ def load(
   except (ValueError, KeyError, TypeError) as error:
     what = str(error) if isinstance(error, ValueError) else f'is damaged ({type(error).__name__}: {error})'
     raise ValueError(f'vocab.path: {path} {what}') from error
+
+
+def exists(path: str | pathlib.Path) -> bool:
+  """True where `load` finds something to read."""
+  return _file(path).exists()
 
 
 def check_compatible(new: Vocab, old: Vocab) -> tuple[str, ...]:
@@ -281,6 +285,11 @@ def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
     ids = np.concatenate([np.asarray(row, np.int64) for row in vocab.encode_batch(texts)])
     total += np.bincount(ids, minlength=vocab.size)
   return total
+
+
+def _file(path: str | pathlib.Path) -> pathlib.Path:
+  path = pathlib.Path(path).expanduser()
+  return path / 'tokenizer.json' if path.is_dir() else path
 
 
 def _load(spec: Spec, facts: Spec, *, kind: str | None, extra: Sequence[str], roles: Mapping[str, str]) -> Vocab:

@@ -1,0 +1,219 @@
+"""Trains a vocabulary and shows one.
+
+python -m plm_jax.vocab train --source=pydocs --name=wordpiece --size=6000 --out=runs/vocab
+python -m plm_jax.vocab train --source=books.txt.gz --name=byte_bpe --size=16000 --specials=gpt2 --out=runs/books_vocab
+python -m plm_jax.vocab show runs/vocab --text="The encoder reads the whole sentence."
+
+The same request again is answered from the folder at once, without a look at the source; a folder that holds another
+vocabulary is left alone.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from plm_jax import config
+
+if TYPE_CHECKING:
+  from plm_jax.text.tokenizer import Vocab
+
+KINDS = ('wordpiece', 'byte_bpe')
+DEFAULTS = {'wordpiece': {'lowercase': True, 'alphabet': None}, 'byte_bpe': {'specials': 'all'}}
+SPELLED = {'lowercase': '--lowercase or --cased', 'alphabet': '--alphabet', 'specials': '--specials'}
+SAMPLE_WORDS = 24
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line and runs `train` or `show`."""
+  arguments = _parser().parse_args(argv)
+  if arguments.command == 'show':
+    return show(arguments)
+  return train(arguments)
+
+
+def train(arguments: argparse.Namespace) -> int:
+  """Trains a vocabulary into `--out`, unless the same request was answered there before."""
+  request = _request(arguments)
+  from plm_jax import logs
+  from plm_jax.text import tokenizer
+
+  logs.start()
+  with config.stage('vocab'):
+    if tokenizer.exists(arguments.out):
+      vocab = tokenizer.load(arguments.out)
+      _refuse_another(vocab, request, out=arguments.out)
+      print(f'Nothing to do: {arguments.out} was made by the same request.')
+    else:
+      began = time.monotonic()
+      vocab = _train(request, cache=arguments.cache)
+      vocab.save(arguments.out)
+      print(f'Trained in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
+  _describe(vocab)
+  return 0
+
+
+def show(arguments: argparse.Namespace) -> int:
+  """Prints what a vocabulary is and how it splits `--text`."""
+  from plm_jax.text import byte_bpe, tokenizer
+
+  with config.stage('vocab'):
+    vocab = tokenizer.load(arguments.path)
+  _describe(vocab)
+  if arguments.text is None:
+    return 0
+  ids = vocab.encode(arguments.text, specials=arguments.parse_specials)
+  words = len(arguments.text.split())
+  print(f'\n{len(ids)} tokens, {words} words, {len(arguments.text.encode())} bytes')
+  for token_id in ids:
+    token = vocab.token(token_id)
+    spelled = vocab.kind == 'byte_bpe' and token_id not in vocab.special_ids
+    print(f'{token_id:>8}  {token:<20}{byte_bpe.token_bytes(token).hex(" ").upper() if spelled else ""}'.rstrip())
+  print(f'decoded: {vocab.decode(ids, specials=True)}')
+  return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+  form = argparse.RawDescriptionHelpFormatter
+  parser = config.Parser(prog='python -m plm_jax.vocab', description=__doc__, formatter_class=form, allow_abbrev=False)
+  commands = parser.add_subparsers(dest='command', required=True, metavar='train|show')
+  one = commands.add_parser('train', help='train a vocabulary', allow_abbrev=False)
+  one.add_argument(
+    '--source', required=True, help="'pydocs', a .txt(.gz) or .jsonl(.gz) file, a folder of them, tfds:NAME"
+  )
+  one.add_argument('--name', required=True, choices=KINDS, help='the kind of vocabulary')
+  one.add_argument('--size', required=True, type=_positive, help='ids in all, special tokens included')
+  one.add_argument('--out', required=True, metavar='DIR', help='the folder to write')
+  one.add_argument('--split', default='train', help="such as 'train' or 'train[:90%%]' (default: train)")
+  one.add_argument('--text', metavar='FIELD', help='the field of the source that is text, where that is not plain')
+  one.add_argument('--min_frequency', type=_positive, default=2, help='rarer pairs get no id (default: 2)')
+  one.add_argument('--limit', type=_positive, metavar='N', help='read the first N documents only')
+  one.add_argument('--cache', default='~/.cache/plm_jax', help='of the source (default: ~/.cache/plm_jax)')
+  case = one.add_mutually_exclusive_group()
+  case.add_argument(
+    '--lowercase', action='store_true', default=None, help='wordpiece: without case and accents (default)'
+  )
+  case.add_argument('--cased', dest='lowercase', action='store_false', help='wordpiece: with case and accents')
+  one.add_argument(
+    '--alphabet', type=_positive, metavar='N', help='wordpiece: letters to keep (default: half of --size)'
+  )
+  one.add_argument('--specials', choices=('all', 'gpt2', 'roberta'), help='byte_bpe: the special tokens (default: all)')
+  other = commands.add_parser('show', help='what a vocabulary is and how it splits a text', allow_abbrev=False)
+  other.add_argument('path', metavar='DIR', help='a vocabulary folder, or a published tokenizer.json')
+  other.add_argument('--text', help='the text to split')
+  other.add_argument(
+    '--parse_specials', action='store_true', help="read the names of special tokens, as '[MASK]', as such"
+  )
+  return parser
+
+
+def _positive(text: str) -> int:
+  if not text.isdecimal() or int(text) == 0:
+    raise argparse.ArgumentTypeError(f'expected a whole number above 0, got {text!r}')
+  return int(text)
+
+
+def _request(arguments: argparse.Namespace) -> dict[str, Any]:
+  """What decides the vocabulary, as plain data; what is not set is absent."""
+  given = vars(arguments)
+  own = DEFAULTS[arguments.name]
+  for flag in (flag for kind, flags in DEFAULTS.items() if kind != arguments.name for flag in flags):
+    if given[flag] is not None:
+      raise config.ConfigError(f'vocab train: --name={arguments.name} has no choice of {SPELLED[flag]}.')
+  common = {name: given[name] for name in ('source', 'split', 'text', 'limit', 'name', 'size', 'min_frequency')}
+  chosen = {flag: default if given[flag] is None else given[flag] for flag, default in own.items()}
+  return {name: value for name, value in (common | chosen).items() if value is not None}
+
+
+def _refuse_another(vocab: 'Vocab', request: dict[str, Any], *, out: str) -> None:
+  made = vocab.record.get('request', {})
+  changed = [name for name in {**request, **made} if made.get(name) != request.get(name)]
+  if changed:
+    how = ', '.join(f'{name} {made.get(name)} (asked: {request.get(name)})' for name in changed)
+    raise config.ConfigError(
+      f'vocab train: {out} holds another vocabulary, of {vocab.size} tokens and digest {vocab.digest[:12]}, '
+      f'{f"made with {how}" if made else "not made by this command"}. Name another --out, or remove that folder.'
+    )
+
+
+def _train(request: dict[str, Any], *, cache: str) -> 'Vocab':
+  import dataclasses
+
+  from rich.console import Console
+  from rich.progress import Progress
+
+  from plm_jax.data import sources
+  from plm_jax.text import byte_bpe, wordpiece
+
+  try:
+    texts = sources.documents(request['source'], split=request['split'], cache=cache, text=request.get('text'))
+  except ModuleNotFoundError as error:
+    raise config.ConfigError(f'vocab train: {error}') from error
+  maker = {'wordpiece': wordpiece, 'byte_bpe': byte_bpe}[request['name']]
+  own = {flag: request[flag] for flag in DEFAULTS[request['name']] if flag in request}
+  console = Console(stderr=True)
+  with Progress(console=console, disable=not console.is_terminal) as bar:
+    total = min(len(texts), request.get('limit', len(texts)))
+    task = bar.add_task('Training', total=maker.PASSES * total)
+    documents = Documents(texts, total=total, advance=lambda: bar.advance(task))
+    vocab = maker.train(documents, size=request['size'], min_frequency=request['min_frequency'], **own)
+  facts = {'documents': total, 'words': documents.words, 'bytes': documents.bytes, 'sample': documents.sample}
+  return dataclasses.replace(vocab, record={'request': request, **facts})
+
+
+class Documents:
+  """The first documents of a source, as often as they are asked for; the first time they are measured.
+
+  Attributes:
+    words: parts between white space.
+    bytes: of UTF-8.
+    sample: the first words of the first document that has any.
+  """
+
+  def __init__(self, texts: Sequence[str], *, total: int, advance: Callable[[], None]):
+    self._texts, self._total, self._advance = texts, total, advance
+    self._measured = 0
+    self.words = self.bytes = 0
+    self.sample = ''
+
+  def __iter__(self) -> Iterator[str]:
+    for index in range(self._total):
+      text = self._texts[index]
+      if index == self._measured:
+        self._measured += 1
+        self.words += len(text.split())
+        self.bytes += len(text.encode())
+        self.sample = self.sample or ' '.join(text.split()[:SAMPLE_WORDS])
+      self._advance()
+      yield text
+
+
+def _describe(vocab: 'Vocab') -> None:
+  """Prints what a vocabulary is."""
+  record = vocab.record
+  asked = record.get('request', {}).get('size', vocab.size)
+  lines = {
+    'kind': vocab.kind,
+    'size': f'{vocab.size:,}' + (f' (asked {asked:,}; the text has no more)' if asked > vocab.size else ''),
+  }
+  lines['digest'] = vocab.digest
+  lines['special tokens'] = ', '.join(f'{vocab.token(i)} {i}' for i in vocab.special_ids)
+  lines['roles'] = ', '.join(f'{role} {token}' for role, token in vocab.roles.items())
+  if vocab.counts is not None and record:
+    tokens = int(vocab.counts.sum())
+    source = f'{record["request"]["source"]} {record["request"]["split"]}'
+    lines['trained on'] = (
+      f'{source}: {record["documents"]:,} documents, {record["words"]:,} words, {record["bytes"]:,} bytes'
+    )
+    lines['tokens a word'] = f'{tokens / max(record["words"], 1):.3f}'
+    lines['bytes a token'] = f'{record["bytes"] / max(tokens, 1):.3f}'
+    if vocab.unk_id is not None:
+      lines['unknown'] = f'{vocab.counts[vocab.unk_id] / max(tokens, 1):.3%} of tokens'
+    lines['sample'] = ' '.join(map(vocab.token, vocab.encode(record['sample'])))
+  for name, value in lines.items():
+    print(f'{name:<16}{value}')
+
+
+if __name__ == '__main__':
+  sys.exit(config.run(main))
