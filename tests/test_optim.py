@@ -86,13 +86,20 @@ def test_some_layers_of_a_stack_frozen():
   np.testing.assert_allclose(1 - after['head']['kernel'], 1 / np.sqrt(30), rtol=1e-5)
 
 
-def test_a_frozen_layer_stays_put_where_its_gradient_is_not_finite():
+@pytest.mark.parametrize('settings', [{'name': 'lamb'}, {'name': 'adamw', 'eps': 0.0}], ids=['lamb', 'adamw'])
+def test_a_frozen_layer_stays_put_where_its_gradient_is_not_finite(settings):
   gradients = tree()
   kernel = gradients['trunk']['layers']['mlp']['kernel']
   gradients['trunk']['layers']['mlp']['kernel'] = kernel.at[0].set(jnp.nan)
-  tx = make(name='lamb', clip=1.0, scale=(('trunk/layers/0/.*', None), ('.*', 1.0)))
-  _, after = run(tx, 1, gradients)
-  assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.all(jnp.isfinite(leaf))), after))
+  tx = make(clip=1.0, scale=(('trunk/layers/0/.*', None), ('.*', 1.0)), **settings)
+  after, state = step(tx, tree(), tx.init(tree()), gradients)
+  assert np.all(after['trunk']['layers']['mlp']['kernel'][0] == 1)
+  assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.all(jnp.isfinite(leaf))), (after, state)))
+  moments = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (2, 3, 3)]
+  assert len(moments) == 2
+  for moment in moments:
+    assert np.all(moment[0] == 0)
+    assert np.all(moment[1] != 0)
 
 
 def test_unfreezing_part_by_part():
