@@ -1,0 +1,124 @@
+"""Which documents of a corpus to keep: length, share of letters, English, and no copies.
+
+Quality against quantity is an experiment of its own, so every rule is a number in a call and every drop is counted.
+The rules are those of the large web corpora: Raffel et al. 2020 (C4), §2.2; Rae et al. 2021 (Gopher), table A1.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+T = TypeVar('T')
+
+FUNCTION_WORDS = frozenset(
+  re.findall(
+    r'\w+',
+    'a an the of to in on for from by with as at is are was be been if or and not this that it its which when can '
+    'will must should may has have only each any all no than then into over same other used using returns return',
+  )
+)
+
+
+class FilterStats(NamedTuple):
+  """What a filter read, kept and dropped; the counts of the reasons and `kept` add up to `read`.
+
+  Attributes:
+    read: documents seen.
+    kept: documents kept.
+    kept_chars: characters of those.
+    too_short, too_long: outside the bounds on characters.
+    few_letters: digits, symbols or markup rather than words.
+    not_english: too few English function words.
+    duplicate: the same text, apart from case, spaces and punctuation, was kept before.
+    near_duplicate: a text with the same beginning was kept before.
+  """
+
+  read: int
+  kept: int
+  kept_chars: int
+  too_short: int
+  too_long: int
+  few_letters: int
+  not_english: int
+  duplicate: int
+  near_duplicate: int
+
+
+def filter_documents(
+  documents: Iterable[T],
+  *,
+  min_chars: int = 0,
+  max_chars: int | None = None,
+  min_alpha: float = 0.0,
+  min_english: float = 0.0,
+  dedup: bool = True,
+  dedup_prefix: int | None = None,
+  text: Callable[[T], str] = str,
+) -> tuple[list[T], FilterStats]:
+  """The documents that pass every rule, in their order, and the account of the others.
+
+  Args:
+    documents: strings, or rows of which `text` reads the string.
+    min_chars: shortest document kept.
+    max_chars: longest document kept.
+    min_alpha: smallest share of letters among the characters that are not spaces.
+    min_english: smallest share of English function words among the words.
+    dedup: drops documents that equal an earlier one apart from case, spaces and punctuation.
+    dedup_prefix: also drops those that share this many letters and digits of their beginning with an earlier one.
+    text: the string of a document.
+  """
+  kept: list[T] = []
+  seen: set[bytes] = set()
+  drops = dict.fromkeys(FilterStats._fields[3:], 0)
+  read, chars = 0, 0
+  for document in documents:
+    read += 1
+    words = text(document)
+    reason = _quality(
+      words, min_chars=min_chars, max_chars=max_chars, min_alpha=min_alpha, min_english=min_english
+    ) or (dedup and _copy(words, seen=seen, prefix=dedup_prefix))
+    if reason:
+      drops[reason] += 1
+    else:
+      kept.append(document)
+      chars += len(words)
+  return kept, FilterStats(read=read, kept=len(kept), kept_chars=chars, **drops)
+
+
+def alphanumeric(text: str) -> str:
+  """The letters and digits of a text in lower case: what makes two texts the same to `filter_documents`."""
+  return re.sub(r'[\W_]+', '', text.lower())
+
+
+def english(text: str) -> float:
+  """The share of English function words among the words of a text."""
+  words = re.findall(r'[^\W\d_]+', text.lower())
+  return sum(word in FUNCTION_WORDS for word in words) / max(len(words), 1)
+
+
+def _quality(text: str, *, min_chars: int, max_chars: int | None, min_alpha: float, min_english: float) -> str:
+  if len(text) < min_chars:
+    return 'too_short'
+  if max_chars is not None and len(text) > max_chars:
+    return 'too_long'
+  solid = re.sub(r'\s+', '', text)
+  if sum(map(str.isalpha, solid)) < min_alpha * len(solid):
+    return 'few_letters'
+  if min_english and english(text) < min_english:
+    return 'not_english'
+  return ''
+
+
+def _copy(text: str, *, seen: set[bytes], prefix: int | None) -> str:
+  letters = alphanumeric(text)
+  whole = hashlib.blake2b(letters.encode(), digest_size=16).digest()
+  if whole in seen:
+    return 'duplicate'
+  beginning = whole
+  if prefix is not None and len(letters) > prefix:
+    beginning = hashlib.blake2b(letters[:prefix].encode(), digest_size=16, person=b'prefix').digest()
+    if beginning in seen:
+      return 'near_duplicate'
+  seen |= {whole, beginning}
+  return ''

@@ -1,0 +1,273 @@
+"""One door to text and examples: the embedded data, TensorFlow Datasets, local files.
+
+A path is one of
+
+    pydocs, pydocs/<task>           the embedded corpus and its tasks (`plm_jax/data/pydocs.py`)
+    tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
+    <file>                          .txt, .txt.gz, .jsonl, .jsonl.gz: one split, 'train'
+    <folder>                        <split>.<any of those>, with labels.json for the names of classes
+
+and a split is a name with an optional slice, as in TFDS: 'train', 'train[:90%]', 'train[10:20]', 'train[-5%:]',
+'train[:10]+test'.
+"""
+
+import bisect
+import dataclasses
+import difflib
+import hashlib
+import itertools
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plm_jax.data import local, pydocs
+from plm_jax.data.filters import FilterStats, filter_documents
+
+__all__ = ['FilterStats', 'Records', 'Texts', 'documents', 'filter_documents', 'open_source']
+
+CACHE = pydocs.CACHE
+
+_SLICE = re.compile(r'\s*([\w.\-]+)\s*(?:\[\s*(-?\d+%?)?\s*:\s*(-?\d+%?)?\s*\])?\s*$')
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+  """A data set before a split is chosen.
+
+  Attributes:
+    splits: names of the splits.
+    rows: split name -> its rows, read one by one.
+    digest: split name -> hex digest of its content.
+    labels: field -> names of its classes.
+  """
+
+  splits: tuple[str, ...]
+  rows: Callable[[str], Sequence[Mapping[str, Any]]]
+  digest: Callable[[str], str]
+  labels: Mapping[str, tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Records(Sequence[dict[str, Any]]):
+  """Rows of a split as plain Python: str, int, float, lists and dicts of those.
+
+  Attributes:
+    fields: the fields of a row.
+    digest: hex digest of the content.
+    names: the names of the classes of the field `label`, or of the only field that has classes; else ().
+    labels: field -> names of its classes, for every field that has them.
+    description: path, split and number of rows, for people.
+  """
+
+  fields: tuple[str, ...]
+  digest: str
+  names: tuple[str, ...]
+  labels: Mapping[str, tuple[str, ...]]
+  description: str
+  pieces: tuple[tuple[Sequence[Mapping[str, Any]], range], ...] = dataclasses.field(repr=False)
+
+  def __len__(self) -> int:
+    return sum(len(chosen) for _, chosen in self.pieces)
+
+  def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]  # no slices
+    index = operator.index(index)
+    place = index + len(self) if index < 0 else index
+    if not 0 <= place < len(self):
+      raise IndexError(f'row {index} of {self.description}')
+    ends = list(itertools.accumulate(len(chosen) for _, chosen in self.pieces))
+    piece = bisect.bisect_right(ends, place)
+    rows, chosen = self.pieces[piece]
+    return {key: _plain(value) for key, value in rows[chosen[place - ends[piece]]].items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts(Sequence[str]):
+  """One string field of records: the documents of a corpus."""
+
+  records: Records
+  field: str
+
+  @property
+  def digest(self) -> str:
+    """Hex digest of the content."""
+    return hashlib.sha256(f'{self.records.digest}/{self.field}'.encode()).hexdigest()
+
+  @property
+  def description(self) -> str:
+    """Path, split and number of documents, for people."""
+    return self.records.description
+
+  def __len__(self) -> int:
+    return len(self.records)
+
+  def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
+    text = self.records[index].get(self.field)
+    if not isinstance(text, str):
+      raise ValueError(f'row {index} of {self.description} holds no text in {self.field!r}, but {text!r}')
+    return text
+
+
+def open_source(
+  path: str, *, split: str = 'train', cache: str = CACHE, documents: local.Boundary = 'blank_line'
+) -> Records:
+  """The rows of one split.
+
+  Args:
+    path: see the module.
+    split: a name and an optional slice, or several joined by '+'.
+    cache: folder of everything cached and downloaded.
+    documents: what ends a document of a .txt file: 'blank_line', 'line', or only the end of the 'file'.
+
+  Raises:
+    FileNotFoundError: no such file.
+    ValueError: no such data set, split or suffix, an empty file, or a file that cannot be read.
+    ModuleNotFoundError: a package that the data set needs is not installed.
+  """
+  opened = _open(path, cache=cache, documents=documents)
+  pieces, digests = [], []
+  for name, start, stop in _parse(split, path=path, splits=opened.splits):
+    rows = opened.rows(name)
+    chosen = range(_bound(start, 0, rows=len(rows), split=split), _bound(stop, len(rows), rows=len(rows), split=split))
+    if not chosen:
+      raise ValueError(f'split {split!r} of {path!r} holds no row: {name!r} has {len(rows):,}')
+    pieces.append((rows, chosen))
+    digests.append(f'{opened.digest(name)}[{chosen.start}:{chosen.stop}]')
+  first = pieces[0][0][pieces[0][1][0]]
+  classes = tuple(opened.labels.values())
+  return Records(
+    fields=tuple(first),
+    digest=hashlib.sha256('\n'.join(digests).encode()).hexdigest(),
+    names=opened.labels.get('label', classes[0] if len(classes) == 1 else ()),
+    labels=opened.labels,
+    description=f'{path} {split}: {sum(len(chosen) for _, chosen in pieces):,} rows',
+    pieces=tuple(pieces),
+  )
+
+
+def documents(
+  path: str,
+  *,
+  split: str = 'train',
+  cache: str = CACHE,
+  text: str | None = None,
+  documents: local.Boundary = 'blank_line',
+) -> Texts:
+  """The documents of a corpus.
+
+  Args:
+    path, split, cache, documents: as for `open_source`.
+    text: the field to read; by default `text`, or the only field that holds a string.
+
+  Raises:
+    ValueError: there is no such field, or none that is plainly meant; and as `open_source`.
+  """
+  records = open_source(path, split=split, cache=cache, documents=documents)
+  strings = [field for field, value in records[0].items() if isinstance(value, str)]
+  if text is None:
+    text = 'text' if 'text' in strings else strings[0] if len(strings) == 1 else None
+  if text not in strings:
+    wanted = 'no single field of text' if text is None else f'no text in a field {text!r}'
+    raise ValueError(
+      f'{path!r} has {wanted}; text=... takes one of {", ".join(strings) or "(none)"}{_near(text, strings)}'
+    )
+  return Texts(records, text)
+
+
+def _open(path: str, *, cache: str, documents: local.Boundary) -> Opened:
+  if path == 'pydocs' or path.startswith('pydocs/'):
+    from plm_jax.data import tfds_sets
+
+    name = path.removeprefix('pydocs').removeprefix('/') or 'corpus'
+    if name not in pydocs.SETS:
+      known = ['pydocs', *(f'pydocs/{task}' for task in pydocs.SETS[1:])]
+      raise ValueError(f'no embedded data {path!r}; there are {", ".join(known)}{_near(path, known)}')
+    return tfds_sets.from_folder(pydocs.prepare(cache=cache)[name])
+  if path.startswith('tfds:'):
+    from plm_jax.data import tfds_sets
+
+    return tfds_sets.from_name(path.removeprefix('tfds:'), cache=cache)
+  place = Path(path).expanduser()
+  if not place.exists():
+    raise FileNotFoundError(f'no file or folder {path!r}{_near(place.name, _siblings(place))}; {_kinds()}')
+  if place.is_dir() and (place / 'dataset_info.json').exists():
+    from plm_jax.data import tfds_sets
+
+    return tfds_sets.from_folder(place)
+  return _open_files(place, cache=cache, documents=documents)
+
+
+def _open_files(place: Path, *, cache: str, documents: local.Boundary) -> Opened:
+  files = local.split_files(place) if place.is_dir() else {'train': place}
+  labels = place / 'labels.json' if place.is_dir() else place.parent / 'labels.json'
+  known = json.loads(labels.read_text()) if labels.exists() else {}
+
+  def digest(split: str) -> str:
+    way = documents if local.suffix(files[split]).startswith('.txt') else 'rows'
+    return f'{local.digest(files[split], cache=cache)} {way}'
+
+  return Opened(
+    splits=tuple(files),
+    rows=lambda split: local.FileRows(files[split], documents=documents),
+    digest=digest,
+    labels={field: tuple(names) for field, names in known.items()},
+  )
+
+
+def _parse(split: str, *, path: str, splits: Sequence[str]) -> list[tuple[str, str | None, str | None]]:
+  """(name, start, stop) of each part of a split."""
+  parts = []
+  for part in split.split('+'):
+    match = _SLICE.match(part)
+    if match is None or match[1] not in splits:
+      name = part.split('[')[0].strip()
+      raise ValueError(
+        f'no split {split!r} in {path!r}: there are {", ".join(splits)}, each with an optional slice such as '
+        f"'{splits[0]}[:90%]' or '{splits[0]}[10:20]'{_near(name, [known for known in splits if known != name])}"
+      )
+    parts.append((match[1], match[2], match[3]))
+  return parts
+
+
+def _bound(given: str | None, default: int, *, rows: int, split: str) -> int:
+  """A bound of a slice as a row: counts or percent, from the end where negative; percent round to the nearest row."""
+  if given is None:
+    return default
+  count = round(rows * int(given[:-1]) / 100) if given.endswith('%') else int(given)
+  if abs(count) > rows:
+    raise ValueError(f'split {split!r} asks for row {given}, and there are {rows:,}')
+  return count + rows if given.startswith('-') else count
+
+
+def _plain(value: Any) -> Any:
+  """Without bytes, numpy scalars and arrays, which TFDS hands out."""
+  if isinstance(value, bytes):
+    return value.decode()
+  if isinstance(value, np.ndarray):
+    return _plain(value.tolist())
+  if isinstance(value, np.generic):
+    return value.item()
+  if isinstance(value, Mapping):
+    return {key: _plain(inner) for key, inner in value.items()}
+  if isinstance(value, list | tuple):
+    return [_plain(inner) for inner in value]
+  return value
+
+
+def _near(name: str | None, known: Sequence[str]) -> str:
+  close = difflib.get_close_matches(name or '', known, n=3)
+  return f'; did you mean {" or ".join(map(repr, close))}?' if close else ''
+
+
+def _siblings(place: Path) -> list[str]:
+  return [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
+
+
+def _kinds() -> str:
+  return "a path is 'pydocs', 'pydocs/<task>', 'tfds:<name>', a folder, or a file ending in " + ', '.join(
+    local.SUFFIXES
+  )
