@@ -34,7 +34,7 @@ class Run:
     best: (metric such as 'validation/loss', 'min' or 'max') whose best checkpoint is kept as well.
     early_stop: evaluations without a better `best` after which the run ends; None never.
     max_skipped: updates with a gradient that is not finite in a row after which the run counts as diverged; None never.
-    log: keywords of `metrics.Writer`: where metrics go beside metrics.jsonl.
+    log: where metrics go beside metrics.jsonl, of 'tensorboard' and 'wandb'.
     sharding: see `Sharding`.
     execution: see `types.Execution`.
     eval: name -> see `Evaluation`.
@@ -58,7 +58,7 @@ class Run:
   best: tuple[str, Literal['min', 'max']] | None = None
   early_stop: int | None = None
   max_skipped: int | None = 10
-  log: Mapping[str, Any] = field(default_factory=dict)
+  log: Sequence[Literal['tensorboard', 'wandb']] = ('tensorboard',)
   sharding: Mapping[str, Any] = field(default_factory=dict)
   execution: Mapping[str, Any] = field(default_factory=dict)
   eval: Mapping[str, Any] = field(default_factory=dict)
@@ -104,7 +104,6 @@ BLOCKS = {
     'execution': 'types:Execution',
     'eval': 'evaluations',
     'init_from': 'inits',
-    'log': 'metrics:Writer',
   },
   'schema:Evaluation': {'data': 'data'},
 }
@@ -117,7 +116,6 @@ GIVEN = {
   'adapters': ('trunk', 'vocab'),
   'data': ('vocab', 'seed', 'host', 'hosts'),
   'optim:make': ('params', 'steps'),
-  'metrics:Writer': ('resume_step',),
 }
 
 

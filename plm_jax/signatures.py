@@ -57,8 +57,7 @@ def functions(module: str, *, first: tuple[str, ...] = ('rng', 'key')) -> list[s
 
 
 def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:
-  """What a function or class of a file such as 'models.bert' is called with: its keyword-only arguments or, for a
-  dataclass, its fields."""
+  """The keyword-only arguments of a function, or the fields of a dataclass, of a file such as 'models.bert'."""
   return dict(_keywords(_file(module), function))
 
 
@@ -67,11 +66,8 @@ def _keywords(file: pathlib.Path, function: str) -> dict[str, Keyword]:
   node = _definitions(file)[function]
   aliases = _aliases(file)
   if isinstance(node, ast.ClassDef):
-    inits = [item for item in node.body if isinstance(item, ast.FunctionDef) and item.name == '__init__']
     fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
-    if not inits:
-      return {ast.unparse(f.target): Keyword(_spell(f.annotation, aliases), _default(f.value, aliases)) for f in fields}
-    node = inits[0]
+    return {ast.unparse(f.target): Keyword(_spell(f.annotation, aliases), _default(f.value, aliases)) for f in fields}
   pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
   return {item.arg: Keyword(_spell(item.annotation, aliases), _default(value, aliases)) for item, value in pairs}
 

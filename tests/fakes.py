@@ -55,11 +55,6 @@ FILES = {
       @property
       def name(self): ...
     """,
-  'metrics.py': """
-    class Writer:
-      def __init__(self, workdir: str, *, tensorboard: bool = True, resume_step: int | None = None):
-        self.workdir: str = workdir
-    """,
   'groups.py': """
     from collections.abc import Sequence
     from typing import Any

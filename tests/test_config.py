@@ -119,7 +119,7 @@ def test_every_default_is_filled_in():
   assert values['sharding'] == {'mesh': {'data': -1}, 'rules': 'data'}
   assert values['optim']['schedule'] == 'linear'
   assert values['adapter'] is None
-  assert values['log'] == {'tensorboard': True}
+  assert values['log'] == ['tensorboard']
   assert 'vocab_size' not in values['model']
   assert not {'seed', 'host', 'hosts', 'vocab'} & set(values['data'])
 
@@ -242,7 +242,8 @@ def test_what_is_no_config_is_refused(tmp_path):
     ('vocab.extra', "['[X]']", ['[X]']),
     ('init_from', "[{'source': 'x'}]", None),
     ('best', 'NONE', None),
-    ('log.tensorboard', 'False', False),
+    ('log', '()', []),
+    ('log', "['wandb']", ['wandb']),
   ],
 )
 def test_one_key_is_changed(key, text, value):
