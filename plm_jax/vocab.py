@@ -20,7 +20,10 @@ if TYPE_CHECKING:
   from plm_jax.text.tokenizer import Vocab
 
 KINDS = ('wordpiece', 'byte_bpe')
-DEFAULTS = {'wordpiece': {'lowercase': True, 'alphabet': None}, 'byte_bpe': {'specials': 'all'}}
+DEFAULTS: dict[str, dict[str, Any]] = {
+  'wordpiece': {'lowercase': True, 'alphabet': None},
+  'byte_bpe': {'specials': 'all'},
+}
 SPELLED = {'lowercase': '--lowercase or --cased', 'alphabet': '--alphabet', 'specials': '--specials'}
 SAMPLE_WORDS = 24
 

@@ -197,7 +197,7 @@ def assemble(
   Raises:
     ValueError: a kind of tokenizer that is not read here, ids with holes, no such token, or nothing to pad with.
   """
-  spec = {**spec, 'truncation': None, 'padding': None, 'post_processor': None}
+  spec = dict(sorted({**spec, 'truncation': None, 'padding': None, 'post_processor': None}.items()))
   kind = specs.kind_of(spec)
   ids = specs.token_ids(spec)
   tokens = tuple(sorted(ids, key=ids.__getitem__))
