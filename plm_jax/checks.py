@@ -14,6 +14,10 @@ SEQUENCES = ('tuple', 'list', 'Sequence', 'Collection', 'Iterable')
 MAPPINGS = ('dict', 'Mapping', 'MutableMapping')
 
 
+class RunError(Exception):
+  """What went wrong is neither the config nor the code: a damaged file, a full disk. Commands exit with 1."""
+
+
 class ConfigError(Exception):
   """A mistake of the user's: one message that names the thing, the choices and the cure. Commands exit with 2."""
 

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from plm_jax import checks, overrides, schema, signatures
-from plm_jax.checks import ConfigError
+from plm_jax.checks import ConfigError, RunError
 
 RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'keep', 'log')
-WRONG_USAGE = 2
+FAILED, WRONG_USAGE = 1, 2
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -271,12 +271,18 @@ def parse(
 
 
 def run(main: Callable[[], int | None]) -> int:
-  """Calls a command and returns its exit code; a ConfigError is one message on stderr and code 2."""
+  """Calls a command and returns its exit code; what the user can mend is one message on stderr.
+
+  A ConfigError is exit code 2, a RunError 1.
+  """
   try:
     return main() or 0
   except ConfigError as error:
     print(error, file=sys.stderr)
     return WRONG_USAGE
+  except RunError as error:
+    print(error, file=sys.stderr)
+    return FAILED
 
 
 def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:

@@ -19,6 +19,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from plm_jax import files
+from plm_jax.checks import RunError
 
 log = logging.getLogger('plm_jax')
 
@@ -30,7 +31,7 @@ Leaves = dict[str, tuple[str, tuple[int, ...]]]
 Step = int | Literal['newest', 'best'] | None
 
 
-class CheckpointError(Exception):
+class CheckpointError(RunError):
   """A checkpoint could not be saved, found or trusted; the message names it and what to do."""
 
 
