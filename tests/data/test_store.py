@@ -98,15 +98,37 @@ def test_goes_on_after_the_last_finished_block(tmp_path, blocks):
   assert files(finished) == whole(tmp_path / 'b')
 
 
-@pytest.mark.parametrize('name', ['tokens.bin', 'lengths.bin', 'blocks.jsonl'])
-def test_goes_on_after_a_torn_write(tmp_path, name):
+@pytest.mark.parametrize(
+  ('name', 'change', 'blocks'),
+  [
+    ('tokens.bin', lambda data: data[:-3], 4),
+    ('lengths.bin', lambda data: data[:-3], 4),
+    ('blocks.jsonl', lambda data: data[:-3], 4),
+    ('tokens.bin', lambda data: bytes([*data[:-1], data[-1] ^ 1]), 4),
+    ('tokens.bin', lambda data: data + b'abc', 3),
+    ('lengths.bin', lambda data: data + b'abc', 3),
+    ('lengths.bin', lambda data: b'', 6),
+  ],
+)
+def test_goes_on_after_a_torn_write(tmp_path, name, change, blocks):
   with pytest.raises(Stop):
     vocab = corpora.NumberVocab(each=stop_after(3))
     store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
   (path,) = (tmp_path / 'a').rglob(name)
-  path.write_bytes(path.read_bytes()[:-3])
-  finished = store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(), cache=str(tmp_path / 'a'))
+  path.write_bytes(change(path.read_bytes()))
+  seen = []
+  vocab = corpora.NumberVocab(each=seen.append)
+  finished = store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  assert len(seen) == blocks, 'blocks that were whole are tokenised again, or torn ones only found at the end'
   assert files(finished) == whole(tmp_path / 'b')
+
+
+def test_reports_progress_in_lines_where_there_is_no_terminal(tmp_path, caplog):
+  caplog.set_level(logging.INFO)
+  whole(tmp_path)
+  (line,) = (record.message for record in caplog.records if record.message.startswith('Tokenising'))
+  assert line.startswith(f'Tokenising: {len(SIZES)} of {len(SIZES)} documents, ')
+  assert line.endswith(' M tokens/s.')
 
 
 def test_goes_on_after_a_kill(tmp_path):
