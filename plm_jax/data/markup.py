@@ -55,8 +55,8 @@ _INLINE = (
   (re.compile(r'\[(\w[\w.-]*)\]_'), r'\1'),
   (re.compile(r'\b([A-Z][A-Za-z]+)_{1,2}(?!\w)'), r'\1'),
   (re.compile(r'\[!(?:TIP|NOTE|WARNING|IMPORTANT)\]'), ''),
-  (re.compile(r'(?<![\w*])\*\*(?=[^\s*])([^*]+?)(?<=\S)\*\*(?![\w*])'), r'\1'),
-  (re.compile(r'(?<![\w*])\*(?=[^\s*])([^*]+?)(?<=\S)\*(?![\w*])'), r'\1'),
+  (re.compile(r'(?<![\w*\\])\*\*(?=[^\s*])([^*]+?)(?<=\S)\*\*(?![\w*])'), r'\1'),
+  (re.compile(r'(?<![\w*\\])\*(?=[^\s*])([^*]+?)(?<=\S)\*(?![\w*])'), r'\1'),
   (re.compile(r'</?(?:Tip|br|p|b|i|a|code|hfoptions?|ul|li|small|sup|sub)\b[^>]*>'), ''),
   (re.compile(r'\s*[(<]https?://[^\s>)]+[)>]'), ''),
   (re.compile(r'\$([^$\n]+)\$'), r'\1'),
@@ -178,8 +178,9 @@ def _without_code(lines: list[str]) -> Iterator[str]:
       directive = _DIRECTIVE.match(text)
       if directive and directive[1] in KEPT_DIRECTIVES:
         yield ''
-        # A title or a first sentence stands behind the colons; the content below is dedented with its paragraph.
-        yield line[: _indent(line)] + directive[2] if directive[1] != 'admonition' else ''
+        # What stands behind the colons is a title, or the first line of the text below.
+        below = lines[here] if here < len(lines) and lines[here].strip() else line
+        yield ' ' * _indent(below) + directive[2] if directive[1] != 'admonition' else ''
       else:
         here = _deeper(lines, here, _indent(line))
     elif text.endswith('::'):
@@ -241,7 +242,7 @@ def _unwrap(block: list[str]) -> list[str]:
     text, indent = line.strip(), _indent(line)
     field = _SPHINX.match(text)
     starts = field or _BULLET.match(text) or (bare_list and _LISTED.match(text))
-    if result and not starts and indent > _indent(previous) and _is_term(previous):
+    if result and not starts and indent > _indent(previous) and _is_term(previous, text):
       item_indent, defined = _indent(previous), True
       result[-1] += (' ' if previous.endswith(':') else ': ') + text
     elif result and not starts and (indent > item_indent > -1 or (not defined and _goes_on(previous, text, width))):
@@ -253,9 +254,11 @@ def _unwrap(block: list[str]) -> list[str]:
   return result
 
 
-def _is_term(line: str) -> bool:
-  """Whether a line may be the head of a definition list, given that an indented line follows."""
-  return 0 < len(line.strip()) < 40 and line[-1] not in '.,;'
+def _is_term(line: str, text: str) -> bool:
+  """Whether a line is the head of a definition, given the indented line that follows."""
+  if len(line.strip()) >= 40 or line[-1] in '.,;':
+    return False
+  return not text[0].islower() or ' ' not in line.strip()
 
 
 def _goes_on(previous: str, text: str, width: int) -> bool:

@@ -56,11 +56,16 @@ def package(documents: Sequence[Document]) -> Iterator[Row]:
   """text, label: which package a text documents, names of packages masked; as many rows of each as the rarest has."""
   groups: dict[str, list[Row]] = defaultdict(list)
   for document in documents:
-    text = _AREA_NAMES.sub(MASK, _shorten(document.text, 600))
+    text = mask(_shorten(document.text, 600))
     if document.package in AREAS and len(text) >= 120:
       groups[document.package].append({'text': text, 'label': document.package})
   for n in range(min(map(len, groups.values()), default=0)):
     yield from (rows[n] for rows in groups.values())
+
+
+def mask(text: str) -> str:
+  """The text with every name of an area replaced by `MASK`."""
+  return _AREA_NAMES.sub(MASK, text)
 
 
 def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
@@ -138,17 +143,17 @@ TASKS: Mapping[str, Task] = {
 
 def _summarised(documents: Sequence[Document]) -> list[tuple[Document, str, list[str]]]:
   """Documents with a good summary and body: the document, its body, summaries of its package other than its own."""
-  found: list[tuple[Document, str]] = []
+  found: dict[str, Document] = {}  # by body: where two documents share one, the first has it
   pools: dict[str, list[str]] = defaultdict(list)
   for document in documents:
     summary = document.summary
     body = _shorten(document.text[len(summary) :].lstrip('\n'), BODY_CHARS)
     whole = 20 <= len(summary) <= 200 and summary[-1] == '.' and summary[0].isupper()
     if whole and len(body) >= 150 and summary not in body and _overlap(summary, body) >= 0.3:
-      found.append((document, body))
+      found.setdefault(body, document)
       pools[document.package].append(summary)
   result = []
-  for document, body in found:
+  for body, document in found.items():
     # A rotated window of the pool: enough to choose from, without a copy of the pool for each document.
     pool = pools[document.package]
     start = random.Random(document.name).randrange(len(pool))

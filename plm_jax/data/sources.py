@@ -186,7 +186,10 @@ def _open(path: str, *, cache: str, documents: local.Boundary) -> Opened:
     if name not in pydocs.SETS:
       known = ['pydocs', *(f'pydocs/{task}' for task in pydocs.SETS[1:])]
       raise ValueError(f'no embedded data {path!r}; there are {", ".join(known)}{_near(path, known)}')
-    return tfds_sets.from_folder(pydocs.prepare(cache=cache)[name])
+    folders = pydocs.prepare(cache=cache)
+    if name not in folders:
+      raise ValueError(f'{path!r} holds no row')
+    return tfds_sets.from_folder(folders[name])
   if path.startswith('tfds:'):
     from plm_jax.data import tfds_sets
 
@@ -237,8 +240,9 @@ def _bound(given: str | None, default: int, *, rows: int, split: str) -> int:
   """A bound of a slice as a row: counts or percent, from the end where negative; percent round to the nearest row."""
   if given is None:
     return default
-  count = round(rows * int(given[:-1]) / 100) if given.endswith('%') else int(given)
-  if abs(count) > rows:
+  number = int(given.rstrip('%'))
+  count = round(rows * number / 100) if given.endswith('%') else number
+  if abs(number) > (100 if given.endswith('%') else rows):
     raise ValueError(f'split {split!r} asks for row {given}, and there are {rows:,}')
   return count + rows if given.startswith('-') else count
 
