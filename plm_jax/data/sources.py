@@ -15,6 +15,7 @@ import bisect
 import dataclasses
 import difflib
 import hashlib
+import inspect
 import itertools
 import json
 import operator
@@ -87,28 +88,35 @@ class Records(Sequence[dict[str, Any]]):
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Sequence[str]):
-  """One string field of records: the documents of a corpus."""
+  """One string field of records: the documents of a corpus.
+
+  Attributes:
+    records: where the text stands.
+    field: the field that holds it.
+    digest: hex digest of the content.
+    chosen: the rows that a filter kept; None for all.
+    stats: what the filter dropped and why; None without one.
+  """
 
   records: Records
   field: str
-
-  @property
-  def digest(self) -> str:
-    """Hex digest of the content."""
-    return hashlib.sha256(f'{self.records.digest}/{self.field}'.encode()).hexdigest()
+  digest: str
+  chosen: Sequence[int] | None = dataclasses.field(default=None, repr=False)
+  stats: FilterStats | None = None
 
   @property
   def description(self) -> str:
     """Path, split and number of documents, for people."""
-    return self.records.description
+    return f'{self.records.description}, of which {len(self):,} are kept' if self.stats else self.records.description
 
   def __len__(self) -> int:
-    return len(self.records)
+    return len(self.records if self.chosen is None else self.chosen)
 
   def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
-    text = self.records[index].get(self.field)
+    row = index if self.chosen is None else self.chosen[index]
+    text = self.records[row].get(self.field)
     if not isinstance(text, str):
-      raise ValueError(f'row {index} of {self.description} holds no text in {self.field!r}, but {text!r}')
+      raise ValueError(f'row {row} of {self.records.description} holds no text in {self.field!r}, but {text!r}')
     return text
 
 
@@ -156,15 +164,17 @@ def documents(
   cache: str = CACHE,
   text: str | None = None,
   documents: local.Boundary = 'blank_line',
+  quality: Mapping[str, Any] | None = None,
 ) -> Texts:
   """The documents of a corpus.
 
   Args:
     path, split, cache, documents: as for `open_source`.
     text: the field to read; by default `text`, or the only field that holds a string.
+    quality: settings of `filter_documents`, by which documents are dropped; None keeps all. Reads every document once.
 
   Raises:
-    ValueError: there is no such field, or none that is plainly meant; and as `open_source`.
+    ValueError: there is no such field or setting, or no field that is plainly meant; and as `open_source`.
   """
   records = open_source(path, split=split, cache=cache, documents=documents)
   strings = [field for field, value in records[0].items() if isinstance(value, str)]
@@ -175,7 +185,20 @@ def documents(
     raise ValueError(
       f'{path!r} has {wanted}; text=... takes one of {", ".join(strings) or "(none)"}{_near(text, strings)}'
     )
-  return Texts(records, text)
+  digest = hashlib.sha256(f'{records.digest}/{text}'.encode()).hexdigest()
+  every = Texts(records, text, digest)
+  return every if quality is None else _filtered(every, quality=quality)
+
+
+def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
+  known = sorted(set(inspect.signature(filter_documents).parameters) - {'documents', 'text'})
+  for name in quality:
+    if name not in known:
+      raise ValueError(f'no setting {name!r} of a filter; there are {", ".join(known)}{_near(name, known)}')
+  chosen, stats = filter_documents(range(len(texts)), text=texts.__getitem__, **quality)
+  settings = json.dumps(dict(quality), sort_keys=True)
+  digest = hashlib.sha256(f'{texts.digest}/{settings}'.encode()).hexdigest()
+  return dataclasses.replace(texts, digest=digest, chosen=chosen, stats=stats)
 
 
 def _open(path: str, *, cache: str, documents: local.Boundary) -> Opened:

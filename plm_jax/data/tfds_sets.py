@@ -4,7 +4,6 @@ import contextlib
 import difflib
 import functools
 import hashlib
-import importlib
 import logging
 import os
 import re
@@ -21,9 +20,6 @@ from plm_jax.data import local
 from plm_jax.data.sources import Opened
 
 _FORMAT = 'array_record'
-
-# TFDS registers the sets of these folders only when they are imported.
-_FOLDERS = ('question_answering', 'summarization', 'text', 'text_simplification', 'translate')
 
 
 def from_folder(folder: Path) -> Opened:
@@ -90,8 +86,13 @@ def quiet() -> Iterator[None]:
 
 
 def _builder(name: str, *, data_dir: Path) -> tfds.core.DatasetBuilder:
-  for folder in _FOLDERS:
-    importlib.import_module(f'tensorflow_datasets.{folder}')
+  # TFDS knows the sets of these folders only once they are imported.
+  import tensorflow_datasets.question_answering
+  import tensorflow_datasets.summarization
+  import tensorflow_datasets.text
+  import tensorflow_datasets.text_simplification
+  import tensorflow_datasets.translate  # noqa: F401
+
   try:
     return tfds.builder(name, data_dir=str(data_dir), file_format=_FORMAT)
   except tfds.core.DatasetNotFoundError as error:

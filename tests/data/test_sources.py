@@ -393,3 +393,21 @@ def test_without_rules_a_filter_only_drops_copies():
   assert filters.filter_documents(documents, dedup=False)[0] == documents
   rows = [{'text': 'a', 'n': 1}, {'text': 'a', 'n': 2}]
   assert filters.filter_documents(rows, text=lambda row: row['text'])[0] == rows[:1]
+
+
+def test_a_corpus_is_filtered_by_settings_that_enter_its_digest(tmp_path):
+  path = tmp_path / 'a.txt'
+  path.write_text('the one of them\n\nshort\n\nThe one, of them\n\nthe other of them\n')
+
+  def found(**quality):
+    return sources.documents(str(path), cache=str(tmp_path), quality=quality)
+
+  kept = found(min_chars=10)
+  assert list(kept) == ['the one of them', 'the other of them']
+  assert (kept.stats.too_short, kept.stats.duplicate) == (1, 1)
+  assert kept.description.endswith('4 rows, of which 2 are kept')
+  everything = sources.documents(str(path), cache=str(tmp_path))
+  assert len({everything.digest, kept.digest, found(min_chars=11).digest, found().digest}) == 4
+  assert found(min_chars=10).digest == kept.digest
+  with pytest.raises(ValueError, match=r"no setting 'min_char' .* did you mean 'min_chars'"):
+    found(min_char=3)
