@@ -48,7 +48,7 @@ class Forward(Protocol):
   """A model with its parameters bound."""
 
   def __call__(
-      self, *, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any
+    self, *, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any
   ) -> Any:
     """Runs the model; `train` and `rng` left None are the step's own."""
     ...
@@ -102,19 +102,44 @@ class Source(NamedTuple):
 class Vocab(Protocol):
   """Text <-> ids. Special ids are None where the vocabulary has no such token."""
 
-  size: int
-  digest: str
-  pad_id: int
-  unk_id: int | None
-  cls_id: int | None
-  sep_id: int | None
-  mask_id: int | None
-  bos_id: int | None
-  eos_id: int | None
-  special_ids: tuple[int, ...]
-  starts_word: np.ndarray
-  num_bytes: np.ndarray
-  counts: np.ndarray | None
+  @property
+  def size(self) -> int: ...
+
+  @property
+  def digest(self) -> str: ...
+
+  @property
+  def pad_id(self) -> int: ...
+
+  @property
+  def unk_id(self) -> int | None: ...
+
+  @property
+  def cls_id(self) -> int | None: ...
+
+  @property
+  def sep_id(self) -> int | None: ...
+
+  @property
+  def mask_id(self) -> int | None: ...
+
+  @property
+  def bos_id(self) -> int | None: ...
+
+  @property
+  def eos_id(self) -> int | None: ...
+
+  @property
+  def special_ids(self) -> tuple[int, ...]: ...
+
+  @property
+  def starts_word(self) -> np.ndarray: ...
+
+  @property
+  def num_bytes(self) -> np.ndarray: ...
+
+  @property
+  def counts(self) -> np.ndarray | None: ...
 
   def encode(self, text: str) -> list[int]: ...
 
@@ -150,6 +175,23 @@ class Paper:
   supervision: Literal['self-supervised', 'supervised', 'unsupervised'] = 'self-supervised'
   adapters: tuple[str, ...] = ()
   extension: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Published:
+  """The size of a published row.
+
+  Attributes:
+    vocab_size: ids of its vocabulary.
+    parameters: the exact count of our trunk, pooler and output matrix included, pre-training head left out.
+    paper: what the paper prints.
+    note: what is counted differently elsewhere.
+  """
+
+  vocab_size: int
+  parameters: int
+  paper: str
+  note: str = ''
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, PyTree
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +74,17 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     'roberta-base': _ROBERTA,
     'roberta-large': dataclasses.replace(_ROBERTA, **_LARGE),
     'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_NO_TYPES = 'Hugging Face counts one unused sentence-type row more'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'bert-base': Published(30_522, 109_482_240, '110M', 'uncased; cased (28,996 ids) 108,310,272'),
+    'bert-large': Published(30_522, 335_141_888, '340M', 'uncased; cased (28,996 ids) 333,579,264'),
+    'roberta-base': Published(50_265, 124_644_864, '125M', f'{_NO_TYPES}: 124,645,632'),
+    'roberta-large': Published(50_265, 355_358_720, '355M', f'{_NO_TYPES}: 355,359,744'),
   }
 )
 

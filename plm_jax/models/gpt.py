@@ -23,7 +23,7 @@ from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, PyTree
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +81,16 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     'gpt2-large': Config(hidden_dim=1280, num_layers=36, num_heads=20, mlp_dim=5120),
     'gpt2-xl': Config(hidden_dim=1600, num_layers=48, num_heads=25, mlp_dim=6400),
     'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'gpt': Published(40_478, 116_534_784, '117M'),
+    'gpt2': Published(50_257, 124_439_808, '117M', 'corrected by OpenAI to 124M'),
+    'gpt2-medium': Published(50_257, 354_823_168, '345M', 'corrected by OpenAI to 355M'),
+    'gpt2-large': Published(50_257, 774_030_080, '762M', 'corrected by OpenAI to 774M'),
+    'gpt2-xl': Published(50_257, 1_557_611_200, '1542M', 'corrected by OpenAI to 1.5B'),
   }
 )
 

@@ -1,0 +1,142 @@
+"""Counts parameters exactly, by shape only, beside the operations of a row: a shared layer cuts the first, not the second.
+
+python -m plm_jax.params                                           every published size, beside the paper's figure
+python -m plm_jax.params --config=experiments/bert/base.py         the model of a config, with its head
+python -m plm_jax.params --json                                    the same for a program
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from plm_jax import config
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Prints the counts; nothing is allocated."""
+  parser = config.command('params', __doc__)
+  parser.add_argument('--all', action='store_true', help='every published size; so it is without --config')
+  parser.add_argument('--json', action='store_true', help='print JSON')
+  words = list(sys.argv[1:] if argv is None else argv)
+  if any(word.startswith('--config') or word == '--list' for word in words):
+    arguments, settings = config.parse(parser, words, workdir=False)
+    if settings is None:
+      return 0
+    rows = [_of_config(settings)]
+  else:
+    arguments = _plain(parser, words)
+    rows = published()
+  if arguments.json:
+    print(json.dumps(rows, indent=2))
+  else:
+    _print(rows)
+  return 0
+
+
+def _plain(parser: config.Parser, words: list[str]) -> argparse.Namespace:
+  arguments, unknown = parser.parse_known_args(words)
+  if unknown:
+    raise config.ConfigError(f'{parser.prog}: there is no flag {unknown[0]}; --help shows every flag')
+  return arguments
+
+
+def published() -> list[dict[str, Any]]:
+  """Every published size of every family: counted by shape, beside what `PUBLISHED` of its file says."""
+  import importlib
+
+  import jax
+  import jax.numpy as jnp
+
+  from plm_jax import flops, signatures
+
+  rows = []
+  for family in signatures.names('models'):
+    module = importlib.import_module(f'plm_jax.models.{family}')
+    for variant, known in module.PUBLISHED.items():
+      trunk = module.make(vocab_size=known.vocab_size, variant=variant)
+      length = trunk.config.max_length
+      tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
+      cost = flops.forward(_whole(trunk), {'tokens': tokens, 'segment_ids': tokens})
+      rows.append(
+        {
+          'family': family,
+          'variant': variant,
+          'parameters': cost.parameters,
+          'paper': known.paper,
+          'vocab_size': known.vocab_size,
+          'length': length,
+          'gflop_per_row': round(cost.flops / 1e9, 3),
+          'counted': 'trunk with pooling and output matrix, without pre-training heads',
+          'note': known.note,
+        }
+      )
+  return rows
+
+
+def _of_config(settings: dict[str, Any]) -> dict[str, Any]:
+  import jax
+  import jax.numpy as jnp
+
+  from plm_jax import flops, run
+  from plm_jax.step import abstract_params, bind, noise_root, with_step
+
+  vocab = run.make_vocab(settings)
+  task = run.make_parts(settings, vocab).task
+  rows, length = 1, settings['data']['length']
+  ids, number = jax.ShapeDtypeStruct((rows, length), jnp.int32), jax.ShapeDtypeStruct((rows,), jnp.int32)
+  spec = {'tokens': ids, 'segment_ids': ids, 'row_id': number, 'epoch': number, 'label': number}
+  spec['row_weight'] = jax.ShapeDtypeStruct((rows,), jnp.float32)
+  params = abstract_params(task, spec)
+  key = jax.random.key(0)
+
+  def loss(params: Any, batch: Any) -> Any:
+    example = task.prepare(noise_root(key), with_step(batch, 0))
+    return task.loss(bind(task, params, train=False, rng=key), example, task.init_carry(rows), key).value
+
+  count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+  return {
+    'family': settings['model']['name'],
+    'variant': settings['model']['variant'],
+    'parameters': count(params),
+    'trunk': count(params['trunk']),
+    'head': count(params) - count(params['trunk']),
+    'vocab_size': vocab.size,
+    'length': length,
+    'gflop_per_row': round(flops.count(loss, params, spec) / 1e9, 3),
+  }
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+  from rich.console import Console
+  from rich.table import Table
+
+  table = Table(title='Parameters, exact; operations of one forward row of the longest length')
+  for column in rows[0]:
+    if column != 'counted':
+      table.add_column(column.replace('_', ' '), justify='right' if isinstance(rows[0][column], int | float) else 'left')
+  for row in rows:
+    cells = [value for name, value in row.items() if name != 'counted']
+    table.add_row(*(f'{value:,}' if isinstance(value, int | float) else value for value in cells))
+  Console().print(table)
+  if 'counted' in rows[0]:
+    print(f'Counted: {rows[0]["counted"]}.')
+
+
+def _whole(trunk: Any) -> Any:
+  """A module that runs all of a trunk, so that all its parameters exist."""
+  import flax.linen as nn
+
+  class Whole(nn.Module):
+    trunk: nn.Module
+
+    def __call__(self, tokens: Any, segment_ids: Any) -> Any:
+      out = self.trunk(tokens, segment_ids=segment_ids)
+      return self.trunk.pool(out['hidden'], segment_ids), self.trunk.attend(out['hidden'])
+
+  return Whole(trunk)
+
+
+if __name__ == '__main__':
+  sys.exit(config.run(main))
