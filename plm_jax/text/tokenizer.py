@@ -12,13 +12,16 @@ import json
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
 
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
+
+if TYPE_CHECKING:
+  from plm_jax import types  # loads jax, which commands do without
 
 _BATCH_CHARACTERS = 2_000_000
 
@@ -265,7 +268,7 @@ def exists(path: str | pathlib.Path) -> bool:
   return _file(path).exists()
 
 
-def check_compatible(new: Vocab, old: Vocab) -> tuple[str, ...]:
+def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
   """The tokens that `new` has behind those of `old`, with ids from `old.size` on; empty where they are the same.
 
   Roles may differ: what an id means to the parameters is its token and the rules that choose it.
@@ -275,7 +278,7 @@ def check_compatible(new: Vocab, old: Vocab) -> tuple[str, ...]:
   """
   if reason := _difference(new, old):
     raise ValueError(f'vocabulary {new.digest[:12]} does not continue {old.digest[:12]}: {reason}')
-  return new.tokens[old.size :]
+  return tuple(new.token(token_id) for token_id in range(old.size, new.size))
 
 
 def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
@@ -308,12 +311,16 @@ def _load(spec: Spec, facts: Spec, *, kind: str | None, extra: Sequence[str], ro
   return assemble(spec, roles=known, counts=counts, record=record)
 
 
-def _difference(new: Vocab, old: Vocab) -> str | None:
-  for token_id, (ours, theirs) in enumerate(zip(new.tokens, old.tokens, strict=False)):
-    if ours != theirs:
-      return f'id {token_id} is {ours!r} and was {theirs!r}'
+def _difference(new: 'types.Vocab', old: 'types.Vocab') -> str | None:
+  for token_id in range(min(new.size, old.size)):
+    if new.token(token_id) != old.token(token_id):
+      return f'id {token_id} is {new.token(token_id)!r} and was {old.token(token_id)!r}'
   if new.size < old.size:
-    return f'id {new.size} is gone, it was {old.tokens[new.size]!r}'
+    return f'id {new.size} is gone, it was {old.token(new.size)!r}'
+  if new.digest == old.digest:
+    return None
+  if not (isinstance(new, Vocab) and isinstance(old, Vocab)):
+    return 'the ids are the same, the rules that choose them differ'
   now, then = specs.rules(json.loads(new.content)), specs.rules(json.loads(old.content))
   now['added_tokens'] = [item for item in now['added_tokens'] if item['id'] < old.size]
   parts = [part for part in then if now[part] != then[part]]
