@@ -115,11 +115,12 @@ def _print(rows: list[dict[str, Any]]) -> None:
   table = Table(title='Parameters, exact; operations of one forward row of the longest length')
   for column in rows[0]:
     if column != 'counted':
-      table.add_column(column.replace('_', ' '), justify='right' if isinstance(rows[0][column], int | float) else 'left')
+      number = isinstance(rows[0][column], int | float)
+      table.add_column(column.replace('_', ' '), justify='right' if number else 'left', no_wrap=column != 'note')
   for row in rows:
     cells = [value for name, value in row.items() if name != 'counted']
     table.add_row(*(f'{value:,}' if isinstance(value, int | float) else value for value in cells))
-  Console().print(table)
+  Console(width=max(Console().width, 130)).print(table)  # numbers are never cut
   if 'counted' in rows[0]:
     print(f'Counted: {rows[0]["counted"]}.')
 
