@@ -23,13 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax.data import docstrings, filters, local
+from plm_jax.data import docstrings, filters, local, pydocs_tasks
 from plm_jax.data.docstrings import Document, Package
-from plm_jax.data.pydocs_tasks import TASKS
 
 CACHE = '~/.cache/plm_jax'
 SPLITS = ('train', 'validation', 'test')
-SETS = tuple(TASKS)
+SETS = tuple(pydocs_tasks.TASKS)
 
 # Fixed: only what requirements.txt brings, directly or as a hard requirement of those.
 PACKAGES = (
@@ -142,8 +141,8 @@ def _build(packages: Sequence[Package], *, key: str, root: Path, quiet: bool) ->
     for n, name in enumerate(SETS):
       folder = root / f'{name}-{key}'
       shutil.rmtree(folder, ignore_errors=True)  # what an interrupted build left
-      task = TASKS[name]
-      made = {split: found for split in SPLITS if (found := list(task.rows(splits[split])))}
+      task = pydocs_tasks.TASKS[name]
+      made = {split: found for split, found in pydocs_tasks.make(task, splits).items() if found}
       rows[name] = {split: len(found) for split, found in made.items()}
       if made:
         config = PydocsConfig(name=folder.name, description=task.description, task=name, rows=made)

@@ -40,9 +40,16 @@ _QUESTIONS = (
 
 
 class Task(NamedTuple):
-  """A task: one line of description, and the rows of a split."""
+  """A task.
+
+  Attributes:
+    description: one line.
+    about: the field that says what a row is about; no value of it stands in two splits.
+    rows: the rows of a split.
+  """
 
   description: str
+  about: str
   rows: Callable[[Sequence[Document]], Iterator[Row]]
 
 
@@ -131,44 +138,61 @@ def describe(documents: Sequence[Document]) -> Iterator[Row]:
 
 
 TASKS: Mapping[str, Task] = {
-  'corpus': Task('Docstrings as prose.', corpus),
-  'package': Task('Which package a text documents; names of packages are masked.', package),
-  'summary_pair': Task('Whether a summary line belongs to a body of the same package.', summary_pair),
-  'parameters': Task('Names, types and explanations of parameters, token by token.', parameters),
-  'describe': Task('Which words describe a parameter; the fields of SQuAD.', describe),
-  'summary_choice': Task('Which of four summary lines belongs to a body.', summary_choice),
-  'summarise': Task('From a body to its summary line.', summarise),
+  'corpus': Task('Docstrings as prose.', 'text', corpus),
+  'package': Task('Which package a text documents; names of packages are masked.', 'text', package),
+  'summary_pair': Task('Whether a summary line belongs to a body of the same package.', 'body', summary_pair),
+  'parameters': Task('Names, types and explanations of parameters, token by token.', 'tokens', parameters),
+  'describe': Task('Which words describe a parameter; the fields of SQuAD.', 'context', describe),
+  'summary_choice': Task('Which of four summary lines belongs to a body.', 'context', summary_choice),
+  'summarise': Task('From a body to its summary line.', 'source', summarise),
 }
 
 
+def make(task: Task, splits: Mapping[str, Sequence[Document]]) -> dict[str, list[Row]]:
+  """The rows of each split; what an earlier split is about is left out of the later ones."""
+  made: dict[str, list[Row]] = {}
+  known: set[str] = set()
+  for split, documents in splits.items():
+    made[split] = [row for row in task.rows(documents) if str(row[task.about]) not in known]
+    known.update(str(row[task.about]) for row in made[split])
+  return made
+
+
 def _summarised(documents: Sequence[Document]) -> list[tuple[Document, str, list[str]]]:
-  """Documents with a good summary and body: the document, its body, summaries of its package other than its own."""
+  """Documents with a good summary and body: the document, its body, and the summaries to confuse its own with.
+
+  Those are of the same package and, of 64 that its name draws, the 8 that share most words with the body.
+  """
   found: dict[str, Document] = {}  # by body: where two documents share one, the first has it
-  pools: dict[str, list[str]] = defaultdict(list)
+  pools: dict[str, list[tuple[str, set[str]]]] = defaultdict(list)
   for document in documents:
     summary = document.summary
     body = _shorten(document.text[len(summary) :].lstrip('\n'), BODY_CHARS)
     whole = 20 <= len(summary) <= 200 and summary[-1] == '.' and summary[0].isupper()
-    if whole and len(body) >= 150 and summary not in body and _overlap(summary, body) >= 0.3:
+    if whole and len(body) >= 150 and summary not in body and _overlap(_stems(summary), _stems(body)) >= 0.3:
       found.setdefault(body, document)
-      pools[document.package].append(summary)
+      pools[document.package].append((summary, _stems(summary)))
   result = []
   for body, document in found.items():
-    # A rotated window of the pool: enough to choose from, without a copy of the pool for each document.
     pool = pools[document.package]
     start = random.Random(document.name).randrange(len(pool))
-    window = dict.fromkeys((pool[start:] + pool[:start])[:64])
-    window.pop(document.summary, None)
-    if window:
-      result.append((document, body, list(window)))
+    stems = _stems(body)
+    drawn = {summary: _overlap(words, stems) for summary, words in (pool[start:] + pool[:start])[:64]}
+    drawn.pop(document.summary, None)
+    others = sorted(drawn, key=lambda summary: (-drawn[summary], summary))[:8]
+    if others:
+      result.append((document, body, others))
   return result
 
 
-def _overlap(summary: str, body: str) -> float:
-  """The share of the summary's content words that the body has too: a body of mere types tells nobody its summary."""
-  words = {word for word in re.findall(r'[a-z]{3,}', summary.lower()) if word not in FUNCTION_WORDS}
-  stems = {word[:5] for word in re.findall(r'[a-z]{3,}', body.lower())}
-  return sum(word[:5] in stems for word in words) / max(len(words), 1)
+def _stems(text: str) -> set[str]:
+  """The beginnings of the content words."""
+  return {word[:5] for word in re.findall(r'[a-z]{3,}', text.lower()) if word not in FUNCTION_WORDS}
+
+
+def _overlap(summary: set[str], body: set[str]) -> float:
+  """The share of the summary's words that the body has too: a body of mere types tells nobody its summary."""
+  return len(summary & body) / max(len(summary), 1)
 
 
 def _section(document: Document) -> tuple[str, list[tuple[str, int, str]]]:

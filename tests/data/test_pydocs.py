@@ -354,6 +354,14 @@ def test_no_row_of_a_task_is_about_a_document_that_the_corpus_trains_on(built):
     }
 
 
+def test_no_two_splits_of_a_task_are_about_the_same_thing(built):
+  for name, task in pydocs_tasks.TASKS.items():
+    about = [
+      {str(row[task.about]) for row in rows(built, name.replace('corpus', ''), split)} for split in pydocs.SPLITS
+    ]
+    assert not about[0] & about[1] and not about[0] & about[2] and not about[1] & about[2]
+
+
 # The tasks.
 
 
