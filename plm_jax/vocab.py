@@ -52,7 +52,7 @@ def train(arguments: argparse.Namespace) -> int:
       began = time.monotonic()
       vocab = _train(request, cache=arguments.cache)
       vocab.save(arguments.out)
-      print(f'Trained in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
+      print(f'Made in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
   _describe(vocab)
   return 0
 
