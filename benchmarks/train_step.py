@@ -1,4 +1,4 @@
-"""How fast is a training step? BERT-base with masked language modelling and AdamW, beside Hugging Face's on the same rows.
+"""How fast is a training step? BERT-base, masked language modelling, AdamW, beside Hugging Face's on the same rows.
 
     python benchmarks/train_step.py [--variant=bert-base] [--rows=8] [--length=128] [--dtypes=float32,bfloat16]
 
@@ -74,9 +74,11 @@ def ours(
   state, _ = init_state(task, tx, spec, key, layout=layout)
   step = jax.jit(functools.partial(train_step, task=task, tx=tx, random=random), donate_argnums=0)
   work = 3 * flops.count(
-    lambda params, batch: task.loss(
-      bind(task, params, train=False, rng=key), task.prepare(noise_root(key), with_step(batch, 0)), (), key
-    ).value,
+    lambda params, batch: (
+      task.loss(
+        bind(task, params, train=False, rng=key), task.prepare(noise_root(key), with_step(batch, 0)), (), key
+      ).value
+    ),
     state.params,
     batch,
   )
@@ -173,7 +175,9 @@ def main() -> None:
         times[name].append(time.perf_counter() - began)
     for dtype in peaks:
       peaks[dtype] = max(peaks[dtype], matmul_peak(dtype, repeats=2))
-  table = Table(title=f'{arguments.variant}, {rows} x {length} tokens, {device.device_kind}, {size / 1e6:.1f} M parameters')
+  table = Table(
+    title=f'{arguments.variant}, {rows} x {length} tokens, {device.device_kind}, {size / 1e6:.1f} M parameters'
+  )
   for column in ('step', 'dtype', 'ms', 'tokens/s', 'GFLOP/s', 'of matmul peak', 'MFU', 'times Hugging Face'):
     table.add_column(column, justify='left' if column in ('step', 'dtype') else 'right')
   for (name, dtype), (_, work) in runs.items():

@@ -29,7 +29,7 @@ def make(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
   checks.check_choice(f'{label}.name', label, name, signatures.names(folder), place=signatures.path(folder))
   known = signatures.signature(folder, name)
   values = check(label, f'make in {signatures.path(f"{folder}.{name}")}', known, values, given)
-  return _module(f'{folder}.{name}').make(**values, **given)
+  return import_file(f'{folder}.{name}').make(**values, **given)
 
 
 def pick(module: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., Any]:
@@ -49,7 +49,7 @@ def pick(module: str, settings: Mapping[str, Any], **given: Any) -> Callable[...
   known = signatures.keywords(module, name)
   offered = {key: value for key, value in given.items() if key in known}
   values = check(label, f'{name} in {signatures.path(module)}', known, values, offered)
-  return functools.partial(getattr(_module(module), name), **values, **offered)
+  return functools.partial(getattr(import_file(module), name), **values, **offered)
 
 
 def check(
@@ -90,5 +90,6 @@ def singular(folder: str) -> str:
   return {'text': 'vocab'}.get(folder, folder.removesuffix('s'))
 
 
-def _module(module: str) -> Any:
-  return importlib.import_module(f'{signatures.ROOT.name}.{module}')
+def import_file(name: str) -> Any:
+  """The file of a dotted name such as 'models.bert', imported."""
+  return importlib.import_module(f'{signatures.ROOT.name}.{name}')

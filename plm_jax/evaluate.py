@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; by default the best there is")
   parser.add_argument('--evaluation', help='only this one of config.eval')
   parser.add_argument('--predictions', metavar='FILE', help='write one JSON object a row to this file')
-  parser.add_argument('--follow', action='store_true', help='go on with checkpoints as they appear, until the last step')
+  parser.add_argument('--follow', action='store_true', help='go on with checkpoints as they appear, to the last')
   parser.add_argument('--timeout', type=float, default=3600.0, help='--follow: seconds to wait for the next checkpoint')
   arguments, settings = config.parse(parser, argv)
   if settings is None:

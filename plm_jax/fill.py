@@ -64,7 +64,8 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   for rank in range(top):
     table.add_column(f'{rank + 1}')
   for number, (row, tokens) in enumerate(zip(probabilities.tolist(), best.tolist(), strict=True), start=1):
-    shown = [f'{vocab.decode([token]).strip() or repr(vocab.token(token))} {p:.2f}' for token, p in zip(tokens, row, strict=True)]
+    words = [vocab.decode([token]).strip() or repr(vocab.token(token)) for token in tokens]
+    shown = [f'{word} {probability:.2f}' for word, probability in zip(words, row, strict=True)]
     table.add_row(str(number), *shown)
   Console().print(table)
   return 0

@@ -5,6 +5,7 @@ names; 3. a fresh initialisation.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import functools
 import json
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
@@ -130,9 +132,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     )
 
     # --- the loop ----------------------------------------------------------------------------------------------------
-    writer = stack.enter_context(
-      contextlib.closing(metrics.Writer(workdir, resume_step=start, sinks=settings['log']))
-    )
+    writer = stack.enter_context(contextlib.closing(metrics.Writer(workdir, resume_step=start, sinks=settings['log'])))
     bar = stack.enter_context(progress.Bar(total=steps, start=start, shown=main))
     stopping = stack.enter_context(_signals())
     patience = Patience(settings, workdir)
@@ -140,7 +140,8 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
     # two steps in flight hide the host's work; simulated devices starve when steps queue up
     in_flight = 0 if _simulated(mesh) else 2
-    skipped_in_a_row, scores, code, done = 0, {}, DONE, start
+    skipped_in_a_row, code, done = 0, DONE, start
+    scores: dict[str, float] = {}
     began = time.monotonic()
     while done < last and not patience.lost:
       host_batch, batch = next(batches)
@@ -180,13 +181,11 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
           bar.show(done, scores)
           if settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating:
             watched = _score(scores, settings['best'][0])
-            state = state.replace(opt_state=tx.observe(state.opt_state, watched))
+            state = dataclasses.replace(state, opt_state=tx.observe(state.opt_state, watched))
             patience.see(watched)
       if saving:
         with meter.paused():
-          saved.save(
-            done, state, metrics=scores if evaluating else None, best_allowed=skipped_in_a_row == 0
-          )
+          saved.save(done, state, metrics=scores if evaluating else None, best_allowed=skipped_in_a_row == 0)
       if interrupted:
         log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
         code = INTERRUPTED
@@ -293,7 +292,7 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], vocab: Vocab) ->
       run.check_vocab_of(entry['source'], vocab)
     params, report = transfer.initialise(state.params, settings['init_from'])
   log.info(report.table())
-  return state.replace(params=params)
+  return dataclasses.replace(state, params=params)
 
 
 # Numbers about a run -------------------------------------------------------------------------------------------------
@@ -316,7 +315,7 @@ def _flops_per_row(task: Task, source: Source, state: TrainState) -> float:
 
   def forward(params: Any, batch: Any) -> Any:
     example = task.prepare(noise_root(key), with_step(batch, 0))
-    rng = step_rng(key, np.int32(0))
+    rng = step_rng(key, jnp.zeros((), jnp.int32))
     return task.loss(bind(task, params, train=False, rng=rng), example, task.init_carry(rows), rng).value
 
   return 3 * flops.count(forward, state.params, dict(source.spec)) / rows

@@ -1,4 +1,4 @@
-"""Counts parameters exactly, by shape only, beside the operations of a row: a shared layer cuts the first, not the second.
+"""Counts parameters, by shape only, beside the operations of a row: sharing layers cuts the first, not the second.
 
 python -m plm_jax.params                                           every published size, beside the paper's figure
 python -m plm_jax.params --config=experiments/bert/base.py         the model of a config, with its head
@@ -44,16 +44,14 @@ def _plain(parser: config.Parser, words: list[str]) -> argparse.Namespace:
 
 def published() -> list[dict[str, Any]]:
   """Every published size of every family: counted by shape, beside what `PUBLISHED` of its file says."""
-  import importlib
-
   import jax
   import jax.numpy as jnp
 
-  from plm_jax import flops, signatures
+  from plm_jax import build, flops, signatures
 
   rows = []
   for family in signatures.names('models'):
-    module = importlib.import_module(f'plm_jax.models.{family}')
+    module = build.import_file(f'models.{family}')
     for variant, known in module.PUBLISHED.items():
       trunk = module.make(vocab_size=known.vocab_size, variant=variant)
       length = trunk.config.max_length

@@ -12,7 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 log = logging.getLogger('plm_jax')
 
-SHOWN = ('loss', 'perplexity', 'bits_per_byte', 'accuracy', 'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu')
+SHOWN = (
+  'loss', 'perplexity', 'bits_per_byte', 'accuracy', 'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu'
+)  # fmt: skip
 
 
 def line(values: Mapping[str, float]) -> str:
@@ -51,7 +53,9 @@ class Bar:
     self._progress.start()
     return self
 
-  def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+  def __exit__(
+    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
     self._progress.stop()
 
   def advance(self, done: int) -> None:
@@ -64,6 +68,10 @@ class Bar:
     self._progress.update(self._task, line=text)
     if self._shown:
       seconds = (time.monotonic() - self._began) / max(done - self._start, 1) * (self._total - done)
-      left = f'{seconds / 3600:.1f} h' if seconds > 5400 else f'{seconds / 60:.1f} min' if seconds > 90 else f'{seconds:.0f} s'
+      left = next(
+        f'{seconds / unit:.{digits}f} {name}'
+        for unit, digits, name, above in ((3600, 1, 'h', 5400), (60, 1, 'min', 90), (1, 0, 's', -1))
+        if seconds > above
+      )
       level = logging.DEBUG if self._live else logging.INFO  # the log file gets every line, a terminal the live one
       log.log(level, f'step {done}/{self._total}  {text}  {left} left')

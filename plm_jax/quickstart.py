@@ -71,23 +71,22 @@ def _settings(name: str, *, vocab: pathlib.Path, source: pathlib.Path | None = N
 
 
 def _report(workdir: pathlib.Path, result: dict[str, Any], table: dict[str, Any], *, seconds: float) -> None:
-  last = result['metrics']
-  won = all(row['wins'] == table['seeds'] for row in table['rows'])
-  print(f'\nPre-training: {result["tokens"] / 1e6:.1f} M tokens in {result["seconds"]:.0f} s; validation loss '
-        f'{last["validation/loss"]:.3f}, that is perplexity {last["validation/perplexity"]:.0f} on the masked words.')  # fmt: skip
-  print('The pre-trained network beats the same network from scratch ' +
-        ('at every size and seed.' if won else 'in most, not in all, of the runs above.' if any(
-          row['wins'] > table['seeds'] / 2 for row in table['rows']) else 'in few of the runs above.'))  # fmt: skip
+  last, millions = result['metrics'], result['tokens'] / 1e6
+  runs, wins = len(table['rows']) * table['seeds'], sum(row['wins'] for row in table['rows'])
+  loss, perplexity = last['validation/loss'], last['validation/perplexity']
+  print(f"""
+Pre-training read {millions:.1f} M tokens in {result['seconds']:.0f} s, to a validation loss of {loss:.3f} nats a masked
+word, perplexity {perplexity:.0f}. The pre-trained network beats the same network from scratch in {wins} of {runs} runs.""")
   print(f"""All of it took {seconds / 60:.1f} minutes.
 
 Curves:  {workdir / 'pretrain' / 'curves.png'}
          {workdir / 'classify' / 'curves.png'}
 
 What to try next
-  python -m plm_jax.fill --workdir={workdir / 'pretrain'} --text="Returns the [MASK] of the array."
-  python -m plm_jax.train --config=experiments/quickstart/pretrain.py --workdir=runs/longer --config.steps=5000 \\
-      --config.vocab.path={workdir / 'vocab'}
-  python -m plm_jax.train --list          every model, objective, adapter, data source and experiment
+  .venv/bin/python -m plm_jax.fill --workdir={workdir / 'pretrain'} --text="Returns the [MASK] of the array."
+  .venv/bin/python -m plm_jax.train --config=experiments/quickstart/pretrain.py --workdir=runs/longer \\
+      --config.steps=5000 --config.vocab.path={workdir / 'vocab'}
+  .venv/bin/python -m plm_jax.train --list        every model, objective, adapter, data source and experiment
 """)
 
 

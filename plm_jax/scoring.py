@@ -28,16 +28,15 @@ def command(settings: Mapping[str, Any], arguments: argparse.Namespace) -> int:
   names = [arguments.evaluation] if arguments.evaluation else list(settings['eval'])
   if not names or (unknown := [name for name in names if name not in settings['eval']]):
     choices = ', '.join(settings['eval']) or 'none'
-    raise ConfigError(f'evaluation: {"no " + repr(unknown[0]) if names else "none"} in config.eval; there are {choices}')
+    what = f'no {unknown[0]!r}' if names else 'none'
+    raise ConfigError(f'evaluation: {what} in config.eval; there are {choices}')
   if arguments.predictions and len(names) > 1:
     raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
 
   vocab = run.make_vocab(settings, workdir)
   task = run.make_parts(settings, vocab).task
   with stage('sharding'):
-    layout = sharding.make_layout(
-      sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules']
-    )
+    layout = sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
   with sharding.use(layout):
     sources = {name: run.make_source(settings['eval'][name]['data'], vocab, seed=settings['seed']) for name in names}
     spec = next(iter(sources.values())).spec
@@ -80,7 +79,9 @@ def _steps(workdir: pathlib.Path, arguments: argparse.Namespace) -> Iterator[int
     if not new and result.exists() and json.loads(result.read_text()).get('finished'):
       return
     if time.monotonic() - waited_since > arguments.timeout:
-      raise ConfigError(f'{workdir}: no new checkpoint in {arguments.timeout:.0f} s (--timeout), and it is not finished')
+      raise ConfigError(
+        f'{workdir}: no new checkpoint in {arguments.timeout:.0f} s (--timeout), and it is not finished'
+      )
     if not new:
       time.sleep(POLL_SECONDS)
 
@@ -96,9 +97,7 @@ def step_named(text: str) -> steps.Step:
   return int(text)
 
 
-def _write_predictions(
-  source: Source, params: Any, key: Any, *, task: Any, layout: sharding.Layout, path: str
-) -> int:
+def _write_predictions(source: Source, params: Any, key: Any, *, task: Any, layout: sharding.Layout, path: str) -> int:
   """One JSON object a row, in the order of the split; padding rows are left out."""
   predict = jax.jit(functools.partial(predict_step, task=task))
   count = 0

@@ -97,9 +97,7 @@ class Maker(NamedTuple):
   abstract: PyTree
 
 
-def state_maker(
-  task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], *, layout: Layout
-) -> Maker:
+def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], *, layout: Layout) -> Maker:
   """Derives the shardings of a training state from the axis names of its parameters.
 
   Args:

@@ -3,6 +3,7 @@
 All runs share one task, one schedule length and one compiled step a rate, so that a run costs its steps and no more.
 """
 
+import dataclasses
 import functools
 import hashlib
 import itertools
@@ -138,7 +139,7 @@ class Trainer:
       state = maker.fresh(key)
       if cell.start == 'pretrained':
         params, _ = transfer.initialise(state.params, self._settings['init_from'])
-        state = state.replace(params=params)
+        state = dataclasses.replace(state, params=params)
       batches = run.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = {round(steps * share) for share in (0.25, 0.5, 0.75)}
       curve = []
@@ -189,7 +190,8 @@ def summarise(
 def print_table(table: Mapping[str, Any]) -> None:
   """The table on the terminal: mean and range over seeds, and what training gained over test (overfitting)."""
   show = Table(title=f'Test {table["metric"]}, mean of {table["seeds"]} seeds [lowest to highest]')
-  for column in ('labels a class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained'):
+  columns = ('labels a class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained')
+  for column in columns:
     show.add_column(column, justify='right')
 
   def spread(values: Iterable[float]) -> str:
@@ -230,7 +232,8 @@ def draw(
     curves = [np.array(chosen[start, sizes[0], seed]['curve']) for seed in range(table['seeds'])]
     for curve in curves:
       right.plot(curve[:, 0], curve[:, 1], color=colours[start], alpha=0.3)
-    right.plot(curves[0][:, 0], np.mean([c[:, 1] for c in curves], axis=0), '-o', color=colours[start], label=names[start])
+    mean = np.mean([curve[:, 1] for curve in curves], axis=0)
+    right.plot(curves[0][:, 0], mean, '-o', color=colours[start], label=names[start])
   left.set(xscale='log', xlabel='labelled examples a class', ylabel=f'test {table["metric"]}', ylim=(0, 1))
   left.set_xticks(sizes, [str(size) for size in sizes])
   left.minorticks_off()

@@ -26,7 +26,7 @@ class Example(NamedTuple):
     targets: read by the loss that belongs to the `prepare` that made them, and by nobody else; likewise batched.
   """
 
-  inputs: dict[str, Array]
+  inputs: dict[str, Any]
   targets: dict[str, Array]
 
 

@@ -7,7 +7,6 @@ names the text, the vocabulary and this format: change one and another store is 
 """
 
 import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
@@ -23,6 +22,7 @@ import numpy as np
 import rich.console
 import rich.progress
 
+from plm_jax import files
 from plm_jax.types import Vocab
 
 logger = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   digest = _digest(texts, vocab)
   folder = pathlib.Path(cache).expanduser() / 'tokens' / digest
   folder.mkdir(parents=True, exist_ok=True)
-  with _locked(folder):
+  with files.locked(folder / 'lock', doing='tokenising it'):
     blocks = _read_manifest(folder)
     if blocks is None:
       blocks = _build(folder, texts, vocab)
@@ -120,10 +120,8 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
   except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
     logger.warning('%s is damaged (%s): making it again.', path, error)
   arrays = make()
-  part = path.with_name(f'{name}.{os.getpid()}.part')
-  with open(part, 'wb') as file:
+  with files.replacing(path) as part, part.open('wb') as file:
     np.savez(file, allow_pickle=False, **arrays)
-  os.replace(part, path)
   return arrays
 
 
@@ -133,7 +131,7 @@ def _build(folder: pathlib.Path, texts: Texts, vocab: Vocab) -> list[Block]:
   done, tokens = _extent(blocks)
   if blocks:
     logger.info('%s: going on after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
-  _write_atomically(folder / 'blocks.jsonl', ''.join(json.dumps(block) + '\n' for block in blocks))
+  files.write_text(folder / 'blocks.jsonl', ''.join(json.dumps(block) + '\n' for block in blocks))
   with (
     open(folder / 'tokens.bin', 'ab') as token_file,
     open(folder / 'lengths.bin', 'ab') as length_file,
@@ -154,7 +152,7 @@ def _build(folder: pathlib.Path, texts: Texts, vocab: Vocab) -> list[Block]:
       journal.flush()
       os.fsync(journal.fileno())
       advance(len(lengths), len(ids))
-  _write_atomically(folder / 'manifest.json', json.dumps({'format': _FORMAT, 'blocks': blocks}))
+  files.write_text(folder / 'manifest.json', json.dumps({'format': _FORMAT, 'blocks': blocks}))
   (folder / 'blocks.jsonl').unlink()
   return blocks
 
@@ -218,7 +216,7 @@ def _check(folder: pathlib.Path, blocks: list[Block], texts: Texts, vocab: Vocab
       )
     _overwrite(folder / 'tokens.bin', block.first_token, ids)
     _overwrite(folder / 'lengths.bin', block.first_document, lengths)
-  _write_atomically(stamp, _state(folder, expected))
+  files.write_text(stamp, _state(folder, expected))
 
 
 def _state(folder: pathlib.Path, names: Iterable[str]) -> str:
@@ -271,18 +269,6 @@ def _extent(blocks: Sequence[Block]) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def _locked(folder: pathlib.Path) -> Iterator[None]:
-  """Holds the store for this process; the system lets go of it when the process dies."""
-  with open(folder / 'lock', 'w') as file:
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      logger.info('%s: waiting for another process that tokenises it.', folder)
-      fcntl.flock(file, fcntl.LOCK_EX)
-    yield
-
-
-@contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
   """Yields (documents, tokens) -> None: a bar on a terminal, a line now and then elsewhere."""
   console = rich.console.Console(stderr=True)
@@ -302,15 +288,6 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
         reported = now
 
     yield advance
-
-
-def _write_atomically(path: pathlib.Path, text: str) -> None:
-  part = path.with_suffix('.part')
-  with open(part, 'w') as file:
-    file.write(text)
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(part, path)
 
 
 def _digest(texts: Texts, vocab: Vocab) -> str:

@@ -13,8 +13,8 @@ Layouts, for `length` tokens a row:
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -78,6 +78,7 @@ def make(
   bos: bool = False,
   text: str | None = None,
   documents: local.Boundary = 'blank_line',
+  quality: Mapping[str, Any] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -99,6 +100,8 @@ def make(
     bos: in 'stream', put the vocabulary's beginning token before each document, so that its first token is predicted.
     text: the field that holds the text, where there are several.
     documents: what ends a document in a .txt file.
+    quality: keywords of `filters.filter_documents`, such as {'min_chars': 200}: documents that fail are left out, and
+      the log says how many and why.
     shuffle: False keeps the order of the source.
     cache: folder for token stores.
     host: number of this process, of
@@ -125,7 +128,9 @@ def make(
   if length < least:
     raise ValueError(f'length={length} is too short for layout={layout!r}: it needs at least {least} tokens a row.')
 
-  texts = sources.documents(path, split=split, cache=cache, text=text, documents=documents)
+  texts = sources.documents(path, split=split, cache=cache, text=text, documents=documents, quality=quality)
+  if quality is not None:
+    logger.info('%s (%s): %s', path, split, texts.stats)
   tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   if not len(tokens.ids):
     raise ValueError(f'{path} ({split}) has no text: {len(texts)} documents, 0 tokens.')

@@ -1,4 +1,4 @@
-"""The one door to attention: softmax(q k^T / sqrt(k) + bias) v under a structured mask (Vaswani et al. 2017, §3.2.1)."""
+"""The one door to attention: softmax(q k^T / sqrt(k) + bias) v under a mask (Vaswani et al. 2017, §3.2.1)."""
 
 import math
 

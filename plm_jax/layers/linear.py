@@ -54,9 +54,7 @@ class Dense(nn.Module):
     y = y.reshape(*y.shape[:-1], *features)
     if self.use_bias:
       bias_axes = self.axes[self.num_inputs :]
-      bias = self.param(
-        'bias', nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), features, jnp.float32
-      )
+      bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), features, jnp.float32)
       y = y + bias.astype(self.dtype)
     return y
 
@@ -68,7 +66,7 @@ class Embed(nn.Module):
     num_rows: ids that may be asked for.
     features: width of a row.
     axes: names of the two dimensions.
-    init: initializer of the table.
+    table_init: initializer of the table.
     multiple: the table is padded to a multiple of this many rows, so that a mesh axis divides it.
     dtype: of what is returned; the table stays float32.
   """
@@ -76,14 +74,14 @@ class Embed(nn.Module):
   num_rows: int
   features: int
   axes: tuple[str | None, str | None]
-  init: Initializer
+  table_init: Initializer
   multiple: int = 1
   dtype: str = 'float32'
 
   def setup(self) -> None:
     rows = -(-self.num_rows // self.multiple) * self.multiple
     self.table = self.param(
-      'table', nn.with_logical_partitioning(self.init, self.axes), (rows, self.features), jnp.float32
+      'table', nn.with_logical_partitioning(self.table_init, self.axes), (rows, self.features), jnp.float32
     )
 
   def __call__(self, ids: Array) -> Array:

@@ -34,9 +34,7 @@ def visible(mask: Mask) -> Array:
   if mask.causal or mask.window is not None:
     rows = jnp.arange(query.shape[1])[:, None]
     columns = jnp.arange(key.shape[2])[None, :]
-    near = jnp.ones((query.shape[1], key.shape[2]), bool)
-    if mask.causal:
-      near &= columns <= rows
+    near = columns <= rows
     if mask.window is not None:
       near &= columns > rows - mask.window
     near = near[None]

@@ -24,7 +24,9 @@ def stack(block: type[nn.Module], *, num_layers: int, execution: Execution) -> t
     A module class with the fields of `block`, called alike; reports come back stacked along axis 0.
   """
   if execution.remat in POLICIES:
-    block = nn.remat(block, policy=POLICIES[execution.remat], prevent_cse=False, static_argnums=(3,))
+    # inside a compiled loop nothing can merge the two computations; unrolled, the compiler would, and keep everything
+    merges = execution.layers == 'loop'
+    block = nn.remat(block, policy=POLICIES[execution.remat], prevent_cse=merges, static_argnums=(3,))
   elif execution.remat != 'none':
     raise ValueError(f'execution.remat={execution.remat!r}; choices are none, {", ".join(POLICIES)}')
   if execution.layers not in ('scan', 'loop'):

@@ -65,7 +65,7 @@ class Config:
 
 
 _ROBERTA = Config(num_types=0, position_offset=2, activation='gelu_erf', norm_epsilon=1e-5)
-_LARGE = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
+_LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {

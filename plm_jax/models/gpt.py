@@ -129,7 +129,12 @@ class Block(nn.Module):
       project('query'), project('key'), project('value'), mask=mask, dropout=c.attention_dropout, rng=rng
     )
     out = Dense(
-      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=residual_init, dtype=dtype, name='out'
+      c.hidden_dim,
+      axes=('heads', 'head_dim', 'embed'),
+      num_inputs=2,
+      kernel_init=residual_init,
+      dtype=dtype,
+      name='out',
     )
     y = out(attended)  # [b, l, h, k] -> [b, l, d]
     x = x + Dropout(c.dropout)(y, train=train)
@@ -162,17 +167,25 @@ class Gpt(nn.Module):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    table = dict(multiple=c.vocab_multiple, dtype=dtype)
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), **table
-    )
+    self.token_embed = self.embed or self._table()
     self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), normal(c.position_std), dtype=dtype)
     self.embed_dropout = Dropout(c.dropout)
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
     if c.norm_placement == 'pre':
       self.final_norm = LayerNorm(c.norm_epsilon, dtype)
     if not c.tied:
-      self.output = Embed(self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), **table)
+      self.output = self._table()
+
+  def _table(self) -> Embed:
+    c = self.config
+    return Embed(
+      self.vocab_size,
+      c.hidden_dim,
+      ('vocab', 'embed'),
+      normal(c.init_std),
+      multiple=c.vocab_multiple,
+      dtype=self.execution.dtype,
+    )
 
   def __call__(
     self,

@@ -120,8 +120,8 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  where: Mapping[str, Any] = {'name': 'fixed_count'},  # noqa: B006 - read only, and shown by --print_config
-  edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},  # noqa: B006
+  where: Mapping[str, Any] = {'name': 'fixed_count'},
+  edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},
   masking: Literal['dynamic', 'static'] = 'dynamic',
   copies: int = 10,
 ) -> Task:
@@ -180,7 +180,8 @@ def make(
 
   def predict(forward: Forward, example: Example) -> dict[str, Array]:
     logits = forward(**example.inputs)
-    return {'positions': example.inputs['predict'], 'ids': logits.argmax(axis=-1), 'weights': example.targets['weights']}
+    ids, weights = logits.argmax(axis=-1), example.targets['weights']
+    return {'positions': example.inputs['predict'], 'ids': ids, 'weights': weights}
 
   def summary(means: dict[str, float]) -> dict[str, float]:
     return {'perplexity': math.exp(min(means['loss'], 700.0))}
@@ -188,6 +189,7 @@ def make(
   return Task(Model(trunk, head), prepare, loss, predict, summary=summary)
 
 
-def capacity(choose: partial, length: int) -> int:
+def capacity(choose: Callable[..., Any], length: int) -> int:
   """Slots that hold what a bound `where` function chooses in a row of `length`."""
+  assert isinstance(choose, partial)  # what build.pick makes
   return max(1, where_functions.CAPACITY[choose.func](length, **choose.keywords))
