@@ -1,0 +1,65 @@
+"""Dropout: rate, mean, determinism."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.layers.dropout import Dropout, drop
+from tests import tiny
+
+
+@pytest.mark.parametrize('rate', [0.1, 0.5, 0.9])
+def test_rate_and_mean(rate):
+  y = np.asarray(drop(jnp.ones((1000, 1000)), rate=rate, rng=jax.random.key(0)))
+  zeros = (y == 0).mean()
+  deviation = np.sqrt(rate * (1 - rate) / y.size)
+  assert abs(zeros - rate) < 4 * deviation + 2**-17
+  kept = np.unique(y[y > 0])
+  assert kept.size == 1
+  assert kept[0] == pytest.approx(1 / (1 - rate), rel=1e-3)
+  # the rate is rounded to 1/65536 and the divisor with it
+  assert kept[0] * (1 - round(rate * 65536) / 65536) == pytest.approx(1, rel=1e-6)
+  assert y.mean() == pytest.approx(1, abs=5 * deviation / (1 - rate))
+
+
+def test_positions_are_independent():
+  y = np.asarray(drop(jnp.ones((2000, 64)), rate=0.5, rng=jax.random.key(1))) > 0
+  for axis in (0, 1):
+    together = (y & np.roll(y, 1, axis=axis)).mean()
+    assert together == pytest.approx(0.25, abs=4 * 0.5 / np.sqrt(y.size))
+
+
+def test_same_key_same_bits_and_other_key_others():
+  x = jax.random.normal(jax.random.key(0), (64, 64))
+  first, again, other = (drop(x, rate=0.3, rng=jax.random.key(k)) for k in (1, 1, 2))
+  assert tiny.same(first, again)
+  assert not tiny.same(first, other)
+  jitted = jax.jit(lambda x, rng: drop(x, rate=0.3, rng=rng))(x, jax.random.key(1))
+  assert tiny.same(first, jitted)
+
+
+def test_gradient_passes_where_a_value_passes():
+  x = jnp.ones((8, 8))
+  y = drop(x, rate=0.5, rng=jax.random.key(0))
+  assert tiny.same(jax.grad(lambda x: drop(x, rate=0.5, rng=jax.random.key(0)).sum())(x), y)
+
+
+def test_type_is_kept_and_the_faster_generator_serves():
+  x = jnp.ones((512, 512), jnp.bfloat16)
+  y = drop(x, rate=0.1, rng=jax.random.key(0, impl='rbg'))
+  assert y.dtype == jnp.bfloat16
+  assert float((y == 0).mean()) == pytest.approx(0.1, abs=0.005)
+
+
+def test_module_is_the_identity_outside_training():
+  x = jnp.ones((4, 4))
+  assert tiny.same(Dropout(0.5).apply({}, x, train=False), x)
+  assert tiny.same(Dropout(0.0).apply({}, x, train=True), x)
+  assert not tiny.same(Dropout(0.5).apply({}, x, train=True, rngs={'dropout': jax.random.key(0)}), x)
+
+
+@pytest.mark.parametrize('rate', [-0.1, 1.0, 1.5])
+def test_a_rate_out_of_range_is_refused(rate):
+  with pytest.raises(ValueError, match=r'not in \[0, 1\)'):
+    drop(jnp.ones(3), rate=rate, rng=jax.random.key(0))

@@ -1,0 +1,77 @@
+"""Dense layers and tables against matrix products; initial values against TensorFlow's definition."""
+
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.layers.linear import Dense, Embed, normal, truncated_normal
+from tests import tiny
+
+
+def test_truncated_normal_is_that_of_tensorflow():
+  draws = np.asarray(truncated_normal(0.02)(jax.random.key(0), (1000, 1000)))
+  # the deviation of N(0, 1) cut at 2, which TensorFlow does not scale back
+  mass = math.erf(2 / math.sqrt(2))
+  density = math.exp(-2) / math.sqrt(2 * math.pi)
+  expected = math.sqrt(1 - 4 * density / mass)
+  assert expected == pytest.approx(0.8796, abs=5e-5)
+  assert draws.std() == pytest.approx(0.02 * expected, rel=2e-3)
+  assert abs(draws.mean()) < 1e-4
+  assert 0.0399 < np.abs(draws).max() <= 0.04
+
+
+def test_normal_has_its_deviation_and_no_cut():
+  draws = np.asarray(normal(0.02)(jax.random.key(0), (1000, 1000)))
+  assert draws.std() == pytest.approx(0.02, rel=2e-3)
+  assert np.abs(draws).max() > 0.08
+
+
+@pytest.mark.parametrize(
+  ('features', 'num_inputs', 'axes', 'product'),
+  [
+    (5, 1, ('embed', 'mlp'), 'blhk,kf->blhf'),
+    ((2, 5), 1, ('embed', 'heads', 'head_dim'), 'blhk,kfg->blhfg'),
+    (5, 2, ('heads', 'head_dim', 'embed'), 'blhk,hkf->blf'),
+    ((2, 5), 2, ('heads', 'head_dim', 'embed', None), 'blhk,hkfg->blfg'),
+  ],
+)
+def test_dense_is_a_product_over_trailing_axes(features, num_inputs, axes, product):
+  layer = Dense(features, axes=axes, kernel_init=normal(1.0), num_inputs=num_inputs)
+  x = jax.random.normal(jax.random.key(0), (2, 3, 4, 6))
+  boxed = layer.init(jax.random.key(1), x)['params']
+  assert boxed['kernel'].names == axes
+  assert boxed['bias'].names == axes[num_inputs:]
+  params = nn.unbox(boxed)
+  params['bias'] = params['bias'] + jax.random.normal(jax.random.key(2), params['bias'].shape)
+  expected = np.einsum(product, *(np.asarray(y, np.float64) for y in (x, params['kernel']))) + params['bias']
+  assert tiny.worst(layer.apply({'params': params}, x), expected) < 1e-6
+
+
+def test_dense_without_bias_and_in_another_precision():
+  layer = Dense(3, axes=('embed', 'mlp'), kernel_init=normal(1.0), use_bias=False, dtype='bfloat16')
+  params = nn.unbox(layer.init(jax.random.key(1), jnp.ones((2, 4))))['params']
+  assert set(params) == {'kernel'}
+  assert params['kernel'].dtype == jnp.float32
+  assert layer.apply({'params': params}, jnp.ones((2, 4))).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize('multiple', [1, 8])
+def test_embed_reads_rows_and_multiplies_with_them(multiple):
+  layer = Embed(11, 6, ('vocab', 'embed'), normal(1.0), multiple=multiple)
+  ids = jnp.array([[0, 3, 10], [10, 1, 1]])
+  params = nn.unbox(layer.init(jax.random.key(0), ids))['params']
+  table = np.asarray(params['table'])
+  assert table.shape == ((11 + multiple - 1) // multiple * multiple, 6)
+  assert tiny.same(layer.apply({'params': params}, ids), table[np.asarray(ids)])
+  x = jax.random.normal(jax.random.key(1), (2, 6))
+  logits = np.asarray(layer.apply({'params': params}, x, method='attend'))
+  assert tiny.worst(logits[:, :11], np.asarray(x) @ table[:11].T) < 1e-6
+  # rows that only pad the table have no share in a softmax, and no gradient
+  assert (np.asarray(jax.nn.softmax(logits))[:, 11:] == 0).all()
+  total = jax.grad(lambda p: jax.nn.logsumexp(layer.apply({'params': p}, x, method='attend')))(params)
+  assert (np.asarray(total['table'])[11:] == 0).all()
+  assert (np.abs(np.asarray(total['table'])[:11]).max(axis=1) > 0).all()
