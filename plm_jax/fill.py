@@ -43,9 +43,7 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   mask = vocab.token(vocab.mask_id)
   for blank in BLANKS:
     text = text.replace(blank, mask)
-  ids: list[int] = []
-  for number, part in enumerate(text.split(mask)):
-    ids += ([vocab.mask_id] if number else []) + vocab.encode(part)
+  ids = vocab.encode(text, specials=True)
   ids = [vocab.cls_id, *ids, vocab.sep_id] if vocab.cls_id is not None and vocab.sep_id is not None else ids
   blanks = [place for place, token in enumerate(ids) if token == vocab.mask_id]
   if not blanks:
@@ -53,12 +51,19 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   parts = run.make_parts(settings, vocab)
   if not settings['objective']:
     raise config.ConfigError(f'fill: {workdir} was trained with an adapter; name the folder of a pre-training run')
+  if parts.trunk.ATTENTION != 'bidirectional':
+    raise config.ConfigError(
+      f'fill: the {settings["model"]["name"]} in {workdir} reads from left to right and fills no blanks; name the '
+      'folder of a run with a masked objective'
+    )
   params = param_files.load_params(workdir, step=scoring.step_named(step))
   tokens = jnp.asarray([ids])
-  logits = parts.task.model.apply(
-    {'params': params}, predict=jnp.asarray([blanks]), tokens=tokens, segment_ids=jnp.ones_like(tokens)
-  )
-  probabilities, best = jax.lax.top_k(jax.nn.softmax(logits[0], axis=-1), top)
+  with config.stage('fill'):
+    logits = parts.task.model.apply(
+      {'params': params}, predict=jnp.asarray([blanks]), tokens=tokens, segment_ids=jnp.ones_like(tokens)
+    )
+  top = min(top, vocab.size)
+  probabilities, best = jax.lax.top_k(jax.nn.softmax(logits[0, :, : vocab.size], axis=-1), top)
   table = Table(title=text)
   table.add_column('blank')
   for rank in range(top):

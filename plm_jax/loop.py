@@ -24,7 +24,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from plm_jax import checkpoint, config, flops, metrics, optim, progress, run, sharding, transfer
+from plm_jax import checkpoint, config, flops, metrics, optim, progress, run, sharding, steps, transfer
 from plm_jax.config import ConfigError
 from plm_jax.step import (
   TrainState,
@@ -67,7 +67,14 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     main = jax.process_index() == 0
     workdir = pathlib.Path(workdir)
     stack.enter_context(_claim(workdir, main=main))
-    settings = _agree_with_folder(settings, workdir)
+    old = _read_json(workdir / 'config.json')
+    settings, changes = _agree_with_folder(settings, old)
+    if finished := _finished(workdir):
+      log.info(f'{workdir} is finished: {finished["step"]} steps are done, nothing is changed')
+      return Outcome(DONE, finished)
+    stack.enter_context(_log_file(workdir, main=main))
+    for change in changes:
+      log.info(f'resuming with {change}')
     vocab = run.make_vocab(settings, workdir)
     parts = run.make_parts(settings, vocab)
     task, execution = parts.task, settings['execution']
@@ -81,17 +88,19 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     rows = _rows_per_device(settings['data']['batch_size'], settings['accumulate'], mesh)
 
     # --- data --------------------------------------------------------------------------------------------------------
-    source = run.make_source(settings['data'], vocab, seed=settings['seed'])
+    share = run.host_share(layout)
+    source = run.make_source(settings['data'], vocab, seed=settings['seed'], share=share)
     evaluations = {
-      name: run.make_source(block['data'], vocab, seed=settings['seed']) for name, block in settings['eval'].items()
+      name: run.make_source(block['data'], vocab, seed=settings['seed'], share=share)
+      for name, block in settings['eval'].items()
     }
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
-    steps = settings.get('steps') or round(settings['epochs'] * source.steps_per_epoch)
-    last = steps if stop_at is None else min(steps, stop_at)
+    total = _total_steps(settings, source, old)
+    last = total if stop_at is None else min(total, stop_at)
 
     # --- optimiser and state -----------------------------------------------------------------------------------------
     with config.stage('optim'):
-      tx = optim.make(params=abstract_params(task, source.spec), steps=steps, **settings['optim'])
+      tx = optim.make(params=abstract_params(task, source.spec), steps=total, **settings['optim'])
     key = jax.random.key(settings['seed'])
     maker = state_maker(task, tx, source.spec, layout=layout)
     saved = stack.enter_context(
@@ -103,14 +112,12 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
       log.info(f'{workdir}: going on from step {start}')
     else:
       start, state = 0, _initialise(maker.fresh(key), settings, vocab)
-    finished = _result(workdir)
-    if finished.get('finished') and finished.get('step') == start and finished.get('steps') == steps:
-      log.info(f'{workdir} is finished: {start} steps are done, nothing is changed')
-      return Outcome(DONE, finished)
-    facts = _check_data(workdir, settings, source, vocab, main=main)
-    if main:
+    whole = source if share[1] == 1 else run.make_source(settings['data'], vocab, seed=settings['seed'])
+    facts = _check_data(workdir, whole, vocab, begun=bool(old))
+    if main:  # config.json comes last: a folder that has it has begun
       vocab.save(str(workdir / 'vocab'))
-      metrics.write_json(workdir / 'config.json', {**settings, 'steps': steps, 'epochs': None})
+      metrics.write_json(workdir / 'data.json', facts)
+      metrics.write_json(workdir / 'config.json', {**settings, 'steps': total, 'epochs': None})
 
     # --- compiled functions ------------------------------------------------------------------------------------------
     step_fn = jax.jit(
@@ -120,7 +127,9 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
       donate_argnums=0,
     )
     eval_fn = jax.jit(functools.partial(eval_step, task=task))
-    meter = Meter(_flops_per_row(task, source, state), dtype=execution['dtype'])
+    _check_best(settings['best'], evaluations, state, key, task=task, step=eval_fn)
+    meter = Meter(_flops_per_row(task, source, state), dtype=execution['dtype'], hosts=share[1])
+    tokens_before, seconds_before = _spent(workdir, start)
     sizes = parameter_counts(state, tx)
     log.info(
       f'{sizes["parameters"]:,} parameters, {sizes["trained"]:,} trained, {sizes["outside_trunk"]:,} outside the trunk'
@@ -128,14 +137,14 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     log.info(
       f'batch {settings["data"]["batch_size"]} rows = {rows} a device x {mesh.shape["data"]} x '
       f'{settings["accumulate"]} accumulated; {mesh.size} x {jax.devices()[0].device_kind}; '
-      f'{source.rows:,} rows an epoch; steps {start} to {last} of {steps}'
+      f'{source.rows:,} rows an epoch; steps {start} to {last} of {total}'
     )
 
     # --- the loop ----------------------------------------------------------------------------------------------------
     writer = stack.enter_context(contextlib.closing(metrics.Writer(workdir, resume_step=start, sinks=settings['log'])))
-    bar = stack.enter_context(progress.Bar(total=steps, start=start, shown=main))
+    bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main))
     stopping = stack.enter_context(_signals())
-    patience = Patience(settings, workdir)
+    patience = Patience(settings, workdir, start=start)
     batches = run.to_devices(source.read(start), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
     # two steps in flight hide the host's work; simulated devices starve when steps queue up
@@ -150,11 +159,13 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
       meter.count(host_batch)
       pending.append((done, sums))
 
+      # what is due at a step does not depend on where the run was stopped: the pieces of a run do what the whole does
       interrupted = stopping.agreed(done, every=settings['log_every'])
-      evaluating = [name for name in evaluations if (done % every[name] == 0 or done == last) and not interrupted]
-      saving = interrupted or done == last or done % settings['save_every'] == 0
-      saving = saving or (settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating)
-      while len(pending) > (0 if evaluating or saving else in_flight):
+      evaluating = [name for name in evaluations if done % every[name] == 0 or done == total]
+      watching = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating
+      saving = interrupted or watching or done == last or done % settings['save_every'] == 0
+      logging_now = done == last or done % settings['log_every'] == 0
+      while len(pending) > (0 if evaluating or saving or logging_now else in_flight):
         number, sums = pending.popleft()
         skipped_in_a_row = int(jax.device_get(sums['skipped_in_a_row'][0]))
         if skipped_in_a_row:
@@ -179,13 +190,15 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
             scores |= {f'{name}/{metric}': value for metric, value in values.items()}
           writer.write(done, scores)
           bar.show(done, scores)
-          if settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating:
-            watched = _score(scores, settings['best'][0])
+          if watching:
+            watched = scores[settings['best'][0]]
             state = dataclasses.replace(state, opt_state=tx.observe(state.opt_state, watched))
             patience.see(watched)
       if saving:
         with meter.paused():
-          saved.save(done, state, metrics=scores if evaluating else None, best_allowed=skipped_in_a_row == 0)
+          spent = {'tokens': tokens_before + meter.all_tokens(), 'seconds': seconds_before + time.monotonic() - began}
+          measured = {**scores, **spent} if evaluating else spent
+          saved.save(done, state, metrics=measured, best_allowed=skipped_in_a_row == 0)
       if interrupted:
         log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
         code = INTERRUPTED
@@ -193,18 +206,18 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
 
     # --- what is left behind -----------------------------------------------------------------------------------------
     saved.wait()
-    over = code == DONE and (done == steps or patience.lost)
+    over = code == DONE and (done == total or patience.lost)
     if patience.lost:
       log.info(f'early stop at step {done}: {settings["best"][0]} has not improved in {patience.limit} evaluations')
     result = {
       'finished': over,
       'exit_code': code,
       'step': done,
-      'steps': steps,
+      'steps': total,
       'best_step': saved.best_step(),
       'metrics': metrics.last(workdir),
-      'seconds': round(finished.get('seconds', 0) + time.monotonic() - began, 3),
-      'tokens': finished.get('tokens', 0) + meter.tokens * jax.process_count(),
+      'seconds': round(seconds_before + time.monotonic() - began, 3),
+      'tokens': tokens_before + meter.all_tokens(),
       'skipped': int(jax.device_get(state.skipped)),
       **sizes,
       **facts,
@@ -221,65 +234,97 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
 
 @contextlib.contextmanager
 def _claim(workdir: pathlib.Path, *, main: bool) -> Iterator[None]:
-  """Keeps other runs out of the folder, and writes the log to `log.txt`, while the body runs."""
+  """Keeps other runs out of the folder while the body runs."""
   if not main:
     yield
     return
   workdir.mkdir(parents=True, exist_ok=True)
-  with open(workdir / '.lock', 'w') as lock:
+  with open(workdir / '.lock', 'a') as lock:
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
       raise ConfigError(f'{workdir}: another process is training here; wait for it or name another --workdir') from None
-    handler = logging.FileHandler(workdir / 'log.txt')
-    handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
-    log.addHandler(handler)
-    try:
-      yield
-    finally:
-      log.removeHandler(handler)
-      handler.close()
+    yield
 
 
-def _agree_with_folder(settings: Mapping[str, Any], workdir: pathlib.Path) -> dict[str, Any]:
-  """The settings, once they are known not to contradict those that the folder was begun with."""
-  settings = dict(settings)
-  if (workdir / 'config.json').exists():
-    old = json.loads((workdir / 'config.json').read_text())
-    if settings.get('epochs') is not None:  # resolved to steps when the run began
-      settings |= {'steps': old['steps'], 'epochs': None}
-    for change in config.check_resume(settings, old):
-      log.info(f'resuming with {change}')
-  return settings
+@contextlib.contextmanager
+def _log_file(workdir: pathlib.Path, *, main: bool) -> Iterator[None]:
+  """Writes the log to `log.txt` as well while the body runs."""
+  if not main:
+    yield
+    return
+  handler = logging.FileHandler(workdir / 'log.txt', encoding='utf-8')
+  handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
+  log.addHandler(handler)
+  try:
+    yield
+  finally:
+    log.removeHandler(handler)
+    handler.close()
 
 
-def _result(workdir: pathlib.Path) -> dict[str, Any]:
-  path = workdir / 'result.json'
-  return json.loads(path.read_text()) if path.exists() else {}
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
 
 
-def _check_data(
-  workdir: pathlib.Path, settings: Mapping[str, Any], source: Source, vocab: Vocab, *, main: bool
-) -> dict[str, Any]:
-  """Digests of what the run reads; on resume they must be those it began with."""
-  path = workdir / 'data.json'
+def _agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+  """The settings, once they are known not to contradict those that the folder was begun with; and what changes."""
+  if not old:
+    return dict(settings), []
+  asked = dict(settings)
+  if settings['epochs'] is not None:  # counted in steps when the run began; see `_total_steps`
+    asked |= {'steps': old['steps'], 'epochs': None}
+  return dict(settings), config.check_resume(asked, old)
+
+
+def _finished(workdir: pathlib.Path) -> dict[str, Any]:
+  """The result of a run with nothing left to do, whose last step is on disk and sound; else nothing."""
+  result = _read_json(workdir / 'result.json')
+  if not result.get('finished'):
+    return {}
+  try:
+    steps.check(workdir / 'checkpoints' / str(result['step']))
+  except steps.Damaged as error:
+    log.warning(f'{workdir} was finished, and step {result["step"]} is damaged since ({error}): it is made again')
+    return {}
+  return result
+
+
+def _total_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, Any]) -> int:
+  """The horizon of the run, which it keeps for good."""
+  if settings['steps'] is not None:
+    return settings['steps']
+  total = max(1, round(settings['epochs'] * source.steps_per_epoch))
+  if old and old['steps'] != total:
+    raise ConfigError(
+      f'epochs={settings["epochs"]:g} are {total} steps, and this run was begun with {old["steps"]}: '
+      'undo the change, or name another --workdir'
+    )
+  return total
+
+
+def _spent(workdir: pathlib.Path, start: int) -> tuple[int, float]:
+  """Tokens and seconds that the steps up to `start` took, as their checkpoint says."""
+  if not start:
+    return 0, 0.0
+  measured = steps.read(workdir / 'checkpoints' / str(start)).metrics
+  return int(measured['tokens']), measured['seconds']
+
+
+def _check_data(workdir: pathlib.Path, source: Source, vocab: Vocab, *, begun: bool) -> dict[str, Any]:
+  """Digests of what the run reads, over all hosts; on resume they must be those it began with."""
   facts = {
     'data_digest': source.digest,
     'vocab_digest': vocab.digest,
-    'first_ten_batches': run.first_batches_digest(
-      run.make_source(settings['data'], vocab, seed=settings['seed'], whole=True)
-    ),
+    'first_ten_batches': run.first_batches_digest(source),
   }
-  if path.exists():
-    old = json.loads(path.read_text())
-    for name, value in facts.items():
-      if old.get(name) != value:
-        raise ConfigError(
-          f'data: {name} of {workdir} was {old.get(name)} when the run began and is {value} now: the text or its '
-          'preparation changed. Restore it, or train in another --workdir'
-        )
-  elif main:
-    metrics.write_json(path, facts)
+  old = _read_json(workdir / 'data.json') if begun else {}
+  for name, value in facts.items():
+    if old and old[name] != value:
+      raise ConfigError(
+        f'data: {name} of {workdir} was {old[name]} when the run began and is {value} now: the text or its '
+        'preparation changed. Restore it, or train in another --workdir'
+      )
   return facts
 
 
@@ -324,34 +369,41 @@ def _flops_per_row(task: Task, source: Source, state: TrainState) -> float:
 class Meter:
   """Tokens a second and the share of the chip's peak, over the steps since it was last read.
 
-  Attributes:
-    tokens: real tokens this host has fed since the start; padding is not counted.
+  Padding is not counted.
   """
 
-  def __init__(self, flops_per_row: float, *, dtype: str):
+  def __init__(self, flops_per_row: float, *, dtype: str, hosts: int):
+    """Starts the clock; `hosts` says into how many parts the hosts cut a batch."""
     self._flops_per_row = flops_per_row
     self._peak = flops.peak_flops(jax.devices()[0].device_kind, dtype)
-    self.tokens = 0
-    self._tokens = self._rows = 0
+    self._hosts = hosts
+    self._all_tokens = self._tokens = self._rows = 0
     self._since = time.monotonic()
 
   def count(self, batch: Mapping[str, np.ndarray]) -> None:
     """Counts a host batch."""
     fed = int(np.count_nonzero(batch['segment_ids']))
-    self.tokens += fed
+    self._all_tokens += fed
     self._tokens += fed
     self._rows += batch['segment_ids'].shape[0]
 
   def read(self) -> dict[str, float]:
     """Rates since the last reading; 'mfu' only where the chip's peak is known."""
     seconds = max(time.monotonic() - self._since, 1e-9)
-    hosts = jax.process_count()
-    rates = {'tokens_per_second': self._tokens * hosts / seconds}
+    rates = {'tokens_per_second': self._tokens * self._hosts / seconds}
     if self._peak is not None:
-      rates['mfu'] = self._rows * hosts * self._flops_per_row / seconds / (self._peak * jax.device_count())
+      rates['mfu'] = self._rows * self._hosts * self._flops_per_row / seconds / (self._peak * jax.device_count())
     self._tokens = self._rows = 0
     self._since = time.monotonic()
     return rates
+
+  def all_tokens(self) -> int:
+    """Tokens that all hosts have fed since the start; all of them call."""
+    if jax.process_count() == 1:
+      return self._all_tokens
+    halves = np.array(divmod(self._all_tokens, 2**20), np.int32)  # jax has no int64
+    fed = sum(int(high) * 2**20 + int(low) for high, low in multihost_utils.process_allgather(halves))
+    return fed * self._hosts // jax.process_count()
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
@@ -376,10 +428,19 @@ def versions() -> dict[str, str]:
 # Stopping ------------------------------------------------------------------------------------------------------------
 
 
-def _score(scores: Mapping[str, float], name: str) -> float:
-  if name not in scores:
-    raise ConfigError(f'best: no metric {name!r}; evaluations gave {", ".join(sorted(scores))}')
-  return scores[name]
+def _check_best(
+  best: tuple[str, str] | None, evaluations: Mapping[str, Source], state: TrainState, key: Any, *, task: Task, step: Any
+) -> None:
+  """Raises where `best` names a metric that its evaluation does not give; nothing is computed."""
+  if best is None:
+    return
+  evaluation, _, name = best[0].partition('/')
+  spec = dict(evaluations[evaluation].spec)
+  carry = task.init_carry(spec['tokens'].shape[0])
+  sums, _ = jax.eval_shape(step, state.params, spec, carry, key)
+  known = [*sums, *task.summary(dict.fromkeys(sums, 1.0))]
+  if name not in known:
+    raise ConfigError(f'best: no metric {name!r} in evaluation {evaluation!r}; there are {", ".join(sorted(known))}')
 
 
 class Patience:
@@ -389,15 +450,16 @@ class Patience:
     limit: evaluations without improvement that are waited for; None never stops.
   """
 
-  def __init__(self, settings: Mapping[str, Any], workdir: pathlib.Path):
+  def __init__(self, settings: Mapping[str, Any], workdir: pathlib.Path, *, start: int):
+    """Takes in what the run has seen up to step `start`."""
     self.limit = settings['early_stop']
-    if self.limit is not None and settings['best'] is None:
-      raise ConfigError("early_stop needs a metric to watch: set best, as in best=('validation/loss', 'min')")
     self._sign = -1.0 if settings['best'] and settings['best'][1] == 'max' else 1.0
     self._best, self._waited = float('inf'), 0
     if self.limit is not None:
-      for value in metrics.history(workdir, settings['best'][0]):  # what a resumed run has already seen
-        self.see(value)
+      name = settings['best'][0]
+      for row in metrics.read(workdir):
+        if name in row and row['step'] <= start:
+          self.see(row[name])
 
   def see(self, value: float) -> None:
     """Takes in the metric of one evaluation."""

@@ -41,17 +41,18 @@ def make_vocab(settings: Settings, workdir: pathlib.Path | None = None) -> Vocab
     ConfigError: the two differ: a run keeps the ids that it began with.
   """
   own = workdir / 'vocab' if workdir else None
-  if own is None or not own.exists():
-    return build.make('text', settings['vocab'])
-  kept = tokenizer.load(own)
-  try:
-    asked = build.make('text', settings['vocab'])
-  except FileNotFoundError:
-    return kept
+  with config.stage('vocab'):
+    if own is None or not tokenizer.exists(own):
+      return build.make('text', settings['vocab'])
+    kept = tokenizer.load(own)
+    try:
+      asked = build.make('text', settings['vocab'])
+    except FileNotFoundError:
+      return kept
   if asked.digest != kept.digest:
     raise config.ConfigError(
-      f'vocab: {workdir} was begun with vocabulary {kept.digest[:12]} (in {own}), and vocab.path is now '
-      f'{asked.digest[:12]}: name another --workdir, or point vocab.path at {own}'
+      f'vocab: {workdir} was begun with vocabulary {kept.digest[:12]}, and {settings["vocab"]["path"]} holds '
+      f'{asked.digest[:12]} now: name another --workdir, or put back what was there ({own} has a copy)'
     )
   return kept
 
@@ -67,9 +68,26 @@ def make_parts(settings: Settings, vocab: Vocab) -> Parts:
   return Parts(vocab, trunk, task)
 
 
-def make_source(block: Settings, vocab: Vocab, *, seed: int, whole: bool = False) -> Source:
-  """The rows of a data block; this host's share of them, or with `whole` those of all hosts."""
-  host, hosts = (0, 1) if whole else (jax.process_index(), jax.process_count())
+def host_share(layout: sharding.Layout) -> tuple[int, int]:
+  """Which part of each batch this process feeds, of how many equal ones: (number, parts).
+
+  Processes whose devices hold the same rows, as where a model is cut over several of them, feed the same part.
+  """
+  axis = layout.rules.get('batch')
+  if axis is None:
+    return 0, 1
+  devices = np.moveaxis(layout.mesh.devices, layout.mesh.axis_names.index(axis), 0)  # [places, ...]
+  mine = [
+    place
+    for place, there in enumerate(devices)
+    if any(device.process_index == jax.process_index() for device in there.flat)
+  ]
+  return mine[0] // len(mine), len(devices) // len(mine)
+
+
+def make_source(block: Settings, vocab: Vocab, *, seed: int, share: tuple[int, int] = (0, 1)) -> Source:
+  """The rows of a data block: the part of each batch that `host_share` says, or whole batches."""
+  host, hosts = share
   with config.stage('data'):
     return build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
 
