@@ -4,8 +4,8 @@ python -m plm_jax.vocab train --source=pydocs --name=wordpiece --size=6000 --out
 python -m plm_jax.vocab train --source=books.txt.gz --name=byte_bpe --size=16000 --specials=gpt2 --out=runs/books_vocab
 python -m plm_jax.vocab show runs/vocab --text="The encoder reads the whole sentence."
 
-The same request again is answered from the folder at once, without a look at the source; a folder that holds another
-vocabulary is left alone.
+The same request again is answered from the folder at once, and says so where the text has changed since; a folder that
+holds another vocabulary is left alone.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from plm_jax import config
 
 if TYPE_CHECKING:
+  from plm_jax.data.sources import Texts
   from plm_jax.text.tokenizer import Vocab
 
 KINDS = ('wordpiece', 'byte_bpe')
@@ -48,6 +49,8 @@ def train(arguments: argparse.Namespace) -> int:
       vocab = tokenizer.load(arguments.out)
       _refuse_another(vocab, request, out=arguments.out)
       print(f'Nothing to do: {arguments.out} was made by the same request.')
+      if _documents(request, cache=arguments.cache).digest != vocab.record['source_digest']:
+        print('The text has changed since; remove that folder to train on it as it is now.')
     else:
       began = time.monotonic()
       vocab = _train(request, cache=arguments.cache)
@@ -140,19 +143,24 @@ def _refuse_another(vocab: 'Vocab', request: dict[str, Any], *, out: str) -> Non
     )
 
 
+def _documents(request: dict[str, Any], *, cache: str) -> 'Texts':
+  from plm_jax.data import sources
+
+  try:
+    return sources.documents(request['source'], split=request['split'], cache=cache, text=request.get('text'))
+  except ModuleNotFoundError as error:
+    raise config.ConfigError(f'vocab train: {error}') from error
+
+
 def _train(request: dict[str, Any], *, cache: str) -> 'Vocab':
   import dataclasses
 
   from rich.console import Console
   from rich.progress import Progress
 
-  from plm_jax.data import sources
   from plm_jax.text import byte_bpe, wordpiece
 
-  try:
-    texts = sources.documents(request['source'], split=request['split'], cache=cache, text=request.get('text'))
-  except ModuleNotFoundError as error:
-    raise config.ConfigError(f'vocab train: {error}') from error
+  texts = _documents(request, cache=cache)
   maker = {'wordpiece': wordpiece, 'byte_bpe': byte_bpe}[request['name']]
   own = {flag: request[flag] for flag in DEFAULTS[request['name']] if flag in request}
   console = Console(stderr=True)
@@ -162,7 +170,7 @@ def _train(request: dict[str, Any], *, cache: str) -> 'Vocab':
     documents = Documents(texts, total=total, advance=lambda: bar.advance(task))
     vocab = maker.train(documents, size=request['size'], min_frequency=request['min_frequency'], **own)
   facts = {'documents': total, 'words': documents.words, 'bytes': documents.bytes, 'sample': documents.sample}
-  return dataclasses.replace(vocab, record={'request': request, **facts})
+  return dataclasses.replace(vocab, record={'request': request, 'source_digest': texts.digest, **facts})
 
 
 class Documents:

@@ -21,6 +21,7 @@ def get_config(arg=''):
     name='labelled', path='pydocs/package', fields=('text',), per_class=8, length=128, batch_size=16, layout='bert'
   )
   c.optim = dict(name='adamw', rate=1e-3, schedule='linear', warmup=0.1, decay=common.NO_DECAY_ON_NORMS, clip=1.0)
+  c.execution = dict(layers='loop')
   c.init_from = (dict(source='runs/quickstart/pretrain', from_='trunk', to='trunk'),)
   c.eval = common.validation('validation', 'test')
   c.best = ('validation/accuracy', 'max')

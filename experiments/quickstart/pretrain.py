@@ -20,6 +20,7 @@ def get_config(arg=''):
   c.objective = dict(name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'))
   c.data = dict(name='stream', path=common.corpus('pydocs'), length=128, batch_size=64)
   c.optim = dict(name='adamw', rate=1e-3, schedule='linear', warmup=0.1, decay=common.NO_DECAY_ON_NORMS, clip=1.0)
+  c.execution = dict(layers='loop')  # two layers: unrolled, a CPU runs them faster
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   c.log_every, c.eval_every, c.save_every = 20, 200, 200

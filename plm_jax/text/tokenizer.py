@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import functools
 import json
-import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tokenizers
 
+from plm_jax import files
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
@@ -158,8 +158,8 @@ class Vocab:
       'record': dict(self.record),
       'counts': None if self.counts is None else self.counts.tolist(),
     }
-    _write(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
-    _write(path / 'tokenizer.json', self.content)
+    files.write_text(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
+    files.write_text(path / 'tokenizer.json', self.content)
 
   def __getstate__(self) -> dict[str, Any]:
     return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}
@@ -349,16 +349,3 @@ def _read(file: pathlib.Path) -> dict[str, Any]:
   if not isinstance(content, dict):
     raise ValueError(f'is damaged ({file.name} holds no table)')
   return content
-
-
-def _write(file: pathlib.Path, text: str) -> None:
-  """All of it or nothing, for whoever reads it and whenever this process dies."""
-  part = file.with_name(f'.{file.name}.{os.getpid()}.part')
-  try:
-    with part.open('w', encoding='utf-8') as stream:
-      stream.write(text)
-      stream.flush()
-      os.fsync(stream.fileno())
-    part.replace(file)
-  finally:
-    part.unlink(missing_ok=True)

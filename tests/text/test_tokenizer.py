@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from plm_jax import types
+from plm_jax import files
 from plm_jax.text import byte_bpe, tokenizer, wordpiece
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -108,14 +109,14 @@ def test_does_not_overwrite_another(trained, tiny_corpus, tmp_path):
 
 
 def test_an_interrupted_save_leaves_no_vocabulary(trained, tmp_path, monkeypatch):
-  write = tokenizer._write
+  write = files.write_text
 
   def dies(file, text):
     if file.name == 'tokenizer.json':
       raise KeyboardInterrupt
     write(file, text)
 
-  monkeypatch.setattr(tokenizer, '_write', dies)
+  monkeypatch.setattr(files, 'write_text', dies)
   with pytest.raises(KeyboardInterrupt):
     trained.save(tmp_path)
   assert not tokenizer.exists(tmp_path)
