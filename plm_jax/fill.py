@@ -7,6 +7,7 @@ Prints the likeliest tokens for each blank, `[MASK]` or the mask token of the ru
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from plm_jax import config
 
@@ -59,7 +60,7 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   params = param_files.load_params(workdir, step=scoring.step_named(step))
   tokens = jnp.asarray([ids])
   with config.stage('fill'):
-    logits = parts.task.model.apply(
+    logits: Any = parts.task.model.apply(
       {'params': params}, predict=jnp.asarray([blanks]), tokens=tokens, segment_ids=jnp.ones_like(tokens)
     )
   top = min(top, vocab.size)
