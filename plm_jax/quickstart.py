@@ -76,7 +76,7 @@ def _report(workdir: pathlib.Path, result: dict[str, Any], table: dict[str, Any]
   loss, perplexity = last['validation/loss'], last['validation/perplexity']
   print(f"""
 Pre-training read {millions:.1f} M tokens in {result['seconds']:.0f} s, to a validation loss of {loss:.3f} nats a masked
-word, perplexity {perplexity:.0f}. The pre-trained network beats the same network from scratch in {wins} of {runs} runs.""")
+word, perplexity {perplexity:.0f}. The pre-trained network beats the same one from scratch in {wins} of {runs} runs.""")
   print(f"""All of it took {seconds / 60:.1f} minutes.
 
 Curves:  {workdir / 'pretrain' / 'curves.png'}

@@ -21,7 +21,8 @@ def stack(block: type[nn.Module], *, num_layers: int, execution: Execution) -> t
       the compile time of a hand-written loop. `remat` says what the backward pass keeps.
 
   Returns:
-    A module class with the fields of `block`, called alike; reports come back stacked along axis 0.
+    A module class with the fields of `block`, called alike; reports come back stacked along axis 0, and so does what
+    blocks sow into the collection 'attention' when a caller makes it mutable.
   """
   if execution.remat in POLICIES:
     # inside a compiled loop nothing can merge the two computations; unrolled, the compiler would, and keep everything
@@ -33,7 +34,7 @@ def stack(block: type[nn.Module], *, num_layers: int, execution: Execution) -> t
     raise ValueError(f'execution.layers={execution.layers!r}; choices are scan, loop')
   return nn.scan(
     block,
-    variable_axes={'params': 0},
+    variable_axes={'params': 0, 'attention': 0},
     split_rngs={'params': True, 'dropout': True},
     in_axes=(nn.broadcast, nn.broadcast),
     length=num_layers,

@@ -14,7 +14,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend
+from plm_jax.layers.attention import attend, weights
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.masks import Mask
@@ -113,9 +113,10 @@ class Block(nn.Module):
       return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
 
     rng = self.make_rng('dropout') if train and c.attention_dropout else None
-    attended = attend(  # [b, l, h, k]
-      project('query'), project('key'), project('value'), mask=mask, dropout=c.attention_dropout, rng=rng
-    )
+    query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
+    if self.is_mutable_collection('attention'):
+      self.sow('attention', 'weights', weights(query, key, mask=mask))
+    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng)
     out = Dense(
       c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
     )
