@@ -11,9 +11,10 @@ from plm_jax.types import Array
 def cross_entropy(logits: Array, targets: Array) -> Array:
   """-log softmax(logits)[target] in nats: [..., v], int[...] -> f32[...]."""
   logits = logits.astype(jnp.float32)
-  top = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-  normaliser = jnp.log(jnp.exp(logits - top).sum(axis=-1)) + top[..., 0]
-  return normaliser - jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+  top = jax.lax.stop_gradient(logits.max(axis=-1))
+  target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+  # top - target first: the sum of a small number and two large ones would lose the small one
+  return jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1)) + (top - target)
 
 
 def chunked_cross_entropy(
@@ -30,7 +31,7 @@ def chunked_cross_entropy(
   Returns:
     (f32[b, l] nats, f32[b, l] 1 where the most likely token is the target).
   """
-  batch, length, width = features.shape
+  batch, length, _ = features.shape
   rows = next(size for size in range(min(rows, batch), 0, -1) if batch % size == 0)
 
   @jax.checkpoint
@@ -44,5 +45,4 @@ def chunked_cross_entropy(
   split = lambda x: jnp.moveaxis(x.reshape(rows, batch // rows, *x.shape[1:]), 1, 0)  # noqa: E731
   nats, correct = jax.lax.map(score, (split(features), split(targets)))
   join = lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, length)  # noqa: E731
-  del width
   return join(nats), join(correct)

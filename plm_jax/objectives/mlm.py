@@ -80,13 +80,13 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
   nats = cross_entropy(logits, targets['ids'])
   weights = targets['weights']
   correct = (logits.argmax(axis=-1) == targets['ids']) * weights
-  total = weights.sum()
+  total, excess = weights.sum(), targets['excess'].sum()
   return Loss(
     value=(nats * weights * targets['scale'][:, None]).sum(),
     metrics={
       'loss': ((nats * weights).sum(), total),
       'accuracy': (correct.sum(), total),
-      'targets_without_slot': (targets['excess'].sum(), jnp.float32(1)),
+      'targets_without_slot': (excess, total + excess),  # a share, so that micro-batches add up
     },
   )
 

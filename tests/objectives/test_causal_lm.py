@@ -1,0 +1,203 @@
+"""Causal language modelling: stepwise probabilities, packing, perplexity."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import step
+from plm_jax.objectives import causal_lm
+from tests import tiny
+
+V = tiny.VOCAB
+
+
+def make_task(**settings):
+  return causal_lm.make(trunk=tiny.make_trunk('gpt'), vocab=V, **settings)
+
+
+def loss_function(task, params):
+  """(Loss, nats of each position) of a batch, compiled once."""
+
+  @jax.jit
+  def run(batch):
+    example = task.prepare(jax.random.key(0), step.with_step(batch, 0))
+    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
+    return task.loss(forward, example, (), jax.random.key(0)), task.predict(forward, example)['nats']
+
+  return run
+
+
+@pytest.fixture(scope='module')
+def params():
+  return tiny.init_params(make_task(), tiny.make_batch())
+
+
+@pytest.fixture(scope='module')
+def run(params):
+  return loss_function(make_task(), params)
+
+
+@pytest.fixture(scope='module')
+def run_stream(params):
+  return loss_function(make_task(packing='stream'), params)
+
+
+def test_each_prefix_predicts_exactly_one_token():
+  ids = {token: number for number, token in enumerate(['<pad>', '今', '天', '气', '很', '好'])}
+  tokens = jnp.array([[ids[token] for token in '今天天气很好'] + [0, 0]])
+  targets, weights = causal_lm.next_tokens(tokens, (tokens > 0).astype(jnp.int32))
+  names = {number: token for token, number in ids.items()}
+  found = {
+    ''.join(names[int(t)] for t in tokens[0, : place + 1]): names[int(targets[0, place])]
+    for place in range(8)
+    if weights[0, place]
+  }
+  assert found == {'今': '天', '今天': '天', '今天天': '气', '今天天气': '很', '今天天气很': '好'}
+
+
+def test_no_target_crosses_a_document_or_reaches_padding():
+  segments = jnp.array([[1, 1, 1, 2, 2, 0], [0, 0, 1, 1, 1, 2], [1, 2, 3, 0, 0, 0], [0] * 6])
+  tokens = jnp.arange(24).reshape(4, 6)
+  targets, weights = causal_lm.next_tokens(tokens, segments)
+  assert weights.tolist() == [[1, 1, 0, 1, 0, 0], [0, 0, 1, 1, 0, 0], [0] * 6, [0] * 6]
+  assert targets[0].tolist() == [1, 2, 3, 4, 5, 0]
+
+
+def test_loss_is_the_sum_of_stepwise_log_probabilities(params, run):
+  batch = tiny.make_batch(((9,), (5,), (16,), (2,)))
+  trunk = tiny.make_trunk('gpt')
+
+  @jax.jit
+  def next_logits(tokens, segment_ids, last):
+    hidden = trunk.apply({'params': params['trunk']}, tokens, segment_ids=segment_ids)['hidden']
+    return trunk.apply({'params': params['trunk']}, hidden[:, last], method='attend')
+
+  stepwise, count = 0.0, 0
+  for size in range(1, 16):
+    # each prefix alone: nothing after it is in the row
+    there = (jnp.arange(16) < size) & (batch['segment_ids'] > 0)
+    logits = next_logits(jnp.where(there, batch['tokens'], 0), there.astype(jnp.int32), size - 1)
+    logits = np.asarray(logits, np.float64)
+    for row in np.flatnonzero(np.asarray(batch['segment_ids'])[:, size]):
+      shares = np.exp(logits[row] - logits[row].max())
+      stepwise -= math.log(shares[int(batch['tokens'][row, size])] / shares.sum())
+      count += 1
+  loss, _ = run(batch)
+  total, weight = loss.metrics['loss']
+  assert float(weight) == count == 8 + 4 + 15 + 1
+  assert float(total) == pytest.approx(stepwise, rel=1e-5)
+  assert float(loss.value) == pytest.approx(stepwise / count, rel=1e-5)
+
+
+def test_packed_documents_score_as_they_do_alone(run):
+  packed = tiny.make_batch(((7, 5, 4), (3, 3), (16,), (8, 8)))
+  _, nats = run(packed)
+  total, segments = 0.0, np.asarray(packed['segment_ids'])
+  documents = [(row, number) for row in range(4) for number in range(1, segments[row].max() + 1)]
+  for start in range(0, len(documents), 4):
+    alone = {name: np.zeros((4, 16), np.int32) for name in ('tokens', 'segment_ids')}
+    for place, (row, number) in enumerate(documents[start : start + 4]):
+      tokens = np.asarray(packed['tokens'])[row][segments[row] == number]
+      alone['tokens'][place, : len(tokens)], alone['segment_ids'][place, : len(tokens)] = tokens, 1
+    loss, own = run({**packed, **{name: jnp.asarray(value) for name, value in alone.items()}})
+    total += float(loss.metrics['loss'][0])
+    for place, (row, number) in enumerate(documents[start : start + 4]):
+      size = int((segments[row] == number).sum())
+      np.testing.assert_allclose(
+        np.asarray(nats)[row][segments[row] == number], np.asarray(own)[place, :size], rtol=1e-5
+      )
+  assert float(np.asarray(nats).sum()) == pytest.approx(total, rel=1e-5)
+
+
+def test_a_stream_runs_across_documents(run, run_stream):
+  batch = tiny.make_batch(((7, 5), (16,), (4, 4), (9,)))
+  changed = {**batch, 'tokens': batch['tokens'].at[0, 2].set(33)}
+  walled, stream = run(batch), run_stream(batch)
+  assert float(walled[0].metrics['loss'][1]) == 6 + 4 + 15 + 3 + 3 + 8
+  assert float(stream[0].metrics['loss'][1]) == 11 + 15 + 7 + 8
+  # in a stream the second document reads the first, and its first token is a target; with walls neither is so
+  assert tiny.same(walled[1][0, 7:], run(changed)[1][0, 7:])
+  assert np.abs(np.asarray(stream[1] - run_stream(changed)[1]))[0, 7:11].min() > 1e-6
+  assert (float(walled[1][0, 6]), float(stream[1][0, 6]) > 0) == (0.0, True)
+  # a row of one document is the same either way
+  assert tiny.worst(stream[1][1], walled[1][1]) < 1e-6
+
+
+def test_content_of_padding_and_rows_of_weight_zero_count_for_nothing(run):
+  batch = tiny.make_batch()
+  real = batch['segment_ids'] > 0
+  assert tiny.same(run(batch), run({**batch, 'tokens': jnp.where(real, batch['tokens'], 44)}))
+  half = {**batch, 'row_weight': jnp.array([0.0, 1, 0, 1])}
+  other = {**half, 'tokens': batch['tokens'].at[0, 3].set(50)}
+  assert tiny.same(run(half)[0], run(other)[0])
+  alone = {name: value[jnp.array([1, 3, 0, 0])] for name, value in batch.items()}
+  alone['row_weight'] = jnp.array([1.0, 1, 0, 0])
+  assert tiny.worst(run(half)[0], run(alone)[0]) < 1e-6
+  assert float(run({**batch, 'row_weight': jnp.zeros(4)})[0].value) == 0.0
+
+
+def test_perplexity_of_a_uniform_distribution_is_the_vocabulary(params, run):
+  uniform = jax.tree.map(jnp.zeros_like, params)
+  task = make_task()
+  loss, _ = loss_function(task, uniform)(tiny.make_batch())
+  means = tiny.means(loss.metrics)
+  assert task.summary(means)['perplexity'] == pytest.approx(V.size, rel=1e-5)
+  assert task.summary(means)['bits_per_token'] == pytest.approx(math.log2(V.size), rel=1e-6)
+
+
+def test_perplexity_identities(run):
+  task = make_task()
+  loss, nats = run(tiny.make_batch(((16,), (9,), (5,), (3,))))
+  means = tiny.means(loss.metrics)
+  summary = task.summary(means)
+  nats = np.asarray(nats, np.float64)
+  probabilities = np.exp(-nats[nats > 0])
+  assert summary['perplexity'] == pytest.approx(2 ** summary['bits_per_token'], rel=1e-9)
+  assert summary['perplexity'] == pytest.approx(probabilities.prod() ** (-1 / len(probabilities)), rel=1e-5)
+  assert task.summary({'loss': 1e6})['perplexity'] < math.inf
+
+
+def test_bits_per_byte_counts_the_bytes_of_what_is_predicted(run):
+  batch = tiny.make_batch()
+  loss, nats = run(batch)
+  targets, weights = (np.asarray(x) for x in causal_lm.next_tokens(batch['tokens'], batch['segment_ids']))
+  total_bytes = V.num_bytes[targets][weights > 0].sum()
+  bits, weight = loss.metrics['bits_per_byte']
+  assert float(weight) == total_bytes
+  assert float(bits) == pytest.approx(np.asarray(nats).sum() / math.log(2), rel=1e-5)
+
+
+def test_the_first_token_is_predicted_only_behind_a_bos():
+  text = jnp.array([[10, 11, 12, 0]])
+  with_bos = jnp.array([[V.bos_id, 10, 11, 12]])
+  targets, weights = causal_lm.next_tokens(text, (text > 0).astype(jnp.int32))
+  assert targets[weights > 0].tolist() == [11, 12]
+  targets, weights = causal_lm.next_tokens(with_bos, (with_bos > 0).astype(jnp.int32))
+  assert targets[weights > 0].tolist() == [10, 11, 12]
+
+
+@pytest.mark.parametrize('rows', [1, 3])
+def test_logits_in_chunks_change_nothing(params, run, rows):
+  batch = tiny.make_batch()
+  loss, _ = run(batch)
+  chunked, _ = loss_function(make_task(logit_rows=rows), params)(batch)
+  assert tiny.worst(chunked, loss) < 1e-6
+
+
+def test_an_untied_output_matrix_is_there_and_used():
+  trunk = tiny.make_trunk('gpt', tied=False)
+  task = causal_lm.make(trunk=trunk, vocab=V)
+  batch = tiny.make_batch()
+  params = tiny.init_params(task, batch)
+  _, gradient = tiny.loss_and_gradient(task, params, batch)
+  assert np.abs(np.asarray(gradient['trunk']['output']['table'])).max() > 1e-3
+
+
+def test_what_cannot_be_is_refused():
+  with pytest.raises(ValueError, match='needs a trunk with causal attention, and Bert is bidirectional'):
+    causal_lm.make(trunk=tiny.make_trunk('bert'), vocab=V)
+  with pytest.raises(ValueError, match=r"objective\.packing='walls'; choices are segments, stream"):
+    make_task(packing='walls')
