@@ -334,6 +334,8 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], vocab: Vocab) ->
     return state
   with config.stage('init_from'):
     for entry in settings['init_from']:
+      if not pathlib.Path(entry['source']).expanduser().exists():
+        raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
       run.check_vocab_of(entry['source'], vocab)
     params, report = transfer.initialise(state.params, settings['init_from'])
   log.info(report.table())

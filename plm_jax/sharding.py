@@ -135,7 +135,7 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
   Args:
     abstract: tree of `jax.ShapeDtypeStruct`, boxed with axis names (`nn.LogicallyPartitioned`) where a leaf has them;
-      a leaf without names is replicated.
+      a leaf without names is replicated, an empty box stays empty.
 
   Returns:
     The unboxed tree with a `NamedSharding` for each leaf.
@@ -143,6 +143,8 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
   def place(leaf):
     if isinstance(leaf, nn.LogicallyPartitioned):
+      if leaf.value is None:  # the box of a frozen parameter, which has no optimiser state
+        return None
       return NamedSharding(layout.mesh, spec(leaf.names, leaf.value.shape, layout))
     return NamedSharding(layout.mesh, PartitionSpec())
 
