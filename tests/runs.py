@@ -1,0 +1,219 @@
+"""Whole runs of a size for tests: a small corpus with labels, configs of tiny models on it, commands as a user types
+them, and what is read back from a run folder.
+
+Configs with the same keys compile to the same program, so the compilation cache serves all the files that use them.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+
+from plm_jax import config, metrics, param_files, steps
+from plm_jax.text import byte_bpe
+from tests import conftest
+
+STEPS = 12  # of short runs, 6 epochs of the labelled rows
+SIZES = {'hidden_dim': 32, 'num_layers': 2, 'num_heads': 2, 'mlp_dim': 64, 'max_length': 32}
+SPEED = ('tokens_per_second', 'mfu')
+VOCAB_SIZE = 400
+CLASSES = ('outside', 'inside')
+
+
+# Data and configs.
+
+
+def write_data(folder: pathlib.Path) -> pathlib.Path:
+  """A corpus in `corpus/`, sentences with labels in `labelled/`, a vocabulary in `vocab/`; always the same."""
+  draw = random.Random(1)
+  documents = [conftest.story(draw) for _ in range(80)]
+  corpus, labelled = folder / 'corpus', folder / 'labelled'
+  corpus.mkdir(parents=True)
+  (corpus / 'train.txt').write_text('\n\n'.join(documents[:64]))
+  (corpus / 'validation.txt').write_text('\n\n'.join(documents[64:]))
+  labelled.mkdir()
+  (labelled / 'labels.json').write_text(json.dumps({'label': CLASSES}))
+  for split, rows in {'train': 16, 'validation': 24, 'test': 24}.items():
+    lines = [json.dumps(sentence(draw, label=number % 2)) for number in range(rows)]
+    (labelled / f'{split}.jsonl').write_text('\n'.join(lines) + '\n')
+  byte_bpe.train(documents, size=VOCAB_SIZE).save(folder / 'vocab')
+  return folder
+
+
+def sentence(draw: random.Random, *, label: int) -> dict[str, Any]:
+  """A sentence of a few or of many tokens that says where its person is."""
+  place = draw.choice((conftest.PLACES[:5], conftest.PLACES[5:])[label])
+  text = f'{draw.choice(conftest.NAMES)} is in the {place}.'
+  if draw.random() < 0.5:
+    text = f'{draw.choice(conftest.TIMES)} it was said that {text}'
+  return {'text': text, 'label': label}
+
+
+def settings(kind: str, folder: pathlib.Path, /, **changes: Any) -> dict[str, Any]:
+  """A resolved config.
+
+  Args:
+    kind: 'mlm' (BERT), 'causal_lm' (GPT) or 'classify' (BERT, rows of two lengths).
+    folder: made by `write_data`.
+    changes: keys of the config; a dict changes the keys that it names.
+  """
+  plain: dict[str, Any] = {
+    'steps': STEPS,
+    'log_every': 2,
+    'eval_every': 6,
+    'save_every': 4,
+    'vocab': {'name': 'byte_bpe', 'path': str(folder / 'vocab')},
+    'model': {'name': 'gpt' if kind == 'causal_lm' else 'bert', 'variant': 'tiny', 'overrides': SIZES},
+    'data': {'path': str(folder / 'corpus'), 'length': 32, 'batch_size': 8, 'cache': str(folder / 'cache')},
+    'optim': {'name': 'adamw', 'rate': 1e-2, 'schedule': 'linear', 'warmup': 2, 'decay': 0.01, 'clip': 1.0},
+    'eval': {'validation': {'data': {'split': 'validation'}}},
+    'best': ('validation/loss', 'min'),
+  }
+  if kind == 'classify':
+    plain['adapter'] = {'name': 'classify', 'classes': len(CLASSES)}
+    plain['data'] |= {'name': 'labelled', 'path': str(folder / 'labelled'), 'buckets': (16,)}
+    plain['best'] = ('validation/accuracy', 'max')
+  else:
+    plain['objective'] = {'name': kind}
+    plain['data'] |= {'name': 'stream', 'layout': 'stream' if kind == 'causal_lm' else 'documents'}
+  for key, value in changes.items():
+    plain[key] = {**plain.get(key, {}), **value} if isinstance(value, Mapping) else value
+  return config.resolve(plain)
+
+
+def write_config(file: pathlib.Path, values: Mapping[str, Any]) -> pathlib.Path:
+  file.write_text(json.dumps(values))
+  return file
+
+
+@contextlib.contextmanager
+def logging_on() -> Iterator[None]:
+  """Lets what a run says reach its log.txt, and undoes what a command changes about the logger."""
+  log = logging.getLogger('plm_jax')
+  level, propagate, handlers = log.level, log.propagate, list(log.handlers)
+  log.setLevel(logging.INFO)
+  try:
+    yield
+  finally:
+    log.setLevel(level)
+    log.propagate, log.handlers = propagate, handlers
+
+
+# Commands.
+
+
+def words(name: str, *flags: Any) -> list[str]:
+  return [sys.executable, '-m', f'plm_jax.{name}', *map(str, flags)]
+
+
+def environment(*, devices: int) -> dict[str, str]:
+  """That of this process with other simulated devices."""
+  flags = re.sub(r'--xla_force_host_platform_device_count=\S*', '', os.environ.get('XLA_FLAGS', ''))
+  return {**os.environ, 'XLA_FLAGS': f'{flags} --xla_force_host_platform_device_count={devices}'.strip()}
+
+
+def command(name: str, *flags: Any, devices: int = 1, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+  """`python -m plm_jax.<name>` to its end."""
+  return subprocess.run(
+    words(name, *flags),
+    cwd=conftest.ROOT,
+    env=environment(devices=devices),
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    timeout=timeout,
+    check=False,
+  )
+
+
+@contextlib.contextmanager
+def started(command: list[str], *, log: pathlib.Path, devices: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+  """A command that runs during the body, its output in `log`; killed at the end if it is still there."""
+  with open(log, 'ab') as output:
+    process = subprocess.Popen(
+      command,
+      cwd=conftest.ROOT,
+      env=environment(devices=devices),
+      stdin=subprocess.DEVNULL,
+      stdout=output,
+      stderr=subprocess.STDOUT,
+    )
+  try:
+    yield process
+  finally:
+    if process.poll() is None:
+      process.kill()
+    process.wait()
+
+
+def wait_until(
+  true: Callable[[], bool], *, process: subprocess.Popen[bytes], log: pathlib.Path, timeout: float = 240
+) -> None:
+  """Returns when `true()`; fails where the process ends first or nothing happens."""
+  deadline = time.monotonic() + timeout
+  while not true():
+    assert process.poll() is None, f'ended with {process.returncode}:\n{log.read_text()[-2000:]}'
+    assert time.monotonic() < deadline, f'nothing happened in {timeout} s:\n{log.read_text()[-2000:]}'
+    time.sleep(0.01)
+
+
+# What a run left.
+
+
+def saved_state(workdir: pathlib.Path, *, step: int | None = None) -> dict[str, np.ndarray]:
+  """Leaf path -> array of everything in a checkpoint, the newest by default."""
+  folder = workdir / 'checkpoints'
+  folder /= str(max(steps.numbered(folder)) if step is None else step)
+  leaves, item = steps.check(folder).leaves, epath.Path(folder / steps.ITEM)
+  handler = ocp.PyTreeCheckpointHandler()
+  as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)
+  restored = handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+  found = {name: np.asarray(leaf) for name, leaf in param_files.flat(restored).items()}
+  assert found.keys() == leaves.keys()
+  return found
+
+
+def differing(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> list[str]:
+  """The leaves that are not the same bits."""
+  return [
+    name
+    for name in sorted({*ours, *theirs})
+    if name not in ours
+    or name not in theirs
+    or ours[name].dtype != theirs[name].dtype
+    or ours[name].tobytes() != theirs[name].tobytes()
+  ]
+
+
+def params_of(state: Mapping[str, np.ndarray], below: str = 'params') -> dict[str, np.ndarray]:
+  return {name: leaf for name, leaf in state.items() if name.startswith(f'{below}/')}
+
+
+def curve(workdir: pathlib.Path) -> list[dict[str, Any]]:
+  """The lines of metrics without what depends on the clock."""
+  return [{name: value for name, value in row.items() if name not in SPEED} for row in metrics.read(workdir)]
+
+
+def snapshot(folder: pathlib.Path) -> dict[str, tuple[int, str]]:
+  """Path -> time of change and content, of every file and folder."""
+  return {
+    str(path.relative_to(folder)): (
+      path.stat().st_mtime_ns,
+      hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else '',
+    )
+    for path in [folder, *folder.rglob('*')]
+  }
