@@ -70,20 +70,15 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   for key in ('steps', 'epochs', 'accumulate', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
     if values[key] is not None and values[key] <= 0:
       raise ConfigError(f'config.{key}={values[key]}: must be above 0.')
+  for name, evaluation in values['eval'].items():
+    if evaluation['every'] is not None and evaluation['every'] <= 0:
+      raise ConfigError(f'config.eval.{name}.every={evaluation["every"]}: must be above 0.')
   if values['best'] is not None:
     name = values['best'][0].partition('/')[0]
     checks.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')
   if values['early_stop'] is not None and values['best'] is None:
     raise ConfigError("config.early_stop: needs config.best, as in ('validation/loss', 'min'), to know what is better.")
   return values
-
-
-def save(path: str | pathlib.Path, config: Mapping[str, Any]) -> None:
-  """Writes a config as JSON; it is there whole or not at all."""
-  path = pathlib.Path(path)
-  part = path.with_name(f'{path.name}.part')
-  part.write_text(json.dumps(config, indent=2) + '\n', encoding='utf-8')
-  part.replace(path)
 
 
 def _check_exactly_one(values: Mapping[str, Any], first: str, second: str) -> None:

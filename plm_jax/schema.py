@@ -4,6 +4,7 @@ A config is plain data: blocks that name a file (`name`) and give keywords of it
 Everything is checked here, before jax is loaded, against signatures read from source.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any, Literal, NamedTuple
@@ -235,9 +236,9 @@ def plain(value: Any, label: str) -> Any:
     return {key: plain(item, f'{label}.{key}') for key, item in value.items()}
   if isinstance(value, list | tuple):
     return [plain(item, f'{label}.{index}') for index, item in enumerate(value)]
-  if value is None or isinstance(value, bool | int | float | str):
+  if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
     return value
-  raise ConfigError(f'{label}: a config holds numbers, text, None, lists and dicts, not {type(value).__name__}.')
+  raise ConfigError(f'{label}: a config holds finite numbers, text, None, lists and dicts, not {value!r}.')
 
 
 def _name(label: str, what: str, settings: Mapping[str, Any], choices: Sequence[str], *, place: str) -> str:

@@ -139,14 +139,13 @@ def test_an_evaluation_on_another_source_inherits_nothing():
 
 def test_json_gives_the_same_run(file, tmp_path):
   values = config.resolve(config.load(str(file)))
-  config.save(tmp_path / 'config.json', values)
+  (tmp_path / 'config.json').write_text(json.dumps(values))
   again = config.resolve(config.load(str(tmp_path / 'config.json')))
   assert again == values
   assert list(again) == list(values)
   assert config.load(str(tmp_path)) == values
   assert values['data']['fields'] == ['a', 'b']
   assert values['best'] == ['validation/loss', 'min']
-  assert not list(tmp_path.glob('*.part'))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +175,9 @@ def test_json_gives_the_same_run(file, tmp_path):
     ({'best': ('valid/loss', 'min')}, ['config.best']),
     ({'early_stop': 3}, ['config.early_stop: needs config.best']),
     ({'init_from': [{'source': 'x', 'form_': 'trunk'}]}, ['config.init_from.0', "mean 'from_'"]),
-    ({'seed': {1, 2}}, ['config.seed', 'not set']),
+    ({'seed': {1, 2}}, ['config.seed', 'not {1, 2}']),
+    ({'optim': {'rate': float('inf')}}, ['config.optim.rate', 'finite', 'not inf']),
+    ({'eval': {'validation': {'data': {}, 'every': 0}}}, ['config.eval.validation.every=0']),
   ],
 )
 def test_a_mistake_in_a_config_is_named(change, words):
@@ -385,7 +386,7 @@ def test_a_command_hands_over_the_resolved_config(call, file):
 
 def test_a_run_folder_stands_for_its_config(call, file, tmp_path):
   (tmp_path / 'w').mkdir()
-  config.save(tmp_path / 'w' / 'config.json', config.resolve(config.load(str(file))))
+  (tmp_path / 'w' / 'config.json').write_text(json.dumps(config.resolve(config.load(str(file)))))
   done = call('--workdir=w')
   assert json.loads(done.stdout)['settings'] == config.resolve(config.load(str(file)))
 
@@ -431,6 +432,17 @@ def test_a_mistake_ends_with_2_and_one_message(call, file, words, told):
   assert told in done.stderr
   assert 'Traceback' not in done.stderr
   assert done.stdout == ''
+
+
+def test_a_reader_of_a_listing_may_leave_early(tmp_path, package):
+  (tmp_path / 'driver.py').write_text(DRIVER.format(root=str(ROOT), package=str(package)))
+  lines = '\n'.join(f'def noise_{number}(key): ...' for number in range(5000))
+  (package / 'noise' / 'long.py').write_text(lines)
+  words = f'{sys.executable} {tmp_path / "driver.py"} --list | head -n 1; exit ${{PIPESTATUS[0]}}'
+  done = subprocess.run(['bash', '-c', words], capture_output=True, text=True, check=False)
+  assert done.stderr == ''
+  assert done.stdout == 'Models\n'
+  assert done.returncode == 0
 
 
 def test_suggestions_fall_back_on_parts_of_words():

@@ -3,8 +3,9 @@
 python -m plm_jax.train --config=experiments/quickstart/classify.py --workdir=runs/quickstart/classify
 
 Paper: the recipe of Devlin et al. 2018, §4.1; the task is ours (8 packages, their names masked in the text).
-Hardware: two CPU cores, about a minute.
-Expect: clearly above the same network from scratch (--config.init_from="[]") and far above chance, 12.5 %.
+Hardware: two CPU cores, half a minute.
+Expect (one seed): 40 % on validation, 39 % on test; from scratch (--config.init_from="[]") 26 % and 34 %; chance 12.5 %.
+`python -m plm_jax.sample_efficiency` with this config compares the two over seeds and sizes.
 Differs from the paper: rate 1e-3, as the network is small and new; 8 labels a class (--config.data.per_class=32).
 """
 
@@ -13,12 +14,12 @@ from experiments import common
 
 def get_config(arg=''):
   """Takes `quick`."""
-  c = common.run(arg, steps=200)
+  c = common.run(arg, steps=100)
   c.vocab = dict(name='byte_bpe', path=common.QUICK_VOCAB)
   c.model = dict(name='bert', variant='tiny')
   c.adapter = dict(name='classify', classes=8)
   c.data = dict(
-    name='labelled', path='pydocs/package', fields=('text',), per_class=8, length=128, batch_size=16, layout='bert'
+    name='labelled', path='pydocs/package', fields=('text',), per_class=8, length=64, batch_size=16, layout='bert'
   )
   c.optim = dict(name='adamw', rate=1e-3, schedule='linear', warmup=0.1, decay=common.NO_DECAY_ON_NORMS, clip=1.0)
   c.execution = dict(layers='loop')
