@@ -1,0 +1,280 @@
+"""Rules, meshes and placements; training on four simulated devices equals training on one, under every table."""
+
+import functools
+import logging
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from plm_jax import sharding, step
+from plm_jax.objectives import causal_lm, mlm
+from tests import tiny
+
+pytestmark = pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
+
+MESHES = {
+  'data': {'data': 4, 'model': 1},
+  'fsdp': {'data': 4, 'model': 1},
+  'tensor': {'data': 1, 'model': 4},
+  'fsdp_tensor': {'data': 2, 'model': 2},
+}
+
+
+def make_layout(rules: str = 'fsdp_tensor') -> sharding.Layout:
+  return sharding.make_layout(sharding.make_mesh(MESHES[rules]), rules)
+
+
+@pytest.fixture
+def said(caplog, monkeypatch):
+  """What is logged, as if nothing had been said before."""
+  monkeypatch.setattr(sharding, '_SAID', set())
+  caplog.set_level(logging.INFO, logger='plm_jax')
+  return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_every_table_has_a_mesh_here():
+  assert set(MESHES) == set(sharding.RULES)
+
+
+@pytest.mark.parametrize(
+  ('shape', 'expected'),
+  [
+    ({'data': 4}, (4, 1)),
+    ({'data': -1}, (4, 1)),
+    ({'data': 2, 'model': -1}, (2, 2)),
+    ({'data': -1, 'model': 2}, (2, 2)),
+    ({'model': 4}, (1, 4)),
+  ],
+)
+def test_a_mesh_spans_all_devices(shape, expected):
+  mesh = sharding.make_mesh(shape)
+  assert (mesh.shape['data'], mesh.shape['model']) == expected
+  assert set(mesh.devices.flat) == set(jax.devices())
+
+
+@pytest.mark.parametrize(
+  ('shape', 'message'),
+  [
+    ({'data': 3}, 'does not use all 4 devices'),
+    ({'data': 8}, 'does not use all 4 devices'),
+    ({'data': 3, 'model': -1}, 'does not use all 4 devices'),
+    ({'data': -1, 'model': -1}, 'at most one is -1'),
+    ({'data': 0}, 'sizes are positive'),
+    ({'data': -2}, 'sizes are positive'),
+    ({'rows': 4}, r"unknown axis \['rows'\]; axes are data and model"),
+  ],
+)
+def test_a_wrong_mesh_is_refused(shape, message):
+  with pytest.raises(ValueError, match=message):
+    sharding.make_mesh(shape)
+
+
+@pytest.mark.parametrize(
+  ('rules', 'message'),
+  [
+    ('fspd', "no table 'fspd'; tables are data, fsdp, tensor, fsdp_tensor; did you mean 'fsdp'"),
+    ((('embeds', 'data'),), "unknown axis 'embeds'; axes are batch"),
+    ((('embed', 'rows'),), "'embed' -> unknown mesh axis 'rows'; the mesh has"),
+  ],
+)
+def test_wrong_rules_are_refused(rules, message):
+  with pytest.raises(ValueError, match=message):
+    sharding.make_layout(sharding.make_mesh({'data': -1}), rules)
+
+
+def test_rules_may_be_spelt_out():
+  layout = sharding.make_layout(sharding.make_mesh({'data': 2, 'model': 2}), (('mlp', 'data'), ('embed', None)))
+  assert sharding.spec(('embed', 'mlp'), (8, 8), layout) == PartitionSpec(None, 'data')
+
+
+def test_the_first_axis_to_claim_a_mesh_axis_gets_it(said):
+  layout = make_layout()
+  assert sharding.spec(('embed', 'heads', 'head_dim'), (8, 2, 3), layout) == PartitionSpec('data', 'model', None)
+  assert sharding.spec(('vocab', 'heads'), (8, 2), layout) == PartitionSpec('model', None)
+  sharding.spec(('vocab', 'heads'), (8, 2), layout)
+  assert said() == ["axes ('vocab', 'heads'): 'heads' is replicated, mesh axis 'model' is already used by this array"]
+
+
+def test_what_does_not_divide_is_replicated_and_said_once(said):
+  layout = make_layout()
+  for _ in range(3):
+    assert sharding.spec(('vocab', 'embed'), (50257, 8), layout) == PartitionSpec(None, 'data')
+  (line,) = said()
+  assert "axis 'vocab' of size 50257 is replicated: 2 devices" in line
+  assert '50258 would (model.overrides.vocab_multiple pads a vocabulary)' in line
+
+
+def test_a_name_that_is_not_an_axis_is_refused():
+  with pytest.raises(ValueError, match="unknown axis 'vocabs', did you mean 'vocab'"):
+    sharding.spec(('vocabs', None), (4, 4), make_layout())
+  with pytest.raises(ValueError, match='zip'):
+    sharding.spec(('vocab',), (4, 4), make_layout())
+
+
+def test_a_leaf_without_names_is_replicated():
+  abstract = {
+    'a': jax.ShapeDtypeStruct((4, 4), jnp.float32),
+    'b': nn.LogicallyPartitioned(np.zeros((4, 6)), ('mlp', 'embed')),
+  }
+  places = sharding.shardings(abstract, layout=make_layout())
+  assert places['a'].spec == PartitionSpec()
+  assert places['b'].spec == PartitionSpec('model', 'data')
+
+
+def test_constrain_acts_inside_use_only():
+  x = jnp.zeros((4, 6))
+  assert sharding.constrain(x, 'batch', 'embed') is x
+  layout = make_layout('data')
+  with sharding.use(layout):
+    y = jax.jit(lambda x: sharding.constrain(x + 1, 'batch', 'embed'))(x)
+    assert y.sharding.is_equivalent_to(NamedSharding(layout.mesh, PartitionSpec('data', None)), 2)
+    with pytest.raises(ValueError, match='unknown axis'):
+      sharding.constrain(x, 'rows', 'embed')
+  assert sharding.constrain(x, 'batch', 'embed') is x
+
+
+def test_use_ends_with_an_error_too():
+  with pytest.raises(RuntimeError), sharding.use(make_layout()):
+    raise RuntimeError
+  assert sharding._LAYOUT.get() is None
+
+
+def test_rows_of_a_batch_are_spread():
+  batch = jax.device_put(jnp.arange(8), sharding.batch_sharding(make_layout('data')))
+  assert sorted(shard.data.tolist() for shard in batch.addressable_shards) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+# Training -----------------------------------------------------------------------------------------------------------
+
+GPT2_VOCAB = tiny.FakeVocab(size=50257)
+LENGTHS = ((8,), (5, 3), (6,), (2, 2, 2), (8,), (4,), (7,), (3, 5))
+
+
+@functools.cache
+def make_task(name: str, **fields):
+  if name == 'mlm':
+    return mlm.make(trunk=tiny.make_trunk('bert', vocab_multiple=4, **fields), vocab=tiny.VOCAB)
+  trunk = tiny.make_trunk(
+    'gpt', vocab_size=GPT2_VOCAB.size, hidden_dim=8, mlp_dim=16, num_heads=4, num_layers=1, **fields
+  )
+  return causal_lm.make(trunk=trunk, vocab=GPT2_VOCAB, logit_rows=4)
+
+
+def make_optimiser(task, batch):
+  # linear in the gradient, so that a comparison of parameters is one of gradients
+  return tiny.make_optimiser(task, batch, name='momentum', rate=0.1)
+
+
+@functools.cache
+def on_one_device(name: str):
+  """(initial parameters, state and metrics after two steps)."""
+  task, batch = make_task(name), tiny.make_batch(LENGTHS, length=8)
+  tx = make_optimiser(task, batch)
+  params = jax.jit(lambda key: nn.unbox(step.init_params(task, tiny.spec(batch), key)))(jax.random.key(3))
+  zero = jnp.zeros((), jnp.int32)
+  state = step.TrainState(zero, params, tx.init(params), zero, zero)
+  run = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
+  for _ in range(2):
+    state, metrics = run(state, batch, jax.random.key(4))
+  return params, state, metrics
+
+
+def on_four_devices(name: str, rules: str, *, params=None, **fields):
+  """(initial parameters, state and metrics after two steps, places); the state is donated."""
+  layout = make_layout(rules)
+  task, batch = make_task(name, **fields), tiny.make_batch(LENGTHS, length=8)
+  tx = make_optimiser(task, batch)
+  place = sharding.batch_sharding(layout)
+  maker = step.state_maker(task, tx, tiny.spec(batch), layout=layout)
+  with sharding.use(layout):
+    state = maker.fresh(jax.random.key(3))
+    first = jax.device_get(state.params)
+    if params is not None:
+      state = state.replace(params=jax.device_put(params, maker.places.params))
+    lowered = jax.jit(
+      functools.partial(step.train_step, task=task, tx=tx),
+      in_shardings=(maker.places, place, None),
+      out_shardings=(maker.places, None),
+      donate_argnums=0,
+    ).lower(maker.abstract, tiny.spec(batch), jax.random.key(0))
+    run = lowered.compile()
+    check_donated(run, maker)
+    batch = jax.device_put(batch, place)
+    for _ in range(2):
+      state, metrics = run(state, batch, jax.random.key(4))
+      jax.block_until_ready(metrics)
+  return first, state, metrics, maker.places
+
+
+def check_donated(run, maker) -> None:
+  """The next state is written over the last one, on every device."""
+  if (analysis := run.memory_analysis()) is None:  # a backend that does not say
+    return
+  own = [
+    int(np.prod(place.shard_shape(leaf.shape))) * leaf.dtype.itemsize
+    for leaf, place in zip(jax.tree.leaves(maker.abstract), jax.tree.leaves(maker.places), strict=True)
+  ]
+  assert analysis.alias_size_in_bytes == sum(own)
+
+
+@pytest.mark.parametrize(
+  ('name', 'rules'), [*(('causal_lm', rules) for rules in sharding.RULES), ('mlm', 'fsdp_tensor')]
+)
+def test_four_devices_equal_one(name, rules, said):
+  params, expected, expected_metrics = on_one_device(name)
+  first, state, metrics, places = on_four_devices(name, rules)
+  # the same bits to begin with, wherever they are made
+  assert tiny.same(first, params)
+  means, expected_means = tiny.means(metrics), tiny.means(expected_metrics)
+  assert means.keys() == expected_means.keys()
+  for metric, value in expected_means.items():
+    assert means[metric] == pytest.approx(value, rel=2e-5, abs=1e-6), metric
+  error, where = tiny.gradient_error(state.opt_state['rule'], expected.opt_state['rule'])
+  assert error < 1e-5, where
+  # each leaf stays where it was put, and moments lie with their parameters
+  for leaf, place in zip(jax.tree.leaves(state), jax.tree.leaves(places), strict=True):
+    assert leaf.sharding.is_equivalent_to(place, leaf.ndim)
+  for leaf, moment in zip(*map(jax.tree.leaves, (state.params, state.opt_state['rule'])), strict=True):
+    assert moment.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
+  table = state.params['trunk']['token_embed']['table']
+  replicated = [line for line in said() if 'size 50257 is replicated' in line]
+  assert len(replicated) == (name == 'causal_lm' and 'tensor' in rules)
+  vocab = 'model' if name == 'mlm' else None  # 50,257 is odd, 61 is padded to 64
+  assert tuple(table.sharding.spec) == (vocab, 'data' if 'fsdp' in rules else None)
+  assert table.shape == ((64, 32) if name == 'mlm' else (50257, 8))
+
+
+def test_a_padded_vocabulary_is_cut_and_gives_the_same_loss():
+  params, expected, expected_metrics = on_one_device('causal_lm')
+  padded = jax.tree.map(jnp.copy, params)
+  embed = padded['trunk']['token_embed']
+  embed['table'] = jnp.pad(embed['table'], ((0, 3), (0, 0)), constant_values=0.7)
+  _, state, metrics, _ = on_four_devices('causal_lm', 'fsdp_tensor', params=padded, vocab_multiple=4)
+  table = state.params['trunk']['token_embed']['table']
+  assert table.shape == (50260, 8)
+  assert tuple(table.sharding.spec) == ('model', 'data')
+  assert tiny.means(metrics)['loss'] == pytest.approx(tiny.means(expected_metrics)['loss'], rel=1e-5)
+  assert tiny.worst(table[:50257], expected.params['trunk']['token_embed']['table']) < 1e-5
+  assert tiny.same(table[50257:], jnp.full((3, 8), 0.7))
+
+
+@pytest.mark.parametrize('rules', sharding.RULES)
+def test_noise_does_not_depend_on_the_devices(rules):
+  task, batch = make_task('mlm'), tiny.make_batch(LENGTHS, length=8)
+  alone = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  layout = make_layout(rules)
+  with sharding.use(layout):
+    spread = jax.device_put(batch, sharding.batch_sharding(layout))
+    together = jax.jit(task.prepare)(jax.random.key(0), step.with_step(spread, 0))
+  assert tiny.same(together, alone)
+
+
+def test_the_carry_lies_with_its_rows():
+  task = make_task('mlm')._replace(init_carry=lambda rows: {'state': jnp.zeros((rows, 3))})
+  batch = tiny.make_batch(LENGTHS, length=8)
+  maker = step.state_maker(task, make_optimiser(task, batch), tiny.spec(batch), layout=make_layout('data'))
+  assert maker.places.carry['state'].spec == PartitionSpec('data')
