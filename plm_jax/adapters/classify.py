@@ -82,13 +82,17 @@ def make(
     layer: which of the trunk's layers is pooled; -1 is its output.
     frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
       with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
-    lm_weight: lambda of the auxiliary language model; needs a causal trunk (GPT: .5).
+    lm_weight: lambda of the auxiliary language model; needs a causal trunk that is not frozen (GPT: .5).
     init_std: of the last layer's kernel.
   """
   if kind not in ('class', 'regression'):
     raise ValueError(f'adapter.kind={kind!r}; choices are class, regression')
   if kind == 'class' and classes < 2:
     raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
+  if lm_weight and frozen:
+    raise ValueError(
+      f'adapter.lm_weight={lm_weight} trains the trunk, which adapter.frozen keeps: leave one of them out'
+    )
   if lm_weight:
     require(trunk, objective='classify with lm_weight', attention=('causal',), inputs=('tokens', 'segment_ids'))
   del vocab
@@ -107,7 +111,8 @@ def make(
       # released GPT code: the mean over a text's own tokens, then over texts
       tokens, segments = batch['tokens'], batch['segment_ids']
       following = jnp.pad(tokens, ((0, 0), (0, 1)))[:, 1:]
-      real = (jnp.pad(segments, ((0, 0), (0, 1)))[:, 1:] > 0).astype(jnp.float32)
+      both = (segments > 0) & (jnp.pad(segments, ((0, 0), (0, 1)))[:, 1:] == segments)
+      real = both.astype(jnp.float32)
       targets['next'] = following
       targets['next_weights'] = real / jnp.maximum(real.sum(axis=1, keepdims=True), 1.0)
     return Example(inputs, targets)

@@ -1,0 +1,246 @@
+"""Classification and regression: pooling, the three losses of GPT, feature extraction and fine-tuning."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import groups, step
+from plm_jax.adapters import classify
+from plm_jax.objectives import causal_lm, mlm
+from tests import tiny
+
+ROWS = ((16,), (7,), (11,), (1,))
+
+
+def make_task(trunk: str = 'gpt', *, fields=None, **settings):
+  return classify.make(trunk=tiny.make_trunk(trunk, **(fields or {})), vocab=tiny.VOCAB, **settings)
+
+
+@functools.cache
+def run_function(task):
+  """(outputs, states, Loss) of a batch by its parameters, compiled once."""
+
+  @jax.jit
+  def run(params, batch):
+    example = task.prepare(jax.random.key(0), step.with_step(batch, 0))
+    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
+    return *forward(**example.inputs), task.loss(forward, example, (), jax.random.key(0))
+
+  return run
+
+
+def run(task, batch, params=None):
+  return run_function(task)(tiny.init_params(task, batch) if params is None else params, batch)
+
+
+def nats_of(outputs, labels):
+  outputs = np.asarray(outputs, np.float64)
+  return np.log(np.exp(outputs).sum(-1)) - outputs[np.arange(len(labels)), np.asarray(labels)]
+
+
+BERT = make_task('bert', classes=3)
+GPT = make_task('gpt', classes=3)
+
+
+@pytest.mark.parametrize('name', ['bert', 'gpt'])
+def test_a_class_costs_its_nats(name):
+  task = {'bert': BERT, 'gpt': GPT}[name]
+  batch = {**tiny.make_batch(ROWS), 'label': jnp.array([2, 0, 1, 2])}
+  params = tiny.init_params(task, batch)
+  outputs, hidden, loss = run(task, batch, params)
+  # the vector that is classified: tanh of [CLS], or the state of the last real token
+  trunk = params['trunk']
+  if name == 'bert':
+    pooled = np.tanh(np.asarray(hidden)[:, 0] @ np.asarray(trunk['pooler']['kernel']) + trunk['pooler']['bias'])
+  else:
+    pooled = np.stack([np.asarray(hidden)[row, size - 1] for row, (size,) in enumerate(ROWS)])
+  expected = np.asarray(pooled) @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
+  assert tiny.worst(outputs, expected) < 1e-5
+  nats = nats_of(outputs, batch['label'])
+  assert float(loss.value) == pytest.approx(nats.mean(), rel=1e-5)
+  means = tiny.means(loss.metrics)
+  assert means['loss'] == pytest.approx(nats.mean(), rel=1e-5)
+  assert means['accuracy'] == (np.asarray(outputs).argmax(-1) == [2, 0, 1, 2]).mean()
+
+
+def test_regression_costs_the_squared_error():
+  task = make_task('bert', kind='regression')
+  batch = {**tiny.make_batch(ROWS), 'label': jnp.array([0.5, -2.0, 3.25, 1.0])}
+  params = tiny.init_params(task, batch)
+  outputs, _, loss = run(task, batch, params)
+  assert outputs.shape == (4, 1)
+  errors = (np.asarray(outputs, np.float64)[:, 0] - [0.5, -2.0, 3.25, 1.0]) ** 2
+  assert float(loss.value) == pytest.approx(errors.mean(), rel=1e-5)
+  assert tiny.means(loss.metrics)['squared_error'] == pytest.approx(errors.mean(), rel=1e-5)
+  predicted = jax.jit(functools.partial(step.predict_step, task=task))(
+    tiny.init_params(task, batch), batch, jax.random.key(0)
+  )
+  assert tiny.worst(predicted['value'], np.asarray(outputs)[:, 0]) < 1e-6
+
+
+def test_predictions_are_labels_and_probabilities():
+  batch = tiny.make_batch(ROWS)
+  params = tiny.init_params(BERT, batch)
+  outputs, _, _ = run(BERT, batch, params)
+  predicted = jax.jit(functools.partial(step.predict_step, task=BERT))(params, batch, jax.random.key(0))
+  assert predicted['label'].tolist() == np.asarray(outputs).argmax(-1).tolist()
+  shares = np.exp(np.asarray(outputs, np.float64))
+  assert tiny.worst(predicted['probability'], shares / shares.sum(-1, keepdims=True)) < 1e-5
+  assert predicted['row_id'].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize('name', ['bert', 'gpt'])
+def test_rows_of_weight_zero_and_padding_count_for_nothing(name):
+  task = {'bert': BERT, 'gpt': GPT}[name]
+  batch = {**tiny.make_batch(ROWS), 'row_weight': jnp.array([1.0, 0, 1, 0])}
+  params = tiny.init_params(task, batch)
+  _, _, loss = run(task, batch, params)
+  real = batch['segment_ids'] > 0
+  noise = jnp.where(real & (batch['row_weight'] > 0)[:, None], batch['tokens'], 51)
+  _, _, other = run(task, {**batch, 'tokens': noise, 'label': batch['label'].at[1].set(1)}, params)
+  assert tiny.same(loss, other)
+  pair = {name: value[jnp.array([0, 2, 0, 0])] for name, value in batch.items()}
+  pair['row_weight'] = jnp.array([1.0, 1, 0, 0])
+  assert tiny.worst(loss, run(task, pair, params)[2]) < 1e-6
+
+
+LM = make_task('gpt', classes=3, lm_weight=0.5)
+
+
+def test_l3_is_l2_and_half_of_l1():
+  batch = tiny.make_batch(((16,), (7,), (11,), (2,)))
+  params = tiny.init_params(LM, batch)
+  outputs, hidden, loss = run(LM, batch, params)
+  own = nats_of(outputs, batch['label'])
+  logits = np.asarray(hidden, np.float64) @ np.asarray(params['trunk']['token_embed']['table'], np.float64).T
+  # the mean over the tokens of a text, then over texts (released code)
+  texts = [
+    np.mean([nats_of(logits[row, place][None], [tokens[place + 1]])[0] for place in range(size - 1)])
+    for row, (size, tokens) in enumerate(zip((16, 7, 11, 2), np.asarray(batch['tokens']), strict=True))
+  ]
+  means = tiny.means(loss.metrics)
+  assert means['task_loss'] == pytest.approx(own.mean(), rel=1e-5)
+  assert means['lm_loss'] == pytest.approx(np.mean(texts), rel=1e-5)
+  assert float(loss.value) == pytest.approx(own.mean() + 0.5 * np.mean(texts), rel=1e-5)
+  assert means['loss'] == pytest.approx(float(loss.value), rel=1e-6)
+  # without the term it is L2
+  assert float(run(GPT, batch, params)[2].value) == pytest.approx(own.mean(), rel=1e-5)
+
+
+def test_padding_on_the_left_is_as_good_as_on_the_right():
+  batch = tiny.make_batch(ROWS)
+  left = dict(batch)
+  for name in ('tokens', 'segment_ids', 'type_ids'):
+    left[name] = jnp.stack([jnp.roll(row, 16 - size) for row, (size,) in zip(batch[name], ROWS, strict=True)])
+  params = tiny.init_params(LM, batch)
+  ours, theirs = run(LM, left, params), run(LM, batch, params)
+  assert tiny.worst(ours[0], theirs[0]) < 1e-5
+  assert tiny.worst(ours[2], theirs[2]) < 1e-5
+  # nor does what stands in it matter, also not just before the first token
+  noise = {**left, 'tokens': jnp.where(left['segment_ids'] > 0, left['tokens'], 9)}
+  assert tiny.same(run(LM, noise, params)[2], ours[2])
+
+
+def test_only_the_last_layer_is_new():
+  batch = tiny.make_batch(ROWS)
+  for name, pretraining, added in (('bert', mlm, {'pooler'}), ('gpt', causal_lm, set())):
+    before = step.abstract_params(pretraining.make(trunk=tiny.make_trunk(name), vocab=tiny.VOCAB), tiny.spec(batch))
+    after = step.abstract_params(make_task(name, classes=5), tiny.spec(batch))
+    assert set(after) == {'trunk', 'head'}
+    assert {name: leaf.shape for name, leaf in after['head'].items()} == {'kernel': (32, 5), 'bias': (5,)}
+    # the trunk is that of pre-training, with the pooler that masked language modelling has no use for
+    assert set(after['trunk']) == set(before['trunk']) | added
+    for part, tree in before['trunk'].items():
+      assert jax.tree.map(lambda leaf: leaf.shape, tree) == jax.tree.map(lambda leaf: leaf.shape, after['trunk'][part])
+
+
+def test_an_untied_output_matrix_is_kept():
+  task = make_task('gpt', fields={'tied': False})
+  assert 'output' in step.abstract_params(task, tiny.spec(tiny.make_batch()))['trunk']
+
+
+@pytest.mark.parametrize(('layer', 'index'), [(0, 0), (1, 1), (-2, 1)])
+def test_any_layer_can_be_read(layer, index):
+  batch = tiny.make_batch(ROWS)
+  task = make_task('gpt', layer=layer)
+  params = tiny.init_params(task, batch)
+  outputs, _, _ = run(task, batch, params)
+  states = jax.jit(
+    lambda params: task.model.trunk.apply({'params': params}, batch['tokens'], segment_ids=batch['segment_ids'])
+  )(params['trunk'])['layers']
+  pooled = np.stack([np.asarray(states)[index, row, size - 1] for row, (size,) in enumerate(ROWS)])
+  assert tiny.worst(outputs, pooled @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])) < 1e-5
+
+
+# Feature extraction and fine-tuning ---------------------------------------------------------------------------------
+
+
+def train(task, batch, *, steps: int = 3, **settings):
+  """(first state, last state, optimiser) of a few steps of AdamW with decay."""
+  tx = tiny.make_optimiser(task, batch, decay=0.1, **settings)
+  first = state = tiny.make_state(task, batch, tx)
+  run = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
+  for _ in range(steps):
+    state, _ = run(state, batch, jax.random.key(0))
+  return first, state
+
+
+def test_a_frozen_trunk_keeps_every_bit():
+  batch = tiny.make_batch(ROWS)
+  dropout = {'dropout': 0.5, 'attention_dropout': 0.5}
+  task = make_task('bert', frozen=True, dropout=0.0, fields=dropout)
+  first, last = train(task, batch, scale=(('trunk/.*', None), ('.*', 1.0)))
+  assert tiny.same(last.params['trunk'], first.params['trunk'])
+  for old, new in zip(*(jax.tree.leaves(state.params['head']) for state in (first, last)), strict=True):
+    assert (np.asarray(old) != np.asarray(new)).all()
+  # no optimiser state is kept for it
+  held = sum(leaf.size for leaf in jax.tree.leaves(last.opt_state))
+  assert held < 3 * sum(leaf.size for leaf in jax.tree.leaves(last.params['head'])) + 10
+
+
+def test_a_frozen_trunk_does_not_drop_out_and_gets_no_gradient():
+  batch = tiny.make_batch(ROWS)
+  dropout = {'dropout': 0.5, 'attention_dropout': 0.5}
+  frozen = make_task('bert', frozen=True, dropout=0.0, fields=dropout)
+  params = tiny.init_params(frozen, batch)
+  loss, gradient = tiny.loss_and_gradient(frozen, params, batch, train=True)
+  assert float(loss.value) == pytest.approx(float(run(frozen, batch, params)[2].value), rel=1e-6)
+  assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(gradient['trunk']))
+  assert all((np.asarray(leaf) != 0).all() for leaf in jax.tree.leaves(gradient['head']))
+  tuned = make_task('bert', dropout=0.0, fields=dropout)
+  other, _ = tiny.loss_and_gradient(tuned, params, batch, train=True)
+  assert abs(float(other.value - loss.value)) > 1e-4
+
+
+@pytest.mark.parametrize('name', ['bert', 'gpt'])
+def test_fine_tuning_changes_every_tensor_of_every_layer(name):
+  batch = tiny.make_batch(ROWS)
+  task = make_task(name, dropout=0.0)
+  params = tiny.init_params(task, batch)
+  _, gradient = tiny.loss_and_gradient(task, params, batch)
+  whole = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(gradient)))
+  for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+    path = groups.path_name(path)
+    for layer in leaf if groups.is_stacked(path, leaf) else [leaf]:
+      share = float(jnp.linalg.norm(layer.reshape(-1))) / whole
+      # softmax does not see what is added to all logits of a query: a key bias changes nothing
+      assert (share < 1e-6) == path.endswith('/key/bias'), (path, share)
+  first, last = train(task, batch, rate=1e-2)
+  for path, leaf in jax.tree_util.tree_leaves_with_path(last.params):
+    if not groups.path_name(path).endswith('key/bias'):
+      old = functools.reduce(lambda tree, key: tree[key.key], path, first.params)
+      assert not tiny.same(leaf, old), groups.path_name(path)
+
+
+def test_what_cannot_be_is_refused():
+  with pytest.raises(ValueError, match=r"adapter\.kind='rank'; choices are class, regression"):
+    make_task(kind='rank')
+  with pytest.raises(ValueError, match=r'adapter\.classes=1: a classification has two classes or more'):
+    make_task(classes=1)
+  with pytest.raises(ValueError, match='needs a trunk with causal attention, and Bert is bidirectional'):
+    make_task('bert', lm_weight=0.5)
+  with pytest.raises(ValueError, match=r'adapter\.lm_weight=0\.5 trains the trunk, which adapter\.frozen keeps'):
+    make_task(lm_weight=0.5, frozen=True)
