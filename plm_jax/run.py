@@ -82,6 +82,11 @@ def host_share(layout: sharding.Layout) -> tuple[int, int]:
     for place, there in enumerate(devices)
     if any(device.process_index == jax.process_index() for device in there.flat)
   ]
+  if mine[0] % len(mine) or mine[-1] - mine[0] != len(mine) - 1:
+    raise config.ConfigError(
+      f'sharding.mesh: process {jax.process_index()} has places {mine} along {axis!r}, and its rows must be next to '
+      'each other: choose sizes that divide the devices of a process, or that they divide'
+    )
   return mine[0] // len(mine), len(devices) // len(mine)
 
 
