@@ -23,8 +23,15 @@ def test_rate_and_mean(rate):
   assert y.mean() == pytest.approx(1, abs=5 * deviation / (1 - rate))
 
 
-def test_positions_are_independent():
-  y = np.asarray(drop(jnp.ones((2000, 64)), rate=0.5, rng=jax.random.key(1))) > 0
+@pytest.mark.parametrize('shape', [(300, 301), (1,), (7, 1), (5, 3, 100)])
+def test_any_shape_has_the_rate(shape):
+  kept = np.mean([np.asarray(drop(jnp.ones(shape), rate=0.25, rng=jax.random.key(k))) > 0 for k in range(40)])
+  assert kept == pytest.approx(0.75, abs=4 * np.sqrt(0.1875 / (40 * np.prod(shape))))
+
+
+@pytest.mark.parametrize('width', [64, 63])
+def test_positions_are_independent(width):
+  y = np.asarray(drop(jnp.ones((2000, width)), rate=0.5, rng=jax.random.key(1))) > 0
   for axis in (0, 1):
     together = (y & np.roll(y, 1, axis=axis)).mean()
     assert together == pytest.approx(0.25, abs=4 * 0.5 / np.sqrt(y.size))

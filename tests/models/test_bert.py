@@ -176,6 +176,18 @@ def test_a_word_sees_both_sides(run):
   assert (np.abs(np.asarray(after - before)).max(axis=-1) > 1e-6).all()
 
 
+def test_attention_can_be_looked_at(trunk, params):
+  batch = tiny.make_batch()
+  inputs = {name: batch[name] for name in ('tokens', 'segment_ids')}
+  look = jax.jit(lambda: trunk.apply({'params': params}, **inputs, mutable=['attention']))
+  (shares,) = jax.tree.leaves(look()[1])
+  assert shares.shape == (2, 4, 2, 16, 16)
+  segments = np.asarray(batch['segment_ids'])
+  sees = (segments[:, :, None] == segments[:, None, :]) & (segments > 0)[:, None, :]
+  assert (np.asarray(shares)[np.broadcast_to(~sees[None, :, None], shares.shape)] == 0).all()
+  np.testing.assert_allclose(shares.sum(-1), np.broadcast_to((segments > 0)[:, None], (2, 4, 2, 16)), atol=1e-6)
+
+
 def test_pool_reads_the_first_token(trunk, params):
   hidden = jax.random.normal(jax.random.key(1), (3, 5, 32))
   pooled = trunk.apply({'params': params}, hidden, jnp.ones((3, 5), int), method='pool')
