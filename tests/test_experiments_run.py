@@ -1,0 +1,54 @@
+"""Every config of `experiments/`, shrunk by `:quick`, takes two steps on a small corpus and leaves a run folder."""
+
+import json
+import pathlib
+import random
+
+import pytest
+
+from plm_jax import config, loop, metrics
+from tests import conftest, runs
+
+FILES = config.experiment_files()
+ALWAYS = 'quickstart'  # the others take turns
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  """What `runs.write_data` writes, with labelled singles of 8 classes and pairs of 2."""
+  folder = runs.write_data(tmp_path_factory.mktemp('experiments'))
+  draw = random.Random(2)
+  held_out = [conftest.story(draw) for _ in range(64)]  # as many as the evaluations of `quick` ask for
+  (folder / 'corpus' / 'validation.txt').write_text('\n\n'.join(held_out))
+  for name, classes in (('singles', 8), ('pairs', 2)):
+    (folder / name).mkdir()
+    for split in ('train', 'validation', 'test'):
+      texts = [[conftest.story(draw) for _ in range(3)] for _ in range(64)]
+      rows = [{'text': a, 'summary': b[:40], 'body': c, 'label': n % classes} for n, (a, b, c) in enumerate(texts)]
+      (folder / name / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+  return folder
+
+
+@pytest.mark.parametrize(
+  'file',
+  [
+    pytest.param(
+      file, marks=[] if file.parent.name == ALWAYS else pytest.mark.slow, id=f'{file.parent.name}/{file.stem}'
+    )
+    for file in FILES
+  ],
+)
+def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path):
+  settings = config.load(f'{file}:quick')
+  settings['vocab']['path'] = str(data / 'vocab')
+  settings['model']['overrides'] = {'hidden_dim': 32, 'num_heads': 2, 'mlp_dim': 64}
+  kind = 'corpus' if settings['objective'] else 'pairs' if len(settings['data']['fields']) > 1 else 'singles'
+  settings['data'] |= {'path': str(data / kind), 'cache': str(data / 'cache')}
+  settings |= {'steps': 2, 'epochs': None, 'log_every': 1}
+  settings['optim']['warmup'] = 0
+  outcome = loop.train(config.resolve(settings), tmp_path)
+  assert outcome.exit_code == 0
+  lines = metrics.read(tmp_path)
+  assert [line['step'] for line in lines] == [1, 2]
+  assert all(0 < line['loss'] < 20 for line in lines)
+  assert any(name.partition('/')[0] in settings['eval'] for name in lines[-1])
