@@ -148,7 +148,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     batches = run.to_devices(source.read(start), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
     # two steps in flight hide the host's work; simulated devices starve when steps queue up
-    in_flight = 0 if _simulated(mesh) else 2
+    in_flight = 0 if run.simulated(mesh) else 2
     skipped_in_a_row, code, done = 0, DONE, start
     scores: dict[str, float] = {}
     began = time.monotonic()
@@ -160,7 +160,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
       pending.append((done, sums))
 
       # what is due at a step does not depend on where the run was stopped: the pieces of a run do what the whole does
-      interrupted = stopping.agreed(done, every=settings['log_every'])
+      interrupted = stopping.agreed(done)
       evaluating = [name for name in evaluations if done % every[name] == 0 or done == total]
       watching = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating
       saving = interrupted or watching or done == last or done % settings['save_every'] == 0
@@ -481,27 +481,29 @@ class Stopping:
   def __init__(self) -> None:
     self.asked = False
 
-  def agreed(self, done: int, *, every: int) -> bool:
-    """True at a step where all processes know of a signal that any of them got; asked every `every` steps."""
-    if jax.process_count() == 1:
-      return self.asked
-    if done % every:
-      return False
-    return bool(np.any(multihost_utils.process_allgather(np.array(self.asked))))
+  def agreed(self, done: int) -> bool:
+    """True at the step at which all processes stop, soon after a signal to any of them; asked at every step."""
+    return self.asked if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(done)
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[Stopping]:
-  """SIGTERM and SIGINT set a flag while the body runs; a second SIGINT ends the process at once."""
-  stopping = Stopping()
+  """SIGTERM and SIGINT ask to stop while the body runs; a second SIGINT ends the process at once.
+
+  With several processes jax listens for SIGTERM and tells the others, so SIGINT is passed on as one.
+  """
+  stopping, several = Stopping(), jax.process_count() > 1
 
   def note(number: int, frame: Any) -> None:
     del frame
     if stopping.asked and number == signal.SIGINT:
       raise KeyboardInterrupt
     stopping.asked = True
+    if several:
+      signal.raise_signal(signal.SIGTERM)
 
-  old = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
+  caught = (signal.SIGINT,) if several else (signal.SIGTERM, signal.SIGINT)
+  old = {number: signal.signal(number, note) for number in caught}
   try:
     yield stopping
   finally:
@@ -523,10 +525,6 @@ def start_processes(coordinator: str | None, processes: int | None, process: int
     raise ConfigError('--coordinator, --processes and --process are given together or not at all')
   if coordinator is not None:
     jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)
-
-
-def _simulated(mesh: Mesh) -> bool:
-  return mesh.size > 1 and jax.default_backend() == 'cpu'
 
 
 def _rows_per_device(batch_size: int, accumulate: int, mesh: Mesh) -> int:

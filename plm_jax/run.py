@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from plm_jax import build, config, metrics, sharding
 from plm_jax.text import tokenizer
@@ -88,6 +88,11 @@ def host_share(layout: sharding.Layout) -> tuple[int, int]:
       'each other: choose sizes that divide the devices of a process, or that they divide'
     )
   return mine[0] // len(mine), len(devices) // len(mine)
+
+
+def simulated(mesh: Mesh) -> bool:
+  """Whether the devices are several of the CPU: their threads starve where steps queue up, so wait for each."""
+  return mesh.size > 1 and jax.default_backend() == 'cpu'
 
 
 def make_source(block: Settings, vocab: Vocab, *, seed: int, share: tuple[int, int] = (0, 1)) -> Source:

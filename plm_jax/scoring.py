@@ -46,7 +46,13 @@ def command(settings: Mapping[str, Any], arguments: argparse.Namespace) -> int:
     key = jax.random.key(settings['seed'])
     step_fn = jax.jit(functools.partial(eval_step, task=task))
     for step in _steps(workdir, arguments):
-      _, state = checkpoint.restore(workdir / 'checkpoints', abstract, step=step)
+      try:
+        _, state = checkpoint.restore(workdir / 'checkpoints', abstract, step=step)
+      except checkpoint.CheckpointError:
+        if arguments.follow and step not in steps.numbered(workdir / 'checkpoints'):
+          log.info(f'step {step} was deleted before it could be scored (keep)')
+          continue
+        raise
       params = tx.eval_params(state.opt_state, state.params)
       line: dict[str, Any] = {'step': step}
       for name, source in sources.items():
@@ -71,9 +77,9 @@ def _steps(workdir: pathlib.Path, arguments: argparse.Namespace) -> Iterator[int
   waited_since = time.monotonic()
   while True:
     new = [step for step in sorted(steps.records(folder)[0]) if step not in seen]
-    for step in new:
-      seen.add(step)
-      yield step
+    if new:  # one at a time: while it is scored, others come and go
+      seen.add(new[0])
+      yield new[0]
       waited_since = time.monotonic()
     result = workdir / 'result.json'
     if not new and result.exists() and json.loads(result.read_text()).get('finished'):

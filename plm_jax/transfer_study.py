@@ -124,7 +124,8 @@ class Trainer:
       optim_settings = {**self._settings['optim'], 'rate': rate}
       with stage('optim'):
         tx = optim.make(params=abstract_params(self._task, spec), steps=self._settings['steps'], **optim_settings)
-      step = jax.jit(functools.partial(train_step, task=self._task, tx=tx), donate_argnums=0)
+      how = {'accumulate': self._settings['accumulate'], 'random': self._settings['execution']['random']}
+      step = jax.jit(functools.partial(train_step, task=self._task, tx=tx, **how), donate_argnums=0)
       self._compiled[rate] = tx, step, state_maker(self._task, tx, spec, layout=self._layout)
     return self._compiled[rate]
 
@@ -138,7 +139,8 @@ class Trainer:
       key = jax.random.key(cell.seed)
       state = maker.fresh(key)
       if cell.start == 'pretrained':
-        params, _ = transfer.initialise(state.params, self._settings['init_from'])
+        with stage('init_from'):
+          params, _ = transfer.initialise(state.params, self._settings['init_from'])
         state = dataclasses.replace(state, params=params)
       batches = run.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = {round(steps * share) for share in (0.25, 0.5, 0.75)}
@@ -147,7 +149,7 @@ class Trainer:
         state, sums = step(state, batch, key)
         if done in checks:
           curve.append((done, self._score('validation', tx, state, key)))
-        elif done % 8 == 0:
+        elif done % 8 == 0 or run.simulated(self._layout.mesh):
           jax.block_until_ready(sums)
       curve.append((steps, self._score('validation', tx, state, key)))
       train = self._score(source, tx, state, key)

@@ -120,10 +120,10 @@ def words(name: str, *flags: Any) -> list[str]:
   return [sys.executable, '-m', f'plm_jax.{name}', *map(str, flags)]
 
 
-def environment(*, devices: int) -> dict[str, str]:
-  """That of this process with other simulated devices."""
+def environment(*, devices: int, **changes: str) -> dict[str, str]:
+  """That of this process with other simulated devices, and changes."""
   flags = re.sub(r'--xla_force_host_platform_device_count=\S*', '', os.environ.get('XLA_FLAGS', ''))
-  return {**os.environ, 'XLA_FLAGS': f'{flags} --xla_force_host_platform_device_count={devices}'.strip()}
+  return {**os.environ, 'XLA_FLAGS': f'{flags} --xla_force_host_platform_device_count={devices}'.strip(), **changes}
 
 
 def command(name: str, *flags: Any, devices: int = 1, timeout: float = 240) -> subprocess.CompletedProcess[str]:
@@ -141,13 +141,18 @@ def command(name: str, *flags: Any, devices: int = 1, timeout: float = 240) -> s
 
 
 @contextlib.contextmanager
-def started(command: list[str], *, log: pathlib.Path, devices: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-  """A command that runs during the body, its output in `log`; killed at the end if it is still there."""
+def started(
+  command: list[str], *, log: pathlib.Path, devices: int = 1, **changes: str
+) -> Iterator[subprocess.Popen[bytes]]:
+  """A command that runs during the body, its output in `log`; killed at the end if it is still there.
+
+  `changes` are of the environment.
+  """
   with open(log, 'ab') as output:
     process = subprocess.Popen(
       command,
       cwd=conftest.ROOT,
-      env=environment(devices=devices),
+      env=environment(devices=devices, **changes),
       stdin=subprocess.DEVNULL,
       stdout=output,
       stderr=subprocess.STDOUT,

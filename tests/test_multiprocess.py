@@ -6,6 +6,7 @@ are. Every device here is a simulated one, and the loop waits for each step.
 
 import contextlib
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -29,6 +30,8 @@ from tests import conftest, runs
 LOSS_TOLERANCE = 4e-6
 PARAMETER_TOLERANCE = 3e-5
 GRACE_S = 120
+# Only process 0 fills the compilation cache, so the other one always compiles: with little effort, then.
+QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -66,6 +69,7 @@ def together(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pa
   done = subprocess.run(
     local(f'--config={file}', f'--workdir={folder / "run"}', '--stop_at=8'),
     cwd=conftest.ROOT,
+    env={**os.environ, **QUICK},
     stdin=subprocess.DEVNULL,
     capture_output=True,
     text=True,
@@ -131,7 +135,10 @@ def test_one_process_goes_on_where_two_stopped(
   assert outcome.result['first_ten_batches'] == whole['first_ten_batches']
 
 
-def test_a_signal_to_one_process_stops_both_at_one_step(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize('number', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_a_signal_to_one_process_stops_both_at_one_step(
+  data: pathlib.Path, tmp_path: pathlib.Path, number: signal.Signals
+) -> None:
   """Also the run of a model that is cut over both processes, so that each of them feeds all rows."""
   endless = {'steps': 100_000, 'save_every': 100_000, 'eval_every': 100_000, 'best': None}
   cut = {'mesh': {'data': 1, 'model': 4}, 'rules': 'tensor'}
@@ -140,11 +147,13 @@ def test_a_signal_to_one_process_stops_both_at_one_step(data: pathlib.Path, tmp_
   flags = [f'--config={file}', f'--workdir={workdir}', f'--coordinator=localhost:{free_port()}', '--processes=2']
   with contextlib.ExitStack() as stack:
     processes = [
-      stack.enter_context(runs.started(runs.words('train', *flags, f'--process={number}'), log=output, devices=2))
-      for number in range(2)
+      stack.enter_context(
+        runs.started(runs.words('train', *flags, f'--process={process}'), log=output, devices=2, **QUICK)
+      )
+      for process in range(2)
     ]
     runs.wait_until(lambda: len(metrics.read(workdir)) >= 4, process=processes[0], log=output)
-    processes[1].send_signal(signal.SIGTERM)
+    processes[1].send_signal(number)
     assert [process.wait(timeout=GRACE_S) for process in processes] == [3, 3], output.read_text()[-3000:]
   result = json.loads((workdir / 'result.json').read_text())
   assert (result['exit_code'], result['finished']) == (3, False)
