@@ -10,7 +10,7 @@ import os
 import pathlib
 import random
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -111,6 +111,15 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     f'shared data: {SHARED_DATA if SHARED_DATA.is_dir() else "absent, tests that read it are skipped"}',
     f'long tests: {config.stash[SAID]}',
   ]
+
+
+@pytest.fixture(autouse=True, scope='module')
+def drop_compiled_functions() -> Iterator[None]:
+  """Keeps memory bounded: what one file compiled is of little use to the next, and the cache on disk has it."""
+  yield
+  import jax
+
+  jax.clear_caches()
 
 
 # What tests read.
