@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import time
@@ -438,7 +439,7 @@ def test_a_reader_of_a_listing_may_leave_early(tmp_path, package):
   (tmp_path / 'driver.py').write_text(DRIVER.format(root=str(ROOT), package=str(package)))
   lines = '\n'.join(f'def noise_{number}(key): ...' for number in range(5000))
   (package / 'noise' / 'long.py').write_text(lines)
-  words = f'{sys.executable} {tmp_path / "driver.py"} --list | head -n 1; exit ${{PIPESTATUS[0]}}'
+  words = f'{shlex.join([sys.executable, str(tmp_path / "driver.py")])} --list | head -n 1; exit ${{PIPESTATUS[0]}}'
   done = subprocess.run(['bash', '-c', words], capture_output=True, text=True, check=False)
   assert done.stderr == ''
   assert done.stdout == 'Models\n'

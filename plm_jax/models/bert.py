@@ -114,7 +114,7 @@ class Block(nn.Module):
 
     rng = self.make_rng('dropout') if train and c.attention_dropout else None
     query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
-    if self.is_mutable_collection('attention'):
+    if self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', weights(query, key, mask=mask))
     attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng)
     out = Dense(

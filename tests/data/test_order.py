@@ -70,5 +70,5 @@ def test_errors_of_the_reader_reach_the_loop():
   def broken(step):
     raise FileNotFoundError('tokens.bin')
 
-  with pytest.raises(FileNotFoundError, match='tokens.bin'):
+  with pytest.raises(FileNotFoundError, match=r'tokens\.bin'):
     next(order.iterate(broken, 0))
