@@ -55,7 +55,7 @@ def test_host_slices_tile_the_batch():
 
 @pytest.mark.parametrize(('batch_size', 'host', 'hosts'), [(6, 0, 4), (0, 0, 1), (8, 2, 2), (8, -1, 2)])
 def test_impossible_hosts_are_refused(batch_size, host, hosts):
-  with pytest.raises(ValueError, match='batch_size=|host='):
+  with pytest.raises(ValueError, match=r'batch_size=|host='):
     order.host_slice(batch_size, host=host, hosts=hosts)
 
 
