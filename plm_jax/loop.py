@@ -238,8 +238,12 @@ def _claim(workdir: pathlib.Path, *, main: bool) -> Iterator[None]:
   if not main:
     yield
     return
-  workdir.mkdir(parents=True, exist_ok=True)
-  with open(workdir / '.lock', 'a') as lock:
+  with contextlib.ExitStack() as stack:
+    try:
+      workdir.mkdir(parents=True, exist_ok=True)
+      lock = stack.enter_context(open(workdir / '.lock', 'a'))
+    except OSError as error:
+      raise ConfigError(f'{workdir} cannot be written to ({error.strerror}): name another --workdir') from error
     try:
       fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

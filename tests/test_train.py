@@ -255,6 +255,13 @@ def test_a_folder_in_use_is_refused(stopped: pathlib.Path, data: pathlib.Path) -
       loop.train(runs.settings('mlm', data), stopped)
 
 
+def test_a_folder_that_is_none_is_refused(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  (tmp_path / 'file').touch()
+  for workdir in (tmp_path / 'file', tmp_path / 'file' / 'below', pathlib.Path('/proc/run')):
+    with pytest.raises(ConfigError, match=r'cannot be written to \(.*\): name another --workdir'):
+      loop.train(runs.settings('mlm', data), workdir)
+
+
 def test_a_start_that_was_cut_off_binds_nobody(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   workdir = tmp_path / 'run'
   workdir.mkdir()
@@ -450,6 +457,15 @@ def test_evaluate_gives_the_scores_of_training(mlm: pathlib.Path) -> None:
   assert evaluate.main([f'--workdir={mlm}', '--step=12']) == 0
   last = metrics.read(mlm)[-1]
   assert scored(mlm)[-1] == {'step': 12} | {name: last[name] for name in last if name.startswith('validation/')}
+
+
+def test_evaluate_knows_its_evaluations(mlm: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  with pytest.raises(ConfigError, match=r"evaluation: no 'test' in config\.eval; there are validation"):
+    evaluate.main([f'--workdir={mlm}', '--evaluation=test'])
+  with pytest.raises(ConfigError, match="--step=last: a number, 'newest' or 'best'"):
+    evaluate.main([f'--workdir={mlm}', '--step=last'])
+  with pytest.raises(checkpoint.CheckpointError, match='no step 7'):
+    evaluate.main([f'--workdir={mlm}', '--step=7'])
 
 
 def test_evaluate_writes_predictions(classify: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
