@@ -20,8 +20,8 @@ from plm_jax import build, groups, sharding, signatures, step
 from plm_jax.types import Batch, Paper, Task
 from tests import tiny
 
-# keywords of `make` that have no default, by file
-SETTINGS: dict[str, dict[str, Any]] = {}
+# keywords of `make`, by file: those without a default, and dropout of a head's own
+SETTINGS: dict[str, dict[str, Any]] = {'classify': {'dropout': 0.0}}
 # fields of a batch beside or instead of those of `tiny.make_batch`, by file
 FIELDS: dict[str, dict[str, Any]] = {}
 # (file, pattern of parameters): why they get no gradient
@@ -35,11 +35,10 @@ KEY = 5
 
 
 def make_trunk(model: str) -> nn.Module:
-  """The model's row 'tiny', smaller still, with some dropout."""
+  """The model's row 'tiny', smaller still, without dropout."""
   config = importlib.import_module(f'plm_jax.models.{model}').CONFIGS['tiny']
-  sizes = tiny.SIZES | {'dropout': 0.1, 'attention_dropout': 0.1}
   own = {field.name for field in dataclasses.fields(config)}
-  overrides = {name: value for name, value in sizes.items() if name in own}
+  overrides = {name: value for name, value in tiny.SIZES.items() if name in own}
   return build.make(
     'models', {'name': model, 'variant': 'tiny', 'overrides': overrides, **SETTINGS.get(model, {})}, vocab_size=61
   )
@@ -82,11 +81,11 @@ class Run:
     self.batch = pair.batch
     self.tx = tiny.make_optimiser(pair.task, pair.batch, name='momentum', rate=0.05)
     self.state = tiny.make_state(pair.task, pair.batch, self.tx)
-    self.train = jax.jit(functools.partial(step.train_step, task=pair.task, tx=self.tx))
+    self.train = jax.jit(functools.partial(step.train_step, task=pair.task, tx=self.tx), static_argnames='accumulate')
     self.evaluate = jax.jit(functools.partial(step.eval_step, task=pair.task))
 
-  def step(self, key: int = KEY):
-    return self.train(self.state, self.batch, jax.random.key(key))
+  def step(self, *, accumulate: int = 1):
+    return self.train(self.state, self.batch, jax.random.key(KEY), accumulate=accumulate)
 
   def metrics(self, state=None, batch=None):
     state, batch = self.state if state is None else state, self.batch if batch is None else batch
@@ -217,9 +216,20 @@ def test_one_step_lowers_the_loss(on):
 @every_pair
 def test_same_key_same_result(on):
   run = run_of(on)
-  first, again, other = run.step(), run.step(), run.step(KEY + 1)
-  assert tiny.same(first, again)
-  assert not tiny.same(first[0].params, other[0].params)
+  assert tiny.same(run.step(), run.step())
+
+
+@every_pair
+def test_accumulating_changes_nothing(on):
+  run, pair = run_of(on), PAIRS[on]
+  if pair.task.couples_rows:
+    with pytest.raises(ValueError, match='couples the rows of a batch'):
+      run.step(accumulate=4)
+    return
+  (one, one_metrics), (four, four_metrics) = run.step(), run.step(accumulate=4)
+  error, where = tiny.gradient_error(four.opt_state['rule'], one.opt_state['rule'])
+  assert error < 1e-5, where
+  assert tiny.means(four_metrics) == pytest.approx(tiny.means(one_metrics), rel=2e-5, abs=1e-7)
 
 
 @every_pair
@@ -249,18 +259,21 @@ def test_rows_of_weight_zero_change_nothing(on):
 
 
 @every_pair
-def test_every_parameter_gets_a_gradient(on):
+def test_every_parameter_gets_a_gradient_and_changes(on):
   pair = PAIRS[on]
   state, _ = run_of(on).step()
+  old = jax.tree.leaves(run_of(on).state.params)
   gradient = jax.tree.leaves(state.opt_state['rule'])
   whole = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in gradient))
   patterns = [pattern for name, pattern in NO_GRADIENT if name in ('', pair.name, pair.model)]
-  for (path, _), leaf in zip(jax.tree_util.tree_leaves_with_path(state.params), gradient, strict=True):
+  new = jax.tree_util.tree_leaves_with_path(state.params)
+  for (path, after), before, leaf in zip(new, old, gradient, strict=True):
     name = groups.path_name(path)
     without = any(re.fullmatch(pattern, name) for pattern in patterns)
     for layer in leaf if groups.is_stacked(name, leaf) else [leaf]:
       share = float(jnp.linalg.norm(layer.reshape(-1))) / whole
       assert (share < 1e-6) == without, (name, share)
+    assert without or not tiny.same(after, before), name
 
 
 def test_no_exception_is_stale():

@@ -112,14 +112,19 @@ def make_optimiser(task: Task, batch: Batch, **settings: Any) -> optim.Optimiser
   return optim.make(params=step.abstract_params(task, spec(batch)), **settings)
 
 
-def init_params(task: Task, batch: Batch, *, seed: int = 0) -> PyTree:
-  """Parameters on one device, drawn by numpy: no compilation, and no bias or scale that hides by being 0 or 1."""
+def draw(abstract: PyTree, *, seed: int = 0) -> PyTree:
+  """Parameters drawn by numpy: no compilation, and no bias or scale that hides by being 0 or 1."""
 
-  def draw(path, leaf):
+  def one(path, leaf):
     values = np.random.default_rng([seed, *map(ord, jax.tree_util.keystr(path))]).normal(0, 0.1, leaf.shape)
     return jnp.asarray(1 + values if path[-1].key == 'scale' else values, jnp.float32)
 
-  return jax.tree_util.tree_map_with_path(draw, step.abstract_params(task, spec(batch)))
+  return jax.tree_util.tree_map_with_path(one, abstract)
+
+
+def init_params(task: Task, batch: Batch, *, seed: int = 0) -> PyTree:
+  """Parameters of a task on one device, by `draw`."""
+  return draw(step.abstract_params(task, spec(batch)), seed=seed)
 
 
 def make_state(task: Task, batch: Batch, tx: optim.Optimiser, *, seed: int = 0) -> step.TrainState:
