@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax import flops, optim, sharding
+from plm_jax import flops, memory, optim, sharding
 from plm_jax.models import bert
 from plm_jax.objectives import mlm
 from plm_jax.step import abstract_params, bind, init_state, noise_root, train_step, with_step
@@ -140,6 +140,7 @@ def main() -> None:
   parser.add_argument('--random', default='threefry2x32,rbg')
   parser.add_argument('--noise', action='store_true', help='also time the step with the noise taken out')
   arguments = parser.parse_args()
+  memory.reuse()  # serves both sides
   device = jax.devices()[0]
   try:
     import torch

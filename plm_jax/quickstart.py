@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax import config
+from plm_jax import config, memory
 
 ROOT = pathlib.Path(__file__).parents[1]
 VOCAB_SIZE = 6000
@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   workdir: pathlib.Path = arguments.workdir
   began = time.monotonic()
 
+  memory.reuse()
   from plm_jax import logs
 
   logs.start()

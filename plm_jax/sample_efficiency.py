@@ -11,7 +11,7 @@ Prints a table, writes `runs.jsonl`, `table.json` and `curves.png`. Runs that ar
 import sys
 from collections.abc import Sequence
 
-from plm_jax import config
+from plm_jax import config, memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rates = [float(rate) for rate in arguments.rates.split(',')]
   except ValueError as error:
     raise config.ConfigError(f'--sizes and --rates are numbers with commas between them: {error}') from None
+  memory.reuse()
   from plm_jax import logs, transfer_study  # loads jax
 
   logs.start()

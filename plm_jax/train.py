@@ -9,7 +9,7 @@ Run again in the same folder, it goes on to `steps`; a finished run says so and 
 import sys
 from collections.abc import Sequence
 
-from plm_jax import config
+from plm_jax import config, memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = config.parse(parser, argv)
   if settings is None:
     return 0
+  memory.reuse()
   from plm_jax import logs, loop  # loads jax
 
   logs.start()

@@ -1,0 +1,28 @@
+"""What freed memory costs: with the setting a large block that is freed and taken again is not faulted in again."""
+
+import subprocess
+import sys
+
+import pytest
+
+CHILD = """
+import resource, sys
+from plm_jax import memory
+if sys.argv[1] == 'kept':
+  assert memory.reuse()
+for turn in range(4):
+  if turn == 1:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+  block = bytearray(64 * 2**20)
+  del block
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith('linux'), reason='glibc only')
+def test_freed_memory_is_used_again():
+  faults = {
+    how: int(subprocess.run([sys.executable, '-c', CHILD, how], capture_output=True, text=True, check=True).stdout)
+    for how in ('kept', 'given back')
+  }
+  assert faults['kept'] < faults['given back'] / 10
