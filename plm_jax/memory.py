@@ -1,7 +1,7 @@
 """Keeping freed memory in the process, for training on a CPU.
 
-The CPU backend takes its work memory anew at each step, and glibc hands blocks of that size back to the system when they
-are freed: every page is then faulted in again, which took a fifth of the CPU time of a small model's step.
+The CPU backend takes its work memory anew at each step, and glibc hands blocks of that size back to the system when
+they are freed: every page is then faulted in again, which took a fifth of the CPU time of a small step.
 """
 
 import ctypes
