@@ -1,4 +1,4 @@
-"""The first five minutes: pre-train a tiny BERT on the docstrings of the installed packages, and see what it is worth.
+"""The first minutes: pre-train a tiny BERT on the docstrings of the installed packages, and see what it is worth.
 
 python -m plm_jax.quickstart [--workdir=runs/quickstart]
 
