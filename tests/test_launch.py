@@ -200,7 +200,12 @@ def test_local_kills_those_who_do_not_listen() -> None:
 
 
 def test_local_returns_the_highest_code() -> None:
-  assert local('import sys; sys.exit(int(sys.argv[-1][-1]))', '--processes=3').returncode == 2
+  # the last process fails once the others are surely waiting for a signal, and they leave with a lower code
+  code = (
+    'import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1)); '
+    "sys.exit(time.sleep(3) or 2) if sys.argv[-1] == '--process=2' else time.sleep(60)"
+  )
+  assert local(code, '--processes=3').returncode == 2
 
 
 def test_local_passes_signals_on() -> None:
