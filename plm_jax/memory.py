@@ -9,7 +9,7 @@ import os
 import pathlib
 
 # of <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX
-_SETTINGS = ((-1, 2**31 - 1), (-2, 256 * 2**20), (-4, 0), (-8, 1))
+_SETTINGS = ((-1, -1), (-2, 256 * 2**20), (-4, 0), (-8, 1))
 _ACCELERATORS = ('/dev/nvidia0', '/dev/accel0', '/dev/vfio/0')
 
 

@@ -1,0 +1,1 @@
+"""Published weights in and out: Hugging Face folders of safetensors <-> our trunks and parameters."""

@@ -1,0 +1,109 @@
+"""How the tensors of a published release correspond to our parameters: one list of entries per architecture.
+
+A file `weights/<architecture>.py` has
+
+    MODEL_TYPES              the values of `model_type` in a Hugging Face config.json that it reads
+    PREFIX                   what the names of a model without head leave out, such as 'bert.'
+    read_config(theirs)      config.json as a dict -> keywords of the model's `make`: vocab_size, variant, overrides
+    write_config(trunk, heads)   -> config.json as a dict, with model_type and architectures
+    entries(trunk, heads)    -> the list; `heads` are the names beside 'trunk' in the parameters, such as 'mlm'
+
+and nothing that reads or writes files.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+
+class Part(NamedTuple):
+  """Rows [start, stop) of `total` along `axis` of a joined tensor, such as query of a joined q, k, v."""
+
+  start: int
+  stop: int
+  total: int
+  axis: int = 0
+
+
+class Entry(NamedTuple):
+  """One parameter of ours and the tensor that holds it.
+
+  Attributes:
+    ours: leaf path, 'trunk/layers/query/kernel'. Where `theirs` has '{layer}' the leaf is stacked, layers first.
+    theirs: full name in the release with `PREFIX`; '{layer}' is the number of the layer.
+    form: 'same': theirs has our shape. 'matrix': theirs is [inputs, outputs] or a flat vector, ours [inputs..., outputs...].
+      'linear': theirs is [outputs, inputs].
+    inputs: leading axes of ours (of one layer) that are inputs, for 'matrix' and 'linear'.
+    part: where theirs joins several of ours along its outputs.
+    first: number of the first layer in a stacked leaf.
+    tied: other names under which a release repeats the tensor; read from where it is, written only as `theirs`.
+  """
+
+  ours: str
+  theirs: str
+  form: Literal['same', 'matrix', 'linear'] = 'same'
+  inputs: int = 1
+  part: Part | None = None
+  first: int = 0
+  tied: tuple[str, ...] = ()
+
+  @property
+  def stacked(self) -> bool:
+    return '{layer}' in self.theirs
+
+  def name(self, layer: int) -> str:
+    """Of the tensor that holds slice `layer` of the stacked leaf."""
+    return self.theirs.replace('{layer}', str(self.first + layer))
+
+
+def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+  """Our leaf, or one layer slice of it, from their whole tensor.
+
+  Raises:
+    ValueError: the sizes do not agree.
+  """
+  if part := entry.part:
+    if tensor.shape[part.axis] != part.total:
+      raise ValueError(f'axis {part.axis} has {tensor.shape[part.axis]} rows, not {part.total}')
+    tensor = tensor[(slice(None),) * part.axis + (slice(part.start, part.stop),)]
+  if tensor.size != math.prod(shape):
+    raise ValueError(f'shape {tuple(tensor.shape)} does not fit {tuple(shape)}')
+  return (tensor.T if entry.form == 'linear' else tensor).reshape(tuple(shape))
+
+
+def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
+  """Their tensor, or their part of it, from our leaf or one layer slice of it."""
+  if entry.form == 'same':
+    return array
+  if array.ndim <= entry.inputs:  # a bias or a scale
+    return array.reshape(-1)
+  matrix = array.reshape(math.prod(array.shape[: entry.inputs]), -1)
+  return matrix.T if entry.form == 'linear' else matrix
+
+
+def read(
+  entries: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, np.ndarray]:
+  """Our parameters, flat: leaf path -> array. Everything in memory; `weights.load` streams.
+
+  Args:
+    entries: of the architecture.
+    tensors: name -> tensor, whole.
+    shapes: leaf path -> shape of ours, stacked axis included.
+
+  Raises:
+    KeyError: a tensor is missing.
+    ValueError: a shape does not fit.
+  """
+  out: dict[str, np.ndarray] = {}
+  for entry in entries:
+    shape = tuple(shapes[entry.ours])
+    if entry.stacked:
+      layers = [to_ours(entry, tensors[entry.name(layer)], shape[1:]) for layer in range(shape[0])]
+      out[entry.ours] = np.stack(layers)
+    else:
+      name = next((name for name in (entry.theirs, *entry.tied) if name in tensors), entry.theirs)
+      out[entry.ours] = to_ours(entry, tensors[name], shape)
+  return out
