@@ -151,6 +151,11 @@ def _reset(carry: PyTree, batch: Batch) -> PyTree:
   return jax.tree.map(lambda x: jnp.where(keep.reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype)), carry)
 
 
+def _materialise(tree: PyTree) -> PyTree:
+  """The same tree, computed once: the CPU compiler would repeat all that leads to it for every norm and every use."""
+  return jax.lax.platform_dependent(tree, cpu=jax.lax.optimization_barrier, default=lambda tree: tree)
+
+
 def train_step(
   state: TrainState,
   batch: Batch,
@@ -204,10 +209,12 @@ def train_step(
     gradients, (metrics, carries) = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, trainable), parts)
     metrics, new_carry = jax.tree.map(lambda x: x.sum(axis=0), metrics), _join(carries)
 
+  gradients = _materialise(gradients)
   norms = optim.norms(gradients)
   total_norm = jnp.sqrt(sum(norm * norm for norm in norms.values()))
   finite = jnp.isfinite(total_norm)
   updates, opt_state = tx.update(gradients, state.opt_state, trainable)
+  updates = _materialise(updates)
   new_trainable = jax.tree.map(jnp.add, trainable, updates)
 
   def choose(new: PyTree, old: PyTree) -> PyTree:

@@ -33,8 +33,8 @@ class Entry(NamedTuple):
   Attributes:
     ours: leaf path, 'trunk/layers/query/kernel'. Where `theirs` has '{layer}' the leaf is stacked, layers first.
     theirs: full name in the release with `PREFIX`; '{layer}' is the number of the layer.
-    form: 'same': theirs has our shape. 'matrix': theirs is [inputs, outputs] or a flat vector, ours [inputs..., outputs...].
-      'linear': theirs is [outputs, inputs].
+    form: 'same': theirs has our shape. 'matrix': theirs is [inputs, outputs] or a flat vector, where ours has
+      [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
     inputs: leading axes of ours (of one layer) that are inputs, for 'matrix' and 'linear'.
     part: where theirs joins several of ours along its outputs.
     first: number of the first layer in a stacked leaf.
