@@ -32,20 +32,22 @@ def make(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
   return import_file(f'{folder}.{name}').make(**values, **given)
 
 
-def pick(module: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., Any]:
+def pick(kind: str, settings: Mapping[str, Any], **given: Any) -> Callable[..., Any]:
   """Binds the settings of a function such as `fixed_count` of 'noise.where'.
 
   Args:
-    module: the file, as 'noise.where'.
+    kind: a file, as 'noise.edit', or several that `signatures.SPREAD` names together, as 'noise.where'.
     settings: `name`, and keyword-only arguments of that function. Lists arrive as tuples.
     **given: what the caller can offer; the function gets those that it names.
 
   Raises:
     ConfigError: an unknown name, or an unknown, missing or wrongly typed keyword.
   """
-  label = module.rpartition('.')[2]
+  label = kind.rpartition('.')[2]
   name, values = split(label, settings)
-  checks.check_choice(f'{label}.name', 'function', name, signatures.functions(module), place=signatures.path(module))
+  places = signatures.places(kind)
+  checks.check_choice(f'{label}.name', 'function', name, places, place=signatures.paths(kind))
+  module = places[name]
   known = signatures.keywords(module, name)
   offered = {key: value for key, value in given.items() if key in known}
   values = check(label, f'{name} in {signatures.path(module)}', known, values, offered)

@@ -137,7 +137,9 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
     owner = 'a config' if module == 'schema' else f'{definition} in {signatures.path(module)}'
     given = GIVEN.get(kind, ())
   elif module.startswith('noise.'):
-    name = _name(label, 'function', settings, signatures.functions(module), place=signatures.path(module))
+    places = signatures.places(module)
+    name = _name(label, 'function', settings, list(places), place=signatures.paths(module))
+    module = places[name]
     known = signatures.keywords(module, name)
     owner = f'{name} in {signatures.path(module)}'
     given = tuple(key for key, keyword in known.items() if keyword.default is Missing.REQUIRED)  # ids and the like

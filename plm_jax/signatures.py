@@ -21,6 +21,10 @@ ARITHMETIC = {
 }
 
 
+# A kind of noise whose functions stand in several files: where a config names one, all of them are searched.
+SPREAD = {'noise.where': ('noise.where', 'noise.spans')}
+
+
 class Missing(enum.Enum):
   """Why a keyword has no default value to show: there is none, or it takes running code to know it."""
 
@@ -54,6 +58,16 @@ def functions(module: str, *, first: tuple[str, ...] = ('rng', 'key')) -> list[s
   file that corrupt a row start with a key."""
   definitions = _definitions(_file(module)).items() if has(module) else ()
   return [name for name, node in definitions if not name.startswith('_') and _first_argument(node) in first]
+
+
+def places(kind: str) -> dict[str, str]:
+  """Function -> the file that it stands in, for every function of a kind of noise such as 'noise.where'."""
+  return {name: module for module in SPREAD.get(kind, (kind,)) for name in functions(module)}
+
+
+def paths(kind: str) -> str:
+  """The files of a kind of noise as messages show them: 'plm_jax/noise/where.py and plm_jax/noise/spans.py'."""
+  return ' and '.join(path(module) for module in SPREAD.get(kind, (kind,)) if has(module))
 
 
 def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:

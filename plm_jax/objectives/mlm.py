@@ -6,7 +6,6 @@ positions, as in the released code, so its cost follows the mask rate and not th
 
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -14,13 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import build
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.losses import cross_entropy
-from plm_jax.noise import where as where_functions
 from plm_jax.noise.row import Row, row_keys, word_ids
+from plm_jax.objectives.corrupt import capacity, pick_edit, pick_where
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
@@ -130,7 +128,7 @@ def make(
   Args:
     trunk: an encoder.
     vocab: with a mask token.
-    where: which tokens, a function of `noise.where` with its settings.
+    where: which tokens, a function of `noise.where` or `noise.spans` with its settings.
     edit: what becomes of them, a function of `noise.edit` with its settings.
     masking: 'dynamic' draws anew at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
     copies: maskings of a row when static.
@@ -140,8 +138,8 @@ def make(
     raise ValueError('objective mlm needs a vocabulary with a mask token; train one with specials for it')
   if masking not in ('dynamic', 'static'):
     raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
-  choose = build.pick('noise.where', where)
-  write = build.pick('noise.edit', edit, mask_id=vocab.mask_id, vocab_size=vocab.size)
+  choose = pick_where(where, vocab=vocab)
+  write = pick_edit(edit, vocab=vocab)
   every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
   is_special = np.zeros(vocab.size, bool)
   is_special[list(vocab.special_ids)] = True
@@ -187,9 +185,3 @@ def make(
     return {'perplexity': math.exp(min(means['loss'], 700.0))}
 
   return Task(Model(trunk, head), prepare, loss, predict, summary=summary)
-
-
-def capacity(choose: Callable[..., Any], length: int) -> int:
-  """Slots that hold what a bound `where` function chooses in a row of `length`."""
-  assert isinstance(choose, partial)  # what build.pick makes
-  return max(1, where_functions.CAPACITY[choose.func](length, **choose.keywords))

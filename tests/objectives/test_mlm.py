@@ -10,7 +10,7 @@ import pytest
 
 from plm_jax import build, step
 from plm_jax.layers.mlp import gelu_tanh
-from plm_jax.objectives import mlm
+from plm_jax.objectives import corrupt, mlm
 from tests import tiny
 
 V = tiny.VOCAB
@@ -211,7 +211,7 @@ def test_targets_without_a_slot_are_counted(monkeypatch, params):
   ],
 )
 def test_slots_follow_the_rate_and_not_the_length(settings, length, slots):
-  assert mlm.capacity(build.pick('noise.where', {'name': 'fixed_count', **settings}), length) == slots
+  assert corrupt.capacity(corrupt.pick_where({'name': 'fixed_count', **settings}), length) == slots
 
 
 def test_predictions_stand_beside_their_positions(task, params):

@@ -1,0 +1,55 @@
+"""Corruptions of a config for objectives: which tokens, what becomes of them, how many slots that takes."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from plm_jax import build
+from plm_jax.types import Vocab
+
+
+def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None) -> Callable[..., Any]:
+  """A function of `noise.where` or `noise.spans` with its settings bound: (key, row) -> spans.
+
+  Args:
+    settings: `name` and keywords of that function.
+    vocab: offers its token counts and special ids to the functions that name them.
+
+  Raises:
+    ConfigError: an unknown name or keyword.
+    ValueError: the function goes by token counts and the vocabulary has none.
+  """
+  offers = {} if vocab is None else {'counts': vocab.counts, 'special_ids': vocab.special_ids}
+  choose = build.pick('noise.where', settings, **offers)
+  assert isinstance(choose, partial)  # what build.pick makes
+  if 'counts' in choose.keywords and choose.keywords['counts'] is None:
+    raise ValueError(f'where {settings["name"]!r} needs a vocabulary that knows how often each token is; train one')
+  return choose
+
+
+def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, **more: Any) -> Callable[..., Any]:
+  """A function of `noise.edit` with its settings bound: (key, row, spans) -> slots.
+
+  Args:
+    settings: `name` and keywords of that function.
+    vocab: offers `mask_id`, `vocab_size` and `special_ids`.
+    **more: what else the caller can offer, such as `first_sentinel`; a function gets what it names.
+
+  Raises:
+    ConfigError: an unknown name or keyword.
+    ValueError: the function writes the mask token and the vocabulary has none.
+  """
+  write = build.pick(
+    'noise.edit', settings, mask_id=vocab.mask_id, vocab_size=vocab.size, special_ids=vocab.special_ids, **more
+  )
+  assert isinstance(write, partial)  # what build.pick makes
+  if 'mask_id' in write.keywords and vocab.mask_id is None:
+    raise ValueError(f'edit {settings["name"]!r} needs a vocabulary with a mask token; train one with specials for it')
+  return write
+
+
+def capacity(choose: Callable[..., Any], length: int) -> int:
+  """Slots that hold what a bound `where` function chooses in a row of `length`; its user counts a rarer excess."""
+  assert isinstance(choose, partial)  # what build.pick makes
+  table = build.import_file(choose.func.__module__.partition('.')[2]).CAPACITY  # of the file that defines it
+  return max(1, table[choose.func](length, **choose.keywords))
