@@ -247,7 +247,8 @@ def eval_step(
   """Metrics of a batch as (sum, weight), and the carry for the next one; noise is that of step 0, nothing drops out."""
   example = task.prepare(noise_root(key), with_step(batch, 0))
   rng = step_rng(key, jnp.zeros((), jnp.int32))
-  loss = task.loss(bind(task, params, train=False, rng=rng), example, _reset(carry, batch), rng)
+  score = task.evaluate or task.loss
+  loss = score(bind(task, params, train=False, rng=rng), example, _reset(carry, batch), rng)
   return loss.metrics, loss.carry
 
 

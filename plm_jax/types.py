@@ -65,6 +65,7 @@ class Task(NamedTuple):
     predict: (forward, example) -> host-side predictions, leaves lead with the batch axis.
     init_carry: batch size -> recurrent state at step 0.
     summary: summed metrics as means -> derived numbers (perplexity, bits per byte, ...).
+    evaluate: like `loss`, where evaluation scores more than a step trains; None where they are the same.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -75,6 +76,7 @@ class Task(NamedTuple):
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
   couples_rows: bool = False
+  evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None
 
 
 class Source(NamedTuple):

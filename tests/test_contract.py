@@ -21,7 +21,16 @@ from plm_jax.types import Batch, Paper, Task
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
-SETTINGS: dict[str, dict[str, Any]] = {'classify': {'dropout': 0.0}}
+SETTINGS: dict[str, dict[str, Any]] = {
+  'classify': {'dropout': 0.0},
+  'mixture': {
+    'parts': {
+      'bert': {'name': 'mlm'},
+      'iid': {'name': 'mlm', 'where': {'name': 'iid', 'rate': 0.3}, 'edit': {'name': 'to_mask'}},
+    },
+    'rates': {'bert': 0.5, 'iid': 0.5},
+  },
+}
 # fields of a batch beside or instead of those of `tiny.make_batch`, by file
 FIELDS: dict[str, dict[str, Any]] = {}
 # (file, pattern of parameters): why they get no gradient
