@@ -1,4 +1,4 @@
-"""Activations and the feed-forward block."""
+"""Activations and the feed-forward blocks, plain and gated."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Initializer
 from plm_jax.types import Array
 
@@ -24,7 +25,7 @@ def gelu_tanh(x: Array) -> Array:
 
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-  {'gelu_erf': gelu_erf, 'gelu_tanh': gelu_tanh, 'relu': jax.nn.relu}
+  {'gelu_erf': gelu_erf, 'gelu_tanh': gelu_tanh, 'relu': jax.nn.relu, 'silu': jax.nn.silu}
 )
 
 
@@ -36,6 +37,8 @@ class Mlp(nn.Module):
     activation: a name of `ACTIVATIONS`.
     up_init: initializer of the first kernel.
     down_init: initializer of the second.
+    use_bias: of both.
+    dropout: rate between the two products.
     dtype: of the products.
   """
 
@@ -43,10 +46,58 @@ class Mlp(nn.Module):
   activation: str
   up_init: Initializer
   down_init: Initializer
+  use_bias: bool = True
+  dropout: float = 0.0
   dtype: str = 'float32'
 
   @nn.compact
-  def __call__(self, x: Array) -> Array:
-    y = Dense(self.mlp_dim, axes=('embed', 'mlp'), kernel_init=self.up_init, dtype=self.dtype, name='up')(x)
-    y = ACTIVATIONS[self.activation](y)  # [b, l, f]
-    return Dense(x.shape[-1], axes=('mlp', 'embed'), kernel_init=self.down_init, dtype=self.dtype, name='down')(y)
+  def __call__(self, x: Array, *, train: bool = False) -> Array:
+    up = Dense(
+      self.mlp_dim,
+      axes=('embed', 'mlp'),
+      kernel_init=self.up_init,
+      use_bias=self.use_bias,
+      dtype=self.dtype,
+      name='up',
+    )
+    down = Dense(
+      x.shape[-1],
+      axes=('mlp', 'embed'),
+      kernel_init=self.down_init,
+      use_bias=self.use_bias,
+      dtype=self.dtype,
+      name='down',
+    )
+    y = ACTIVATIONS[self.activation](up(x))  # [b, l, f]
+    return down(Dropout(self.dropout)(y, train=train))
+
+
+class GatedMlp(nn.Module):
+  """down(activation(gate(x)) * up(x)) (Shazeer 2020): GEGLU with 'gelu_tanh', SwiGLU with 'silu'; no biases.
+
+  Attributes:
+    mlp_dim: width between the products.
+    activation: of the gate, a name of `ACTIVATIONS`.
+    up_init: initializer of the gate kernel and the up kernel.
+    down_init: initializer of the third.
+    dropout: rate before the third.
+    dtype: of the products.
+  """
+
+  mlp_dim: int
+  activation: str
+  up_init: Initializer
+  down_init: Initializer
+  dropout: float = 0.0
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool = False) -> Array:
+    def dense(features: int, axes: tuple[str, str], init: Initializer, name: str) -> Dense:
+      return Dense(features, axes=axes, kernel_init=init, use_bias=False, dtype=self.dtype, name=name)
+
+    gate = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'gate')
+    up = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'up')
+    down = dense(x.shape[-1], ('mlp', 'embed'), self.down_init, 'down')
+    y = ACTIVATIONS[self.activation](gate(x)) * up(x)  # [b, l, f]
+    return down(Dropout(self.dropout)(y, train=train))

@@ -29,3 +29,26 @@ class LayerNorm(nn.Module):
     variance = (centred * centred).mean(axis=-1, keepdims=True)
     y = centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
     return y.astype(self.dtype)
+
+
+class RMSNorm(nn.Module):
+  """x / sqrt(mean(x^2) + epsilon) * scale (Zhang & Sennrich 2019): nothing is subtracted and nothing added.
+
+  The mean is of the squared inputs; texts that sum squared weights misprint it.
+
+  Attributes:
+    epsilon: added to the mean square.
+    dtype: of the result.
+  """
+
+  epsilon: float
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: Array) -> Array:
+    scale = self.param(
+      'scale', nn.with_logical_partitioning(nn.initializers.ones, ('embed',)), (x.shape[-1],), jnp.float32
+    )
+    x = x.astype(jnp.float32)
+    y = x * jax.lax.rsqrt((x * x).mean(axis=-1, keepdims=True) + self.epsilon) * scale
+    return y.astype(self.dtype)

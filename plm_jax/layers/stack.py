@@ -1,5 +1,7 @@
 """One block repeated: parameters stacked along a leading `layers` axis, compiled once or unrolled."""
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax
 
@@ -11,7 +13,9 @@ POLICIES = {
 }
 
 
-def stack(block: type[nn.Module], *, num_layers: int, execution: Execution) -> type[nn.Module]:
+def stack(
+  block: type[nn.Module], *, num_layers: int, execution: Execution, methods: Sequence[str] = ()
+) -> type[nn.Module]:
   """The class of `num_layers` blocks in a row.
 
   Args:
@@ -19,6 +23,8 @@ def stack(block: type[nn.Module], *, num_layers: int, execution: Execution) -> t
     num_layers: how many.
     execution: `layers='loop'` unrolls the scan: the same parameters and the same bits of noise, with the memory and
       the compile time of a hand-written loop. `remat` says what the backward pass keeps.
+    methods: others of the block that run through the layers, called as `method(x, context, cache)` with a cache that
+      has a slice for each layer along axis 0; they return (x, what each layer reports).
 
   Returns:
     A module class with the fields of `block`, called alike; reports come back stacked along axis 0, and so does what
@@ -32,12 +38,13 @@ def stack(block: type[nn.Module], *, num_layers: int, execution: Execution) -> t
     raise ValueError(f'execution.remat={execution.remat!r}; choices are none, {", ".join(POLICIES)}')
   if execution.layers not in ('scan', 'loop'):
     raise ValueError(f'execution.layers={execution.layers!r}; choices are scan, loop')
-  return nn.scan(
-    block,
-    variable_axes={'params': 0, 'attention': 0},
-    split_rngs={'params': True, 'dropout': True},
-    in_axes=(nn.broadcast, nn.broadcast),
-    length=num_layers,
-    unroll=num_layers if execution.layers == 'loop' else 1,
-    metadata_params={nn.PARTITION_NAME: 'layers'},
-  )
+  through = {
+    'variable_axes': {'params': 0, 'attention': 0},
+    'split_rngs': {'params': True, 'dropout': True},
+    'length': num_layers,
+    'unroll': num_layers if execution.layers == 'loop' else 1,
+    'metadata_params': {nn.PARTITION_NAME: 'layers'},
+  }
+  calls = {'__call__': through | {'in_axes': (nn.broadcast, nn.broadcast)}}
+  calls |= {method: through | {'in_axes': (nn.broadcast, 0)} for method in methods}
+  return nn.scan(block, methods=calls)

@@ -1,0 +1,83 @@
+"""Multi-head attention with its four matrices (Vaswani et al. 2017, §3.2.2), for blocks that use it more than once."""
+
+import flax.linen as nn
+
+from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.linear import Dense, Initializer
+from plm_jax.layers.masks import Mask
+from plm_jax.types import Array
+
+
+class MultiHead(nn.Module):
+  """Queries of one sequence look at keys and values of the same or of another.
+
+  Attributes:
+    num_heads: h.
+    head_dim: k; num_heads * head_dim may differ from the width of the input.
+    features: width of the output.
+    query_init: initializer of the query kernel.
+    key_init: of the key and the value kernel.
+    out_init: of the output kernel.
+    use_bias: of all four.
+    scale: of the products; 1 / sqrt(k) by default.
+    dropout: rate on attention weights.
+    dtype: of the products.
+  """
+
+  num_heads: int
+  head_dim: int
+  features: int
+  query_init: Initializer
+  key_init: Initializer
+  out_init: Initializer
+  use_bias: bool = True
+  scale: float | None = None
+  dropout: float = 0.0
+  dtype: str = 'float32'
+
+  def setup(self) -> None:
+    def project(init: Initializer) -> Dense:
+      heads = (self.num_heads, self.head_dim)
+      axes = ('embed', 'heads', 'head_dim')
+      return Dense(heads, axes=axes, kernel_init=init, use_bias=self.use_bias, dtype=self.dtype)
+
+    self.query, self.key, self.value = project(self.query_init), project(self.key_init), project(self.key_init)
+    self.out = Dense(
+      self.features,
+      axes=('heads', 'head_dim', 'embed'),
+      num_inputs=2,
+      kernel_init=self.out_init,
+      use_bias=self.use_bias,
+      dtype=self.dtype,
+    )
+
+  def __call__(self, x: Array, source: Array, *, mask: Mask, bias: Array | None = None, train: bool = False) -> Array:
+    """What positions of `x` find in `source`: [b, l, d], [b, m, d] -> [b, l, d]."""
+    return self.look(x, *self.project(source), mask=mask, bias=bias, train=train)
+
+  def project(self, source: Array) -> tuple[Array, Array]:
+    """Keys and values of a sequence: [b, m, d] -> two of [b, m, h, k]."""
+    return self.key(source), self.value(source)
+
+  def look(
+    self, x: Array, key: Array, value: Array, *, mask: Mask, bias: Array | None = None, train: bool = False
+  ) -> Array:
+    """What positions of `x` find in keys and values made before.
+
+    Args:
+      x: [b, l, d].
+      key: [b, m, h, k].
+      value: [b, m, h, k].
+      mask: what may be looked at.
+      bias: added to the products, broadcastable to [b, h, l, m].
+      train: drops out.
+
+    Returns:
+      [b, l, d].
+    """
+    query = self.query(x)  # [b, l, h, k]
+    if self.is_mutable_collection('attention') and not self.is_initializing():
+      self.sow('attention', 'weights', weights(query, key, mask=mask, bias=bias, scale=self.scale))
+    rng = self.make_rng('dropout') if train and self.dropout else None
+    found = attend(query, key, value, mask=mask, bias=bias, dropout=self.dropout, rng=rng, scale=self.scale)
+    return self.out(found)  # [b, l, h, k] -> [b, l, d]
