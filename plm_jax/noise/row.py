@@ -85,3 +85,9 @@ def row_keys(root: Array, batch: Batch, *, every: Literal['step', 'epoch'], copi
 def word_ids(ids: Array, starts_word: Array) -> Array:
   """int32[..., l] that rises by one at every token that starts a word, given bool[v] per vocabulary entry."""
   return jnp.cumsum(starts_word[ids].astype(jnp.int32), axis=-1)
+
+
+def sentence_ids(ids: Array, ends_sentence: Array) -> Array:
+  """int32[..., l] that rises by one after every token that ends a sentence, given bool[v] per vocabulary entry."""
+  ends = ends_sentence[ids].astype(jnp.int32)
+  return jnp.cumsum(ends, axis=-1) - ends

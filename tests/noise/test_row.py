@@ -61,3 +61,9 @@ def test_word_ids_rise_where_a_word_starts():
   starts = jnp.array([True, False, True])
   found = rows.word_ids(jnp.array([[0, 1, 1, 2, 0, 1], [1, 1, 2, 2, 1, 0]]), starts)
   assert found.tolist() == [[1, 1, 1, 2, 3, 3], [0, 0, 1, 2, 2, 3]]
+
+
+def test_sentence_ids_rise_after_a_token_that_ends_one():
+  ends = jnp.array([False, True, False])
+  found = rows.sentence_ids(jnp.array([[0, 1, 0, 2, 1, 0], [1, 1, 0, 0, 0, 1]]), ends)
+  assert found.tolist() == [[0, 0, 1, 1, 1, 2], [0, 1, 2, 2, 2, 2]]
