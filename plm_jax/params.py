@@ -126,13 +126,15 @@ def _print(rows: list[dict[str, Any]]) -> None:
 def _whole(trunk: Any) -> Any:
   """A module that runs all of a trunk, so that all its parameters exist."""
   import flax.linen as nn
+  import jax.numpy as jnp
 
   class Whole(nn.Module):
     trunk: nn.Module
 
     def __call__(self, tokens: Any, segment_ids: Any) -> Any:
       out = self.trunk(tokens, segment_ids=segment_ids)
-      return self.trunk.pool(out['hidden'], segment_ids), self.trunk.attend(out['hidden'])
+      features = jnp.zeros((*tokens.shape, self.trunk.token_embed.features))  # as wide as the table
+      return self.trunk.pool(out['hidden'], segment_ids), self.trunk.attend(features)
 
   return Whole(trunk)
 

@@ -1,14 +1,15 @@
 """BERT: bidirectional Transformer encoder, post-norm (Devlin et al. 2018, §3; arXiv 1810.04805).
 
-Also RoBERTa (Liu et al. 2019) by `position_offset` and `norm_epsilon`: the trunk is the same. Positions are learned and
-absolute, added once at the input; rows beyond the table are refused. Departures between paper, released code and
-Hugging Face are fields: the released TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
+Also RoBERTa (Liu et al. 2019) by `position_offset` and `norm_epsilon`, DistilBERT (Sanh et al. 2019) and both networks
+of ELECTRA (Clark et al. 2020): the trunk is the same. Positions are learned and absolute, added once at the input; rows
+beyond the table are refused. Departures between paper, released code and Hugging Face are fields: the released
+TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -34,6 +35,7 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
+    embed_dim: e, width of the tables and their norm, projected to d after the norm (ELECTRA); None for d.
     max_length: positions that may be used.
     num_types: rows of the sentence-type table; 0 for none (RoBERTa).
     position_offset: first row of the position table in use (RoBERTa: 2, after the padding id).
@@ -43,12 +45,14 @@ class Config:
     attention_dropout: rate on attention weights.
     init_std: of the truncated normal that all kernels and tables start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
+    pooler: 'tanh' of a dense layer on the first token (BERT), or that token's state, 'first' (ELECTRA, DistilBERT).
   """
 
   hidden_dim: int = 768
   num_layers: int = 12
   num_heads: int = 12
   mlp_dim: int = 3072
+  embed_dim: int | None = None
   max_length: int = 512
   num_types: int = 2
   position_offset: int = 0
@@ -58,14 +62,19 @@ class Config:
   attention_dropout: float = 0.1
   init_std: float = 0.02
   vocab_multiple: int = 1
+  pooler: Literal['tanh', 'first'] = 'tanh'
 
   def __post_init__(self):
+    if self.pooler not in ('tanh', 'first'):
+      raise ValueError(f'model.overrides.pooler={self.pooler!r}; choices are tanh, first')
     if self.hidden_dim % self.num_heads:
       raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
 
 
 _ROBERTA = Config(num_types=0, position_offset=2, activation='gelu_erf', norm_epsilon=1e-5)
 _LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
+_ELECTRA = Config(activation='gelu_erf', pooler='first')
+_SMALL: dict[str, Any] = dict(hidden_dim=256, num_heads=4, mlp_dim=1024)
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {
@@ -73,10 +82,19 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     'bert-large': Config(**_LARGE),
     'roberta-base': _ROBERTA,
     'roberta-large': dataclasses.replace(_ROBERTA, **_LARGE),
+    'electra-small': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=128),
+    'electra-base': _ELECTRA,
+    'electra-large': dataclasses.replace(_ELECTRA, **_LARGE),
+    # as deep as their discriminators, a quarter, a third and a quarter as wide, with tables of the same width
+    'electra-small-generator': dataclasses.replace(_ELECTRA, hidden_dim=64, num_heads=1, mlp_dim=256, embed_dim=128),
+    'electra-base-generator': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=768),
+    'electra-large-generator': dataclasses.replace(_ELECTRA, **_SMALL, num_layers=24, embed_dim=1024),
+    'distilbert-base': Config(num_layers=6, num_types=0, activation='gelu_erf', pooler='first'),
     'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
   }
 )
 
+_GENERATOR = 'with its MLM head'
 _NO_TYPES = 'Hugging Face counts one unused sentence-type row more'
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
@@ -85,6 +103,13 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
     'bert-large': Published(30_522, 335_141_888, '340M', 'uncased; cased (28,996 ids) 333,579,264'),
     'roberta-base': Published(50_265, 124_644_864, '125M', f'{_NO_TYPES}: 124,645,632'),
     'roberta-large': Published(50_265, 355_358_720, '355M', f'{_NO_TYPES}: 355,359,744'),
+    'electra-small': Published(30_522, 13_483_008, '14M', 'with the head that tells replaced tokens 13,549,057'),
+    'electra-base': Published(30_522, 108_891_648, '110M', 'with the head that tells replaced tokens 109,483,009'),
+    'electra-large': Published(30_522, 334_092_288, '335M', 'with the head that tells replaced tokens 335,142,913'),
+    'electra-small-generator': Published(30_522, 4_580_928, 'width 1/4', f'{_GENERATOR} 4,620,026'),
+    'electra-base-generator': Published(30_522, 33_511_168, 'width 1/3', f'{_GENERATOR} 33,740,602'),
+    'electra-large-generator': Published(30_522, 50_999_552, 'width 1/4', f'{_GENERATOR} 51,295,290'),
+    'distilbert-base': Published(30_522, 66_362_880, '66M', 'with its MLM head 66,985,530'),
   }
 )
 
@@ -138,12 +163,14 @@ class Bert(nn.Module):
     vocab_size: ids of the vocabulary.
     execution: how to compute it.
     embed: token table handed in by a second trunk that shares it.
+    embeddings: another Bert, whose position and sentence-type tables and embedding norm this one reads as well.
   """
 
   config: Config
   vocab_size: int
   execution: Execution = Execution()
   embed: nn.Module | None = None
+  embeddings: nn.Module | None = None
 
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
@@ -151,20 +178,26 @@ class Bert(nn.Module):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = truncated_normal(c.init_std)
+    width = c.embed_dim or c.hidden_dim
+    shared = self.embeddings
     self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
+      self.vocab_size, width, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
     )
-    self.position_embed = Embed(
-      c.max_length + c.position_offset, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype
-    )
-    if c.num_types:
-      self.type_embed = Embed(c.num_types, c.hidden_dim, ('types', 'embed'), init, dtype=dtype)
-    self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
+    if shared is None:
+      self.position_embed = Embed(c.max_length + c.position_offset, width, ('positions', 'embed'), init, dtype=dtype)
+      self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
+      if c.num_types:
+        self.type_embed = Embed(c.num_types, width, ('types', 'embed'), init, dtype=dtype)
+    else:
+      self.position_embed, self.embed_norm = shared.position_embed, shared.embed_norm
+      if c.num_types:
+        self.type_embed = shared.type_embed
     self.embed_dropout = Dropout(c.dropout)
+    if width != c.hidden_dim:
+      self.embed_project = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
-    self.pooler = Dense(
-      c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=truncated_normal(c.init_std), dtype=dtype
-    )
+    if c.pooler == 'tanh':
+      self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
 
   def __call__(
     self,
@@ -196,17 +229,23 @@ class Bert(nn.Module):
       x = x + self.type_embed(jnp.zeros_like(tokens) if type_ids is None else type_ids)
     x = self.embed_norm(x)
     x = self.embed_dropout(x, train=train)
+    if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
+      x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids), train)
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """tanh of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d] (§4.1, the vector C)."""
+    """What stands for a row: [b, l, d] -> [b, d].
+
+    BERT takes tanh of a dense layer on the first token, [CLS] (§4.1, the vector C); DistilBERT and ELECTRA that token's
+    state as it is.
+    """
     del segment_ids
-    return jnp.tanh(self.pooler(hidden[:, 0]))
+    return jnp.tanh(self.pooler(hidden[:, 0])) if self.config.pooler == 'tanh' else hidden[:, 0]
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
+    """Vocabulary logits f32[..., v] by the tied token table, of features as wide as the table: [..., e]."""
     return self.token_embed.attend(features)
 
   def init_carry(self, batch_size: int) -> PyTree:

@@ -33,6 +33,7 @@ class Head(nn.Module):
     norm_epsilon: of the LayerNorm.
     init_std: of the dense kernel.
     dtype: of the dense product.
+    features: width of the vocabulary's table, where it is not that of the states (ALBERT, ELECTRA).
   """
 
   vocab_size: int
@@ -40,6 +41,7 @@ class Head(nn.Module):
   norm_epsilon: float
   init_std: float
   dtype: str
+  features: int | None = None
 
   def setup(self) -> None:
     self.bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',)), (self.vocab_size,))
@@ -48,10 +50,17 @@ class Head(nn.Module):
   @nn.compact
   def __call__(self, features: Array, attend: Callable[[Array], Array]) -> Array:
     init = truncated_normal(self.init_std)
-    dense = Dense(features.shape[-1], axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
-    logits = attend(self.norm(ACTIVATIONS[self.activation](dense(features))))  # [..., d] -> [..., v]
+    width = self.features or features.shape[-1]
+    dense = Dense(width, axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
+    logits = attend(self.norm(ACTIVATIONS[self.activation](dense(features))))  # [..., d] -> [..., e] -> [..., v]
     padding = logits.shape[-1] - self.vocab_size  # of a table padded by vocab_multiple
     return logits + jnp.pad(self.bias, (0, padding))
+
+
+def make_head(trunk: nn.Module, vocab: Vocab) -> Head:
+  """The head for a trunk with a tied table, with the trunk's activation, initialisation and compute dtype."""
+  c, width = trunk.config, trunk.bind({}).token_embed.features
+  return Head(vocab.size, c.activation, c.norm_epsilon, c.init_std, trunk.execution.dtype, width)
 
 
 class Model(nn.Module):
@@ -64,7 +73,7 @@ class Model(nn.Module):
     """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
     features = jnp.take_along_axis(hidden, predict[..., None], axis=1)  # [b, l, d] -> [b, t, d]
-    return self.mlm(features, self.trunk.attend)
+    return self.mlm(features, self.trunk.attend, self.trunk.token_embed.features)
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
@@ -144,8 +153,6 @@ def make(
   is_special = np.zeros(vocab.size, bool)
   is_special[list(vocab.special_ids)] = True
   starts = np.asarray(vocab.starts_word)
-  c, execution = trunk.config, trunk.execution
-  head = Head(vocab.size, c.activation, c.norm_epsilon, c.init_std, execution.dtype)
 
   def corrupt(key: Array, batch_row: Mapping[str, Array]) -> dict[str, Array]:
     row = make_row(batch_row, special=jnp.asarray(is_special), starts_word=jnp.asarray(starts))
@@ -184,4 +191,4 @@ def make(
   def summary(means: dict[str, float]) -> dict[str, float]:
     return {'perplexity': math.exp(min(means['loss'], 700.0))}
 
-  return Task(Model(trunk, head), prepare, loss, predict, summary=summary)
+  return Task(Model(trunk, make_head(trunk, vocab)), prepare, loss, predict, summary=summary)
