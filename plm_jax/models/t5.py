@@ -1,0 +1,588 @@
+"""T5: text-to-text Transformer with relative position biases (Raffel et al. 2020, §2.1; arXiv 1910.10683).
+
+Pre-norm with RMSNorm and a final norm of each stack, no biases, no position tables: one table of biases a stack, used
+by the self-attention of each of its layers and by no cross-attention. Products of queries and keys are not divided by
+sqrt(k); the initial query kernels are smaller instead. Version 1.0 has a ReLU feed-forward and logits d^-1/2 x E^T by
+the token table; 1.1 a gated one and an output matrix of its own, without that factor, and was pre-trained without
+dropout.
+
+`structure` also gives the architectures that the paper compares in §3.2: one stack's parameters for encoder and
+decoder, a decoder alone, and a decoder that sees a prefix both ways.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers import cache as caches
+from plm_jax.layers import positions as position
+from plm_jax.layers.cache import Cache
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Embed, normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import GatedMlp, Mlp
+from plm_jax.layers.multihead import MultiHead
+from plm_jax.layers.norm import RMSNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix']
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a T5.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n, of each stack.
+    num_heads: h.
+    head_dim: k; num_heads * head_dim may differ from hidden_dim.
+    mlp_dim: f, feed-forward width.
+    activation: of the feed-forward, or of its gate.
+    gated: the feed-forward has a gate (1.1).
+    tied: logits by the token table, scaled by d^-1/2 (1.0); else by an own matrix, not scaled (1.1).
+    num_buckets: rows of the table of relative biases.
+    max_distance: distances from here on share the last bucket.
+    norm_epsilon: of every RMSNorm.
+    dropout: rate after embeddings, inside and after each sublayer, and after the final norms.
+    attention_dropout: rate on attention weights.
+    structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters, and cross-attention its own;
+      'decoder', one causal stack; 'prefix', one stack that sees a prefix both ways.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 512
+  num_layers: int = 6
+  num_heads: int = 8
+  head_dim: int = 64
+  mlp_dim: int = 2048
+  activation: str = 'relu'
+  gated: bool = False
+  tied: bool = True
+  num_buckets: int = 32
+  max_distance: int = 128
+  norm_epsilon: float = 1e-6
+  dropout: float = 0.1
+  attention_dropout: float = 0.1
+  structure: Structure = 'encoder-decoder'
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.structure not in get_args(Structure):
+      raise ValueError(f'structure {self.structure!r} is none of {", ".join(get_args(Structure))}')
+
+
+_SMALL_11 = Config(
+  num_layers=8,
+  num_heads=6,
+  mlp_dim=1024,
+  activation='gelu_tanh',
+  gated=True,
+  tied=False,
+  dropout=0,
+  attention_dropout=0,
+)
+
+
+def _version_11(**fields: Any) -> Config:
+  return dataclasses.replace(_SMALL_11, **fields)
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    't5-small': Config(),
+    't5-base': Config(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072),
+    't5-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    't5-3b': Config(hidden_dim=1024, num_layers=24, num_heads=32, head_dim=128, mlp_dim=16384),
+    't5-11b': Config(hidden_dim=1024, num_layers=24, num_heads=128, head_dim=128, mlp_dim=65536),
+    't5-v1_1-small': _SMALL_11,
+    't5-v1_1-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
+    't5-v1_1-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
+    't5-v1_1-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
+    't5-v1_1-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    't5-small': Published(_ROWS, 60_506_624, '60M'),
+    't5-base': Published(_ROWS, 222_903_552, '220M'),
+    't5-large': Published(_ROWS, 737_668_096, '770M'),
+    't5-3b': Published(_ROWS, 2_851_598_336, '2.8B'),
+    't5-11b': Published(_ROWS, 11_307_321_344, '11B'),
+    't5-v1_1-small': Published(_ROWS, 76_961_152, '77M'),
+    't5-v1_1-base': Published(_ROWS, 247_577_856, '250M'),
+    't5-v1_1-large': Published(_ROWS, 783_150_080, '800M'),
+    't5-v1_1-xl': Published(_ROWS, 2_849_757_184, '3B'),
+    't5-v1_1-xxl': Published(_ROWS, 11_135_332_352, '11B'),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Raffel et al., T5',
+  architecture='encoder-decoder',
+  objective_family='denoising',
+  adapters=('sequence',),
+)
+
+
+class Encoded(NamedTuple):
+  """States [b, m, d] of an encoder, and which of them a position of the decoder may look at."""
+
+  hidden: Array
+  mask: Mask
+
+
+class Context(NamedTuple):
+  """What every layer of a stack looks at: the mask and the biases f32[b or 1, h, l, m] of self-attention, an encoder."""
+
+  mask: Mask
+  bias: Array
+  encoded: Encoded | None
+
+
+class Step(NamedTuple):
+  """The same in generation; new tokens take slots from `slot` on, and keys of the encoder are in the cache."""
+
+  mask: Mask
+  bias: Array
+  slot: Array
+  encoder_mask: Mask | None
+
+
+class Block(nn.Module):
+  """x + sublayer(norm(x)), for self-attention, cross-attention where there is an encoder, and feed-forward."""
+
+  config: Config
+  execution: Execution
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    width_init = normal(c.hidden_dim**-0.5)
+
+    def attention() -> MultiHead:
+      return MultiHead(
+        c.num_heads,
+        c.head_dim,
+        c.hidden_dim,
+        query_init=normal((c.hidden_dim * c.head_dim) ** -0.5),
+        key_init=width_init,
+        out_init=normal((c.num_heads * c.head_dim) ** -0.5),
+        use_bias=False,
+        scale=1.0,
+        dropout=c.attention_dropout,
+        dtype=dtype,
+      )
+
+    self.attention_norm = RMSNorm(c.norm_epsilon, dtype)
+    self.attention = attention()
+    self.cross_norm = RMSNorm(c.norm_epsilon, dtype)
+    self.cross = attention()
+    self.mlp_norm = RMSNorm(c.norm_epsilon, dtype)
+    make_mlp = GatedMlp if c.gated else functools.partial(Mlp, use_bias=False)
+    down_init = normal(c.mlp_dim**-0.5)
+    self.mlp = make_mlp(c.mlp_dim, c.activation, width_init, down_init, dropout=c.dropout, dtype=dtype)
+    self.dropout = Dropout(c.dropout)
+
+  def __call__(self, x: Array, context: Context, train: bool) -> tuple[Array, Array]:
+    y = self.attention_norm(x)
+    y = self.attention(y, y, mask=context.mask, bias=context.bias, train=train)
+    x = x + self.dropout(y, train=train)
+    if context.encoded is not None:
+      y = self.cross(self.cross_norm(x), context.encoded.hidden, mask=context.encoded.mask, train=train)
+      x = x + self.dropout(y, train=train)
+    y = self.mlp(self.mlp_norm(x), train=train)
+    x = x + self.dropout(y, train=train)
+    return constrain(x, 'batch', 'length', 'embed'), x
+
+  def decode(self, x: Array, context: Step, cache: Cache) -> tuple[Array, Cache]:
+    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
+    y = self.attention_norm(x)
+    new = self.attention.project(y)
+    key = caches.put(cache['keys'], new[0], context.slot, axis=1)
+    value = caches.put(cache['values'], new[1], context.slot, axis=1)
+    x = x + self.attention.look(y, key, value, mask=context.mask, bias=context.bias)
+    if context.encoder_mask is not None:
+      y = self.cross_norm(x)
+      x = x + self.cross.look(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+    x = x + self.mlp(self.mlp_norm(x))
+    return x, {'keys': new[0], 'values': new[1]}
+
+  def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
+    del context, cache
+    return x, self.cross.project(x)
+
+
+class Stack(nn.Module):
+  """Layers, the table of relative biases that they share, and the final norm."""
+
+  config: Config
+  execution: Execution
+
+  def setup(self) -> None:
+    c = self.config
+    self.relative_bias = Embed(c.num_buckets, c.num_heads, (None, 'heads'), normal(c.hidden_dim**-0.5))
+    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode', 'read'))(
+      c, self.execution
+    )
+    self.final_norm = RMSNorm(c.norm_epsilon, self.execution.dtype)
+    self.dropout = Dropout(c.dropout)
+
+  def bias(self, query_positions: Array, key_positions: Array, *, bidirectional: bool) -> Array:
+    """f32[b, h, l, m] of positions int[b, l] and int[b, m]; b is 1 where all rows have the same."""
+    buckets = position.relative_buckets(
+      key_positions[:, None, :] - query_positions[:, :, None],
+      bidirectional=bidirectional,
+      num_buckets=self.config.num_buckets,
+      max_distance=self.config.max_distance,
+    )
+    return jnp.moveaxis(self.relative_bias(buckets), -1, 1)  # [b, l, m, h] -> [b, h, l, m]
+
+  def __call__(
+    self,
+    x: Array,
+    *,
+    mask: Mask,
+    positions: Array | None,
+    bidirectional: bool,
+    encoded: Encoded | None = None,
+    train: bool,
+  ) -> tuple[Array, Array]:
+    """Reads embeddings [b, l, d]: states after the final norm, and those of each layer before it [n+1, b, l, d]."""
+    x = constrain(self.dropout(x, train=train), 'batch', 'length', 'embed')
+    if positions is None:  # only differences matter, and inside a packed document those of indices are the same
+      positions = jnp.arange(x.shape[1])[None]
+    bias = self.bias(positions, positions, bidirectional=bidirectional)
+    hidden, layers = self.layers(x, Context(mask, bias, encoded), train)
+    hidden = self.dropout(self.final_norm(hidden), train=train)
+    return hidden, jnp.concatenate([x[None], layers])
+
+  def init_cache(self, batch_size: int, length: int) -> Cache:
+    c = self.config
+    return caches.empty(
+      num_layers=c.num_layers,
+      batch_size=batch_size,
+      length=length,
+      num_heads=c.num_heads,
+      head_dim=c.head_dim,
+      dtype=self.execution.dtype,
+    )
+
+  def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
+    """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b, m, h, k]."""
+    return self.layers.read(encoder_hidden, None, None)[1]
+
+  def decode(
+    self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array, bidirectional: bool
+  ) -> tuple[Array, Cache]:
+    """One step of generation: embeddings [b, s, d] -> states after the final norm, and the longer cache."""
+    slot = cache['index']
+    cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=bidirectional)
+    bias = self.bias(positions, cache['positions'], bidirectional=bidirectional)
+    layered = {name: cache[name] for name in ('keys', 'values')}
+    encoder_mask = None
+    if 'encoder_keys' in cache:
+      encoder_mask = Mask(segment_ids, cache['encoder_segment_ids'])
+      layered |= {name: cache[name] for name in ('encoder_keys', 'encoder_values')}
+    x, new = self.layers.decode(x, Step(mask, bias, slot, encoder_mask), layered)
+    return self.final_norm(x), caches.keep(cache, **new)
+
+
+class _Trunk(nn.Module):
+  """What T5s of any structure have in common: tables, the output, pooling."""
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  def setup(self) -> None:
+    self.token_embed = self.embed or self._table()
+    if not self.config.tied:
+      self.output = self._table()
+    self.decoder = Stack(self.config, self.execution)
+
+  def _table(self) -> Embed:
+    c = self.config
+    return Embed(
+      self.vocab_size,
+      c.hidden_dim,
+      ('vocab', 'embed'),
+      normal(1.0),
+      multiple=c.vocab_multiple,
+      dtype=self.execution.dtype,
+    )
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
+    index = jnp.arange(segment_ids.shape[1])
+    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v], by the scaled token table or the trunk's own matrix."""
+    if not self.config.tied:
+      return self.output.attend(features)
+    return self.token_embed.attend(features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype))
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A T5 carries nothing between rows."""
+    del batch_size
+    return ()
+
+
+class T5(_Trunk):
+  """Encoder and decoder.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  INPUTS = (
+    'encoder_tokens',
+    'encoder_segment_ids',
+    'decoder_tokens',
+    'decoder_segment_ids',
+    'encoder_positions',
+    'decoder_positions',
+  )
+  ATTENTION = 'encoder-decoder'
+
+  def setup(self) -> None:
+    super().setup()
+    self.encoder = self.decoder if self.config.structure == 'shared' else Stack(self.config, self.execution)
+
+  def __call__(
+    self,
+    *,
+    encoder_tokens: Array,
+    encoder_segment_ids: Array,
+    decoder_tokens: Array,
+    decoder_segment_ids: Array,
+    encoder_positions: Array | None = None,
+    decoder_positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes one batch and reads another from left to right with it.
+
+    Args:
+      encoder_tokens: int[b, m].
+      encoder_segment_ids: int[b, m], the packed documents of a row; 0 is padding.
+      decoder_tokens: int[b, l], already shifted to the right.
+      decoder_segment_ids: int[b, l]; a document looks at the encoder's document of the same number only.
+      encoder_positions: int[b, m], of which differences are used; indices by default.
+      decoder_positions: int[b, l], likewise.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d] after the final norm; 'layers' [n+1, b, l, d] before it, with the embeddings first;
+      'encoder_hidden' and 'encoder_layers' likewise; 'carry' ().
+    """
+    encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
+    hidden, layers = self.decoder(
+      self.token_embed(decoder_tokens),
+      mask=Mask(decoder_segment_ids, decoder_segment_ids, causal=True),
+      positions=decoder_positions,
+      bidirectional=False,
+      encoded=Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids)),
+      train=train,
+    )
+    return {
+      'hidden': hidden,
+      'layers': layers,
+      'encoder_hidden': encoder_hidden,
+      'encoder_layers': encoder_layers,
+      'carry': (),
+    }
+
+  def _encode(self, tokens: Array, segment_ids: Array, positions: Array | None, train: bool) -> tuple[Array, Array]:
+    mask = Mask(segment_ids, segment_ids)
+    return self.encoder(self.token_embed(tokens), mask=mask, positions=positions, bidirectional=True, train=train)
+
+  def encode(self, tokens: Array, *, segment_ids: Array, positions: Array | None = None) -> Array:
+    """States of the encoder, for `init_cache`: int[b, m] -> [b, m, d]."""
+    return self._encode(tokens, segment_ids, positions, False)[0]
+
+  def init_cache(
+    self,
+    batch_size: int,
+    length: int,
+    *,
+    encoder_hidden: Array | None = None,
+    encoder_segment_ids: Array | None = None,
+  ) -> PyTree:
+    """What generation remembers: `length` empty slots, and keys and values of the encoder's states.
+
+    Args:
+      batch_size: b.
+      length: tokens that the decoder will read in all.
+      encoder_hidden: [b, m, d] of `encode`; required.
+      encoder_segment_ids: int[b, m]; required.
+    """
+    if encoder_hidden is None or encoder_segment_ids is None:
+      raise ValueError('a T5 decodes from an encoded text: give init_cache encoder_hidden and encoder_segment_ids')
+    keys, values = self.decoder.read(encoder_hidden)
+    encoded = {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
+    return self.decoder.init_cache(batch_size, length) | encoded
+
+  def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
+    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+
+    Args:
+      tokens: int[b, s], a whole prompt or one token a row.
+      cache: of `init_cache` or of the last step.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s], of which differences are used.
+    """
+    x = self.token_embed(tokens)
+    hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions, bidirectional=False)
+    return self.attend(hidden), cache
+
+
+class T5Decoder(_Trunk):
+  """A decoder alone: the language model of the paper's comparison (§3.2.1).
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  INPUTS: tuple[str, ...] = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'causal'
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads a batch from left to right.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: int[b, l], of which differences are used; indices by default.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d] after the final norm; 'layers' [n+1, b, l, d] before it, with the embeddings first; 'carry' ().
+    """
+    del type_ids
+    mask = Mask(segment_ids, segment_ids, causal=True)
+    return self._read(tokens, mask, positions, train, bidirectional=False)
+
+  def _read(
+    self, tokens: Array, mask: Mask, positions: Array | None, train: bool, *, bidirectional: bool
+  ) -> dict[str, Any]:
+    x = self.token_embed(tokens)
+    hidden, layers = self.decoder(x, mask=mask, positions=positions, bidirectional=bidirectional, train=train)
+    return {'hidden': hidden, 'layers': layers, 'carry': ()}
+
+  def init_cache(
+    self,
+    batch_size: int,
+    length: int,
+    *,
+    encoder_hidden: Array | None = None,
+    encoder_segment_ids: Array | None = None,
+  ) -> PyTree:
+    """What generation remembers: `length` empty slots; there is no encoder to give states."""
+    if encoder_hidden is not None or encoder_segment_ids is not None:
+      raise ValueError('a decoder alone has no use for encoder_hidden')
+    return self.decoder.init_cache(batch_size, length)
+
+  def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
+    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+
+    Args:
+      tokens: int[b, s], a whole prompt or one token a row.
+      cache: of `init_cache` or of the last step.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s], of which differences are used.
+    """
+    return self._step(tokens, cache, segment_ids, positions, bidirectional=False)
+
+  def _step(
+    self, tokens: Array, cache: PyTree, segment_ids: Array, positions: Array, *, bidirectional: bool
+  ) -> tuple[Array, PyTree]:
+    x = self.token_embed(tokens)
+    hidden, cache = self.decoder.decode(
+      x, cache, segment_ids=segment_ids, positions=positions, bidirectional=bidirectional
+    )
+    return self.attend(hidden), cache
+
+
+class T5Prefix(T5Decoder):
+  """A decoder that sees the first tokens of a row both ways (§3.2.1): relative biases of both directions."""
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'prefix')
+  ATTENTION = 'prefix'
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    prefix: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads a batch; as `T5Decoder`, with
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: int[b, l], of which differences are used; indices by default.
+      prefix: int[b], how many tokens of each row everybody in their document sees; none by default.
+      train: drops out.
+    """
+    del type_ids
+    mask = Mask(segment_ids, segment_ids, causal=True, prefix=prefix)
+    return self._read(tokens, mask, positions, train, bidirectional=True)
+
+  def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
+    """As `T5Decoder.decode_step`; the tokens of one call see each other, so that a prompt in one call is the prefix."""
+    return self._step(tokens, cache, segment_ids, positions, bidirectional=True)
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> T5 | T5Decoder:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
+  trunk = {'decoder': T5Decoder, 'prefix': T5Prefix}.get(config.structure, T5)
+  return trunk(config, vocab_size, execution)
