@@ -73,7 +73,7 @@ class Model(nn.Module):
     """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
     features = jnp.take_along_axis(hidden, predict[..., None], axis=1)  # [b, l, d] -> [b, t, d]
-    return self.mlm(features, self.trunk.attend, self.trunk.token_embed.features)
+    return self.mlm(features, self.trunk.attend)
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
