@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plm_jax.types import Array
 
@@ -60,3 +61,86 @@ def relative_buckets(relative: Array, *, bidirectional: bool, num_buckets: int =
   distance = jnp.abs(relative) if bidirectional else jnp.maximum(-relative, 0)
   buckets = jnp.searchsorted(starts, distance, side='right').astype(jnp.int32)
   return buckets + one_sign * (relative > 0) if bidirectional else buckets
+
+
+def log_buckets(differences: np.ndarray, *, num_buckets: int, max_distance: int) -> np.ndarray:
+  """Signed buckets of signed distances: exact up to num_buckets / 2, then of logarithmic width (DeBERTa v2, §5.3).
+
+  Args:
+    differences: int[...], query index minus key index.
+    num_buckets: buckets of one direction; `max_distance` - 1 falls into the last of them, and what is farther beyond.
+    max_distance: distances told apart.
+
+  Returns:
+    int[...] with the sign of `differences`; not clipped to the buckets that a table has.
+  """
+  middle = num_buckets // 2
+  distance = np.maximum(np.abs(differences), middle)
+  share = np.log(distance / middle) / np.log((max_distance - 1) / middle)
+  far = np.ceil(share * (middle - 1)).astype(np.int64) + middle
+  return np.where(np.abs(differences) <= middle, differences, np.sign(differences) * far)
+
+
+def relative_rows(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
+  """Row of a table of relative positions for each difference i - j in [-(length - 1), length - 1]: int32[2 l - 1].
+
+  The table's first half is of keys to the right, nearest last: row i - j + k, cut to [0, 2k - 1] (DeBERTa, equation 3).
+
+  Args:
+    length: of a row.
+    num_buckets: k by buckets of logarithmic width; 0 for one row a distance.
+    max_distance: k where there are no buckets.
+  """
+  differences = np.arange(1 - length, length)
+  half = num_buckets or max_distance
+  if num_buckets:
+    differences = log_buckets(differences, num_buckets=num_buckets, max_distance=max_distance)
+  return np.clip(differences + half, 0, 2 * half - 1).astype(np.int32)
+
+
+def skew(x: Array) -> Array:
+  """Scores by difference to scores by key, without a gather: out[..., i, j] = x[..., i, j - i + l - 1].
+
+  Args:
+    x: [..., l, 2 l - 1]; row i holds the score of its query with the key at j in column j - i + l - 1.
+
+  Returns:
+    [..., l, l].
+  """
+  length, width = x.shape[-2:]
+  if width != 2 * length - 1:
+    raise ValueError(f'skew needs [..., l, 2 l - 1], not {x.shape}')
+  padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)])  # with rows of 2 l, each next row starts one column later
+  flat = padded.reshape(*x.shape[:-2], 2 * length * length)[..., length - 1 :]
+  return flat[..., : length * width].reshape(*x.shape[:-2], length, width)[..., :length]
+
+
+def relative_sinusoids(num_queries: int, num_keys: int, *, dim: int) -> np.ndarray:
+  """Sinusoids of all distances from a query to a key, f32[p, d] with p = l + m (Transformer-XL, Dai et al. 2019, §3.3).
+
+  The queries are the last `num_queries` of the `num_keys` positions. Row r is of distance num_keys - r, query minus
+  key; columns are all sines, then all cosines.
+  """
+  distances = np.arange(num_keys, -num_queries, -1.0)  # [p]
+  angles = distances[:, None] / 10_000 ** (np.arange(0, dim, 2) / dim)  # [p, d/2]
+  return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
+def relative_shift(scores: Array, *, num_keys: int) -> Array:
+  """From scores by distance to scores by key, [..., l, p] -> [..., l, m] (Transformer-XL, appendix B).
+
+  Row i of the result begins at column l - i, where the distance from query i to the first key stands; rows and columns
+  as in `relative_sinusoids`.
+  """
+  *lead, queries, distances = scores.shape
+  flat = scores.reshape(*lead, queries * distances)[..., queries:]
+  return flat.reshape(*lead, queries, distances - 1)[..., :num_keys]
+
+
+def relative_shift_at(scores: Array, positions: Array, *, num_queries: int, num_keys: int) -> Array:
+  """Rows `positions` int[b, t] of what `relative_shift` gives: [b, h, t, p] -> [b, h, t, m]."""
+
+  def one(row: Array, position: Array) -> Array:
+    return jax.lax.dynamic_slice_in_dim(row, num_queries - position, num_keys, axis=-1)  # [h, p] -> [h, m]
+
+  return jax.vmap(jax.vmap(one, in_axes=(1, 0), out_axes=1))(scores, positions)

@@ -1,0 +1,423 @@
+"""DeBERTa: encoder with disentangled attention, post-norm (He et al. 2021; arXiv 2006.03654, §3.1; v3 2111.09543).
+
+A word is its content alone: where it stands enters every attention score instead, through a table of relative positions
+that all layers share. The score of query i and key j is
+
+  (Qc_i . Kc_j + Qc_i . Kr_d(i,j) + Kc_j . Qr_d(j,i)) / sqrt(3 k),   d(i, j) = i - j + K cut to [0, 2K - 1]   (eq. 3, 4)
+
+with 3 the number of terms in use. Relative positions are of index in the row. Documents packed side by side do not see
+each other, and inside one a difference of indices is a difference of positions, so that packing changes nothing.
+There is no longest row: farther keys share the last row of the table.
+
+The last block stands outside the scan, as `last`: `refine` applies it to other queries, which is what the enhanced mask
+decoder does (§3.2; objectives/emd_mlm.py). Version 2 adds a convolution beside the first block, which is `first` there,
+shares the projections of content and position, and normalises the table, whose rows are buckets of logarithmic width.
+Version 3 is version 2 without the convolution, trained by replaced-token detection.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, get_args
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers import positions as position
+from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import ACTIVATIONS, Mlp
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+Reading = Literal['code', 'paper']
+Absolute = Literal['decoder', 'input']
+TERMS = ('c2p', 'p2c')
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a DeBERTa.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n, at least 2.
+    num_heads: h; the head size is hidden_dim / num_heads.
+    mlp_dim: f, feed-forward width.
+    max_length: rows of the table of absolute positions, where there is one; relative positions have no such limit.
+    max_distance: K of equation 3; with buckets, the distance that the last bucket begins before.
+    position_buckets: buckets of logarithmic width in one direction, in place of K; 0 for one row a distance (v1).
+    terms: of the score beside content to content: 'c2p' content to position, 'p2c' position to content.
+    reading: row of Qr in 'p2c'. 'code' takes d(i, j) there too, as the released code does and its weights need;
+      'paper' takes d(j, i), equation 4.
+    absolute: absolute positions enter in the mask 'decoder' alone, or, as in BERT, at the 'input'.
+    share_projections: positions go through the query and key projections of words (v2), or through their own (v1).
+    key_bias: keys, of words and of positions, have a bias (v2).
+    table_norm: LayerNorm on the table of relative positions (v2).
+    conv_kernel: taps of the convolution beside the first block (v2: 3), odd; 0 for none.
+    activation: of the feed-forward, the convolution and the pooling: a name of `ACTIVATIONS`.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate after embeddings and after each sublayer, and on the table of relative positions in each layer.
+    attention_dropout: rate on attention weights.
+    init_std: of the normal that all kernels and tables start from.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 768
+  num_layers: int = 12
+  num_heads: int = 12
+  mlp_dim: int = 3072
+  max_length: int = 512
+  max_distance: int = 512
+  position_buckets: int = 0
+  terms: tuple[str, ...] = TERMS
+  reading: Reading = 'code'
+  absolute: Absolute = 'decoder'
+  share_projections: bool = False
+  key_bias: bool = False
+  table_norm: bool = False
+  conv_kernel: int = 0
+  activation: str = 'gelu_erf'
+  norm_epsilon: float = 1e-7
+  dropout: float = 0.1
+  attention_dropout: float = 0.1
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % self.num_heads:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    if self.num_layers < 2:
+      raise ValueError(f'num_layers {self.num_layers}: the mask decoder needs a layer before the last, so at least 2')
+    if unknown := set(self.terms) - set(TERMS):
+      raise ValueError(f'terms {sorted(unknown)} are unknown; choices are {", ".join(TERMS)}')
+    if self.reading not in get_args(Reading):
+      raise ValueError(f'reading {self.reading!r}; choices are {", ".join(get_args(Reading))}')
+    if self.absolute not in get_args(Absolute):
+      raise ValueError(f'absolute {self.absolute!r}; choices are {", ".join(get_args(Absolute))}')
+    if self.conv_kernel and self.conv_kernel % 2 == 0:
+      raise ValueError(f'conv_kernel {self.conv_kernel} has no middle: it must be odd, or 0 for no convolution')
+    if self.position_buckets and not 4 <= self.position_buckets < 2 * (self.max_distance - 1):
+      raise ValueError(
+        f'position_buckets {self.position_buckets} must be at least 4 and below twice max_distance - 1 '
+        f'(max_distance is {self.max_distance}): the first half of the buckets are of one distance each'
+      )
+
+
+_V2 = Config(position_buckets=256, share_projections=True, key_bias=True, table_norm=True)
+_LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
+_XLARGE: dict[str, Any] = dict(hidden_dim=1536, num_layers=24, num_heads=24, mlp_dim=6144, conv_kernel=3)
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'deberta-base': Config(),
+    'deberta-large': Config(**_LARGE),
+    'deberta-v2-xlarge': dataclasses.replace(_V2, **_XLARGE),
+    'deberta-v2-xxlarge': dataclasses.replace(_V2, **_XLARGE | {'num_layers': 48}),
+    'deberta-v3-xsmall': dataclasses.replace(_V2, hidden_dim=384, num_heads=6, mlp_dim=1536),
+    'deberta-v3-small': dataclasses.replace(_V2, num_layers=6),
+    'deberta-v3-base': _V2,
+    'deberta-v3-large': dataclasses.replace(_V2, **_LARGE),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64),
+    'tiny-v3': dataclasses.replace(
+      _V2, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64, position_buckets=32
+    ),
+  }
+)
+
+_POOLER = 'with a pooler, d (d + 1), which releases leave to fine-tuning'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'deberta-base': Published(50_265, 138_601_728 + 768 * 769, '100M without embeddings', _POOLER),
+    'deberta-large': Published(50_265, 405_163_008 + 1024 * 1025, '350M without embeddings', _POOLER),
+    'deberta-v2-xlarge': Published(128_100, 884_593_152 + 1536 * 1537, '710M without embeddings', _POOLER),
+    'deberta-v2-xxlarge': Published(128_100, 1_564_549_632 + 1536 * 1537, '1320M without embeddings', _POOLER),
+    'deberta-v3-xsmall': Published(128_100, 70_682_112 + 384 * 385, '22M without embeddings', _POOLER),
+    'deberta-v3-small': Published(128_100, 141_304_320 + 768 * 769, '44M without embeddings', _POOLER),
+    'deberta-v3-base': Published(128_100, 183_831_552 + 768 * 769, '86M without embeddings', _POOLER),
+    'deberta-v3-large': Published(128_100, 434_012_160 + 1024 * 1025, '304M without embeddings', _POOLER),
+  }
+)
+
+PAPER = Paper(
+  year=2020,
+  title='He et al., DeBERTa',
+  architecture='encoder',
+  objective_family='denoising',
+  adapters=('classify', 'tag', 'span', 'choose'),
+)
+
+
+class Context(NamedTuple):
+  """What every block reads beside its input.
+
+  Attributes:
+    mask: what may be looked at.
+    table: [r, d], the rows of the relative-position table that a row of this length can need.
+    query: [b, l, d], queries in place of the block's input, or None.
+  """
+
+  mask: Mask
+  table: Array
+  query: Array | None = None
+
+
+class Block(nn.Module):
+  """Disentangled self-attention and feed-forward, each as norm(x + dropout(sublayer(x))) (post-norm)."""
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(self, x: Array, context: Context, train: bool) -> tuple[Array, Array]:
+    c, dtype = self.config, self.execution.dtype
+    init = normal(c.init_std)
+    heads = (c.num_heads, c.hidden_dim // c.num_heads)
+    scale = 1 / math.sqrt(heads[1] * (1 + len(c.terms)))
+
+    def project(name: str, bias: bool = True) -> Dense:
+      axes = ('embed', 'heads', 'head_dim')
+      return Dense(heads, axes=axes, kernel_init=init, use_bias=bias, dtype=dtype, name=name)
+
+    to_query, to_key = project('query'), project('key', c.key_bias)
+    asking = x if context.query is None else context.query
+    query, key, value = to_query(asking), to_key(x), project('value')(x)  # [b, l, h, k]
+    bias = None
+    if c.terms:
+      table = Dropout(c.dropout)(context.table, train=train)
+      rows = _rows(x.shape[1], c)
+      bias = jnp.zeros((), jnp.float32)
+      if 'c2p' in c.terms:
+        position_key = (to_key if c.share_projections else project('position_key', c.key_bias))(table)  # [r, h, k]
+        bias += content_to_position(query, position_key, rows)
+      if 'p2c' in c.terms:
+        position_query = (to_query if c.share_projections else project('position_query'))(table)
+        # column c of the product is the difference i - j = c - (l - 1), or j - i read backwards
+        bias += position_to_content(key, position_query, rows if c.reading == 'code' else rows[::-1])
+      bias *= scale  # [b, h, l, l]
+    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    if self.is_mutable_collection('attention') and not self.is_initializing():
+      self.sow('attention', 'weights', weights(query, key, mask=context.mask, bias=bias, scale=scale))
+    attended = attend(
+      query, key, value, mask=context.mask, bias=bias, scale=scale, dropout=c.attention_dropout, rng=rng
+    )
+    out = Dense(
+      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
+    )
+    y = Dropout(c.dropout)(out(attended), train=train)  # [b, l, h, k] -> [b, l, d]
+    x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(asking + y)
+
+    y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype, name='mlp')(x)
+    y = Dropout(c.dropout)(y, train=train)
+    x = LayerNorm(c.norm_epsilon, dtype, name='mlp_norm')(x + y)
+    return constrain(x, 'batch', 'length', 'embed'), x
+
+
+def _rows(length: int, c: Config) -> Any:
+  """Row of the cut table for each difference, int32[2 l - 1]."""
+  rows = position.relative_rows(length, num_buckets=c.position_buckets, max_distance=c.max_distance)
+  return rows - rows[0]
+
+
+def content_to_position(query: Array, position_key: Array, rows: Array) -> Array:
+  """Qc_i . Kr_d(i,j), f32[b, h, l, l], from products with one key for each difference of indices.
+
+  Args:
+    query: [b, l, h, k].
+    position_key: [r, h, k].
+    rows: int[2 l - 1], row of the table for i - j from -(l - 1) to l - 1.
+  """
+  by_difference = position_key[rows[::-1]]  # falling i - j is rising j
+  scores = jnp.einsum('blhk,chk->bhlc', query, by_difference, preferred_element_type=jnp.float32)
+  return position.skew(scores)
+
+
+def position_to_content(key: Array, position_query: Array, rows: Array) -> Array:
+  """Kc_j . Qr of the row for i - j, f32[b, h, l, l].
+
+  Args:
+    key: [b, l, h, k].
+    position_query: [r, h, k].
+    rows: int[2 l - 1], row of the table for i - j from -(l - 1) to l - 1.
+  """
+  scores = jnp.einsum('bmhk,chk->bhmc', key, position_query[rows], preferred_element_type=jnp.float32)
+  return jnp.swapaxes(position.skew(scores), -1, -2)  # [b, h, m, l] -> [b, h, l, m]
+
+
+class Convolution(nn.Module):
+  """norm(x + activation(dropout(convolution of the input))), beside the first block (v2); documents are walls."""
+
+  config: Config
+  dtype: str
+
+  @nn.compact
+  def __call__(self, x: Array, inputs: Array, segment_ids: Array, train: bool) -> Array:
+    c = self.config
+    reach = c.conv_kernel // 2
+    around = jnp.pad(inputs, ((0, 0), (reach, reach), (0, 0)))
+    segments = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
+    length = x.shape[1]
+    taps = []
+    for start in range(c.conv_kernel):
+      same = segments[:, start : start + length] == segment_ids
+      taps.append(jnp.where(same[..., None], around[:, start : start + length], 0))
+    dense = Dense(
+      c.hidden_dim,
+      axes=(None, 'embed', 'embed_out'),
+      num_inputs=2,
+      kernel_init=normal(c.init_std),
+      dtype=self.dtype,
+      name='dense',
+    )
+    y = dense(jnp.stack(taps, axis=2))  # [b, l, taps, d] -> [b, l, d]
+    y = ACTIVATIONS[c.activation](Dropout(c.dropout)(y, train=train))
+    return LayerNorm(c.norm_epsilon, self.dtype, name='norm')(x + y)
+
+
+class Deberta(nn.Module):
+  """The encoder without a pre-training head.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'bidirectional'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    init = normal(c.init_std)
+    self.token_embed = self.embed or Embed(
+      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
+    )
+    if c.absolute == 'input':
+      self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
+    self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.embed_dropout = Dropout(c.dropout)
+    if c.terms:
+      rows = 2 * (c.position_buckets or c.max_distance)
+      self.relative_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
+      if c.table_norm:
+        self.relative_norm = LayerNorm(c.norm_epsilon, dtype)
+    if c.conv_kernel:
+      self.first = Block(c, self.execution)
+      self.convolution = Convolution(c, dtype)
+    if self.num_scanned:
+      self.layers = stack(Block, num_layers=self.num_scanned, execution=self.execution)(c, self.execution)
+    self.last = Block(c, self.execution)
+    self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
+
+  @property
+  def num_scanned(self) -> int:
+    """Blocks between the first, where it stands alone, and the last."""
+    return self.config.num_layers - 1 - bool(self.config.conv_kernel)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes a batch.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; there are no sentence types.
+      positions: int[b, l], absolute ones, read only where they enter at the input; restarting in each segment by
+        default.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    del type_ids
+    c = self.config
+    x = self.token_embed(tokens)  # [b, l] -> [b, l, d]
+    if c.absolute == 'input':
+      position.check_length(tokens.shape[1], max_length=c.max_length, model='Deberta')
+      x = x + self.position_embed(position.from_segments(segment_ids) if positions is None else positions)
+    x = self.embed_norm(x)
+    x = self.embed_dropout(x, train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
+    context = self._context(segment_ids)
+    states = [x[None]]
+    if c.conv_kernel:
+      y, _ = self.first(x, context, train)
+      x = self.convolution(y, x, segment_ids, train)
+      states.append(x[None])
+    if self.num_scanned:
+      x, layers = self.layers(x, context, train)
+      states.append(layers)
+    x, _ = self.last(x, context, train)
+    return {'hidden': x, 'layers': jnp.concatenate([*states, x[None]]), 'carry': ()}
+
+  def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array:
+    """The last block with other queries: states [b, l, d] that look with `query` at `hidden` (§3.2).
+
+    Args:
+      query: [b, l, d]; also what the block's first sum adds to.
+      hidden: [b, l, d], keys and values: the states before the last block.
+      segment_ids: int[b, l].
+      train: drops out.
+    """
+    return self.last(hidden, self._context(segment_ids, query), train)[0]
+
+  def _context(self, segment_ids: Array, query: Array | None = None) -> Context:
+    c = self.config
+    mask = Mask(segment_ids, segment_ids)
+    if not c.terms:
+      return Context(mask, jnp.zeros((0, c.hidden_dim)), query)
+    length = segment_ids.shape[1]
+    rows = position.relative_rows(length, num_buckets=c.position_buckets, max_distance=c.max_distance)
+    table = self.relative_embed(jnp.arange(rows[0], rows[-1] + 1))
+    return Context(mask, self.relative_norm(table) if c.table_norm else table, query)
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """Activation of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d] (released code)."""
+    del segment_ids
+    return ACTIVATIONS[self.config.activation](self.pooler(hidden[:, 0]))
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table."""
+    return self.token_embed.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A DeBERTa carries nothing between rows."""
+    del batch_size
+    return ()
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Deberta:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
