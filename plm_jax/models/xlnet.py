@@ -1,0 +1,406 @@
+"""XLNet: two streams of attention over Transformer-XL (Yang et al. 2019, §2.3 to §2.5; arXiv 1906.08237).
+
+Positions are relative: a row has no greatest length. The content stream reads like any encoder and is all that
+fine-tuning uses. Where target positions are given, a query stream predicts the tokens there without having seen them;
+both streams share their weights. A memory of earlier states of the same stream of text is the trunk's carry.
+
+Differs from the released TensorFlow code: a memory that has not been filled yet is not looked at, where the code looks
+at states of zeros; dropout of the sinusoids draws one mask for the batch. Hugging Face computes GELU by erf.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers import positions as position
+from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of an XLNet.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    num_heads: h; the head size is hidden_dim / num_heads.
+    mlp_dim: f, feed-forward width.
+    memory_length: positions of earlier rows that are remembered; 0 for none.
+    reuse_length: positions at the start of a row that enter the memory; None is the first half.
+    activation: 'gelu_tanh' (released XLNet), 'gelu_erf' (Hugging Face) or 'relu'.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate on embeddings, sinusoids and outputs, inside the feed-forward block and after each sublayer.
+    attention_dropout: rate on attention weights.
+    init_std: of the normal that kernels, tables and the attention's vectors start from.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 768
+  num_layers: int = 12
+  num_heads: int = 12
+  mlp_dim: int = 3072
+  memory_length: int = 384
+  reuse_length: int | None = None
+  activation: str = 'gelu_tanh'
+  norm_epsilon: float = 1e-12
+  dropout: float = 0.1
+  attention_dropout: float = 0.1
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % self.num_heads:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    if self.hidden_dim % 2:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is odd: half of a position are sines, half are cosines')
+    if self.memory_length < 0 or (self.reuse_length is not None and self.reuse_length < 1):
+      raise ValueError(
+        f'memory_length {self.memory_length} must be 0 or more and reuse_length {self.reuse_length} 1 or more, or None'
+      )
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'xlnet-base': Config(),
+    'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, memory_length=48),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'xlnet-base': Published(32_000, 117_308_928, 'as BERT-base', 'without the summary layer 116,718,336'),
+    'xlnet-large': Published(32_000, 361_318_400, 'as BERT-large', 'without the summary layer 360,268,800'),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Yang et al., XLNet',
+  architecture='encoder',
+  objective_family='permutation',
+  adapters=('classify', 'span', 'choose'),
+)
+
+
+@flax.struct.dataclass
+class Stream:
+  """How one of the two streams looks at the keys; q is l for the content stream and t for the query stream.
+
+  Attributes:
+    mask: which keys are seen.
+    differs: bool[b, q, m], whether query and key are of different types; None where all are alike.
+    positions: int[b, t], of the queries in the row; None where they are the row.
+  """
+
+  mask: Mask
+  differs: Array | None
+  positions: Array | None
+
+
+@flax.struct.dataclass
+class Context:
+  """What every block reads beside its input; m counts memory and row.
+
+  Attributes:
+    content: the content stream.
+    queries: the query stream; None where there is none.
+    sinusoids: [r, p, d], of all distances; r is 1, or 2 where rows may be reversed.
+    reversed: bool[b], rows that hold text from its end to its beginning; None for none.
+    memory: [n, b, memory, d], earlier states that each block reads; None for none.
+  """
+
+  content: Stream
+  queries: Stream | None
+  sinusoids: Array
+  reversed: Array | None
+  memory: Array | None
+
+
+State = tuple[Array, Array | None, Array]  # content [b, l, d], queries [b, t, d], number of the layer int32[]
+
+
+class Block(nn.Module):
+  """Relative attention and feed-forward, each as norm(x + dropout(sublayer(x))), for one stream or both (§2.3).
+
+  The score of a key is ((q + u) k + (q + v) r(distance) + (q + s) e(same type or not)) / sqrt(head size).
+  """
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(self, state: State, context: Context, train: bool) -> tuple[State, Array]:
+    c, dtype = self.config, self.execution.dtype
+    init = normal(c.init_std)
+    heads = (c.num_heads, c.hidden_dim // c.num_heads)
+
+    def project(name: str) -> Dense:
+      axes = ('embed', 'heads', 'head_dim')
+      return Dense(heads, axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name=name)
+
+    def vectors(name: str, *rows: int) -> Array:
+      axes = (*['types'] * len(rows), 'heads', 'head_dim')
+      values = self.param(name, nn.with_logical_partitioning(init, axes), (*rows, *heads), jnp.float32)
+      return values.astype(dtype)
+
+    query = project('query')
+    out_axes = ('heads', 'head_dim', 'embed')
+    out = Dense(c.hidden_dim, axes=out_axes, kernel_init=init, num_inputs=2, use_bias=False, dtype=dtype, name='out')
+    attention_norm = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')
+    mlp = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dropout=c.dropout, dtype=dtype, name='mlp')
+    mlp_norm = LayerNorm(c.norm_epsilon, dtype, name='mlp_norm')
+    content_bias, position_bias, type_bias = (vectors(f'{name}_bias') for name in ('content', 'position', 'type'))
+    types = vectors('types', 2)  # same, different
+
+    content, queries, number = state
+    source = content
+    if context.memory is not None:
+      source = jnp.concatenate([context.memory[number].astype(content.dtype), content], axis=1)  # [b, m, d]
+    key, value = project('key')(source), project('value')(source)
+    relative = project('position')(context.sinusoids)  # [r, p, h, k]
+    if context.reversed is not None:
+      relative = jnp.where(context.reversed[:, None, None, None], relative[1], relative[0])  # [b, p, h, k]
+    length, num_keys = content.shape[1], source.shape[1]
+    scale = 1 / math.sqrt(heads[1])
+
+    def bias_of(q: Array, stream: Stream) -> Array:
+      """What position and type add to the scores: [b, q, h, k] -> f32[b, h, q, m]."""
+      by_distance = jnp.einsum(
+        'blhk,rphk->bhlp' if context.reversed is None else 'blhk,bphk->bhlp',
+        (q + position_bias) * scale,
+        relative,
+        preferred_element_type=jnp.float32,
+      )
+      if stream.positions is None:
+        bias = position.relative_shift(by_distance, num_keys=num_keys)
+      else:
+        bias = position.relative_shift_at(by_distance, stream.positions, num_queries=length, num_keys=num_keys)
+      if stream.differs is None:  # the same for every key: softmax does not see it
+        return bias
+      by_type = jnp.einsum('blhk,rhk->bhlr', (q + type_bias) * scale, types, preferred_element_type=jnp.float32)
+      return bias + jnp.where(stream.differs[:, None], by_type[..., 1:], by_type[..., :1])
+
+    def run(x: Array, stream: Stream) -> Array:
+      q = query(x)
+      bias = bias_of(q, stream)
+      q = q + content_bias
+      if stream.positions is None and self.is_mutable_collection('attention') and not self.is_initializing():
+        self.sow('attention', 'weights', weights(q, key, mask=stream.mask, bias=bias))
+      rng = self.make_rng('dropout') if train and c.attention_dropout else None
+      y = attend(q, key, value, mask=stream.mask, bias=bias, dropout=c.attention_dropout, rng=rng)
+      x = attention_norm(x + Dropout(c.dropout)(out(y), train=train))
+      return mlp_norm(x + Dropout(c.dropout)(mlp(x, train=train), train=train))
+
+    if queries is not None and context.queries is not None:
+      queries = run(queries, context.queries)
+    content = constrain(run(content, context.content), 'batch', 'length', 'embed')
+    return (content, queries, number + 1), content
+
+
+class Start(nn.Module):
+  """The vector w that the query stream starts from at every position, [1, 1, d] (§2.3)."""
+
+  features: int
+  init_std: float
+
+  @nn.compact
+  def __call__(self) -> Array:
+    init = nn.with_logical_partitioning(normal(self.init_std), (None, None, 'embed'))
+    return self.param('vector', init, (1, 1, self.features), jnp.float32)
+
+
+class Xlnet(nn.Module):
+  """The two streams without a pre-training head.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'carry', 'reversed', 'permutation_mask', 'target_positions')
+  ATTENTION = 'permutation'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    self.token_embed = self.embed or Embed(
+      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), multiple=c.vocab_multiple, dtype=dtype
+    )
+    self.start = Start(c.hidden_dim, c.init_std)
+    self.embed_dropout = Dropout(c.dropout)
+    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=normal(c.init_std), dtype=dtype)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    carry: PyTree = (),
+    reversed: Array | None = None,
+    permutation_mask: Array | None = None,
+    target_positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads a batch in both directions, or in the order that a permutation mask tells.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding. Memory is seen by its own segment number.
+      type_ids: int[b, l], A (0), B (1), the last token (2); only equal or not counts, memory is 0. None is all alike.
+      carry: the memory, as `init_carry` makes it and an earlier call returned it; () for none.
+      reversed: bool[b], rows that hold text from its end to its beginning: their distances change sign (bi_data).
+      permutation_mask: bool[b, l, l], True where a query may look at a token. The content stream sees its own
+        position besides, and both see all memory. None is everything.
+      target_positions: int[b, t], positions that the query stream predicts; None is no query stream.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], the content stream; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' the next
+      memory; with target positions also 'queries' [b, t, d].
+
+    Raises:
+      ValueError: target positions without a mask would see what they predict.
+    """
+    c = self.config
+    if target_positions is not None and permutation_mask is None:
+      raise ValueError('Xlnet was given target_positions without a permutation_mask: they would see what they predict')
+    start = self.start()
+    x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
+    x = constrain(x, 'batch', 'length', 'embed')
+    context = self._context(tokens, segment_ids, type_ids, carry, reversed, permutation_mask, target_positions, train)
+    queries = None
+    if target_positions is not None:
+      queries = jnp.broadcast_to(start.astype(x.dtype), (*target_positions.shape, c.hidden_dim))
+      queries = self.embed_dropout(queries, train=train)
+    (hidden, queries, _), layers = self.layers((x, queries, jnp.zeros((), jnp.int32)), context, train)
+    layers = jnp.concatenate([x[None], layers])
+    out = {'layers': layers, 'carry': self._remember(carry, layers, segment_ids)}
+    out['hidden'] = self.embed_dropout(hidden, train=train)
+    if queries is not None:
+      out['queries'] = self.embed_dropout(queries, train=train)
+    return out
+
+  def _context(
+    self,
+    tokens: Array,
+    segment_ids: Array,
+    type_ids: Array | None,
+    carry: PyTree,
+    reversed: Array | None,
+    permutation_mask: Array | None,
+    targets: Array | None,
+    train: bool,
+  ) -> Context:
+    length, past = tokens.shape[1], 0
+    memory, segments = None, segment_ids
+    if carry:
+      memory = jnp.moveaxis(carry['states'], 0, 1)  # [b, n, memory, d] -> [n, b, memory, d]
+      past = memory.shape[2]
+      segments = jnp.concatenate([carry['segment_ids'], segment_ids], axis=1)  # [b, m]
+    sinusoids = jnp.asarray(position.relative_sinusoids(length, past + length, dim=self.config.hidden_dim))
+    signs = [sinusoids]
+    if reversed is not None:
+      half = sinusoids.shape[1] // 2
+      signs.append(jnp.concatenate([-sinusoids[:, :half], sinusoids[:, half:]], axis=1))  # sin(-x) = -sin(x)
+    differs = None
+    if type_ids is not None:
+      differs = type_ids[:, :, None] != jnp.pad(type_ids, ((0, 0), (past, 0)))[:, None, :]  # [b, l, m]
+    allowed, queries = None, None
+    if permutation_mask is not None:
+      seen = jnp.pad(permutation_mask, ((0, 0), (0, 0), (past, 0)), constant_values=True)
+      allowed = seen | jnp.eye(length, past + length, past, dtype=bool)
+      if targets is not None:
+        rows = targets[:, :, None]
+        queries = Stream(
+          mask=Mask(
+            jnp.take_along_axis(segment_ids, targets, axis=1),
+            segments,
+            allowed=jnp.take_along_axis(seen, rows, axis=1),
+          ),
+          differs=None if differs is None else jnp.take_along_axis(differs, rows, axis=1),
+          positions=targets,
+        )
+    return Context(
+      content=Stream(Mask(segment_ids, segments, allowed=allowed), differs, None),
+      queries=queries,
+      sinusoids=self.embed_dropout(jnp.stack(signs), train=train),
+      reversed=reversed,
+      memory=memory,
+    )
+
+  def _remember(self, carry: PyTree, layers: Array, segment_ids: Array) -> PyTree:
+    """The memory after this row: what each block has read at the row's first positions, behind what was there."""
+    kept = self.config.memory_length
+    if not kept:
+      return ()
+    carry = carry or self.init_carry(segment_ids.shape[0])
+    reused = self.reuse(segment_ids.shape[1])
+    states = jnp.moveaxis(layers[:-1, :, :reused], 0, 1)  # [n, b, r, d] -> [b, n, r, d]
+    states = jnp.concatenate([carry['states'], states.astype(carry['states'].dtype)], axis=2)[:, :, -kept:]
+    segments = jnp.concatenate([carry['segment_ids'], segment_ids[:, :reused].astype(jnp.int32)], axis=1)
+    return {'states': jax.lax.stop_gradient(states), 'segment_ids': segments[:, -kept:]}
+
+  def reuse(self, length: int) -> int:
+    """Positions at the start of a row of this length that enter the memory."""
+    c = self.config
+    return max(length // 2, 1) if c.reuse_length is None else min(c.reuse_length, length)
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """tanh of a dense layer on the last real token, <cls>: [b, l, d] -> [b, d] (released code, summary type 'last')."""
+    index = jnp.arange(segment_ids.shape[1])
+    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
+    return jnp.tanh(self.pooler(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]))
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table."""
+    return self.token_embed.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """An empty memory: 'states' [b, n, m, d], what each block read, and 'segment_ids' int32[b, m], 0 where empty."""
+    c = self.config
+    if not c.memory_length:
+      return ()
+    states = jnp.zeros((batch_size, c.num_layers, c.memory_length, c.hidden_dim), self.execution.dtype)
+    return {'states': states, 'segment_ids': jnp.zeros((batch_size, c.memory_length), jnp.int32)}
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Xlnet:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
