@@ -144,7 +144,8 @@ def test_every_trunk_has_states_by_name(model):
 
   def call(key):
     out, variables = trunk.init_with_output(key, **batch)
-    return out, trunk.apply(variables, out['hidden'][:, :3], method='attend')
+    features = jnp.zeros((4, 3, trunk.bind({}).token_embed.features))  # as wide as the table
+    return out, trunk.apply(variables, features, method='attend')
 
   out, logits = jax.eval_shape(call, jax.random.key(0))
   assert out['hidden'].shape == (4, 16, 32)

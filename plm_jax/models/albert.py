@@ -1,0 +1,320 @@
+"""ALBERT: BERT with a factorised token table and parameters shared across layers (Lan et al. 2019, §3.1; 1909.11942).
+
+Tables and their norm have width e; a dense layer with bias takes them to d. Layers fall into groups of neighbours, and
+`sharing` says what the layers of a group have in common. A group may hold several inner blocks, which run one after the
+other. Sharing saves parameters, not operations: a forward pass costs what it costs without.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.layers import positions as position
+from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, truncated_normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+SHARING = ('all', 'attention', 'ffn', 'none')
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of an ALBERT.
+
+  Attributes:
+    embed_dim: e, width of the tables.
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    num_heads: h; the head size is hidden_dim / num_heads.
+    mlp_dim: f, feed-forward width.
+    num_groups: groups of layers; layer i belongs to group i * num_groups // num_layers.
+    num_inner: blocks that stand for one layer, each with parameters of its own.
+    sharing: what layers of a group have in common: 'all', 'attention' or 'ffn' with the norm behind it, or 'none'.
+    max_length: positions that may be used.
+    num_types: rows of the sentence-type table.
+    activation: 'gelu_tanh' (released code) or 'gelu_erf' or 'relu'.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate after embeddings and after each sublayer.
+    attention_dropout: rate on attention weights.
+    init_std: of the truncated normal that all kernels and tables start from.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  embed_dim: int = 128
+  hidden_dim: int = 768
+  num_layers: int = 12
+  num_heads: int = 12
+  mlp_dim: int = 3072
+  num_groups: int = 1
+  num_inner: int = 1
+  sharing: Literal['all', 'attention', 'ffn', 'none'] = 'all'
+  max_length: int = 512
+  num_types: int = 2
+  activation: str = 'gelu_tanh'
+  norm_epsilon: float = 1e-12
+  dropout: float = 0.1
+  attention_dropout: float = 0.1
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % self.num_heads:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    if self.sharing not in SHARING:
+      raise ValueError(f'model.overrides.sharing={self.sharing!r}; choices are {", ".join(SHARING)}')
+    if not 1 <= self.num_groups <= self.num_layers:
+      raise ValueError(f'num_groups {self.num_groups} is not in 1..{self.num_layers}, the number of layers')
+
+
+_BASE = Config()
+_LARGE = Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
+_XLARGE = Config(hidden_dim=2048, num_layers=24, num_heads=16, mlp_dim=8192)
+_XXLARGE = Config(hidden_dim=4096, num_layers=12, num_heads=64, mlp_dim=16384, dropout=0.0, attention_dropout=0.0)
+_V2: dict[str, Any] = dict(dropout=0.0, attention_dropout=0.0)
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'albert-base-v1': _BASE,
+    'albert-large-v1': _LARGE,
+    'albert-xlarge-v1': _XLARGE,
+    'albert-xxlarge-v1': _XXLARGE,
+    'albert-base-v2': dataclasses.replace(_BASE, **_V2),
+    'albert-large-v2': dataclasses.replace(_LARGE, **_V2),
+    'albert-xlarge-v2': dataclasses.replace(_XLARGE, **_V2),
+    'albert-xxlarge-v2': _XXLARGE,
+    'tiny': Config(embed_dim=64, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'albert-base-v1': Published(30_000, 11_683_584, '12M'),
+    'albert-large-v1': Published(30_000, 17_683_968, '18M'),
+    'albert-xlarge-v1': Published(30_000, 58_724_864, '60M', _HEADS),
+    'albert-xxlarge-v1': Published(30_000, 222_595_584, '235M', '233M in the text of the paper'),
+    'albert-base-v2': Published(30_000, 11_683_584, '12M'),
+    'albert-large-v2': Published(30_000, 17_683_968, '18M'),
+    'albert-xlarge-v2': Published(30_000, 58_724_864, '60M', _HEADS),
+    'albert-xxlarge-v2': Published(30_000, 222_595_584, '235M', '233M in the text of the paper'),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Lan et al., ALBERT',
+  architecture='encoder',
+  objective_family='denoising',
+  adapters=('classify', 'tag', 'span', 'choose'),
+)
+
+
+class Attention(nn.Module):
+  """norm(x + dropout(self-attention(x)))."""
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, None]:
+    c, dtype = self.config, self.execution.dtype
+    init = truncated_normal(c.init_std)
+    heads = (c.num_heads, c.hidden_dim // c.num_heads)
+
+    def project(name: str) -> Array:
+      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
+
+    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
+    if self.is_mutable_collection('attention') and not self.is_initializing():
+      self.sow('attention', 'weights', weights(query, key, mask=mask))
+    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng)
+    out = Dense(
+      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
+    )
+    y = Dropout(c.dropout)(out(attended), train=train)  # [b, l, h, k] -> [b, l, d]
+    return LayerNorm(c.norm_epsilon, dtype, name='norm')(x + y), None
+
+
+class FeedForward(nn.Module):
+  """norm(x + dropout(mlp(x)))."""
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, None]:
+    del mask
+    c, dtype = self.config, self.execution.dtype
+    init = truncated_normal(c.init_std)
+    y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype, name='mlp')(x)
+    y = Dropout(c.dropout)(y, train=train)
+    return LayerNorm(c.norm_epsilon, dtype, name='norm')(x + y), None
+
+
+def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
+  """Which of the attention sublayers, and which of the feed-forward ones, each block runs: int[n * num_inner] each."""
+  block = np.arange(config.num_layers * config.num_inner)
+  group = block // config.num_inner * config.num_groups // config.num_layers
+  shared = group * config.num_inner + block % config.num_inner
+  return (
+    shared if config.sharing in ('all', 'attention') else block,
+    shared if config.sharing in ('all', 'ffn') else block,
+  )
+
+
+class Block(nn.Module):
+  """The next block: two sublayers, each with those of the given parameters that its layer uses."""
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(
+    self, x: tuple[Array, Array], context: tuple[Mask, PyTree, PyTree], train: bool
+  ) -> tuple[tuple[Array, Array], Array]:
+    hidden, number = x
+    mask, *parameters = context
+    sows = self.is_mutable_collection('attention')
+    for sublayer, stacked, unit in zip((Attention, FeedForward), parameters, units(self.config), strict=True):
+      own = jax.tree.map(lambda leaf, unit=unit: leaf[jnp.asarray(unit)[number]], stacked)
+      rngs = {'dropout': self.make_rng('dropout')} if train else {}
+      module = sublayer(self.config, self.execution, parent=None)
+      (hidden, _), state = module.apply({'params': own}, hidden, mask, train, rngs=rngs, mutable=['attention'] * sows)
+      for value in state.get('attention', {}).get('weights', ()):
+        self.sow('attention', 'weights', value)
+    hidden = constrain(hidden, 'batch', 'length', 'embed')
+    return (hidden, number + 1), hidden
+
+
+class Layers(nn.Module):
+  """All blocks. Parameters are stacked by unit: one where everything is shared, one a block where nothing is."""
+
+  config: Config
+  execution: Execution
+
+  def setup(self) -> None:
+    c = self.config
+    plain = dataclasses.replace(self.execution, remat='none')
+    attention, feed_forward = (int(unit.max()) + 1 for unit in units(c))
+    self.attention = stack(Attention, num_layers=attention, execution=plain)(c, self.execution)
+    self.feed_forward = stack(FeedForward, num_layers=feed_forward, execution=plain)(c, self.execution)
+    self.blocks = stack(Block, num_layers=c.num_layers * c.num_inner, execution=self.execution)(c, self.execution)
+
+  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
+    if self.is_initializing():  # the sublayers, once each; the blocks have no parameters of their own
+      self.attention(x, mask, False)
+      self.feed_forward(x, mask, False)
+    parameters = (self.attention.variables['params'], self.feed_forward.variables['params'])
+    (hidden, _), layers = self.blocks((x, jnp.zeros((), jnp.int32)), (mask, *nn.unbox(parameters)), train)
+    return hidden, layers
+
+
+class Albert(nn.Module):
+  """The encoder without a pre-training head.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'bidirectional'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    init = truncated_normal(c.init_std)
+    self.token_embed = self.embed or Embed(
+      self.vocab_size, c.embed_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
+    )
+    self.position_embed = Embed(c.max_length, c.embed_dim, ('positions', 'embed'), init, dtype=dtype)
+    self.type_embed = Embed(c.num_types, c.embed_dim, ('types', 'embed'), init, dtype=dtype)
+    self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.embed_dropout = Dropout(c.dropout)
+    self.embed_project = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
+    self.layers = Layers(c, self.execution)
+    self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes a batch.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default.
+      positions: int[b, l]; restarting in each segment by default.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d]; 'layers' [n * num_inner + 1, b, l, d], the projected embeddings and the output of each block;
+      'carry' ().
+    """
+    position.check_length(tokens.shape[1], max_length=self.config.max_length, model='Albert')
+    if positions is None:
+      positions = position.from_segments(segment_ids)
+    types = jnp.zeros_like(tokens) if type_ids is None else type_ids
+    x = self.token_embed(tokens) + self.position_embed(positions) + self.type_embed(types)  # [b, l] -> [b, l, e]
+    x = self.embed_dropout(self.embed_norm(x), train=train)
+    x = constrain(self.embed_project(x), 'batch', 'length', 'embed')  # [b, l, e] -> [b, l, d]
+    hidden, layers = self.layers(x, Mask(segment_ids, segment_ids), train)
+    return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """tanh of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d]."""
+    del segment_ids
+    return jnp.tanh(self.pooler(hidden[:, 0]))
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table, of features as wide as the table: [..., e]."""
+    return self.token_embed.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """An ALBERT carries nothing between rows."""
+    del batch_size
+    return ()
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Albert:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
