@@ -145,7 +145,7 @@ class Encoded(NamedTuple):
 
 
 class Context(NamedTuple):
-  """What every layer of a stack looks at: the mask and the biases f32[b or 1, h, l, m] of self-attention, an encoder."""
+  """What every layer of a stack looks at: mask and biases f32[b or 1, h, l, m] of self-attention, and an encoder."""
 
   mask: Mask
   bias: Array
@@ -436,6 +436,8 @@ class T5(_Trunk):
     """
     if encoder_hidden is None or encoder_segment_ids is None:
       raise ValueError('a T5 decodes from an encoded text: give init_cache encoder_hidden and encoder_segment_ids')
+    if encoder_hidden.shape[0] != batch_size:
+      raise ValueError(f'init_cache has encoder_hidden of {encoder_hidden.shape[0]} rows for {batch_size}')
     keys, values = self.decoder.read(encoder_hidden)
     encoded = {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
     return self.decoder.init_cache(batch_size, length) | encoded

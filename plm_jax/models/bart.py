@@ -1,0 +1,380 @@
+"""BART: Transformer encoder and decoder, post-norm (Lewis et al. 2020, §2.1; arXiv 1910.13461).
+
+As BERT with GELU, N(0, .02) and a decoder with cross-attention; a LayerNorm after the embeddings of each stack and none
+at its end. One token table serves both stacks and the output; each stack has its own table of learned positions, whose
+first two rows are unused. Embeddings are not scaled.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers import cache as caches
+from plm_jax.layers import positions as position
+from plm_jax.layers.cache import Cache
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Embed, normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.multihead import MultiHead
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a BART.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n, of each stack.
+    num_heads: h; the head size is hidden_dim / num_heads.
+    mlp_dim: f, feed-forward width.
+    max_length: positions that may be used in each stack.
+    position_offset: first row of the position tables in use.
+    activation: 'gelu_erf' in all released code.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate after embeddings and after each sublayer.
+    attention_dropout: rate on attention weights; the released recipes fine-tune with .1.
+    init_std: of the normal that kernels and tables start from.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 768
+  num_layers: int = 6
+  num_heads: int = 12
+  mlp_dim: int = 3072
+  max_length: int = 1024
+  position_offset: int = 2
+  activation: str = 'gelu_erf'
+  norm_epsilon: float = 1e-5
+  dropout: float = 0.1
+  attention_dropout: float = 0.0
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % self.num_heads:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'bart-base': Config(),
+    'bart-large': Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'bart-base': Published(50_265, 139_420_416, '140M', 'with the 51,201 rows of the released table: 140,139,264'),
+    'bart-large': Published(50_265, 406_291_456, '400M'),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Lewis et al., BART',
+  architecture='encoder-decoder',
+  objective_family='denoising',
+  adapters=('classify', 'span', 'sequence', 'translate_bart'),
+)
+
+
+class Encoded(NamedTuple):
+  """States [b, m, d] of an encoder, and which of them a position of the decoder may look at."""
+
+  hidden: Array
+  mask: Mask
+
+
+class Context(NamedTuple):
+  """What every layer of a stack looks at: the mask of self-attention, and an encoder."""
+
+  mask: Mask
+  encoded: Encoded | None
+
+
+class Step(NamedTuple):
+  """The same in generation; new tokens take slots from `slot` on, and keys of the encoder are in the cache."""
+
+  mask: Mask
+  slot: Array
+  encoder_mask: Mask
+
+
+class Block(nn.Module):
+  """norm(x + sublayer(x)), for self-attention, cross-attention where there is an encoder, and feed-forward."""
+
+  config: Config
+  execution: Execution
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    init = normal(c.init_std)
+
+    def attention() -> MultiHead:
+      heads = (c.num_heads, c.hidden_dim // c.num_heads)
+      return MultiHead(*heads, c.hidden_dim, init, init, init, dropout=c.attention_dropout, dtype=dtype)
+
+    self.attention = attention()
+    self.attention_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.cross = attention()
+    self.cross_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.mlp = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype)
+    self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.dropout = Dropout(c.dropout)
+
+  def __call__(self, x: Array, context: Context, train: bool) -> tuple[Array, Array]:
+    y = self.attention(x, x, mask=context.mask, train=train)
+    x = self.attention_norm(x + self.dropout(y, train=train))
+    if context.encoded is not None:
+      y = self.cross(x, context.encoded.hidden, mask=context.encoded.mask, train=train)
+      x = self.cross_norm(x + self.dropout(y, train=train))
+    y = self.mlp(x)
+    x = self.mlp_norm(x + self.dropout(y, train=train))
+    return constrain(x, 'batch', 'length', 'embed'), x
+
+  def decode(self, x: Array, context: Step, cache: Cache) -> tuple[Array, Cache]:
+    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
+    new = self.attention.project(x)
+    key = caches.put(cache['keys'], new[0], context.slot, axis=1)
+    value = caches.put(cache['values'], new[1], context.slot, axis=1)
+    x = self.attention_norm(x + self.attention.look(x, key, value, mask=context.mask))
+    y = self.cross.look(x, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+    x = self.cross_norm(x + y)
+    x = self.mlp_norm(x + self.mlp(x))
+    return x, {'keys': new[0], 'values': new[1]}
+
+  def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
+    del context, cache
+    return x, self.cross.project(x)
+
+
+class Stack(nn.Module):
+  """A position table, the norm of the embeddings, and layers."""
+
+  config: Config
+  execution: Execution
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    rows = c.max_length + c.position_offset
+    self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), normal(c.init_std), dtype=dtype)
+    self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.dropout = Dropout(c.dropout)
+    through = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode', 'read'))
+    self.layers = through(c, self.execution)
+
+  def embed(self, x: Array, positions: Array) -> Array:
+    """Token embeddings [b, l, d] with positions int[b, l], normed."""
+    return self.embed_norm(x + self.position_embed(positions + self.config.position_offset))
+
+  def __call__(
+    self,
+    x: Array,
+    *,
+    segment_ids: Array,
+    positions: Array | None,
+    causal: bool,
+    encoded: Encoded | None = None,
+    train: bool,
+  ) -> tuple[Array, Array]:
+    """Reads token embeddings [b, l, d]: states, and those of each layer [n+1, b, l, d]."""
+    position.check_length(x.shape[1], max_length=self.config.max_length, model='Bart')
+    if positions is None:
+      positions = position.from_segments(segment_ids)
+    x = self.dropout(self.embed(x, positions), train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
+    hidden, layers = self.layers(x, Context(Mask(segment_ids, segment_ids, causal=causal), encoded), train)
+    return hidden, jnp.concatenate([x[None], layers])
+
+  def init_cache(self, encoder_hidden: Array, *, encoder_segment_ids: Array, length: int) -> Cache:
+    """Empty slots, and keys and values of all layers for the encoder's states."""
+    c = self.config
+    position.check_length(length, max_length=c.max_length, model='Bart')
+    keys, values = self.layers.read(encoder_hidden, None, None)[1]
+    slots = caches.empty(
+      num_layers=c.num_layers,
+      batch_size=encoder_hidden.shape[0],
+      length=length,
+      num_heads=c.num_heads,
+      head_dim=c.hidden_dim // c.num_heads,
+      dtype=self.execution.dtype,
+    )
+    return slots | {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
+
+  def decode(self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
+    """One step of generation: token embeddings [b, s, d] -> states, and the longer cache."""
+    slot = cache['index']
+    cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    step = Step(mask, slot, Mask(segment_ids, cache['encoder_segment_ids']))
+    layered = {name: cache[name] for name in ('keys', 'values', 'encoder_keys', 'encoder_values')}
+    x, new = self.layers.decode(self.embed(x, positions), step, layered)
+    return x, caches.keep(cache, **new)
+
+
+class Bart(nn.Module):
+  """Encoder and decoder without a pre-training head: logits are the tied product alone, with no bias.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = (
+    'encoder_tokens',
+    'encoder_segment_ids',
+    'decoder_tokens',
+    'decoder_segment_ids',
+    'encoder_positions',
+    'decoder_positions',
+  )
+  ATTENTION = 'encoder-decoder'
+
+  def setup(self) -> None:
+    c = self.config
+    self.token_embed = self.embed or Embed(
+      self.vocab_size,
+      c.hidden_dim,
+      ('vocab', 'embed'),
+      normal(c.init_std),
+      multiple=c.vocab_multiple,
+      dtype=self.execution.dtype,
+    )
+    self.encoder = Stack(c, self.execution)
+    self.decoder = Stack(c, self.execution)
+
+  def __call__(
+    self,
+    *,
+    encoder_tokens: Array,
+    encoder_segment_ids: Array,
+    decoder_tokens: Array,
+    decoder_segment_ids: Array,
+    encoder_positions: Array | None = None,
+    decoder_positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes one batch and reads another from left to right with it.
+
+    Args:
+      encoder_tokens: int[b, m].
+      encoder_segment_ids: int[b, m], the packed documents of a row; 0 is padding.
+      decoder_tokens: int[b, l], already shifted to the right.
+      decoder_segment_ids: int[b, l]; a document looks at the encoder's document of the same number only.
+      encoder_positions: int[b, m]; restarting in each segment by default.
+      decoder_positions: int[b, l]; likewise.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'encoder_hidden' and 'encoder_layers'
+      likewise; 'carry' ().
+    """
+    encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
+    hidden, layers = self.decoder(
+      self.token_embed(decoder_tokens),
+      segment_ids=decoder_segment_ids,
+      positions=decoder_positions,
+      causal=True,
+      encoded=Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids)),
+      train=train,
+    )
+    return {
+      'hidden': hidden,
+      'layers': layers,
+      'encoder_hidden': encoder_hidden,
+      'encoder_layers': encoder_layers,
+      'carry': (),
+    }
+
+  def _encode(self, tokens: Array, segment_ids: Array, positions: Array | None, train: bool) -> tuple[Array, Array]:
+    x = self.token_embed(tokens)
+    return self.encoder(x, segment_ids=segment_ids, positions=positions, causal=False, train=train)
+
+  def encode(self, tokens: Array, *, segment_ids: Array, positions: Array | None = None) -> Array:
+    """States of the encoder, for `init_cache`: int[b, m] -> [b, m, d]."""
+    return self._encode(tokens, segment_ids, positions, False)[0]
+
+  def init_cache(
+    self,
+    batch_size: int,
+    length: int,
+    *,
+    encoder_hidden: Array | None = None,
+    encoder_segment_ids: Array | None = None,
+  ) -> PyTree:
+    """What generation remembers: `length` empty slots, and keys and values of the encoder's states.
+
+    Args:
+      batch_size: b.
+      length: tokens that the decoder will read in all.
+      encoder_hidden: [b, m, d] of `encode`; required.
+      encoder_segment_ids: int[b, m]; required.
+    """
+    if encoder_hidden is None or encoder_segment_ids is None:
+      raise ValueError('Bart decodes from an encoded text: give init_cache encoder_hidden and encoder_segment_ids')
+    if encoder_hidden.shape[0] != batch_size:
+      raise ValueError(f'init_cache has encoder_hidden of {encoder_hidden.shape[0]} rows for {batch_size}')
+    return self.decoder.init_cache(encoder_hidden, encoder_segment_ids=encoder_segment_ids, length=length)
+
+  def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
+    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+
+    Args:
+      tokens: int[b, s], a whole prompt or one token a row.
+      cache: of `init_cache` or of the last step.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s].
+    """
+    x = self.token_embed(tokens)
+    hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions)
+    return self.attend(hidden), cache
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The decoder's state at the last real token of each row: [b, l, d] -> [b, d] (§3.1)."""
+    index = jnp.arange(segment_ids.shape[1])
+    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table."""
+    return self.token_embed.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A BART carries nothing between rows."""
+    del batch_size
+    return ()
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Bart:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
