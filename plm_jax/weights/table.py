@@ -19,12 +19,17 @@ import numpy as np
 
 
 class Part(NamedTuple):
-  """Rows [start, stop) of `total` along `axis` of a joined tensor, such as query of a joined q, k, v."""
+  """Rows [start, stop) of `total` along `axis` of a joined tensor, such as query of a joined q, k, v.
+
+  With `groups`, that many times in a row: query, key and value of each head side by side (DeBERTa), where `start`,
+  `stop` and `total` are those of one head.
+  """
 
   start: int
   stop: int
   total: int
   axis: int = 0
+  groups: int = 1
 
 
 class Entry(NamedTuple):
@@ -33,7 +38,8 @@ class Entry(NamedTuple):
   Attributes:
     ours: leaf path, 'trunk/layers/query/kernel'. Where `theirs` has '{layer}' the leaf is stacked, layers first.
     theirs: full name in the release with `PREFIX`; '{layer}' is the number of the layer.
-    form: 'same': theirs has our shape. 'matrix': theirs is [inputs, outputs] or a flat vector, where ours has
+    form: 'same': theirs has our shape. 'reversed': theirs has our axes from last to first, as kernels of a convolution
+      have. 'matrix': theirs is [inputs, outputs] or a flat vector, where ours has
       [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
     inputs: leading axes of ours (of one layer) that are inputs, for 'matrix' and 'linear'.
     part: where theirs joins several of ours along its outputs.
@@ -43,7 +49,7 @@ class Entry(NamedTuple):
 
   ours: str
   theirs: str
-  form: Literal['same', 'matrix', 'linear'] = 'same'
+  form: Literal['same', 'reversed', 'matrix', 'linear'] = 'same'
   inputs: int = 1
   part: Part | None = None
   first: int = 0
@@ -58,6 +64,19 @@ class Entry(NamedTuple):
     return self.theirs.replace('{layer}', str(self.first + layer))
 
 
+def section(tensor: np.ndarray, part: Part) -> np.ndarray:
+  """The rows of a joined tensor that belong to `part`: a view [..., groups, stop - start, ...], which may be written to.
+
+  Raises:
+    ValueError: the joined axis has another size.
+  """
+  before, rows, after = tensor.shape[: part.axis], tensor.shape[part.axis], tensor.shape[part.axis + 1 :]
+  if rows != part.groups * part.total:
+    raise ValueError(f'axis {part.axis} has {rows} rows, not {part.groups * part.total}')
+  split = tensor.reshape(*before, part.groups, part.total, *after)
+  return split[(slice(None),) * (part.axis + 1) + (slice(part.start, part.stop),)]
+
+
 def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
   """Our leaf, or one layer slice of it, from their whole tensor.
 
@@ -65,18 +84,17 @@ def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarra
     ValueError: the sizes do not agree.
   """
   if part := entry.part:
-    if tensor.shape[part.axis] != part.total:
-      raise ValueError(f'axis {part.axis} has {tensor.shape[part.axis]} rows, not {part.total}')
-    tensor = tensor[(slice(None),) * part.axis + (slice(part.start, part.stop),)]
+    own = section(tensor, part)
+    tensor = own.reshape(*tensor.shape[: part.axis], -1, *tensor.shape[part.axis + 1 :])
   if tensor.size != math.prod(shape):
     raise ValueError(f'shape {tuple(tensor.shape)} does not fit {tuple(shape)}')
-  return (tensor.T if entry.form == 'linear' else tensor).reshape(tuple(shape))
+  return (tensor.T if entry.form in ('linear', 'reversed') else tensor).reshape(tuple(shape))
 
 
 def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
   """Their tensor, or their part of it, from our leaf or one layer slice of it."""
-  if entry.form == 'same':
-    return array
+  if entry.form in ('same', 'reversed'):
+    return array.T if entry.form == 'reversed' else array
   if array.ndim <= entry.inputs:  # a bias or a scale
     return array.reshape(-1)
   matrix = array.reshape(math.prod(array.shape[: entry.inputs]), -1)
