@@ -6,9 +6,7 @@ names; 3. a fresh initialisation.
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
-import json
 import logging
 import pathlib
 import platform
@@ -20,12 +18,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from plm_jax import checkpoint, config, flops, metrics, optim, progress, run, sharding, steps, transfer
+from plm_jax import checkpoint, config, flops, metrics, optim, progress, run, run_folder, sharding, transfer
 from plm_jax.config import ConfigError
+from plm_jax.meter import Meter
 from plm_jax.step import (
   TrainState,
   abstract_params,
@@ -66,13 +64,13 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     # --- run folder, vocabulary, model, task -------------------------------------------------------------------------
     main = jax.process_index() == 0
     workdir = pathlib.Path(workdir)
-    stack.enter_context(_claim(workdir, main=main))
-    old = _read_json(workdir / 'config.json')
-    settings, changes = _agree_with_folder(settings, old)
-    if finished := _finished(workdir):
+    stack.enter_context(run_folder.claim(workdir, main=main))
+    old = run_folder.read_json(workdir / 'config.json')
+    settings, changes = run_folder.agree_with_folder(settings, old)
+    if finished := run_folder.finished(workdir):
       log.info(f'{workdir} is finished: {finished["step"]} steps are done, nothing is changed')
       return Outcome(DONE, finished)
-    stack.enter_context(_log_file(workdir, main=main))
+    stack.enter_context(run_folder.log_file(workdir, main=main))
     for change in changes:
       log.info(f'resuming with {change}')
     vocab = run.make_vocab(settings, workdir)
@@ -95,7 +93,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
       for name, block in settings['eval'].items()
     }
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
-    total = _total_steps(settings, source, old)
+    total = run_folder.total_steps(settings, source, old)
     last = total if stop_at is None else min(total, stop_at)
 
     # --- optimiser and state -----------------------------------------------------------------------------------------
@@ -113,7 +111,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     else:
       start, state = 0, _initialise(maker.fresh(key), settings, vocab)
     whole = source if share[1] == 1 else run.make_source(settings['data'], vocab, seed=settings['seed'])
-    facts = _check_data(workdir, whole, vocab, begun=bool(old))
+    facts = run_folder.check_data(workdir, whole, vocab, begun=bool(old))
     if main:  # config.json comes last: a folder that has it has begun
       vocab.save(str(workdir / 'vocab'))
       metrics.write_json(workdir / 'data.json', facts)
@@ -129,7 +127,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     eval_fn = jax.jit(functools.partial(eval_step, task=task))
     _check_best(settings['best'], evaluations, state, key, task=task, step=eval_fn)
     meter = Meter(_flops_per_row(task, source, state), dtype=execution['dtype'], hosts=share[1])
-    tokens_before, seconds_before = _spent(workdir, start)
+    tokens_before, seconds_before = run_folder.spent(workdir, start)
     sizes = parameter_counts(state, tx)
     log.info(
       f'{sizes["parameters"]:,} parameters, {sizes["trained"]:,} trained, {sizes["outside_trunk"]:,} outside the trunk'
@@ -229,109 +227,6 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     return Outcome(code, result)
 
 
-# The run folder ------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _claim(workdir: pathlib.Path, *, main: bool) -> Iterator[None]:
-  """Keeps other runs out of the folder while the body runs."""
-  if not main:
-    yield
-    return
-  with contextlib.ExitStack() as stack:
-    try:
-      workdir.mkdir(parents=True, exist_ok=True)
-      lock = stack.enter_context(open(workdir / '.lock', 'a'))
-    except OSError as error:
-      raise ConfigError(f'{workdir} cannot be written to ({error.strerror}): name another --workdir') from error
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise ConfigError(f'{workdir}: another process is training here; wait for it or name another --workdir') from None
-    yield
-
-
-@contextlib.contextmanager
-def _log_file(workdir: pathlib.Path, *, main: bool) -> Iterator[None]:
-  """Writes the log to `log.txt` as well while the body runs."""
-  if not main:
-    yield
-    return
-  handler = logging.FileHandler(workdir / 'log.txt', encoding='utf-8')
-  handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
-  log.addHandler(handler)
-  try:
-    yield
-  finally:
-    log.removeHandler(handler)
-    handler.close()
-
-
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
-
-
-def _agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-  """The settings, once they are known not to contradict those that the folder was begun with; and what changes."""
-  if not old:
-    return dict(settings), []
-  asked = dict(settings)
-  if settings['epochs'] is not None:  # counted in steps when the run began; see `_total_steps`
-    asked |= {'steps': old['steps'], 'epochs': None}
-  return dict(settings), config.check_resume(asked, old)
-
-
-def _finished(workdir: pathlib.Path) -> dict[str, Any]:
-  """The result of a run with nothing left to do, whose last step is on disk and sound; else nothing."""
-  result = _read_json(workdir / 'result.json')
-  if not result.get('finished'):
-    return {}
-  try:
-    steps.check(workdir / 'checkpoints' / str(result['step']))
-  except steps.Damaged as error:
-    log.warning(f'{workdir} was finished, and step {result["step"]} is damaged since ({error}): it is made again')
-    return {}
-  return result
-
-
-def _total_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, Any]) -> int:
-  """The horizon of the run, which it keeps for good."""
-  if settings['steps'] is not None:
-    return settings['steps']
-  total = max(1, round(settings['epochs'] * source.steps_per_epoch))
-  if old and old['steps'] != total:
-    raise ConfigError(
-      f'epochs={settings["epochs"]:g} are {total} steps, and this run was begun with {old["steps"]}: '
-      'undo the change, or name another --workdir'
-    )
-  return total
-
-
-def _spent(workdir: pathlib.Path, start: int) -> tuple[int, float]:
-  """Tokens and seconds that the steps up to `start` took, as their checkpoint says."""
-  if not start:
-    return 0, 0.0
-  measured = steps.read(workdir / 'checkpoints' / str(start)).metrics
-  return int(measured['tokens']), measured['seconds']
-
-
-def _check_data(workdir: pathlib.Path, source: Source, vocab: Vocab, *, begun: bool) -> dict[str, Any]:
-  """Digests of what the run reads, over all hosts; on resume they must be those it began with."""
-  facts = {
-    'data_digest': source.digest,
-    'vocab_digest': vocab.digest,
-    'first_ten_batches': run.first_batches_digest(source),
-  }
-  old = _read_json(workdir / 'data.json') if begun else {}
-  for name, value in facts.items():
-    if old and old[name] != value:
-      raise ConfigError(
-        f'data: {name} of {workdir} was {old[name]} when the run began and is {value} now: the text or its '
-        'preparation changed. Restore it, or train in another --workdir'
-      )
-  return facts
-
-
 def _initialise(state: TrainState, settings: Mapping[str, Any], vocab: Vocab) -> TrainState:
   """The fresh state with the parameters that `init_from` names in place of its own."""
   if not settings['init_from']:
@@ -370,55 +265,6 @@ def _flops_per_row(task: Task, source: Source, state: TrainState) -> float:
     return task.loss(bind(task, params, train=False, rng=rng), example, task.init_carry(rows), rng).value
 
   return 3 * flops.count(forward, state.params, dict(source.spec)) / rows
-
-
-class Meter:
-  """Tokens a second and the share of the chip's peak, over the steps since it was last read.
-
-  Padding is not counted.
-  """
-
-  def __init__(self, flops_per_row: float, *, dtype: str, hosts: int):
-    """Starts the clock; `hosts` says into how many parts the hosts cut a batch."""
-    self._flops_per_row = flops_per_row
-    self._peak = flops.peak_flops(jax.devices()[0].device_kind, dtype)
-    self._hosts = hosts
-    self._all_tokens = self._tokens = self._rows = 0
-    self._since = time.monotonic()
-
-  def count(self, batch: Mapping[str, np.ndarray]) -> None:
-    """Counts a host batch."""
-    fed = int(np.count_nonzero(batch['segment_ids']))
-    self._all_tokens += fed
-    self._tokens += fed
-    self._rows += batch['segment_ids'].shape[0]
-
-  def read(self) -> dict[str, float]:
-    """Rates since the last reading; 'mfu' only where the chip's peak is known."""
-    seconds = max(time.monotonic() - self._since, 1e-9)
-    rates = {'tokens_per_second': self._tokens * self._hosts / seconds}
-    if self._peak is not None:
-      rates['mfu'] = self._rows * self._hosts * self._flops_per_row / seconds / (self._peak * jax.device_count())
-    self._tokens = self._rows = 0
-    self._since = time.monotonic()
-    return rates
-
-  def all_tokens(self) -> int:
-    """Tokens that all hosts have fed since the start; all of them call."""
-    if jax.process_count() == 1:
-      return self._all_tokens
-    halves = np.array(divmod(self._all_tokens, 2**20), np.int32)  # jax has no int64
-    fed = sum(int(high) * 2**20 + int(low) for high, low in multihost_utils.process_allgather(halves))
-    return fed * self._hosts // jax.process_count()
-
-  @contextlib.contextmanager
-  def paused(self) -> Iterator[None]:
-    """Leaves the time of the body out."""
-    began = time.monotonic()
-    try:
-      yield
-    finally:
-      self._since += time.monotonic() - began
 
 
 def versions() -> dict[str, str]:

@@ -1,20 +1,19 @@
-"""Local text and JSON-lines files as random-access rows, their digests, and a lock between processes.
+"""Local text and JSON-lines files as random-access rows, and their digests.
 
 A plain file stays on disk: only the offset of each row is kept. A gzip file has no random access and is held in memory.
 """
 
 import array
 import contextlib
-import fcntl
 import gzip
 import hashlib
 import io
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
+
+from plm_jax import files
 
 SUFFIXES = ('.txt', '.txt.gz', '.jsonl', '.jsonl.gz')
 
@@ -108,22 +107,10 @@ def digest(path: Path, *, cache: str) -> str:
   known = Path(cache).expanduser() / 'digests' / key
   if known.exists():
     return known.read_text()
-  with open(path, 'rb') as file:
-    result = hashlib.file_digest(file, 'sha256').hexdigest()
+  result = files.sha256(path)
   known.parent.mkdir(parents=True, exist_ok=True)
-  with tempfile.NamedTemporaryFile('w', dir=known.parent, delete=False) as partial:
-    partial.write(result)
-  os.replace(partial.name, known)
+  files.write_text(known, result)
   return result
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-  """Holds a lock between processes; the system releases it however a process ends."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with open(path, 'w') as file:
-    fcntl.flock(file, fcntl.LOCK_EX)
-    yield
 
 
 def _unzip(path: Path) -> bytes:

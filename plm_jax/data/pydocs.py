@@ -23,7 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax.data import docstrings, filters, local, pydocs_tasks
+from plm_jax import files
+from plm_jax.data import docstrings, filters, pydocs_tasks
 from plm_jax.data.docstrings import Document, Package
 
 CACHE = '~/.cache/plm_jax'
@@ -116,7 +117,7 @@ def prepare(*, cache: str = CACHE, packages: Sequence[Package] | None = None, qu
   root = Path(cache).expanduser() / 'tfds' / 'pydocs'
   known = root / f'{key}.json'
   if not known.exists():
-    with local.locked(root / '.lock'):
+    with files.locked(root / '.lock', doing='building the corpus'):
       if not known.exists():
         _build(packages, key=key, root=root, quiet=quiet)
   rows = json.loads(known.read_text())['rows']

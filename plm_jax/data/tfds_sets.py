@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from plm_jax.data import local
+from plm_jax import files
 from plm_jax.data.sources import Opened
 
 _FORMAT = 'array_record'
@@ -47,7 +47,7 @@ def from_name(name: str, *, cache: str) -> Opened:
   with quiet():
     builder = _builder(name, data_dir=own)
   command = f'python -m tensorflow_datasets.scripts.cli.main build {name} --file_format={_FORMAT} --data_dir={own}'
-  with local.locked(own / f'.{builder.name}.lock'), quiet():
+  with files.locked(own / f'.{builder.name}.lock', doing=f'preparing {builder.name}'), quiet():
     if not builder.is_prepared():
       try:
         _check_network(builder)
