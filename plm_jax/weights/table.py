@@ -65,7 +65,7 @@ class Entry(NamedTuple):
 
 
 def section(tensor: np.ndarray, part: Part) -> np.ndarray:
-  """The rows of a joined tensor that belong to `part`: a view [..., groups, stop - start, ...], which may be written to.
+  """The rows of a joined tensor that belong to `part`, [..., groups, stop - start, ...]: a view that may be written to.
 
   Raises:
     ValueError: the joined axis has another size.
