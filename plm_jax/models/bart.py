@@ -42,6 +42,7 @@ class Config:
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights; the released recipes fine-tune with .1.
+    mlp_dropout: rate inside the feed-forward.
     init_std: of the normal that kernels and tables start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
@@ -56,6 +57,7 @@ class Config:
   norm_epsilon: float = 1e-5
   dropout: float = 0.1
   attention_dropout: float = 0.0
+  mlp_dropout: float = 0.0
   init_std: float = 0.02
   vocab_multiple: int = 1
 
@@ -128,7 +130,7 @@ class Block(nn.Module):
     self.attention_norm = LayerNorm(c.norm_epsilon, dtype)
     self.cross = attention()
     self.cross_norm = LayerNorm(c.norm_epsilon, dtype)
-    self.mlp = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype)
+    self.mlp = Mlp(c.mlp_dim, c.activation, init, init, dropout=c.mlp_dropout, dtype=dtype)
     self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)
     self.dropout = Dropout(c.dropout)
 
@@ -138,7 +140,7 @@ class Block(nn.Module):
     if context.encoded is not None:
       y = self.cross(x, context.encoded.hidden, mask=context.encoded.mask, train=train)
       x = self.cross_norm(x + self.dropout(y, train=train))
-    y = self.mlp(x)
+    y = self.mlp(x, train=train)
     x = self.mlp_norm(x + self.dropout(y, train=train))
     return constrain(x, 'batch', 'length', 'embed'), x
 

@@ -1,0 +1,126 @@
+"""Names and shapes of BART in Hugging Face folders; their `final_logits_bias` is a constant zero and is not read."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from plm_jax.models.bart import Bart
+from plm_jax.weights.table import Entry
+
+MODEL_TYPES = ('bart',)
+PREFIX = 'model.'
+
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType({'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'relu': 'relu'})
+# keys of config.json that the trunk has no field for -> the value that it stands for
+_FIXED: Mapping[str, bool] = MappingProxyType(
+  {'scale_embedding': False, 'normalize_before': False, 'add_final_layer_norm': False, 'normalize_embedding': True}
+)
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.bart.make` for a config.json.
+
+  Raises:
+    ValueError: it describes what the trunk does not have.
+  """
+  for key, value in _FIXED.items():
+    if theirs.get(key, value) != value:
+      raise ValueError(f'{key}={theirs[key]!r} is not BART as published: {key}={value}')
+  for field in ('layers', 'ffn_dim', 'attention_heads'):
+    sizes = theirs[f'encoder_{field}'], theirs[f'decoder_{field}']
+    if sizes[0] != sizes[1]:
+      raise ValueError(f'encoder_{field} {sizes[0]} is not decoder_{field} {sizes[1]}: both stacks have the same sizes')
+  activation = theirs.get('activation_function', 'gelu')
+  if activation not in _ACTIVATIONS:
+    raise ValueError(f'activation_function {activation!r} is none of {", ".join(_ACTIVATIONS)}')
+  overrides = {
+    'hidden_dim': theirs['d_model'],
+    'num_layers': theirs['encoder_layers'],
+    'num_heads': theirs['encoder_attention_heads'],
+    'mlp_dim': theirs['encoder_ffn_dim'],
+    'max_length': theirs['max_position_embeddings'],
+    'activation': _ACTIVATIONS[activation],
+    'dropout': theirs.get('dropout', 0.1),
+    'attention_dropout': theirs.get('attention_dropout', 0.0),
+    'mlp_dropout': theirs.get('activation_dropout', 0.0),
+    'init_std': theirs.get('init_std', 0.02),
+  }
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': overrides}
+
+
+def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
+  """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for a head, an activation, an offset of positions or an epsilon.
+  """
+  _check(heads)
+  c = trunk.config
+  activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+  if c.activation not in activations or c.position_offset != 2 or c.norm_epsilon != 1e-5:
+    raise ValueError(
+      f'the published form of BART has an activation of {", ".join(activations)}, position_offset 2 and norm_epsilon '
+      f'1e-5; here they are {c.activation}, {c.position_offset} and {c.norm_epsilon:g}'
+    )
+  sizes = {'layers': c.num_layers, 'ffn_dim': c.mlp_dim, 'attention_heads': c.num_heads}
+  return {
+    'model_type': 'bart',
+    'architectures': ['BartForConditionalGeneration'],
+    'vocab_size': trunk.vocab_size,
+    'd_model': c.hidden_dim,
+    **{f'{side}_{name}': size for side in ('encoder', 'decoder') for name, size in sizes.items()},
+    'max_position_embeddings': c.max_length,
+    'activation_function': activations[c.activation],
+    'dropout': c.dropout,
+    'attention_dropout': c.attention_dropout,
+    'activation_dropout': c.mlp_dropout,
+    'init_std': c.init_std,
+    'scale_embedding': False,
+    'tie_word_embeddings': True,
+    'is_encoder_decoder': True,
+    'bos_token_id': 0,
+    'pad_token_id': 1,
+    'eos_token_id': 2,
+    'decoder_start_token_id': 2,
+  }
+
+
+def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk.
+
+  Raises:
+    ValueError: the published form has no place for a head.
+  """
+  del trunk
+  _check(heads)
+  tied = (*(f'{PREFIX}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')), 'lm_head.weight')
+  out = [Entry('trunk/token_embed/table', f'{PREFIX}shared.weight', tied=tied)]
+
+  def norm(ours: str, theirs: str) -> list[Entry]:
+    return [Entry(f'{ours}/scale', f'{theirs}.weight'), Entry(f'{ours}/bias', f'{theirs}.bias')]
+
+  def linear(ours: str, theirs: str, *, inputs: int = 1) -> list[Entry]:
+    return [
+      Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs=inputs),
+      Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2),  # [h, k] or [d], flat
+    ]
+
+  own = ('attention', 'self_attn')
+  attentions = {'encoder': [own], 'decoder': [own, ('cross', 'encoder_attn')]}
+  for side, kinds in attentions.items():
+    out.append(Entry(f'trunk/{side}/position_embed/table', f'{PREFIX}{side}.embed_positions.weight'))
+    out += norm(f'trunk/{side}/embed_norm', f'{PREFIX}{side}.layernorm_embedding')
+    ours, layer = f'trunk/{side}/layers', f'{PREFIX}{side}.layers.{{layer}}'
+    for name, kind in kinds:
+      for part in ('query', 'key', 'value'):
+        out += linear(f'{ours}/{name}/{part}', f'{layer}.{kind}.{part[0]}_proj')
+      out += linear(f'{ours}/{name}/out', f'{layer}.{kind}.out_proj', inputs=2)
+      out += norm(f'{ours}/{name}_norm', f'{layer}.{kind}_layer_norm')
+    out += linear(f'{ours}/mlp/up', f'{layer}.fc1') + linear(f'{ours}/mlp/down', f'{layer}.fc2')
+    out += norm(f'{ours}/mlp_norm', f'{layer}.final_layer_norm')
+  return out
+
+
+def _check(heads: Sequence[str]) -> None:
+  if heads:
+    raise ValueError(f'the published form of BART has no heads, and there are {", ".join(heads)}')

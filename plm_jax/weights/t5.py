@@ -1,0 +1,140 @@
+"""Names and shapes of T5 1.0 and 1.1 in Hugging Face folders.
+
+Their tables of relative biases stand in layer 0 of each stack, and serve all layers as ours do. In a folder of 1.1 the
+output matrix is `lm_head`; some programs tie it to the token table again and write it once, so it is read from there
+where it is missing.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from plm_jax.models.t5 import T5
+from plm_jax.weights.table import Entry
+
+MODEL_TYPES = ('t5',)
+PREFIX = ''
+
+# feed_forward_proj -> (activation, gated)
+_FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
+  {
+    'relu': ('relu', False),
+    'gelu_new': ('gelu_tanh', False),
+    'gelu': ('gelu_erf', False),
+    'gated-relu': ('relu', True),
+    'gated-gelu': ('gelu_tanh', True),
+    'gated-silu': ('silu', True),
+  }
+)
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.t5.make` for a config.json.
+
+  Raises:
+    ValueError: it describes what the trunk does not have.
+  """
+  form = theirs.get('feed_forward_proj', 'relu')
+  if form not in _FORMS:
+    raise ValueError(f'feed_forward_proj {form!r} is none of {", ".join(_FORMS)}')
+  layers = theirs['num_layers']
+  decoder_layers = theirs.get('num_decoder_layers') or layers
+  if decoder_layers != layers:
+    raise ValueError(f'num_decoder_layers {decoder_layers} is not num_layers {layers}: both stacks have the same depth')
+  activation, gated = _FORMS[form]
+  dropout = theirs.get('dropout_rate', 0.1)
+  overrides = {
+    'hidden_dim': theirs['d_model'],
+    'num_layers': layers,
+    'num_heads': theirs['num_heads'],
+    'head_dim': theirs['d_kv'],
+    'mlp_dim': theirs['d_ff'],
+    'activation': activation,
+    'gated': gated,
+    # newer files say whether logits are scaled, and call every output tied
+    'tied': theirs.get('scale_decoder_outputs', theirs.get('tie_word_embeddings', True)),
+    'num_buckets': theirs.get('relative_attention_num_buckets', 32),
+    'max_distance': theirs.get('relative_attention_max_distance', 128),
+    'norm_epsilon': theirs.get('layer_norm_epsilon', 1e-6),
+    'dropout': dropout,
+    'attention_dropout': dropout,
+  }
+  return {'vocab_size': theirs['vocab_size'], 'variant': 't5-small', 'overrides': overrides}
+
+
+def write_config(trunk: T5, heads: Sequence[str]) -> dict[str, Any]:
+  """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  _check(trunk, heads)
+  c = trunk.config
+  forms = {value: form for form, value in _FORMS.items()}
+  if (c.activation, c.gated) not in forms:
+    raise ValueError(f'no feed_forward_proj stands for activation {c.activation!r}, gated={c.gated}')
+  return {
+    'model_type': 't5',
+    'architectures': ['T5ForConditionalGeneration'],
+    'vocab_size': trunk.vocab_size,
+    'd_model': c.hidden_dim,
+    'd_kv': c.head_dim,
+    'd_ff': c.mlp_dim,
+    'num_layers': c.num_layers,
+    'num_decoder_layers': c.num_layers,
+    'num_heads': c.num_heads,
+    'relative_attention_num_buckets': c.num_buckets,
+    'relative_attention_max_distance': c.max_distance,
+    'dropout_rate': c.dropout,
+    'layer_norm_epsilon': c.norm_epsilon,
+    'feed_forward_proj': forms[c.activation, c.gated],
+    'tie_word_embeddings': c.tied,
+    'is_encoder_decoder': True,
+    'pad_token_id': 0,
+    'eos_token_id': 1,
+    'decoder_start_token_id': 0,
+  }
+
+
+def entries(trunk: T5, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  _check(trunk, heads)
+  tied = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
+  out = [
+    Entry('trunk/token_embed/table', 'shared.weight', tied=(*tied, 'lm_head.weight') if trunk.config.tied else tied)
+  ]
+  if not trunk.config.tied:
+    out.append(Entry('trunk/output/table', 'lm_head.weight', tied=('shared.weight',)))
+  own = ('attention', 'SelfAttention')
+  attentions = {'encoder': [own], 'decoder': [own, ('cross', 'EncDecAttention')]}
+  matrices = (('gate', 'wi_0'), ('up', 'wi_1')) if trunk.config.gated else (('up', 'wi'),)
+  for side, kinds in attentions.items():
+    ours, block = f'trunk/{side}/layers', f'{side}.block.{{layer}}.layer'
+    for number, (name, kind) in enumerate(kinds):
+      out += [
+        Entry(f'{ours}/{name}/{part}/kernel', f'{block}.{number}.{kind}.{part[0]}.weight', 'linear')
+        for part in ('query', 'key', 'value')
+      ]
+      out.append(Entry(f'{ours}/{name}/out/kernel', f'{block}.{number}.{kind}.o.weight', 'linear', inputs=2))
+      out.append(Entry(f'{ours}/{name}_norm/scale', f'{block}.{number}.layer_norm.weight'))
+    mlp = f'{block}.{len(kinds)}'
+    out += [
+      Entry(f'{ours}/mlp/{part}/kernel', f'{mlp}.DenseReluDense.{matrix}.weight', 'linear')
+      for part, matrix in (*matrices, ('down', 'wo'))
+    ]
+    out.append(Entry(f'{ours}/mlp_norm/scale', f'{mlp}.layer_norm.weight'))
+    bias = f'{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
+    out.append(Entry(f'trunk/{side}/relative_bias/table', bias))
+    out.append(Entry(f'trunk/{side}/final_norm/scale', f'{side}.final_layer_norm.weight'))
+  return out
+
+
+def _check(trunk: T5, heads: Sequence[str]) -> None:
+  if trunk.config.structure != 'encoder-decoder':
+    raise ValueError(f'the published form of T5 is an encoder-decoder; structure is {trunk.config.structure!r}')
+  if heads:
+    raise ValueError(f'the published form of T5 has no heads, and there are {", ".join(heads)}')
