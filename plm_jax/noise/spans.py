@@ -53,13 +53,11 @@ def stretches(row: Row) -> Stretches:
   """The runs of eligible tokens of one document in a row."""
   before = jnp.pad(row.eligible[:-1] & (row.segment_ids[:-1] == row.segment_ids[1:]), (1, 0))
   fresh = row.eligible & ~before
-  index = jnp.arange(fresh.shape[0], dtype=jnp.int32)
-  return Stretches(
-    fresh=fresh,
-    inside=row.eligible,
-    first=jax.lax.cummax(jnp.where(fresh, index, 0)),
-    group=jnp.cumsum(fresh.astype(jnp.int32)) - 1,
-  )
+  length = fresh.shape[0]
+  index = jnp.arange(length, dtype=jnp.int32)
+  group = jnp.cumsum(fresh.astype(jnp.int32)) - 1
+  places = jnp.zeros(length, jnp.int32).at[jnp.where(fresh, group, length)].set(index, mode='drop')
+  return Stretches(fresh, row.eligible, first=places[jnp.maximum(group, 0)], group=group)
 
 
 def sample(uniform: Array, candidates: Array, *, fresh: Array, wanted: Array, total: Array) -> Array:
@@ -287,7 +285,9 @@ def poisson_spans(key: Array, row: Row, *, rate: float = 0.3, mean: float = 3.0,
   length_key, zero_key, start_key, swap_key, gap_key = jax.random.split(key, 5)
 
   # the draws of a stretch lie at its first units; between two lengths above 0 there is a geometric number of zeros
-  drawn = 1 + jnp.searchsorted(_length_table(mean)[:-1], jax.random.uniform(length_key, (length,)), side='right')
+  drawn = 1 + jnp.searchsorted(
+    _length_table(mean)[:-1], jax.random.uniform(length_key, (length,)), side='right', method='compare_all'
+  )
   zeros = (-jnp.log1p(-jax.random.uniform(zero_key, (length,))) / mean).astype(jnp.int32)
   drawn = jnp.where(starts, drawn, 0).astype(jnp.int32)
   spent = jnp.cumsum(drawn) - drawn
