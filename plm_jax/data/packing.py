@@ -133,6 +133,46 @@ def full(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
   return Plan((starts[document] + low)[keep], counts[keep].astype(np.int32), frame, rows)
 
 
+def whole_one_per_row(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
+  """`one_per_row` with cuts between sentences: each piece is as many whole sentences of a document as fit.
+
+  Args:
+    sentences: int64[sentences+1], where each begins; none is longer than a row has room for.
+    heads: int64[d+1], the sentence that each of the d documents with a token begins with.
+    length: of a row.
+    before: special tokens ahead of a piece.
+    after: and behind it.
+  """
+  wall = np.repeat(heads[1:], np.diff(heads))  # [sentences], where its document ends
+  fits = np.searchsorted(sentences, sentences[:-1] + length - before - after, side='right') - 1
+  first = _follow(np.minimum(fits, wall))
+  starts = sentences[first[:-1]]
+  counts = (sentences[first[1:]] - starts).astype(np.int32)
+  return Plan(starts, counts, np.full(len(starts), 3, np.uint8), np.arange(len(starts) + 1))
+
+
+def whole_packed(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
+  """The pieces of `whole_one_per_row`, as many as fit side by side in a row."""
+  plan = whole_one_per_row(sentences=sentences, heads=heads, length=length, before=before, after=after)
+  pieces, rows = best_fit(plan.counts + before + after, length=length)
+  return Plan(plan.starts[pieces], plan.counts[pieces], plan.frame, rows)
+
+
+def whole_full(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
+  """`full` with cuts between sentences: a row is as many whole sentences as fit, across documents."""
+  document = np.repeat(np.arange(len(heads) - 1), np.diff(heads))  # [sentences]
+  begin = sentences[:-1] + 2 * after * document  # in the text joined by separators
+  end = sentences[1:] + 2 * after * document
+  first = _follow(np.searchsorted(end, begin + length - before - after, side='right'))
+  cuts = np.union1d(first, heads)  # sentences that begin a piece, and the end
+  rows = np.searchsorted(cuts, first)
+  frame = np.zeros(len(cuts) - 1, np.uint8)
+  frame[rows[:-1]] += 2
+  frame[rows[1:] - 1] += 1
+  starts = sentences[cuts[:-1]]
+  return Plan(starts, (sentences[cuts[1:]] - starts).astype(np.int32), frame, rows)
+
+
 def best_fit(sizes: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray]:
   """Packs pieces into rows: longest first, each into the fullest row that still has room.
 
@@ -181,6 +221,14 @@ def best_fit(sizes: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray]
   np.minimum.at(first, row, piece)
   order = np.lexsort((piece, first[row]))
   return piece[order], np.concatenate([[0], np.cumsum(np.bincount(row)[np.argsort(first)])])
+
+
+def _follow(following: np.ndarray) -> np.ndarray:
+  """int64: 0, what follows it, and so on, to the length of the table."""
+  reached = [0]
+  while reached[-1] < len(following):
+    reached.append(int(following[reached[-1]]))
+  return np.array(reached, np.int64)
 
 
 def _filled(offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,10 +6,11 @@ Layouts, for `length` tokens a row:
   documents  pieces of documents as `[CLS] piece [SEP]`, as many as fit side by side in a row (RoBERTa's DOC-SENTENCES,
              with short rows packed where RoBERTa enlarges the batch)
   rows       the same, one piece a row, the rest padding
-  full       `[CLS] contiguous text [SEP]`, documents joined by `[SEP] [SEP]` (RoBERTa's FULL-SENTENCES; cut at tokens,
-             not at sentences)
+  full       `[CLS] contiguous text [SEP]`, documents joined by `[SEP] [SEP]` (RoBERTa's FULL-SENTENCES)
 
-`segment_ids` numbers the pieces of a row, so attention can be kept inside them; in 'full' the row is one segment.
+Rows are cut at tokens or, with `whole_sentences`, between sentences (see `boundaries.py`), as RoBERTa's are; what is
+longer than a row is cut all the same. `segment_ids` numbers the pieces of a row, so attention can be kept inside them;
+in 'full' the row is one segment.
 """
 
 import logging
@@ -19,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.data import local, order, packing, sources, store
+from plm_jax.data import boundaries, local, order, packing, sources, store
 from plm_jax.types import Source, Vocab
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class _Layout(NamedTuple):
     needed: whether it must have them.
     separators: end tokens between two pieces of one segment.
     one_segment: whether a row is one segment.
+    whole: the plan that cuts between sentences.
   """
 
   plan: Callable[..., packing.Plan]
@@ -42,6 +44,7 @@ class _Layout(NamedTuple):
   end: Callable[[Vocab], int | None]
   separators: int = 0
   one_segment: bool = False
+  whole: Callable[..., packing.Plan] | None = None
 
 
 def _cls(vocab: Vocab) -> int | None:
@@ -58,9 +61,9 @@ def _end_of_document(vocab: Vocab) -> int | None:
 
 _LAYOUTS = {
   'stream': _Layout(packing.stream, lambda vocab: vocab.bos_id, _end_of_document),
-  'documents': _Layout(packing.packed, _cls, _sep),
-  'rows': _Layout(packing.one_per_row, _cls, _sep),
-  'full': _Layout(packing.full, _cls, _sep, separators=2, one_segment=True),
+  'documents': _Layout(packing.packed, _cls, _sep, whole=packing.whole_packed),
+  'rows': _Layout(packing.one_per_row, _cls, _sep, whole=packing.whole_one_per_row),
+  'full': _Layout(packing.full, _cls, _sep, separators=2, one_segment=True, whole=packing.whole_full),
 }
 
 
@@ -73,6 +76,7 @@ def make(
   batch_size: int,
   seed: int,
   layout: Literal['stream', 'documents', 'rows', 'full'] = 'documents',
+  whole_sentences: bool = False,
   begin: str | None = None,
   end: str | None = None,
   bos: bool = False,
@@ -94,6 +98,7 @@ def make(
     batch_size: rows a step over all hosts.
     seed: of the order of rows.
     layout: see the head of this file.
+    whole_sentences: cut rows between sentences; not in 'stream'.
     begin: token before a piece; None is the layout's own ([CLS]; nothing in 'stream'), '' leaves it out.
     end: token after a piece; None is the layout's own ([SEP]; in 'stream' the end-of-document token or else [SEP]), ''
       leaves it out.
@@ -121,6 +126,8 @@ def make(
     raise ValueError(f"bos=True belongs to layout='stream'; with layout={layout!r} name the token: begin='<s>'.")
   if layout == 'stream' and begin is None and not bos:
     begin = ''
+  if whole_sentences and kind.whole is None:
+    raise ValueError(f'whole_sentences=True does not go with layout={layout!r}, which has no framed pieces.')
   before = _token(vocab, begin, own=kind.begin(vocab), what='begin', layout=layout)
   after = _token(vocab, end, own=kind.end(vocab), what='end', layout=layout)
   places = order.host_slice(batch_size, host=host, hosts=hosts)
@@ -134,13 +141,18 @@ def make(
   tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   if not len(tokens.ids):
     raise ValueError(f'{path} ({split}) has no text: {len(texts)} documents, 0 tokens.')
-  digest = store.digest_of(tokens.digest, layout, length, before, after)
-  arrays = store.cached(
-    tokens,
-    f'rows-{digest[:16]}',
-    lambda: kind.plan(tokens.offsets, length=length, before=len(before), after=len(after))._asdict(),
-  )
-  plan = packing.Plan(**arrays)
+  digest = store.digest_of(tokens.digest, layout, length, before, after, *(['sentences'] if whole_sentences else []))
+
+  def make_plan() -> dict[str, np.ndarray]:
+    room: dict[str, Any] = dict(length=length, before=len(before), after=len(after))
+    if kind.whole is None or not whole_sentences:
+      return kind.plan(tokens.offsets, **room)._asdict()
+    longest = length - len(before) - len(after)
+    starts = boundaries.sentences(tokens.ids, tokens.offsets, vocab=vocab, longest=longest)
+    heads = boundaries.documents(starts, tokens.offsets)
+    return kind.whole(sentences=starts, heads=heads, **room)._asdict()
+
+  plan = packing.Plan(**store.cached(tokens, f'rows-{digest[:16]}', make_plan))
   frames = packing.frames(before, after, between=after * kind.separators)
   rows = len(plan.rows) - 1
   if rows >= 2**31:

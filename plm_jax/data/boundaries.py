@@ -1,0 +1,132 @@
+"""Where sentences end, read from the tokens of a stored corpus; neither its text nor a model is needed.
+
+The rule: a sentence ends behind a token whose text ends in . ! ? … 。 ！ or ？, with the closing quotes, closing
+brackets and line feeds that follow at once. It does not end there where
+
+  - the next token goes on with a word, as in "3.14" and "example.com" under byte-level BPE;
+  - the next token begins in lower case, in a vocabulary that has capitals;
+  - a lone full stop follows a single letter (J. Smith) or a known abbreviation (Dr., vs.), or stands between numbers.
+
+An empty line ends a sentence, and so does the end of a document. What goes on for longer than `longest` tokens is cut.
+"""
+
+import unicodedata
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from plm_jax.types import Vocab
+
+_ENDS = tuple('.!?…。！？')
+_CLOSING = frozenset('"\')]}»”’')
+_ABBREVIATIONS = frozenset(
+  ('al', 'approx', 'ca', 'cf', 'co', 'col', 'corp', 'dept', 'dr', 'eq', 'etc', 'fig', 'figs', 'gen', 'gov', 'inc')
+  + ('jr', 'ltd', 'mr', 'mrs', 'ms', 'mt', 'no', 'prof', 'rev', 'sr', 'st', 'vol', 'vs')
+)
+_BLOCK = 2**24  # tokens looked at together
+_BEHIND = 8  # tokens of the block before that are looked at again
+
+
+class Tables(NamedTuple):
+  """What the rule asks of a token, bool[v] each.
+
+  Attributes:
+    ends: its text ends in a mark that ends sentences.
+    stop: it is a full stop and nothing else.
+    feed: it holds a line feed.
+    blank: it holds two.
+    space: it is nothing but white space.
+    closes: it is nothing but closing quotes and brackets, or white space.
+    continues: it goes on with the word before it.
+    lower: it begins in lower case, in a vocabulary that has capitals.
+    digits: it is a number.
+    short: a full stop behind it belongs to it: a single letter or an abbreviation.
+  """
+
+  ends: np.ndarray
+  stop: np.ndarray
+  feed: np.ndarray
+  blank: np.ndarray
+  space: np.ndarray
+  closes: np.ndarray
+  continues: np.ndarray
+  lower: np.ndarray
+  digits: np.ndarray
+  short: np.ndarray
+
+
+def tables(vocab: Vocab) -> Tables:
+  """The tables of a vocabulary; special tokens are in none of them."""
+  special = set(vocab.special_ids)
+  texts = ['' if token in special else vocab.decode([token]) for token in range(vocab.size)]
+  bare = [text.strip().removeprefix('##') for text in texts]
+  starts = np.asarray(vocab.starts_word)
+  capitals = any(text[:1].isupper() for text in bare)
+
+  def table(values: Iterable[bool]) -> np.ndarray:
+    return np.fromiter(values, bool, vocab.size)
+
+  space = table(text.isspace() for text in texts)
+  mark = table(all(unicodedata.category(letter)[0] == 'P' for letter in text) for text in bare)  # or nothing
+  return Tables(
+    ends=table(text.endswith(_ENDS) for text in bare),
+    stop=table(text == '.' for text in bare),
+    feed=table('\n' in text for text in texts),
+    blank=table(text.count('\n') > 1 for text in texts),
+    space=space,
+    closes=table(bool(text) and set(text) <= _CLOSING for text in bare) | space,
+    continues=~starts & ~mark,
+    lower=table(capitals and text[:1].islower() for text in bare),
+    digits=table(text.isdecimal() for text in bare),
+    short=table((len(text) == 1 and text.isalpha()) or text.lower() in _ABBREVIATIONS for text in bare) & starts,
+  )
+
+
+def sentences(ids: np.ndarray, offsets: np.ndarray, *, vocab: Vocab, longest: int) -> np.ndarray:
+  """Where sentences begin.
+
+  Args:
+    ids: [n], documents end to end.
+    offsets: int64[documents+1], where each begins.
+    vocab: of the ids.
+    longest: tokens that a sentence may have.
+
+  Returns:
+    int64[sentences+1], rising from 0 to n; every document begins one.
+  """
+  rule = tables(vocab)
+  found = [_begun(ids, low, min(low + _BLOCK, len(ids)), rule) for low in range(0, len(ids), _BLOCK)]
+  starts = np.union1d(np.concatenate([*found, np.zeros(1, np.int64)]), offsets)
+  pieces = -(-np.diff(starts) // longest)
+  place = np.arange(pieces.sum()) - np.repeat(np.cumsum(pieces) - pieces, pieces)  # of the piece in its sentence
+  return np.append(np.repeat(starts[:-1], pieces) + longest * place, starts[-1])
+
+
+def documents(starts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+  """int64[documents+1]: the sentence that each document begins with, of the documents that have a token."""
+  return np.searchsorted(starts, np.unique(offsets))
+
+
+def _begun(ids: np.ndarray, low: int, high: int, rule: Tables) -> np.ndarray:
+  """int64: the places in low+1..high where a sentence begins because one ends before."""
+  begin = max(low - _BEHIND, 0)
+  block = np.asarray(ids[begin : high + 1]).astype(np.int64)
+
+  def before(table: np.ndarray) -> np.ndarray:
+    """Whether the token before each is in the table."""
+    return np.concatenate([[False], table[block[:-1]]])
+
+  def behind(table: np.ndarray) -> np.ndarray:
+    """Whether the token behind each is in the table."""
+    return np.concatenate([table[block[1:]], [False]])
+
+  inner = rule.stop[block] & (before(rule.short) | (before(rule.digits) & behind(rule.digits)))
+  closes = rule.closes[block]
+  # what closes takes the state of the last token that does not
+  last = np.maximum.accumulate(np.where(closes, 0, np.arange(len(block))))
+  ended = (rule.ends[block] & ~inner)[last]
+  open_end = behind(rule.closes) | behind(rule.lower) | (behind(rule.continues) & ~rule.space[block])
+  blank = rule.blank[block] | (rule.feed[block] & before(rule.feed))
+  over = (ended & ~open_end) | (blank & ~behind(rule.feed))
+  return np.flatnonzero(over[low - begin : high - begin]) + low + 1
