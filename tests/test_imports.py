@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = FRAME | {
   'compress': {'types'},
   'generate': {'types'},
   'text': {'types', 'files'},
-  'data': {'types', 'text', 'files'},
+  'data': {'types', 'text', 'files', 'build'},
   'scores': {'types'},
   'weights': {'types', 'models', 'checkpoint'},
   'schedules': {'types', 'checks'},

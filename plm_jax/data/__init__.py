@@ -12,6 +12,7 @@ Keys of a batch, for b rows of l tokens:
   row_id       int32[b]        number of the row in its source, -1 where the row weighs nothing
   epoch        int32[b]        how often the source was gone through before
   row_weight   float32[b]      1, or 0 for a copy of another row that only fills the batch up
+  part         int32[b]        which source the row comes from (only `mixture`)
 
 `swapped_tokens`, `swapped_segment_ids` and `swapped_type_ids` hold the fields in reverse order, where asked for.
 Positions and word starts are not among them: they follow from `segment_ids` and `Vocab.starts_word`.
