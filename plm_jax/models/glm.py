@@ -1,0 +1,341 @@
+"""GLM (Du et al. 2021, "General Language Model Pretraining with Autoregressive Blank Infilling", §2; arXiv 2103.10360).
+
+One Transformer reads a text with blanks, part A, in both directions, and writes the blanks, part B, from left to right:
+keys below `prefix` are seen by all, later ones by what follows. Two learned position tables are added at the input: the
+place in A, where all of a blank stands at its mask, and the place inside the blank, 0 in A (§2.1). The output is the
+token table without a bias, the activation GELU (§2.3 replaces BERT's head and ReLU by them).
+
+Where the norms stand is a field, because texts disagree. The paper says that it rearranges layer normalisation and
+residual connections as Megatron-LM did, and the released code normalises before each sublayer and once at the end:
+'pre', the default. 'post', norm(x + f(x)), is often ascribed to GLM and belongs to the first BERT and GPT. 'deepnorm',
+norm(alpha x + f(x)) with alpha = (2n)^1/2 and Xavier kernels, those of value, out, up and down shrunk by (2n)^-1/2, is
+that of the later GLM-130B (Zeng et al. 2022).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers import cache as caches
+from plm_jax.layers import positions as position
+from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.cache import Cache
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, Initializer, normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+PLACEMENTS = ('pre', 'post', 'deepnorm')
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a GLM.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    num_heads: h; the head size is hidden_dim / num_heads.
+    mlp_dim: f, feed-forward width.
+    max_length: P, the longest text; both position tables have P + 1 rows.
+    norm_placement: 'pre' with a final norm (the released code), 'post' or 'deepnorm' (GLM-130B).
+    activation: 'gelu_tanh' in the released code.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate after embeddings and after each sublayer.
+    attention_dropout: rate on attention weights.
+    init_std: of the normal that kernels and tables start from; kernels that write to the residual stream start from
+      init_std / sqrt(2n). 'deepnorm' has Xavier kernels instead.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 768
+  num_layers: int = 12
+  num_heads: int = 12
+  mlp_dim: int = 3072
+  max_length: int = 512
+  norm_placement: Literal['pre', 'post', 'deepnorm'] = 'pre'
+  activation: str = 'gelu_tanh'
+  norm_epsilon: float = 1e-5
+  dropout: float = 0.1
+  attention_dropout: float = 0.1
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % self.num_heads:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    if self.norm_placement not in PLACEMENTS:
+      raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'glm-base': Config(),
+    'glm-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    'glm-10b': Config(hidden_dim=4096, num_layers=48, num_heads=64, mlp_dim=16384, max_length=1024),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_PADDED = 'the vocabulary with its special tokens, padded to a multiple of 128'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'glm-base': Published(30_592, 109_338_624, '110M', _PADDED),
+    'glm-large': Published(30_592, 334_688_256, '335M', _PADDED),
+    'glm-10b': Published(50_304, 9_880_682_496, '10B', _PADDED),
+  }
+)
+
+PAPER = Paper(
+  year=2021,
+  title='Du et al., GLM',
+  architecture='decoder',
+  objective_family='autoregressive',
+  adapters=('prompt',),
+)
+
+
+def xavier(gain: float) -> Initializer:
+  """N(0, gain sqrt(2 / (inputs + outputs))) (Glorot & Bengio 2010); a kernel with heads is a square matrix."""
+
+  def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    both = sum(shape) if len(shape) == 2 else 2 * math.isqrt(math.prod(shape))  # [d, f], [d, h, k], [h, k, d]
+    return normal(gain * math.sqrt(2 / both))(key, shape, dtype)
+
+  return init
+
+
+class Block(nn.Module):
+  """Self-attention and feed-forward, each with its norm where `norm_placement` says."""
+
+  config: Config
+  execution: Execution
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    deep = c.norm_placement == 'deepnorm'
+    self.alpha = math.sqrt(2 * c.num_layers) if deep else 1.0
+    init = xavier(1.0) if deep else normal(c.init_std)
+    shrunk = xavier(1 / math.sqrt(2 * c.num_layers))
+    value_init, up_init = (shrunk, shrunk) if deep else (init, init)
+    down_init = shrunk if deep else normal(c.init_std / math.sqrt(2 * c.num_layers))
+
+    def project(kernel_init: Initializer) -> Dense:
+      heads = (c.num_heads, c.hidden_dim // c.num_heads)
+      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=kernel_init, dtype=dtype)
+
+    self.query, self.key, self.value = project(init), project(init), project(value_init)
+    axes = ('heads', 'head_dim', 'embed')
+    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=down_init, dtype=dtype)
+    self.mlp = Mlp(c.mlp_dim, c.activation, up_init=up_init, down_init=down_init, dtype=dtype)
+    self.attention_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.attention_dropout = Dropout(c.dropout)
+    self.mlp_dropout = Dropout(c.dropout)
+
+  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
+    y = self._before(self.attention_norm, x)
+    x = self._look(x, y, self.key(y), self.value(y), mask, train)
+    x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
+    return x, x
+
+  def decode(self, x: Array, context: tuple[Cache, Mask], kept: Cache) -> tuple[Array, Cache]:
+    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, h, k]; gives those of the new tokens."""
+    taken, mask = context
+    start = taken['index'] - x.shape[1]
+    y = self._before(self.attention_norm, x)
+    new = {'keys': self.key(y), 'values': self.value(y)}  # [b, s, h, k]
+    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
+    return self._feed(self._look(x, y, keys, values, mask, False), False), new
+
+  def _look(self, x: Array, y: Array, key: Array, value: Array, mask: Mask, train: bool) -> Array:
+    """The attention sublayer with its residual: `y` makes the queries, [b, l, d]."""
+    rate = self.config.attention_dropout
+    rng = self.make_rng('dropout') if train and rate else None
+    query = self.query(y)  # [b, l, h, k]
+    if self.is_mutable_collection('attention') and not self.is_initializing():
+      self.sow('attention', 'weights', weights(query, key, mask=mask))
+    y = self.out(attend(query, key, value, mask=mask, dropout=rate, rng=rng))  # [b, l, h, k] -> [b, l, d]
+    return self._after(self.attention_norm, self.alpha * x + self.attention_dropout(y, train=train))
+
+  def _feed(self, x: Array, train: bool) -> Array:
+    """The feed-forward sublayer with its residual."""
+    y = self.mlp(self._before(self.mlp_norm, x))
+    return self._after(self.mlp_norm, self.alpha * x + self.mlp_dropout(y, train=train))
+
+  def _before(self, norm: LayerNorm, x: Array) -> Array:
+    return norm(x) if self.config.norm_placement == 'pre' else x
+
+  def _after(self, norm: LayerNorm, x: Array) -> Array:
+    return x if self.config.norm_placement == 'pre' else norm(x)
+
+
+class Glm(nn.Module):
+  """The trunk with its tied output.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'block_positions', 'prefix')
+  ATTENTION = 'prefix'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    init = normal(c.init_std)
+    self.token_embed = self.embed or Embed(
+      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
+    )
+    rows = c.max_length + 1
+    self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
+    self.block_position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
+    self.embed_dropout = Dropout(c.dropout)
+    layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
+    self.layers = layers(c, self.execution)
+    if c.norm_placement == 'pre':
+      self.final_norm = LayerNorm(c.norm_epsilon, dtype)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    block_positions: Array | None = None,
+    prefix: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads part A in both directions and what follows it from left to right.
+
+    Args:
+      tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length: A and B together are longer
+        than the text they were made from.
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding. A document has the same number in A and B.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: int[b, l] up to max_length, the place in A; restarting in each segment by default.
+      block_positions: int[b, l] up to max_length, the place inside a blank; 0 everywhere by default.
+      prefix: int[b], tokens of part A; the whole row by default.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], after any final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    del type_ids
+    rows, length = tokens.shape
+    if positions is None:
+      position.check_length(length, max_length=self.config.max_length, model='Glm')
+      positions = position.from_segments(segment_ids)
+    if prefix is None:
+      prefix = jnp.full(rows, length)
+    x = self._read(tokens, positions, block_positions)
+    x = constrain(self.embed_dropout(x, train=train), 'batch', 'length', 'embed')
+    hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, causal=True, prefix=prefix), train)
+    return {'hidden': self._finish(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  def _read(self, tokens: Array, positions: Array, block_positions: Array | None) -> Array:
+    """Sum of the three tables: [b, l] -> [b, l, d]."""
+    inside = jnp.zeros_like(tokens) if block_positions is None else block_positions
+    return self.token_embed(tokens) + self.position_embed(positions) + self.block_position_embed(inside)
+
+  def _finish(self, hidden: Array) -> Array:
+    return self.final_norm(hidden) if self.config.norm_placement == 'pre' else hidden
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The state of the first token, [CLS]: [b, l, d] -> [b, d] (the released fine-tuning code)."""
+    del segment_ids
+    return hidden[:, 0]
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table, without a bias."""
+    return self.token_embed.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A GLM carries nothing between rows."""
+    del batch_size
+    return ()
+
+  def init_cache(
+    self,
+    batch_size: int,
+    length: int,
+    *,
+    encoder_hidden: Array | None = None,
+    encoder_segment_ids: Array | None = None,
+  ) -> Cache:
+    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
+    del encoder_hidden, encoder_segment_ids
+    c = self.config
+    return caches.empty(
+      num_layers=c.num_layers,
+      batch_size=batch_size,
+      length=length,
+      num_heads=c.num_heads,
+      head_dim=c.hidden_dim // c.num_heads,
+      dtype=self.execution.dtype,
+    )
+
+  def decode_step(
+    self,
+    tokens: Array,
+    cache: Cache,
+    *,
+    segment_ids: Array,
+    positions: Array,
+    block_positions: Array | None = None,
+    whole: bool = False,
+  ) -> tuple[Array, Cache]:
+    """Reads more tokens after those in the cache.
+
+    Args:
+      tokens: int[b, s]; part A at once with `whole`, then part B, a token or several at a time.
+      cache: of `init_cache` or of the call before.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s], the place in A; for tokens of a blank that of its mask.
+      block_positions: int[b, s], 0 in A, 1, 2, ... in a blank; 0 everywhere by default.
+      whole: the new tokens see each other both ways.
+
+    Returns:
+      Vocabulary logits f32[b, s, v] and the cache.
+    """
+    taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=whole)
+    x = self._read(tokens, positions, block_positions)
+    layers = {name: cache[name] for name in ('keys', 'values')}
+    hidden, new = self.layers.decode(x, (taken, mask), layers)
+    return self.attend(self._finish(hidden)), caches.keep(taken, **new)
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Glm:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
