@@ -39,9 +39,9 @@ class Entry(NamedTuple):
     ours: leaf path, 'trunk/layers/query/kernel'. Where `theirs` has '{layer}' the leaf is stacked, layers first.
     theirs: full name in the release with `PREFIX`; '{layer}' is the number of the layer.
     form: 'same': theirs has our shape. 'reversed': theirs has our axes from last to first, as kernels of a convolution
-      have. 'matrix': theirs is [inputs, outputs] or a flat vector, where ours has
-      [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
-    inputs: leading axes of ours (of one layer) that are inputs, for 'matrix' and 'linear'.
+      have. 'outputs_first': theirs has our axes, those of the outputs first. 'matrix': theirs is [inputs, outputs] or a
+      flat vector, where ours has [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
+    inputs: leading axes of ours (of one layer) that are inputs, for 'outputs_first', 'matrix' and 'linear'.
     part: where theirs joins several of ours along its outputs.
     first: number of the first layer in a stacked leaf.
     tied: other names under which a release repeats the tensor; read from where it is, written only as `theirs`.
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
   ours: str
   theirs: str
-  form: Literal['same', 'reversed', 'matrix', 'linear'] = 'same'
+  form: Literal['same', 'reversed', 'outputs_first', 'matrix', 'linear'] = 'same'
   inputs: int = 1
   part: Part | None = None
   first: int = 0
@@ -88,6 +88,8 @@ def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarra
     tensor = own.reshape(*tensor.shape[: part.axis], -1, *tensor.shape[part.axis + 1 :])
   if tensor.size != math.prod(shape):
     raise ValueError(f'shape {tuple(tensor.shape)} does not fit {tuple(shape)}')
+  if entry.form == 'outputs_first':
+    tensor = np.moveaxis(tensor, range(-entry.inputs, 0), range(entry.inputs))
   return (tensor.T if entry.form in ('linear', 'reversed') else tensor).reshape(tuple(shape))
 
 
@@ -95,6 +97,8 @@ def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
   """Their tensor, or their part of it, from our leaf or one layer slice of it."""
   if entry.form in ('same', 'reversed'):
     return array.T if entry.form == 'reversed' else array
+  if entry.form == 'outputs_first':
+    return np.moveaxis(array, range(entry.inputs), range(-entry.inputs, 0))
   if array.ndim <= entry.inputs:  # a bias or a scale
     return array.reshape(-1)
   matrix = array.reshape(math.prod(array.shape[: entry.inputs]), -1)

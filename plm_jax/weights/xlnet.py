@@ -1,0 +1,123 @@
+"""XLNet of Hugging Face, `xlnet`, as table entries and config fields.
+
+What follows the body there is 'lm_loss' (here the tied table and the head 'lm'), or the summary layer (here the trunk's
+pooler) with 'logits_proj' (here 'head').
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from plm_jax.models.xlnet import Xlnet
+from plm_jax.weights.table import Entry
+
+MODEL_TYPES = ('xlnet',)
+PREFIX = 'transformer.'
+
+_ACTIVATIONS = {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'relu': 'relu'}
+_THEIR_ACTIVATIONS = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.xlnet.make` from a config.json.
+
+  The published files name neither a memory nor what of a row enters it: both keep the values of this package.
+
+  Raises:
+    ValueError: a structure that no published XLNet has, and neither has ours.
+  """
+  width, heads = theirs['d_model'], theirs['n_head']
+  activation = theirs.get('ff_activation', 'gelu')
+  known = {
+    'ff_activation': (activation, tuple(_ACTIVATIONS)),
+    'attn_type': (theirs.get('attn_type', 'bi'), ('bi',)),
+    'untie_r': (theirs.get('untie_r', True), (True,)),
+    'd_head': (theirs.get('d_head', width // heads), (width // heads,)),
+    'same_length': (theirs.get('same_length', False), (False,)),
+    'clamp_len': (theirs.get('clamp_len', -1), (-1,)),
+    'summary_type': (theirs.get('summary_type', 'last'), ('last',)),
+    'summary_use_proj': (theirs.get('summary_use_proj', True), (True,)),
+    'summary_activation': (theirs.get('summary_activation', 'tanh'), ('tanh',)),
+  }
+  for name, (value, choices) in known.items():
+    if value not in choices:
+      raise ValueError(
+        f'config.json: {name} is {value!r}; it can be read where it is {" or ".join(map(repr, choices))}'
+      )
+  overrides = dict(
+    hidden_dim=width,
+    num_layers=theirs['n_layer'],
+    num_heads=heads,
+    mlp_dim=theirs['d_inner'],
+    activation=_ACTIVATIONS[activation],
+    norm_epsilon=theirs.get('layer_norm_eps', 1e-12),
+    dropout=theirs.get('dropout', 0.1),
+    attention_dropout=theirs.get('dropout', 0.1),  # theirs has one rate for both
+    init_std=theirs.get('initializer_range', 0.02),
+  )
+  lengths = {'memory_length': theirs.get('mem_len'), 'reuse_length': theirs.get('reuse_len')}
+  overrides |= {name: value for name, value in lengths.items() if value}
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'xlnet-base', 'overrides': overrides}
+
+
+def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
+  """The config.json of a trunk with these heads; memories are for training on and are left out."""
+  c = trunk.config
+  kind = 'LMHeadModel' if 'lm' in heads else 'ForSequenceClassification' if 'head' in heads else 'Model'
+  return dict(
+    model_type='xlnet',
+    architectures=[f'XLNet{kind}'],
+    vocab_size=trunk.vocab_size,
+    d_model=c.hidden_dim,
+    n_layer=c.num_layers,
+    n_head=c.num_heads,
+    d_head=c.hidden_dim // c.num_heads,
+    d_inner=c.mlp_dim,
+    ff_activation=_THEIR_ACTIVATIONS[c.activation],
+    untie_r=True,
+    attn_type='bi',
+    layer_norm_eps=c.norm_epsilon,
+    dropout=c.dropout,
+    initializer_range=c.init_std,
+    summary_type='last',
+    summary_use_proj=True,
+    summary_activation='tanh',
+    summary_last_dropout=c.dropout,
+    bi_data=False,
+  )
+
+
+def entries(trunk: Xlnet, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk and of the heads 'lm' and 'head'; the trunk has its pooler with 'head' alone."""
+  del trunk
+  out = [
+    Entry('trunk/token_embed/table', f'{PREFIX}word_embedding.weight', tied=('lm_loss.weight',)),
+    Entry('trunk/start/vector', f'{PREFIX}mask_emb'),
+  ]
+  ours, theirs = 'trunk/layers', f'{PREFIX}layer.{{layer}}'
+  attention = f'{theirs}.rel_attn'
+  for name, their_name in (('query', 'q'), ('key', 'k'), ('value', 'v'), ('position', 'r')):
+    out.append(Entry(f'{ours}/{name}/kernel', f'{attention}.{their_name}'))
+  out.append(Entry(f'{ours}/out/kernel', f'{attention}.o', 'outputs_first', inputs=2))
+  for name, their_name in (('content_bias', 'r_w_bias'), ('position_bias', 'r_r_bias'), ('type_bias', 'r_s_bias')):
+    out.append(Entry(f'{ours}/{name}', f'{attention}.{their_name}'))
+  out.append(Entry(f'{ours}/types', f'{attention}.seg_embed'))
+  out += _norm(f'{ours}/attention_norm', f'{attention}.layer_norm')
+  out += _dense(f'{ours}/mlp/up', f'{theirs}.ff.layer_1')
+  out += _dense(f'{ours}/mlp/down', f'{theirs}.ff.layer_2')
+  out += _norm(f'{ours}/mlp_norm', f'{theirs}.ff.layer_norm')
+  if 'lm' in heads:
+    out.append(Entry('lm/bias', 'lm_loss.bias'))
+  if 'head' in heads:
+    out += _dense('trunk/pooler', 'sequence_summary.summary')
+    out += _dense('head', 'logits_proj')
+  return out
+
+
+def _norm(ours: str, theirs: str) -> Iterator[Entry]:
+  yield Entry(f'{ours}/scale', f'{theirs}.weight')
+  yield Entry(f'{ours}/bias', f'{theirs}.bias')
+
+
+def _dense(ours: str, theirs: str) -> Iterator[Entry]:
+  yield Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear')
+  yield Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix')
