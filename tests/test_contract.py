@@ -30,6 +30,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'rtd': {'sharing': 'all', 'weight': 1.0},
 }
 # fields of a batch beside or instead of those of `tiny.make_batch`, by file
 FIELDS: dict[str, dict[str, Any]] = {}
