@@ -14,7 +14,24 @@ def compact(slots: Slots, *, size: int, pad_id: int) -> Array:
     size: of the result.
     pad_id: fills the rest.
   """
-  ids = jnp.concatenate([slots.before, slots.ids[:, None]], axis=1).reshape(-1)  # [l, k+1] -> [l (k+1)]
-  there = jnp.concatenate([slots.before >= 0, slots.keep[:, None]], axis=1).reshape(-1)
+  ids = jnp.concatenate([slots.before, slots.ids[:, None]], axis=1)  # [l, k+1]
+  return _pack(slots, ids, size=size, rest=pad_id)
+
+
+def origins(slots: Slots, *, size: int) -> Array:
+  """int32[size]: for each id of `compact` the position in the row that it stands at or before; -1 is padding."""
+  length, inserts = slots.before.shape
+  index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[:, None], (length, inserts + 1))
+  return _pack(slots, index, size=size, rest=-1)
+
+
+def total(slots: Slots) -> Array:
+  """int32[]: how many ids there are, those that `compact` cuts included."""
+  return (slots.before >= 0).sum() + slots.keep.sum()
+
+
+def _pack(slots: Slots, values: Array, *, size: int, rest: int) -> Array:
+  """Values [l, k+1] of the inserted and kept ids in order, then `rest`."""
+  there = jnp.concatenate([slots.before >= 0, slots.keep[:, None]], axis=1).reshape(-1)  # [l, k+1] -> [l (k+1)]
   place = jnp.where(there, jnp.cumsum(there) - 1, size)
-  return jnp.full(size, pad_id, ids.dtype).at[place].set(ids, mode='drop')
+  return jnp.full(size, rest, values.dtype).at[place].set(values.reshape(-1), mode='drop')

@@ -7,7 +7,7 @@ need `Row.word_ids`. `noise/spans.py` has more of them, for sequence-to-sequence
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,7 @@ import numpy as np
 from plm_jax.noise.row import Row, Spans
 from plm_jax.types import Array
 
-Count = Literal['bert', 'roberta', 'ceil']
-COUNTS = ('bert', 'roberta', 'ceil')
+Count = Literal['bert', 'roberta']
 
 
 # Budgets --------------------------------------------------------------------------------------------------------------
@@ -42,27 +41,33 @@ def _table(function: Callable[[int], float], length: int, dtype: type) -> Array:
 def _budget(key: Array, row: Row, *, rate: float, count: Count = 'bert', max_count: int | None = None) -> Array:
   """How many tokens to choose, int32[]; `fixed_count` has the rules."""
   _check_rate(rate)
-  if count not in COUNTS:
-    raise ValueError(f'count={count!r}; choices are {", ".join(COUNTS)}')
   length = row.ids.shape[0]
   real = (row.segment_ids > 0).sum()
   if count == 'bert':
     return _table(lambda n: _bert_count(n, rate=rate, max_count=max_count), length, np.int32)[real]
-  if count == 'ceil':
-    budget = _table(lambda n: math.ceil(rate * n), length, np.int32)[row.eligible.sum()]
-  else:
-    more = jax.random.uniform(key) < _table(lambda n: rate * n - math.floor(rate * n), length, np.float32)[real]
-    budget = _table(lambda n: math.floor(rate * n), length, np.int32)[real] + more
+  if count != 'roberta':
+    raise ValueError(f'count={count!r}; choices are bert, roberta')
+  more = jax.random.uniform(key) < _table(lambda n: rate * n - math.floor(rate * n), length, np.float32)[real]
+  budget = _table(lambda n: math.floor(rate * n), length, np.int32)[real] + more
   return budget if max_count is None else jnp.minimum(budget, max_count)
+
+
+def _share(tokens: Array, *, rate: float) -> Array:
+  """ceil(rate * tokens) of bool[l] tokens, int32[]."""
+  _check_rate(rate)
+  return _table(lambda n: math.ceil(rate * n), tokens.shape[0], np.int32)[tokens.sum()]
 
 
 def _most(length: int, *, rate: float, count: Count = 'bert', max_count: int | None = None) -> int:
   """The largest `_budget` of a row of `length`."""
-  if count == 'bert':
-    most = _bert_count(length, rate=rate, max_count=max_count)
-  else:
-    most = math.ceil(rate * length)
-  return min(length, most if max_count is None else min(max_count, most))
+  if count == 'roberta':
+    return _most_of_share(length, rate=rate, max_count=max_count)
+  return min(length, _bert_count(length, rate=rate, max_count=max_count))
+
+
+def _most_of_share(length: int, *, rate: float, max_count: int | None = None) -> int:
+  most = min(length, math.ceil(rate * length))
+  return most if max_count is None else min(max_count, most)
 
 
 # Words and spans ------------------------------------------------------------------------------------------------------
@@ -125,30 +130,33 @@ def _merged(row: Row, chosen: Array) -> Spans:
 # Single tokens --------------------------------------------------------------------------------------------------------
 
 
+def _scores(key: Array, length: int) -> tuple[Array, int]:
+  """int32[l] random scores above 0 that differ, and the mask of their low bits, which hold the position plus 1."""
+  low = 2 ** math.ceil(math.log2(length + 1)) - 1
+  high = (jax.random.bits(key, (length,)) >> 1).astype(jnp.int32) & ~low
+  return high | jnp.arange(1, length + 1, dtype=jnp.int32), low
+
+
 def _largest(scores: Array, count: Array) -> Array:
-  """bool[l]: the `count` largest of uint32[l] scores that differ; a search for the threshold, bit by bit.
+  """bool[l]: the `count` largest of int32[l] scores above 0 that differ; a search for the threshold, bit by bit.
 
   Three times as fast as `top_k` on a CPU; nothing is chosen where `count` is 0.
   """
 
   def try_bit(number, threshold):
-    higher = threshold | (jnp.uint32(1) << (31 - number).astype(jnp.uint32))
-    # float32 counts add up in vector registers, and exactly
+    higher = threshold | (1 << (30 - number))
+    # counts in float32 add up in vector registers, and exactly
     enough = (scores >= higher).astype(jnp.float32).sum() >= count
     return jnp.where(enough, higher, threshold)
 
-  threshold = jax.lax.fori_loop(0, 32, try_bit, jnp.uint32(0))
+  threshold = jax.lax.fori_loop(0, 31, try_bit, jnp.int32(0))
   return (scores >= threshold) & (count > 0)
 
 
 def _choose(key: Array, candidates: Array, count: Array) -> Array:
   """bool[l]: `count` of the candidates, uniformly without replacement; all of them where there are fewer."""
-  length = candidates.shape[0]
-  low = np.uint32(2 ** max(1, math.ceil(math.log2(length))) - 1)
-  # the position in the low bits: no two scores are equal
-  scores = jax.random.bits(key, (length,)) & ~low | jnp.arange(length, dtype=jnp.uint32)
-  scores = jnp.where(candidates, scores, 0)
-  return _largest(scores, jnp.minimum(count, candidates.sum())) & candidates
+  scores, _ = _scores(key, candidates.shape[0])
+  return _largest(jnp.where(candidates, scores, 0), jnp.minimum(count, candidates.sum()))
 
 
 def fixed_count(
@@ -168,7 +176,7 @@ def fixed_count(
     rate: share of tokens.
     max_count: never more than this; BERT used 20 in rows of 128 and 77 in rows of 512.
     count: 'bert' is max(1, round(rate * real tokens)), special ones counted; 'roberta' floor(rate * real tokens + u)
-      with u uniform in [0, 1) (fairseq); 'ceil' ceil(rate * ordinary tokens) (BART).
+      with u uniform in [0, 1) (fairseq).
     candidates: 'ordinary' tokens only, or 'all' real ones, so that special tokens may be chosen (fairseq's RoBERTa).
   """
   if candidates not in ('ordinary', 'all'):
@@ -178,18 +186,10 @@ def fixed_count(
   return _singles(_choose(key, row.eligible if candidates == 'ordinary' else row.segment_ids > 0, budget))
 
 
-def iid(key: Array, row: Row, *, rate: float = 0.15, merge: bool = False) -> Spans:
-  """Each eligible token by itself with probability `rate`.
-
-  Args:
-    key: noise key of the row.
-    row: clean text.
-    rate: share of tokens.
-    merge: chosen tokens that touch are one span (T5 §3.3.2, "replace corrupted spans" of the i.i.d. baseline).
-  """
+def iid(key: Array, row: Row, *, rate: float = 0.15) -> Spans:
+  """Each eligible token by itself with probability `rate`."""
   _check_rate(rate)
-  chosen = row.eligible & (jax.random.uniform(key, row.ids.shape) < rate)
-  return _merged(row, chosen) if merge else _singles(chosen)
+  return _singles(row.eligible & (jax.random.uniform(key, row.ids.shape) < rate))
 
 
 def with_replacement(key: Array, row: Row, *, rate: float = 0.15, max_count: int | None = None) -> Spans:
@@ -223,12 +223,11 @@ def frequency(
     smoothing: 0 is uniform.
     max_count: never more than this.
   """
-  _check_rate(rate)
   length = row.ids.shape[0]
-  most = _most(length, rate=rate, count='ceil', max_count=max_count)
+  budget = _share(row.segment_ids > 0, rate=rate)
+  most = _most_of_share(length, rate=rate, max_count=max_count)
   if most == 0:
     return _singles(jnp.zeros(length, bool))
-  budget = jnp.minimum(_table(lambda n: math.ceil(rate * n), length, np.int32)[(row.segment_ids > 0).sum()], most)
   weights = jnp.asarray(-smoothing * np.log(np.maximum(np.asarray(counts, np.float64), 1)), jnp.float32)
   # the order of draws without replacement is that of log p + Gumbel noise
   scores = jnp.where(row.eligible, weights[row.ids] + jax.random.gumbel(key, (length,)), -jnp.inf)
@@ -314,27 +313,25 @@ def _take_grams(key: Array, words: Words, sizes: Array, budget: Array, *, most: 
     behind = jnp.minimum(ends[-1], length - 1)
     goes_on = (ends[-1] < length) & (words.run[behind] == words.run)
     ends.append(jnp.where(goes_on, words.end[behind], ends[-1]))
-  scores = jnp.where(words.starts, jax.random.bits(key, (length,)) >> 1, 0).astype(jnp.int32)
+  scores, low = _scores(key, length)
 
   def take(state):
-    chosen, starts, free, left, last = state
+    starts, free, left, last = state
     end = jnp.zeros(length, jnp.int32)  # of what each position would take now
     for n in range(1, most + 1):
       end = jnp.where((sizes >= n) & (ends[n - 1] - index <= left), ends[n - 1], end)
     # between two n-grams that are taken nothing changes, so all candidates are judged at once
-    best = jnp.argmax(jnp.where((end > 0) & (end <= free) & (scores < last), scores, -1))
-    found = (end[best] > 0) & (end[best] <= free[best]) & (scores[best] < last)
-    stop = jnp.where(found, end[best], 0)
-    got = (index >= best) & (index < stop)
-    free = jnp.where(index < stop, jnp.minimum(free, jnp.maximum(index, best)), free)
-    left = left - jnp.where(found, stop - best, 0)
-    return chosen | got, starts | (got & (index == best)), free, left, jnp.where(found, scores[best], -1)
+    best = jnp.where(words.starts & (end > 0) & (end <= free) & (scores < last), scores, 0).max()
+    first = (best & low) - 1
+    stop = jnp.where(best > 0, end[first], 0)
+    got = (index >= first) & (index < stop)
+    free = jnp.where(index < stop, jnp.minimum(free, jnp.maximum(index, first)), free)
+    return starts | (got & (index == first)), free, left - jnp.where(best > 0, stop - first, 0), best
 
-  nothing = jnp.zeros(length, bool)
   free = jnp.full(length, length, jnp.int32)  # the first chosen position from here on
-  start = (nothing, nothing, free, budget, jnp.int32(2**31 - 1))
-  chosen, starts, *_ = jax.lax.while_loop(lambda state: (state[3] > 0) & (state[4] >= 0), take, start)
-  return chosen, starts
+  start = (jnp.zeros(length, bool), free, budget, jnp.int32(2**31 - 1))
+  starts, free, *_ = jax.lax.while_loop(lambda state: (state[2] > 0) & (state[3] > 0), take, start)
+  return free == index, starts
 
 
 def geometric_spans(
@@ -356,15 +353,15 @@ def geometric_spans(
   if not 0 < probability < 1:
     raise ValueError(f'probability={probability} is not in (0, 1)')
   words = find_words(row, user='geometric_spans')
-  budget = _budget(key, row, rate=rate, count='ceil')
+  budget = _share(row.eligible, rate=rate)
   length = row.ids.shape[0]
   order_key, size_key = jax.random.split(key)
-  scores = (jax.random.bits(order_key, (length,)) >> 1).astype(jnp.int32)
+  scores, low = _scores(order_key, length)
   sizes = _draw_sizes(size_key, probability * (1 - probability) ** np.arange(max_words), length)
 
   def add(state):
     chosen, _, left = state
-    anchor = jnp.argmax(jnp.where(row.eligible & ~chosen, scores, -1))
+    anchor = (jnp.where(row.eligible & ~chosen, scores, 0).max() & low) - 1
     first = words.word[anchor]
     covered = (words.run == words.run[anchor]) & (words.word >= first) & (words.word < first + sizes[anchor])
     new = covered & ~chosen
@@ -419,44 +416,29 @@ def ngram_windows(
 # Bounds ---------------------------------------------------------------------------------------------------------------
 
 
-def _fixed(
-  length: int,
-  *,
-  rate: float = 0.15,
-  max_count: int | None = None,
-  count: Count = 'bert',
-  candidates: str = 'ordinary',
-  max_words: int = 1,
+def _of_budget(
+  length: int, *, rate: float = 0.15, max_count: int | None = None, count: Count = 'bert', **others: Any
 ) -> int:
-  return _most(length, rate=rate, count=count, max_count=max_count)
+  return _most(length, rate=rate, max_count=max_count, count=count)
 
 
-def _shares(
-  length: int,
-  *,
-  rate: float = 0.15,
-  max_count: int | None = None,
-  counts: np.ndarray | None = None,
-  smoothing: float = 0.0,
-  probability: float = 0.0,
-  max_words: int = 1,
-) -> int:
-  return _most(length, rate=rate, count='ceil', max_count=max_count)
+def _of_share(length: int, *, rate: float = 0.15, max_count: int | None = None, **others: Any) -> int:
+  return _most_of_share(length, rate=rate, max_count=max_count)
 
 
-def _six_deviations(length: int, *, rate: float = 0.15, merge: bool = False) -> int:
+def _six_deviations(length: int, *, rate: float = 0.15) -> int:
   return min(length, math.ceil(rate * length + 6 * math.sqrt(length * rate * (1 - rate))))
 
 
 CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
   {
-    fixed_count: _fixed,
-    with_replacement: _fixed,
-    whole_word: _fixed,
-    ngram: _fixed,
-    ngram_windows: _fixed,
-    frequency: _shares,
-    geometric_spans: _shares,
+    fixed_count: _of_budget,
+    with_replacement: _of_budget,
+    whole_word: _of_budget,
+    ngram: _of_budget,
+    ngram_windows: _of_budget,
+    frequency: _of_share,
+    geometric_spans: _of_share,
     iid: _six_deviations,
   }
 )

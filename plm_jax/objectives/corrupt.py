@@ -5,7 +5,10 @@ from functools import partial
 from typing import Any
 
 from plm_jax import build
+from plm_jax.noise import spans, where
 from plm_jax.types import Vocab
+
+CAPACITY = {**where.CAPACITY, **spans.CAPACITY}
 
 
 def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None) -> Callable[..., Any]:
@@ -51,5 +54,4 @@ def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, **more: Any) -> Call
 def capacity(choose: Callable[..., Any], length: int) -> int:
   """Slots that hold what a bound `where` function chooses in a row of `length`; its user counts a rarer excess."""
   assert isinstance(choose, partial)  # what build.pick makes
-  table = build.import_file(choose.func.__module__.partition('.')[2]).CAPACITY  # of the file that defines it
-  return max(1, table[choose.func](length, **choose.keywords))
+  return max(1, CAPACITY[choose.func](length, **choose.keywords))
