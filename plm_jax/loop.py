@@ -257,7 +257,7 @@ def parameter_counts(state: TrainState, tx: optim.Optimiser) -> dict[str, int]:
 def _flops_per_row(task: Task, source: Source, state: TrainState) -> float:
   """Matrix-product operations of a training step a row of `source`: three forward passes, without recompute."""
   key = jax.random.key(0)
-  rows = source.spec['tokens'].shape[0]
+  rows = source.spec['row_id'].shape[0]
 
   def forward(params: Any, batch: Any) -> Any:
     example = task.prepare(noise_root(key), with_step(batch, 0))
@@ -288,7 +288,7 @@ def _check_best(
     return
   evaluation, _, name = best[0].partition('/')
   spec = dict(evaluations[evaluation].spec)
-  carry = task.init_carry(spec['tokens'].shape[0])
+  carry = task.init_carry(spec['row_id'].shape[0])
   sums, _ = jax.eval_shape(step, state.params, spec, carry, key)
   known = [*sums, *task.summary(dict.fromkeys(sums, 1.0))]
   if name not in known:

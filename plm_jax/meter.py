@@ -27,10 +27,10 @@ class Meter:
 
   def count(self, batch: Mapping[str, np.ndarray]) -> None:
     """Counts a host batch."""
-    fed = int(np.count_nonzero(batch['segment_ids']))
+    fed = int(batch['num_tokens'].sum() if 'num_tokens' in batch else np.count_nonzero(batch['segment_ids']))
     self._all_tokens += fed
     self._tokens += fed
-    self._rows += batch['segment_ids'].shape[0]
+    self._rows += batch['row_id'].shape[0]
 
   def read(self) -> dict[str, float]:
     """Rates since the last reading; 'mfu' only where the chip's peak is known."""

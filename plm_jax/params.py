@@ -86,6 +86,8 @@ def _of_config(settings: dict[str, Any]) -> dict[str, Any]:
   ids, number = jax.ShapeDtypeStruct((rows, length), jnp.int32), jax.ShapeDtypeStruct((rows,), jnp.int32)
   spec = {'tokens': ids, 'segment_ids': ids, 'row_id': number, 'epoch': number, 'label': number}
   spec['row_weight'] = jax.ShapeDtypeStruct((rows,), jnp.float32)
+  for part in ('first', 'next', 'other'):  # of pairs
+    spec |= {part: ids, f'{part}_length': number}
   params = abstract_params(task, spec)
   key = jax.random.key(0)
 

@@ -156,7 +156,7 @@ def evaluate(
     step: the compiled `eval_step` of the task.
     layout: mesh and rules.
   """
-  carry = task.init_carry(source.spec['tokens'].shape[0])
+  carry = task.init_carry(source.spec['row_id'].shape[0])
   totals: dict[str, tuple[Array, Array]] | None = None
   for _, batch in to_devices(source.once(), sharding.batch_sharding(layout)):
     sums, carry = step(params, batch, carry, key)

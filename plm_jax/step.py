@@ -111,7 +111,7 @@ def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDty
     params = init_params(task, spec, key)
     trainable, _ = tx.split(params)
     zero = jnp.zeros((), jnp.int32)
-    return TrainState(zero, params, tx.init(trainable), zero, zero, task.init_carry(spec['tokens'].shape[0]))
+    return TrainState(zero, params, tx.init(trainable), zero, zero, task.init_carry(spec['row_id'].shape[0]))
 
   with use(layout):
     # traced with boxes: optimiser moments inherit the axis names of their parameters

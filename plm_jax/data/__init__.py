@@ -10,6 +10,9 @@ Keys of a batch, for b rows of l tokens:
   type_ids     int32[b, l]     which field of the example a token belongs to, from 0 (only where the layout has it)
   label        int32[b]        class, or float32[b], value (only labelled sources)
   row_id       int32[b]        number of the row in its source, -1 where the row weighs nothing
+  first, next, other           int32[b, l] each, the segments of which a pair is made, and int32[b] first_length,
+                               next_length and other_length (only `pairs`, which has no tokens and segment_ids)
+  num_tokens   int32[b]        about how many tokens the row feeds, where segment_ids cannot tell
   epoch        int32[b]        how often the source was gone through before
   row_weight   float32[b]      1, or 0 for a copy of another row that only fills the batch up
   part         int32[b]        which source the row comes from (only `mixture`)

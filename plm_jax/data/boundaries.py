@@ -21,9 +21,8 @@ from plm_jax.types import Vocab
 _ENDS = tuple('.!?…。！？')
 _CLOSING = frozenset('"\')]}»”’')
 _ABBREVIATIONS = frozenset(
-  ('al', 'approx', 'ca', 'cf', 'co', 'col', 'corp', 'dept', 'dr', 'eq', 'etc', 'fig', 'figs', 'gen', 'gov', 'inc')
-  + ('jr', 'ltd', 'mr', 'mrs', 'ms', 'mt', 'no', 'prof', 'rev', 'sr', 'st', 'vol', 'vs')
-)
+  ('approx', 'ca', 'cf', 'co', 'col', 'dept', 'dr', 'eq', 'etc', 'fig', 'gen', 'gov', 'inc', 'jr', 'ltd', 'mr', 'mrs')
+) | {'ms', 'prof', 'rev', 'sr', 'st', 'vol', 'vs'}
 _BLOCK = 2**24  # tokens looked at together
 _BEHIND = 8  # tokens of the block before that are looked at again
 

@@ -1,0 +1,286 @@
+"""Two neighbouring segments of a document and one of another, for next-sentence prediction and sentence order.
+
+A row is a run of sentences of one document, as BERT's data script makes it (Devlin et al. 2018, A.2): sentences are
+taken in until they reach the document's target length, which is the room of a row or, with probability
+`short_probability`, drawn from 2 to it. Such a run is split behind a sentence drawn uniformly into `first` and `next`;
+`other` begins at a sentence drawn from another document and goes on to the target length. Which of the two follows
+`first`, in which order, is decided on the device (`noise/pair.py`), and so the text of a `next` that is not read does
+not return to the stream, as it does in the script; other epochs split elsewhere and read it.
+
+With `unit='sentence'` all three are single sentences (RoBERTa's SENTENCE-PAIR): a row has neighbours 2k and 2k + 1 of a
+document. Such rows are short, so set `length` and `batch_size` for the tokens of a batch that you want: the log says
+how many a batch has.
+
+Split, other document and place in it are pure functions of (seed, row, epoch). How a sentence ends: `boundaries.py`.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from plm_jax.data import boundaries, local, order, packing, sources, store
+from plm_jax.types import Source, Vocab
+
+logger = logging.getLogger(__name__)
+
+_SPECIALS = 3  # [CLS] A [SEP] B [SEP]
+_TRIES = 10  # draws of another document, as in BERT's script
+_PARTS = ('first', 'next', 'other')
+
+
+class Runs(NamedTuple):
+  """The rows of a corpus.
+
+  Attributes:
+    sentences: int64[s+1], where each begins in the token store.
+    heads: int64[d+1], the sentence that each document begins with.
+    begin: int64[r], the first sentence of each row.
+    end: int64[r], one behind the last.
+    document: int64[r], that it is from.
+    target: int32[r], tokens that the row was to have.
+  """
+
+  sentences: np.ndarray
+  heads: np.ndarray
+  begin: np.ndarray
+  end: np.ndarray
+  document: np.ndarray
+  target: np.ndarray
+
+
+def make(
+  *,
+  vocab: Vocab,
+  path: str,
+  split: str = 'train',
+  length: int,
+  batch_size: int,
+  seed: int,
+  unit: Literal['segment', 'sentence'] = 'segment',
+  short_probability: float = 0.1,
+  copies: int | None = None,
+  text: str | None = None,
+  documents: local.Boundary = 'blank_line',
+  quality: Mapping[str, Any] | None = None,
+  shuffle: bool = True,
+  cache: str = '~/.cache/plm_jax',
+  host: int = 0,
+  hosts: int = 1,
+) -> Source:
+  """Tokenises the text of `path`, once, and serves it as segments.
+
+  Args:
+    vocab: gives the ids.
+    path: of the text, as `sources.documents` takes it.
+    split: part of it, TFDS slicing allowed.
+    length: tokens of a joined row, special ones counted; also the width of each segment.
+    batch_size: rows a step over all hosts.
+    seed: of the order of rows and of the draws.
+    unit: 'segment', one or more sentences each, or 'sentence', one each.
+    short_probability: share of documents whose rows aim at a shorter length (BERT, ALBERT: .1; RoBERTa, SpanBERT: 0).
+    copies: epochs with draws of their own; later ones repeat them (BERT's data holds 10). None draws anew each epoch.
+    text: the field that holds the text, where there are several.
+    documents: what ends a document in a .txt file.
+    quality: keywords of `filters.filter_documents`: documents that fail are left out.
+    shuffle: False keeps the order of the source.
+    cache: folder for token stores.
+    host: number of this process, of
+    hosts: processes.
+
+  Returns:
+    Batches of first, next, other, their lengths, num_tokens, row_id, epoch and row_weight; see `plm_jax.data`. A
+    segment longer than `length` has lost as many tokens from its ends, each from one or the other with equal chance,
+    as truncation on the device would take.
+
+  Raises:
+    ValueError: a setting that cannot be met.
+  """
+  if unit not in ('segment', 'sentence'):
+    raise ValueError(f'unit={unit!r} is unknown: choose one of segment, sentence.')
+  if not 0 <= short_probability <= 1:
+    raise ValueError(f'short_probability={short_probability} is not in 0..1.')
+  if copies is not None and copies < 1:
+    raise ValueError(f'copies={copies} must be 1 or more, or None.')
+  room = length - _SPECIALS
+  if room < 2:
+    raise ValueError(f'length={length} is too short for a pair: it needs at least {_SPECIALS + 2} tokens a row.')
+  places = order.host_slice(batch_size, host=host, hosts=hosts)
+
+  texts = sources.documents(path, split=split, cache=cache, text=text, documents=documents, quality=quality)
+  if quality is not None:
+    logger.info('%s (%s): %s', path, split, texts.stats)
+  tokens = store.on_disk(texts, vocab=vocab, cache=cache)
+  if not len(tokens.ids):
+    raise ValueError(f'{path} ({split}) has no text: {len(texts)} documents, 0 tokens.')
+  digest = store.digest_of(tokens.digest, 'pairs', length, unit, short_probability, seed)
+
+  def plan() -> dict[str, np.ndarray]:
+    starts = boundaries.sentences(tokens.ids, tokens.offsets, vocab=vocab, longest=room)
+    heads = boundaries.documents(starts, tokens.offsets)
+    if unit == 'sentence':
+      return neighbours(starts, heads, room=room)._asdict()
+    targets = draw_targets(len(heads) - 1, room=room, short_probability=short_probability, seed=seed)
+    return runs(starts, heads, targets=targets)._asdict()
+
+  rows_of = Runs(**store.cached(tokens, f'pairs-{digest[:16]}', plan))
+  rows = len(rows_of.begin)
+  if rows >= 2**31:
+    raise ValueError(f'{path} ({split}) has {rows} rows; row_id holds less than 2**31: read it in parts.')
+  if len(rows_of.heads) < 3:
+    logger.warning('%s (%s) is one document: segments from another one are from this one too.', path, split)
+  sizes = rows_of.sentences[rows_of.end] - rows_of.sentences[rows_of.begin]
+  mean = float(np.minimum(sizes, room).mean()) + _SPECIALS
+  logger.info(
+      '%s (%s): %d documents, %d sentences, %d rows; about %.0f tokens a row, %.0f a batch.',
+      path, split, len(rows_of.heads) - 1, len(rows_of.sentences) - 1, rows, mean, mean * batch_size,
+  )  # fmt: skip
+
+  def batch(chosen: np.ndarray, epochs: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    draw = epochs if copies is None else epochs % copies
+    drawn = segments(rows_of, chosen, draw, seed=seed, unit=unit)
+    out: dict[str, np.ndarray] = {}
+    for number, (name, (starts, counts)) in enumerate(zip(_PARTS, drawn, strict=True)):
+      excess = np.maximum(counts - length, 0)
+      starts = starts + _coins(excess, seed, chosen, draw, number)
+      counts = (counts - excess).astype(np.int32)
+      whole = packing.Plan(starts, counts, np.zeros(len(starts), np.uint8), np.arange(len(starts) + 1))
+      out[name], _ = packing.assemble(
+        whole, tokens.ids, np.arange(len(starts)), frames=(((), ()),), length=length, pad=vocab.pad_id
+      )
+      out[f'{name}_length'] = counts
+    second = np.where(out['next_length'] > 0, out['next_length'], out['other_length'])
+    return out | {
+      'num_tokens': np.minimum(out['first_length'] + second, room).astype(np.int32) + np.int32(_SPECIALS),
+      'row_id': np.where(weights > 0, chosen, -1).astype(np.int32),
+      'epoch': epochs.astype(np.int32),
+      'row_weight': weights.astype(np.float32),
+    }
+
+  def train_batch(step: int) -> dict[str, np.ndarray]:
+    positions = step * batch_size + np.arange(batch_size)[places]
+    chosen, epochs = order.rows_at(positions, rows=rows, seed=seed, shuffle=shuffle)
+    return batch(chosen, epochs, np.ones(len(chosen)))
+
+  def single_batch(step: int) -> dict[str, np.ndarray]:
+    chosen = step * batch_size + np.arange(batch_size)[places]
+    real = chosen < rows
+    return batch(np.where(real, chosen, 0), np.zeros(len(chosen), np.int64), real)
+
+  def read(step: int) -> Iterator[dict[str, np.ndarray]]:
+    return order.iterate(train_batch, step)
+
+  def once() -> Iterator[dict[str, np.ndarray]]:
+    return order.iterate(single_batch, 0, -(-rows // batch_size))
+
+  matrix = jax.ShapeDtypeStruct((batch_size, length), np.int32)
+  number = jax.ShapeDtypeStruct((batch_size,), np.int32)
+  return Source(
+    spec={
+      **dict.fromkeys(_PARTS, matrix),
+      **{f'{name}_length': number for name in _PARTS},
+      **dict.fromkeys(('num_tokens', 'row_id', 'epoch'), number),
+      'row_weight': jax.ShapeDtypeStruct((batch_size,), np.float32),
+    },
+    rows=rows,
+    read=read,
+    once=once,
+    digest=digest,
+    steps_per_epoch=-(-rows // batch_size),
+  )
+
+
+def draw_targets(documents: int, *, room: int, short_probability: float, seed: int) -> np.ndarray:
+  """int32[documents]: tokens that the rows of each document aim at; drawn once a document, as in BERT's script."""
+  document = np.arange(documents)
+  short = _uniform(seed, document, 0, 0) < short_probability
+  drawn = 2 + _uniform(seed, document, 0, 1) * (room - 1)
+  return np.where(short, drawn, room).astype(np.int32)
+
+
+def runs(sentences: np.ndarray, heads: np.ndarray, *, targets: np.ndarray) -> Runs:
+  """Each document cut into runs of whole sentences that just reach its target; the last one may be shorter."""
+  begins, documents = [], []
+  document = np.arange(len(heads) - 1)
+  at = heads[:-1]
+  while len(document):  # the k-th run of every document that has one, all at once
+    begins.append(at)
+    documents.append(document)
+    reached = np.searchsorted(sentences, sentences[at] + targets[document])  # the first end at or beyond the target
+    at = np.minimum(reached, heads[document + 1])
+    left = at < heads[document + 1]
+    at, document = at[left], document[left]
+  begin, owner = np.concatenate(begins), np.concatenate(documents)
+  place = np.argsort(begin, kind='stable')
+  begin, owner = begin[place], owner[place]
+  return Runs(sentences, heads, begin, np.append(begin[1:], heads[-1]), owner, targets[owner])
+
+
+def neighbours(sentences: np.ndarray, heads: np.ndarray, *, room: int) -> Runs:
+  """Each document cut into runs of two sentences; the last one may have one."""
+  sizes = np.diff(heads)
+  owner = np.repeat(np.arange(len(sizes)), -(-sizes // 2))
+  first = np.cumsum(-(-sizes // 2)) - -(-sizes // 2)
+  begin = heads[owner] + 2 * (np.arange(len(owner)) - first[owner])
+  end = np.minimum(begin + 2, heads[owner + 1])
+  return Runs(sentences, heads, begin, end, owner, np.full(len(owner), room, np.int32))
+
+
+def segments(
+  rows_of: Runs, chosen: np.ndarray, draw: np.ndarray, *, seed: int, unit: Literal['segment', 'sentence']
+) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+  """Where the three segments of some rows lie in the token store: (starts, counts), int64[b], for each of them.
+
+  The draws belong to (seed, row, draw): `chosen` int64[b] are the rows, `draw` int64[b] their epochs. `next` is empty
+  where the run is a single sentence. `other` is from another document unless ten draws all gave the row's own.
+  """
+  sentences, heads = rows_of.sentences, rows_of.heads
+  begin, end = rows_of.begin[chosen], rows_of.end[chosen]
+  document, target = rows_of.document[chosen], rows_of.target[chosen]
+  several = end - begin > 1
+  split = begin + np.where(several, 1 + _below(end - begin - 1, seed, chosen, draw, 2), 1)
+
+  total = np.full(len(chosen), len(heads) - 1)
+  other = document
+  for attempt in range(_TRIES):
+    other = np.where(other == document, _below(total, seed, chosen, draw, 10 + attempt), other)
+  at = heads[other] + _below(heads[other + 1] - heads[other], seed, chosen, draw, 3)
+  wanted = np.maximum(target - (sentences[split] - sentences[begin]), 1)
+  reached = np.searchsorted(sentences, sentences[at] + wanted)
+  stop = at + 1 if unit == 'sentence' else np.minimum(reached, heads[other + 1])
+  return (
+    (sentences[begin], sentences[split] - sentences[begin]),
+    (sentences[split], sentences[end] - sentences[split]),
+    (sentences[at], sentences[stop] - sentences[at]),
+  )
+
+
+def _bits(*parts: Any) -> np.ndarray:
+  """uint64: a hash of integers, elementwise (the finaliser of SplitMix64 after each)."""
+  state = np.zeros(1, np.uint64)
+  with np.errstate(over='ignore'):
+    for part in parts:
+      state = state + np.asarray(part).astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+      state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+      state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+      state = state ^ (state >> np.uint64(31))
+  return state
+
+
+def _uniform(*parts: Any) -> np.ndarray:
+  """float64 in [0, 1), a function of these integers alone."""
+  return (_bits(*parts) >> np.uint64(11)) * 2.0**-53
+
+
+def _below(count: np.ndarray, *parts: Any) -> np.ndarray:
+  """int64, uniform in 0..count-1."""
+  return (_uniform(*parts) * count).astype(np.int64)
+
+
+def _coins(count: np.ndarray, seed: int, chosen: np.ndarray, draw: np.ndarray, part: int) -> np.ndarray:
+  """int64: heads among `count` throws of a coin."""
+  throws = np.arange(int(count.max(initial=0)))
+  heads = _uniform(seed, chosen[:, None], draw[:, None], 100 + part, throws[None]) < 0.5
+  return (heads & (throws < count[:, None])).sum(axis=1)
