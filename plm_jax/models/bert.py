@@ -172,7 +172,7 @@ class Bert(nn.Module):
   embed: nn.Module | None = None
   embeddings: nn.Module | None = None
 
-  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'allowed')
   ATTENTION = 'bidirectional'
 
   def setup(self) -> None:
@@ -206,6 +206,7 @@ class Bert(nn.Module):
     segment_ids: Array,
     type_ids: Array | None = None,
     positions: Array | None = None,
+    allowed: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
     """Encodes a batch.
@@ -215,6 +216,7 @@ class Bert(nn.Module):
       segment_ids: int[b, l], the packed documents of a row; 0 is padding.
       type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
       positions: int[b, l]; restarting in each segment by default.
+      allowed: bool[b, l, m], which keys of its segment a query may look at; all by default (UniLM hides some).
       train: drops out.
 
     Returns:
@@ -232,7 +234,7 @@ class Bert(nn.Module):
     if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
-    hidden, layers = self.layers(x, Mask(segment_ids, segment_ids), train)
+    hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, allowed=allowed), train)
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
