@@ -1,7 +1,7 @@
 """DeBERTa of Hugging Face: `deberta` (v1) and `deberta-v2` (v2 and v3), as table entries and config fields.
 
 Version 1 joins query, key and value of each head in one matrix. The absolute positions of the enhanced mask decoder are
-in the releases as `embeddings.position_embeddings`, which Hugging Face's models read only where they enter at the input.
+in the releases as `embeddings.position_embeddings`; models of Hugging Face read it only where it enters at the input.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,9 +80,7 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError(f'reading {c.reading!r} cannot be written: their code reads the rows of p2c as "code" does')
   newer = c.share_projections or c.table_norm or bool(c.conv_kernel) or bool(c.position_buckets)
   if newer and not c.key_bias:
-    raise ValueError(
-      'keys without a bias are of version 1, which has none of what version 2 added: it has no name there'
-    )
+    raise ValueError('keys without a bias are of version 1, where nothing that version 2 added has a name')
   family = 'DebertaV2' if c.key_bias else 'Deberta'
   kind = 'ForMaskedLM' if 'mlm' in heads else 'ForSequenceClassification' if 'head' in heads else 'Model'
   activation = _THEIR_ACTIVATIONS[c.activation]

@@ -4,6 +4,7 @@
 peers run in float64, so that what is measured is our own rounding.
 """
 
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import step
-from plm_jax.models import bert, gpt
+from plm_jax.models import bert, deberta, gpt
 from plm_jax.objectives import causal_lm, mlm
 from plm_jax.types import Batch, Example, PyTree, Task
+from plm_jax.weights import deberta as deberta_weights
+from plm_jax.weights import table
 from tests import tiny
 
 REFERENCES = pathlib.Path(__file__).parent / 'references'
@@ -132,6 +135,29 @@ def gpt_names(params: PyTree, *, tokens: str, positions: str) -> dict[str, np.nd
   return {name: np.asarray(value) for name, value in out.items()}
 
 
+def table_names(params: PyTree, *, trunk: nn.Module, weights: Any) -> dict[str, np.ndarray]:
+  """By the entries of a file of `weights`, joined tensors whole."""
+  flat = {jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf) for path, leaf in _leaves(params)}
+  out: dict[str, np.ndarray] = {}
+  for entry in weights.entries(trunk, [name for name in params if name != 'trunk']):
+    leaf = flat.pop(entry.ours)
+    for layer, array in enumerate(leaf if entry.stacked else [leaf]):
+      name, theirs = entry.name(layer), table.to_theirs(entry, array)
+      if entry.part:
+        shape = list(theirs.shape)
+        shape[entry.part.axis] = entry.part.groups * entry.part.total
+        own = table.section(out.setdefault(name, np.zeros(shape, theirs.dtype)), entry.part)
+        own[...] = theirs.reshape(own.shape)
+      else:
+        out[name] = theirs
+  assert not flat, f'in no entry: {list(flat)}'
+  return out
+
+
+def _leaves(params: PyTree) -> list[Any]:
+  return jax.tree_util.tree_leaves_with_path(params)
+
+
 # Their models -------------------------------------------------------------------------------------------------------
 
 BERT_SIZES = {
@@ -202,6 +228,22 @@ def _gpt2() -> Any:
   return GPT2LMHeadModel(gpt2_config())
 
 
+def _deberta(trunk: nn.Module) -> Any:
+  import transformers
+
+  theirs = deberta_weights.write_config(trunk, ['mlm'])
+  family = {'deberta': 'Deberta', 'deberta-v2': 'DebertaV2'}[theirs['model_type']]
+  config = {'Deberta': transformers.DebertaConfig, 'DebertaV2': transformers.DebertaV2Config}[family]
+  model = {'Deberta': transformers.DebertaForMaskedLM, 'DebertaV2': transformers.DebertaV2ForMaskedLM}[family]
+  return model(config(**{name: value for name, value in theirs.items() if name != 'model_type'}))
+
+
+def _deberta_case(variant: str, **fields: Any) -> Case:
+  trunk = _trunk(deberta, variant, **fields)
+  names = functools.partial(table_names, trunk=trunk, weights=deberta_weights)
+  return Case(trunk, 'mlm', functools.partial(_deberta, trunk), names, 'deberta')
+
+
 def _trunk(module: Any, variant: str, **fields: Any) -> nn.Module:
   return module.make(vocab_size=tiny.VOCAB.size, variant=variant, overrides=SIZES | fields)
 
@@ -226,6 +268,11 @@ CASES = {
     lambda params: gpt_names(params, tokens='wte', positions='wpe'),
     'transformer',
   ),
+  # farther apart than the table tells; the convolution and buckets of one and of several distances; what is left out
+  'deberta': _deberta_case('deberta-base', max_distance=5),
+  'deberta-v2': _deberta_case('deberta-v2-xlarge', max_distance=13, position_buckets=8),
+  'deberta-v3': _deberta_case('deberta-v3-base', max_distance=10, position_buckets=6),
+  'deberta-own': _deberta_case('deberta-base', max_distance=20, terms=('p2c',), absolute='input', key_bias=True),
 }
 
 
