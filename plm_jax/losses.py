@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array
+from plm_jax.types import Array, PyTree
 
 
 def cross_entropy(logits: Array, targets: Array) -> Array:
@@ -31,18 +31,28 @@ def chunked_cross_entropy(
   Returns:
     (f32[b, l] nats, f32[b, l] 1 where the most likely token is the target).
   """
-  batch, length, _ = features.shape
-  rows = next(size for size in range(min(rows, batch), 0, -1) if batch % size == 0)
 
-  @jax.checkpoint
   def score(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
     logits = attend(chunk[0])
     return cross_entropy(logits, chunk[1]), (logits.argmax(axis=-1) == chunk[1]).astype(jnp.float32)
 
+  return in_chunks(score, (features, targets), rows=rows)
+
+
+def in_chunks(function: Callable[[PyTree], PyTree], arrays: PyTree, *, rows: int) -> PyTree:
+  """`function` of a batch, with what it computes on the way in memory for a part of the rows at a time.
+
+  Args:
+    function: arrays that lead with rows -> arrays that lead with as many; computed again in the backward pass.
+    arrays: [b, ...] each.
+    rows: at a time; the largest number up to it that divides b is taken.
+  """
+  function = jax.checkpoint(function)
+  batch = jax.tree.leaves(arrays)[0].shape[0]
+  rows = next(size for size in range(min(rows, batch), 0, -1) if batch % size == 0)
   if rows == batch:
-    return score((features, targets))
+    return function(arrays)
   # strided, so that each chunk has rows of every device: [b, ...] -> [b/r, r, ...], scanned over chunks
   split = lambda x: jnp.moveaxis(x.reshape(rows, batch // rows, *x.shape[1:]), 1, 0)  # noqa: E731
-  nats, correct = jax.lax.map(score, (split(features), split(targets)))
-  join = lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, length)  # noqa: E731
-  return join(nats), join(correct)
+  join = lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, *x.shape[2:])  # noqa: E731
+  return jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, arrays)))

@@ -31,12 +31,17 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
   'rtd': {'sharing': 'all', 'weight': 1.0},
+  'distill': {
+    'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
+    'where': {'name': 'fixed_count'},
+  },
 }
 # fields of a batch beside or instead of those of `tiny.make_batch`, by file
 FIELDS: dict[str, dict[str, Any]] = {}
 # (file, or folder of the task and model; pattern of parameters): why they get no gradient
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',
+  ('distill', r'teacher/.*'): 'the teacher is frozen',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
 }
 
