@@ -23,6 +23,14 @@ from tests import tiny
 # keywords of `make`, by file: those without a default, and dropout of a head's own
 SETTINGS: dict[str, dict[str, Any]] = {
   'classify': {'dropout': 0.0},
+  'denoise_seq2seq': {
+    'rearrange': ({'name': 'rotate', 'rate': 0.5},),
+    'where': {'name': 'poisson_spans'},
+    'edit': {'name': 'collapse_to_mask'},
+    'target': 'text',
+    'start': 'eos',
+    'append_eos': False,
+  },
   'mixture': {
     'parts': {
       'bert': {'name': 'mlm'},
@@ -37,7 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   },
 }
 # fields of a batch beside or instead of those of `tiny.make_batch`, by file
-FIELDS: dict[str, dict[str, Any]] = {}
+FIELDS: dict[str, dict[str, Any]] = {'sentence_pair': tiny.make_pairs()}
 # (file, or folder of the task and model; pattern of parameters): why they get no gradient
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',

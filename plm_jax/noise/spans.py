@@ -130,6 +130,28 @@ def exact_counts(length: int, *, rate: float, mean: float) -> tuple[int, int]:
   return tokens, min(max(round(tokens / mean), 1), length - tokens)
 
 
+def raw_length(inputs_length: int, *, rate: float, mean: float) -> tuple[int, int]:
+  """(tokens of a row, length of its targets) whose corrupted inputs fill `inputs_length`, by the rule of T5's code.
+
+  Inputs and targets hold a sentinel for each span and an end token each. At a rate of one half, targets may not be
+  longer than inputs. (512, .15, 3) gives rows of 568 and targets of 114.
+  """
+
+  def lengths(raw: int) -> tuple[int, int]:
+    tokens, spans = exact_counts(raw, rate=rate, mean=mean)
+    return raw - tokens + spans + 1, tokens + spans + 1
+
+  if lengths(1)[0] > inputs_length:
+    raise ValueError(f'inputs of {inputs_length} hold no token and its end')
+  raw = 1
+  while lengths(raw + 1)[0] <= inputs_length:
+    raw += 1
+  targets = lengths(raw)[1]
+  if rate == 0.5 and targets > inputs_length:
+    raw, targets = raw - 1, targets - 1
+  return raw, targets
+
+
 def exact_spans(key: Array, row: Row, *, rate: float = 0.15, mean: float = 3.0) -> Spans:
   """Span corruption of T5 (Raffel et al. 2020, §3.3.4): an exact number of tokens in an exact number of spans.
 
@@ -329,6 +351,16 @@ def random_gaps(key: Array, row: Row, *, rate: float = 0.15) -> Spans:
   wanted = _table(lambda count: round_up(rate, count), length)[runs.size]
   taken = sample(jax.random.uniform(key, (length,)), gaps, fresh=runs.fresh, wanted=wanted, total=runs.total(gaps))
   return Spans(jnp.zeros(length, jnp.int32), taken.astype(jnp.int32))
+
+
+COUNTS: Mapping[Callable[..., Spans], Callable[..., tuple[int, int] | None]] = MappingProxyType(
+  {
+    exact_spans: lambda length, *, rate=0.15, mean=3.0: exact_counts(length, rate=rate, mean=mean),
+    one_span: lambda length, *, rate=0.5: (suffix_count(length, rate=rate), 1),
+    prefix: lambda length, *, rate=None: None if rate is None else (suffix_count(length, rate=rate), 1),
+  }
+)
+"""where function -> (row length, its settings) -> (tokens, spans) of a row of one stretch, None where that is drawn."""
 
 
 def _most_exact(length: int, *, rate: float = 0.15, mean: float = 3.0) -> int:

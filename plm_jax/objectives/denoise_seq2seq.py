@@ -1,0 +1,522 @@
+"""Denoising with an encoder and a decoder: the encoder reads corrupted text, the decoder writes what was there.
+
+T5's span corruption and its variants (Raffel et al. 2020, §3.3), BART's noises (Lewis et al. 2019, §2.2), MASS (Song et
+al. 2019) and UL2's mixture (Tay et al. 2022, §3.1) are settings: in which order (`rearrange`), which tokens (`where`),
+what becomes of them (`edit`), and what is to be written (`target`):
+
+  text       the whole text
+  masked     the whole text, of which the chosen tokens count
+  chosen     the chosen tokens in order
+  sentinels  the chosen tokens, each span behind the sentinel that stands for it; one more where the text goes on after
+
+Rows keep fixed sizes: inputs and targets are as long as the raw row needs, by T5's rule where counts are exact. Each
+packed document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax import build
+from plm_jax.noise import edit as edits
+from plm_jax.noise import spans as where_spans
+from plm_jax.noise.compact import compact, origins, total
+from plm_jax.noise.rearrange import permute_sentences
+from plm_jax.noise.row import Row, Slots, Spans, row_keys, sentence_ids, word_ids
+from plm_jax.objectives import causal_lm, corrupt
+from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+
+PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
+TARGETS = ('text', 'masked', 'chosen', 'sentinels')
+SENTINEL = re.compile(r'<extra_id_(\d+)>')
+
+
+class Sentinels(NamedTuple):
+  """The tokens that stand for spans: id of the first, step from one to the next, how many."""
+
+  first: int
+  step: int
+  number: int
+
+
+class Denoiser(NamedTuple):
+  """One way to corrupt a row, with its settings bound.
+
+  Attributes:
+    rearrange: orders that the text is put in before.
+    choose: which tokens.
+    write: what becomes of them.
+    finish: orders that the corrupted text is put in.
+    target: one of `TARGETS`.
+    mode: ids put before each document of the inputs, at most one.
+    share: of the rows, relative to the others'.
+    label: of its loss among the metrics.
+  """
+
+  rearrange: tuple[partial[Array], ...]
+  choose: partial[Spans]
+  write: partial[Slots]
+  finish: tuple[partial[Array], ...]
+  target: str
+  mode: tuple[int, ...]
+  share: float
+  label: str
+
+
+class Words(NamedTuple):
+  """What there is to know about the tokens of a vocabulary, by id.
+
+  Attributes:
+    special: bool[v].
+    starts_word: bool[v].
+    ends_sentence: bool[v], or None where no denoiser needs it.
+    mask_id: id of the mask token, where there is one.
+    pad_id: id of the padding.
+    end: ids put behind each document of inputs and targets, at most one.
+    sentinels: None where no denoiser needs them.
+    ordinary: int32[...], ids that may replace a mask.
+    mask_random: share of the masks that become a random token.
+  """
+
+  special: np.ndarray
+  starts_word: np.ndarray
+  ends_sentence: np.ndarray | None
+  mask_id: int | None
+  pad_id: int
+  end: tuple[int, ...]
+  sentinels: Sentinels | None
+  ordinary: np.ndarray
+  mask_random: float
+
+
+class Side(NamedTuple):
+  """Inputs or targets of a row: ids int32[t], segment_ids int32[t], weights f32[t], and tokens that found no slot."""
+
+  ids: Array
+  segment_ids: Array
+  weights: Array
+  excess: Array
+
+
+def find_sentinels(vocab: Vocab) -> Sentinels:
+  """The tokens <extra_id_0>, <extra_id_1>, ... of a vocabulary.
+
+  Raises:
+    ValueError: there are none, or their ids are not evenly spaced.
+  """
+  numbered = {int(m[1]): i for i in vocab.special_ids if (m := SENTINEL.fullmatch(vocab.token(i)))}
+  ids = [numbered[k] for k in sorted(numbered)]
+  if sorted(numbered) != list(range(len(ids))) or not ids:
+    raise ValueError(
+      'objective denoise_seq2seq needs sentinels for its spans: special tokens <extra_id_0>, <extra_id_1>, ... without '
+      "a gap, as vocab.extra=('<extra_id_0>', ...) adds them"
+    )
+  step = ids[1] - ids[0] if len(ids) > 1 else 1
+  if ids != list(range(ids[0], ids[0] + step * len(ids), step)):
+    raise ValueError('the ids of the sentinels <extra_id_0>, <extra_id_1>, ... are not evenly spaced')
+  return Sentinels(ids[0], step, len(ids))
+
+
+def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
+  """bool[v]: tokens that are one of `ends`, with or without the mark of a word's start or middle."""
+  tokens = [vocab.token(i).removeprefix('##').lstrip('Ġ▁') for i in range(vocab.size)]
+  found = np.array([token in ends for token in tokens])
+  if not found.any():
+    raise ValueError(f'no token of the vocabulary is one of objective.sentence_ends={ends}')
+  return found
+
+
+def sizes(denoiser: Denoiser, length: int, *, words: Words) -> tuple[int, int]:
+  """Slots that the inputs and the targets of a row of `length` tokens need.
+
+  Exact where the choice is, for a row of one document. Else nothing less than the row, and targets for as many tokens
+  as `corrupt.capacity` says.
+  """
+  func, settings, write = denoiser.choose.func, denoiser.choose.keywords, denoiser.write.func
+  inputs, ends = length, len(words.end)
+  exact = where_spans.COUNTS[func](length, **settings) if func in where_spans.COUNTS else None
+  if exact is not None:
+    tokens, spans = exact
+    if write is edits.drop:
+      inputs -= tokens
+    elif write in (edits.to_sentinels, edits.collapse_to_mask):
+      inputs -= tokens - spans
+  else:
+    tokens = spans = corrupt.capacity(denoiser.choose, length)
+  if func is where_spans.random_gaps:
+    inputs += where_spans.round_up(settings.get('rate', 0.15), length)
+  if words.sentinels is not None:
+    spans = min(spans, words.sentinels.number)
+  closing = func is not where_spans.exact_spans  # whose rows end in a span
+  targets = {'text': length, 'masked': length, 'chosen': tokens, 'sentinels': tokens + spans + closing}
+  return inputs + ends + len(denoiser.mode), targets[denoiser.target] + ends
+
+
+def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
+  """What the decoder reads to write int[b, t] `ids`: the token before each, `start_id` where a document begins."""
+  before = jnp.pad(segment_ids, ((0, 0), (1, 0)))[:, :-1]
+  tokens = jnp.pad(ids, ((0, 0), (1, 0)))[:, :-1]
+  return jnp.where(segment_ids != before, start_id, tokens)
+
+
+def _make_row(ids: Array, segments: Array, words: Words) -> Row:
+  sentences = None if words.ends_sentence is None else sentence_ids(ids, jnp.asarray(words.ends_sentence))
+  eligible = ~jnp.asarray(words.special)[ids] & (segments > 0)
+  return Row(ids, eligible, segments, word_ids(ids, jnp.asarray(words.starts_word)), sentences)
+
+
+def _edges(segments: Array) -> tuple[Array, Array]:
+  """bool[l] twice: the first and the last token of a document."""
+  differs = segments[1:] != segments[:-1]
+  return (
+    jnp.pad(differs, (1, 0), constant_values=True) & (segments > 0),
+    jnp.pad(differs, (0, 1), constant_values=True) & (segments > 0),
+  )
+
+
+def _collect(row: Row, before: Array, kept: Array, after: Array, *, size: int, pad_id: int) -> tuple[Side, Array]:
+  """Ids before each position [l, i], those kept [l] and those after it [l, j], -1 for none, in `size` slots.
+
+  Also returns the position that each slot comes from, int32[size], -1 for padding.
+  """
+  slots = Slots(jnp.concatenate([before, kept[:, None], after[:, :-1]], axis=1), after[:, -1], after[:, -1] >= 0)
+  source = origins(slots, size=size)
+  real = source >= 0
+  segments = jnp.where(real, row.segment_ids[source], 0)
+  excess = jnp.maximum(total(slots) - size, 0).astype(jnp.float32)
+  return Side(compact(slots, size=size, pad_id=pad_id), segments, real.astype(jnp.float32), excess), source
+
+
+def _column(there: Array, ids: tuple[int, ...]) -> Array:
+  """int32[l, len(ids)]: these ids where `there`, else -1."""
+  return jnp.where(there[:, None], jnp.asarray(ids, jnp.int32).reshape(1, -1), -1)
+
+
+def _mix_masks(key: Array, slots: Slots, *, words: Words) -> Slots:
+  """A share of the masks becomes random tokens."""
+  ids = jnp.concatenate([slots.before, slots.ids[:, None]], axis=1)
+  share_key, id_key = jax.random.split(key)
+  drawn = jnp.asarray(words.ordinary)[jax.random.randint(id_key, ids.shape, 0, len(words.ordinary))]
+  replaced = (ids == words.mask_id) & (jax.random.uniform(share_key, ids.shape) < words.mask_random)
+  ids = jnp.where(replaced, drawn, ids)
+  return slots._replace(before=ids[:, :-1], ids=ids[:, -1])
+
+
+class _Spelt(NamedTuple):
+  """Spans of which each has its sentinel.
+
+  Attributes:
+    chosen: without the spans that found none.
+    starts: bool[l], the first position of a span.
+    ids: int32[l], the sentinel of the span that a position is in.
+    closing: int32[l], at the last token of a document the sentinel of what follows its last span, else -1.
+    lost: f32[], spans that found none, which stay as they are.
+  """
+
+  chosen: Spans
+  starts: Array
+  ids: Array
+  closing: Array
+  lost: Array
+
+
+def _spell(row: Row, chosen: Spans, sentinels: Sentinels) -> _Spelt:
+  """Gives each span a sentinel, counting from the first in each document."""
+  first, last = _edges(row.segment_ids)
+  starts = (chosen.number > 0) & (chosen.number != jnp.pad(chosen.number[:-1], (1, 0)))
+  count = jnp.cumsum(starts.astype(jnp.int32))
+  base = jax.lax.cummax(jnp.where(first, count - starts, 0))  # spans in the documents before
+  beyond = chosen.number - base > sentinels.number
+  lost = (beyond & starts).sum().astype(jnp.float32)
+  chosen, starts = chosen._replace(number=jnp.where(beyond, 0, chosen.number)), starts & ~beyond
+  count = jnp.minimum(count - base, sentinels.number)
+  # whether the last token that could be hidden so far is hidden, in the lowest bit
+  index = jnp.arange(row.ids.shape[0])
+  latest = jax.lax.cummax(jnp.where(row.eligible, 2 * index + (chosen.number > 0), 0))
+  closes = last & (latest % 2 == 0) & (count > 0) & (count < sentinels.number)
+  return _Spelt(
+    chosen,
+    starts,
+    sentinels.first + sentinels.step * (chosen.number - 1 - base),
+    jnp.where(closes, sentinels.first + sentinels.step * count, -1),
+    lost,
+  )
+
+
+def denoise(
+  key: Array, ids: Array, segments: Array, *, denoiser: Denoiser, words: Words, inputs_size: int, targets_size: int
+) -> tuple[Side, Side, Array]:
+  """Inputs, targets and the number of spans without a sentinel, f32[], of one row.
+
+  Args:
+    key: noise key of the row.
+    ids: int32[l], clean text.
+    segments: int32[l].
+    denoiser: what to do.
+    words: of the vocabulary.
+    inputs_size: slots of the inputs.
+    targets_size: slots of the targets.
+  """
+  order_key, where_key, edit_key, mask_key = jax.random.split(key, 4)
+  length, pad_id = ids.shape[0], words.pad_id
+  real = segments > 0
+  first, last = _edges(segments)
+  end = _column(last, words.end or (-1,))
+  nothing = jnp.zeros((length, 0), jnp.int32)
+
+  clean = row = _make_row(ids, segments, words)
+  order = jnp.arange(length)
+  for number, rearrange in enumerate(denoiser.rearrange):
+    step = rearrange(jax.random.fold_in(order_key, number), row)
+    order = order[step]
+    row = _make_row(row.ids[step], segments, words)
+
+  chosen, lost = denoiser.choose(where_key, row), jnp.zeros(())
+  if words.sentinels is not None:
+    spelt = _spell(row, chosen, words.sentinels)
+    chosen, lost = spelt.chosen, spelt.lost
+  hidden = chosen.number > 0
+  slots = denoiser.write(edit_key, row, chosen)
+  if denoiser.write.func is edits.to_sentinels:
+    slots = slots._replace(ids=jnp.where(hidden, spelt.ids, row.ids))
+  if words.mask_random > 0:
+    slots = _mix_masks(mask_key, slots, words=words)
+
+  before = jnp.concatenate([_column(first, denoiser.mode), slots.before], axis=1)
+  kept = jnp.where(slots.keep & real, slots.ids, -1)
+  inputs, source = _collect(row, before, kept, end, size=inputs_size, pad_id=pad_id)
+  if denoiser.finish:
+    # what stood in a stretch moves, and what was put before a token or in place of one
+    fixed = jnp.isin(inputs.ids, jnp.asarray((*denoiser.mode, *words.end, -1)))
+    movable = (source >= 0) & ~fixed & (row.eligible[source] | (inputs.ids != row.ids[source]))
+    for number, rearrange in enumerate(denoiser.finish, start=len(denoiser.rearrange)):
+      now = _make_row(inputs.ids, inputs.segment_ids, words)._replace(eligible=movable)
+      inputs = inputs._replace(ids=inputs.ids[rearrange(jax.random.fold_in(order_key, number), now)])
+
+  if denoiser.target in ('text', 'masked'):
+    targets, source = _collect(clean, nothing, jnp.where(real, ids, -1), end, size=targets_size, pad_id=pad_id)
+    if denoiser.target == 'masked':
+      wanted = jnp.zeros(length).at[order].set(hidden.astype(jnp.float32))[source]
+      own = ~jnp.isin(targets.ids, jnp.asarray((*words.end, -1)))
+      targets = targets._replace(weights=targets.weights * wanted * own)
+  else:
+    kept = jnp.where(hidden, row.ids, -1)
+    if denoiser.target == 'sentinels':
+      before = jnp.where(spelt.starts, spelt.ids, -1)[:, None]
+      end = jnp.concatenate([spelt.closing[:, None], end], axis=1)
+    else:
+      before = nothing
+    targets, _ = _collect(row, before, kept, end, size=targets_size, pad_id=pad_id)
+  return inputs, targets, lost
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  rearrange: tuple[Mapping[str, Any], ...] = (),
+  where: Mapping[str, Any] = {'name': 'exact_spans'},
+  edit: Mapping[str, Any] = {'name': 'to_sentinels'},
+  finish: tuple[Mapping[str, Any], ...] = (),
+  target: Literal['text', 'masked', 'chosen', 'sentinels'] = 'sentinels',
+  denoisers: tuple[Mapping[str, Any], ...] = (),
+  start: Literal['pad', 'bos', 'eos'] = 'pad',
+  append_eos: bool = True,
+  mask_random: float = 0.0,
+  sentence_ends: tuple[str, ...] = ('.',),
+  packing: Literal['segments', 'stream'] = 'segments',
+  inputs_length: int | None = None,
+  targets_length: int | None = None,
+  logit_rows: int = 8,
+) -> Task:
+  """Denoising by an encoder-decoder.
+
+  Args:
+    trunk: an encoder-decoder.
+    vocab: with a mask token or sentinels, where an edit or the target writes them.
+    rearrange: functions of `noise.rearrange` with their settings, applied in order before anything else.
+    where: which tokens, a function of `noise.where` or `noise.spans` with its settings.
+    edit: what becomes of them, a function of `noise.edit` with its settings.
+    finish: like `rearrange`, applied to the corrupted text (BART's code rotates last).
+    target: what is to be written, see the head of this file.
+    denoisers: several ways to corrupt, of which each row takes one: each with any of `rearrange`, `where`, `edit`,
+      `finish` and `target`, those left out being as above; `share`, of the rows, relative to the others' (1); `mode`, a
+      special token put first in the inputs where the vocabulary has it (UL2's [R], [S], [X]).
+    start: token that the decoder reads first: 'pad' (T5), 'eos' (BART), 'bos'.
+    append_eos: put the end token behind inputs and targets (T5); False where the rows have their end tokens (BART).
+    mask_random: share of the mask tokens that become a random token.
+    sentence_ends: tokens that end a sentence.
+    packing: 'segments' takes the documents of a row each by itself, 'stream' takes the row as one text (T5).
+    inputs_length: slots of the inputs; None takes what a row of one document needs.
+    targets_length: slots of the targets; likewise.
+    logit_rows: batch rows whose logits are in memory at a time.
+
+  Raises:
+    ValueError: a setting that cannot be met. The model's length is checked with the first batch.
+  """
+  require(
+    trunk,
+    objective='denoise_seq2seq',
+    attention=('encoder-decoder',),
+    inputs=('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids'),
+  )
+  if packing not in ('segments', 'stream'):
+    raise ValueError(f'objective.packing={packing!r}; choices are segments, stream')
+  if not 0.0 <= mask_random <= 1.0:
+    raise ValueError(f'objective.mask_random={mask_random} is not in [0, 1]')
+  if append_eos and vocab.eos_id is None:
+    raise ValueError('objective.append_eos needs a vocabulary with an end token; vocab.roles can name one')
+  starts = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
+  start_id = starts.get(start)
+  if start_id is None:
+    known = ', '.join(name for name, token in starts.items() if token is not None)
+    raise ValueError(f'objective.start={start!r}; choices with this vocabulary are {known}')
+  common = {'rearrange': rearrange, 'where': where, 'edit': edit, 'finish': finish, 'target': target}
+  ways = [_bind(common, given, vocab=vocab, number=n) for n, given in enumerate(denoisers or ({},))]
+  spelt = any(way.write.func is edits.to_sentinels or way.target == 'sentinels' for way in ways)
+  moved = any(f.func is permute_sentences for way in ways for f in (*way.rearrange, *way.finish))
+  is_special = np.zeros(vocab.size, bool)
+  is_special[list(vocab.special_ids)] = True
+  words = Words(
+    special=is_special,
+    starts_word=np.asarray(vocab.starts_word),
+    ends_sentence=find_sentence_ends(vocab, sentence_ends) if moved else None,
+    mask_id=vocab.mask_id,
+    pad_id=vocab.pad_id,
+    end=(vocab.eos_id,) if append_eos and vocab.eos_id is not None else (),
+    sentinels=find_sentinels(vocab) if spelt else None,
+    ordinary=np.flatnonzero(~is_special).astype(np.int32),
+    mask_random=mask_random,
+  )
+  shares = np.array([way.share for way in ways])
+  if (shares < 0).any() or shares.sum() == 0:
+    raise ValueError(f'shares of denoisers {shares.tolist()} must not be negative, nor all 0')
+  bounds = np.cumsum(shares / shares.sum())[:-1].astype(np.float32)
+  labels = list(dict.fromkeys(way.label for way in ways))
+  limit = dataclasses.asdict(trunk.config).get('max_length')
+
+  def slots_of(length: int) -> tuple[int, int]:
+    needed = [sizes(way, length, words=words) for way in ways]
+    inputs, targets = (max(side) for side in zip(*needed, strict=True))
+    return inputs_length or inputs, targets_length or targets
+
+  def corrupt_row(key: Array, ids: Array, segments: Array) -> tuple[Side, Side, Array, Array]:
+    inputs_size, targets_size = slots_of(ids.shape[0])
+    which_key, key = jax.random.split(key)
+    which = (jax.random.uniform(which_key) >= jnp.asarray(bounds)).sum()
+    branches = [
+      partial(denoise, denoiser=way, words=words, inputs_size=inputs_size, targets_size=targets_size) for way in ways
+    ]
+    return *jax.lax.switch(which, branches, key, ids, segments), which
+
+  def prepare(root: Array, batch: Batch) -> Example:
+    tokens, segments = batch['tokens'], batch['segment_ids']
+    if packing == 'stream':
+      segments = (segments > 0).astype(segments.dtype)
+    _check_length(tokens.shape[1], slots_of, limit=limit, trunk=trunk)
+    keys = row_keys(root, batch, every='step')
+    inputs, targets, lost, which = jax.vmap(corrupt_row)(keys, tokens, segments)
+    weights = targets.weights * batch['row_weight'][:, None]
+    scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
+    return Example(
+      {
+        'encoder_tokens': inputs.ids,
+        'encoder_segment_ids': inputs.segment_ids,
+        'decoder_tokens': shift_right(targets.ids, targets.segment_ids, start_id=start_id),
+        'decoder_segment_ids': targets.segment_ids,
+      },
+      {
+        'ids': targets.ids,
+        'weights': weights,
+        'scale': scale,
+        'which': which,
+        'inputs_excess': inputs.excess * batch['row_weight'],
+        'targets_excess': targets.excess * batch['row_weight'],
+        'lost': lost * batch['row_weight'],
+      },
+    )
+
+  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+    del carry, rng
+    targets = example.targets
+    nats, correct = causal_lm.score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
+    weights = targets['weights']
+    count = weights.sum()
+    read = (example.inputs['encoder_segment_ids'] > 0).sum().astype(jnp.float32)
+    metrics = {
+      'loss': ((nats * weights).sum(), count),
+      'accuracy': ((correct * weights).sum(), count),
+      # shares, so that micro-batches add up
+      'inputs_without_slot': (targets['inputs_excess'].sum(), read + targets['inputs_excess'].sum()),
+      'targets_without_slot': (targets['targets_excess'].sum(), count + targets['targets_excess'].sum()),
+    }
+    if words.sentinels is not None:
+      metrics['spans_without_sentinel'] = (targets['lost'].sum(), count)
+    if len(ways) > 1:
+      for label in labels:
+        mine = jnp.asarray([way.label == label for way in ways])[targets['which']][:, None] * weights
+        metrics[f'loss/{label}'] = ((nats * mine).sum(), mine.sum())
+    return Loss(value=(nats * weights * targets['scale'][:, None]).sum(), metrics=metrics)
+
+  def predict(forward: Forward, example: Example) -> dict[str, Array]:
+    targets = example.targets
+    nats, _ = causal_lm.score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
+    return {'ids': targets['ids'], 'nats': nats * targets['weights'], 'weights': targets['weights']}
+
+  def summary(means: dict[str, float]) -> dict[str, float]:
+    return {'perplexity': math.exp(min(means['loss'], 700.0))}
+
+  return Task(causal_lm.Model(trunk), prepare, loss, predict, summary=summary)
+
+
+def _bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, number: int) -> Denoiser:
+  """A denoiser of the settings in `given` and, where it has none, in `common`."""
+  known = (*common, 'share', 'mode')
+  for name in given:
+    if name not in known:
+      near = difflib.get_close_matches(name, known, n=1)
+      hint = f' Did you mean {near[0]!r}?' if near else ''
+      raise ValueError(f'objective.denoisers[{number}] has no {name!r}.{hint} It takes: {", ".join(known)}.')
+  settings = {**common, **given}
+  if settings['target'] not in TARGETS:
+    raise ValueError(f'objective.target={settings["target"]!r}; choices are {", ".join(TARGETS)}')
+  mode = given.get('mode', '')
+  return Denoiser(
+    rearrange=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['rearrange']),
+    choose=_partial(corrupt.pick_where(settings['where'], vocab=vocab)),
+    # offered instead of set: the ids of sentinels are those of the vocabulary, and a place takes one insertion
+    write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0, sentinel_step=0, max_insert=1)),
+    finish=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['finish']),
+    target=settings['target'],
+    mode=tuple(i for i in vocab.special_ids if vocab.token(i) == mode) if mode else (),
+    share=given.get('share', 1.0),
+    label=mode.strip('[]') or str(number),
+  )
+
+
+def _partial(function: Callable[..., Any]) -> partial[Any]:
+  assert isinstance(function, partial)  # what build.pick makes
+  return function
+
+
+def _check_length(
+  length: int, slots_of: Callable[[int], tuple[int, int]], *, limit: int | None, trunk: nn.Module
+) -> None:
+  """Raises where the inputs or the targets of rows of `length` tokens are longer than the trunk allows."""
+  if limit is None or max(slots_of(length)) <= limit:
+    return
+  fits = next((raw for raw in range(length, 0, -1) if max(slots_of(raw)) <= limit), 0)
+  inputs, targets = slots_of(length)
+  raise ValueError(
+    f'rows of {length} tokens become inputs of {inputs} and targets of {targets}, and {type(trunk).__name__} holds '
+    f'{limit}: set data.length={fits}, the longest that fits, or model.overrides.max_length'
+  )
