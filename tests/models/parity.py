@@ -1,5 +1,7 @@
 """Comparisons with Hugging Face that every trunk with a peer goes through."""
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -10,12 +12,18 @@ from tests.models import peers
 TOLERANCE = 1e-5
 
 
-def check_stored(name: str) -> None:
-  """Ours against the numbers in the file: states of every layer, logits, loss and the gradient of every tensor."""
+@functools.cache
+def run_ours(name: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+  """`peers.run_ours` of a case, once for both comparisons."""
   case, batch = peers.CASES[name], peers.make_batch()
   task = peers.make_task(case)
+  return peers.run_ours(case, task, peers.draw_params(task, batch), batch)
+
+
+def check_stored(name: str) -> None:
+  """Ours against the numbers in the file: states of every layer, logits, loss and the gradient of every tensor."""
   stored = peers.read(name)
-  ours, gradient = peers.run_ours(case, task, peers.draw_params(task, batch), batch)
+  ours, gradient = run_ours(name)
   rows = stored['layers'].shape[1]
   for layer, (a, b) in enumerate(zip(ours['layers'][:, :rows], stored['layers'], strict=True)):
     assert tiny.worst(a, b) < TOLERANCE, f'layer {layer}'
@@ -35,7 +43,7 @@ def check_live(name: str) -> None:
   case, batch = peers.CASES[name], peers.make_batch()
   task = peers.make_task(case)
   params = peers.draw_params(task, batch)
-  ours, our_gradient = peers.run_ours(case, task, params, batch)
+  ours, our_gradient = run_ours(name)
   theirs, their_gradient = peers.run_theirs(case, task, params, batch)
   for layer, (a, b) in enumerate(zip(ours['layers'], theirs['layers'], strict=True)):
     assert tiny.worst(a, b) < TOLERANCE, f'layer {layer}'
