@@ -14,7 +14,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -466,7 +466,7 @@ class T5Decoder(_Trunk):
     embed: token table handed in by a second trunk that shares it.
   """
 
-  INPUTS: tuple[str, ...] = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'causal'
 
   def __call__(
