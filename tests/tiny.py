@@ -102,6 +102,22 @@ def make_batch(
   return {name: jnp.asarray(value) for name, value in batch.items()}
 
 
+def make_pairs(
+  lengths: Sequence[tuple[int, int, int]] = ((6, 7, 9), (13, 5, 4), (5, 0, 12), (2, 3, 16)),
+  *,
+  length: int = 16,
+  seed: int = 0,
+) -> Batch:
+  """The segments of a batch of pairs: tokens of the first, the next and the other one of each row."""
+  draw = np.random.default_rng(seed)
+  batch = {}
+  for name, sizes in zip(('first', 'next', 'other'), np.array(lengths, np.int32).T, strict=True):
+    ids = draw.integers(len(VOCAB.special_ids), VOCAB.size, (len(lengths), length))
+    batch[name] = jnp.asarray(np.where(np.arange(length) < sizes[:, None], ids, VOCAB.pad_id).astype(np.int32))
+    batch[f'{name}_length'] = jnp.asarray(sizes)
+  return batch
+
+
 def spec(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
   return {name: jax.ShapeDtypeStruct(value.shape, value.dtype) for name, value in batch.items()}
 
