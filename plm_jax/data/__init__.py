@@ -16,6 +16,9 @@ Keys of a batch, for b rows of l tokens:
   epoch        int32[b]        how often the source was gone through before
   row_weight   float32[b]      1, or 0 for a copy of another row that only fills the batch up
   part         int32[b]        which source the row comes from (only `mixture`)
+  reset        bool[b]         the row begins anew and not where the row before it in this place ended (only `bptt`)
+  next_token   int32[b]        what follows the last token of the row, `Vocab.pad_id` where nothing does (only `bptt`)
+  reversed     bool[b]         the row holds text from its end to its beginning (only `bptt`)
 
 `swapped_tokens`, `swapped_segment_ids` and `swapped_type_ids` hold the fields in reverse order, where asked for.
 Positions and word starts are not among them: they follow from `segment_ids` and `Vocab.starts_word`.

@@ -5,6 +5,7 @@ Layouts, for one text A or a pair A, B (more fields go on likewise):
   bert     [CLS] A [SEP] (B [SEP]), type_ids 0 through the first [SEP], then 1 (Devlin et al. 2019, §3.2)
   roberta  <s> A </s> (</s> B </s>), no type_ids (Liu et al. 2019; fairseq)
   gpt      _start_ A (_delimiter_ B) _classify_ (Radford et al. 2018, §3.3: <s> A $ B <e>)
+  xlnet    A <sep> (B <sep>) <cls>, type_ids 0 for A <sep>, 1 for B <sep>, 2 for <cls> (Yang et al. 2019, §2.5)
   plain    [beginning token] A end (B end), for models without tokens of their own for tasks
 
 A row that is too long loses tokens from the end of its longest field; special tokens always stay.
@@ -25,10 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 class _Layout(NamedTuple):
-  """Special tokens around each of so many fields, and whether sentence types are told apart."""
+  """Special tokens around each of so many fields, whether sentence types are told apart, a type of the last token."""
 
   frames: Callable[[Vocab, int], tuple[packing.Frame, ...]]
   typed: bool = False
+  last_type: int | None = None
 
 
 def _bert(vocab: Vocab, fields: int) -> tuple[packing.Frame, ...]:
@@ -44,6 +46,11 @@ def _roberta(vocab: Vocab, fields: int) -> tuple[packing.Frame, ...]:
 def _gpt(vocab: Vocab, fields: int) -> tuple[packing.Frame, ...]:
   between = (vocab.id('_delimiter_'),) if fields > 1 else ()
   return _chain(vocab.id('_start_'), between, (vocab.id('_classify_'),), fields)
+
+
+def _xlnet(vocab: Vocab, fields: int) -> tuple[packing.Frame, ...]:
+  sep = _present(vocab.sep_id, '<sep>')
+  return _chain(None, (sep,), (sep, _present(vocab.cls_id, '<cls>')), fields)
 
 
 def _plain(vocab: Vocab, fields: int) -> tuple[packing.Frame, ...]:
@@ -69,6 +76,7 @@ _LAYOUTS = {
   'bert': _Layout(_bert, typed=True),
   'roberta': _Layout(_roberta),
   'gpt': _Layout(_gpt),
+  'xlnet': _Layout(_xlnet, typed=True, last_type=2),
   'plain': _Layout(_plain),
 }
 
@@ -81,7 +89,7 @@ def make(
   fields: tuple[str, ...] = (),
   label: str = 'label',
   kind: Literal['class', 'regression'] = 'class',
-  layout: Literal['bert', 'roberta', 'gpt', 'plain'] = 'bert',
+  layout: Literal['bert', 'roberta', 'gpt', 'xlnet', 'plain'] = 'bert',
   both_orders: bool = False,
   length: int,
   batch_size: int,
@@ -145,7 +153,7 @@ def make(
   columns, rows = len(given.fields), len(given.row_ids)
   if both_orders and columns < 2:
     raise ValueError(f'both_orders=True needs two fields; {path} is read with fields={given.fields}.')
-  typed = _LAYOUTS[layout].typed
+  typed, last_type = _LAYOUTS[layout].typed, _LAYOUTS[layout].last_type
   frames = _LAYOUTS[layout].frames(vocab, columns)
   specials = sum(len(before) + len(after) for before, after in frames)
   if widths[0] < specials + columns:
@@ -187,7 +195,10 @@ def make(
       ids, numbers = packing.assemble(plan, tokens.ids, chosen, frames=frames, length=width, pad=vocab.pad_id)
       made |= {f'{prefix}tokens': ids, f'{prefix}segment_ids': np.minimum(numbers, 1)}
       if typed:
-        made[f'{prefix}type_ids'] = np.maximum(numbers - 1, 0)
+        types = np.maximum(numbers - 1, 0)
+        if last_type is not None:
+          types[np.arange(len(chosen)), (numbers > 0).sum(axis=1) - 1] = last_type
+        made[f'{prefix}type_ids'] = types
     return made
 
   @functools.lru_cache(maxsize=4)

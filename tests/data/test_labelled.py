@@ -87,6 +87,10 @@ GOLDEN = {
     ([START, *t(1, 2, 3), DELIMITER, *t(4, 5), CLASSIFY], None),
     ([START, *t(10, 11, 12, 13, 14), DELIMITER, *t(30, 31), CLASSIFY], None),
   ],
+  'xlnet': [
+    ([*t(1, 2, 3), SEP, *t(4, 5), SEP, CLS], [0] * 4 + [1] * 3 + [2]),
+    ([*t(10, 11, 12, 13, 14), SEP, *t(30, 31), SEP, CLS], [0] * 6 + [1] * 3 + [2]),
+  ],
   'plain': [
     ([BOS, *t(1, 2, 3), EOS, *t(4, 5), EOS], None),
     ([BOS, *t(10, 11, 12, 13, 14), EOS, *t(30, 31), EOS], None),
@@ -110,6 +114,7 @@ def test_golden_pairs(tmp_path, layout):
     ('bert', ([CLS, *t(1, 2, 3, 4), SEP], [0] * 6)),
     ('roberta', ([CLS, *t(1, 2, 3, 4), SEP], None)),
     ('gpt', ([START, *t(1, 2, 3, 4), CLASSIFY], None)),
+    ('xlnet', ([*t(1, 2, 3, 4), SEP, CLS], [0] * 5 + [2])),
     ('plain', ([BOS, *t(1, 2, 3, 4), EOS], None)),
   ],
 )
@@ -312,7 +317,7 @@ def test_known_fields_are_found(tmp_path, fields):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'layout': 'xlnet'}, 'choose one of bert, roberta, gpt, plain'),
+    ({'layout': 'albert'}, 'choose one of bert, roberta, gpt, xlnet, plain'),
     ({'fields': ('body',)}, "no field 'body'"),
     ({'label': 'class'}, "no field 'class'"),
     ({'buckets': (64,)}, 'longer than length=32'),

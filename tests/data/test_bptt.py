@@ -1,0 +1,204 @@
+"""Rows that go on where the row before them ended: lanes, resets, reversed rows, second segments, hosts."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from plm_jax.data import bptt
+from tests.data import corpora
+from tests.data.corpora import CLS, EOS, PAD, SEP
+
+SIZES = np.random.default_rng(0).geometric(0.04, 60).tolist()
+FORMS = {
+  'lanes': {},
+  'stride': {'stride': 10},
+  'reversed': {'reverse_half': True},
+  'segments': {'second_segment': True},
+  'xlnet': {'second_segment': True, 'reverse_half': True, 'stride': 7},
+}
+every_form = pytest.mark.parametrize('form', FORMS)
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A corpus of 60 documents, and a cache that the tests of this file share."""
+  place = tmp_path_factory.mktemp('bptt')
+  corpora.write_text(place / 'train.txt', corpora.documents(SIZES))
+  return place
+
+
+def make(folder, **changes):
+  settings = {
+    'vocab': corpora.NumberVocab(),
+    'path': str(folder),
+    'length': 16,
+    'batch_size': 4,
+    'seed': 3,
+    'cache': str(folder),
+  }
+  return bptt.make(**(settings | changes))
+
+
+def take(source, start, count):
+  return list(itertools.islice(source.read(start), count))
+
+
+def same(left, right):
+  assert left.keys() == right.keys()
+  for key in left:
+    assert left[key].dtype == right[key].dtype
+    np.testing.assert_array_equal(left[key], right[key], err_msg=key)
+
+
+def whole_stream() -> np.ndarray:
+  """The tokens of the corpus in its own order, an end token after each document."""
+  numbers = iter(range(sum(SIZES)))
+  return np.array(
+    [token for size in SIZES for token in [*(len(corpora.SPECIAL) + next(numbers) for _ in range(size)), EOS]]
+  )
+
+
+@every_form
+def test_batches_have_the_declared_shapes(folder, form):
+  source = make(folder, **FORMS[form])
+  for batch in (*take(source, 0, 3), *source.once()):
+    assert {key: (array.shape, array.dtype) for key, array in batch.items()} == {
+      key: (leaf.shape, leaf.dtype) for key, leaf in source.spec.items()
+    }
+  assert ('type_ids' in source.spec) == ('second_segment' in FORMS[form])
+
+
+@every_form
+def test_read_is_a_pure_function_of_the_step(folder, form):
+  batches = take(make(folder, **FORMS[form]), 0, 60)
+  again = make(folder, **FORMS[form])
+  for start in (0, 1, 7, 51):
+    for left, right in zip(take(again, start, 9), batches[start : start + 9], strict=True):
+      same(left, right)
+
+
+@every_form
+@pytest.mark.parametrize('hosts', [2, 4])
+def test_hosts_together_read_the_batch_of_one(folder, form, hosts):
+  parts = [make(folder, **FORMS[form], host=host, hosts=hosts) for host in range(hosts)]
+  whole = make(folder, **FORMS[form])
+  for start in (0, 1_000_000):
+    for batch, *pieces in zip(take(whole, start, 3), *(take(part, start, 3) for part in parts), strict=True):
+      same(batch, {key: np.concatenate([piece[key] for piece in pieces]) for key in batch})
+  for batch, *pieces in zip(whole.once(), *(part.once() for part in parts), strict=True):
+    same(batch, {key: np.concatenate([piece[key] for piece in pieces]) for key in batch})
+
+
+def test_lanes_hold_each_token_once_and_in_order(folder):
+  source = make(folder, shuffle=False)
+  batches = take(source, 0, source.steps_per_epoch)
+  read = [
+    np.concatenate([batch['tokens'][row][batch['segment_ids'][row] > 0] for batch in batches]) for row in range(4)
+  ]
+  np.testing.assert_array_equal(np.concatenate(read), whole_stream())
+  assert max(map(len, read)) - min(map(len, read)) <= 1
+  assert [batch['reset'].tolist() for batch in batches] == [[True] * 4] + [[False] * 4] * (len(batches) - 1)
+  ids = np.concatenate([batch['row_id'] for batch in batches])
+  assert sorted(ids[ids >= 0].tolist()) == np.flatnonzero(ids >= 0).tolist()
+  for batch in batches:
+    assert (batch['tokens'][batch['segment_ids'] == 0] == PAD).all()
+    assert ((batch['segment_ids'].sum(axis=1) > 0) == (batch['row_weight'] > 0)).all()
+    assert ((batch['row_id'] >= 0) == (batch['row_weight'] > 0)).all()
+
+
+@pytest.mark.parametrize('reverse', [False, True])
+def test_the_next_token_is_the_first_of_the_next_row(folder, reverse):
+  source = make(folder, reverse_half=reverse)
+  batches = take(source, 0, source.steps_per_epoch + 1)
+  for batch, after in itertools.pairwise(batches[:-1]):
+    np.testing.assert_array_equal(batch['next_token'], after['tokens'][:, 0])
+  assert (batches[-2]['next_token'] == PAD).all()
+  assert batches[-1]['reset'].all() and (batches[-1]['epoch'] == 1).all()
+
+
+def test_rows_of_a_stride_overlap(folder):
+  source = make(folder, stride=10)
+  for batch, after in itertools.pairwise(take(source, 0, source.steps_per_epoch - 2)):
+    np.testing.assert_array_equal(batch['tokens'][:, 10:], after['tokens'][:, :6])
+  longest = math.ceil((sum(SIZES) + len(SIZES)) / 4)
+  assert source.steps_per_epoch == math.ceil(longest / 10)
+
+
+def test_odd_rows_read_the_lane_backward(folder):
+  source = make(folder, reverse_half=True, shuffle=False)
+  batches = take(source, 0, source.steps_per_epoch)
+  assert all(batch['reversed'].tolist() == [False, True, False, True] for batch in batches)
+  lanes = []
+  for row in range(4):
+    lanes.append(np.concatenate([batch['tokens'][row][batch['segment_ids'][row] > 0] for batch in batches]))
+  np.testing.assert_array_equal(lanes[0], lanes[1][::-1])
+  np.testing.assert_array_equal(np.concatenate([lanes[0], lanes[2]]), whole_stream())
+  np.testing.assert_array_equal(lanes[2], lanes[3][::-1])
+
+
+def test_every_epoch_has_its_own_order_of_documents(folder):
+  source = make(folder)
+  one, two = (take(source, epoch * source.steps_per_epoch, source.steps_per_epoch) for epoch in (0, 1))
+  tokens = [np.sort(np.concatenate([b['tokens'][b['segment_ids'] > 0] for b in batches])) for batches in (one, two)]
+  np.testing.assert_array_equal(*tokens)
+  assert (one[0]['tokens'] != two[0]['tokens']).any()
+  assert (take(make(folder, seed=4), 0, 1)[0]['tokens'] != one[0]['tokens']).any()
+
+
+@pytest.mark.parametrize('reverse', [False, True])
+def test_a_row_with_a_second_segment(folder, reverse):
+  """X A <sep> B <sep> <cls>: X continues the lane, A follows it, B follows A half the time, nothing is padding."""
+  source = make(folder, second_segment=True, reverse_half=reverse, length=24, stride=10, shuffle=False)
+  stream = whole_stream()
+  lane = {0: 0, 1: 0, 2: 1, 3: 1} if reverse else {row: row for row in range(4)}
+  bounds = len(stream) * np.arange(3 if reverse else 5) // (2 if reverse else 4)
+  follows, sizes = [], []
+  batches = take(source, 0, source.steps_per_epoch)
+  for step, batch in enumerate(batches):
+    assert (batch['segment_ids'] == 1).all() and (batch['row_weight'] == 1).all()
+    for row in range(4):
+      tokens, types = batch['tokens'][row], batch['type_ids'][row]
+      first = int(np.argmax(types == 1))  # of B
+      assert types.tolist() == [0] * first + [1] * (23 - first) + [2]
+      assert tokens[[first - 1, 22, 23]].tolist() == [SEP, SEP, CLS]
+      back = bool(batch['reversed'][row])
+      start = bounds[lane[row] + 1] - 1 - step * 10 if back else bounds[lane[row]] + step * 10
+      places = (start + (-1 if back else 1) * np.arange(24)) % len(stream)
+      np.testing.assert_array_equal(tokens[: first - 1], stream[places[: first - 1]])
+      b = tokens[first:22]
+      assert len(b) >= 1 and first - 1 > 10
+      beginnings = np.flatnonzero(stream == b[0])
+      pieces = [stream[(begin + (-1 if back else 1) * np.arange(len(b))) % len(stream)] for begin in beginnings]
+      assert any(np.array_equal(piece, b) for piece in pieces)  # contiguous text, wherever it is from
+      follows.append(np.array_equal(b, stream[places[first - 1 : 21]]))
+      sizes.append(first - 11)
+  assert abs(np.mean(follows) - 0.5) < 4 * 0.5 / np.sqrt(len(follows))
+  assert set(sizes) == set(range(1, 11))  # A and B share 11 tokens
+
+
+def test_other_settings_have_other_digests(folder):
+  digest = make(folder).digest
+  assert make(folder).digest == digest == make(folder, seed=4).digest
+  changed = [make(folder, **settings) for settings in list(FORMS.values())[1:]]
+  changed += [make(folder, length=8), make(folder, batch_size=8), make(folder, end='<s>')]
+  assert len({digest, *(source.digest for source in changed)}) == 8
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'stride': 0}, 'stride=0 does not fit'),
+    ({'stride': 17}, 'at most 16'),
+    ({'stride': 12, 'second_segment': True}, 'at most 11 with second_segment=True'),
+    ({'reverse_half': True, 'batch_size': 3}, 'even batch_size'),
+    ({'vocab': corpora.NumberVocab(without=('eos', 'sep'))}, 'no end token'),
+    ({'vocab': corpora.NumberVocab(without=('cls',)), 'second_segment': True}, 'a classification token'),
+    ({'batch_size': 10_000}, 'too few for 10000 lanes'),
+    ({'host': 2, 'hosts': 2}, 'host=2'),
+  ],
+)
+def test_impossible_settings_are_refused(folder, changes, message):
+  with pytest.raises(ValueError, match=message):
+    make(folder, **changes)
