@@ -236,7 +236,7 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], vocab: Vocab) ->
       if not pathlib.Path(entry['source']).expanduser().exists():
         raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
       run.check_vocab_of(entry['source'], vocab)
-    params, report = transfer.initialise(state.params, settings['init_from'])
+    params, report = transfer.initialise(state.params, settings['init_from'], load=run.load_params)
   log.info(report.table())
   return dataclasses.replace(state, params=params)
 

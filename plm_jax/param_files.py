@@ -1,5 +1,6 @@
 """Parameters on their own: read from a run's checkpoint, or written to and read from one safetensors file."""
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from plm_jax.steps import CheckpointError, Step
 from plm_jax.types import PyTree
 
 NAME = 'params.safetensors'
+INDEX = 'params.index.json'  # of several files, a layer of a stacked leaf an array of its own
 
 
 def load_params(source: str | os.PathLike[str], *, step: Step = 'newest', subtree: str | None = None) -> PyTree:
@@ -36,6 +38,8 @@ def load_params(source: str | os.PathLike[str], *, step: Step = 'newest', subtre
     ValueError: no such subtree.
   """
   folder = steps.local(source)
+  if (folder / INDEX).is_file():
+    return nested(_read_index(folder, subtree))
   file = folder / NAME if folder.is_dir() else folder
   if file.is_file():
     return nested(_read_safetensors(file, subtree))
@@ -121,6 +125,43 @@ def _read_safetensors(file: Path, subtree: str | None) -> dict[str, np.ndarray]:
     present = list(tensors.keys())
     names = _select(present, subtree, where=str(file)) if subtree else {name: name for name in present}
     return {short: tensors.get_tensor(name) for short, name in names.items()}
+
+
+def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
+  """Says where the leaves of several files are, and what the sha256 of each file is.
+
+  Args:
+    folder: with the files.
+    layers: leaf path -> None, or the number of layers of a stacked leaf, which are arrays `path@0`, `path@1`, ...
+  """
+  names = sorted(file.name for file in folder.glob('params-*.safetensors'))
+  content = {
+    'leaves': dict(layers),
+    'sha256': {name: files.sha256(folder / name) for name in names},
+  }
+  files.write_text(folder / INDEX, json.dumps(content, indent=1))
+
+
+def _read_index(folder: Path, subtree: str | None) -> dict[str, np.ndarray]:
+  index = json.loads((folder / INDEX).read_text(encoding='utf-8'))
+  names = _select(index['leaves'], subtree, where=str(folder)) if subtree else {name: name for name in index['leaves']}
+  opened = {}
+  for name, sha256 in index['sha256'].items():
+    if not (folder / name).is_file() or files.sha256(folder / name) != sha256:
+      raise CheckpointError(
+        f'{folder / name} is missing or damaged: its sha256 is not the one in {INDEX}; import again'
+      )
+    opened[name] = safetensors.safe_open(folder / name, framework='numpy')
+  holds = {array: file for file, tensors in opened.items() for array in tensors.keys()}  # noqa: SIM118, no mapping
+
+  def array(name: str) -> np.ndarray:
+    return opened[holds[name]].get_tensor(name)
+
+  out = {}
+  for short, name in names.items():
+    layers = index['leaves'][name]
+    out[short] = array(name) if layers is None else np.stack([array(f'{name}@{layer}') for layer in range(layers)])
+  return out
 
 
 def _sha256_file(file: Path) -> Path:

@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from plm_jax import build, config, metrics, sharding
+from plm_jax import build, config, metrics, param_files, sharding, weights
 from plm_jax.text import tokenizer
 from plm_jax.types import Array, Batch, Execution, PyTree, Source, Task, Vocab
+from plm_jax.weights import release
 
 log = logging.getLogger('plm_jax')
 
@@ -104,12 +105,26 @@ def make_source(block: Settings, vocab: Vocab, *, seed: int, share: tuple[int, i
 
 def check_vocab_of(source: str, vocab: Vocab) -> None:
   """Raises where parameters in `source` were trained with ids that are not those of `vocab`; lists ids that are new."""
-  folder = pathlib.Path(source) / 'vocab'
-  if not folder.exists():
+  folder = pathlib.Path(source).expanduser()
+  folder = folder if release.is_release(folder) else folder / 'vocab'
+  if not tokenizer.exists(folder):
     return
   added = tokenizer.check_compatible(vocab, tokenizer.load(folder))
   if added:
     log.info(f'{len(added)} tokens are new since {source}: {", ".join(added[:10])}{" ..." if len(added) > 10 else ""}')
+
+
+def load_params(source: str, *, step: Any = 'newest', subtree: str | None = None) -> PyTree:
+  """`param_files.load_params`, which also reads a Hugging Face folder."""
+  folder = pathlib.Path(source).expanduser()
+  if not release.is_release(folder):
+    return param_files.load_params(source, step=step, subtree=subtree)
+  reader = weights.Reader(release.Release(folder))
+  prefix = f'{subtree}/' if subtree else ''
+  found = {path.removeprefix(prefix): reader.leaf(path) for path in reader.shapes if path.startswith(prefix)}
+  if not found:
+    raise ValueError(f'{folder} has nothing under {subtree!r}; there is {", ".join(("trunk", *reader.heads))}')
+  return param_files.nested(found)
 
 
 def first_batches_digest(source: Source, *, count: int = 10) -> str:

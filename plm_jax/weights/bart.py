@@ -7,6 +7,8 @@ from typing import Any
 from plm_jax.models.bart import Bart
 from plm_jax.weights.table import Entry
 
+MODEL = 'bart'
+HEADS: tuple[str, ...] = ()
 MODEL_TYPES = ('bart',)
 PREFIX = 'model.'
 

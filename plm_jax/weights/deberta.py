@@ -10,6 +10,8 @@ from typing import Any
 from plm_jax.models.deberta import Config, Deberta
 from plm_jax.weights.table import Entry, Part
 
+MODEL = 'deberta'
+HEADS = ('mlm', 'position_embed')
 MODEL_TYPES = ('deberta', 'deberta-v2')
 PREFIX = 'deberta.'
 

@@ -12,6 +12,8 @@ from typing import Any
 from plm_jax.models.t5 import T5
 from plm_jax.weights.table import Entry
 
+MODEL = 't5'
+HEADS: tuple[str, ...] = ()
 MODEL_TYPES = ('t5',)
 PREFIX = ''
 

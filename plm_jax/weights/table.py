@@ -2,6 +2,8 @@
 
 A file `weights/<architecture>.py` has
 
+    MODEL                    the file of `models/` that it is about
+    HEADS                    names of the pre-training heads that a release may have, such as 'mlm'
     MODEL_TYPES              the values of `model_type` in a Hugging Face config.json that it reads
     PREFIX                   what the names of a model without head leave out, such as 'bert.'
     read_config(theirs)      config.json as a dict -> keywords of the model's `make`: vocab_size, variant, overrides
@@ -44,6 +46,8 @@ class Entry(NamedTuple):
     inputs: leading axes of ours (of one layer) that are inputs, for 'outputs_first', 'matrix' and 'linear'.
     part: where theirs joins several of ours along its outputs.
     first: number of the first layer in a stacked leaf.
+    optional: a release may lack it (a pooler that its pre-training had no use for).
+    zeros: where `ours` is '': the shape of a tensor that the form wants and our trunk lacks, written as zeros.
     tied: other names under which a release repeats the tensor; read from where it is, written only as `theirs`.
   """
 
@@ -54,6 +58,8 @@ class Entry(NamedTuple):
   part: Part | None = None
   first: int = 0
   tied: tuple[str, ...] = ()
+  optional: bool = False
+  zeros: tuple[int, ...] | None = None
 
   @property
   def stacked(self) -> bool:
@@ -77,8 +83,13 @@ def section(tensor: np.ndarray, part: Part) -> np.ndarray:
   return split[(slice(None),) * (part.axis + 1) + (slice(part.start, part.stop),)]
 
 
-def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """Our leaf, or one layer slice of it, from their whole tensor.
+def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.ndarray:
+  """What holds our leaf, or one layer slice of it, as a view of their tensor whose elements in order are those of ours.
+
+  Args:
+    entry: says how.
+    tensor: theirs, whole.
+    shape: of ours; None where it follows from theirs.
 
   Raises:
     ValueError: the sizes do not agree.
@@ -86,11 +97,18 @@ def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarra
   if part := entry.part:
     own = section(tensor, part)
     tensor = own.reshape(*tensor.shape[: part.axis], -1, *tensor.shape[part.axis + 1 :])
-  if tensor.size != math.prod(shape):
+  if shape is not None and (tensor.size != math.prod(shape) or (entry.form == 'same' and tensor.shape != tuple(shape))):
     raise ValueError(f'shape {tuple(tensor.shape)} does not fit {tuple(shape)}')
-  if entry.form == 'outputs_first':
-    tensor = np.moveaxis(tensor, range(-entry.inputs, 0), range(entry.inputs))
-  return (tensor.T if entry.form in ('linear', 'reversed') else tensor).reshape(tuple(shape))
+  return tensor.T if entry.form in ('linear', 'reversed') else tensor
+
+
+def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+  """Our leaf, or one layer slice of it, from their whole tensor.
+
+  Raises:
+    ValueError: the sizes do not agree.
+  """
+  return view(entry, tensor, shape).reshape(tuple(shape))
 
 
 def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:

@@ -10,6 +10,8 @@ from typing import Any
 from plm_jax.models.xlnet import Xlnet
 from plm_jax.weights.table import Entry
 
+MODEL = 'xlnet'
+HEADS = ('lm',)
 MODEL_TYPES = ('xlnet',)
 PREFIX = 'transformer.'
 

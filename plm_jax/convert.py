@@ -1,0 +1,138 @@
+"""Published weights <-> ours, on the command line.
+
+    python -m plm_jax.convert import SRC DST   a Hugging Face folder -> parameters for `init_from` and `weights.load`
+    python -m plm_jax.convert export SRC DST   a run folder or an import -> a Hugging Face folder
+
+An import is streamed: one tensor of the source is in memory at a time. It writes safetensors files with one array a
+leaf, or a layer of a stacked leaf, an index with their digests, and model.json, which says what trunk they belong to.
+The tokenizer travels along, in `vocab/`.
+"""
+
+import argparse
+import logging
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from plm_jax import config
+
+if TYPE_CHECKING:
+  import numpy as np
+
+  from plm_jax import weights
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Converts a folder."""
+  parser = argparse.ArgumentParser('python -m plm_jax.convert', description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser.add_argument('direction', choices=('import', 'export'))
+  parser.add_argument('source', type=Path, metavar='SRC')
+  parser.add_argument('target', type=Path, metavar='DST')
+  parser.add_argument('--architecture', help='a file of plm_jax/weights; found from the folder by default')
+  parser.add_argument('--step', default='best', help='of a run folder: a number, newest or best (default)')
+  parser.add_argument('--force', action='store_true', help='replace what is in DST')
+  arguments = parser.parse_args(argv)
+  source, target = arguments.source.expanduser(), arguments.target.expanduser()
+  if not source.is_dir():
+    raise config.ConfigError(f'there is no folder {source}')
+  if target.exists() and any(target.iterdir()) and not arguments.force:
+    raise config.ConfigError(f'{target} is not empty: name another folder, or --force to replace what is in it')
+  from plm_jax import logs
+
+  logs.start()
+  if arguments.direction == 'import':
+    import_release(source, target, architecture=arguments.architecture)
+  else:
+    if arguments.step not in ('newest', 'best') and not arguments.step.isdigit():
+      raise config.ConfigError(f'--step={arguments.step} is neither a number nor newest nor best')
+    step = int(arguments.step) if arguments.step.isdigit() else arguments.step
+    export(source, target, architecture=arguments.architecture, step=step)
+  return 0
+
+
+def import_release(source: Path, target: Path, *, architecture: str | None = None, shard: int = 2**30) -> None:
+  """Streams a Hugging Face folder into a parameter folder.
+
+  Args:
+    source: a Hugging Face folder.
+    target: made where it is missing; nothing is left there where the import fails.
+    architecture: a file of `weights/`, where config.json leaves it open.
+    shard: bytes of a file after which the next one begins.
+
+  Raises:
+    WeightsError: what is wrong with the source, by file and tensor.
+  """
+  import json
+  import math
+
+  import numpy as np
+
+  from plm_jax import files, param_files, tensor_files, weights
+  from plm_jax.weights import release
+
+  reader = weights.Reader(release.Release(source), architecture=architecture)
+  groups: list[dict[str, tensor_files.Plan]] = [{}]
+  places: dict[str, int | None] = {}
+  size = 0
+  for path, shape in reader.shapes.items():
+    stacked = reader.entries[path].stacked
+    places[path] = shape[0] if stacked else None
+    for layer in range(shape[0]) if stacked else (None,):
+      own = shape if layer is None else shape[1:]
+      plan = tensor_files.Plan(np.dtype(np.float32), tuple(own), _slice(reader, path, layer))
+      if groups[-1] and size + plan.size > shard:
+        groups.append({})
+        size = 0
+      groups[-1][path if layer is None else f'{path}@{layer}'] = plan
+      size += plan.size
+  partial = target.with_name(f'{target.name}.partial')
+  shutil.rmtree(partial, ignore_errors=True)
+  partial.mkdir(parents=True)
+  try:
+    for number, group in enumerate(groups, start=1):
+      tensor_files.write(partial / f'params-{number:05}.safetensors', group)
+    about = {
+      'model': reader.model,
+      'vocab_size': reader.vocab_size,
+      'architecture': reader.architecture.name,
+      'heads': reader.heads,
+      'source': str(source),
+    }
+    files.write_text(partial / 'model.json', json.dumps(about, indent=1))
+    copied = release.copy_tokenizer(source, partial / 'vocab')
+    param_files.write_index(partial, places)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.replace(target)
+  finally:
+    shutil.rmtree(partial, ignore_errors=True)
+  count = sum(math.prod(shape) for shape in reader.shapes.values())
+  log = logging.getLogger('plm_jax')
+  log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
+  log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
+
+
+def export(
+  source: Path, target: Path, *, architecture: str | None = None, step: int | Literal['newest', 'best'] = 'best'
+) -> None:
+  """Writes a run's or an import's parameters, tokenizer included, as a Hugging Face folder."""
+  from plm_jax import weights
+  from plm_jax.weights import release
+
+  trunk, params = weights.load(source, step=step)
+  weights.save(target, trunk, params, architecture=architecture)
+  copied = release.copy_tokenizer(source / 'vocab', target)
+  log = logging.getLogger('plm_jax')
+  log.info(f'{target}: {", ".join(sorted(file.name for file in target.iterdir()))}')
+  if not copied:
+    log.info(f'{source} has no vocabulary to go with it')
+
+
+def _slice(reader: 'weights.Reader', path: str, layer: int | None) -> 'Callable[[], Iterator[np.ndarray]]':
+  return lambda: reader.slice(path, layer)
+
+
+if __name__ == '__main__':
+  sys.exit(config.run(main))

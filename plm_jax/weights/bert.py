@@ -1,0 +1,161 @@
+"""Names and shapes of BERT in Hugging Face folders, masked language modelling and sentence-pair heads included."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from plm_jax.models.bert import Bert
+from plm_jax.weights.table import Entry
+
+MODEL = 'bert'
+MODEL_TYPES = ('bert',)
+PREFIX = 'bert.'
+HEADS = ('mlm', 'pair')
+
+ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+  {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'relu': 'relu'}
+)
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.bert.make` for a config.json.
+
+  Raises:
+    ValueError: it describes what the trunk does not have.
+  """
+  overrides = shared_config(theirs)
+  overrides |= {'max_length': theirs.get('max_position_embeddings', 512), 'num_types': theirs.get('type_vocab_size', 2)}
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'bert-base', 'overrides': overrides}
+
+
+def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields that all relatives of BERT call alike.
+
+  Raises:
+    ValueError: relative positions, a causal mask or an unknown activation.
+  """
+  kind = theirs.get('position_embedding_type', 'absolute')
+  if kind != 'absolute':
+    raise ValueError(f'position_embedding_type {kind!r} is not that of the paper, absolute')
+  if theirs.get('is_decoder'):
+    raise ValueError('is_decoder is set: the trunk sees both ways')
+  activation = theirs.get('hidden_act', 'gelu')
+  if activation not in ACTIVATIONS:
+    raise ValueError(f'hidden_act {activation!r} is none of {", ".join(ACTIVATIONS)}')
+  return {
+    'hidden_dim': theirs['hidden_size'],
+    'num_layers': theirs['num_hidden_layers'],
+    'num_heads': theirs['num_attention_heads'],
+    'mlp_dim': theirs['intermediate_size'],
+    'activation': ACTIVATIONS[activation],
+    'norm_epsilon': theirs.get('layer_norm_eps', 1e-12),
+    'dropout': theirs.get('hidden_dropout_prob', 0.1),
+    'attention_dropout': theirs.get('attention_probs_dropout_prob', 0.1),
+    'init_std': theirs.get('initializer_range', 0.02),
+  }
+
+
+def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
+  """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  c = trunk.config
+  if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh':
+    raise ValueError('BERT has positions from 0, sentence types, one width and a pooler')
+  check_heads(heads, HEADS)
+  name = 'BertForPreTraining' if 'pair' in heads else 'BertForMaskedLM' if heads else 'BertModel'
+  return {
+    'model_type': 'bert',
+    'architectures': [name],
+    **shared_fields(trunk),
+    'max_position_embeddings': c.max_length,
+    'type_vocab_size': c.num_types,
+    'pad_token_id': 0,
+  }
+
+
+def shared_fields(trunk: Bert) -> dict[str, Any]:
+  """What all relatives of BERT write into config.json."""
+  c = trunk.config
+  names = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
+  return {
+    'vocab_size': trunk.vocab_size,
+    'hidden_size': c.hidden_dim,
+    'num_hidden_layers': c.num_layers,
+    'num_attention_heads': c.num_heads,
+    'intermediate_size': c.mlp_dim,
+    'hidden_act': names[c.activation],
+    'layer_norm_eps': c.norm_epsilon,
+    'hidden_dropout_prob': c.dropout,
+    'attention_probs_dropout_prob': c.attention_dropout,
+    'initializer_range': c.init_std,
+    'tie_word_embeddings': True,
+  }
+
+
+def check_heads(heads: Sequence[str], known: Sequence[str]) -> None:
+  """Raises ValueError for a head that the form has no place for."""
+  if other := sorted(set(heads) - set(known)):
+    raise ValueError(f'the form has no place for {", ".join(other)}; heads that it has: {", ".join(known) or "none"}')
+
+
+def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk and of the heads.
+
+  Raises:
+    ValueError: there is no place for a head.
+  """
+  check_heads(heads, HEADS)
+  tied = ('cls.predictions.decoder.weight',)
+  out = embeddings('bert.embeddings', types=True, tied=tied) + layers('bert.encoder.layer.{layer}')
+  out += linear('trunk/pooler', 'bert.pooler.dense', optional=True)
+  if 'mlm' in heads:
+    out += linear('mlm/dense', 'cls.predictions.transform.dense')
+    out += norm('mlm/norm', 'cls.predictions.transform.LayerNorm')
+    out.append(Entry('mlm/bias', 'cls.predictions.bias', tied=('cls.predictions.decoder.bias',)))
+  if 'pair' in heads:
+    out += linear('pair', 'cls.seq_relationship')
+  return out
+
+
+def linear(ours: str, theirs: str, *, inputs: int = 1, optional: bool = False) -> list[Entry]:
+  """A dense layer with bias."""
+  return [
+    Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs=inputs, optional=optional),
+    Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2, optional=optional),  # of heads, two axes
+  ]
+
+
+def norm(ours: str, theirs: str) -> list[Entry]:
+  """A LayerNorm; old conversions from TensorFlow call its parameters gamma and beta."""
+  return [
+    Entry(f'{ours}/scale', f'{theirs}.weight', tied=(f'{theirs}.gamma',)),
+    Entry(f'{ours}/bias', f'{theirs}.bias', tied=(f'{theirs}.beta',)),
+  ]
+
+
+def embeddings(theirs: str, *, types: bool, tied: tuple[str, ...]) -> list[Entry]:
+  """The tables at the input and their norm."""
+  out = [
+    Entry('trunk/token_embed/table', f'{theirs}.word_embeddings.weight', tied=tied),
+    Entry('trunk/position_embed/table', f'{theirs}.position_embeddings.weight'),
+  ]
+  if types:
+    out.append(Entry('trunk/type_embed/table', f'{theirs}.token_type_embeddings.weight'))
+  return out + norm('trunk/embed_norm', f'{theirs}.LayerNorm')
+
+
+def layers(theirs: str) -> list[Entry]:
+  """The blocks."""
+  out = [
+    entry
+    for part in ('query', 'key', 'value')
+    for entry in linear(f'trunk/layers/{part}', f'{theirs}.attention.self.{part}')
+  ]
+  out += linear('trunk/layers/out', f'{theirs}.attention.output.dense', inputs=2)
+  out += norm('trunk/layers/attention_norm', f'{theirs}.attention.output.LayerNorm')
+  out += linear('trunk/layers/mlp/up', f'{theirs}.intermediate.dense')
+  out += linear('trunk/layers/mlp/down', f'{theirs}.output.dense')
+  return out + norm('trunk/layers/mlp_norm', f'{theirs}.output.LayerNorm')
