@@ -1,11 +1,12 @@
 """Hugging Face models with our weights and the numbers they compute, live or from a small file beside this one.
 
-`python -m tests.models.peers` computes the files anew; it needs torch and transformers, reading them does not. The
+`python -m tests.models.peers [NAME ...]` computes files anew; it needs torch and transformers, reading does not. The
 peers run in float64, so that what is measured is our own rounding.
 """
 
 import functools
 import pathlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -16,9 +17,11 @@ import numpy as np
 
 from plm_jax import step
 from plm_jax.models import bert, deberta, gpt
-from plm_jax.objectives import causal_lm, mlm
+from plm_jax.objectives import causal_lm, mlm, rtd
 from plm_jax.types import Batch, Example, PyTree, Task
 from plm_jax.weights import deberta as deberta_weights
+from plm_jax.weights import distilbert as distilbert_weights
+from plm_jax.weights import electra as electra_weights
 from plm_jax.weights import table
 from tests import tiny
 
@@ -39,7 +42,7 @@ class Case(NamedTuple):
 
   Attributes:
     trunk: ours.
-    objective: 'mlm' or 'causal_lm'.
+    objective: 'mlm', 'causal_lm' or 'rtd', of which the discriminator alone.
     peer: makes theirs, without weights.
     names: our parameters, or a gradient, -> their names and shapes.
     prefix: of their body's names.
@@ -244,6 +247,27 @@ def _deberta_case(variant: str, **fields: Any) -> Case:
   return Case(trunk, 'mlm', functools.partial(_deberta, trunk), names, 'deberta')
 
 
+def _relative(architecture: str, trunk: nn.Module, weights: Any, head: str) -> Any:
+  import transformers
+
+  theirs = weights.write_config(trunk, [head])
+  config = {'electra': transformers.ElectraConfig, 'distilbert': transformers.DistilBertConfig}[architecture]
+  model = {
+    'ElectraForPreTraining': transformers.ElectraForPreTraining,
+    'ElectraForMaskedLM': transformers.ElectraForMaskedLM,
+    'DistilBertForMaskedLM': transformers.DistilBertForMaskedLM,
+  }[theirs['architectures'][0]]
+  fields = {name: value for name, value in theirs.items() if name not in ('model_type', 'architectures')}
+  return model(config(**fields, attn_implementation='eager'))
+
+
+def _relative_case(variant: str, weights: Any, head: str, **fields: Any) -> Case:
+  """A relative of BERT whose names stand in a file of `weights`."""
+  trunk, (architecture,) = _trunk(bert, variant, **fields), weights.MODEL_TYPES
+  names = functools.partial(table_names, trunk=trunk, weights=weights)
+  return Case(trunk, head, functools.partial(_relative, architecture, trunk, weights, head), names, architecture)
+
+
 def _trunk(module: Any, variant: str, **fields: Any) -> nn.Module:
   return module.make(vocab_size=tiny.VOCAB.size, variant=variant, overrides=SIZES | fields)
 
@@ -272,6 +296,10 @@ CASES = {
   'deberta': _deberta_case('deberta-base', max_distance=5),
   'deberta-v2': _deberta_case('deberta-v2-xlarge', max_distance=13, position_buckets=8),
   'deberta-v3': _deberta_case('deberta-v3-base', max_distance=10, position_buckets=6),
+  'distilbert': _relative_case('distilbert-base', distilbert_weights, 'mlm'),
+  # tables narrower than the network, as small's, and wider, as those of the generators
+  'electra': _relative_case('electra-small', electra_weights, 'rtd', embed_dim=10),
+  'electra-generator': _relative_case('electra-base-generator', electra_weights, 'mlm', embed_dim=22),
   'deberta-own': _deberta_case('deberta-base', max_distance=20, terms=('p2c',), absolute='input', key_bias=True),
 }
 
@@ -280,8 +308,12 @@ CASES = {
 
 
 def make_task(case: Case) -> Task:
-  module = {'mlm': mlm, 'causal_lm': causal_lm}[case.objective]
-  return module.make(trunk=case.trunk, vocab=tiny.VOCAB)
+  make = {
+    'mlm': mlm.make,
+    'causal_lm': causal_lm.make,
+    'rtd': functools.partial(rtd.make, sampling='uniform', where={'name': 'iid', 'rate': 0.4}, weight=1.0),
+  }[case.objective]
+  return make(trunk=case.trunk, vocab=tiny.VOCAB)
 
 
 def make_batch() -> Batch:
@@ -293,6 +325,8 @@ def make_example(case: Case, task: Task, batch: Batch) -> Example:
   """What the model reads; an MLM predicts every third token and the last, masked or not, without any drawing."""
   if case.objective == 'causal_lm':
     return task.prepare(jax.random.key(0), batch)
+  if case.objective == 'rtd':
+    return _replaced(task.prepare(jax.random.key(0), step.with_step(batch, 0)))
   real = np.asarray(batch['segment_ids']) > 0
   rows, length = real.shape
   chosen = real & ((np.arange(length) % 3 == 1) | (np.arange(length) == real.sum(axis=1, keepdims=True) - 1))
@@ -316,6 +350,16 @@ def make_example(case: Case, task: Task, batch: Batch) -> Example:
     'excess': jnp.zeros(rows),
   }
   return Example(inputs, targets)
+
+
+def _replaced(example: Example) -> Example:
+  """With the corrupted rows as input, which the loss draws by itself."""
+  targets, places = example.targets, example.inputs['predict']
+  logits = jnp.zeros((*places.shape, tiny.VOCAB.size))
+  drawn = rtd.sample(logits, targets['draws'], temperature=1.0)
+  tokens = rtd.put(targets['original'], places, targets['weights'] > 0, drawn)
+  used = (targets['token_weights'] > 0).astype(jnp.float32)
+  return Example(example.inputs | {'tokens': tokens}, targets | {'used': used})
 
 
 def draw_params(task: Task, batch: Batch) -> PyTree:
@@ -360,6 +404,8 @@ def run_ours(
     logits = task.model.apply({'params': params}, **example.inputs)
     if case.objective == 'causal_lm':
       logits = task.model.apply({'params': params}, logits, method='attend')
+    if case.objective == 'rtd':
+      logits = logits[..., None]
     return states, logits, *jax.value_and_grad(loss_of)(params)
 
   states, logits, loss, gradient = compute(params)
@@ -371,7 +417,7 @@ def run_ours(
 def _where_real(out: dict[str, np.ndarray], example: Example) -> dict[str, np.ndarray]:
   """Zeroes states and logits at padding and unused slots, which nobody reads."""
   real = np.asarray(example.inputs['segment_ids'] > 0)
-  used = np.asarray(example.targets['weights'] > 0)
+  used = np.asarray(example.targets.get('used', example.targets['weights']) > 0)
   return {
     'layers': out['layers'] * real[None, :, :, None],
     'logits': out['logits'] * used[:, :, None],
@@ -410,12 +456,14 @@ def run_theirs(
   used = np.asarray(example.targets['weights'] > 0)
   labels = np.full(real.shape, -100)
   arguments = {'attention_mask': torch.tensor(real).long(), 'output_hidden_states': True}
-  if case.prefix == 'bert':
+  if case.prefix in ('bert', 'electra'):
     arguments['token_type_ids'] = torch.tensor(np.asarray(example.inputs['type_ids'])).long()
   if case.objective == 'mlm':
     rows, slots = np.nonzero(used)
     places = np.asarray(example.inputs['predict'])
     labels[rows, places[rows, slots]] = np.asarray(example.targets['ids'])[rows, slots]
+  elif case.objective == 'rtd':
+    labels = np.asarray(example.inputs['tokens'] != example.targets['original'])
   else:
     # theirs shifts by itself: position l is the target of l - 1
     labels[:, 1:] = np.where(used[:, :-1], np.asarray(example.targets['ids'])[:, :-1], -100)
@@ -424,6 +472,8 @@ def run_theirs(
   logits = out.logits.detach().numpy()
   if case.objective == 'mlm':
     logits = np.take_along_axis(logits, places[..., None], axis=1)
+  if case.objective == 'rtd':
+    logits = logits[..., None]
   layers = np.stack([states.detach().numpy() for states in out.hidden_states])
   result = {'layers': layers, 'logits': logits, 'loss': out.loss.detach().numpy()}
   gradient = {name: value.grad.numpy() for name, value in model.named_parameters() if name in weights}
@@ -447,7 +497,7 @@ def compute(name: str) -> dict[str, np.ndarray]:
 
 def main() -> None:
   REFERENCES.mkdir(exist_ok=True)
-  for name in CASES:
+  for name in sys.argv[1:] or CASES:
     np.savez_compressed(REFERENCES / f'{name}.npz', **compute(name))
     print(f'{name}.npz: {(REFERENCES / f"{name}.npz").stat().st_size:,} bytes')
 
