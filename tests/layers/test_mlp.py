@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plm_jax.layers.linear import normal
-from plm_jax.layers.mlp import ACTIVATIONS, Mlp, gelu_erf, gelu_tanh
+from plm_jax.layers.mlp import ACTIVATIONS, GatedMlp, Mlp, gelu_erf, gelu_tanh
 from tests import tiny
 
 GRID = np.linspace(-6, 6, 4801)
@@ -51,3 +51,47 @@ def test_block_is_up_activation_down(activation):
   expected = middle @ np.asarray(params['down']['kernel']) + params['down']['bias']
   assert tiny.worst(layer.apply({'params': params}, x), expected) < 1e-5
   assert float(params['up']['kernel'].std()) > 2 * float(params['down']['kernel'].std())
+
+
+def test_block_without_biases():
+  layer = Mlp(12, 'relu', up_init=normal(0.5), down_init=normal(0.1), use_bias=False)
+  x = jax.random.normal(jax.random.key(0), (2, 3, 8))
+  params = nn.unbox(layer.init(jax.random.key(1), x)['params'])
+  assert {name: list(dense) for name, dense in params.items()} == {'up': ['kernel'], 'down': ['kernel']}
+  expected = np.maximum(np.asarray(x @ params['up']['kernel']), 0) @ np.asarray(params['down']['kernel'])
+  assert tiny.worst(layer.apply({'params': params}, x), expected) < 1e-5
+
+
+@pytest.mark.parametrize('activation', ['gelu_tanh', 'silu'])
+def test_gated_block_multiplies_two_products(activation):
+  layer = GatedMlp(12, activation, up_init=normal(0.5), down_init=normal(0.1))
+  x = jax.random.normal(jax.random.key(0), (2, 3, 8))
+  boxed = layer.init(jax.random.key(1), x)['params']
+  names = {name: dense['kernel'].names for name, dense in boxed.items()}
+  assert names == {'gate': ('embed', 'mlp'), 'up': ('embed', 'mlp'), 'down': ('mlp', 'embed')}
+  params = nn.unbox(boxed)
+  assert all(list(dense) == ['kernel'] for dense in params.values())
+  gate, up, down = (np.asarray(params[name]['kernel'], np.float64) for name in ('gate', 'up', 'down'))
+  z = np.asarray(x, np.float64) @ gate
+  gated = {
+    'gelu_tanh': 0.5 * z * (1 + np.tanh(0.7978845608028654 * (z + 0.044715 * z**3))),
+    'silu': z / (1 + np.exp(-z)),
+  }[activation]
+  assert tiny.worst(layer.apply({'params': params}, x), (gated * (x @ up)) @ down) < 1e-5
+  assert float(params['gate']['kernel'].std()) > 2 * float(params['down']['kernel'].std())
+
+
+@pytest.mark.parametrize('block', [Mlp, GatedMlp])
+def test_dropout_is_between_the_products(block):
+  layer = block(512, 'relu', up_init=normal(0.5), down_init=nn.initializers.ones, dropout=0.25)
+  x = jnp.ones((1, 1, 4))
+  params = nn.unbox(layer.init(jax.random.key(0), x)['params'])
+  _, state = layer.apply(
+    {'params': params}, x, train=True, rngs={'dropout': jax.random.key(1)}, capture_intermediates=True
+  )
+  still = layer.apply({'params': params}, x, capture_intermediates=True)[1]
+  parts = [tree['intermediates'] for tree in (state, still)]
+  (dropped,), (middle,) = (tree['Dropout_0']['__call__'] for tree in parts)
+  kept = np.asarray(dropped != 0) | np.asarray(middle == 0)
+  assert tiny.worst(dropped[kept], middle[kept] / 0.75) < 1e-6
+  assert 0.1 < 1 - kept.mean() < 0.4

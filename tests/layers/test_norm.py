@@ -1,11 +1,11 @@
-"""LayerNorm against its formula."""
+"""LayerNorm and RMSNorm against their formulas."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.norm import LayerNorm, RMSNorm
 from tests import tiny
 
 
@@ -42,3 +42,34 @@ def test_computes_in_float32_whatever_it_returns():
   exact = LayerNorm(1e-5).apply({'params': params}, x)
   assert low.dtype == jnp.bfloat16
   assert tiny.same(low, exact.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize('epsilon', [1e-6, 0.5])
+def test_rms_equals_the_formula(epsilon):
+  draw = np.random.default_rng(0)
+  x = draw.normal(3.0, 2.0, (4, 5, 16)).astype(np.float32)
+  scale = draw.normal(1, 0.3, 16).astype(np.float32)
+  wide = x.astype(np.float64)
+  expected = scale * wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + epsilon)
+  found = RMSNorm(epsilon).apply({'params': {'scale': scale}}, x)
+  assert tiny.worst(found, expected) < 1e-6
+  # neither the mean is taken off nor do the weights enter the root
+  assert tiny.worst(found, LayerNorm(epsilon).apply({'params': {'scale': scale, 'bias': np.zeros(16)}}, x)) > 0.1
+  doubled = RMSNorm(epsilon).apply({'params': {'scale': 2 * scale}}, x)
+  assert tiny.worst(doubled, 2 * expected) < 1e-6
+
+
+def test_rms_has_one_parameter_and_computes_in_float32():
+  x = jax.random.normal(jax.random.key(0), (2, 64)).astype(jnp.bfloat16)
+  params = RMSNorm(1e-6).init(jax.random.key(0), x)['params']
+  assert list(params) == ['scale']
+  assert (params['scale'].names, params['scale'].value.dtype) == (('embed',), jnp.float32)
+  low, exact = (RMSNorm(1e-6, dtype).apply({'params': {'scale': jnp.ones(64)}}, x) for dtype in ('bfloat16', 'float32'))
+  assert (low.dtype, exact.dtype) == (jnp.bfloat16, jnp.float32)
+  assert tiny.same(low, exact.astype(jnp.bfloat16))
+
+
+def test_rms_of_zeros_has_a_finite_gradient():
+  apply = lambda x: RMSNorm(1e-6).apply({'params': {'scale': jnp.ones(4)}}, x)  # noqa: E731
+  assert tiny.same(apply(jnp.zeros(4)), jnp.zeros(4))
+  assert np.isfinite(jax.grad(lambda x: apply(x)[0])(jnp.zeros(4))).all()

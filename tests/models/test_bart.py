@@ -155,7 +155,8 @@ def test_bfloat16_keeps_parameters_and_logits_in_float32():
   trunk, inputs = make_trunk(), seq2seq.make_inputs()
   params = seq2seq.draw_params(trunk)
   low = trunk.clone(execution=Execution(dtype='bfloat16'))
-  assert {leaf.dtype for leaf in jax.tree.leaves(jax.eval_shape(init(low), jax.random.key(0)))} == {jnp.float32}
+  shapes = jax.eval_shape(init(low), jax.random.key(0))
+  assert {leaf.dtype for leaf in jax.tree.leaves(shapes)} == {jnp.dtype('float32')}
 
   @jax.jit
   def run(params):
