@@ -124,9 +124,6 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     'deberta-v3-base': _V2,
     'deberta-v3-large': dataclasses.replace(_V2, **_LARGE),
     'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64),
-    'tiny-v3': dataclasses.replace(
-      _V2, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64, position_buckets=32
-    ),
   }
 )
 
