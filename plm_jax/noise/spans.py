@@ -88,7 +88,7 @@ def check_rate(rate: float) -> None:
 
 
 def round_up(rate: float, count: int) -> int:
-  """ceil(rate * count), blind to rounding errors of the product: .1 * 30 is 3."""
+  """ceil(rate * count), blind to rounding errors of the product: .07 * 100 is 7."""
   return math.ceil(round(rate * count, 9))
 
 

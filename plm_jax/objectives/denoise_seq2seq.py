@@ -439,6 +439,7 @@ def make(
         'weights': weights,
         'scale': scale,
         'which': which,
+        'inputs_count': inputs.weights.sum(axis=1) * batch['row_weight'],
         'inputs_excess': inputs.excess * batch['row_weight'],
         'targets_excess': targets.excess * batch['row_weight'],
         'lost': lost * batch['row_weight'],
@@ -451,7 +452,7 @@ def make(
     nats, correct = causal_lm.score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
     weights = targets['weights']
     count = weights.sum()
-    read = (example.inputs['encoder_segment_ids'] > 0).sum().astype(jnp.float32)
+    read = targets['inputs_count'].sum()
     metrics = {
       'loss': ((nats * weights).sum(), count),
       'accuracy': ((correct * weights).sum(), count),

@@ -1,0 +1,126 @@
+"""Rows to corrupt, and slow corruptions of a row in plain Python with numpy's generator: the laws of the fast ones.
+
+A row is a list of stretches; a stretch is a list of units, each a list of positions.
+"""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.noise.row import Row
+
+
+def make_row(length: int, *, real=None, eligible=None, words=None, segments=None, sentences=None) -> Row:
+  """A row of `real` tokens and padding; every token is a word and may be chosen unless the arguments say otherwise."""
+  real = length if real is None else real
+  segments = (np.arange(length) < real).astype(np.int32) if segments is None else np.asarray(segments, np.int32)
+  eligible = segments > 0 if eligible is None else np.asarray(eligible, bool)
+  words = np.arange(length) if words is None else np.asarray(words)
+  sentences = np.zeros(length, np.int32) if sentences is None else np.asarray(sentences)
+  return Row(*(jnp.asarray(x) for x in (np.full(length, 9), eligible, segments, words, sentences)))
+
+
+def random_rows(count: int, length: int, seed: int = 0) -> Row:
+  """Rows with several documents, words of several pieces, sentences, special tokens and padding."""
+  draw = np.random.default_rng(seed)
+  real = draw.integers(0, length + 1, count)
+  index = np.arange(length)
+  segments = np.where(index < real[:, None], 1 + (draw.random((count, length)) < 0.1).cumsum(axis=1), 0)
+  eligible = (segments > 0) & (draw.random((count, length)) > 0.15)
+  words, sentences = ((draw.random((count, length)) < share).cumsum(axis=1) for share in (0.6, 0.3))
+  ids = np.full((count, length), 9)
+  return Row(*(jnp.asarray(x) for x in (ids, eligible, segments.astype(np.int32), words, sentences)))
+
+
+HARD_ROWS = {
+  'one token': make_row(1),
+  'one token and padding': make_row(8, real=1),
+  'all padding': make_row(8, real=0),
+  'all special': make_row(8, eligible=np.zeros(8, bool)),
+  'padding on the left': make_row(8, segments=[0, 0, 0, 1, 1, 1, 2, 2]),
+  'one long word': make_row(8, words=np.zeros(8)),
+  'a document for each token': make_row(8, segments=np.arange(1, 9)),
+  'shorter than a span': make_row(8, real=2),
+}
+
+
+def stretches(eligible, segments) -> list[list[int]]:
+  """Positions of the runs of eligible tokens of one document."""
+  runs: list[list[int]] = []
+  for place, (may, segment) in enumerate(zip(eligible, segments, strict=True)):
+    if not may:
+      continue
+    if runs and runs[-1][-1] == place - 1 and segments[place - 1] == segment:
+      runs[-1].append(place)
+    else:
+      runs.append([place])
+  return runs
+
+
+def words(run, word_ids) -> list[list[int]]:
+  """The words of a stretch."""
+  found: list[list[int]] = []
+  for place in run:
+    if found and word_ids[found[-1][-1]] == word_ids[place]:
+      found[-1].append(place)
+    else:
+      found.append([place])
+  return found
+
+
+def composition(draw: np.random.Generator, total: int, parts: int) -> list[int]:
+  """`total` as a sum of `parts` numbers of 1 or more, all such sums being alike."""
+  cuts = sorted(draw.choice(total - 1, parts - 1, replace=False) + 1)
+  return np.diff([0, *cuts, total]).tolist()
+
+
+def exact_spans(draw, eligible, segments, *, rate, mean) -> list[int]:
+  """Span number of each position."""
+  number, count = [0] * len(eligible), 0
+  for run in stretches(eligible, segments):
+    if len(run) < 2 or rate == 0:
+      continue
+    hidden = min(max(round(rate * len(run)), 1), len(run) - 1)
+    spans = min(max(round(hidden / mean), 1), len(run) - hidden)
+    places = iter(run)
+    for clean, noise in zip(composition(draw, len(run) - hidden, spans), composition(draw, hidden, spans), strict=True):
+      count += 1
+      for _ in range(clean):
+        next(places)
+      for _ in range(noise):
+        number[next(places)] = count
+  return number
+
+
+def infill(draw, units: list[list[int]], *, rate, mean) -> tuple[list[list[int]], int]:
+  """(positions of each span of a stretch, from left to right; insertions)."""
+  budget = math.ceil(round(rate * len(units), 9))
+  lengths: list[int] = []
+  while sum(lengths) < budget:
+    lengths.append(int(draw.poisson(mean)))
+  if lengths:
+    lengths[-1] -= sum(lengths) - budget
+  insertions = lengths.count(0)
+  lengths = [length for length in lengths if length > 0]
+  begin = draw.choice(len(units), len(lengths), replace=False)
+  covered, starts = set(), set()
+  for first, length in zip(begin, lengths, strict=True):
+    starts.add(int(first))
+    covered |= set(range(first + 1, min(first + length, len(units))))
+  spans: list[list[int]] = []
+  for unit, places in enumerate(units):
+    if unit in starts and unit not in covered:
+      spans.append(list(places))
+    elif unit in covered:
+      spans[-1] += places
+  return spans, insertions
+
+
+def permute(draw, sentences: list[list[int]], *, ratio) -> list[int]:
+  """The order of the positions of a stretch after ceil(ratio * sentences) of its sentences changed places."""
+  count = math.ceil(round(ratio * len(sentences), 9))
+  moved = np.sort(draw.choice(len(sentences), count, replace=False))
+  order = np.arange(len(sentences))
+  order[moved] = moved[draw.permutation(count)]
+  return [place for number in order for place in sentences[number]]
