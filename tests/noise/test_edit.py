@@ -4,10 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from plm_jax.noise import edit, where
+from plm_jax.noise.compact import compact, total
 from plm_jax.noise.row import Row, Spans
 from tests import tiny
+from tests.noise import reference
 
 MASK, VOCAB = 4, 97
 
@@ -90,6 +93,83 @@ def test_shares_can_be_set():
       corrupt(1, **shares)
 
 
+# Per span, random ids -------------------------------------------------------------------------------------------------
+
+WORD, MANY = 10, 50_000  # of all text; so many ids that a random one is hardly ever the word
+
+
+def kinds(rows: int, *, seed: int = 0, vocab_size: int = MANY, special_ids=range(7), **settings):
+  """(span numbers, written ids), int[rows, 40] both, of spans of one to three tokens."""
+  numbers = np.repeat([0, 1, 0, 2, 0, 3, 4, 0, 5, 0], [6, 3, 4, 2, 5, 1, 3, 6, 2, 8])
+  row = Row(*(jnp.asarray(x) for x in (np.full(40, WORD), np.ones(40, bool), np.ones(40, np.int32))))
+  spans = Spans(jnp.asarray(numbers, jnp.int32), jnp.zeros(40, jnp.int32))
+  settings = {'mask_id': MASK, 'vocab_size': vocab_size, 'special_ids': special_ids, **settings}
+  run = jax.jit(jax.vmap(lambda key: edit.bert_80_10_10(key, row, spans, **settings).ids))
+  return numbers, np.asarray(run(jax.random.split(jax.random.key(seed), rows)))
+
+
+def named(written: np.ndarray) -> np.ndarray:
+  return np.where(written == MASK, 'mask', np.where(written == WORD, 'keep', 'random'))
+
+
+@pytest.mark.parametrize('per', ['token', 'span'])
+def test_what_becomes_of_tokens_is_distributed_as_in_the_reference(per):
+  rows = 2000
+  numbers, written = kinds(rows, per=per)
+  chosen = numbers > 0
+  draw = np.random.default_rng(0)
+  theirs = np.array([reference.kinds(draw, numbers, per=per) for _ in range(rows)])[:, chosen]
+  ours = named(written)[:, chosen]
+  assert (written[:, ~chosen] == WORD).all()
+  # a whole row is one draw of a pattern: the shares of each position, and of each pair within the longest span
+  for position in range(chosen.sum()):
+    table = [[(x[:, position] == kind).sum() for kind in ('mask', 'random', 'keep')] for x in (ours, theirs)]
+    assert stats.chi2_contingency(table).pvalue > 1e-5
+  first, second = ours[:, 0], ours[:, 1]  # of one span
+  agree = (first == second).mean()
+  assert agree == (1.0 if per == 'span' else pytest.approx(0.66, abs=0.05))
+  assert agree == pytest.approx((theirs[:, 0] == theirs[:, 1]).mean(), abs=0.05)
+
+
+def test_tokens_of_a_random_span_are_drawn_one_by_one():
+  numbers, written = kinds(2000, per='span')
+  pair = written[:, numbers == 1][:, :2]
+  random = (named(pair) == 'random').all(axis=1)
+  assert random.sum() > 100
+  assert (pair[random, 0] != pair[random, 1]).all()
+  spans = np.stack([named(written[:, numbers == k])[:, 0] for k in range(1, 6)])
+  found = [(spans == kind).sum() for kind in ('mask', 'random', 'keep')]
+  assert stats.chisquare(found, spans.size * np.array([0.8, 0.1, 0.1])).pvalue > 1e-5
+
+
+@pytest.mark.parametrize('random', [0.1, 0.005])  # one word for kind and id, and two
+@pytest.mark.parametrize('per', ['token', 'span'])
+@pytest.mark.parametrize('random_ids', ['all', 'ordinary'])
+def test_random_ids_are_uniform(random, per, random_ids):
+  # the lower half of the ids is special
+  numbers, written = kinds(
+    6000, random=random, per=per, random_ids=random_ids, special_ids=range(MANY // 2), vocab_size=MANY
+  )
+  drawn = written[:, numbers > 0]
+  drawn = drawn[named(drawn) == 'random']
+  first = 0 if random_ids == 'all' else MANY // 2
+  assert drawn.size > 200
+  assert first <= drawn.min()
+  assert drawn.max() < MANY
+  histogram = np.histogram(drawn, np.linspace(first, MANY, 11))[0]
+  assert stats.chisquare(histogram).pvalue > 1e-5
+
+
+def test_wrong_choices_are_refused():
+  with pytest.raises(ValueError, match="per='word'; choices are token, span"):
+    kinds(1, per='word')
+  with pytest.raises(ValueError, match="random_ids='special'; choices are all, ordinary"):
+    kinds(1, random_ids='special')
+
+
+# One row by hand ------------------------------------------------------------------------------------------------------
+
+
 def row_and_spans():
   ids = jnp.array([2, 10, 11, 12, 13, 3, 0, 0])
   row = Row(ids, (ids > 6), (ids > 0).astype(jnp.int32))
@@ -106,11 +186,85 @@ def test_to_mask():
 
 def test_to_random():
   row, spans = row_and_spans()
-  drawn = np.stack([edit.to_random(jax.random.key(k), row, spans, vocab_size=5, special_ids=()).ids for k in range(300)])
+  drawn = np.stack(
+    [edit.to_random(jax.random.key(k), row, spans, vocab_size=5, special_ids=()).ids for k in range(300)]
+  )
   chosen = np.asarray(spans.number) > 0
   assert (drawn[:, ~chosen] == np.asarray(row.ids)[~chosen]).all()
   assert np.bincount(drawn[:, chosen].reshape(-1)).min() > 120  # of 180 expected
   assert drawn[:, chosen].max() == 4
+
+
+def test_to_random_without_special_ids():
+  row, spans = row_and_spans()
+  settings = {'vocab_size': 9, 'special_ids': (0, 4, 8), 'random_ids': 'ordinary'}
+  run = jax.jit(jax.vmap(lambda key: edit.to_random(key, row, spans, **settings).ids))
+  drawn = np.asarray(run(jax.random.split(jax.random.key(0), 100)))[:, np.asarray(spans.number) > 0]
+  assert set(drawn.reshape(-1).tolist()) == {1, 2, 3, 5, 6, 7}
+
+
+def test_from_samples():
+  row, spans = row_and_spans()
+  slots = edit.from_samples(jax.random.key(0), row, spans, samples=jnp.arange(50, 58))
+  assert slots.ids.tolist() == [2, 51, 11, 53, 54, 3, 0, 0]
+
+
+@pytest.mark.parametrize(('step', 'ids'), [(-1, [32099, 32098]), (1, [32099, 32100])])
+def test_to_sentinels(step, ids):
+  row, spans = row_and_spans()
+  slots = edit.to_sentinels(jax.random.key(0), row, spans, first_sentinel=32099, sentinel_step=step)
+  assert compact(slots, size=8, pad_id=0).tolist() == [2, ids[0], 11, ids[1], 3, 0, 0, 0]
+  assert int(total(slots)) == 7
+
+
+def test_neighbouring_spans_keep_a_sentinel_each():
+  row, spans = row_and_spans()
+  spans = spans._replace(number=jnp.array([0, 1, 1, 2, 2, 0, 0, 0]))
+  slots = edit.to_sentinels(jax.random.key(0), row, spans, first_sentinel=99)
+  assert compact(slots, size=6, pad_id=0).tolist() == [2, 99, 98, 3, 0, 0]
+
+
+def letters(text: str) -> Row:
+  ids = jnp.array([ord(letter) for letter in text])
+  return Row(ids, jnp.ones(len(text), bool), jnp.ones(len(text), jnp.int32))
+
+
+def spell(ids) -> str:
+  return ''.join(chr(int(token)) for token in ids).rstrip('.')
+
+
+def test_the_examples_of_bart():
+  # ABC.DE. with fixed choices: masking A_C._E., deletion A.C.E., infilling A_.D_E. with an insertion before E
+  row, key, blank = letters('ABC.DE.'), jax.random.key(0), ord('_')
+  none = jnp.zeros(7, jnp.int32)
+  masked = edit.to_mask(key, row, Spans(jnp.array([0, 1, 0, 0, 2, 0, 0]), none), mask_id=blank)
+  assert spell(compact(masked, size=7, pad_id=ord('.'))) == 'A_C._E'
+  deleted = edit.drop(key, row, Spans(jnp.array([0, 1, 0, 0, 2, 0, 0]), none))
+  assert spell(compact(deleted, size=9, pad_id=ord('.'))) == 'AC.E'
+  filled = edit.collapse_to_mask(key, row, Spans(jnp.array([0, 1, 1, 0, 0, 0, 0]), none.at[5].set(1)), mask_id=blank)
+  assert spell(compact(filled, size=9, pad_id=ord('.'))) == 'A_.D_E'
+
+
+def test_insertions_go_before_their_position_and_no_further_than_the_room():
+  row, spans = row_and_spans()
+  spans = spans._replace(insert=jnp.array([0, 2, 0, 0, 0, 1, 0, 0]))
+  slots = edit.collapse_to_mask(jax.random.key(0), row, spans, mask_id=MASK, max_insert=2)
+  assert compact(slots, size=10, pad_id=0).tolist() == [2, MASK, MASK, MASK, 11, MASK, MASK, 3, 0, 0]
+  assert (slots.before >= 0).sum(axis=1).tolist() == [0, 2, 0, 0, 0, 1, 0, 0]
+  cut = edit.collapse_to_mask(jax.random.key(0), row, spans, mask_id=MASK, max_insert=1)
+  assert (cut.before >= 0).sum(axis=1).tolist() == [0, 1, 0, 0, 0, 1, 0, 0]
+
+
+def test_insert_writes_random_ids_and_leaves_the_text():
+  row, spans = row_and_spans()
+  spans = spans._replace(insert=jnp.array([0, 2, 0, 0, 0, 1, 0, 0]))
+  run = jax.jit(jax.vmap(lambda key: edit.insert(key, row, spans, vocab_size=5, special_ids=())))
+  slots = run(jax.random.split(jax.random.key(0), 400))
+  assert (slots.ids == row.ids).all()
+  assert slots.keep.all()
+  before = np.asarray(slots.before)
+  assert ((before >= 0).sum(axis=2) == [0, 2, 0, 0, 0, 1, 0, 0]).all()
+  assert stats.chisquare(np.bincount(before[before >= 0], minlength=5)).pvalue > 1e-5
 
 
 def test_in_place_edits_change_nothing_without_spans():

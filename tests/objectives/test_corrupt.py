@@ -1,0 +1,72 @@
+"""Corruptions by name: what is bound, what is offered, what each mistake says."""
+
+import functools
+
+import numpy as np
+import pytest
+
+from plm_jax import schema
+from plm_jax.checks import ConfigError
+from plm_jax.noise import edit, spans, where
+from plm_jax.objectives import corrupt
+from tests import tiny
+
+COUNTED = tiny.FakeVocab(counts=np.arange(61))
+
+
+def test_where_functions_of_both_files_are_found_with_their_bounds():
+  choose = corrupt.pick_where({'name': 'fixed_count', 'rate': 0.5})
+  assert (choose.func, choose.keywords) == (where.fixed_count, {'rate': 0.5})
+  assert corrupt.capacity(choose, 10) == 5
+  choose = corrupt.pick_where({'name': 'prefix'}, vocab=tiny.VOCAB)
+  assert (choose.func, choose.keywords) == (spans.prefix, {})
+  assert corrupt.capacity(choose, 10) == 10
+  assert corrupt.capacity(corrupt.pick_where({'name': 'iid', 'rate': 0}), 10) == 1
+
+
+def test_a_wrong_name_lists_the_functions_of_both_files():
+  with pytest.raises(ConfigError) as caught:
+    corrupt.pick_where({'name': 'poison_spans'})
+  for word in ('where.py and', 'spans.py', "Did you mean 'poisson_spans'", 'fixed_count', 'prefix'):
+    assert word in str(caught.value)
+  with pytest.raises(ConfigError, match=r"poisson_spans in .*noise/spans.py has no keyword 'men'. Did you mean 'mean'"):
+    corrupt.pick_where({'name': 'poisson_spans', 'men': 2})
+
+
+def test_a_config_is_checked_against_the_file_that_has_the_function():
+  block = {'name': 'mlm', 'where': {'name': 'poisson_spans', 'mean': 2}, 'edit': {'name': 'to_mask'}}
+  values = schema.complete('objectives', block, 'objective')
+  assert values['where'] == {'name': 'poisson_spans', 'rate': 0.3, 'mean': 2.0, 'units': 'words'}
+  assert values['edit'] == {'name': 'to_mask'}
+  for name, words in (('poison_spans', ['spans.py', "mean 'poisson_spans'"]), ('ngrm', ['where.py', "mean 'ngram'"])):
+    with pytest.raises(ConfigError) as caught:
+      schema.complete('objectives', block | {'where': {'name': name}}, 'objective')
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_counts_are_offered_and_asked_for():
+  choose = corrupt.pick_where({'name': 'frequency'}, vocab=COUNTED)
+  assert choose.keywords['counts'] is COUNTED.counts
+  with pytest.raises(ValueError, match="where 'frequency' needs a vocabulary that knows how often each token is"):
+    corrupt.pick_where({'name': 'frequency'}, vocab=tiny.VOCAB)
+  with pytest.raises(ConfigError, match="needs 'counts'"):
+    corrupt.pick_where({'name': 'frequency'})
+
+
+def test_an_edit_gets_what_it_names():
+  write = corrupt.pick_edit({'name': 'bert_80_10_10', 'per': 'span'}, vocab=tiny.VOCAB)
+  assert write.func is edit.bert_80_10_10
+  assert write.keywords == {'per': 'span', 'mask_id': 4, 'vocab_size': 61, 'special_ids': tiny.VOCAB.special_ids}
+  write = corrupt.pick_edit({'name': 'to_sentinels'}, vocab=tiny.VOCAB, first_sentinel=60)
+  assert write.keywords == {'first_sentinel': 60}
+  with pytest.raises(ConfigError, match="needs 'first_sentinel'"):
+    corrupt.pick_edit({'name': 'to_sentinels'}, vocab=tiny.VOCAB)
+  with pytest.raises(ConfigError, match="Did you mean 'to_mask'"):
+    corrupt.pick_edit({'name': 'to_mak'}, vocab=tiny.VOCAB)
+
+
+def test_a_mask_token_is_asked_for_only_where_it_is_written():
+  vocab = tiny.FakeVocab(mask_id=None)
+  with pytest.raises(ValueError, match="edit 'to_mask' needs a vocabulary with a mask token"):
+    corrupt.pick_edit({'name': 'to_mask'}, vocab=vocab)
+  assert isinstance(corrupt.pick_edit({'name': 'drop'}, vocab=vocab), functools.partial)
