@@ -183,6 +183,8 @@ def complete(kind: str, settings: Any, label: str) -> Any:
     if isinstance(settings, Mapping):
       return {key: complete(COLLECTIONS[kind], value, f'{label}.{key}') for key, value in settings.items()}
     return [complete(COLLECTIONS[kind], value, f'{label}.{index}') for index, value in enumerate(settings)]
+  if kind.startswith('noise.') and isinstance(settings, list | tuple):  # functions applied one after the other
+    return [complete(kind, one, f'{label}.{index}') for index, one in enumerate(settings)]
   if not isinstance(settings, Mapping):
     raise ConfigError(f'{label}: expected a block, as in dict(name=..., ...), got {settings!r}.')
   owner, known = block(kind, settings, label)

@@ -1,0 +1,42 @@
+"""UL2's mixture of denoisers on T5.1.1: Tay et al. 2022, "UL2: Unifying Language Learning Paradigms", §3.1 and Table 1.
+
+python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
+python -m plm_jax.train --config=experiments/t5/ul2.py --workdir=runs/t5/ul2
+
+Hardware: TPU v4 pods. Estimate for 16 TPU v5e chips at 40 % of peak: 13 hours for 2^19 steps of rows of 512.
+Expect: of the losses by mode, `loss/S` is the highest and `loss/R` the lowest; all fall through the run.
+
+Each row takes one of seven denoisers: R, short spans and few; X, long spans or many; S, a suffix. Its mode token goes
+first. Argument: `quick`.
+Differs from the paper: byte-level BPE with 100 sentinels behind it for SentencePiece, the size and the steps of T5's
+baseline.
+"""
+
+from experiments import common
+
+SPANS = (
+  ('[R]', 3.0, 0.15),
+  ('[R]', 8.0, 0.15),
+  ('[X]', 3.0, 0.5),
+  ('[X]', 8.0, 0.5),
+  ('[X]', 64.0, 0.15),
+  ('[X]', 64.0, 0.5),
+)
+SUFFIX = dict(mode='[S]', where=dict(name='prefix', rate=0.25))
+
+
+def get_config(arg=''):
+  """Takes `quick`."""
+  c = common.run(arg, steps=2**19)
+  extra = (*(f'<extra_id_{k}>' for k in range(100)), '[R]', '[S]', '[X]')
+  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=extra)
+  c.model = dict(name='t5', variant='t5-v1_1-base')
+  spans = tuple(dict(mode=mode, where=dict(name='exact_spans', rate=rate, mean=mean)) for mode, mean, rate in SPANS)
+  c.objective = dict(name='denoise_seq2seq', packing='stream', denoisers=(*spans, SUFFIX))
+  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', end='', length=512, batch_size=128)
+  c.optim = dict(name='adafactor', rate=0.01, schedule='inverse_sqrt', hold=10_000)
+  c.sharding = dict(mesh=dict(data=-1), rules='data')
+  c.execution = dict(dtype='bfloat16')
+  c.eval = common.validation()
+  c.best = ('validation/loss', 'min')
+  return common.quick(c, arg)

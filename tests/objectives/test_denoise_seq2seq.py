@@ -1,0 +1,563 @@
+"""Denoising with an encoder and a decoder: golden examples, texts rebuilt from inputs and targets, walls, lengths."""
+
+import dataclasses
+import functools
+import math
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import build, step
+from plm_jax.models import bart, t5
+from plm_jax.noise import edit, rearrange, spans
+from plm_jax.noise.row import Spans
+from plm_jax.objectives import denoise_seq2seq
+from plm_jax.objectives.denoise_seq2seq import Denoiser, Words, denoise
+from tests import tiny
+
+MAKERS = {'t5': t5, 'bart': bart}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens(tiny.FakeVocab):
+  """The fake vocabulary with names: modes 7 to 9, words, a full stop, 24 sentinels that count down from the last id."""
+
+  size: int = 120
+  special_ids: tuple[int, ...] = (*range(10), *range(96, 120))
+
+  def token(self, token_id: int) -> str:
+    names = {7: '[R]', 8: '[S]', 9: '[X]', 20: '.', 21: '##.'}
+    if token_id >= 96:
+      return f'<extra_id_{119 - token_id}>'
+    return names.get(token_id, f'w{token_id}')
+
+
+V = Tokens()
+PAD, CLS, SEP, MASK, EOS, STOP = 0, 2, 3, 4, 6, 20
+FIRST = 119  # <extra_id_0>
+BART = {'edit': {'name': 'collapse_to_mask'}, 'target': 'text', 'start': 'eos', 'append_eos': False}
+IID = {'name': 'iid_spans', 'rate': 0.3}
+VARIANTS = {
+  'T5': {'where': {'name': 'exact_spans', 'rate': 0.3}},
+  'replace spans': {'where': IID},
+  'drop': {'where': IID, 'edit': {'name': 'drop'}, 'target': 'chosen'},
+  'BERT-style': {
+    'where': {'name': 'iid', 'rate': 0.3},
+    'edit': {'name': 'bert_80_10_10', 'mask': 0.9, 'random': 0.1},
+    'target': 'text',
+  },
+  'MASS-style': {'where': {'name': 'iid', 'rate': 0.3}, 'edit': {'name': 'to_mask'}, 'target': 'text'},
+  'masked tokens': {'where': {'name': 'one_span'}, 'edit': {'name': 'to_mask'}, 'target': 'masked'},
+  'masked seq2seq': {'where': {'name': 'one_span'}, 'edit': {'name': 'to_mask'}, 'target': 'chosen'},
+  'prefix LM': {'where': {'name': 'prefix'}, 'edit': {'name': 'drop'}, 'target': 'chosen'},
+  'deshuffle': {
+    'rearrange': ({'name': 'deshuffle'},),
+    'where': {'name': 'iid', 'rate': 0.0},
+    'edit': {'name': 'drop'},
+    'target': 'text',
+  },
+  'token masking': {'where': {'name': 'exact_units', 'rate': 0.3}, **BART},
+  'token deletion': {'where': {'name': 'exact_units', 'rate': 0.3}, **BART, 'edit': {'name': 'drop'}},
+  'infilling': {'where': {'name': 'poisson_spans'}, **BART},
+  'insertion': {'where': {'name': 'random_gaps', 'rate': 0.2}, **BART, 'edit': {'name': 'insert'}},
+  'permutation': {
+    'rearrange': ({'name': 'permute_sentences'},),
+    'where': {'name': 'iid', 'rate': 0.0},
+    **BART,
+    'edit': {'name': 'drop'},
+  },
+  'rotation': {
+    'where': {'name': 'iid', 'rate': 0.0},
+    **BART,
+    'edit': {'name': 'drop'},
+    'finish': ({'name': 'rotate'},),
+  },
+  'final mix': {
+    'rearrange': ({'name': 'permute_sentences'},),
+    'where': {'name': 'poisson_spans', 'units': 'tokens'},
+    **BART,
+    'finish': ({'name': 'rotate', 'rate': 0.5},),
+    'mask_random': 0.1,
+  },
+}
+UL2 = tuple(
+  {'where': {'name': name, 'rate': rate, **mean}, 'mode': mode}
+  for mode, name, rate, mean in (
+    ('[R]', 'exact_spans', 0.15, {'mean': 3.0}),
+    ('[R]', 'exact_spans', 0.15, {'mean': 8.0}),
+    ('[X]', 'exact_spans', 0.5, {'mean': 3.0}),
+    ('[X]', 'exact_spans', 0.5, {'mean': 8.0}),
+    ('[X]', 'exact_spans', 0.15, {'mean': 64.0}),
+    ('[X]', 'exact_spans', 0.5, {'mean': 64.0}),
+    ('[S]', 'prefix', 0.25, {}),
+  )
+)
+
+
+def make_task(model: str = 't5', *, vocab: Tokens = V, max_length: int = 64, **settings):
+  module = MAKERS[model]
+  own = {field.name for field in dataclasses.fields(module.CONFIGS['tiny'])}
+  overrides = {k: v for k, v in (tiny.SIZES | {'max_length': max_length}).items() if k in own}
+  trunk = module.make(vocab_size=vocab.size, variant='tiny', overrides=overrides)
+  return denoise_seq2seq.make(trunk=trunk, vocab=vocab, **settings)
+
+
+def make_rows(documents, *, length: int):
+  """A batch of rows, each a list of documents, each a list of ids."""
+  tokens = np.zeros((len(documents), length), np.int32)
+  segments = np.zeros_like(tokens)
+  for row, texts in enumerate(documents):
+    start = 0
+    for number, text in enumerate(texts, start=1):
+      tokens[row, start : start + len(text)] = text
+      segments[row, start : start + len(text)] = number
+      start += len(text)
+  rows = len(documents)
+  batch = {
+    'tokens': tokens,
+    'segment_ids': segments,
+    'row_id': np.arange(rows, dtype=np.int32),
+    'epoch': np.zeros(rows, np.int32),
+    'row_weight': np.ones(rows, np.float32),
+  }
+  return {name: jnp.asarray(value) for name, value in batch.items()}
+
+
+def text_of(size: int, seed: int) -> list[int]:
+  """Different words, one of five a full stop."""
+  draw = np.random.default_rng(seed)
+  words = draw.choice(np.arange(22, 96), size, replace=False)
+  return np.where(np.arange(size) % 5 == 4, STOP, words).tolist()
+
+
+HARD = {
+  'one long': [text_of(32, 0)],
+  'several': [text_of(11, 1), text_of(2, 2), text_of(15, 3)],
+  'empty': [],
+  'one token': [[30]],
+  'two single tokens': [[30], [31]],
+  'all special': [[CLS, SEP, SEP]],
+  'no full stop': [list(range(30, 50))],
+  'framed': [[CLS, *text_of(12, 4), SEP], [CLS, *text_of(9, 5), SEP]],
+}
+
+
+@functools.cache
+def prepared(name: str, seed: int = 0):
+  task = make_task(
+    'bart' if 'append_eos' in VARIANTS[name] else 't5', **VARIANTS[name], inputs_length=60, targets_length=60
+  )
+  batch = make_rows(list(HARD.values()), length=32)
+  return batch, jax.jit(task.prepare)(jax.random.key(seed), step.with_step(batch, 0))
+
+
+def documents(ids, segments) -> list[list[int]]:
+  """The documents of a row that has padding nowhere but at its end."""
+  ids, segments = np.asarray(ids), np.asarray(segments)
+  count = int((segments > 0).sum())
+  assert (segments[:count] > 0).all()
+  assert (np.diff(segments[:count]) >= 0).all()
+  return [ids[segments == number].tolist() for number in range(1, segments.max(initial=0) + 1)]
+
+
+# Golden examples ----------------------------------------------------------------------------------------------------
+
+
+WORDS = Words(
+  special=np.isin(np.arange(V.size), V.special_ids),
+  starts_word=np.ones(V.size, bool),
+  ends_sentence=np.arange(V.size) == STOP,
+  mask_id=MASK,
+  pad_id=PAD,
+  end=(),
+  sentinels=None,
+  ordinary=np.arange(22, 96),
+  mask_random=0.0,
+)
+A, B, C, D, E, F = range(30, 36)
+
+
+def fixed(number, insert=None):
+  """A where function that chooses these spans."""
+  number = jnp.asarray(number, jnp.int32)
+  insert = jnp.zeros_like(number) if insert is None else jnp.asarray(insert, jnp.int32)
+  return partial(lambda key, row: Spans(number, insert))
+
+
+def run(ids, *, choose, write, target='text', words=WORDS, **orders):
+  way = Denoiser(orders.get('rearrange', ()), choose, write, orders.get('finish', ()), target, (), 1.0, 'x')
+  ids = jnp.asarray(ids, jnp.int32)
+  segments = jnp.ones_like(ids)
+  sides = denoise(
+    jax.random.key(0), ids, segments, denoiser=way, words=words, inputs_size=len(ids) + 4, targets_size=len(ids) + 4
+  )
+  assert [float(side.excess) for side in sides[:2]] == [0, 0]
+  return [documents(side.ids, side.segment_ids)[0] for side in sides[:2]]
+
+
+TEXT = [A, B, C, STOP, D, E, STOP]  # ABC.DE.
+COLLAPSE = partial(edit.collapse_to_mask, mask_id=MASK, max_insert=1)
+NOTHING = fixed([0] * 7)
+
+
+@pytest.mark.parametrize(
+  ('name', 'settings', 'expected'),
+  [
+    ('A_C._E.', {'choose': fixed([0, 1, 0, 0, 2, 0, 0]), 'write': COLLAPSE}, [A, MASK, C, STOP, MASK, E, STOP]),
+    ('AC.E.', {'choose': fixed([0, 1, 0, 0, 2, 0, 0]), 'write': partial(edit.drop)}, [A, C, STOP, E, STOP]),
+    (
+      'A_.D_E.',
+      {'choose': fixed([0, 1, 1, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 0]), 'write': COLLAPSE},
+      [A, MASK, STOP, D, MASK, E, STOP],
+    ),
+    (
+      'DE.ABC.',
+      {
+        'choose': NOTHING,
+        'write': COLLAPSE,
+        'rearrange': (partial(lambda key, row: jnp.array([4, 5, 6, 0, 1, 2, 3])),),
+      },
+      [D, E, STOP, A, B, C, STOP],
+    ),
+    (
+      'C.DE.AB',
+      {'choose': NOTHING, 'write': COLLAPSE, 'finish': (partial(lambda key, row: (jnp.arange(11) + 2) % 7),)},
+      [C, STOP, D, E, STOP, A, B],
+    ),
+  ],
+)
+def test_the_examples_of_bart(name, settings, expected):
+  inputs, targets = run(TEXT, **settings)
+  assert inputs == expected, name
+  assert targets == TEXT
+
+
+def test_the_sentences_of_the_example_can_only_change_places():
+  permute = jax.jit(
+    jax.vmap(
+      lambda key: rearrange.permute_sentences(key, denoise_seq2seq._make_row(jnp.array(TEXT), jnp.ones(7, int), WORDS))
+    )
+  )
+  orders = {tuple(order) for order in permute(jax.random.split(jax.random.key(0), 40)).tolist()}
+  assert orders == {(0, 1, 2, 3, 4, 5, 6), (4, 5, 6, 0, 1, 2, 3)}
+
+
+THANK, YOU, FOR, INVITING, ME, TO, YOUR, PARTY, LAST, WEEK = range(40, 50)
+SENTENCE = [THANK, YOU, FOR, INVITING, ME, TO, YOUR, PARTY, LAST, WEEK, STOP]
+CHOSEN = [0, 0, 1, 1, 0, 0, 0, 0, 2, 0, 0]  # "for inviting" and "last"
+X, Y, Z = FIRST, FIRST - 1, FIRST - 2
+SPELT = WORDS._replace(sentinels=denoise_seq2seq.Sentinels(FIRST, -1, 24), end=(EOS,))
+SENTINELS = partial(edit.to_sentinels, first_sentinel=0, sentinel_step=0)
+
+
+def test_the_example_of_t5():
+  inputs, targets = run(SENTENCE, choose=fixed(CHOSEN), write=SENTINELS, target='sentinels', words=SPELT)
+  assert inputs == [THANK, YOU, X, ME, TO, YOUR, PARTY, Y, WEEK, STOP, EOS]
+  assert targets == [X, FOR, INVITING, Y, LAST, Z, EOS]
+  # the last span ends the text: no sentinel behind it
+  ending = [*CHOSEN[:8], 2, 2, 2]
+  inputs, targets = run(SENTENCE, choose=fixed(ending), write=SENTINELS, target='sentinels', words=SPELT)
+  assert inputs == [THANK, YOU, X, ME, TO, YOUR, PARTY, Y, EOS]
+  assert targets == [X, FOR, INVITING, Y, LAST, WEEK, STOP, EOS]
+
+
+def test_the_variants_of_the_example_of_t5():
+  settings = {'choose': fixed(CHOSEN), 'words': SPELT._replace(sentinels=None)}
+  masked = [MASK if number else token for token, number in zip(SENTENCE, CHOSEN, strict=True)]
+  to_mask = partial(edit.to_mask, mask_id=MASK)
+  assert run(SENTENCE, write=to_mask, target='text', **settings) == [[*masked, EOS], [*SENTENCE, EOS]]
+  kept = [token for token, number in zip(SENTENCE, CHOSEN, strict=True) if not number]
+  dropped = [FOR, INVITING, LAST, EOS]
+  assert run(SENTENCE, write=partial(edit.drop), target='chosen', **settings) == [[*kept, EOS], dropped]
+  assert run(SENTENCE, write=to_mask, target='chosen', **settings) == [[*masked, EOS], dropped]
+
+
+def test_spans_beyond_the_last_sentinel_stay():
+  words = SPELT._replace(sentinels=denoise_seq2seq.Sentinels(FIRST, -1, 1))
+  inputs, targets = run(SENTENCE, choose=fixed(CHOSEN), write=SENTINELS, target='sentinels', words=words)
+  assert inputs == [THANK, YOU, X, ME, TO, YOUR, PARTY, LAST, WEEK, STOP, EOS]
+  assert targets == [X, FOR, INVITING, EOS]
+
+
+# Every variant ------------------------------------------------------------------------------------------------------
+
+
+def rebuild(inputs: list[int], targets: list[int]) -> list[int]:
+  """The text of which spans stand behind their sentinels in `targets`."""
+  filled, current = {}, None
+  for token in targets:
+    if token >= 96:
+      current = token
+      filled[token] = []
+    else:
+      filled[current].append(token)
+  out = []
+  for token in inputs:
+    out += filled.get(token, [token]) if token >= 96 else [token]
+  return out
+
+
+@pytest.mark.parametrize('name', VARIANTS)
+def test_inputs_and_targets_give_the_text_back(name):
+  settings = VARIANTS[name]
+  target, write = settings.get('target', 'sentinels'), settings.get('edit', {'name': 'to_sentinels'})['name']
+  end = [] if 'append_eos' in settings else [EOS]
+  changed = False
+  for seed in range(3):
+    _, example = prepared(name, seed)
+    for row, texts in enumerate(HARD.values()):
+      inputs = documents(example.inputs['encoder_tokens'][row], example.inputs['encoder_segment_ids'][row])
+      targets = documents(example.targets['ids'][row], example.inputs['decoder_segment_ids'][row])
+      assert len(inputs) == len(targets) or not end
+      for text, source, wanted in zip(texts, inputs, targets, strict=False):
+        if end:
+          assert source.pop() == wanted.pop() == EOS
+        changed |= source != text
+        special = [token for token in text if token < 10]
+        if target in ('text', 'masked'):
+          assert wanted == text
+        elif target == 'sentinels':
+          assert rebuild(source, wanted) == text
+        elif write == 'to_mask':
+          spare = iter(wanted)
+          assert [next(spare) if token == MASK else token for token in source] == text
+          assert next(spare, None) is None
+        else:
+          assert sorted(source + wanted) == sorted(text)
+          if name == 'prefix LM' and not special:
+            assert source + wanted == text
+        assert [token for token in source if token in (CLS, SEP)] == special
+        if name in ('deshuffle', 'permutation', 'rotation'):
+          assert sorted(source) == sorted(text)
+        if name in ('token deletion', 'drop'):
+          kept = iter(text)
+          assert all(token in kept for token in source)  # in order
+        if name == 'insertion':
+          assert len(source) - len(text) == math.ceil(round(0.2 * (len(text) - len(special)), 9))
+  assert changed
+
+
+@pytest.mark.parametrize('name', VARIANTS)
+def test_the_decoder_reads_what_it_wrote(name):
+  start = {'eos': EOS, 'pad': PAD}[VARIANTS[name].get('start', 'pad')]
+  _, example = prepared(name)
+  tokens, segments = (np.asarray(example.inputs[f'decoder_{x}']) for x in ('tokens', 'segment_ids'))
+  ids, weights = np.asarray(example.targets['ids']), np.asarray(example.targets['weights'])
+  first = (segments > 0) & (segments != np.pad(segments, ((0, 0), (1, 0)))[:, :-1])
+  assert (tokens[first] == start).all()
+  inner = (segments > 0) & ~first
+  assert (tokens[inner] == np.pad(ids, ((0, 0), (1, 0)))[:, :-1][inner]).all()
+  if VARIANTS[name].get('target') == 'masked':
+    assert 0 < weights.sum() < (segments > 0).sum()
+    assert not weights[ids == EOS].any()
+  else:
+    assert (weights == (segments > 0)).all()
+  assert not np.asarray(example.targets['inputs_excess']).any()
+  assert not np.asarray(example.targets['targets_excess']).any()
+  scale = np.asarray(example.targets['scale'])
+  assert scale == pytest.approx(np.full(len(scale), 1 / weights.sum()))
+
+
+def test_masked_tokens_are_those_that_count():
+  _, example = prepared('masked tokens')
+  inputs, ids = np.asarray(example.inputs['encoder_tokens']), np.asarray(example.targets['ids'])
+  assert ((inputs == MASK) == (np.asarray(example.targets['weights']) > 0)).all()
+  assert (inputs == ids)[inputs != MASK].all()
+
+
+def test_a_row_of_one_document_fills_the_lengths_of_t5():
+  task = make_task(where={'name': 'exact_spans', 'rate': 0.15, 'mean': 3.0})
+  raw, targets_length = spans.raw_length(40, rate=0.15, mean=3)
+  batch = make_rows([[text_of(raw, seed)] for seed in range(4)], length=raw)
+  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  assert example.inputs['encoder_tokens'].shape == (4, 40)
+  assert example.targets['ids'].shape == (4, targets_length)
+  assert (example.inputs['encoder_segment_ids'] == 1).all()
+  assert (example.inputs['decoder_segment_ids'] == 1).all()
+  assert (example.targets['ids'][:, -1] == EOS).all()
+  for row in range(4):
+    source, wanted = (x[row].tolist()[:-1] for x in (example.inputs['encoder_tokens'], example.targets['ids']))
+    assert rebuild(source, wanted) == batch['tokens'][row].tolist()
+
+
+def test_every_document_counts_its_sentinels_from_the_first():
+  _, example = prepared('T5')
+  row = list(HARD).index('several')
+  for text in documents(example.inputs['encoder_tokens'][row], example.inputs['encoder_segment_ids'][row]):
+    found = [token for token in text if token >= 96]
+    assert found == list(range(FIRST, FIRST - len(found), -1))
+
+
+def test_a_stream_is_one_text():
+  batch = make_rows([[text_of(11, 1), text_of(2, 2), text_of(15, 3)]], length=28)
+  task = make_task(packing='stream', where={'name': 'exact_spans', 'rate': 0.3})
+  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  assert (example.inputs['encoder_segment_ids'] == 1).all()
+  source, wanted = (x[0].tolist()[:-1] for x in (example.inputs['encoder_tokens'], example.targets['ids']))
+  assert rebuild(source, wanted) == batch['tokens'][0].tolist()
+
+
+def test_what_finds_no_slot_is_counted():
+  task = make_task(where={'name': 'exact_spans', 'rate': 0.3}, inputs_length=10, targets_length=5)
+  batch = make_rows([[text_of(20, 0)], [text_of(4, 0)]], length=20)
+  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  tokens, count = spans.exact_counts(20, rate=0.3, mean=3.0)
+  assert example.targets['inputs_excess'].tolist() == [20 - tokens + count + 1 - 10, 0]
+  assert example.targets['targets_excess'].tolist() == [tokens + count + 1 - 5, 0]
+
+
+def test_some_masks_become_random_tokens():
+  ids = jnp.asarray(np.tile(text_of(40, 0), 40), jnp.int32)
+  way = Denoiser((), partial(spans.iid_spans, rate=0.5), COLLAPSE, (), 'text', (), 1.0, 'x')
+  words = WORDS._replace(mask_random=0.25)
+  inputs, _, _ = denoise(
+    jax.random.key(0), ids, jnp.ones_like(ids), denoiser=way, words=words, inputs_size=1600, targets_size=1600
+  )
+  plain, _, _ = denoise(
+    jax.random.key(0), ids, jnp.ones_like(ids), denoiser=way, words=WORDS, inputs_size=1600, targets_size=1600
+  )
+  masks = plain.ids == MASK
+  replaced = (inputs.ids != MASK) & masks
+  assert replaced.sum() / masks.sum() == pytest.approx(0.25, abs=0.09)
+  assert (inputs.ids == plain.ids)[~masks].all()
+  assert not np.isin(np.asarray(inputs.ids)[np.asarray(replaced)], V.special_ids).any()
+
+
+# Mixtures -----------------------------------------------------------------------------------------------------------
+
+
+def test_ul2_mixes_seven_denoisers_by_row():
+  task = make_task(denoisers=UL2)
+  batch = make_rows([[text_of(32, seed)] for seed in range(280)], length=32)
+  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  assert example.inputs['encoder_tokens'].shape == (280, 31)  # rate .15, mean 8: 32 - 5 + 1, a mode, an end
+  assert example.targets['ids'].shape == (280, 22)  # rate .5, mean 3: 16 + 5, an end
+  which = np.asarray(example.targets['which'])
+  seen = np.bincount(which, minlength=7)
+  assert ((seen - 40) ** 2 / 40).sum() < 22.5  # 6 degrees of freedom, 99.9 %
+  for row in range(280):
+    settings = UL2[which[row]]
+    (source,) = documents(example.inputs['encoder_tokens'][row], example.inputs['encoder_segment_ids'][row])
+    (wanted,) = documents(example.targets['ids'][row], example.inputs['decoder_segment_ids'][row])
+    assert V.token(source[0]) == settings['mode']
+    assert source.pop() == wanted.pop() == EOS
+    assert rebuild(source[1:], wanted) == batch['tokens'][row].tolist()
+    hidden = sum(token < 96 for token in wanted)
+    rate = settings['where'].get('rate')
+    assert hidden == round(rate * 32)
+
+
+def test_a_row_is_corrupted_alike_in_any_batch():
+  task = make_task(denoisers=UL2)
+  run = jax.jit(task.prepare)
+  batch = make_rows(list(HARD.values()), length=32)
+  together = run(jax.random.key(0), step.with_step(batch, 3))
+  for row in range(3):
+    order = jnp.array([row] * len(HARD))
+    alone = run(jax.random.key(0), step.with_step({k: v[order] for k, v in batch.items()}, 3))
+    assert tiny.same(alone.inputs['encoder_tokens'][0], together.inputs['encoder_tokens'][row])
+    assert tiny.same(alone.targets['ids'][0], together.targets['ids'][row])
+  later = run(jax.random.key(0), step.with_step(batch, 4))
+  assert not tiny.same(later.inputs['encoder_tokens'], together.inputs['encoder_tokens'])
+  assert run._cache_size() == 1
+
+
+def test_shares_of_denoisers_can_be_set():
+  two = ({**UL2[0], 'share': 0.0}, {**UL2[6], 'share': 2.0})
+  task = make_task(denoisers=two)
+  batch = make_rows([[text_of(32, seed)] for seed in range(20)], length=32)
+  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  assert (example.targets['which'] == 1).all()
+
+
+def test_modes_are_left_out_where_the_vocabulary_has_none():
+  way = denoise_seq2seq._bind(
+    {'rearrange': (), 'where': IID, 'edit': {'name': 'drop'}, 'finish': (), 'target': 'text'},
+    {'mode': '[Q]'},
+    vocab=V,
+    number=0,
+  )
+  assert way.mode == ()
+  assert way.label == 'Q'
+
+
+# Loss and refusals --------------------------------------------------------------------------------------------------
+
+
+def test_loss_equals_a_naive_one():
+  task = make_task(denoisers=UL2, logit_rows=2)
+  batch = make_rows(list(HARD.values()), length=32)
+  params = tiny.init_params(task, batch)
+  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+
+  @jax.jit
+  def both(params):
+    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
+    out = task.model.trunk.apply({'params': params['trunk']}, **example.inputs)
+    logits = task.model.trunk.apply({'params': params['trunk']}, out['hidden'], method='attend')
+    return task.loss(forward, example, (), jax.random.key(0)), logits
+
+  loss, logits = both(params)
+  nats = -np.take_along_axis(
+    np.asarray(jax.nn.log_softmax(logits)), np.asarray(example.targets['ids'])[..., None], axis=-1
+  )[..., 0]
+  weights = np.asarray(example.targets['weights'])
+  assert float(loss.value) == pytest.approx((nats * weights).sum() / weights.sum(), rel=1e-5)
+  means = tiny.means(loss.metrics)
+  assert means['loss'] == pytest.approx(float(loss.value), rel=1e-5)
+  parts = [loss.metrics[f'loss/{label}'] for label in 'RXS']
+  assert float(sum(weight for _, weight in parts)) == weights.sum()
+  assert float(sum(total for total, _ in parts)) == pytest.approx((nats * weights).sum(), rel=1e-5)
+  assert task.summary(means)['perplexity'] == pytest.approx(math.exp(means['loss']))
+
+
+def test_a_trunk_that_is_too_short_is_refused_with_the_length_that_fits():
+  task = make_task('bart', max_length=32)
+  batch = make_rows([[text_of(48, 0)]], length=48)
+  fits = spans.raw_length(32, rate=0.15, mean=3)[0]
+  with pytest.raises(
+    ValueError,
+    match=rf'rows of 48 tokens become inputs of 44 and targets of 10, and Bart holds 32: set data.length={fits}',
+  ):
+    jax.eval_shape(task.prepare, jax.random.key(0), step.with_step(batch, 0))
+  batch = make_rows([[text_of(fits, 0)]], length=fits)
+  jax.eval_shape(task.prepare, jax.random.key(0), step.with_step(batch, 0))
+
+
+def test_what_cannot_be_is_refused():
+  with pytest.raises(ValueError, match="'denoise_seq2seq' needs a trunk with encoder-decoder attention, and Bert"):
+    denoise_seq2seq.make(trunk=tiny.make_trunk('bert'), vocab=V)
+  for settings, message in (
+    ({'target': 'all'}, r"objective\.target='all'; choices are text, masked, chosen, sentinels"),
+    ({'start': 'cls'}, r"objective\.start='cls'; choices with this vocabulary are pad, bos, eos"),
+    ({'packing': 'rows'}, r"objective\.packing='rows'; choices are segments, stream"),
+    ({'mask_random': 2.0}, r'objective\.mask_random=2\.0 is not in \[0, 1\]'),
+    ({'denoisers': ({'wher': {}},)}, r"objective\.denoisers\[0\] has no 'wher'\. Did you mean 'where'\?"),
+    ({'denoisers': ({'share': 0.0},)}, 'shares of denoisers'),
+    (
+      {**VARIANTS['permutation'], 'sentence_ends': ('!',)},
+      r"no token of the vocabulary is one of objective\.sentence_ends=\('!',\)",
+    ),
+    ({'vocab': Tokens(special_ids=tuple(range(10)))}, 'needs sentinels for its spans'),
+    ({'vocab': Tokens(eos_id=None)}, 'append_eos needs a vocabulary with an end token'),
+    ({**VARIANTS['infilling'], 'vocab': Tokens(mask_id=None)}, 'needs a vocabulary with a mask token'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      make_task(**settings)
+  with pytest.raises(build.ConfigError, match='exact_spans'):
+    make_task(where={'name': 'exact_span'})
+  with pytest.raises(build.ConfigError, match='rotate'):
+    make_task(rearrange=({'name': 'rotat'},))
+
+
+def test_tokens_that_end_a_sentence_are_found_by_name():
+  assert np.flatnonzero(denoise_seq2seq.find_sentence_ends(V, ('.',))).tolist() == [20, 21]
+
+
+def test_sentinels_are_found_by_name():
+  assert denoise_seq2seq.find_sentinels(V) == (FIRST, -1, 24)
+  with pytest.raises(ValueError, match='without a gap'):
+    denoise_seq2seq.find_sentinels(Tokens(special_ids=(*range(10), 118, 117)))
