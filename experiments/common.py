@@ -51,7 +51,7 @@ def run(
       raise ValueError(f'this config takes no argument {word!r}.{hint} It takes: {", ".join(known)}.')
   c = ConfigDict(dict(seed=seed, steps=steps, epochs=epochs, log_every=100, eval_every=10_000, save_every=10_000))
   c.update(dict.fromkeys(('vocab', 'model', 'objective', 'adapter', 'data', 'optim', 'best', 'early_stop')))
-  c.update(dict(sharding={}, execution={}, eval={}, init_from=()))
+  c.update(dict(sharding={}, execution={}, eval={}, init_from=(), accumulate=1))
   return c.lock()
 
 
@@ -114,6 +114,9 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     c.best = c.best and (c.best[0].replace('squared_error', 'accuracy'), 'max' if c.adapter else 'min')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)
-    c.sharding, c.execution, c.init_from = {}, {}, ()
+    for second in ('generator', 'teacher'):  # the other trunk of an objective
+      if c.objective and c.objective.get(second):
+        c.objective[second] = dict(name=c.objective[second].name, variant='tiny')
+    c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10
   return c

@@ -42,6 +42,9 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
   settings = config.load(f'{file}:quick')
   settings['vocab']['path'] = str(data / 'vocab')
   settings['model']['overrides'] = {'hidden_dim': 32, 'num_heads': 2, 'mlp_dim': 64}
+  for second in ('generator', 'teacher'):  # the other trunk of an objective
+    if (settings['objective'] or {}).get(second):
+      settings['objective'][second]['overrides'] = dict(settings['model']['overrides'])
   kind = 'corpus' if settings['objective'] else 'pairs' if len(settings['data']['fields']) > 1 else 'singles'
   settings['data'] |= {'path': str(data / kind), 'cache': str(data / 'cache')}
   settings |= {'steps': 2, 'epochs': None, 'log_every': 1}

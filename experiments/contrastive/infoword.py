@@ -1,0 +1,41 @@
+"""Masked language modelling and n-grams against the rows they come from: Kong et al. 2020, InfoWord, §4.
+
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+python -m plm_jax.train --config=experiments/contrastive/infoword.py --workdir=runs/contrastive/infoword
+
+Hardware: that of experiments/bert/base.py, with about twice the work a row: one pass for each of the two terms.
+Expect: MLM as in experiments/bert/base.py, and a rising accuracy of telling a row's own n-gram from those of the batch.
+No published figure is reproduced here.
+
+Arguments: `quick`; `pairwise` sets each row against one other instead of all (Arora et al. 2019).
+Differs from the paper: a pass of its own for each term; one n-gram of 1 to 5 tokens a row; no BooksCorpus.
+"""
+
+from experiments import common
+
+
+def get_config(arg=''):
+  """Takes `quick` and `pairwise`."""
+  c = common.run(arg, choices=('pairwise',), steps=1_000_000)
+  c.vocab = dict(name='wordpiece', path=common.vocab('bert-uncased'))
+  c.model = dict(name='bert', variant='bert-base')
+  c.objective = dict(
+    name='contrastive',
+    partners='ngram',
+    similarity_of='dot',
+    temperature=1.0,
+    negatives=1 if 'pairwise' in common.words(arg) else None,
+    pool='trunk',
+    longest=5,
+    mlm_weight=1.0,
+    where=dict(name='fixed_count', rate=0.15, max_count=20),
+  )
+  c.data = dict(name='stream', path=common.corpus('wiki'), layout='rows', length=128, batch_size=256)
+  c.optim = dict(
+    name='bert_adam', rate=1e-4, schedule='linear_bert', warmup=10_000, decay=common.NO_DECAY_ON_NORMS, clip=1.0
+  )
+  c.sharding = dict(mesh=dict(data=-1), rules='data')
+  c.execution = dict(dtype='bfloat16')
+  c.eval = common.validation()
+  c.best = ('validation/loss', 'min')
+  return common.quick(c, arg)

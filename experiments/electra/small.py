@@ -1,0 +1,75 @@
+"""ELECTRA small, and what the paper compares it with: Clark et al. 2020, §2 and §3; Tables 1 and 5.
+
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
+python -m plm_jax.train --config=experiments/electra/small.py --workdir=runs/electra/small
+
+Hardware: the paper took 4 days on one V100.
+Expect, fine-tuned (GLUE dev average, Table 1): 79.9, against 75.1 of a BERT of this size.
+Table 5 has the comparisons at the size of base: ELECTRA 85.0, all_tokens_mlm 84.3, replace_mlm 82.4, masked 82.4, BERT
+82.2 (objective mlm).
+
+Arguments: `quick`, or one of
+  masked, replace_mlm, all_tokens_mlm     what the trunk learns (§3.4)
+  untied, tied                            nothing or everything shared (§3.2; tied needs networks of one size)
+  uniform, adversarial                    random replacements; a generator that learns to fool (§3.2, appendix F)
+  two_stage                               the discriminator alone, after a run of objective mlm at the same size:
+  python -m plm_jax.train --config=experiments/electra/small.py:two_stage --workdir=runs/electra/two-stage
+  with its folder, runs/electra/generator, in init_from.
+
+Differs from the paper: English Wikipedia without BooksCorpus; pieces of documents packed side by side with attention
+kept inside them; a position that is drawn twice counts once.
+"""
+
+from experiments import common
+
+PREDICT = ('masked', 'replace_mlm', 'all_tokens_mlm')
+COMPARED = ('electra', *PREDICT, 'untied', 'tied', 'uniform', 'adversarial', 'two_stage')
+
+
+def get_config(arg=''):
+  """Takes `quick` and one of `COMPARED`."""
+  compared = common.chosen(arg, COMPARED)
+  c = common.run(arg, choices=COMPARED, steps=1_000_000)
+  c.vocab = dict(name='wordpiece', path=common.vocab('bert-uncased'))
+  c.model = dict(name='bert', variant='electra-small')
+  generator = dict(name='bert', variant='electra-small-generator')
+  objective = dict(
+    name='rtd',
+    generator=generator,
+    where=dict(name='with_replacement', rate=0.15, max_count=19),
+    predict=compared if compared in PREDICT else 'all',
+    weight=1.0 if compared in PREDICT[1:] else 50.0,
+  )
+  changes = {
+    'untied': dict(sharing='none'),
+    'tied': dict(sharing='all', generator=None),
+    'uniform': dict(sampling='uniform', generator=None),
+    'adversarial': dict(learning='adversarial'),
+    'two_stage': dict(sharing='none', learning='frozen', generator=dict(name='bert', variant='electra-small')),
+  }
+  c.objective = dict(objective, **changes.get(compared, {}))
+  c.data = dict(name='stream', path=common.corpus('wiki'), length=128, batch_size=128)
+  c.optim = dict(
+    name='bert_adam',
+    rate=5e-4,
+    schedule='gpt',  # warmup scales the decayed rate, as released
+    warmup=10_000,
+    decay=common.NO_DECAY_ON_NORMS,
+    clip=1.0,
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+  )
+  if compared == 'two_stage':
+    source = 'runs/electra/generator'
+    c.optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0))
+    c.init_from = (
+      dict(source=source, to='generator'),
+      dict(source=source, from_='mlm', to='mlm'),
+      dict(source=source),
+    )
+  c.sharding = dict(mesh=dict(data=-1), rules='data')
+  c.execution = dict(dtype='bfloat16')
+  c.eval = common.validation()
+  c.best = ('validation/loss', 'min')
+  return common.quick(c, arg)
