@@ -1,8 +1,8 @@
 """ALBERT: BERT with a factorised token table and parameters shared across layers (Lan et al. 2019, §3.1; 1909.11942).
 
-Tables and their norm have width e; a dense layer with bias takes them to d. Layers fall into groups of neighbours, and
-`sharing` says what the layers of a group have in common. A group may hold several inner blocks, which run one after the
-other. Sharing saves parameters, not operations: a forward pass costs what it costs without.
+Tables and their norm have width e; where d is another, a dense layer with bias takes them to it. Neighbouring layers
+make a group, and `sharing` says what the layers of a group have in common. A group may hold several inner blocks, one
+after the other. Sharing saves parameters, not operations: a forward pass costs what it costs without.
 """
 
 import dataclasses
@@ -251,7 +251,8 @@ class Albert(nn.Module):
     self.type_embed = Embed(c.num_types, c.embed_dim, ('types', 'embed'), init, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
     self.embed_dropout = Dropout(c.dropout)
-    self.embed_project = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
+    if c.embed_dim != c.hidden_dim:
+      self.embed_project = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
     self.layers = Layers(c, self.execution)
     self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
 
@@ -283,7 +284,9 @@ class Albert(nn.Module):
     types = jnp.zeros_like(tokens) if type_ids is None else type_ids
     x = self.token_embed(tokens) + self.position_embed(positions) + self.type_embed(types)  # [b, l] -> [b, l, e]
     x = self.embed_dropout(self.embed_norm(x), train=train)
-    x = constrain(self.embed_project(x), 'batch', 'length', 'embed')  # [b, l, e] -> [b, l, d]
+    if self.config.embed_dim != self.config.hidden_dim:
+      x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
+    x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids), train)
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 

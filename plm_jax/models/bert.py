@@ -80,6 +80,8 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
   {
     'bert-base': Config(),
     'bert-large': Config(**_LARGE),
+    'spanbert-base': Config(),
+    'spanbert-large': Config(**_LARGE),
     'roberta-base': _ROBERTA,
     'roberta-large': dataclasses.replace(_ROBERTA, **_LARGE),
     'electra-small': dataclasses.replace(_ELECTRA, **_SMALL, embed_dim=128),
@@ -101,6 +103,8 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
     'bert-base': Published(30_522, 109_482_240, '110M', 'uncased; cased (28,996 ids) 108,310,272'),
     'bert-large': Published(30_522, 335_141_888, '340M', 'uncased; cased (28,996 ids) 333,579,264'),
+    'spanbert-base': Published(28_996, 108_310_272, '110M', 'cased; BERT base but for its pre-training'),
+    'spanbert-large': Published(28_996, 333_579_264, '340M', 'cased; BERT large but for its pre-training'),
     'roberta-base': Published(50_265, 124_644_864, '125M', f'{_NO_TYPES}: 124,645,632'),
     'roberta-large': Published(50_265, 355_358_720, '355M', f'{_NO_TYPES}: 355,359,744'),
     'electra-small': Published(30_522, 13_483_008, '14M', 'with the head that tells replaced tokens 13,549,057'),

@@ -23,7 +23,7 @@ from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, T
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
 
-TASKS = {'nsp': pairs.next_or_other, 'sop': pairs.in_order_or_swapped}
+QUESTIONS = {'nsp': pairs.next_or_other, 'sop': pairs.in_order_or_swapped}
 SEPARATORS = {'bert': 1, 'roberta': 2}
 _PAIR = np.uint32(2**31 + 1)  # a number that no row has: sets the keys of pairs apart from those of masks
 
@@ -49,7 +49,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  pair: Literal['nsp', 'sop'] = 'nsp',
+  question: Literal['nsp', 'sop'] = 'nsp',
   layout: Literal['bert', 'roberta'] = 'bert',
   where: Mapping[str, Any] = {'name': 'fixed_count'},
   edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},
@@ -61,7 +61,7 @@ def make(
   Args:
     trunk: an encoder with a pooler.
     vocab: with tokens for a mask, for the beginning of a row and between segments.
-    pair: 'nsp' asks whether the second segment follows the first or is from elsewhere (labels `NextSentence`), 'sop'
+    question: 'nsp' asks whether the second segment follows the first or is from elsewhere (labels `NextSentence`), 'sop'
       whether both stand in their order (labels `SentenceOrder`).
     layout: 'bert' is [CLS] A [SEP] B [SEP]; 'roberta' has two separators in the middle.
     where: which tokens are masked, as in `mlm`.
@@ -71,14 +71,14 @@ def make(
     copies: of each row when static.
   """
   require(trunk, objective='sentence_pair', attention=('bidirectional',), inputs=('tokens', 'segment_ids', 'type_ids'))
-  if pair not in TASKS:
-    raise ValueError(f'objective.pair={pair!r}; choices are {", ".join(TASKS)}')
+  if question not in QUESTIONS:
+    raise ValueError(f'objective.question={question!r}; choices are {", ".join(QUESTIONS)}')
   if layout not in SEPARATORS:
     raise ValueError(f'objective.layout={layout!r}; choices are {", ".join(SEPARATORS)}')
   if vocab.cls_id is None or vocab.sep_id is None:
     raise ValueError('objective sentence_pair needs a vocabulary with tokens that begin a row and part segments')
   masked = mlm.make(trunk=trunk, vocab=vocab, where=where, edit=edit, masking=masking, copies=copies)
-  choose, separators = TASKS[pair], SEPARATORS[layout]
+  choose, separators = QUESTIONS[question], SEPARATORS[layout]
   frame = partial(pairs.join, cls_id=vocab.cls_id, sep_id=vocab.sep_id, pad_id=vocab.pad_id, separators=separators)
   every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
 
@@ -118,8 +118,8 @@ def make(
     metrics = masked_loss.metrics | {
       'loss': (value / targets['row_scale'][0], total),  # as trained: each term a mean over the batch
       'mlm_loss': masked_loss.metrics['loss'],
-      f'{pair}_loss': ((nats * weights).sum(), total),
-      f'{pair}_accuracy': (correct.sum(), total),
+      f'{question}_loss': ((nats * weights).sum(), total),
+      f'{question}_accuracy': (correct.sum(), total),
       'tokens_per_row': ((targets['num_tokens'] * weights).sum(), total),
     }
     return Loss(value, metrics)

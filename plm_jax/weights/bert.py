@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
 from plm_jax.weights.table import Entry
 
@@ -76,7 +77,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   }
 
 
-def shared_fields(trunk: Bert) -> dict[str, Any]:
+def shared_fields(trunk: Bert | Albert) -> dict[str, Any]:
   """What all relatives of BERT write into config.json."""
   c = trunk.config
   names = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}

@@ -39,7 +39,8 @@ class Entry(NamedTuple):
 
   Attributes:
     ours: leaf path, 'trunk/layers/query/kernel'. Where `theirs` has '{layer}' the leaf is stacked, layers first.
-    theirs: full name in the release with `PREFIX`; '{layer}' is the number of the layer.
+    theirs: full name in the release with `PREFIX`; '{layer}' is the number of the layer, '{inner}' that of a block in
+      it.
     form: 'same': theirs has our shape. 'reversed': theirs has our axes from last to first, as kernels of a convolution
       have. 'outputs_first': theirs has our axes, those of the outputs first. 'matrix': theirs is [inputs, outputs] or a
       flat vector, where ours has [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
@@ -48,6 +49,7 @@ class Entry(NamedTuple):
     first: number of the first layer in a stacked leaf.
     optional: a release may lack it (a pooler that its pre-training had no use for).
     zeros: where `ours` is '': the shape of a tensor that the form wants and our trunk lacks, written as zeros.
+    inner: blocks that make a layer, where `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
     tied: other names under which a release repeats the tensor; read from where it is, written only as `theirs`.
   """
 
@@ -60,6 +62,7 @@ class Entry(NamedTuple):
   tied: tuple[str, ...] = ()
   optional: bool = False
   zeros: tuple[int, ...] | None = None
+  inner: int = 1
 
   @property
   def stacked(self) -> bool:
@@ -67,7 +70,8 @@ class Entry(NamedTuple):
 
   def name(self, layer: int) -> str:
     """Of the tensor that holds slice `layer` of the stacked leaf."""
-    return self.theirs.replace('{layer}', str(self.first + layer))
+    number, inner = divmod(layer, self.inner)
+    return self.theirs.replace('{layer}', str(self.first + number)).replace('{inner}', str(inner))
 
 
 def section(tensor: np.ndarray, part: Part) -> np.ndarray:

@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import step
-from plm_jax.models import bert, deberta, gpt
+from plm_jax.models import albert, bert, deberta, gpt
 from plm_jax.objectives import causal_lm, mlm, rtd
 from plm_jax.types import Batch, Example, PyTree, Task
+from plm_jax.weights import albert as albert_weights
 from plm_jax.weights import deberta as deberta_weights
 from plm_jax.weights import distilbert as distilbert_weights
 from plm_jax.weights import electra as electra_weights
@@ -143,6 +144,8 @@ def table_names(params: PyTree, *, trunk: nn.Module, weights: Any) -> dict[str, 
   flat = {jax.tree_util.keystr(path, simple=True, separator='/'): np.asarray(leaf) for path, leaf in _leaves(params)}
   out: dict[str, np.ndarray] = {}
   for entry in weights.entries(trunk, [name for name in params if name != 'trunk']):
+    if entry.optional and entry.ours not in flat:
+      continue
     leaf = flat.pop(entry.ours)
     for layer, array in enumerate(leaf if entry.stacked else [leaf]):
       name, theirs = entry.name(layer), table.to_theirs(entry, array)
@@ -251,19 +254,24 @@ def _relative(architecture: str, trunk: nn.Module, weights: Any, head: str) -> A
   import transformers
 
   theirs = weights.write_config(trunk, [head])
-  config = {'electra': transformers.ElectraConfig, 'distilbert': transformers.DistilBertConfig}[architecture]
+  config = {
+    'electra': transformers.ElectraConfig,
+    'distilbert': transformers.DistilBertConfig,
+    'albert': transformers.AlbertConfig,
+  }[architecture]
   model = {
     'ElectraForPreTraining': transformers.ElectraForPreTraining,
     'ElectraForMaskedLM': transformers.ElectraForMaskedLM,
     'DistilBertForMaskedLM': transformers.DistilBertForMaskedLM,
+    'AlbertForMaskedLM': transformers.AlbertForMaskedLM,
   }[theirs['architectures'][0]]
   fields = {name: value for name, value in theirs.items() if name not in ('model_type', 'architectures')}
   return model(config(**fields, attn_implementation='eager'))
 
 
-def _relative_case(variant: str, weights: Any, head: str, **fields: Any) -> Case:
+def _relative_case(variant: str, weights: Any, head: str, *, module: Any = bert, **fields: Any) -> Case:
   """A relative of BERT whose names stand in a file of `weights`."""
-  trunk, (architecture,) = _trunk(bert, variant, **fields), weights.MODEL_TYPES
+  trunk, (architecture,) = _trunk(module, variant, **fields), weights.MODEL_TYPES
   names = functools.partial(table_names, trunk=trunk, weights=weights)
   return Case(trunk, head, functools.partial(_relative, architecture, trunk, weights, head), names, architecture)
 
@@ -300,6 +308,10 @@ CASES = {
   # tables narrower than the network, as small's, and wider, as those of the generators
   'electra': _relative_case('electra-small', electra_weights, 'rtd', embed_dim=10),
   'electra-generator': _relative_case('electra-base-generator', electra_weights, 'mlm', embed_dim=22),
+  'albert': _relative_case('albert-base-v1', albert_weights, 'mlm', module=albert, embed_dim=10),
+  'albert-groups': _relative_case(
+    'albert-base-v1', albert_weights, 'mlm', module=albert, embed_dim=10, num_groups=2, num_inner=2
+  ),
   'deberta-own': _deberta_case('deberta-base', max_distance=20, terms=('p2c',), absolute='input', key_bias=True),
 }
 
@@ -456,7 +468,7 @@ def run_theirs(
   used = np.asarray(example.targets['weights'] > 0)
   labels = np.full(real.shape, -100)
   arguments = {'attention_mask': torch.tensor(real).long(), 'output_hidden_states': True}
-  if case.prefix in ('bert', 'electra'):
+  if case.prefix in ('bert', 'electra', 'albert'):
     arguments['token_type_ids'] = torch.tensor(np.asarray(example.inputs['type_ids'])).long()
   if case.objective == 'mlm':
     rows, slots = np.nonzero(used)

@@ -1,0 +1,56 @@
+"""RoBERTa's four input formats: Liu et al. 2019, §4.2; Table 2.
+
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --specials=roberta --size=50265 \\
+  --out=runs/vocab/roberta
+python -m plm_jax.train --config=experiments/roberta/formats.py:full --workdir=runs/roberta/full
+
+Hardware: as experiments/bert/base.py; all formats run 1M steps of about the same number of tokens.
+Expect, fine-tuned (Table 2: SQuAD 1.1/2.0 F1, MNLI-m, SST-2, RACE):
+  segment_pair   90.4/78.7  84.0  92.9  64.2     with next-sentence prediction
+  sentence_pair  88.7/76.2  82.9  92.1  63.0     with next-sentence prediction
+  full           90.4/79.1  84.7  92.5  64.8
+  doc            90.6/79.7  84.7  92.7  65.6
+
+Arguments: `quick`, one of `FORMATS`.
+Differs from the paper: English Wikipedia without BooksCorpus; documents' short ends are packed side by side in rows of
+`doc`, with attention kept inside them, where the paper enlarges the batch; sentence pairs are in rows of 128 in a batch
+four times as large. The log says how many tokens a batch has.
+"""
+
+from experiments import common
+
+FORMATS = ('full', 'doc', 'segment_pair', 'sentence_pair')
+
+
+def get_config(arg=''):
+  """Takes `quick` and one of `FORMATS`."""
+  form = common.chosen(arg, FORMATS)
+  c = common.run(arg, choices=FORMATS, steps=1_000_000)
+  c.vocab = dict(name='byte_bpe', path=common.vocab('roberta'))
+  c.model = dict(name='bert', variant='roberta-base')
+  c.objective = dict(
+    name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'), masking='dynamic'
+  )
+  rows = dict(path=common.corpus('wiki'), length=512, batch_size=256)
+  if form in ('full', 'doc'):
+    c.data = dict(name='stream', layout='full' if form == 'full' else 'documents', whole_sentences=True, **rows)
+  else:
+    c.objective = dict(c.objective, name='sentence_pair', question='nsp', layout='roberta')
+    c.data = dict(name='pairs', unit=form.removesuffix('_pair'), short_probability=0.0, **rows)
+  if form == 'sentence_pair':
+    c.data.length, c.data.batch_size = 128, 1024
+  c.optim = dict(
+    name='adamw',
+    rate=1e-4,
+    schedule='linear',
+    warmup=10_000,
+    decay=common.NO_DECAY_ON_NORMS,
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+  )
+  c.sharding = dict(mesh=dict(data=-1), rules='data')
+  c.execution = dict(dtype='bfloat16')
+  c.eval = common.validation()
+  c.best = ('validation/loss', 'min')
+  return common.quick(c, arg)
