@@ -178,3 +178,7 @@ def insert(
   bits = jax.random.bits(key, (row.ids.shape[0], max_insert))
   drawn = _random_ids(bits, vocab_size=vocab_size, special_ids=special_ids, random_ids=random_ids)
   return _in_place(row, row.ids)._replace(before=_inserted(spans, drawn))
+
+
+IN_PLACE = frozenset({bert_80_10_10, to_mask, to_random, from_samples})
+"""The edits that neither drop nor insert: every token stays where it is."""

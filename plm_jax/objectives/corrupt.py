@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from plm_jax import build
-from plm_jax.noise import spans, where
+from plm_jax.noise import edit, spans, where
 from plm_jax.types import Vocab
 
 CAPACITY = {**where.CAPACITY, **spans.CAPACITY}
@@ -30,22 +30,28 @@ def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None) -> Ca
   return choose
 
 
-def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, **more: Any) -> Callable[..., Any]:
+def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = False, **more: Any) -> Callable[..., Any]:
   """A function of `noise.edit` with its settings bound: (key, row, spans) -> slots.
 
   Args:
     settings: `name` and keywords of that function.
     vocab: offers `mask_id`, `vocab_size` and `special_ids`.
+    in_place: refuse an edit that drops or inserts tokens.
     **more: what else the caller can offer, such as `first_sentinel`; a function gets what it names.
 
   Raises:
     ConfigError: an unknown name or keyword.
-    ValueError: the function writes the mask token and the vocabulary has none.
+    ValueError: the function writes the mask token and the vocabulary has none, or moves tokens that must stay.
   """
   write = build.pick(
     'noise.edit', settings, mask_id=vocab.mask_id, vocab_size=vocab.size, special_ids=vocab.special_ids, **more
   )
   assert isinstance(write, partial)  # what build.pick makes
+  if in_place and write.func not in edit.IN_PLACE:
+    choices = ', '.join(sorted(function.__name__ for function in edit.IN_PLACE))
+    raise ValueError(
+      f'edit {settings["name"]!r} moves tokens, which are predicted where they stand; choices are {choices}'
+    )
   if 'mask_id' in write.keywords and vocab.mask_id is None:
     raise ValueError(f'edit {settings["name"]!r} needs a vocabulary with a mask token; train one with specials for it')
   return write

@@ -138,7 +138,7 @@ def make(
     trunk: an encoder.
     vocab: with a mask token.
     where: which tokens, a function of `noise.where` or `noise.spans` with its settings.
-    edit: what becomes of them, a function of `noise.edit` with its settings.
+    edit: what becomes of them, a function of `noise.edit` that leaves every token in its place, with its settings.
     masking: 'dynamic' draws anew at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
     copies: maskings of a row when static.
   """
@@ -148,7 +148,7 @@ def make(
   if masking not in ('dynamic', 'static'):
     raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
   choose = pick_where(where, vocab=vocab)
-  write = pick_edit(edit, vocab=vocab)
+  write = pick_edit(edit, vocab=vocab, in_place=True)
   every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
   is_special = np.zeros(vocab.size, bool)
   is_special[list(vocab.special_ids)] = True

@@ -233,5 +233,7 @@ def test_what_cannot_be_is_refused():
     mlm.make(trunk=tiny.make_trunk('bert'), vocab=tiny.FakeVocab(mask_id=None))
   with pytest.raises(ValueError, match=r"objective\.masking='sometimes'; choices are dynamic, static"):
     make_task(masking='sometimes')
+  with pytest.raises(ValueError, match="edit 'drop' moves tokens, which are predicted where they stand; choices are b"):
+    make_task(edit={'name': 'drop'})
   with pytest.raises(build.ConfigError, match='fixed_count'):
     make_task(where={'name': 'fixed_cuont'})
