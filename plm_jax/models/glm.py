@@ -260,9 +260,10 @@ class Glm(nn.Module):
     return self.final_norm(hidden) if self.config.norm_placement == 'pre' else hidden
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
-    """The state of the first token, [CLS]: [b, l, d] -> [b, d] (the released fine-tuning code)."""
-    del segment_ids
-    return hidden[:, 0]
+    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
+    index = jnp.arange(segment_ids.shape[1])
+    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] by the tied token table, without a bias."""
