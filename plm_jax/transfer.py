@@ -33,6 +33,7 @@ class Entry:
     resize: 'interpolate' stretches position tables, 'new_rows' lets the other tables end in rows that keep their fresh
       values; both may be given, in a sequence.
     dtype: of this model's parameters, where it is not that of the source.
+    add: to what earlier entries put there, where a source keeps a parameter as a sum (DeBERTa-v3's token table).
   """
 
   source: str
@@ -42,6 +43,7 @@ class Entry:
   layers: Sequence[int] | None = None
   resize: str | Sequence[str] | None = None
   dtype: str | None = None
+  add: bool = False
 
   @classmethod
   def read(cls, fields: Mapping[str, Any]) -> 'Entry':
@@ -122,8 +124,13 @@ def initialise(
       if path not in leaves:
         skipped.append(f'{entry.source}:{origin}')
         continue
-      leaves[path], how = _fit(path, value, fresh[path], entry)
-      restored[path] = f'{entry.source}:{origin}{how}'
+      fitted, how = _fit(path, value, fresh[path], entry)
+      if not entry.add:
+        leaves[path], restored[path] = fitted, f'{entry.source}:{origin}{how}'
+      elif path in restored:
+        leaves[path], restored[path] = leaves[path] + fitted, f'{restored[path]} + {entry.source}:{origin}{how}'
+      else:
+        raise ValueError(f'init_from: {entry.source}:{origin} is to be added to {path}, which no earlier entry gives')
       taken = True
     if not taken:
       tops = sorted({'/'.join(name.split('/')[:2]) for name in fresh})

@@ -106,6 +106,18 @@ def test_parts_go_to_other_places_and_later_entries_win(pretrained: pathlib.Path
   assert report.new == ()
 
 
+def test_a_part_may_be_added_to_an_earlier_one(pretrained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  checkpoint.save_params(tmp_path, {'delta': {'embedding': np.full((20, 4), 7, np.float32)}})
+  more = {'source': tmp_path, 'from_': 'delta', 'to': 'trunk/token_embed', 'add': True}
+  params, report = initialise(fresh(), [{'source': pretrained}, more])
+  expected = {**trunk(10), 'token_embed': {'embedding': trunk(10)['token_embed']['embedding'] + 7}}
+  assert equal(params['trunk'], expected)
+  place = 'trunk/token_embed/embedding'
+  assert report.restored[place] == f'{pretrained}:{place} + {tmp_path}:delta/embedding'
+  with pytest.raises(ValueError, match='which no earlier entry gives'):
+    initialise(fresh(), [more])
+
+
 def test_some_layers_of_the_stack(pretrained: pathlib.Path) -> None:
   params, report = initialise(fresh(layers=3), entry(pretrained, layers=[0, 2, 5]))
   source = trunk(10)

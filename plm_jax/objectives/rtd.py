@@ -231,7 +231,9 @@ def make(
     sharing: between the two: 'embeddings', the tables of tokens, positions and sentence types and their norm, as
       released (both are trunks of models/bert.py); 'tokens', that table alone; 'all', one network with two heads;
       'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus one of
-      its own (DeBERTa-v3).
+      its own (DeBERTa-v3). A run that starts from it adds the two: init_from = (dict(source=...),
+      dict(source=..., from_='generator/token_embed', to='trunk/token_embed'),
+      dict(source=..., from_='delta', to='trunk/token_embed', add=True)).
     where: which tokens are drawn, a function of `noise.where` with its settings (ELECTRA large: rate .25). One that is
       drawn twice counts once; in the released code, twice.
     keep: share of the drawn tokens that the generator sees unmasked.
@@ -255,7 +257,7 @@ def make(
   check('learning', learning, ('likelihood', 'adversarial', 'frozen'))
   check('predict', predict, ('all', 'masked', 'replace_mlm', 'all_tokens_mlm'))
   if not 0 <= keep <= 1 or temperature <= 0:
-    raise ValueError(f'objective: keep={keep} must be in [0, 1] and temperature={temperature} above 0')
+    raise ValueError(f'objective: keep={keep} must be in [0, 1] and temperature={temperature} must be above 0')
   uniform, detects = sampling == 'uniform', predict in ('all', 'masked')
   if uniform and learning != 'likelihood':
     raise ValueError(f"objective.learning={learning!r} needs a generator, and sampling='uniform' has none")
