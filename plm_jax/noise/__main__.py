@@ -1,0 +1,260 @@
+"""What a pre-training objective makes of a text: before, after, and what is to be predicted.
+
+    python -m plm_jax.noise --text="Thank you for inviting me to your party last week ." --objective=t5
+    python -m plm_jax.noise --all                   every objective on one text
+    python -m plm_jax.noise --objective=bart --draws=5 --vocab=FOLDER
+
+Without --vocab each word and each mark of the text is a token. Red is corrupted, green is to be predicted, blue is
+special.
+"""
+
+import argparse
+import functools
+import random
+import re
+import sys
+from collections.abc import Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from plm_jax import config
+from plm_jax.noise.gallery import GALLERY, Show
+
+TEXT = (
+  'Thank you for inviting me to your party last week . The cake was wonderful , and so were the songs . '
+  'We should meet again soon .'
+)
+OTHER = 'A transformer reads all words of a sentence at once .'
+SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '[R]', '[S]', '[X]')
+SENTINELS = tuple(f'<extra_id_{number}>' for number in range(50))
+LONGEST = 120  # tokens on show
+
+
+class Words:
+  """Each word and each mark of the texts as a token; see `types.Vocab`."""
+
+  pad_id, unk_id, cls_id, sep_id, mask_id, bos_id, eos_id = range(7)
+  digest = 'words'
+
+  def __init__(self, *texts: str):
+    words = [word for text in texts for word in self.split(text)]
+    self._tokens = (*SPECIALS, *dict.fromkeys(words), *reversed(SENTINELS))  # T5 numbers its sentinels downwards
+    self._ids = {token: number for number, token in enumerate(self._tokens)}
+    self.size = len(self._tokens)
+    self.special_ids = tuple(self._ids[token] for token in (*SPECIALS, *SENTINELS))
+    self.starts_word = np.ones(self.size, bool)
+    self.num_bytes = np.array([len(token.encode()) for token in self._tokens])
+    self.counts = np.array([words.count(token) for token in self._tokens])
+
+  @staticmethod
+  def split(text: str) -> list[str]:
+    """Words and marks."""
+    return re.findall(r"\w+(?:['’]\w+)?|[^\w\s]", text)
+
+  def encode(self, text: str, *, specials: bool = False) -> list[int]:
+    """Ids of a text."""
+    del specials
+    return [self._ids.get(word, self.unk_id) for word in self.split(text)]
+
+  def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    """Ids of texts."""
+    return [self.encode(text) for text in texts]
+
+  def decode(self, ids: Sequence[int]) -> str:
+    """The text of some ids."""
+    return ' '.join(self._tokens[i] for i in ids)
+
+  def token(self, token_id: int) -> str:
+    """Of an id."""
+    return self._tokens[token_id]
+
+  def id(self, token: str) -> int:
+    """Of a token."""
+    return self._ids[token]
+
+  def save(self, folder: str) -> None:
+    """Nothing that is worth keeping."""
+    raise ValueError(f'a vocabulary of one text is not saved to {folder}')
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Shows one objective, or all."""
+  names = [show.name for show in GALLERY]
+  parser = argparse.ArgumentParser('python -m plm_jax.noise', description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser.add_argument('--text', default=TEXT)
+  parser.add_argument('--objective', help=f'one of {", ".join(names)}')
+  parser.add_argument('--all', action='store_true', help='every objective')
+  parser.add_argument('--vocab', help='a vocabulary folder, or a published tokenizer.json')
+  parser.add_argument('--seed', type=int, default=0)
+  parser.add_argument('--draws', type=int, default=1, help='how many different corruptions to show')
+  parser.add_argument('--rows', type=int, default=400, help='rows from which rates are measured')
+  arguments = parser.parse_args(argv)
+  if arguments.objective and arguments.objective not in names:
+    from plm_jax.checks import suggest
+
+    raise config.ConfigError(
+      f'--objective={arguments.objective}: there is no such objective.{suggest(arguments.objective, names)} '
+      f'Choices: {", ".join(names)}'
+    )
+  if not arguments.objective and not arguments.all:
+    arguments.objective = 'bert'
+  from rich.console import Console
+
+  # words to draw at random from: what some modules say of themselves
+  filler = [module.__doc__ or '' for module in (argparse, functools, random, re)]
+  vocab: Any = Words(arguments.text, OTHER, TEXT, *filler)
+  if arguments.vocab:
+    from plm_jax.text import tokenizer
+
+    with config.stage('vocab'):
+      vocab = tokenizer.load(arguments.vocab, extra=SENTINELS[::-1])
+  console = Console(highlight=False)
+  shown = [show for show in GALLERY if arguments.all or show.name == arguments.objective]
+  words = vocab.encode(arguments.text)[:LONGEST]
+  if len(words) < 4:
+    raise config.ConfigError(f'--text has {len(words)} tokens; at least 4 are needed')
+  _table(console, [('text', _line(words, vocab))])
+  console.print()
+  for show in shown:
+    _show(console, show, words, vocab, seed=arguments.seed, draws=arguments.draws, rows=arguments.rows)
+  return 0
+
+
+def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, draws: int, rows: int) -> None:
+  import jax
+
+  from plm_jax import build
+  from plm_jax.step import noise_root, with_step
+
+  with config.stage('model'):
+    trunk = build.make('models', {'name': show.model, 'variant': 'tiny'}, vocab_size=vocab.size)
+  with config.stage('objective'):
+    task = build.make('objectives', show.objective, trunk=trunk, vocab=vocab)
+  prepare = jax.jit(lambda root, batch, step: task.prepare(root, with_step(batch, step)))
+  root = noise_root(jax.random.key(seed))
+  one, many = (_batch(show.rows, words, vocab, rows=count) for count in (1, rows))
+  console.rule(f'[bold]{show.name}[/]  {show.what}', align='left')
+  for step in range(draws):
+    example = jax.device_get(prepare(root, one, step))
+    _table(console, _lines(example, one['tokens'][0], vocab))
+  _table(console, [('measured', _rates(jax.device_get(prepare(root, many, draws)), many['tokens']))])
+  console.print()
+
+
+def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
+  from rich.table import Table
+
+  table = Table.grid(padding=(0, 2, 0, 0))
+  table.add_column(style='dim', justify='right', width=16)
+  table.add_column(overflow='fold')
+  for label, line in lines:
+    table.add_row(label, line)
+  console.print(table)
+
+
+def _batch(kind: str, words: list[int], vocab: Any, *, rows: int) -> dict[str, np.ndarray]:
+  """`rows` copies of one row; `row_id` tells them apart, so each is corrupted in its own way."""
+  row = list(words)
+  if kind != 'plain' and vocab.cls_id is not None and vocab.sep_id is not None:
+    row = [vocab.cls_id, *words, vocab.sep_id]
+  half = len(words) // 2
+  parts = {'first': words[:half], 'next': words[half:], 'other': vocab.encode(OTHER)}
+  if kind == 'pair':
+    row = [*row, vocab.sep_id]
+  tokens = np.tile(np.array(row, np.int32), (rows, 1))
+  batch = {
+    'tokens': tokens,
+    'segment_ids': np.ones_like(tokens),
+    'type_ids': np.tile((np.arange(len(row)) > len(row) // 2).astype(np.int32), (rows, 1)),
+    'row_id': np.arange(rows, dtype=np.int32),
+    'epoch': np.zeros(rows, np.int32),
+    'row_weight': np.ones(rows, np.float32),
+  }
+  if kind == 'pair':
+    for name, ids in parts.items():
+      ids = ids[: len(row)]
+      batch[name] = np.tile(np.array(ids + [vocab.pad_id] * (len(row) - len(ids)), np.int32), (rows, 1))
+      batch[f'{name}_length'] = np.full(rows, len(ids), np.int32)
+  return batch
+
+
+def _lines(example: Any, before: np.ndarray, vocab: Any) -> list[tuple[str, str]]:
+  """(what it is, coloured text) of everything in an example that a reader can make sense of."""
+  inputs, targets = example.inputs, example.targets
+  out = []
+  line = functools.partial(_line, vocab=vocab)
+  wanted: set[int] = set()
+  if 'predict' in inputs and 'weights' in targets:
+    wanted = {int(p) for p, w in zip(inputs['predict'][0], targets['weights'][0], strict=True) if w > 0}
+  for name, label in (('tokens', 'reads'), ('encoder_tokens', 'encoder reads'), ('decoder_tokens', 'decoder reads')):
+    if name not in inputs:
+      continue
+    ids = inputs[name][0]
+    real = int((inputs[name.replace('tokens', 'segment_ids')][0] > 0).sum())
+    aligned = name == 'tokens' and len(ids) == len(before)
+    changed = {i for i in range(real) if aligned and ids[i] != before[i]}
+    out.append((label, line(ids[:real], wanted=wanted, changed=changed)))
+  for name in ('positions', 'block_positions'):
+    if name in inputs:
+      real = int((inputs['segment_ids'][0] > 0).sum())
+      out.append((name.replace('_', ' '), ' '.join(map(str, inputs[name][0][:real]))))
+  if 'ids' in targets and 'weights' in targets:
+    chosen = targets['weights'][0] > 0
+    ids = targets['ids'][0][chosen]
+    where = inputs.get('predict', inputs.get('target_positions'))
+    if where is not None:
+      items = sorted(zip(where[0][chosen].tolist(), ids.tolist(), strict=True))
+      out.append(('predicts', '  '.join(f'[dim]{place}[/] {line([token], wanted={0})}' for place, token in items)))
+    else:
+      out.append(('predicts', line(ids, wanted=set(range(len(ids))))))
+  for name in ('label', 'labels', 'pair_label'):
+    if name in targets and targets[name].ndim == 1:
+      out.append(('label', str(targets[name][0])))
+  for name in ('allowed', 'permutation_mask'):
+    if name in inputs and inputs[name].ndim == 3 and inputs[name].shape[-1] <= 48:
+      # XLNet's mask says what is hidden, UniLM's what is seen
+      seen = inputs[name][0].astype(bool)
+      out.append((name.replace('_', ' '), 'one line a token, ■ where the mask is set'))
+      out += [('', ''.join('■' if cell else '·' for cell in row)) for row in seen]
+  return out
+
+
+def _rates(example: Any, before: np.ndarray) -> str:
+  """Shares over many rows."""
+  inputs, targets = example.inputs, example.targets
+  length = before.shape[1]
+  parts = []
+  if 'tokens' in inputs and inputs['tokens'].shape == before.shape:
+    parts.append(f'{(inputs["tokens"] != before).mean():.1%} of the tokens changed')
+  if 'weights' in targets and 'ids' in targets:
+    parts.append(f'{(targets["weights"] > 0).sum(axis=1).mean() / length:.1%} as many targets as tokens')
+  for side in ('encoder', 'decoder'):
+    if f'{side}_segment_ids' in inputs:
+      parts.append(f'{side} reads {(inputs[f"{side}_segment_ids"] > 0).sum(axis=1).mean():.1f} of {length} tokens')
+  return f'{", ".join(parts) or "nothing to count"} (mean of {len(before)} rows)'
+
+
+def _line(
+  ids: Sequence[int] | np.ndarray,
+  vocab: Any,
+  *,
+  wanted: Set[int] = frozenset(),
+  changed: Set[int] = frozenset(),
+) -> str:
+  """Tokens in colour."""
+  from rich.markup import escape
+
+  special = set(vocab.special_ids)
+  out = []
+  for place, token_id in enumerate(np.asarray(ids).tolist()):
+    token = escape(vocab.token(token_id).replace('Ġ', ' ').strip() or '␣')
+    style = 'red' if place in changed else 'green' if place in wanted else 'blue' if token_id in special else ''
+    underline = ' underline' if place in changed & wanted else ''
+    out.append(f'[{style}{underline}]{token}[/]' if style else token)
+  return ' '.join(out)
+
+
+if __name__ == '__main__':
+  sys.exit(config.run(main))

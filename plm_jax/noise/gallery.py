@@ -1,0 +1,91 @@
+"""The pre-training objectives as `python -m plm_jax.noise` shows them: what each is, and the config that makes it."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Show(NamedTuple):
+  """One objective on show.
+
+  Attributes:
+    name: for `--objective`.
+    what: the paper and the idea, in a line.
+    model: a file of `models/` that it can use.
+    objective: a file of `objectives/` and its keywords.
+    rows: 'text' is [CLS] text [SEP]; 'plain' the text alone; 'pair' two neighbouring parts and a foreign one.
+  """
+
+  name: str
+  what: str
+  model: str
+  objective: Mapping[str, Any]
+  rows: str = 'text'
+
+
+def _bart(**settings: Any) -> dict[str, Any]:
+  return dict(name='denoise_seq2seq', start='eos', append_eos=False, target='text', **settings)
+
+
+def _t5(**settings: Any) -> dict[str, Any]:
+  return dict(name='denoise_seq2seq', **settings)
+
+
+_BERT_STYLE = dict(name='bert_80_10_10', mask=0.9, random=0.1)
+_INFILL = dict(where=dict(name='poisson_spans', rate=0.3, mean=3.0), edit=dict(name='collapse_to_mask'))
+_NOTHING = dict(name='iid', rate=0.0)
+
+GALLERY = (
+  Show('causal_lm', 'GPT: predict each token from those before it', 'gpt', dict(name='causal_lm'), 'plain'),
+  Show('bert', 'BERT: 15 % of the tokens, of them 80 % hidden, 10 % random, 10 % kept', 'bert', dict(name='mlm')),
+  Show('whole_word', 'BERT 2019: the same in whole words', 'bert', dict(name='mlm', where=dict(name='whole_word'))),
+  Show('roberta', 'RoBERTa: drawn anew at every step, the count rounded at random', 'bert',
+       dict(name='mlm', where=dict(name='fixed_count', count='roberta', candidates='all'))),
+  Show('albert', 'ALBERT: runs of one to three words', 'bert', dict(name='mlm', where=dict(name='ngram'))),
+  Show('deberta', 'DeBERTa: one run of words in each window; positions enter in the decoder', 'deberta',
+       dict(name='emd_mlm', where=dict(name='ngram_windows'))),
+  Show('spanbert', 'SpanBERT: spans of geometric length, predicted from their boundary too', 'bert',
+       dict(name='span_boundary')),
+  Show('nsp', 'BERT: does the second part follow the first?', 'bert', dict(name='sentence_pair', pair='nsp'), 'pair'),
+  Show('sop', 'ALBERT: are the two parts in order?', 'bert',
+       dict(name='sentence_pair', pair='sop', where=dict(name='ngram')), 'pair'),
+  Show('electra', 'ELECTRA: a generator fills the blanks, the discriminator finds what it replaced', 'bert',
+       dict(name='rtd', generator=dict(name='bert', variant='tiny'))),
+  Show('xlnet', 'XLNet: predict one token in six, in a random order of all', 'xlnet', dict(name='permutation_lm')),
+  Show('glm', 'GLM: blanks filled in left to right, in random order, with two positions a token', 'glm',
+       dict(name='blank_infilling')),
+  Show('glm_sentence', 'GLM: whole sentences as blanks', 'glm',
+       dict(name='blank_infilling', levels=dict(sentence=1.0))),
+  Show('glm_document', 'GLM: one long blank', 'glm', dict(name='blank_infilling', levels=dict(document=1.0))),
+  Show('unilm', 'UniLM: one mask of attention a row: both ways, left, right, or a prefix', 'bert', dict(name='unilm')),
+  Show('bart_mask', 'BART: token masking', 'bart',
+       _bart(where=dict(name='exact_units', rate=0.3), edit=dict(name='to_mask'))),
+  Show('bart_delete', 'BART: token deletion', 'bart',
+       _bart(where=dict(name='exact_units', rate=0.3), edit=dict(name='drop'))),
+  Show('bart_infill', 'BART: spans of Poisson length, one mask for each, also where nothing was', 'bart',
+       _bart(**_INFILL)),
+  Show('bart_permute', 'BART: sentences in random order', 'bart',
+       _bart(rearrange=(dict(name='permute_sentences'),), where=_NOTHING, edit=dict(name='to_mask'))),
+  Show('bart_rotate', 'BART: the document begins at a random token', 'bart',
+       _bart(rearrange=(dict(name='rotate'),), where=_NOTHING, edit=dict(name='to_mask'))),
+  Show('bart', 'BART: infilling and permuted sentences, its final mix', 'bart',
+       _bart(rearrange=(dict(name='permute_sentences'),), **_INFILL)),
+  Show('t5', 'T5: spans become sentinels, the target is what they stood for', 't5', _t5(), 'plain'),
+  Show('t5_prefix', 'T5: prefix language modelling', 't5',
+       _t5(where=dict(name='prefix'), edit=dict(name='drop'), target='chosen'), 'plain'),
+  Show('t5_bert', 'T5: BERT-style, the whole text as target', 't5',
+       _t5(where=dict(name='iid'), edit=_BERT_STYLE, target='text'), 'plain'),
+  Show('mass', 'T5: MASS-style, masks only', 't5',
+       _t5(where=dict(name='iid'), edit=dict(name='to_mask'), target='text'), 'plain'),
+  Show('t5_drop', 'T5: dropped tokens', 't5',
+       _t5(where=dict(name='iid'), edit=dict(name='drop'), target='chosen'), 'plain'),
+  Show('deshuffle', 'T5: all tokens in random order', 't5',
+       _t5(rearrange=(dict(name='deshuffle'),), where=_NOTHING, edit=dict(name='drop'), target='text'), 'plain'),
+  Show('ul2', 'UL2: each row by one of several denoisers, announced by a mode token', 't5',
+       _t5(denoisers=(
+         dict(where=dict(name='exact_spans', rate=0.15, mean=3.0), mode='[R]'),
+         dict(where=dict(name='prefix', rate=0.25), mode='[S]'),
+         dict(where=dict(name='exact_spans', rate=0.5, mean=8.0), mode='[X]'),
+       )), 'plain'),
+  Show('contrastive', 'SimCSE: the same text twice under dropout, against the other rows', 'bert',
+       dict(name='contrastive')),
+)  # fmt: skip
