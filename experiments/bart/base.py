@@ -19,12 +19,12 @@ published: here 256 rows, RoBERTa's rate for that size, and 15 %.
 from experiments import common
 
 NONE = dict(where=dict(name='iid', rate=0.0), edit=dict(name='drop'))
-INFILLING = dict(where=dict(name='poisson_spans', rate=0.3, mean=3.0), edit=dict(name='collapse_to_mask'))
+INFILLING = dict(where=dict(name='poisson_spans', rate=0.3, mean=3.0), edit=dict(name='collapse_to_mask', max_insert=1))
 SHUFFLING = (dict(name='permute_sentences'),)
 NOISES = {
   'final': dict(INFILLING, rearrange=SHUFFLING),
   'infilling': INFILLING,
-  'masking': dict(where=dict(name='exact_units', rate=0.15), edit=dict(name='collapse_to_mask')),
+  'masking': dict(where=dict(name='exact_units', rate=0.15), edit=dict(name='collapse_to_mask', max_insert=1)),
   'deletion': dict(where=dict(name='exact_units', rate=0.15), edit=dict(name='drop')),
   'rotation': dict(NONE, finish=(dict(name='rotate'),)),
   'shuffling': dict(NONE, rearrange=SHUFFLING),

@@ -27,7 +27,7 @@ def get_config(arg=''):
     name='denoise_seq2seq',
     rearrange=(dict(name='permute_sentences'),),
     where=dict(name='poisson_spans', rate=0.3, mean=3.0),
-    edit=dict(name='collapse_to_mask'),
+    edit=dict(name='collapse_to_mask', max_insert=1),
     target='text',
     start='eos',
     append_eos=False,  # rows are <s> text </s>

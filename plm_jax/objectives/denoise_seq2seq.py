@@ -494,8 +494,7 @@ def _bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, 
   return Denoiser(
     rearrange=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['rearrange']),
     choose=_partial(corrupt.pick_where(settings['where'], vocab=vocab)),
-    # offered instead of set: the ids of sentinels are those of the vocabulary, and a place takes one insertion
-    write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0, sentinel_step=0, max_insert=1)),
+    write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0)),  # `_spell` has the ids
     finish=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['finish']),
     target=settings['target'],
     mode=tuple(i for i in vocab.special_ids if vocab.token(i) == mode) if mode else (),

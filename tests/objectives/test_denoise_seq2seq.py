@@ -46,7 +46,7 @@ VARIANTS = {
   'drop': {'where': IID, 'edit': {'name': 'drop'}, 'target': 'chosen'},
   'BERT-style': {
     'where': {'name': 'iid', 'rate': 0.3},
-    'edit': {'name': 'bert_80_10_10', 'mask': 0.9, 'random': 0.1},
+    'edit': {'name': 'bert_80_10_10', 'mask': 0.9, 'random': 0.1, 'random_ids': 'ordinary'},
     'target': 'text',
   },
   'MASS-style': {'where': {'name': 'iid', 'rate': 0.3}, 'edit': {'name': 'to_mask'}, 'target': 'text'},
@@ -62,7 +62,11 @@ VARIANTS = {
   'token masking': {'where': {'name': 'exact_units', 'rate': 0.3}, **BART},
   'token deletion': {'where': {'name': 'exact_units', 'rate': 0.3}, **BART, 'edit': {'name': 'drop'}},
   'infilling': {'where': {'name': 'poisson_spans'}, **BART},
-  'insertion': {'where': {'name': 'random_gaps', 'rate': 0.2}, **BART, 'edit': {'name': 'insert'}},
+  'insertion': {
+    'where': {'name': 'random_gaps', 'rate': 0.2},
+    **BART,
+    'edit': {'name': 'insert', 'random_ids': 'ordinary'},
+  },
   'permutation': {
     'rearrange': ({'name': 'permute_sentences'},),
     'where': {'name': 'iid', 'rate': 0.0},
