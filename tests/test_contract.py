@@ -150,12 +150,21 @@ def test_every_file_says_where_it_comes_from(module):
 # Models -------------------------------------------------------------------------------------------------------------
 
 
+def reads(trunk: nn.Module) -> Batch:
+  """What the trunk reads of a batch; an encoder-decoder the same rows on both sides."""
+  batch = tiny.make_batch()
+  if 'encoder_tokens' in trunk.INPUTS:
+    parts = 'tokens', 'segment_ids'
+    return {f'{side}_{part}': batch[part] for side in ('encoder', 'decoder') for part in parts}
+  return {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')}
+
+
 @pytest.mark.parametrize('model', MODELS)
 def test_every_trunk_has_states_by_name(model):
   trunk = make_trunk(model)
   assert trunk.ATTENTION in ('bidirectional', 'causal', 'encoder-decoder', 'permutation', 'prefix')
-  assert set(trunk.INPUTS) >= {'segment_ids'}
-  batch = {name: tiny.make_batch()[name] for name in ('tokens', 'segment_ids', 'type_ids')}
+  batch = reads(trunk)
+  assert set(trunk.INPUTS) >= set(batch)
 
   def call(key):
     out, variables = trunk.init_with_output(key, **batch)
@@ -167,7 +176,7 @@ def test_every_trunk_has_states_by_name(model):
   assert out['layers'].shape == (3, 4, 16, 32)
   assert (logits.shape, logits.dtype) == ((4, 3, 61), jnp.float32)
   pooled = jax.eval_shape(
-    lambda key: trunk.init_with_output(key, jnp.zeros((4, 16, 32)), batch['segment_ids'], method='pool')[0],
+    lambda key: trunk.init_with_output(key, jnp.zeros((4, 16, 32)), jnp.ones((4, 16), int), method='pool')[0],
     jax.random.key(0),
   )
   assert pooled.shape == (4, 32)
@@ -190,7 +199,7 @@ def test_every_trunk_shares_a_table_handed_in(model):
     def __call__(self, **batch):
       return self.first(**batch)['hidden'] + self.second(**batch)['hidden']
 
-  batch = {name: tiny.make_batch()[name] for name in ('tokens', 'segment_ids')}
+  batch = reads(own)
   params = jax.eval_shape(lambda key: Two().init(key, **batch)['params'], jax.random.key(0))
   paths = [groups.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
   assert [path for path in paths if 'token_embed' in path or path.startswith('table')] == ['table/table']

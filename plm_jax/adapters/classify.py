@@ -45,11 +45,12 @@ class Model(nn.Module):
     """(outputs f32[b, c], the states they came from [b, l, d])."""
     out = self.trunk(**inputs, train=train and not self.frozen)
     hidden = out['hidden'] if self.layer == -1 else out['layers'][self.layer]
-    pooled = self.trunk.pool(hidden, inputs['segment_ids'])  # [b, l, d] -> [b, d]
+    segment_ids = inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
+    pooled = self.trunk.pool(hidden, segment_ids)  # [b, l, d] -> [b, d]
     if self.frozen:
       pooled = jax.lax.stop_gradient(pooled)
     if self.is_initializing():
-      self.trunk.attend(out['hidden'])  # an untied output matrix must exist
+      self.trunk.attend(jnp.zeros((1, self.trunk.token_embed.features)))  # an untied output matrix must exist
     pooled = self.head_dropout(pooled.astype(jnp.float32), train=train)
     return self.head(pooled), out['hidden']
 
@@ -57,6 +58,27 @@ class Model(nn.Module):
     """Vocabulary logits f32[..., v], for the auxiliary language model."""
     del train
     return self.trunk.attend(features)
+
+
+def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
+  """What an encoder-decoder reads to classify a text: the text, and for the decoder the text behind its own last token.
+
+  The paper feeds both sides the same input (BART §3.1); released code shifts the decoder's by one, as in pre-training.
+
+  Args:
+    tokens: int[b, l], a text a row.
+    segment_ids: int[b, l]; 0 is padding, on either side.
+  """
+  index, real = jnp.arange(tokens.shape[1]), segment_ids > 0
+  last = jnp.max(jnp.where(real, index, 0), axis=1, keepdims=True)
+  first = jnp.argmax(real, axis=1, keepdims=True)
+  shifted = jnp.where(index == first, jnp.take_along_axis(tokens, last, axis=1), jnp.roll(tokens, 1, axis=1))
+  return {
+    'encoder_tokens': tokens,
+    'encoder_segment_ids': segment_ids,
+    'decoder_tokens': shifted,
+    'decoder_segment_ids': segment_ids,
+  }
 
 
 def make(
@@ -100,7 +122,10 @@ def make(
 
   def prepare(root: Array, batch: Batch) -> Example:
     del root
-    inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
+    if 'encoder_tokens' in trunk.INPUTS:
+      inputs = both_sides(batch['tokens'], batch['segment_ids'])
+    else:
+      inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
     weights = batch['row_weight']
     targets = {
       'label': batch['label'],

@@ -9,6 +9,7 @@ import pytest
 
 from plm_jax import groups, step
 from plm_jax.adapters import classify
+from plm_jax.models import bart
 from plm_jax.objectives import causal_lm, mlm
 from tests import tiny
 
@@ -239,3 +240,28 @@ def test_what_cannot_be_is_refused():
     make_task('bert', lm_weight=0.5)
   with pytest.raises(ValueError, match=r'adapter\.lm_weight=0\.5 trains the trunk, which adapter\.frozen keeps'):
     make_task(lm_weight=0.5, frozen=True)
+
+
+def test_an_encoder_decoder_reads_the_text_on_both_sides():
+  tokens = jnp.array([[5, 11, 12, 6, 0, 0], [0, 0, 0, 5, 13, 6], [9, 0, 0, 0, 0, 0]])
+  segment_ids = (tokens > 0).astype(jnp.int32)
+  inputs = classify.both_sides(tokens, segment_ids)
+  assert tiny.same(inputs['encoder_tokens'], tokens)
+  assert tiny.same(inputs['encoder_segment_ids'], segment_ids)
+  assert tiny.same(inputs['decoder_segment_ids'], segment_ids)
+  shifted = np.where(np.asarray(segment_ids) > 0, np.asarray(inputs['decoder_tokens']), 0)
+  assert shifted.tolist() == [[6, 5, 11, 12, 0, 0], [0, 0, 0, 6, 5, 13], [9, 0, 0, 0, 0, 0]]
+
+
+def test_an_encoder_decoder_is_classified_by_the_last_state_of_its_decoder():
+  trunk = bart.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=tiny.SIZES)
+  task = classify.make(trunk=trunk, vocab=tiny.VOCAB, classes=3, dropout=0.0)
+  batch = tiny.make_batch(ROWS)
+  params = tiny.init_params(task, batch)
+  outputs, hidden, _ = run(task, batch, params)
+  given = classify.both_sides(batch['tokens'], batch['segment_ids'])
+  states = np.asarray(jax.jit(lambda: trunk.apply({'params': params['trunk']}, **given)['hidden'])())
+  assert tiny.worst(hidden, states) < 1e-6
+  pooled = np.stack([states[row, size - 1] for row, (size,) in enumerate(ROWS)])
+  expected = pooled @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
+  assert tiny.worst(outputs, expected) < 1e-5
