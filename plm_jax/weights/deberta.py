@@ -8,12 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plm_jax.models.deberta import Config, Deberta
+from plm_jax.weights.bert import check_heads
 from plm_jax.weights.table import Entry, Part
 
 MODEL = 'deberta'
 HEADS = ('mlm', 'position_embed')
+MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
 PREFIX = 'deberta.'
+HEADS = ('mlm', 'position_embed')
 
 _ACTIVATIONS = {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'relu': 'relu'}
 _THEIR_ACTIVATIONS = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
@@ -75,7 +78,7 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
   """The config.json of a trunk with these heads.
 
   Raises:
-    ValueError: the trunk reads equation 4 as printed, or mixes v1 and v2 in a way that theirs cannot.
+    ValueError: the trunk reads equation 4 as printed, mixes v1 and v2 in a way that theirs cannot, or has other heads.
   """
   c = trunk.config
   if c.reading != 'code':
@@ -84,7 +87,8 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
   if newer and not c.key_bias:
     raise ValueError('keys without a bias are of version 1, where nothing that version 2 added has a name')
   family = 'DebertaV2' if c.key_bias else 'Deberta'
-  kind = 'ForMaskedLM' if 'mlm' in heads else 'ForSequenceClassification' if 'head' in heads else 'Model'
+  check_heads(heads, HEADS)
+  kind = 'ForMaskedLM' if 'mlm' in heads else 'Model'
   activation = _THEIR_ACTIVATIONS[c.activation]
   out = dict(
     model_type=MODEL_TYPES[c.key_bias],
@@ -120,7 +124,12 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the heads 'mlm', 'position_embed' (of the mask decoder) and 'head'."""
+  """Every parameter of the trunk and of the heads: 'mlm', and 'position_embed' of the mask decoder.
+
+  Raises:
+    ValueError: there is no place for a head.
+  """
+  check_heads(heads, HEADS)
   c = trunk.config
   body = f'{PREFIX}embeddings'
   out = [Entry('trunk/token_embed/table', f'{body}.word_embeddings.weight', tied=('cls.predictions.decoder.weight',))]
@@ -152,10 +161,9 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
     ):
       older = f'{other}.bias' if entry.ours == 'mlm/bias' else entry.theirs.replace(theirs, f'{other}.transform')
       out.append(entry._replace(tied=(older,)))
-  if 'position_embed' in heads:
+  if 'position_embed' in heads and c.absolute == 'decoder':
     out.append(Entry('position_embed/table', f'{body}.position_embeddings.weight'))
-  if 'head' in heads:
-    out += [*_dense('trunk/pooler', 'pooler.dense'), *_dense('head', 'classifier')]
+  out += [entry._replace(optional=True) for entry in _dense('trunk/pooler', 'pooler.dense')]
   return out
 
 
