@@ -61,8 +61,8 @@ def make(
   Args:
     trunk: an encoder with a pooler.
     vocab: with tokens for a mask, for the beginning of a row and between segments.
-    question: 'nsp' asks whether the second segment follows the first or is from elsewhere (labels `NextSentence`), 'sop'
-      whether both stand in their order (labels `SentenceOrder`).
+    question: 'nsp' asks whether the second segment follows the first or is from elsewhere (`NextSentence`), 'sop'
+      whether both stand in their order (`SentenceOrder`).
     layout: 'bert' is [CLS] A [SEP] B [SEP]; 'roberta' has two separators in the middle.
     where: which tokens are masked, as in `mlm`.
     edit: what becomes of them, as in `mlm`.

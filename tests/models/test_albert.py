@@ -113,7 +113,7 @@ def test_equals_the_trunk_that_shares_nothing_with_copies(fields):
 
 def test_equals_bert_where_nothing_is_shared():
   ours = albert.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=SIZES | {'sharing': 'none', 'embed_dim': 32})
-  theirs = bert.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=SIZES)
+  theirs = bert.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=SIZES | {'embed_dim': None})
   params = make_params(ours)
   attention, feed_forward = params['layers']['attention'], params['layers']['feed_forward']
   layers = {name: attention[name] for name in ('query', 'key', 'value', 'out')}
