@@ -16,13 +16,13 @@ def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None) -> Ca
 
   Args:
     settings: `name` and keywords of that function.
-    vocab: offers its token counts and special ids to the functions that name them.
+    vocab: offers its token counts to the functions that go by them.
 
   Raises:
     ConfigError: an unknown name or keyword.
     ValueError: the function goes by token counts and the vocabulary has none.
   """
-  offers = {} if vocab is None else {'counts': vocab.counts, 'special_ids': vocab.special_ids}
+  offers = {} if vocab is None else {'counts': vocab.counts}
   choose = build.pick('noise.where', settings, **offers)
   assert isinstance(choose, partial)  # what build.pick makes
   if 'counts' in choose.keywords and choose.keywords['counts'] is None:
