@@ -67,7 +67,8 @@ def settings(kind: str, folder: pathlib.Path, /, **changes: Any) -> dict[str, An
   """A resolved config.
 
   Args:
-    kind: 'mlm' (BERT), 'causal_lm' (GPT) or 'classify' (BERT, rows of two lengths).
+    kind: 'mlm' (BERT), 'causal_lm' (GPT), 'permutation_lm' (XLNet, with its memory) or 'classify' (BERT, rows of two
+      lengths).
     folder: made by `write_data`.
     changes: keys of the config; a dict changes the keys that it names.
   """
@@ -87,6 +88,11 @@ def settings(kind: str, folder: pathlib.Path, /, **changes: Any) -> dict[str, An
     plain['adapter'] = {'name': 'classify', 'classes': len(CLASSES)}
     plain['data'] |= {'name': 'labelled', 'path': str(folder / 'labelled'), 'buckets': (16,)}
     plain['best'] = ('validation/accuracy', 'max')
+  elif kind == 'permutation_lm':
+    plain['objective'] = {'name': kind}
+    sizes = {name: size for name, size in SIZES.items() if name != 'max_length'}
+    plain['model'] = {'name': 'xlnet', 'variant': 'tiny', 'overrides': sizes | {'memory_length': 24}}
+    plain['data'] |= {'name': 'bptt', 'second_segment': True, 'reverse_half': True}
   else:
     plain['objective'] = {'name': kind}
     plain['data'] |= {'name': 'stream', 'layout': 'stream' if kind == 'causal_lm' else 'documents'}

@@ -15,7 +15,7 @@ import pytest
 
 from plm_jax import config, loop, metrics, steps
 from plm_jax.checks import ConfigError
-from plm_jax.models import bert, gpt
+from plm_jax.models import bert, gpt, xlnet
 from tests import runs
 
 LONG = {'steps': 100, 'log_every': 5, 'save_every': 5, 'eval_every': 50}
@@ -27,6 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
     'eval_every': 2,
   },
   'classify': {'eval': {'validation': {'data': {'split': 'validation'}, 'every': 5}}},
+  'permutation_lm': {'accumulate': 2},  # with a carry
 }
 
 
@@ -57,7 +58,8 @@ def logged(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-  ('kind', 'stop_at', 'signal_at'), [('mlm', 5, None), ('causal_lm', 3, 6), ('classify', 7, None)]
+  ('kind', 'stop_at', 'signal_at'),
+  [('mlm', 5, None), ('causal_lm', 3, 6), ('classify', 7, None), ('permutation_lm', 5, 7)],
 )
 def test_pieces_make_the_whole(
   kind: str,
@@ -78,6 +80,8 @@ def test_pieces_make_the_whole(
   outcome = loop.train(settings, tmp_path)
   state = runs.saved_state(tmp_path)
   assert len(state) > 40
+  carried = [leaf for name, leaf in state.items() if name.startswith('carry/')]
+  assert bool(carried) == (kind == 'permutation_lm') and all(leaf.any() for leaf in carried)
   assert not runs.differing(state, runs.saved_state(whole[kind]))
   assert logged(tmp_path) == logged(whole[kind])
   other = loop.train(settings, whole[kind]).result
@@ -85,9 +89,9 @@ def test_pieces_make_the_whole(
 
 
 def test_what_is_random_was_on(whole: dict[str, pathlib.Path]) -> None:
-  for kind, configs in (('mlm', bert.CONFIGS), ('causal_lm', gpt.CONFIGS), ('classify', bert.CONFIGS)):
+  for kind, module in (('mlm', bert), ('causal_lm', gpt), ('classify', bert), ('permutation_lm', xlnet)):
     settings = config.load(str(whole[kind]))
-    trunk = configs[settings['model']['variant']]
+    trunk = module.CONFIGS[settings['model']['variant']]
     assert trunk.dropout > 0 and trunk.attention_dropout > 0
     assert not {'dropout', 'attention_dropout'} & settings['model']['overrides'].keys()
     assert settings['execution']['dtype'] == 'float32'

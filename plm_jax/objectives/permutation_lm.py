@@ -52,7 +52,7 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   one_in: int = 6,
-  spans: bool = True,
+  ngrams: bool = True,
   max_gram: int = 5,
   window: int = 6,
   block: int | None = None,
@@ -64,7 +64,7 @@ def make(
     trunk: an XLNet.
     vocab: of the rows; its <sep> and <cls> are never predicted.
     one_in: K, one target in so many tokens (6 or 7 in the paper).
-    spans: predict n-grams; False predicts single tokens (Table 6, row 6).
+    ngrams: predict n-grams; False predicts single tokens (Table 6, row 6).
     max_gram: the longest n-gram.
     window: tokens of context for each token of an n-gram.
     block: perm_size, tokens in a block of the order; None is a whole part of the row.
@@ -91,7 +91,7 @@ def make(
       row,
       boundary=boundary,
       one_in=one_in,
-      spans=spans,
+      spans=ngrams,
       max_gram=max_gram,
       window=window,
       reverse=reverse,
