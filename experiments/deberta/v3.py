@@ -52,7 +52,4 @@ def get_config(arg=''):
   c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
-  c = common.quick(c, arg)
-  if 'quick' in common.words(arg):
-    c.objective = dict(c.objective, generator=dict(name='deberta', variant='tiny'))
-  return c
+  return common.quick(c, arg)
