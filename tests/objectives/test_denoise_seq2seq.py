@@ -1,8 +1,13 @@
 """Denoising with an encoder and a decoder: golden examples, texts rebuilt from inputs and targets, walls, lengths."""
 
+import argparse
 import dataclasses
+import difflib
 import functools
+import inspect
 import math
+import statistics
+import textwrap
 from functools import partial
 
 import jax
@@ -565,3 +570,54 @@ def test_sentinels_are_found_by_name():
   assert denoise_seq2seq.find_sentinels(V) == (FIRST, -1, 24)
   with pytest.raises(ValueError, match='without a gap'):
     denoise_seq2seq.find_sentinels(Tokens(special_ids=(*range(10), 118, 117)))
+
+
+# Learning -----------------------------------------------------------------------------------------------------------
+
+
+def letters(*modules) -> np.ndarray:
+  """The documentation of some modules, a token a letter: ids from 22 on, the full stop, a blank for all else."""
+  text = ' '.join(' '.join(inspect.getdoc(item) or '' for item in vars(module).values()) for module in modules)
+  known = {letter: 23 + number for number, letter in enumerate('abcdefghijklmnopqrstuvwxyz')} | {'.': STOP}
+  return np.array([known.get(letter, 22) for letter in ' '.join(text.lower().split())], np.int32)
+
+
+@functools.cache
+def corpus(held_out: bool) -> np.ndarray:
+  rows = letters(textwrap) if held_out else letters(argparse, difflib, statistics)
+  count = min(len(rows) // 48, 64 if held_out else 10_000)
+  return rows[: count * 48].reshape(count, 48)
+
+
+def held_out_losses(steps: int, **settings) -> tuple[float, float]:
+  """Loss on held-out text before and after some steps on other text."""
+  task = make_task('bart' if 'append_eos' in settings else 't5', **settings, inputs_length=60, targets_length=60)
+  held_out, text = (make_rows([[row.tolist()] for row in corpus(part)], length=48) for part in (True, False))
+  first = {name: value[:16] for name, value in text.items()}
+  tx = tiny.make_optimiser(task, first, rate=3e-3)
+  state = tiny.make_state(task, first, tx)
+  train = jax.jit(partial(step.train_step, task=task, tx=tx))
+  evaluate = jax.jit(partial(step.eval_step, task=task))
+
+  def loss(state) -> float:
+    return tiny.means(evaluate(state.params, held_out, state.carry, jax.random.key(1))[0])['loss']
+
+  before = loss(state)
+  draw = np.random.default_rng(0)
+  for _ in range(steps):
+    rows = draw.integers(0, len(text['row_id']), 16)
+    state, _ = train(state, {name: value[rows] for name, value in text.items()}, jax.random.key(0))
+  return before, loss(state)
+
+
+@pytest.mark.parametrize('name', ['T5', 'infilling'])
+def test_sixty_steps_lower_the_loss_of_unseen_text(name):
+  before, after = held_out_losses(60, **VARIANTS[name])
+  assert after < before - 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [*VARIANTS, 'UL2'])
+def test_every_variant_learns(name):
+  before, after = held_out_losses(300, **VARIANTS.get(name, {'denoisers': UL2}))
+  assert after < before - 0.5
