@@ -1,4 +1,4 @@
-"""Rows of segments: the runs of BERT's data script, where splits and other segments come from, the same on all hosts."""
+"""Rows of segments: the runs of BERT's data script, where splits and other segments come from, hosts, epochs."""
 
 import itertools
 
