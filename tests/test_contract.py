@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
   'distill': {
     'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
