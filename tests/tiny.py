@@ -147,7 +147,7 @@ def make_state(task: Task, batch: Batch, tx: optim.Optimiser, *, seed: int = 0) 
   """A state on one device."""
   params = init_params(task, batch, seed=seed)
   zero = jnp.zeros((), jnp.int32)
-  rows = batch['tokens'].shape[0]
+  rows = batch['row_id'].shape[0]
   return step.TrainState(zero, params, tx.init(tx.split(params)[0]), zero, zero, task.init_carry(rows))
 
 
@@ -159,7 +159,7 @@ def loss_and_gradient(task: Task, params: PyTree, batch: Batch, *, key: int = 0,
     def loss_of(params):
       example = task.prepare(step.noise_root(root), step.with_step(batch, 0))
       rng = step.step_rng(root, jnp.int32(0))
-      carry = task.init_carry(batch['tokens'].shape[0])
+      carry = task.init_carry(batch['row_id'].shape[0])
       loss = task.loss(step.bind(task, params, train=train, rng=rng), example, carry, rng)
       return loss.value, loss
 
