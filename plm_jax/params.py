@@ -6,6 +6,7 @@ python -m plm_jax.params --json                                    the same for 
 """
 
 import argparse
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -54,7 +55,8 @@ def published() -> list[dict[str, Any]]:
     module = build.import_file(f'models.{family}')
     for variant, known in module.PUBLISHED.items():
       trunk = module.make(vocab_size=known.vocab_size, variant=variant)
-      length = trunk.config.max_length
+      sizes = {field.name for field in dataclasses.fields(trunk.config)}
+      length = trunk.config.max_length if 'max_length' in sizes else 512  # no table bounds relative positions
       tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
       cost = flops.forward(_whole(trunk), {'tokens': tokens, 'segment_ids': tokens})
       rows.append(
@@ -134,7 +136,10 @@ def _whole(trunk: Any) -> Any:
     trunk: nn.Module
 
     def __call__(self, tokens: Any, segment_ids: Any) -> Any:
-      out = self.trunk(tokens, segment_ids=segment_ids)
+      row = {'tokens': tokens, 'segment_ids': segment_ids}
+      if 'encoder_tokens' in self.trunk.INPUTS:  # as long a row on each side
+        row = {f'{side}_{name}': value for side in ('encoder', 'decoder') for name, value in row.items()}
+      out = self.trunk(**row)
       features = jnp.zeros((*tokens.shape, self.trunk.token_embed.features))  # as wide as the table
       return self.trunk.pool(out['hidden'], segment_ids), self.trunk.attend(features)
 
