@@ -53,5 +53,5 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
   assert outcome.exit_code == 0
   lines = metrics.read(tmp_path)
   assert [line['step'] for line in lines] == [1, 2]
-  assert all(0 < line['loss'] < 20 for line in lines)
+  assert all(0 < line['loss'] < 60 for line in lines)  # ELECTRA weighs one of its terms by 50
   assert any(name.partition('/')[0] in settings['eval'] for name in lines[-1])

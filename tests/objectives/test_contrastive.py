@@ -221,6 +221,7 @@ def test_what_the_trunk_the_vocabulary_and_the_data_must_have():
     prepare(make_task(partners='fields'), {name: value for name, value in BATCH.items() if name != 'type_ids'})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('partners', ['dropout', 'ngram'])
 def test_sixty_steps_lower_the_held_out_loss(partners):
   task = make_task(dropout=0.1, partners=partners, temperature=0.05 if partners == 'dropout' else 0.2)

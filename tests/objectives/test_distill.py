@@ -196,6 +196,7 @@ def test_what_cannot_be_is_refused():
     distill.make(trunk=tiny.make_trunk('gpt'), vocab=V, teacher=TEACHER)
 
 
+@pytest.mark.slow
 def test_sixty_steps_lower_the_held_out_loss():
   task = make_task()
   before, after = learning.held_out(task, scale=(('teacher/.*', None), ('.*', 1.0)))
