@@ -12,8 +12,6 @@ from plm_jax.weights.bert import check_heads
 from plm_jax.weights.table import Entry, Part
 
 MODEL = 'deberta'
-HEADS = ('mlm', 'position_embed')
-MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
 PREFIX = 'deberta.'
 HEADS = ('mlm', 'position_embed')
