@@ -14,8 +14,10 @@ from typing import Any, Literal
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
@@ -109,43 +111,57 @@ class Block(nn.Module):
   config: Config
   execution: Execution
 
-  @nn.compact
-  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
+  def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = normal(c.init_std)
     residual_init = normal(c.init_std / math.sqrt(2 * c.num_layers)) if c.scale_residual else init
-    heads = (c.num_heads, c.hidden_dim // c.num_heads)
-    attention_norm = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')
-    mlp_norm = LayerNorm(c.norm_epsilon, dtype, name='mlp_norm')
-    pre = c.norm_placement == 'pre'
 
-    y = attention_norm(x) if pre else x
+    def project() -> Dense:
+      heads = (c.num_heads, c.hidden_dim // c.num_heads)
+      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype)
 
-    def project(name: str) -> Array:
-      return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(y)
+    self.query, self.key, self.value = project(), project(), project()
+    axes = ('heads', 'head_dim', 'embed')
+    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=residual_init, dtype=dtype)
+    self.mlp = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=residual_init, dtype=dtype)
+    self.attention_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)
+    self.attention_dropout = Dropout(c.dropout)
+    self.mlp_dropout = Dropout(c.dropout)
 
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
-    query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
+  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
+    y = self._before(self.attention_norm, x)
+    x = self._look(x, y, self.key(y), self.value(y), mask, train)
+    x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
+    return x, x
+
+  def decode(self, x: Array, context: tuple[Cache, Mask], kept: Cache) -> tuple[Array, Cache]:
+    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, h, k]; gives those of the new tokens."""
+    taken, mask = context
+    start = taken['index'] - x.shape[1]
+    y = self._before(self.attention_norm, x)
+    new = {'keys': self.key(y), 'values': self.value(y)}  # [b, s, h, k]
+    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
+    return self._feed(self._look(x, y, keys, values, mask, False), False), new
+
+  def _look(self, x: Array, y: Array, key: Array, value: Array, mask: Mask, train: bool) -> Array:
+    c = self.config
+    query = self.query(y)  # [b, l, h, k]
     if self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', weights(query, key, mask=mask))
-    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng)
-    out = Dense(
-      c.hidden_dim,
-      axes=('heads', 'head_dim', 'embed'),
-      num_inputs=2,
-      kernel_init=residual_init,
-      dtype=dtype,
-      name='out',
-    )
-    y = out(attended)  # [b, l, h, k] -> [b, l, d]
-    x = x + Dropout(c.dropout)(y, train=train)
-    x = x if pre else attention_norm(x)
+    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    found = self.out(attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng))  # [b, l, d]
+    return self._after(self.attention_norm, x + self.attention_dropout(found, train=train))
 
-    y = mlp_norm(x) if pre else x
-    y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=residual_init, dtype=dtype, name='mlp')(y)
-    x = x + Dropout(c.dropout)(y, train=train)
-    x = x if pre else mlp_norm(x)
-    return constrain(x, 'batch', 'length', 'embed'), x
+  def _feed(self, x: Array, train: bool) -> Array:
+    y = self.mlp(self._before(self.mlp_norm, x))
+    return self._after(self.mlp_norm, x + self.mlp_dropout(y, train=train))
+
+  def _before(self, norm: LayerNorm, x: Array) -> Array:
+    return norm(x) if self.config.norm_placement == 'pre' else x
+
+  def _after(self, norm: LayerNorm, x: Array) -> Array:
+    return norm(x) if self.config.norm_placement == 'post' else x
 
 
 class Gpt(nn.Module):
@@ -171,7 +187,8 @@ class Gpt(nn.Module):
     self.token_embed = self.embed or self._table()
     self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), normal(c.position_std), dtype=dtype)
     self.embed_dropout = Dropout(c.dropout)
-    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
+    self.layers = layers(c, self.execution)
     if c.norm_placement == 'pre':
       self.final_norm = LayerNorm(c.norm_epsilon, dtype)
     if not c.tied:
@@ -237,6 +254,48 @@ class Gpt(nn.Module):
     """A GPT carries nothing between rows."""
     del batch_size
     return ()
+
+  def init_cache(
+    self,
+    batch_size: int,
+    length: int,
+    *,
+    encoder_hidden: Array | None = None,
+    encoder_segment_ids: Array | None = None,
+  ) -> Cache:
+    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
+    del encoder_hidden, encoder_segment_ids
+    c = self.config
+    position.check_length(length, max_length=c.max_length, model='Gpt')
+    return caches.empty(
+      num_layers=c.num_layers,
+      batch_size=batch_size,
+      length=length,
+      num_heads=c.num_heads,
+      head_dim=c.hidden_dim // c.num_heads,
+      dtype=self.execution.dtype,
+    )
+
+  def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
+    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+
+    Args:
+      tokens: int[b, s], a whole prompt or one token a row.
+      cache: of `init_cache` or of the last step.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s].
+    """
+    c = self.config
+    taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    if c.window is not None:
+      places = taken['positions']
+      near = places[:, None, :] > positions[:, :, None] - c.window  # [b, s, m]
+      mask = Mask(segment_ids, taken['segment_ids'], allowed=near if mask.allowed is None else mask.allowed & near)
+    x = self.token_embed(tokens) + self.position_embed(positions)
+    hidden, new = self.layers.decode(x, (taken, mask), {name: cache[name] for name in ('keys', 'values')})
+    if c.norm_placement == 'pre':
+      hidden = self.final_norm(hidden)
+    return self.attend(hidden), caches.keep(taken, **new)
 
 
 def make(
