@@ -18,16 +18,20 @@ def weights(query: Array, key: Array, *, mask: Mask, bias: Array | None = None, 
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, h, k].
+    key: [b, m, g, k] with g a divisor of h: each h / g heads in a row share a key (Shazeer 2019; Ainslie et al. 2023).
     mask: what may be looked at.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.
   """
   scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-  # the query is the smaller array to scale; products accumulate in float32
-  logits = jnp.einsum(
-    'blhk,bmhk->bhlm', query * jnp.asarray(scale, query.dtype), key, preferred_element_type=jnp.float32
-  )
+  query = query * jnp.asarray(scale, query.dtype)  # the query is the smaller array to scale
+  # products accumulate in float32
+  if (groups := key.shape[2]) == query.shape[2]:
+    logits = jnp.einsum('blhk,bmhk->bhlm', query, key, preferred_element_type=jnp.float32)
+  else:
+    grouped = query.reshape(*query.shape[:2], groups, -1, query.shape[3])  # [b, l, g, h/g, k]
+    logits = jnp.einsum('blgrk,bmgk->bgrlm', grouped, key, preferred_element_type=jnp.float32)
+    logits = logits.reshape(query.shape[0], query.shape[2], *logits.shape[3:])
   if bias is not None:
     logits = logits + bias.astype(jnp.float32)
   seen = visible(mask)[:, None]  # [b, 1, l, m]
@@ -52,8 +56,8 @@ def attend(
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, h, k].
-    value: [b, m, h, k].
+    key: [b, m, g, k] with g a divisor of h: each h / g heads in a row share a key and a value.
+    value: [b, m, g, k].
     mask: what may be looked at.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     dropout: rate on the weights; needs `rng`.
@@ -63,4 +67,7 @@ def attend(
   probabilities = weights(query, key, mask=mask, bias=bias, scale=scale).astype(value.dtype)
   if dropout and rng is not None:
     probabilities = drop(probabilities, rate=dropout, rng=rng)
-  return jnp.einsum('bhlm,bmhk->blhk', probabilities, value)
+  if (groups := value.shape[2]) == query.shape[2]:
+    return jnp.einsum('bhlm,bmhk->blhk', probabilities, value)
+  grouped = probabilities.reshape(len(query), groups, -1, *probabilities.shape[2:])  # [b, g, h/g, l, m]
+  return jnp.einsum('bgrlm,bmgk->blgrk', grouped, value).reshape(*query.shape[:3], value.shape[3])

@@ -13,21 +13,25 @@ class LayerNorm(nn.Module):
   Attributes:
     epsilon: added to the variance.
     dtype: of the result.
+    use_bias: adds the bias.
   """
 
   epsilon: float
   dtype: str = 'float32'
+  use_bias: bool = True
 
   @nn.compact
   def __call__(self, x: Array) -> Array:
     names = ('embed',)
     scale = self.param('scale', nn.with_logical_partitioning(nn.initializers.ones, names), (x.shape[-1],), jnp.float32)
-    bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, names), (x.shape[-1],), jnp.float32)
     x = x.astype(jnp.float32)
     mean = x.mean(axis=-1, keepdims=True)
     centred = x - mean
     variance = (centred * centred).mean(axis=-1, keepdims=True)
-    y = centred * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+    y = centred * jax.lax.rsqrt(variance + self.epsilon) * scale
+    if self.use_bias:
+      init = nn.with_logical_partitioning(nn.initializers.zeros, names)
+      y = y + self.param('bias', init, (x.shape[-1],), jnp.float32)
     return y.astype(self.dtype)
 
 

@@ -1,5 +1,7 @@
 """Where a token stands."""
 
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,3 +146,44 @@ def relative_shift_at(scores: Array, positions: Array, *, num_queries: int, num_
     return jax.lax.dynamic_slice_in_dim(row, num_queries - position, num_keys, axis=-1)  # [h, p] -> [h, m]
 
   return jax.vmap(jax.vmap(one, in_axes=(1, 0), out_axes=1))(scores, positions)
+
+
+def rotary_angles(positions: Array, *, dim: int, base: float = 10_000.0) -> tuple[Array, Array]:
+  """Cosines and sines of rotary embeddings, f32[b, l, dim / 2] both (RoFormer, Su et al. 2021, equation 15).
+
+  Args:
+    positions: int[b, l].
+    dim: components of a head that are rotated, an even number.
+    base: pair i turns by position * base^(-2i / dim).
+  """
+  if dim % 2 or dim < 2:
+    raise ValueError(f'rotary positions turn pairs of components, and {dim} is not an even number of them')
+  speeds = jnp.asarray(base ** (-np.arange(0, dim, 2) / dim), jnp.float32)
+  angles = positions[..., None].astype(jnp.float32) * speeds
+  return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x: Array, angles: tuple[Array, Array], *, layout: Literal['pairs', 'halves']) -> Array:
+  """Turns queries or keys by their positions, so that products depend on distances only (RoFormer, equation 34).
+
+  The two layouts differ by a fixed order of the components, which kernels learn: 'halves' of a permuted kernel is
+  'pairs' of the kernel.
+
+  Args:
+    x: [b, l, h, k].
+    angles: of `rotary_angles`; components of a head beyond its `dim` stay as they are.
+    layout: which components make pair i of r: 2i and 2i + 1 ('pairs', RoFormer), or i and i + r ('halves').
+
+  Returns:
+    [b, l, h, k] in the dtype of `x`.
+  """
+  cosine, sine = (part[:, :, None] for part in angles)  # [b, l, 1, r]
+  half = cosine.shape[-1]
+  turned, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
+  if layout == 'pairs':
+    first, second = turned[..., 0::2], turned[..., 1::2]
+  else:
+    first, second = turned[..., :half], turned[..., half:]
+  both = first * cosine - second * sine, second * cosine + first * sine
+  out = jnp.stack(both, axis=-1).reshape(turned.shape) if layout == 'pairs' else jnp.concatenate(both, axis=-1)
+  return jnp.concatenate([out.astype(x.dtype), rest], axis=-1)
