@@ -1,0 +1,171 @@
+"""Small Hugging Face models of every kind that can be read, with random weights, and what they compute."""
+
+import functools
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from plm_jax.types import PyTree
+
+VOCAB_SIZE, LENGTH = 61, 11
+
+
+class Case(NamedTuple):
+  """A kind of release.
+
+  Attributes:
+    family: the name of their classes' beginning, such as 'Bert'.
+    kind: the end, such as 'ForMaskedLM'.
+    fields: of their config.
+    heads: which of our heads it has.
+  """
+
+  family: str
+  kind: str
+  fields: Mapping[str, Any]
+  heads: tuple[str, ...] = ()
+
+
+def _bert(**fields: Any) -> dict[str, Any]:
+  return {
+    'hidden_size': 16, 'num_hidden_layers': 3, 'num_attention_heads': 2, 'intermediate_size': 40,
+    'max_position_embeddings': 13, **fields,
+  }  # fmt: skip
+
+
+_GPT = {'n_embd': 16, 'n_layer': 3, 'n_head': 2, 'n_positions': 13}
+_T5 = {'d_model': 16, 'd_kv': 8, 'num_layers': 2, 'num_heads': 2, 'd_ff': 40}
+_BART = {
+  'd_model': 16, 'encoder_layers': 2, 'decoder_layers': 2, 'encoder_attention_heads': 2, 'decoder_attention_heads': 2,
+  'encoder_ffn_dim': 40, 'decoder_ffn_dim': 40, 'max_position_embeddings': 20,
+}  # fmt: skip
+_DISTIL = {'dim': 16, 'n_layers': 3, 'n_heads': 2, 'hidden_dim': 40, 'max_position_embeddings': 13}
+_XLNET = {'d_model': 16, 'n_layer': 3, 'n_head': 2, 'd_inner': 40}
+_ALBERT = _bert(embedding_size=8)
+_ROBERTA = _bert(max_position_embeddings=15, type_vocab_size=1, pad_token_id=1, layer_norm_eps=1e-5)
+_DEBERTA = _bert(
+  type_vocab_size=0, relative_attention=True, pos_att_type=['c2p', 'p2c'], position_biased_input=False, legacy=False
+)
+_DEBERTA2 = {**_DEBERTA, 'position_buckets': 4, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True}
+_LLAMA = _bert(num_key_value_heads=1)
+_GLM = _bert(num_key_value_heads=1, head_dim=8, pad_token_id=0)
+CASES = {
+  'bert-pretraining': Case('Bert', 'ForPreTraining', _bert(), ('mlm', 'pair')),
+  'bert-mlm': Case('Bert', 'ForMaskedLM', _bert(), ('mlm',)),
+  'bert-body': Case('Bert', 'Model', _bert()),
+  'roberta-mlm': Case('Roberta', 'ForMaskedLM', _ROBERTA, ('mlm',)),
+  'roberta-body': Case('Roberta', 'Model', _ROBERTA),
+  'albert-pretraining': Case('Albert', 'ForPreTraining', {**_ALBERT, 'num_hidden_groups': 1}, ('mlm', 'pair')),
+  'albert-groups': Case('Albert', 'ForMaskedLM', {**_ALBERT, 'num_hidden_groups': 3, 'inner_group_num': 2}, ('mlm',)),
+  'distilbert-mlm': Case('DistilBert', 'ForMaskedLM', _DISTIL, ('mlm',)),
+  'distilbert-body': Case('DistilBert', 'Model', _DISTIL),
+  'electra-discriminator': Case('Electra', 'ForPreTraining', _bert(embedding_size=8), ('rtd',)),
+  'electra-generator': Case('Electra', 'ForMaskedLM', _bert(embedding_size=8), ('mlm',)),
+  'electra-body': Case('Electra', 'Model', _bert(embedding_size=16)),
+  'deberta-mlm': Case('Deberta', 'ForMaskedLM', _DEBERTA, ('mlm',)),
+  'deberta-body': Case('Deberta', 'Model', _DEBERTA),
+  'deberta-v2-mlm': Case('DebertaV2', 'ForMaskedLM', {**_DEBERTA2, 'conv_kernel_size': 3, 'conv_act': 'gelu'}, ('mlm',)),
+  'deberta-v2-body': Case('DebertaV2', 'Model', _DEBERTA2),
+  'gpt': Case('OpenAIGPT', 'LMHeadModel', _GPT),
+  'gpt-body': Case('OpenAIGPT', 'Model', _GPT),
+  'gpt2': Case('GPT2', 'LMHeadModel', _GPT),
+  'gpt2-body': Case('GPT2', 'Model', _GPT),
+  'xlnet-lm': Case('XLNet', 'LMHeadModel', _XLNET, ('lm',)),
+  'xlnet-body': Case('XLNet', 'Model', _XLNET),
+  'bart': Case('Bart', 'ForConditionalGeneration', _BART),
+  't5': Case('T5', 'ForConditionalGeneration', _T5),
+  't5-v1_1': Case(
+    'T5', 'ForConditionalGeneration', {**_T5, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False}
+  ),
+  'llama': Case('Llama', 'ForCausalLM', _LLAMA),
+  'glm': Case('Glm', 'ForCausalLM', _GLM),
+  'glm4': Case('Glm4', 'ForCausalLM', _GLM),
+}  # fmt: skip
+
+
+@functools.cache
+def make_model(name: str) -> Any:
+  """Their model, in evaluation; every parameter is drawn, biases and scales too."""
+  import torch
+  import transformers
+
+  case = CASES[name]
+  torch.manual_seed(0)
+  config = getattr(transformers, f'{case.family}Config')(vocab_size=VOCAB_SIZE, **case.fields)
+  model = getattr(transformers, f'{case.family}{case.kind}')(config).eval()
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.add_(0.1 * torch.randn_like(parameter))
+  return model
+
+
+def draw_tokens(rows: int = 2) -> np.ndarray:
+  return np.random.default_rng(0).integers(7, VOCAB_SIZE, (rows, LENGTH)).astype(np.int32)
+
+
+def states_of_theirs(model: Any) -> tuple[np.ndarray, np.ndarray | None]:
+  """(last states, logits of the first head or None) on `draw_tokens`."""
+  import torch
+
+  ids = torch.tensor(draw_tokens()).long()
+  more = {'decoder_input_ids': ids.flip(1)} if model.config.is_encoder_decoder else {}
+  if model.config.model_type == 'xlnet':  # without types theirs leaves out a term that is there for equal ones
+    more['token_type_ids'] = torch.zeros_like(ids)
+  with torch.no_grad():
+    out = model(input_ids=ids, output_hidden_states=True, **more)
+  states = out.decoder_hidden_states[-1] if 'decoder_input_ids' in more else out.hidden_states[-1]
+  logits = out.to_tuple()[0]
+  is_states = model.__class__.__name__.endswith('Model') and not model.__class__.__name__.endswith('LMHeadModel')
+  return states.numpy(), None if is_states else logits.numpy()
+
+
+def states_of_ours(trunk: nn.Module, params: PyTree) -> jax.Array:
+  """The last states of ours on the same tokens."""
+  return _run(trunk)(params)['hidden']
+
+
+@functools.cache
+def _run(trunk: nn.Module) -> Callable[[PyTree], Any]:
+  ids = draw_tokens()
+  one = np.ones_like(ids)
+  if 'tokens' in trunk.INPUTS:
+    inputs = {'tokens': ids, 'segment_ids': one}
+  else:
+    sides = {'encoder': ids, 'decoder': ids[:, ::-1]}
+    inputs = {f'{side}_tokens': tokens for side, tokens in sides.items()}
+    inputs |= {f'{side}_segment_ids': one for side in sides}
+  return jax.jit(lambda params: trunk.apply({'params': params}, **inputs))
+
+
+def logits_of_ours(trunk: nn.Module, params: PyTree, head: str | None, *, gelu: Callable[..., Any]) -> np.ndarray:
+  """What a head computes from our states, written out: [b, l, v], of 'rtd' [b, l]."""
+  hidden = states_of_ours(trunk, params)
+  dense = lambda part, x: x @ part['kernel'] + part['bias']  # noqa: E731
+  if head is None:
+    return np.asarray(trunk.apply({'params': params}, hidden, method='attend'))
+  own = params[head]
+  if head == 'lm':
+    return np.asarray(trunk.apply({'params': params}, hidden, method='attend') + own['bias'])
+  if head == 'rtd':
+    return np.asarray(dense(own['out'], gelu(dense(own['dense'], hidden)))[..., 0])
+  x = gelu(dense(own['dense'], hidden))
+  x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + trunk.config.norm_epsilon)
+  x = x * own['norm']['scale'] + own['norm']['bias']
+  return np.asarray(trunk.apply({'params': params}, x, method='attend') + own['bias'])
+
+
+def equal(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+  """Whether two state dicts have the same names and numbers."""
+  import torch
+
+  return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def save(name: str, folder: pathlib.Path, **settings: Any) -> pathlib.Path:
+  """Their folder of a case."""
+  make_model(name).save_pretrained(folder, **settings)
+  return folder
