@@ -36,6 +36,7 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   from rich.table import Table
 
   from plm_jax import logs, param_files, run, scoring
+  from plm_jax.objectives import mlm
 
   logs.start()
   vocab = run.make_vocab(settings, pathlib.Path(workdir))
@@ -58,9 +59,18 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
       'folder of a run with a masked objective'
     )
   params = param_files.load_params(workdir, step=scoring.step_named(step))
+  if 'mlm' not in params:
+    raise config.ConfigError(
+      f'fill: the run in {workdir} has no head that fills blanks, only {", ".join(params)}; name the folder of a run '
+      'with a masked objective'
+    )
   tokens = jnp.asarray([ids])
+  # heads that only pre-training asks are left out; the mask decoder's table of positions is part of the answer
+  alone = 'position_embed' not in params
+  model = mlm.make(trunk=parts.trunk, vocab=vocab).model if alone else parts.task.model
+  params = {name: params[name] for name in ('trunk', 'mlm')} if alone else params
   with config.stage('fill'):
-    logits: Any = parts.task.model.apply(
+    logits: Any = model.apply(
       {'params': params}, predict=jnp.asarray([blanks]), tokens=tokens, segment_ids=jnp.ones_like(tokens)
     )
   top = min(top, vocab.size)

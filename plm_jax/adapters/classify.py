@@ -27,6 +27,7 @@ class Model(nn.Module):
     dropout: rate before it.
     layer: which of the trunk's layers is pooled; -1 is the trunk's output, 0 the embeddings.
     frozen: the trunk runs without dropout and gets no gradient.
+    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
     init_std: of the last layer's kernel.
   """
 
@@ -35,6 +36,7 @@ class Model(nn.Module):
   dropout: float
   layer: int
   frozen: bool
+  pool: str
   init_std: float
 
   def setup(self) -> None:
@@ -46,7 +48,7 @@ class Model(nn.Module):
     out = self.trunk(**inputs, train=train and not self.frozen)
     hidden = out['hidden'] if self.layer == -1 else out['layers'][self.layer]
     segment_ids = inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
-    pooled = self.trunk.pool(hidden, segment_ids)  # [b, l, d] -> [b, d]
+    pooled = mean(hidden, segment_ids) if self.pool == 'mean' else self.trunk.pool(hidden, segment_ids)  # [b, d]
     if self.frozen:
       pooled = jax.lax.stop_gradient(pooled)
     if self.is_initializing():
@@ -58,6 +60,12 @@ class Model(nn.Module):
     """Vocabulary logits f32[..., v], for the auxiliary language model."""
     del train
     return self.trunk.attend(features)
+
+
+def mean(hidden: Array, segment_ids: Array) -> Array:
+  """Mean of the states of the real tokens: [b, l, d] -> f32[b, d]; zeros for a row without any."""
+  real = (segment_ids > 0).astype(jnp.float32)[..., None]
+  return (hidden * real).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1.0)
 
 
 def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
@@ -91,6 +99,7 @@ def make(
   layer: int = -1,
   frozen: bool = False,
   lm_weight: float = 0.0,
+  pool: Literal['trunk', 'mean'] = 'trunk',
   init_std: float = 0.02,
 ) -> Task:
   """Classification over `classes` labels, or regression of one number.
@@ -105,8 +114,12 @@ def make(
     frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
       with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
     lm_weight: lambda of the auxiliary language model; needs a causal trunk that is not frozen (GPT: .5).
+    pool: 'trunk' pools as the trunk's paper does; 'mean' takes the mean of the real tokens, which needs no pooler that
+      pre-training has not seen.
     init_std: of the last layer's kernel.
   """
+  if pool not in ('trunk', 'mean'):
+    raise ValueError(f'adapter.pool={pool!r}; choices are trunk, mean')
   if kind not in ('class', 'regression'):
     raise ValueError(f'adapter.kind={kind!r}; choices are class, regression')
   if kind == 'class' and classes < 2:
@@ -174,5 +187,5 @@ def make(
       return {'value': outputs[:, 0]}
     return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
 
-  model = Model(trunk, 1 if regression else classes, dropout, layer, frozen, init_std)
+  model = Model(trunk, 1 if regression else classes, dropout, layer, frozen, pool, init_std)
   return Task(model, prepare, loss, predict)

@@ -265,3 +265,18 @@ def test_an_encoder_decoder_is_classified_by_the_last_state_of_its_decoder():
   pooled = np.stack([states[row, size - 1] for row, (size,) in enumerate(ROWS)])
   expected = pooled @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
   assert tiny.worst(outputs, expected) < 1e-5
+
+
+def test_the_mean_is_of_the_real_tokens():
+  hidden = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
+  segment_ids = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
+  expected = np.stack([hidden[0, :3].mean(axis=0), hidden[1, 1:].mean(axis=0), np.zeros(4)])
+  np.testing.assert_allclose(classify.mean(jnp.asarray(hidden), jnp.asarray(segment_ids)), expected, atol=1e-6)
+
+
+def test_pooling_by_the_mean_needs_no_pooler():
+  task = classify.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, classes=3, pool='mean')
+  batch = tiny.make_batch() | {'label': np.array([0, 1, 2, 0], np.int32)}
+  assert 'pooler' not in tiny.init_params(task, batch)['trunk']
+  with pytest.raises(ValueError, match='trunk, mean'):
+    classify.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, pool='max')
