@@ -9,7 +9,7 @@ import contextvars
 import difflib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -173,3 +173,25 @@ def constrain(x: Array, *axes: str | None) -> Array:
   if layout is None or layout.mesh.size == 1:
     return x
   return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, spec(axes, x.shape, layout)))
+
+
+def on_each_device(
+  function: Callable[..., Array], *arrays: Array, axes: Sequence[Sequence[str | None]], whole: Sequence[str]
+) -> Array:
+  """`function(*arrays)` for what the compiler cannot cut itself: each device computes its own part alone.
+
+  Args:
+    function: of arrays to one array with the axes of the first of them.
+    arrays: any number.
+    axes: of each array.
+    whole: names of `axes` that the function needs uncut.
+  """
+  layout = _LAYOUT.get()
+  if layout is None or layout.mesh.size == 1:
+    return function(*arrays)
+  specs = tuple(
+    spec([None if axis in whole else axis for axis in names], array.shape, layout)
+    for names, array in zip(axes, arrays, strict=True)
+  )
+  cut = jax.shard_map(function, mesh=layout.mesh, in_specs=specs, out_specs=specs[0], check_vma=False)
+  return cut(*arrays)

@@ -200,7 +200,8 @@ class Published:
 class Execution:
   """How a model is computed, as opposed to what it computes.
 
-  No field but `random`, which draws other bits of dropout, changes a result beyond rounding.
+  No field changes a result beyond rounding, but for other bits of dropout: `random` draws all of them otherwise, and
+  `attention` those on attention weights where it is 'chunked'.
 
   Attributes:
     dtype: of activations and matrix products; parameters, norms, softmax and losses are float32.
@@ -209,12 +210,16 @@ class Execution:
     layers: 'scan' compiles one block, 'loop' unrolls it; same parameter tree either way.
     random: bit generator of dropout: 'threefry2x32', the same everywhere, or the faster 'rbg', which may differ from
       one kind of chip to another. Noise always uses threefry.
+    attention: how softmax(q k) v is computed (layers/attention.py): 'xla' the plain formula, 'chunked' some queries at
+      a time for long rows, 'flash' a kernel on TPUs, 'cudnn' one on GPUs; 'auto' takes a kernel where there is one for
+      the device and the inputs, and else the plain formula.
   """
 
   dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
   remat: Literal['none', 'dots', 'full'] = 'none'
   layers: Literal['scan', 'loop'] = 'scan'
   random: Literal['threefry2x32', 'rbg'] = 'threefry2x32'
+  attention: Literal['auto', 'xla', 'chunked', 'flash', 'cudnn'] = 'auto'
 
 
 def require(trunk: nn.Module, *, objective: str, attention: Sequence[str], inputs: Sequence[str]) -> None:

@@ -1,13 +1,36 @@
-"""The one door to attention: softmax(q k^T / sqrt(k) + bias) v under a mask (Vaswani et al. 2017, §3.2.1)."""
+"""The one door to attention: softmax(q k^T / sqrt(k) + bias) v under a mask (Vaswani et al. 2017, §3.2.1).
 
+Ways to compute it, equal within rounding:
+
+- xla: the formula as it stands. Holds the weights, f32[b, h, l, m] several times over in training.
+- chunked: the formula for some queries at a time, computed again in the backward pass. Any device, mask and bias; its
+  memory grows with the length, and where there is a bias with that bias.
+- flash: splash attention on TPUs, in memory that grows with the length. Segments, causal, window; no bias or dropout.
+- cudnn: on GPUs, in half precision. Any mask and bias; no dropout.
+
+Relative positions come as `bias`: T5's buckets, the terms of DeBERTa and XLNet.
+"""
+
+import dataclasses
+import functools
+import logging
 import math
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 
+from plm_jax.layers import fused
 from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
 from plm_jax.types import Array
+
+log = logging.getLogger('plm_jax')
+
+Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'cudnn']
+
+# queries at a time of 'chunked': enough for efficient products, with weights of 256 rows only
+CHUNK = 256
 
 # far below any real logit, and finite: a row that sees nothing must not become NaN
 HIDDEN = -1e30
@@ -51,6 +74,7 @@ def attend(
   dropout: float = 0.0,
   rng: Array | None = None,
   scale: float | None = None,
+  implementation: Implementation = 'auto',
 ) -> Array:
   """Weighted sums of `value`, [b, l, h, k] in the dtype of `value`.
 
@@ -63,7 +87,108 @@ def attend(
     dropout: rate on the weights; needs `rng`.
     rng: key of the dropout, None outside training.
     scale: of the products; 1 / sqrt(k) by default.
+    implementation: how to compute it, `Execution.attention`.
+
+  Raises:
+    ValueError: a kernel was asked for by name that cannot take these inputs, or that this device does not have.
   """
+  dropout = dropout if rng is not None else 0.0
+  taken, reason = choose(implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device())
+  _say_once(f'attention: {taken}, {reason}')
+  if taken in ('flash', 'cudnn') and key.shape[2] != query.shape[2]:
+    # the kernels are given a key and a value to each head
+    key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
+  if taken == 'flash':
+    return fused.flash(query, key, value, mask=mask, scale=scale)
+  if taken == 'cudnn':
+    return fused.cudnn(query, key, value, mask=mask, bias=bias, scale=scale)
+  how = chunked if taken == 'chunked' else plain
+  return how(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
+
+
+def choose(
+  implementation: str,
+  query: Array,
+  key: Array,
+  *,
+  mask: Mask,
+  bias: Array | None,
+  dropout: float,
+  device: tuple[str, float],
+) -> tuple[str, str]:
+  """Which implementation computes these inputs, and why.
+
+  Args:
+    implementation: `Execution.attention`.
+    query: [b, l, h, k], or its shape and dtype.
+    key: [b, m, h, k], or its shape and dtype.
+    mask: what may be looked at.
+    bias: or None.
+    dropout: rate on the weights; 0 outside training.
+    device: its platform, and of a GPU its compute capability.
+
+  Raises:
+    ValueError: a kernel was asked for by name that cannot be taken.
+  """
+  platform, capability = device
+  if implementation not in get_args(Implementation):
+    raise ValueError(f'execution.attention={implementation!r}; choices are {", ".join(get_args(Implementation))}')
+  if implementation in ('xla', 'chunked'):
+    return implementation, 'as execution.attention says'
+
+  def flash() -> str | None:
+    if platform != 'tpu':
+      return f'it runs on TPUs and this is a {platform}'
+    return fused.flash_refuses(query, key, mask=mask, bias=bias, dropout=dropout)
+
+  def cudnn() -> str | None:
+    if platform != 'gpu' or capability < 8:
+      of = f' of compute capability {capability:g}' if platform == 'gpu' else ''
+      return f'it runs on GPUs of compute capability 8 and above and this is a {platform}{of}'
+    return fused.cudnn_refuses(query, key, dropout=dropout)
+
+  if implementation in ('flash', 'cudnn'):
+    if refusal := flash() if implementation == 'flash' else cudnn():
+      raise ValueError(
+        f'execution.attention={implementation!r} cannot be taken here: {refusal}. Choose auto, xla or chunked'
+      )
+    return implementation, 'as execution.attention says'
+  if platform == 'tpu':
+    refusal = flash() or ('there are few queries' if query.shape[1] < fused.LANES else None)
+    return ('xla', f'since of flash {refusal}') if refusal else ('flash', 'which this TPU has')
+  if platform == 'gpu':
+    refusal = cudnn()
+    if refusal is None and (bias is not None or mask.allowed is not None):
+      refusal = 'it is taken without a bias or a mask that is spelt out'
+    return ('xla', f'since of cudnn {refusal}') if refusal else ('cudnn', 'which this GPU has')
+  return 'xla', f'since there is no kernel for a {platform}'
+
+
+@functools.cache
+def _device() -> tuple[str, float]:
+  """Platform and, on a GPU of Nvidia, compute capability; 0 elsewhere."""
+  device = jax.devices()[0]
+  nvidia = device.platform == 'gpu' and 'cuda' in device.client.platform_version
+  return device.platform, float(device.compute_capability) if nvidia else 0.0
+
+
+@functools.cache
+def _say_once(message: str) -> None:
+  log.info(message)
+
+
+def plain(
+  query: Array,
+  key: Array,
+  value: Array,
+  *,
+  mask: Mask,
+  bias: Array | None = None,
+  dropout: float = 0.0,
+  rng: Array | None = None,
+  scale: float | None = None,
+) -> Array:
+  """The formula as it stands; arguments of `attend`."""
   probabilities = weights(query, key, mask=mask, bias=bias, scale=scale).astype(value.dtype)
   if dropout and rng is not None:
     probabilities = drop(probabilities, rate=dropout, rng=rng)
@@ -71,3 +196,55 @@ def attend(
     return jnp.einsum('bhlm,bmhk->blhk', probabilities, value)
   grouped = probabilities.reshape(len(query), groups, -1, *probabilities.shape[2:])  # [b, g, h/g, l, m]
   return jnp.einsum('bgrlm,bmgk->blgrk', grouped, value).reshape(*query.shape[:3], value.shape[3])
+
+
+def chunked(
+  query: Array,
+  key: Array,
+  value: Array,
+  *,
+  mask: Mask,
+  bias: Array | None = None,
+  dropout: float = 0.0,
+  rng: Array | None = None,
+  scale: float | None = None,
+  chunk: int = CHUNK,
+) -> Array:
+  """The formula for `chunk` queries at a time, computed again in the backward pass; other arguments of `attend`."""
+  length = query.shape[1]
+  if length <= chunk:
+    return plain(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
+  count = -(-length // chunk)
+
+  def cut(x: Array, axis: int) -> Array:
+    """[..., l, ...] -> [count, ..., chunk, ...]; zeros fill the last one."""
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, count * chunk - length)
+    parts = jnp.pad(x, padding).reshape(*x.shape[:axis], count, chunk, *x.shape[axis + 1 :])
+    return jnp.moveaxis(parts, axis, 0)
+
+  # each chunk's own: what has no axis of queries is shared by all
+  bias = None if bias is None else bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
+  own = {'number': jnp.arange(count), 'query': cut(query, 1), 'segments': cut(mask.query_segments, 1)}
+  if bias is not None and bias.shape[2] != 1:
+    own['bias'] = cut(bias, 2)
+  if mask.allowed is not None:
+    own['allowed'] = cut(mask.allowed, 1)
+
+  @functools.partial(jax.checkpoint, prevent_cse=False)
+  def one(part: dict[str, Array]) -> Array:
+    here = dataclasses.replace(mask, query_segments=part['segments'], allowed=part.get('allowed'))
+    seen = visible(here, first=part['number'] * chunk)
+    return plain(
+      part['query'],
+      key,
+      value,
+      mask=Mask(part['segments'], mask.key_segments, allowed=seen),
+      bias=part.get('bias', bias),
+      dropout=dropout,
+      rng=None if rng is None else jax.random.fold_in(rng, part['number']),
+      scale=scale,
+    )
+
+  parts = jax.lax.map(one, own)  # [count, b, chunk, h, k]
+  return jnp.moveaxis(parts, 0, 1).reshape(query.shape[0], count * chunk, *value.shape[2:])[:, :length]

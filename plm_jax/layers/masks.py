@@ -27,12 +27,17 @@ class Mask:
   allowed: Array | None = None
 
 
-def visible(mask: Mask) -> Array:
-  """bool[b, l, m]: True where the query may look at the key."""
+def visible(mask: Mask, *, first: int | Array = 0) -> Array:
+  """bool[b, l, m]: True where the query may look at the key.
+
+  Args:
+    mask: what may be looked at.
+    first: index of the first query, where the queries are some of a longer row.
+  """
   query, key = mask.query_segments[:, :, None], mask.key_segments[:, None, :]
   seen = (query == key) & (key > 0)
   if mask.causal or mask.window is not None:
-    rows = jnp.arange(query.shape[1])[:, None]
+    rows = first + jnp.arange(query.shape[1])[:, None]
     columns = jnp.arange(key.shape[2])[None, :]
     near = columns <= rows
     if mask.window is not None:

@@ -1,0 +1,191 @@
+"""Attention in one kernel that never holds the weights: splash attention on TPUs, cuDNN on GPUs.
+
+`layers/attention.py` is the door to both and says which inputs go where; each function here names what it cannot take.
+"""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+from plm_jax import sharding
+from plm_jax.layers.masks import Mask, visible
+from plm_jax.types import Array
+
+# rows and columns of the smallest block of the TPU kernel; shorter and odd lengths are padded to a multiple
+LANES = 128
+# larger blocks read keys less often; a block of products in float32 must fit the fast memory of a core
+LARGEST_BLOCK = 512
+
+_QUERY = ('batch', 'length', 'heads', 'head_dim')
+_SEGMENTS = ('batch', 'length')
+
+
+def flash_refuses(query: Array, key: Array, *, mask: Mask, bias: Array | None, dropout: float) -> str | None:
+  """Why `flash` cannot take these inputs, None where it can."""
+  if bias is not None:
+    return 'it takes no relative or other bias'
+  if dropout:
+    return f'it cannot drop out attention weights (model.overrides.attention_dropout is {dropout:g}, it takes 0)'
+  if mask.allowed is not None:
+    return 'it takes no mask that is spelt out'
+  if mask.prefix is not None:
+    return 'it takes no prefix, whose length differs from row to row'
+  if (mask.causal or mask.window is not None) and query.shape[1] != key.shape[1]:
+    return f'{query.shape[1]} queries look back on {key.shape[1]} keys, and it needs as many of each'
+  if query.dtype == jnp.float16:
+    return 'it computes in float32 or bfloat16, not in float16'
+  return None
+
+
+def cudnn_refuses(query: Array, key: Array, *, dropout: float) -> str | None:
+  """Why `cudnn` cannot take these inputs, None where it can."""
+  if dropout:
+    return f'it does not drop out as this project does (model.overrides.attention_dropout is {dropout:g}, it takes 0)'
+  if query.dtype not in (jnp.bfloat16, jnp.float16):
+    return f'it computes in bfloat16 or float16, and execution.dtype is {query.dtype}'
+  head_dim = query.shape[-1]
+  if head_dim % 8 or head_dim > 128:
+    return f'heads of size {head_dim} are not a multiple of 8 of at most 128'
+  if query.shape[1] % 2 or key.shape[1] % 2:
+    return f'{query.shape[1]} queries and {key.shape[1]} keys are not both even numbers'
+  return None
+
+
+def hide_blind(out: Array, mask: Mask) -> Array:
+  """Zeros where a query has nothing to look at; a kernel gives such rows the mean of values that it may not see.
+
+  Their gradient becomes zero with them. The spelt-out mask is reduced as it is made and never held.
+  """
+  return jnp.where(visible(mask).any(axis=-1)[:, :, None, None], out, jnp.zeros((), out.dtype))
+
+
+def flash(
+  query: Array, key: Array, value: Array, *, mask: Mask, scale: float | None = None, interpret: bool = False
+) -> Array:
+  """Splash attention: [b, l, h, k] in the dtype of `value`, with memory that grows with l and not with l m.
+
+  Queries and keys are padded to whole blocks. Over a mesh each device runs the kernel on its own rows and heads.
+
+  Args:
+    query: [b, l, h, k].
+    key: [b, m, h, k].
+    value: [b, m, h, k].
+    mask: segments, causal or with a window; see `flash_refuses`.
+    scale: of the products; 1 / sqrt(k) by default.
+    interpret: runs on any device, slowly, to check it.
+  """
+  scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+  local = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
+  out = sharding.on_each_device(
+    local,
+    query * jnp.asarray(scale, query.dtype),
+    key,
+    value,
+    mask.query_segments,
+    mask.key_segments,
+    axes=(_QUERY, _QUERY, _QUERY, _SEGMENTS, _SEGMENTS),
+    whole=('length', 'head_dim'),
+  )
+  return hide_blind(out.astype(value.dtype), mask)
+
+
+def _splash(
+  query: Array,
+  key: Array,
+  value: Array,
+  query_segments: Array,
+  key_segments: Array,
+  *,
+  causal: bool,
+  window: int | None,
+  interpret: bool,
+) -> Array:
+  """The kernel on the rows and heads of one device; padding sees padding here."""
+  length, num_keys = query.shape[1], key.shape[1]
+  query_block, key_block = _block(length), _block(num_keys)
+  query, query_segments = _pad(query, query_block), _pad(query_segments, query_block)
+  key, value, key_segments = _pad(key, key_block), _pad(value, key_block), _pad(key_segments, key_block)
+  shape = (query.shape[1], key.shape[1])
+  one: masks.Mask
+  if window is not None:
+    one = masks.LocalMask(shape, (window - 1, 0), 0)
+  elif causal:
+    one = masks.CausalMask(shape)
+  else:
+    one = masks.FullMask(shape)
+  blocks = splash.BlockSizes(
+    block_q=query_block,
+    block_kv=key_block,
+    block_kv_compute=key_block,
+    block_q_dkv=query_block,
+    block_kv_dkv=key_block,
+    block_kv_dkv_compute=key_block,
+    block_q_dq=query_block,
+    block_kv_dq=key_block,
+  )
+  heads = masks.MultiHeadMask([one] * query.shape[2])
+  kernel = splash.make_splash_mha_single_device(heads, block_sizes=blocks, interpret=interpret)
+
+  def row(q: Array, k: Array, v: Array, of_query: Array, of_key: Array) -> Array:
+    ids = splash.SegmentIds(q=of_query.astype(jnp.int32), kv=of_key.astype(jnp.int32))
+    return kernel(q, k, v, segment_ids=ids)  # [h, l, k]
+
+  query, key, value = (jnp.swapaxes(x, 1, 2) for x in (query, key, value))  # [b, h, l, k]
+  out = jax.vmap(row)(query, key, value, query_segments, key_segments)
+  return jnp.swapaxes(out, 1, 2)[:, :length]
+
+
+def _block(length: int) -> int:
+  """The largest block that pads a row no further than the smallest would."""
+  padded = -(-length // LANES) * LANES
+  size = LARGEST_BLOCK
+  while padded % size:
+    size //= 2
+  return size
+
+
+def _pad(x: Array, block: int) -> Array:
+  return jnp.pad(x, ((0, 0), (0, -x.shape[1] % block), *((0, 0),) * (x.ndim - 2)))
+
+
+def cudnn(
+  query: Array,
+  key: Array,
+  value: Array,
+  *,
+  mask: Mask,
+  bias: Array | None = None,
+  scale: float | None = None,
+  interpret: bool = False,
+) -> Array:
+  """cuDNN's attention: [b, l, h, k] in the dtype of `value`.
+
+  Segments are spelt out for it, [b, 1, l, m] in 16 bits: h times less than the weights, and not nothing.
+
+  Args:
+    query: [b, l, h, k], bfloat16 or float16.
+    key: [b, m, h, k].
+    value: [b, m, h, k].
+    mask: any.
+    bias: added to the scaled products, broadcastable to [b, h, l, m].
+    scale: of the products; 1 / sqrt(k) by default.
+    interpret: computes the same call without cuDNN, on any device and in any dtype, to check it.
+  """
+  causal = mask.causal and mask.window is None and mask.prefix is None and query.shape[1] == key.shape[1]
+  out = jax.nn.dot_product_attention(
+    query,
+    key,
+    value,
+    bias=None if bias is None else bias.astype(query.dtype),
+    # with is_causal the kernel skips the blocks above the diagonal, and the mask holds the rest
+    mask=visible(dataclasses.replace(mask, causal=False) if causal else mask)[:, None],
+    scale=scale,
+    is_causal=causal,
+    implementation='xla' if interpret else 'cudnn',
+  )
+  return hide_blind(out.astype(value.dtype), mask)

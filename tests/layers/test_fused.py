@@ -1,0 +1,277 @@
+"""Every implementation of attention against the plain formula: outputs, gradients, and what each refuses."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import sharding
+from plm_jax.layers import attention, fused
+from plm_jax.layers.masks import Mask
+from tests import tiny
+
+LENGTH = 150  # two blocks of the TPU kernel, the second mostly padding, and 5 chunks of 32 with a rest
+HEADS, HEAD_DIM = 2, 8
+
+
+def draw(*shape: int, seed: int = 0) -> jax.Array:
+  return jnp.asarray(np.random.default_rng([seed, *shape]).normal(size=shape), jnp.float32)
+
+
+def runs(*lengths: int, length: int = LENGTH) -> np.ndarray:
+  """Segment ids of documents of these lengths; a negative one is padding."""
+  ids = [np.full(abs(size), number if size > 0 else 0) for number, size in enumerate(lengths, start=1)]
+  row = np.concatenate(ids)
+  return np.pad(row, (0, length - len(row))).astype(np.int32)
+
+
+# whole; padded on the right; on the left; packed with padding
+ROWS = jnp.asarray(np.stack([runs(LENGTH), runs(101), runs(-20, 130), runs(3, 70, -5, 60)]))
+ALLOWED = jnp.asarray(np.random.default_rng(1).random((4, LENGTH, LENGTH)) < 0.5).at[0, 3].set(False)
+# the second row looks for a document that the keys lack
+CROSS = jnp.asarray(
+  np.stack([runs(90, length=90), np.full(90, 7, np.int32), runs(90, length=90), runs(3, 50, length=90)])
+)
+MASKS = {
+  'packed': Mask(ROWS, ROWS),
+  'causal': Mask(ROWS, ROWS, causal=True),
+  'window': Mask(ROWS, ROWS, causal=True, window=37),
+  'cross': Mask(ROWS, CROSS),
+  'prefix': Mask(ROWS, ROWS, causal=True, prefix=jnp.array([0, 40, 150, 75])),
+  'prefix and window': Mask(ROWS, ROWS, window=9, prefix=jnp.array([0, 40, 150, 75])),
+  'allowed': Mask(ROWS, ROWS, allowed=ALLOWED),
+}
+BIASES = {
+  'none': None,
+  'all rows alike': draw(1, HEADS, LENGTH, LENGTH),  # T5
+  'of each row': draw(4, HEADS, LENGTH, LENGTH),  # DeBERTa, XLNet
+  'of each key': draw(1, HEADS, 1, LENGTH),
+}
+WAYS = {
+  'chunked': functools.partial(attention.chunked, chunk=32),
+  'flash': functools.partial(fused.flash, interpret=True),
+  'cudnn': functools.partial(fused.cudnn, interpret=True),
+}
+TAKES = {'chunked': set(MASKS), 'flash': {'packed', 'causal', 'window', 'cross'}, 'cudnn': set(MASKS)}
+
+
+def operands(mask: Mask) -> tuple[jax.Array, jax.Array, jax.Array]:
+  queries, keys = mask.query_segments.shape[1], mask.key_segments.shape[1]
+  return tuple(draw(4, n, HEADS, HEAD_DIM, seed=i) for i, n in enumerate((queries, keys, keys)))
+
+
+@functools.cache
+def found(way: str, mask: str, bias: str, scale: float | None = None):
+  """Output and gradients by query, key, value and, where there is one, bias."""
+  function = WAYS.get(way, attention.plain)
+  args = operands(MASKS[mask]) + (() if BIASES[bias] is None else (BIASES[bias],))
+  target = draw(4, LENGTH, HEADS, HEAD_DIM, seed=9)
+
+  def loss(args):
+    more = {'bias': args[3]} if args[3:] else {}
+    out = function(*args[:3], mask=MASKS[mask], scale=scale, **more)
+    return (out * target).sum(), out
+
+  (_, out), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(args)
+  return out, gradients
+
+
+def assert_equals_plain(way: str, mask: str, bias: str = 'none', scale: float | None = None) -> None:
+  out, gradients = found(way, mask, bias, scale)
+  expected, expected_gradients = found('plain', mask, bias, scale)
+  assert tiny.worst(out, expected) < 3e-6
+  for gradient, other in zip(gradients, expected_gradients, strict=True):
+    assert np.linalg.norm(gradient - other) < 3e-6 * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize(('way', 'mask'), [(way, mask) for way in WAYS for mask in MASKS if mask in TAKES[way]])
+def test_equals_the_plain_formula(way, mask):
+  assert_equals_plain(way, mask)
+
+
+@pytest.mark.parametrize('bias', [name for name in BIASES if name != 'none'])
+@pytest.mark.parametrize('way', ['chunked', 'cudnn'])
+def test_equals_the_plain_formula_with_a_bias(way, bias):
+  assert_equals_plain(way, 'causal', bias, 1.0)
+
+
+def test_scale():
+  assert_equals_plain('flash', 'packed', scale=0.1)
+  assert tiny.worst(found('flash', 'packed', 'none', 0.1)[0], found('flash', 'packed', 'none')[0]) > 0.1
+
+
+@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize('mask', ['packed', 'cross'])
+def test_a_query_that_sees_nothing_gives_zeros_and_no_gradient(way, mask):
+  out, gradients = found(way, mask, 'none')
+  blind = np.array(ROWS == 0)
+  if mask == 'cross':
+    blind |= ~(np.asarray(ROWS)[:, :, None] == np.asarray(CROSS)[:, None, :]).any(-1)
+  assert blind.any()
+  assert (np.asarray(out)[blind] == 0).all()
+  assert (np.asarray(gradients[0])[blind] == 0).all()
+  assert all(np.isfinite(gradient).all() for gradient in gradients)
+  if mask == 'cross':  # nor do keys that nobody looks at
+    assert (np.asarray(gradients[1])[1] == 0).all()
+    assert (np.asarray(gradients[2])[1] == 0).all()
+
+
+def test_half_precision_keeps_its_type():
+  args = tuple(x.astype(jnp.bfloat16) for x in operands(MASKS['causal']))
+  expected = attention.plain(*operands(MASKS['causal']), mask=MASKS['causal'])
+  for way in WAYS.values():
+    out = jax.jit(functools.partial(way, mask=MASKS['causal']))(*args)
+    assert out.dtype == jnp.bfloat16
+    assert tiny.worst(out.astype(jnp.float32), expected) < 0.05
+
+
+def test_chunks_drop_out_each_with_its_own_bits():
+  mask = Mask(jnp.ones((4, LENGTH), jnp.int32), jnp.ones((4, LENGTH), jnp.int32))
+  query, key, _ = operands(mask)
+  value = jnp.ones((4, LENGTH, HEADS, HEAD_DIM))
+  out = attention.chunked(query * 0, key, value, mask=mask, dropout=0.5, rng=jax.random.key(0), chunk=30)
+  kept = np.asarray(out)[..., 0]  # twice the share of the keys that were kept
+  assert abs(kept.mean() - 1) < 0.02
+  parts = kept.reshape(4, 5, 30, HEADS)
+  assert all(not np.array_equal(parts[:, 0], parts[:, number]) for number in range(1, 5))
+
+
+def test_short_rows_are_one_chunk():
+  mask = MASKS['causal']
+  args = operands(mask)
+  rng = jax.random.key(3)
+  whole = attention.plain(*args, mask=mask, dropout=0.3, rng=rng)
+  assert tiny.same(attention.chunked(*args, mask=mask, dropout=0.3, rng=rng), whole)
+
+
+# The compiled forms.
+
+
+@pytest.mark.parametrize('mask', sorted(TAKES['flash']))
+@pytest.mark.parametrize('dtype', [jnp.float32, jnp.bfloat16])
+def test_the_kernel_lowers_for_a_tpu(mask, dtype):
+  """Mosaic accepts it, forward and backward, with no TPU at hand; what it computes there is not tested."""
+
+  def loss(query, key, value):
+    return fused.flash(query, key, value, mask=MASKS[mask]).astype(jnp.float32).sum()
+
+  args = [x.astype(dtype) for x in operands(MASKS[mask])]
+  lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(*args).lower(lowering_platforms=('tpu',))
+  assert lowered.as_text().count('tpu_custom_call') == 3  # forward; backward to queries; to keys and values
+
+
+@pytest.mark.parametrize('bias', ['none', 'all rows alike'])
+def test_chunks_hold_a_small_part_of_the_weights(bias):
+  length = 2048
+  ids = jnp.ones((1, length), jnp.int32)
+  shape = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)
+  one = jax.ShapeDtypeStruct((1, HEADS, length, length) if bias != 'none' else (1, 1, 1, 1), jnp.float32)
+
+  def needs(function) -> int:
+    def loss(query, key, value, bias):
+      return function(query, key, value, mask=Mask(ids, ids, causal=True), bias=bias).sum()
+
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(shape, shape, shape, one).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+  assert needs(attention.chunked) < (0.35 if bias == 'none' else 0.75) * needs(attention.plain)
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason='needs four devices')
+def test_over_a_mesh_each_device_computes_its_rows_and_heads():
+  layout = sharding.make_layout(sharding.make_mesh({'data': 2, 'model': 2}), 'tensor')
+  mask = MASKS['causal']
+  with sharding.use(layout):
+    run = jax.jit(lambda *args: fused.flash(*args, mask=mask, interpret=True))
+    out = run(*operands(mask))
+    text = run.lower(*operands(mask)).as_text()
+  assert tiny.worst(out, found('plain', 'causal', 'none')[0]) < 3e-6
+  assert 'manual_computation' in text or 'shard_map' in text
+
+
+# What is chosen.
+
+TPU, GPU, CPU = ('tpu', 0.0), ('gpu', 9.0), ('cpu', 0.0)
+
+
+def chosen(
+  name: str,
+  device: tuple[str, float],
+  *,
+  mask: Mask = MASKS['causal'],
+  dtype=jnp.bfloat16,
+  bias=None,
+  dropout=0.0,
+  k=64,
+) -> str:
+  query = jax.ShapeDtypeStruct((4, mask.query_segments.shape[1], HEADS, k), dtype)
+  key = jax.ShapeDtypeStruct((4, mask.key_segments.shape[1], HEADS, k), dtype)
+  taken, reason = attention.choose(name, query, key, mask=mask, bias=bias, dropout=dropout, device=device)
+  assert reason
+  return taken
+
+
+def test_auto_takes_a_kernel_where_it_can():
+  assert chosen('auto', TPU) == chosen('auto', TPU, dtype=jnp.float32) == 'flash'
+  assert chosen('auto', GPU) == 'cudnn'
+  assert chosen('auto', CPU) == chosen('auto', ('gpu', 7.5)) == chosen('auto', GPU, dtype=jnp.float32) == 'xla'
+  few = Mask(jnp.ones((4, 1), jnp.int32), ROWS)
+  assert chosen('auto', TPU, mask=few) == 'xla'
+  assert chosen('flash', TPU, mask=few) == 'flash'
+  for device in (TPU, GPU):
+    assert chosen('auto', device, mask=MASKS['allowed']) == 'xla'
+    assert chosen('auto', device, bias=BIASES['of each row']) == 'xla'
+    assert chosen('auto', device, dropout=0.1) == 'xla'
+    assert chosen('xla', device) == 'xla'
+    assert chosen('chunked', device, dropout=0.1, bias=BIASES['of each row']) == 'chunked'
+  assert chosen('cudnn', GPU, mask=MASKS['allowed'], bias=BIASES['of each row']) == 'cudnn'
+
+
+@pytest.mark.parametrize(
+  ('name', 'device', 'inputs', 'match'),
+  [
+    ('flash', CPU, {}, "attention='flash' cannot be taken here: it runs on TPUs and this is a cpu"),
+    ('cudnn', TPU, {}, 'compute capability 8 and above and this is a tpu'),
+    ('cudnn', ('gpu', 7.5), {}, 'gpu of compute capability 7.5'),
+    ('flash', TPU, {'bias': BIASES['of each key']}, 'no relative or other bias.*Choose auto, xla or chunked'),
+    ('flash', TPU, {'dropout': 0.1}, r'attention_dropout is 0\.1'),
+    ('flash', TPU, {'mask': MASKS['allowed']}, 'spelt out'),
+    ('flash', TPU, {'mask': MASKS['prefix']}, 'no prefix'),
+    ('flash', TPU, {'mask': Mask(ROWS, CROSS, causal=True)}, '150 queries look back on 90 keys'),
+    ('flash', TPU, {'dtype': jnp.float16}, 'not in float16'),
+    ('cudnn', GPU, {'dropout': 0.1}, r'attention_dropout is 0\.1'),
+    ('cudnn', GPU, {'dtype': jnp.float32}, 'execution.dtype is float32'),
+    ('cudnn', GPU, {'k': 20}, 'heads of size 20'),
+    ('cudnn', GPU, {'mask': Mask(ROWS[:, :75], ROWS[:, :75])}, '75 queries and 75 keys'),
+    ('fast', CPU, {}, "attention='fast'; choices are auto, xla, chunked, flash, cudnn"),
+  ],
+)
+def test_what_cannot_be_taken_is_refused_with_the_reason(name, device, inputs, match):
+  with pytest.raises(ValueError, match=match):
+    chosen(name, device, **inputs)
+
+
+def test_the_choice_is_logged_once(caplog):
+  attention._say_once.cache_clear()
+  args = operands(MASKS['causal'])
+  with caplog.at_level('INFO', 'plm_jax'):
+    for name in ('auto', 'auto', 'chunked', 'chunked'):
+      attention.attend(*args, mask=MASKS['causal'], implementation=name)
+  platform = jax.default_backend()
+  if platform == 'cpu':
+    assert [record.message for record in caplog.records] == [
+      'attention: xla, since there is no kernel for a cpu',
+      'attention: chunked, as execution.attention says',
+    ]
+
+
+@pytest.mark.skipif(jax.default_backend() != 'cpu', reason='on a CPU there is no kernel')
+def test_attend_computes_what_was_asked_for():
+  args = operands(MASKS['causal'])
+  plain = attention.attend(*args, mask=MASKS['causal'], implementation='xla')
+  assert tiny.same(attention.attend(*args, mask=MASKS['causal']), plain)
+  assert tiny.worst(attention.attend(*args, mask=MASKS['causal'], implementation='chunked'), plain) < 1e-6
+  with pytest.raises(ValueError, match='runs on TPUs'):
+    attention.attend(*args, mask=MASKS['causal'], implementation='flash')
