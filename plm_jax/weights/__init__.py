@@ -135,8 +135,7 @@ class Reader:
     self._trunk_shapes = {f'trunk/{path}': shape for path, shape in whole.shapes(self.trunk).items()}
     self.entries = {entry.ours: entry for entry in entries if not entry.optional or self._is_there(entry)}
     self.shapes = {path: self._trunk_shapes.get(path) or self._head_shape(path) for path in self.entries}
-    known = {self._short(name) for entry in self.entries.values() for name in self._names(entry)}
-    known |= {self._short(name) for entry in self.entries.values() for name in entry.tied}
+    known = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
     self.ignored = sorted(name for name in source if name not in known and not name.endswith(_BUFFERS))
     if self.ignored:
       log.info('%s: not read, for we have no such part: %s', source.folder, ', '.join(self.ignored[:12]))
@@ -148,13 +147,13 @@ class Reader:
       return np.ascontiguousarray(self._view(entry, self._name_of(entry), shape), np.float32)
     out = np.empty(shape, np.float32)
     for layer in range(shape[0]):
-      out[layer] = self._view(entry, entry.name(layer), shape[1:])
+      out[layer] = self._view(entry, self._name_of(entry, layer), shape[1:])
     return out
 
   def slice(self, path: str, layer: int | None) -> Iterator[np.ndarray]:
     """One parameter, or a layer of a stacked one, as float32 pieces in order, from one source tensor."""
     entry, shape = self.entries[path], self.shapes[path]
-    name = self._name_of(entry) if layer is None else entry.name(layer)
+    name = self._name_of(entry, layer)
     yield from _pieces(self._matrix(entry, name, shape if layer is None else shape[1:]))
 
   def _view(self, entry: Entry, name: str, shape: Sequence[int]) -> np.ndarray:
@@ -166,7 +165,7 @@ class Reader:
     try:
       return table.view(entry, tensor, shape)
     except ValueError as error:
-      raise WeightsError(f'{self.source.where(self._short(name))}: {error} of our {entry.ours}') from error
+      raise WeightsError(f'{self.source.where(self._short(name))}: {error}, as our {entry.ours} has it') from error
 
   def _read(self, name: str) -> np.ndarray:
     short = self._short(name)
@@ -175,7 +174,7 @@ class Reader:
     return self.source.read(short)
 
   def _is_there(self, entry: Entry) -> bool:
-    return self._short(entry.name(0) if entry.stacked else self._name_of(entry)) in self.source
+    return self._short(self._name_of(entry, 0 if entry.stacked else None)) in self.source
 
   def _head_shape(self, path: str) -> tuple[int, ...]:
     entry = self.entries[path]
@@ -186,14 +185,18 @@ class Reader:
   def _short(self, name: str) -> str:
     return name.removeprefix(self._prefix)
 
-  def _name_of(self, entry: Entry) -> str:
-    names = (entry.theirs, *entry.tied)
-    return next((name for name in names if self._short(name) in self.source), entry.theirs)
+  def _name_of(self, entry: Entry, layer: int | None = None) -> str:
+    """The first of the names of a tensor under which the release has it; the main one where it has none."""
+    names = self._names(entry, layer)
+    return next((name for name in names if self._short(name) in self.source), names[0])
 
-  def _names(self, entry: Entry) -> list[str]:
-    if not entry.stacked:
-      return [entry.theirs]
-    return [entry.name(layer) for layer in range(self.shapes[entry.ours][0])]
+  def _names(self, entry: Entry, layer: int | None) -> list[str]:
+    names = (entry.theirs, *entry.tied)
+    return list(names) if layer is None else [entry._replace(theirs=name).name(layer) for name in names]
+
+  def _all_names(self, entry: Entry) -> list[str]:
+    layers = range(self.shapes[entry.ours][0]) if entry.stacked else [None]
+    return [name for layer in layers for name in self._names(entry, layer)]
 
   def _has(self, entries: Sequence[Entry], head: str) -> bool:
     own = [entry for entry in entries if entry.ours.startswith(f'{head}/')]

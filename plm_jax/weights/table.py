@@ -87,6 +87,21 @@ def section(tensor: np.ndarray, part: Part) -> np.ndarray:
   return split[(slice(None),) * (part.axis + 1) + (slice(part.start, part.stop),)]
 
 
+def shape_of_theirs(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
+  """Of their tensor, or of their part of it, for our leaf, or one layer slice of it, of `shape`."""
+  if entry.form == 'same':
+    return shape
+  if entry.form == 'reversed':
+    return shape[::-1]
+  inputs, outputs = shape[: entry.inputs], shape[entry.inputs :]
+  if entry.form == 'outputs_first':
+    return outputs + inputs
+  if not outputs:  # a bias or a scale
+    return (math.prod(inputs),)
+  matrix = math.prod(inputs), math.prod(outputs)
+  return matrix[::-1] if entry.form == 'linear' else matrix
+
+
 def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.ndarray:
   """What holds our leaf, or one layer slice of it, as a view of their tensor whose elements in order are those of ours.
 
@@ -96,13 +111,15 @@ def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.nd
     shape: of ours; None where it follows from theirs.
 
   Raises:
-    ValueError: the sizes do not agree.
+    ValueError: the shapes do not agree.
   """
   if part := entry.part:
     own = section(tensor, part)
     tensor = own.reshape(*tensor.shape[: part.axis], -1, *tensor.shape[part.axis + 1 :])
-  if shape is not None and (tensor.size != math.prod(shape) or (entry.form == 'same' and tensor.shape != tuple(shape))):
-    raise ValueError(f'shape {tuple(tensor.shape)} does not fit {tuple(shape)}')
+  if shape is not None and tensor.shape != (expected := shape_of_theirs(entry, tuple(shape))):
+    raise ValueError(f'its shape is {tuple(tensor.shape)} and not {expected}')
+  if entry.form == 'outputs_first':
+    return np.moveaxis(tensor, range(-entry.inputs, 0), range(entry.inputs))
   return tensor.T if entry.form in ('linear', 'reversed') else tensor
 
 

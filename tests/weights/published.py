@@ -51,6 +51,7 @@ _DEBERTA = _bert(
   type_vocab_size=0, relative_attention=True, pos_att_type=['c2p', 'p2c'], position_biased_input=False, legacy=False
 )
 _DEBERTA2 = {**_DEBERTA, 'position_buckets': 4, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True}
+_CONVOLUTION = {'conv_kernel_size': 3, 'conv_act': 'gelu'}
 _LLAMA = _bert(num_key_value_heads=1)
 _GLM = _bert(num_key_value_heads=1, head_dim=8, pad_token_id=0)
 CASES = {
@@ -68,7 +69,7 @@ CASES = {
   'electra-body': Case('Electra', 'Model', _bert(embedding_size=16)),
   'deberta-mlm': Case('Deberta', 'ForMaskedLM', _DEBERTA, ('mlm',)),
   'deberta-body': Case('Deberta', 'Model', _DEBERTA),
-  'deberta-v2-mlm': Case('DebertaV2', 'ForMaskedLM', {**_DEBERTA2, 'conv_kernel_size': 3, 'conv_act': 'gelu'}, ('mlm',)),
+  'deberta-v2-mlm': Case('DebertaV2', 'ForMaskedLM', _DEBERTA2 | _CONVOLUTION, ('mlm',)),
   'deberta-v2-body': Case('DebertaV2', 'Model', _DEBERTA2),
   'gpt': Case('OpenAIGPT', 'LMHeadModel', _GPT),
   'gpt-body': Case('OpenAIGPT', 'Model', _GPT),
@@ -113,8 +114,6 @@ def states_of_theirs(model: Any) -> tuple[np.ndarray, np.ndarray | None]:
 
   ids = torch.tensor(draw_tokens()).long()
   more = {'decoder_input_ids': ids.flip(1)} if model.config.is_encoder_decoder else {}
-  if model.config.model_type == 'xlnet':  # without types theirs leaves out a term that is there for equal ones
-    more['token_type_ids'] = torch.zeros_like(ids)
   with torch.no_grad():
     out = model(input_ids=ids, output_hidden_states=True, **more)
   states = out.decoder_hidden_states[-1] if 'decoder_input_ids' in more else out.hidden_states[-1]
