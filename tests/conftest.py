@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
-QUARTERS = 4
+PARTS = 12  # so that the tests of a commit end within half an hour on two cores
 PEERS = ('torch', 'transformers')
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
@@ -44,17 +44,17 @@ def commit() -> str | None:
   return found.stdout.strip() if found.returncode == 0 else None
 
 
-def quarter(text: str) -> int:
+def part(text: str) -> int:
   """A number from 0 to 3 that depends on the text alone."""
-  return hashlib.sha256(text.encode()).digest()[0] % QUARTERS
+  return hashlib.sha256(text.encode()).digest()[0] % PARTS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
   parser.addoption(
     '--slow',
-    choices=('none', 'quarter', 'all'),
+    choices=('none', 'part', 'all'),
     default='none',
-    help='which tests marked slow run: none, the quarter that this commit draws, or all (also: launch/test.sh --all)',
+    help='which tests marked slow run: none, the twelfth that this commit draws, or all (also: launch/test.sh --all)',
   )
 
 
@@ -68,8 +68,8 @@ def pytest_configure(config: pytest.Config) -> None:
   elif head is None:
     choice, said = 'none', 'none, because git does not say which commit this is'
   else:
-    said = f'quarter {quarter(head)} of {QUARTERS}, drawn by commit {head[:12]}'
-  config.stash[SLOW] = (choice, quarter(head or ''))
+    said = f'part {part(head)} of {PARTS}, drawn by commit {head[:12]}'
+  config.stash[SLOW] = (choice, part(head or ''))
   config.stash[SAID] = said
 
 
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
   def runs(item: pytest.Item) -> bool:
     if choice == 'all' or asked_by_name or item.get_closest_marker('slow') is None:
       return True
-    return choice == 'quarter' and quarter(item.nodeid) == drawn
+    return choice == 'part' and part(item.nodeid) == drawn
 
   left_out = [item for item in items if not runs(item)]
   items[:] = [item for item in items if runs(item)]

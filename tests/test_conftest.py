@@ -47,8 +47,8 @@ def test_long_tests_run_when_asked_for(suite: Callable[..., list[str]]) -> None:
   assert len(passed(suite('tests/test_it.py::test_long'))) == 80
 
 
-def test_quarter_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
-  without_history = suite('--slow=quarter')
+def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
+  without_history = suite('--slow=part')
   assert passed(without_history) == {'tests/test_it.py::test_short'}
   assert any('git does not say' in line for line in without_history)
 
@@ -56,13 +56,13 @@ def test_quarter_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: p
     subprocess.run(['git', *command.split()], cwd=tmp_path, check=True)
   head = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=tmp_path, capture_output=True, text=True, check=True)
   names = [f'tests/test_it.py::test_long[{number}]' for number in range(80)]
-  drawn = {name for name in names if quarter(name) == quarter(head.stdout.strip())}
+  drawn = {name for name in names if part(name) == part(head.stdout.strip())}
   assert 5 < len(drawn) < 40
-  assert passed(suite('--slow=quarter')) == {'tests/test_it.py::test_short', *drawn}
+  assert passed(suite('--slow=part')) == {'tests/test_it.py::test_short', *drawn}
 
 
-def quarter(text: str) -> int:
-  return hashlib.sha256(text.encode()).digest()[0] % 4
+def part(text: str) -> int:
+  return hashlib.sha256(text.encode()).digest()[0] % 12
 
 
 def test_tiny_corpus_is_text(tiny_corpus: Sequence[str]) -> None:
