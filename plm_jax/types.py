@@ -212,7 +212,7 @@ class Execution:
       one kind of chip to another. Noise always uses threefry.
     attention: how softmax(q k) v is computed (layers/attention.py): 'xla' the plain formula, 'chunked' some queries at
       a time for long rows, 'flash' a kernel on TPUs, 'cudnn' one on GPUs; 'auto' takes a kernel where there is one for
-      the device and the inputs, and else the plain formula.
+      the device and the inputs, and else the plain formula; so does every step of generation.
   """
 
   dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'

@@ -2,7 +2,7 @@
 
 import flax.linen as nn
 
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import Implementation, attend, weights
 from plm_jax.layers.linear import Dense, Initializer
 from plm_jax.layers.masks import Mask
 from plm_jax.types import Array
@@ -22,6 +22,7 @@ class MultiHead(nn.Module):
     scale: of the products; 1 / sqrt(k) by default.
     dropout: rate on attention weights.
     dtype: of the products.
+    implementation: of attention, `Execution.attention`, where keys are made on the spot.
   """
 
   num_heads: int
@@ -34,6 +35,7 @@ class MultiHead(nn.Module):
   scale: float | None = None
   dropout: float = 0.0
   dtype: str = 'float32'
+  implementation: Implementation = 'auto'
 
   def setup(self) -> None:
     def project(init: Initializer) -> Dense:
@@ -53,14 +55,23 @@ class MultiHead(nn.Module):
 
   def __call__(self, x: Array, source: Array, *, mask: Mask, bias: Array | None = None, train: bool = False) -> Array:
     """What positions of `x` find in `source`: [b, l, d], [b, m, d] -> [b, l, d]."""
-    return self.look(x, *self.project(source), mask=mask, bias=bias, train=train)
+    key, value = self.project(source)
+    return self.look(x, key, value, mask=mask, bias=bias, train=train, implementation=self.implementation)
 
   def project(self, source: Array) -> tuple[Array, Array]:
     """Keys and values of a sequence: [b, m, d] -> two of [b, m, h, k]."""
     return self.key(source), self.value(source)
 
   def look(
-    self, x: Array, key: Array, value: Array, *, mask: Mask, bias: Array | None = None, train: bool = False
+    self,
+    x: Array,
+    key: Array,
+    value: Array,
+    *,
+    mask: Mask,
+    bias: Array | None = None,
+    train: bool = False,
+    implementation: Implementation = 'auto',
   ) -> Array:
     """What positions of `x` find in keys and values made before.
 
@@ -71,6 +82,7 @@ class MultiHead(nn.Module):
       mask: what may be looked at.
       bias: added to the products, broadcastable to [b, h, l, m].
       train: drops out.
+      implementation: of attention; a step of generation, whose masks no kernel takes, leaves it to choose itself.
 
     Returns:
       [b, l, d].
@@ -79,5 +91,15 @@ class MultiHead(nn.Module):
     if self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', weights(query, key, mask=mask, bias=bias, scale=self.scale))
     rng = self.make_rng('dropout') if train and self.dropout else None
-    found = attend(query, key, value, mask=mask, bias=bias, dropout=self.dropout, rng=rng, scale=self.scale)
+    found = attend(
+      query,
+      key,
+      value,
+      mask=mask,
+      bias=bias,
+      dropout=self.dropout,
+      rng=rng,
+      scale=self.scale,
+      implementation=implementation,
+    )
     return self.out(found)  # [b, l, h, k] -> [b, l, d]

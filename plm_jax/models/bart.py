@@ -120,11 +120,13 @@ class Block(nn.Module):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    init = normal(c.init_std)
+    init, how = normal(c.init_std), self.execution.attention
 
     def attention() -> MultiHead:
       heads = (c.num_heads, c.hidden_dim // c.num_heads)
-      return MultiHead(*heads, c.hidden_dim, init, init, init, dropout=c.attention_dropout, dtype=dtype)
+      return MultiHead(
+        *heads, c.hidden_dim, init, init, init, dropout=c.attention_dropout, dtype=dtype, implementation=how
+      )
 
     self.attention = attention()
     self.attention_norm = LayerNorm(c.norm_epsilon, dtype)

@@ -145,7 +145,8 @@ class Block(nn.Module):
     query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
     if self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', weights(query, key, mask=mask))
-    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng)
+    how = self.execution.attention
+    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng, implementation=how)
     out = Dense(
       c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
     )

@@ -202,7 +202,15 @@ class Block(nn.Module):
     if self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', weights(query, key, mask=context.mask, bias=bias, scale=scale))
     attended = attend(
-      query, key, value, mask=context.mask, bias=bias, scale=scale, dropout=c.attention_dropout, rng=rng
+      query,
+      key,
+      value,
+      mask=context.mask,
+      bias=bias,
+      scale=scale,
+      dropout=c.attention_dropout,
+      rng=rng,
+      implementation=self.execution.attention,
     )
     out = Dense(
       c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'

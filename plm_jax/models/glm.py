@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import Implementation, attend, weights
 from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
@@ -145,7 +145,7 @@ class Block(nn.Module):
 
   def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
     y = self._before(self.attention_norm, x)
-    x = self._look(x, y, self.key(y), self.value(y), mask, train)
+    x = self._look(x, y, self.key(y), self.value(y), mask, train, self.execution.attention)
     x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
     return x, x
 
@@ -156,16 +156,17 @@ class Block(nn.Module):
     y = self._before(self.attention_norm, x)
     new = {'keys': self.key(y), 'values': self.value(y)}  # [b, s, h, k]
     keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
-    return self._feed(self._look(x, y, keys, values, mask, False), False), new
+    return self._feed(self._look(x, y, keys, values, mask, False, 'auto'), False), new
 
-  def _look(self, x: Array, y: Array, key: Array, value: Array, mask: Mask, train: bool) -> Array:
+  def _look(self, x: Array, y: Array, key: Array, value: Array, mask: Mask, train: bool, how: Implementation) -> Array:
     """The attention sublayer with its residual: `y` makes the queries, [b, l, d]."""
     rate = self.config.attention_dropout
     rng = self.make_rng('dropout') if train and rate else None
     query = self.query(y)  # [b, l, h, k]
     if self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', weights(query, key, mask=mask))
-    y = self.out(attend(query, key, value, mask=mask, dropout=rate, rng=rng))  # [b, l, h, k] -> [b, l, d]
+    found = attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how)
+    y = self.out(found)  # [b, l, h, k] -> [b, l, d]
     return self._after(self.attention_norm, self.alpha * x + self.attention_dropout(y, train=train))
 
   def _feed(self, x: Array, train: bool) -> Array:

@@ -184,6 +184,7 @@ class Block(nn.Module):
         scale=1.0,
         dropout=c.attention_dropout,
         dtype=dtype,
+        implementation=self.execution.attention,
       )
 
     self.attention_norm = RMSNorm(c.norm_epsilon, dtype)

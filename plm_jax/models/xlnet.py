@@ -203,7 +203,8 @@ class Block(nn.Module):
       if stream.positions is None and self.is_mutable_collection('attention') and not self.is_initializing():
         self.sow('attention', 'weights', weights(q, key, mask=stream.mask, bias=bias))
       rng = self.make_rng('dropout') if train and c.attention_dropout else None
-      y = attend(q, key, value, mask=stream.mask, bias=bias, dropout=c.attention_dropout, rng=rng)
+      how = self.execution.attention
+      y = attend(q, key, value, mask=stream.mask, bias=bias, dropout=c.attention_dropout, rng=rng, implementation=how)
       x = attention_norm(x + Dropout(c.dropout)(out(y), train=train))
       return mlp_norm(x + Dropout(c.dropout)(mlp(x, train=train), train=train))
 

@@ -16,13 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import step
-from plm_jax.models import albert, bert, deberta, gpt
+from plm_jax.models import albert, bert, deberta, gpt, llama
 from plm_jax.objectives import causal_lm, mlm, rtd
 from plm_jax.types import Batch, Example, PyTree, Task
 from plm_jax.weights import albert as albert_weights
 from plm_jax.weights import deberta as deberta_weights
 from plm_jax.weights import distilbert as distilbert_weights
 from plm_jax.weights import electra as electra_weights
+from plm_jax.weights import glm4 as glm4_weights
+from plm_jax.weights import llama as llama_weights
 from plm_jax.weights import table
 from tests import tiny
 
@@ -276,6 +278,26 @@ def _relative_case(variant: str, weights: Any, head: str, *, module: Any = bert,
   return Case(trunk, head, functools.partial(_relative, architecture, trunk, weights, head), names, architecture)
 
 
+def _llama(weights: Any, trunk: nn.Module) -> Any:
+  import transformers
+
+  theirs = weights.write_config(trunk, [])
+  config, model = {
+    'llama': (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+    'glm': (transformers.GlmConfig, transformers.GlmForCausalLM),
+    'glm4': (transformers.Glm4Config, transformers.Glm4ForCausalLM),
+  }[theirs['model_type']]
+  fields = {name: value for name, value in theirs.items() if name not in ('model_type', 'architectures')}
+  return model(config(**fields, attn_implementation='eager'))
+
+
+def _llama_case(variant: str, weights: Any, **fields: Any) -> Case:
+  """A causal trunk of rotary positions whose names stand in a file of `weights`."""
+  trunk = _trunk(llama, variant, **fields)
+  names = functools.partial(table_names, trunk=trunk, weights=weights)
+  return Case(trunk, 'causal_lm', functools.partial(_llama, weights, trunk), names, 'model')
+
+
 def _trunk(module: Any, variant: str, **fields: Any) -> nn.Module:
   return module.make(vocab_size=tiny.VOCAB.size, variant=variant, overrides=SIZES | fields)
 
@@ -312,6 +334,13 @@ CASES = {
   'albert-groups': _relative_case(
     'albert-base-v1', albert_weights, 'mlm', module=albert, embed_dim=10, num_groups=2, num_inner=2
   ),
+  # one key to a head; one to two heads, other angles, a tied table; half of each head rotated
+  'llama': _llama_case('llama-7b', llama_weights),
+  'llama2': _llama_case(
+    'llama2-70b', llama_weights, num_heads=4, num_kv_heads=2, rotary_base=50.0, norm_epsilon=0.01, tied=True
+  ),
+  'glm-4': _llama_case('glm-4-9b', glm4_weights, num_heads=4, rotary_base=50.0),
+  'glm-4-0414': _llama_case('glm-4-9b-0414', glm4_weights, num_kv_heads=1),
   'deberta-own': _deberta_case('deberta-base', max_distance=20, terms=('p2c',), absolute='input', key_bias=True),
 }
 

@@ -1,0 +1,371 @@
+"""LLaMA (Touvron et al. 2023, §2.2; arXiv 2302.13971), LLaMA 2 (arXiv 2307.09288, §2.2) and the GLM-4 family.
+
+Causal decoder: RMSNorm before each sublayer and at the end, rotary positions, a feed-forward of three matrices,
+down(silu(gate x) * up x), which texts that count two linear layers leave out, no biases, an output matrix of its own.
+Larger models of LLaMA 2 share each key and value among several heads (`num_kv_heads`).
+
+ChatGLM2-6B and GLM-4-9B (GLM team 2024, arXiv 2406.12793, §2) are rows of the same block, not of GLM's: causal, with
+rotary positions on half of each head, two key heads, biases on query, key and value. GLM-4-0414 has a norm behind each
+sublayer too: `norm_placement='sandwich'`.
+
+Released code of LLaMA turns adjacent pairs of components and Hugging Face's files, with kernels permuted to match, the
+two halves of a head. Rows of LLaMA here have the halves (`rotary`), those of GLM the pairs.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers import cache as caches
+from plm_jax.layers import positions as position
+from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.cache import Cache
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import GatedMlp
+from plm_jax.layers.norm import RMSNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+PLACEMENTS = ('pre', 'sandwich')
+LAYOUTS = ('halves', 'pairs')
+
+Angles = tuple[Array, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a LLaMA.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    num_heads: h; the head size is hidden_dim / num_heads.
+    num_kv_heads: g, heads of keys and values; None for one to each head.
+    mlp_dim: f, feed-forward width.
+    max_length: the longest row in training. Nothing is learned a position, so longer rows are computed as well.
+    norm_placement: 'pre', or 'sandwich' with a norm behind each sublayer too (GLM-4-0414).
+    norm_epsilon: of every RMSNorm.
+    rotary: which components of a head make a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`.
+    rotary_share: of the components of a head that is rotated, from the first on.
+    rotary_base: of the angles.
+    qkv_bias: query, key and value have biases.
+    tied: the output matrix is the token table; else the trunk has its own.
+    dropout: rate after each sublayer.
+    attention_dropout: rate on attention weights.
+    init_std: of the normal that kernels and tables start from.
+    vocab_multiple: pads the tables to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 4096
+  num_layers: int = 32
+  num_heads: int = 32
+  num_kv_heads: int | None = None
+  mlp_dim: int = 11008
+  max_length: int = 2048
+  norm_placement: Literal['pre', 'sandwich'] = 'pre'
+  norm_epsilon: float = 1e-6
+  rotary: Literal['halves', 'pairs'] = 'halves'
+  rotary_share: float = 1.0
+  rotary_base: float = 10_000.0
+  qkv_bias: bool = False
+  tied: bool = False
+  dropout: float = 0.0
+  attention_dropout: float = 0.0
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % self.num_heads:
+      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    if self.num_heads % self.key_heads:
+      raise ValueError(f'num_heads {self.num_heads} is not a multiple of num_kv_heads {self.key_heads}')
+    if self.norm_placement not in PLACEMENTS:
+      raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
+    if self.rotary not in LAYOUTS:
+      raise ValueError(f'rotary {self.rotary!r} is none of {", ".join(LAYOUTS)}')
+    if self.rotary_dim < 2 or self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
+      raise ValueError(
+        f'rotary_share {self.rotary_share} of a head of {self.head_dim} is {self.rotary_dim} components; rotation '
+        'needs an even number of them, at least 2'
+      )
+
+  @property
+  def head_dim(self) -> int:
+    return self.hidden_dim // self.num_heads
+
+  @property
+  def key_heads(self) -> int:
+    return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+  @property
+  def rotary_dim(self) -> int:
+    return int(self.head_dim * self.rotary_share)
+
+
+_13B = Config(hidden_dim=5120, num_layers=40, num_heads=40, mlp_dim=13824)
+_CHATGLM2 = Config(
+  num_layers=28,
+  num_kv_heads=2,
+  mlp_dim=13696,
+  max_length=32_768,
+  norm_epsilon=1e-5,
+  rotary='pairs',
+  rotary_share=0.5,
+  qkv_bias=True,
+)
+_GLM4 = dataclasses.replace(_CHATGLM2, num_layers=40, max_length=131_072, norm_epsilon=1.5625e-7)
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'llama-7b': Config(),
+    'llama-13b': _13B,
+    'llama-33b': Config(hidden_dim=6656, num_layers=60, num_heads=52, mlp_dim=17920),
+    'llama-65b': Config(hidden_dim=8192, num_layers=80, num_heads=64, mlp_dim=22016),
+    'llama2-7b': Config(max_length=4096, norm_epsilon=1e-5),
+    'llama2-13b': dataclasses.replace(_13B, max_length=4096, norm_epsilon=1e-5),
+    'llama2-70b': Config(
+      hidden_dim=8192,
+      num_layers=80,
+      num_heads=64,
+      num_kv_heads=8,
+      mlp_dim=28672,
+      max_length=4096,
+      norm_epsilon=1e-5,
+    ),
+    'chatglm2-6b': _CHATGLM2,
+    'glm-4-9b': _GLM4,
+    'glm-4-9b-0414': dataclasses.replace(_GLM4, max_length=32_768, norm_epsilon=1e-5, norm_placement='sandwich'),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, num_kv_heads=1, mlp_dim=352),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'llama-7b': Published(32_000, 6_738_415_616, '6.7B'),
+    'llama-13b': Published(32_000, 13_015_864_320, '13.0B'),
+    'llama-33b': Published(32_000, 32_528_943_616, '32.5B'),
+    'llama-65b': Published(32_000, 65_285_660_672, '65.2B'),
+    'llama2-7b': Published(32_000, 6_738_415_616, '7B'),
+    'llama2-13b': Published(32_000, 13_015_864_320, '13B'),
+    'llama2-70b': Published(32_000, 68_976_648_192, '70B'),
+    'chatglm2-6b': Published(65_024, 6_243_584_000, '6B'),
+    'glm-4-9b': Published(151_552, 9_399_951_360, '9B'),
+    'glm-4-9b-0414': Published(151_552, 9_400_279_040, '9B', 'glm-4-9b with two more norms a layer'),
+  }
+)
+
+PAPER = Paper(
+  year=2023,
+  title='Touvron et al., LLaMA and LLaMA 2',
+  architecture='decoder',
+  objective_family='autoregressive',
+  adapters=('classify', 'choose', 'prompt'),
+)
+
+
+class Block(nn.Module):
+  """Masked self-attention and feed-forward, with a norm before and, in a sandwich, another behind each."""
+
+  config: Config
+  execution: Execution
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    init = normal(c.init_std)
+
+    def project(heads: int) -> Dense:
+      axes = ('embed', 'heads', 'head_dim')
+      return Dense((heads, c.head_dim), axes=axes, kernel_init=init, use_bias=c.qkv_bias, dtype=dtype)
+
+    self.query, self.key, self.value = project(c.num_heads), project(c.key_heads), project(c.key_heads)
+    axes = ('heads', 'head_dim', 'embed')
+    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=init, use_bias=False, dtype=dtype)
+    self.mlp = GatedMlp(c.mlp_dim, 'silu', up_init=init, down_init=init, dtype=dtype)
+    self.attention_norm = RMSNorm(c.norm_epsilon, dtype)
+    self.mlp_norm = RMSNorm(c.norm_epsilon, dtype)
+    if c.norm_placement == 'sandwich':
+      self.after_attention_norm = RMSNorm(c.norm_epsilon, dtype)
+      self.after_mlp_norm = RMSNorm(c.norm_epsilon, dtype)
+    self.attention_dropout = Dropout(c.dropout)
+    self.mlp_dropout = Dropout(c.dropout)
+
+  def __call__(self, x: Array, context: tuple[Mask, Angles], train: bool) -> tuple[Array, Array]:
+    mask, angles = context
+    y = self.attention_norm(x)
+    x = self._look(x, self._turn(self.query(y), angles), self._turn(self.key(y), angles), self.value(y), mask, train)
+    x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
+    return x, x
+
+  def decode(self, x: Array, context: tuple[Cache, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
+    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, g, k]; gives those of the new tokens.
+
+    Keys are kept rotated.
+    """
+    taken, mask, angles = context
+    start = taken['index'] - x.shape[1]
+    y = self.attention_norm(x)
+    new = {'keys': self._turn(self.key(y), angles), 'values': self.value(y)}  # [b, s, g, k]
+    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
+    return self._feed(self._look(x, self._turn(self.query(y), angles), keys, values, mask, False), False), new
+
+  def _turn(self, x: Array, angles: Angles) -> Array:
+    return position.rotate(x, angles, layout=self.config.rotary)
+
+  def _look(self, x: Array, query: Array, key: Array, value: Array, mask: Mask, train: bool) -> Array:
+    """The attention sublayer with its residual, [b, l, d]."""
+    rate = self.config.attention_dropout
+    if self.is_mutable_collection('attention') and not self.is_initializing():
+      self.sow('attention', 'weights', weights(query, key, mask=mask))
+    rng = self.make_rng('dropout') if train and rate else None
+    found = self.out(attend(query, key, value, mask=mask, dropout=rate, rng=rng))  # [b, l, h, k] -> [b, l, d]
+    if self.config.norm_placement == 'sandwich':
+      found = self.after_attention_norm(found)
+    return x + self.attention_dropout(found, train=train)
+
+  def _feed(self, x: Array, train: bool) -> Array:
+    """The feed-forward sublayer with its residual."""
+    found = self.mlp(self.mlp_norm(x))
+    if self.config.norm_placement == 'sandwich':
+      found = self.after_mlp_norm(found)
+    return x + self.mlp_dropout(found, train=train)
+
+
+class Llama(nn.Module):
+  """The decoder with its output matrix.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'causal'
+
+  def setup(self) -> None:
+    c = self.config
+    self.token_embed = self.embed or self._table()
+    layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
+    self.layers = layers(c, self.execution)
+    self.final_norm = RMSNorm(c.norm_epsilon, self.execution.dtype)
+    if not c.tied:
+      self.output = self._table()
+
+  def _table(self) -> Embed:
+    c, axes = self.config, ('vocab', 'embed')
+    return Embed(
+      self.vocab_size, c.hidden_dim, axes, normal(c.init_std), multiple=c.vocab_multiple, dtype=self.execution.dtype
+    )
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads a batch from left to right.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: int[b, l]; restarting in each segment by default.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    del type_ids
+    if positions is None:
+      positions = position.from_segments(segment_ids)
+    x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
+    context = Mask(segment_ids, segment_ids, causal=True), self._angles(positions)
+    hidden, layers = self.layers(x, context, train)
+    return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  def _angles(self, positions: Array) -> Angles:
+    return position.rotary_angles(positions, dim=self.config.rotary_dim, base=self.config.rotary_base)
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
+    index = jnp.arange(segment_ids.shape[1])
+    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the trunk's own matrix or the tied token table."""
+    return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A LLaMA carries nothing between rows."""
+    del batch_size
+    return ()
+
+  def init_cache(
+    self,
+    batch_size: int,
+    length: int,
+    *,
+    encoder_hidden: Array | None = None,
+    encoder_segment_ids: Array | None = None,
+  ) -> Cache:
+    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
+    del encoder_hidden, encoder_segment_ids
+    c = self.config
+    return caches.empty(
+      num_layers=c.num_layers,
+      batch_size=batch_size,
+      length=length,
+      num_heads=c.key_heads,
+      head_dim=c.head_dim,
+      dtype=self.execution.dtype,
+    )
+
+  def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
+    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+
+    Args:
+      tokens: int[b, s], a whole prompt or one token a row.
+      cache: of `init_cache` or of the last step.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s].
+    """
+    taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    context = taken, mask, self._angles(positions)
+    layers = {name: cache[name] for name in ('keys', 'values')}
+    hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
+    return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Llama:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)

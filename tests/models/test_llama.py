@@ -1,0 +1,206 @@
+"""LLaMA and the GLM-4 family: sizes, parity with Hugging Face, causality, packing, generation step by step."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.models import llama
+from plm_jax.types import Execution
+from plm_jax.weights import glm4 as glm4_weights
+from plm_jax.weights import llama as llama_weights
+from tests import tiny
+from tests.models import parity, peers, stepping
+
+FORMS = {
+  'llama': {'num_heads': 4, 'num_kv_heads': 2},
+  'glm-4-0414': {'num_heads': 4, 'num_kv_heads': 2, 'rotary': 'pairs', 'rotary_share': 0.5, 'qkv_bias': True}
+  | {'norm_placement': 'sandwich'},
+}
+
+
+def make_trunk(execution=tiny.PLAIN, **fields):
+  return llama.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=tiny.SIZES | fields, execution=execution)
+
+
+def shapes_of(trunk):
+  ids = jnp.ones((1, 4), jnp.int32)
+
+  def init(key):
+    out, variables = trunk.init_with_output(key, ids, segment_ids=ids)
+    return trunk.init(key, out['hidden'], method='attend')['params'] | variables['params']
+
+  return nn.unbox(jax.eval_shape(init, jax.random.key(0)))
+
+
+@functools.cache
+def form(name):
+  """(trunk, parameters, function of tokens and segments -> states of all layers and the output) of one of `FORMS`."""
+  trunk = make_trunk(**FORMS[name])
+  params = tiny.draw(shapes_of(trunk))
+
+  @jax.jit
+  def run(tokens, segment_ids):
+    out = trunk.apply({'params': params}, tokens, segment_ids=segment_ids)
+    return jnp.concatenate([out['layers'], out['hidden'][None]])
+
+  return trunk, params, lambda *inputs: np.asarray(run(*inputs))
+
+
+@pytest.mark.parametrize('variant', llama.PUBLISHED)
+def test_counts_are_the_published_ones(variant):
+  published, c = llama.PUBLISHED[variant], llama.CONFIGS[variant]
+  trunk = llama.make(vocab_size=published.vocab_size, variant=variant)
+  assert sum(leaf.size for leaf in jax.tree.leaves(shapes_of(trunk))) == published.parameters
+  d, narrow = c.hidden_dim, c.head_dim * c.key_heads
+  layer = 2 * d * d + 2 * d * narrow + 3 * d * c.mlp_dim + 2 * d
+  layer += (d + 2 * narrow) * c.qkv_bias + 2 * d * (c.norm_placement == 'sandwich')
+  assert 2 * published.vocab_size * d + c.num_layers * layer + d == published.parameters
+
+
+def test_feed_forward_widths_are_two_thirds_of_four_times_the_width_rounded_up():
+  def width(hidden_dim, *, multiple=256, factor=1.0):
+    return -(-int(factor * int(2 * 4 * hidden_dim / 3)) // multiple) * multiple
+
+  for variant, c in llama.CONFIGS.items():
+    if variant.startswith('llama') and variant != 'llama2-70b':
+      assert c.mlp_dim == width(c.hidden_dim), variant
+  assert llama.CONFIGS['llama2-70b'].mlp_dim == width(8192, multiple=4096, factor=1.3)
+
+
+PEERS = ('llama', 'llama2', 'glm-4', 'glm-4-0414')
+
+
+@pytest.mark.parametrize('name', PEERS)
+def test_equals_the_stored_numbers_of_hugging_face(name):
+  parity.check_stored(name)
+
+
+@pytest.mark.parametrize('name', PEERS)
+def test_equals_hugging_face(name):
+  parity.check_live(name)
+
+
+@pytest.mark.parametrize('name', FORMS)
+@pytest.mark.parametrize('left', [False, True])
+def test_goes_step_by_step(name, left):
+  trunk, params, _ = form(name)
+  stepping.check(trunk, params, left=left)
+
+
+def test_the_cache_holds_shared_heads_once():
+  cache = jax.eval_shape(lambda: make_trunk(num_heads=4, num_kv_heads=2).apply({}, 3, 9, method='init_cache'))
+  assert cache['keys'].shape == cache['values'].shape == (2, 3, 9, 2, 8)
+
+
+@pytest.mark.parametrize('name', FORMS)
+def test_the_future_changes_nothing(name):
+  _, _, run = form(name)
+  batch = tiny.make_batch(((16,),) * 4)
+  before = run(batch['tokens'], batch['segment_ids'])
+  for place in (1, 7, 15):
+    after = run(batch['tokens'].at[0, place].set(20), batch['segment_ids'])
+    assert tiny.same(before[:, :, :place], after[:, :, :place]), place
+    assert (np.abs(before[1:, 0, place:] - after[1:, 0, place:]).max(axis=-1) > 0).all()
+    assert tiny.same(before[:, 1:], after[:, 1:])
+
+
+@pytest.mark.parametrize('name', FORMS)
+def test_packed_documents_equal_documents_alone(name):
+  _, _, run = form(name)
+  batch = tiny.make_batch()
+  packed, segments = run(batch['tokens'], batch['segment_ids']), np.asarray(batch['segment_ids'])
+  for row, document in [(1, 1), (1, 2), (3, 3)]:
+    places = np.flatnonzero(segments[row] == document)
+    tokens, alone = np.zeros((2, 4, 16), np.int32)
+    tokens[0, : len(places)], alone[0, : len(places)] = np.asarray(batch['tokens'])[row, places], 1
+    assert tiny.worst(packed[:, row, places], run(tokens, alone)[:, 0, : len(places)]) < 1e-5, (row, document)
+
+
+def test_only_distances_between_positions_count():
+  trunk, params, _ = form('llama')
+  batch = tiny.make_batch(((16,),))
+  apply = jax.jit(
+    lambda positions: trunk.apply(
+      {'params': params}, batch['tokens'], segment_ids=batch['segment_ids'], positions=positions
+    )['hidden']
+  )
+  places = jnp.arange(16)[None]
+  near, far, wide = apply(places), apply(places + 100), apply(2 * places)
+  assert tiny.worst(far, near) < 1e-4  # angles of 100 and more, in float32
+  assert tiny.worst(wide, near) > 1e-2
+
+
+def test_pairs_of_a_kernel_are_halves_of_the_permuted_kernel():
+  """How Hugging Face's files differ from the first release."""
+  _, params, halves = form('llama')
+  order = np.argsort(np.concatenate([np.arange(0, 8, 2), np.arange(1, 8, 2)]))
+  layers = params['layers'] | {
+    part: {'kernel': params['layers'][part]['kernel'][..., order]} for part in ('query', 'key')
+  }
+  batch = tiny.make_batch()
+  pairs = make_trunk(**FORMS['llama'], rotary='pairs')
+  given = {'segment_ids': batch['segment_ids']}
+  found = pairs.apply({'params': params | {'layers': layers}}, batch['tokens'], **given)['hidden']
+  real = np.asarray(batch['segment_ids']) > 0
+  expected = halves(batch['tokens'], batch['segment_ids'])[-1][real]
+  assert tiny.worst(np.asarray(found)[real], expected) < 1e-5
+  unpermuted = pairs.apply({'params': params}, batch['tokens'], **given)['hidden']
+  assert tiny.worst(np.asarray(unpermuted)[real], expected) > 1e-3
+
+
+def test_an_unrolled_stack_is_the_same():
+  _, params, run = form('glm-4-0414')
+  batch = tiny.make_batch()
+  loop = make_trunk(Execution(layers='loop'), **FORMS['glm-4-0414'])
+  found = loop.apply({'params': params}, batch['tokens'], segment_ids=batch['segment_ids'])['hidden']
+  assert tiny.worst(found, run(batch['tokens'], batch['segment_ids'])[-1]) < 1e-5
+
+
+def test_the_last_real_token_is_pooled():
+  trunk, _, _ = form('llama')
+  hidden = jnp.arange(12.0).reshape(2, 6, 1)
+  segments = jnp.array([[1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]])
+  assert trunk.apply({}, hidden, segments, method='pool')[:, 0].tolist() == [2, 11]
+
+
+@pytest.mark.parametrize('weights', [llama_weights, glm4_weights])
+def test_a_config_survives_the_published_form(weights):
+  case = peers.CASES['llama2' if weights is llama_weights else 'glm-4-0414']
+  made = weights.read_config(weights.write_config(case.trunk, []))
+  own = dict(made['overrides'])
+  assert llama.make(**made | {'overrides': own | {'dropout': 0.0}}).config == case.trunk.config
+
+
+def test_what_the_published_forms_lack_is_refused():
+  theirs = llama_weights.write_config(peers.CASES['llama'].trunk, [])
+  for fields, message in (
+    ({'attention_bias': True}, 'attention_bias is set'),
+    ({'hidden_act': 'gelu'}, "'gelu' is not silu"),
+    ({'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}, 'stretched'),
+    ({'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1e4}}, 'stretched'),
+    ({'head_dim': 5}, 'head_dim 5 times num_attention_heads 2 is not hidden_size 16'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      llama_weights.read_config(theirs | fields)
+  with pytest.raises(ValueError, match="rotary='pairs'"):
+    llama_weights.write_config(make_trunk(rotary='pairs'), [])
+  with pytest.raises(ValueError, match="rotary='halves'"):
+    glm4_weights.write_config(make_trunk(), [])
+  with pytest.raises(ValueError, match='no place for mlm'):
+    llama_weights.entries(make_trunk(), ['mlm'])
+
+
+def test_wrong_settings_are_refused():
+  for fields, message in (
+    ({'hidden_dim': 30, 'num_heads': 4}, 'hidden_dim 30 is not a multiple of num_heads 4'),
+    ({'num_kv_heads': 3}, 'num_heads 2 is not a multiple of num_kv_heads 3'),
+    ({'norm_placement': 'post'}, "norm_placement 'post' is none of pre, sandwich"),
+    ({'rotary': 'thirds'}, "rotary 'thirds' is none of halves, pairs"),
+    ({'rotary_share': 0.05}, 'rotation needs an even number of them'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      make_trunk(**fields)
