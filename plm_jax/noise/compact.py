@@ -14,24 +14,20 @@ def compact(slots: Slots, *, size: int, pad_id: int) -> Array:
     size: of the result.
     pad_id: fills the rest.
   """
+  return compact_from(slots, size=size, pad_id=pad_id)[0]
+
+
+def compact_from(slots: Slots, *, size: int, pad_id: int) -> tuple[Array, Array]:
+  """`compact`, and for each id the position in the row that it stands at or before, int32[size]; -1 is padding."""
   ids = jnp.concatenate([slots.before, slots.ids[:, None]], axis=1)  # [l, k+1]
-  return _pack(slots, ids, size=size, rest=pad_id)
-
-
-def origins(slots: Slots, *, size: int) -> Array:
-  """int32[size]: for each id of `compact` the position in the row that it stands at or before; -1 is padding."""
-  length, inserts = slots.before.shape
-  index = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32)[:, None], (length, inserts + 1))
-  return _pack(slots, index, size=size, rest=-1)
+  there = jnp.concatenate([slots.before >= 0, slots.keep[:, None]], axis=1).reshape(-1)  # [l, k+1] -> [l (k+1)]
+  place = jnp.where(there, jnp.cumsum(there) - 1, size)
+  # scattering costs a CPU more than all the rest: places are scattered once, and ids and positions are looked up
+  source = jnp.full(size, -1, jnp.int32).at[place].set(jnp.arange(there.shape[0], dtype=jnp.int32), mode='drop')
+  real = source >= 0
+  return jnp.where(real, ids.reshape(-1)[source], pad_id), jnp.where(real, source // ids.shape[1], -1)
 
 
 def total(slots: Slots) -> Array:
   """int32[]: how many ids there are, those that `compact` cuts included."""
   return (slots.before >= 0).sum() + slots.keep.sum()
-
-
-def _pack(slots: Slots, values: Array, *, size: int, rest: int) -> Array:
-  """Values [l, k+1] of the inserted and kept ids in order, then `rest`."""
-  there = jnp.concatenate([slots.before >= 0, slots.keep[:, None]], axis=1).reshape(-1)  # [l, k+1] -> [l (k+1)]
-  place = jnp.where(there, jnp.cumsum(there) - 1, size)
-  return jnp.full(size, rest, values.dtype).at[place].set(values.reshape(-1), mode='drop')

@@ -164,14 +164,30 @@ def exact_spans(key: Array, row: Row, *, rate: float = 0.15, mean: float = 3.0) 
     rate: share of tokens, see `exact_counts`.
     mean: mean length of a span; at least 1.
   """
+  return cut_spans(row, key, exact_tables(row.ids.shape[0], rate=rate, mean=mean))
+
+
+def exact_tables(length: int, *, rate: float = 0.15, mean: float = 3.0) -> Array:
+  """int32[2, length + 1]: `exact_counts` of stretches of 0 to `length` tokens, tokens and then spans."""
   check_rate(rate)
   if mean < 1:
     raise ValueError(f'spans of mean length {mean} cannot be: 1 is the least')
+  counts = [exact_counts(count, rate=rate, mean=mean) for count in range(length + 1)]
+  return jnp.asarray(np.array(counts, np.int32).T)
+
+
+def cut_spans(row: Row, key: Array, counts: Array) -> Spans:
+  """`exact_spans` for counts that may differ from row to row.
+
+  Args:
+    row: clean text.
+    key: noise key of the row.
+    counts: int32[2, l + 1] of `exact_tables`; rows under vmap may bring tables of different rates and means.
+  """
   length = row.ids.shape[0]
   runs = stretches(row)
   size = runs.size
-  hidden = _table(lambda count: exact_counts(count, rate=rate, mean=mean)[0], length)[size]
-  cuts = _table(lambda count: max(exact_counts(count, rate=rate, mean=mean)[1] - 1, 0), length)[size]
+  hidden, cuts = counts[0, size], jnp.maximum(counts[1, size] - 1, 0)
 
   def visit(carry: tuple[Array, ...], token: tuple[Array, ...]) -> tuple[Any, tuple[Array, Array]]:
     number, inside, begins, *fresh = token

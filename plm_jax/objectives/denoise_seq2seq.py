@@ -1,4 +1,4 @@
-"""Denoising with an encoder and a decoder: the encoder reads corrupted text, the decoder writes what was there.
+"""Denoising from text to text: an encoder reads corrupted text, a decoder writes what was there.
 
 T5's span corruption and its variants (Raffel et al. 2020, §3.3), BART's noises (Lewis et al. 2019, §2.2), MASS (Song et
 al. 2019) and UL2's mixture (Tay et al. 2022, §3.1) are settings: in which order (`rearrange`), which tokens (`where`),
@@ -11,13 +11,17 @@ what becomes of them (`edit`), and what is to be written (`target`):
 
 Rows keep fixed sizes: inputs and targets are as long as the raw row needs, by T5's rule where counts are exact. Each
 packed document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
+
+A trunk without an encoder reads inputs and targets in one row (T5, §3.2.1): all inputs of the row, then all targets,
+each behind the token that a decoder reads first. A target sees the inputs of its document and the targets before it;
+among the inputs, tokens see each other both ways in a trunk with a prefix. Inputs are not predicted.
 """
 
 import dataclasses
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -27,9 +31,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import build
+from plm_jax.layers.positions import from_segments
 from plm_jax.noise import edit as edits
 from plm_jax.noise import spans as where_spans
-from plm_jax.noise.compact import compact, origins, total
+from plm_jax.noise.compact import compact_from, total
 from plm_jax.noise.rearrange import permute_sentences
 from plm_jax.noise.row import Row, Slots, Spans, row_keys, sentence_ids, word_ids
 from plm_jax.objectives import causal_lm, corrupt
@@ -57,7 +62,7 @@ class Denoiser(NamedTuple):
     write: what becomes of them.
     finish: orders that the corrupted text is put in.
     target: one of `TARGETS`.
-    mode: ids put before each document of the inputs, at most one.
+    mode: ids put before each document of the inputs, at most one; an id may differ from row to row.
     share: of the rows, relative to the others'.
     label: of its loss among the metrics.
   """
@@ -67,7 +72,7 @@ class Denoiser(NamedTuple):
   write: partial[Slots]
   finish: tuple[partial[Array], ...]
   target: str
-  mode: tuple[int, ...]
+  mode: tuple[int | Array, ...]
   share: float
   label: str
 
@@ -189,14 +194,14 @@ def _collect(row: Row, before: Array, kept: Array, after: Array, *, size: int, p
   Also returns the position that each slot comes from, int32[size], -1 for padding.
   """
   slots = Slots(jnp.concatenate([before, kept[:, None], after[:, :-1]], axis=1), after[:, -1], after[:, -1] >= 0)
-  source = origins(slots, size=size)
+  ids, source = compact_from(slots, size=size, pad_id=pad_id)
   real = source >= 0
   segments = jnp.where(real, row.segment_ids[source], 0)
   excess = jnp.maximum(total(slots) - size, 0).astype(jnp.float32)
-  return Side(compact(slots, size=size, pad_id=pad_id), segments, real.astype(jnp.float32), excess), source
+  return Side(ids, segments, real.astype(jnp.float32), excess), source
 
 
-def _column(there: Array, ids: tuple[int, ...]) -> Array:
+def _column(there: Array, ids: tuple[int | Array, ...]) -> Array:
   """int32[l, len(ids)]: these ids where `there`, else -1."""
   return jnp.where(there[:, None], jnp.asarray(ids, jnp.int32).reshape(1, -1), -1)
 
@@ -319,6 +324,75 @@ def denoise(
   return inputs, targets, lost
 
 
+def alike(ways: Sequence[Denoiser]) -> list[list[int]]:
+  """Indices of the denoisers, grouped by everything that happens after tokens are chosen."""
+
+  def same(one: Denoiser, other: Denoiser) -> bool:
+    steps, others = ((*way.rearrange, way.write, *way.finish) for way in (one, other))
+    return (
+      (one.target, len(one.mode), len(one.rearrange), len(one.finish))
+      == (other.target, len(other.mode), len(other.rearrange), len(other.finish))
+    ) and all(a.func is b.func and a.keywords == b.keywords for a, b in zip(steps, others, strict=True))
+
+  groups: list[list[int]] = []
+  for number, way in enumerate(ways):
+    group = next((group for group in groups if same(ways[group[0]], way)), None)
+    if group is None:
+      groups.append([number])
+    else:
+      group.append(number)
+  return groups
+
+
+def one_of(ways: Sequence[Denoiser], which: Array) -> Denoiser:
+  """The `which`-th of denoisers that are `alike`, int[].
+
+  Under vmap all branches of a choice are computed. Here that is the choice of tokens only, and those by `exact_spans`
+  are one branch, whose counts are looked up.
+  """
+  if len(ways) == 1:
+    return ways[0]
+  exact = [way for way in ways if way.choose.func is where_spans.exact_spans]
+
+  def cut(key: Array, row: Row) -> Spans:
+    counts = [where_spans.exact_tables(row.ids.shape[0], **way.choose.keywords) for way in exact]
+    mine = np.cumsum([way in exact for way in ways]) - 1
+    return where_spans.cut_spans(row, key, jnp.stack(counts)[jnp.asarray(mine)[which]])
+
+  branches = [*([cut] if exact else []), *(way.choose for way in ways if way not in exact)]
+  number = iter(range(bool(exact), len(branches)))
+  branch = np.array([0 if way in exact else next(number) for way in ways])
+
+  def choose(key: Array, row: Row) -> Spans:
+    return jax.lax.switch(jnp.asarray(branch)[which], branches, key, row)
+
+  mode = tuple(jnp.asarray(ids)[which] for ids in zip(*(way.mode for way in ways), strict=True))
+  return ways[0]._replace(choose=partial(choose), mode=mode)
+
+
+def join(inputs: Mapping[str, Array], *, documents: int, prefix: bool) -> dict[str, Array]:
+  """What a trunk without an encoder reads in place of `inputs` for one with an encoder: one row of both.
+
+  Args:
+    inputs: int[b, i] of the encoder and int[b, t] of the decoder.
+    documents: a number that no row has more documents of.
+    prefix: whether to say how long the inputs are.
+
+  Returns:
+    'tokens', 'segment_ids' and 'positions' int[b, i + t]; positions count through a document's inputs and targets.
+    'prefix' int[b] where asked for.
+  """
+  read, written = inputs['encoder_segment_ids'], inputs['decoder_segment_ids']
+  counts = jax.vmap(partial(jnp.bincount, length=documents + 1))(read)
+  behind = from_segments(written) + jnp.take_along_axis(counts, written, axis=1)
+  both = {
+    'tokens': jnp.concatenate([inputs['encoder_tokens'], inputs['decoder_tokens']], axis=1),
+    'segment_ids': jnp.concatenate([read, written], axis=1),
+    'positions': jnp.concatenate([from_segments(read), jnp.where(written > 0, behind, 0)], axis=1),
+  }
+  return both | ({'prefix': jnp.full(len(read), read.shape[1], jnp.int32)} if prefix else {})
+
+
 def make(
   *,
   trunk: nn.Module,
@@ -338,10 +412,10 @@ def make(
   targets_length: int | None = None,
   logit_rows: int = 8,
 ) -> Task:
-  """Denoising by an encoder-decoder.
+  """Denoising by an encoder-decoder, or by a decoder that reads inputs and targets in one row.
 
   Args:
-    trunk: an encoder-decoder.
+    trunk: an encoder-decoder, a causal trunk, or one with a prefix.
     vocab: with a mask token or sentinels, where an edit or the target writes them.
     rearrange: functions of `noise.rearrange` with their settings, applied in order before anything else.
     where: which tokens, a function of `noise.where` or `noise.spans` with its settings.
@@ -363,11 +437,13 @@ def make(
   Raises:
     ValueError: a setting that cannot be met. The model's length is checked with the first batch.
   """
+  joined = 'encoder_tokens' not in trunk.INPUTS
+  two_rows = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
   require(
     trunk,
     objective='denoise_seq2seq',
-    attention=('encoder-decoder',),
-    inputs=('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids'),
+    attention=('encoder-decoder', 'causal', 'prefix'),
+    inputs=('tokens', 'segment_ids', 'positions') if joined else two_rows,
   )
   if packing not in ('segments', 'stream'):
     raise ValueError(f'objective.packing={packing!r}; choices are segments, stream')
@@ -402,6 +478,10 @@ def make(
     raise ValueError(f'shares of denoisers {shares.tolist()} must not be negative, nor all 0')
   bounds = np.cumsum(shares / shares.sum())[:-1].astype(np.float32)
   labels = list(dict.fromkeys(way.label for way in ways))
+  groups = alike(ways)
+  group_of, place_of = np.zeros((2, len(ways)), np.int32)
+  for number, group in enumerate(groups):
+    group_of[group], place_of[group] = number, np.arange(len(group))
   limit = dataclasses.asdict(trunk.config).get('max_length')
 
   def slots_of(length: int) -> tuple[int, int]:
@@ -413,27 +493,36 @@ def make(
     inputs_size, targets_size = slots_of(ids.shape[0])
     which_key, key = jax.random.split(key)
     which = (jax.random.uniform(which_key) >= jnp.asarray(bounds)).sum()
+    place = jnp.asarray(place_of)[which]
     branches = [
-      partial(denoise, denoiser=way, words=words, inputs_size=inputs_size, targets_size=targets_size) for way in ways
+      partial(
+        denoise,
+        denoiser=one_of([ways[number] for number in group], place),
+        words=words,
+        inputs_size=inputs_size,
+        targets_size=targets_size,
+      )
+      for group in groups
     ]
-    return *jax.lax.switch(which, branches, key, ids, segments), which
+    return *jax.lax.switch(jnp.asarray(group_of)[which], branches, key, ids, segments), which
 
   def prepare(root: Array, batch: Batch) -> Example:
     tokens, segments = batch['tokens'], batch['segment_ids']
     if packing == 'stream':
       segments = (segments > 0).astype(segments.dtype)
-    _check_length(tokens.shape[1], slots_of, limit=limit, trunk=trunk)
+    _check_length(tokens.shape[1], slots_of, limit=limit, trunk=trunk, joined=joined)
     keys = row_keys(root, batch, every='step')
     inputs, targets, lost, which = jax.vmap(corrupt_row)(keys, tokens, segments)
     weights = targets.weights * batch['row_weight'][:, None]
     scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
+    read = {
+      'encoder_tokens': inputs.ids,
+      'encoder_segment_ids': inputs.segment_ids,
+      'decoder_tokens': shift_right(targets.ids, targets.segment_ids, start_id=start_id),
+      'decoder_segment_ids': targets.segment_ids,
+    }
     return Example(
-      {
-        'encoder_tokens': inputs.ids,
-        'encoder_segment_ids': inputs.segment_ids,
-        'decoder_tokens': shift_right(targets.ids, targets.segment_ids, start_id=start_id),
-        'decoder_segment_ids': targets.segment_ids,
-      },
+      join(read, documents=tokens.shape[1], prefix='prefix' in trunk.INPUTS) if joined else read,
       {
         'ids': targets.ids,
         'weights': weights,
@@ -446,10 +535,16 @@ def make(
       },
     )
 
+  def score(forward: Forward, example: Example) -> tuple[Array, Array]:
+    """Nats and correctness of each target, f32[b, t]."""
+    ids = example.targets['ids']
+    features = forward(**example.inputs)[:, -ids.shape[1] :]  # without the inputs, where they are in one row
+    return causal_lm.score(forward, features, ids, rows=logit_rows)
+
   def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
     del carry, rng
     targets = example.targets
-    nats, correct = causal_lm.score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
+    nats, correct = score(forward, example)
     weights = targets['weights']
     count = weights.sum()
     read = targets['inputs_count'].sum()
@@ -470,7 +565,7 @@ def make(
 
   def predict(forward: Forward, example: Example) -> dict[str, Array]:
     targets = example.targets
-    nats, _ = causal_lm.score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
+    nats, _ = score(forward, example)
     return {'ids': targets['ids'], 'nats': nats * targets['weights'], 'weights': targets['weights']}
 
   def summary(means: dict[str, float]) -> dict[str, float]:
@@ -509,14 +604,16 @@ def _partial(function: Callable[..., Any]) -> partial[Any]:
 
 
 def _check_length(
-  length: int, slots_of: Callable[[int], tuple[int, int]], *, limit: int | None, trunk: nn.Module
+  length: int, slots_of: Callable[[int], tuple[int, int]], *, limit: int | None, trunk: nn.Module, joined: bool
 ) -> None:
-  """Raises where the inputs or the targets of rows of `length` tokens are longer than the trunk allows."""
-  if limit is None or max(slots_of(length)) <= limit:
+  """Raises where inputs or targets of rows of `length` tokens, or both where `joined`, are too long for the trunk."""
+  longest = sum if joined else max
+  if limit is None or longest(slots_of(length)) <= limit:
     return
-  fits = next((raw for raw in range(length, 0, -1) if max(slots_of(raw)) <= limit), 0)
+  fits = next((raw for raw in range(length, 0, -1) if longest(slots_of(raw)) <= limit), 0)
   inputs, targets = slots_of(length)
   raise ValueError(
-    f'rows of {length} tokens become inputs of {inputs} and targets of {targets}, and {type(trunk).__name__} holds '
+    f'rows of {length} tokens become inputs of {inputs} and targets of {targets}'
+    f'{" in one row" if joined else ""}, and {type(trunk).__name__} holds '
     f'{limit}: set data.length={fits}, the longest that fits, or model.overrides.max_length'
   )

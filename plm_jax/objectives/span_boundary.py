@@ -149,7 +149,8 @@ def make(
     raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
   if not 1 <= max_targets <= places:
     raise ValueError(f'objective.max_targets={max_targets} is not in 1..{places}, the rows of the table of places')
-  choose, write = corrupt.pick_where(where, vocab=vocab), corrupt.pick_edit(edit, vocab=vocab)
+  choose = corrupt.pick_where(where, vocab=vocab)
+  write = corrupt.pick_edit(edit, vocab=vocab, in_place=True)
   every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
   is_special = np.zeros(vocab.size, bool)
   is_special[list(vocab.special_ids)] = True

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.noise.compact import compact, origins, total
+from plm_jax.noise.compact import compact, compact_from, total
 from plm_jax.noise.row import Slots
 from tests import tiny
 
@@ -46,10 +46,10 @@ def test_token_zero_can_be_inserted():
   assert compact(slots, size=4, pad_id=PAD).tolist() == [0, 5, 6, PAD]
 
 
-def test_origins_say_where_each_id_stood():
+def test_positions_say_where_each_id_stood():
   before = jnp.array([[-1, -1], [7, -1], [8, 9], [-1, -1]])
   slots = Slots(before, jnp.arange(10, 14), jnp.array([True, True, False, True]))
   assert compact(slots, size=8, pad_id=PAD).tolist() == [10, 7, 11, 8, 9, 13, PAD, PAD]
-  assert origins(slots, size=8).tolist() == [0, 1, 1, 2, 2, 3, -1, -1]
-  assert origins(slots, size=4).tolist() == [0, 1, 1, 2]
+  assert compact_from(slots, size=8, pad_id=0)[1].tolist() == [0, 1, 1, 2, 2, 3, -1, -1]
+  assert compact_from(slots, size=4, pad_id=0)[1].tolist() == [0, 1, 1, 2]
   assert int(total(slots)) == 6

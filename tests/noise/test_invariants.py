@@ -168,7 +168,7 @@ def all_edits(size: int):
       slots = write(key, row, found)
       out[name] = (
         compact.compact(slots, size=size, pad_id=PAD),
-        compact.origins(slots, size=size),
+        compact.compact_from(slots, size=size, pad_id=0)[1],
         compact.total(slots),
       )
     return out

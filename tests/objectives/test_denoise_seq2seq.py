@@ -474,6 +474,28 @@ def test_a_row_is_corrupted_alike_in_any_batch():
   assert run._cache_size() == 1
 
 
+def test_denoisers_computed_together_are_those_computed_one_by_one():
+  other = {'where': IID, 'edit': {'name': 'drop'}, 'target': 'chosen', 'mode': '[S]'}
+  ways = [
+    denoise_seq2seq._bind({'rearrange': (), 'edit': {'name': 'to_sentinels'}, 'finish': (), 'target': 'sentinels'}, way,
+                          vocab=V, number=0)
+    for way in (*UL2, other, {'where': IID})
+  ]  # fmt: skip
+  assert denoise_seq2seq.alike(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
+  sizes = {'words': SPELT, 'inputs_size': 40, 'targets_size': 40}
+  rows = make_rows(list(HARD.values()), length=32)
+  keys = jax.random.split(jax.random.key(0), len(HARD))
+
+  @jax.jit
+  def together(which):
+    run = lambda *row: denoise(*row, denoiser=denoise_seq2seq.one_of(ways[:7], which), **sizes)  # noqa: E731
+    return jax.vmap(run)(keys, rows['tokens'], rows['segment_ids'])
+
+  for number, way in enumerate(ways[:7]):
+    alone = jax.vmap(partial(denoise, denoiser=way, **sizes))(keys, rows['tokens'], rows['segment_ids'])
+    assert tiny.same(together(number), alone), number
+
+
 def test_shares_of_denoisers_can_be_set():
   two = ({**UL2[0], 'share': 0.0}, {**UL2[6], 'share': 2.0})
   task = make_task(denoisers=two)
@@ -491,6 +513,93 @@ def test_modes_are_left_out_where_the_vocabulary_has_none():
   )
   assert way.mode == ()
   assert way.label == 'Q'
+
+
+# One row of both ---------------------------------------------------------------------------------------------------
+
+
+def make_joined(structure: str, **settings):
+  overrides = {k: v for k, v in tiny.SIZES.items() if k in {f.name for f in dataclasses.fields(t5.Config)}}
+  trunk = t5.make(vocab_size=V.size, variant='tiny', overrides=overrides | {'structure': structure})
+  return denoise_seq2seq.make(trunk=trunk, vocab=V, **settings)
+
+
+def test_the_example_of_t5_in_one_row():
+  two = {
+    'encoder_tokens': [[THANK, YOU, X, ME, EOS, A, EOS, PAD]],
+    'encoder_segment_ids': [[1, 1, 1, 1, 1, 2, 2, 0]],
+    'decoder_tokens': [[PAD, X, FOR, PAD, X, PAD]],
+    'decoder_segment_ids': [[1, 1, 1, 2, 2, 0]],
+  }
+  two = {name: jnp.asarray(value) for name, value in two.items()}
+  one = {name: value[0].tolist() for name, value in denoise_seq2seq.join(two, documents=9, prefix=True).items()}
+  assert one['prefix'] == 8
+  assert one['tokens'] == [THANK, YOU, X, ME, EOS, A, EOS, PAD, PAD, X, FOR, PAD, X, PAD]
+  assert one['segment_ids'] == [1, 1, 1, 1, 1, 2, 2, 0, 1, 1, 1, 2, 2, 0]
+  assert one['positions'] == [0, 1, 2, 3, 4, 0, 1, 0, 5, 6, 7, 2, 3, 0]
+  assert 'prefix' not in denoise_seq2seq.join(two, documents=9, prefix=False)
+
+
+@pytest.mark.parametrize('structure', ['decoder', 'prefix'])
+def test_a_target_is_told_from_its_inputs_and_from_targets_before_it(structure):
+  """By what a change of each token changes, in a row of two documents; and inputs see each other as they should."""
+  task = make_joined(structure, where={'name': 'exact_spans', 'rate': 0.3})
+  rows = make_rows([[text_of(11, 1), text_of(9, 2)]], length=24)
+  params = tiny.init_params(task, rows)['trunk']
+  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(rows, 0))
+  inputs = example.inputs
+  length, behind = inputs['tokens'].shape[1], inputs['tokens'].shape[1] - example.targets['ids'].shape[1]
+  same = {name: jnp.repeat(value, length + 1, axis=0) for name, value in inputs.items()}
+  # row i has another token at place i, the last row none
+  other = jnp.where(jnp.eye(length + 1, length, dtype=bool), 1, same['tokens'])
+  hidden = jax.jit(lambda p, x: task.model.trunk.apply({'params': p}, **x)['hidden'])(params, same | {'tokens': other})
+  changed = np.abs(np.asarray(hidden[:length] - hidden[length])).max(axis=-1) > 0  # [key, query]
+  segments = np.asarray(inputs['segment_ids'][0])
+  for query in np.flatnonzero(segments):
+    for key in np.flatnonzero(segments):
+      before = key <= query or (structure == 'prefix' and key < behind)
+      assert changed[key, query] == (before and segments[key] == segments[query]), (query, key)
+
+
+def test_a_decoder_reads_the_rows_of_an_encoder_decoder():
+  settings = {'denoisers': UL2}
+  batch = make_rows(list(HARD.values()), length=32)
+  two, one = (
+    jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+    for task in (make_task(**settings), make_joined('prefix', **settings))
+  )
+  assert tiny.same(one.targets, two.targets)
+  assert tiny.same(
+    one.inputs['tokens'], jnp.concatenate([two.inputs['encoder_tokens'], two.inputs['decoder_tokens']], axis=1)
+  )
+
+
+def test_loss_of_a_decoder_equals_a_naive_one():
+  task = make_joined('decoder', where={'name': 'exact_spans', 'rate': 0.3})
+  batch = make_rows(list(HARD.values()), length=32)
+  params = tiny.init_params(task, batch)
+  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+
+  @jax.jit
+  def both(params):
+    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
+    out = task.model.trunk.apply({'params': params['trunk']}, **example.inputs)
+    logits = task.model.trunk.apply({'params': params['trunk']}, out['hidden'], method='attend')
+    return task.loss(forward, example, (), jax.random.key(0)), logits
+
+  loss, logits = both(params)
+  ids, weights = (np.asarray(example.targets[name]) for name in ('ids', 'weights'))
+  nats = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits[:, -ids.shape[1] :])), ids[..., None], axis=-1)
+  assert float(loss.value) == pytest.approx((nats[..., 0] * weights).sum() / weights.sum(), rel=1e-5)
+
+
+def test_a_decoder_that_cannot_hold_both_is_refused():
+  task = denoise_seq2seq.make(trunk=tiny.make_trunk('gpt', vocab_size=V.size), vocab=V)
+  batch = make_rows([[text_of(48, 0)]], length=48)
+  with pytest.raises(
+    ValueError, match=r'inputs of 44 and targets of 10 in one row, and Gpt holds 32: set data\.length='
+  ):
+    jax.eval_shape(task.prepare, jax.random.key(0), step.with_step(batch, 0))
 
 
 # Loss and refusals --------------------------------------------------------------------------------------------------
@@ -537,7 +646,7 @@ def test_a_trunk_that_is_too_short_is_refused_with_the_length_that_fits():
 
 
 def test_what_cannot_be_is_refused():
-  with pytest.raises(ValueError, match="'denoise_seq2seq' needs a trunk with encoder-decoder attention, and Bert"):
+  with pytest.raises(ValueError, match="'denoise_seq2seq' needs a trunk with encoder-decoder or causal or prefix"):
     denoise_seq2seq.make(trunk=tiny.make_trunk('bert'), vocab=V)
   for settings, message in (
     ({'target': 'all'}, r"objective\.target='all'; choices are text, masked, chosen, sentinels"),
