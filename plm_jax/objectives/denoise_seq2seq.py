@@ -327,8 +327,11 @@ def denoise(
 def alike(ways: Sequence[Denoiser]) -> list[list[int]]:
   """Indices of the denoisers, grouped by everything that happens after tokens are chosen."""
 
+  def steps_of(way: Denoiser) -> tuple[partial[Any], ...]:
+    return *way.rearrange, way.write, *way.finish
+
   def same(one: Denoiser, other: Denoiser) -> bool:
-    steps, others = ((*way.rearrange, way.write, *way.finish) for way in (one, other))
+    steps, others = steps_of(one), steps_of(other)
     return (
       (one.target, len(one.mode), len(one.rearrange), len(one.finish))
       == (other.target, len(other.mode), len(other.rearrange), len(other.finish))
@@ -359,7 +362,8 @@ def one_of(ways: Sequence[Denoiser], which: Array) -> Denoiser:
     mine = np.cumsum([way in exact for way in ways]) - 1
     return where_spans.cut_spans(row, key, jnp.stack(counts)[jnp.asarray(mine)[which]])
 
-  branches = [*([cut] if exact else []), *(way.choose for way in ways if way not in exact)]
+  others = (way.choose for way in ways if way not in exact)
+  branches: list[Callable[[Array, Row], Spans]] = [*([cut] if exact else []), *others]
   number = iter(range(bool(exact), len(branches)))
   branch = np.array([0 if way in exact else next(number) for way in ways])
 

@@ -62,6 +62,8 @@ def make(
     inputs=('tokens', 'segment_ids', 'type_ids', 'positions', 'allowed'),
   )
   task = mlm.make(trunk=trunk, vocab=vocab, where=where)  # its head, loss and predictions
+  mask_id = vocab.mask_id
+  assert mask_id is not None  # as `mlm` has made sure
   choose = corrupt.pick_where(where, vocab=vocab)
   is_special = np.zeros(vocab.size, bool)
   is_special[list(vocab.special_ids)] = True
@@ -82,7 +84,7 @@ def make(
       if name != 'tokens'
     }
     return both | {
-      'tokens': jnp.concatenate([row.ids, jnp.full(slots, vocab.mask_id, row.ids.dtype)]),
+      'tokens': jnp.concatenate([row.ids, jnp.full(slots, mask_id, row.ids.dtype)]),
       'allowed': context(targets, ranks, places),
       'ids': row.ids[places],
       'weights': weights,

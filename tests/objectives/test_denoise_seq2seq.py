@@ -476,11 +476,8 @@ def test_a_row_is_corrupted_alike_in_any_batch():
 
 def test_denoisers_computed_together_are_those_computed_one_by_one():
   other = {'where': IID, 'edit': {'name': 'drop'}, 'target': 'chosen', 'mode': '[S]'}
-  ways = [
-    denoise_seq2seq._bind({'rearrange': (), 'edit': {'name': 'to_sentinels'}, 'finish': (), 'target': 'sentinels'}, way,
-                          vocab=V, number=0)
-    for way in (*UL2, other, {'where': IID})
-  ]  # fmt: skip
+  common = {'rearrange': (), 'where': IID, 'edit': {'name': 'to_sentinels'}, 'finish': (), 'target': 'sentinels'}
+  ways = [denoise_seq2seq._bind(common, way, vocab=V, number=n) for n, way in enumerate((*UL2, other, {}))]
   assert denoise_seq2seq.alike(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
   sizes = {'words': SPELT, 'inputs_size': 40, 'targets_size': 40}
   rows = make_rows(list(HARD.values()), length=32)
