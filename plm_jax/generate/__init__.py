@@ -15,9 +15,8 @@ __all__ = ['Generated', 'generate']
 
 def __getattr__(name: str) -> Any:
   """`Generated` and `generate` of `decode.py`."""
+  if name not in __all__:  # a submodule too, so that it can be imported below
+    raise AttributeError(f'plm_jax.generate has no {name!r}')
   from plm_jax.generate import decode
 
-  found = {'Generated': decode.Generated, 'generate': decode.generate}
-  if name not in found:
-    raise AttributeError(f'plm_jax.generate has no {name!r}')
-  return found[name]
+  return {'Generated': decode.Generated, 'generate': decode.generate}[name]
