@@ -4,6 +4,7 @@
 #   bash launch/test.sh                       all but the long ones
 #   bash launch/test.sh --all                 all
 #   bash launch/test.sh tests/models -x       any pytest arguments; paths count from the repository root
+#   bash launch/test.sh -n 0 --pdb            in one process; else two share the files
 #
 # The first run makes .venv (launch/setup.sh), the next ones start at once.
 set -euo pipefail
@@ -18,4 +19,4 @@ for argument in "$@"; do
 done
 bash "$root/launch/setup.sh" test
 cd -- "$root"
-exec "$root/.venv/bin/python" -m pytest "$@"
+exec "$root/.venv/bin/python" -m pytest --numprocesses=2 --dist=loadfile "$@"

@@ -12,7 +12,7 @@ import random
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
 PARTS = 12  # so that the tests of a commit end within half an hour on two cores
 PEERS = ('torch', 'transformers')
+MAPS = pathlib.Path('/proc/self/maps')
+MAPS_LIMIT = 20_000  # a third of what Linux allows a process by default
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
@@ -45,7 +47,7 @@ def commit() -> str | None:
 
 
 def part(text: str) -> int:
-  """A number from 0 to 3 that depends on the text alone."""
+  """A number below `PARTS` that depends on the text alone."""
   return hashlib.sha256(text.encode()).digest()[0] % PARTS
 
 
@@ -93,6 +95,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
   config.hook.pytest_deselected(items=left_out)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+  output = getattr(session.config, 'workeroutput', {})  # of a worker: pytest-xdist sends it to the process that reports
+  output['left_out'] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+  output = getattr(node, 'workeroutput', {})  # none where the worker died; all workers leave out the same
+  node.config.stash[LEFT_OUT] = output.get('left_out', node.config.stash.get(LEFT_OUT, 0))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
   left_out = config.stash.get(LEFT_OUT, 0)
   if left_out:
@@ -120,6 +133,16 @@ def drop_compiled_functions() -> Iterator[None]:
   import jax
 
   jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def bound_memory_maps() -> Iterator[None]:
+  """Each compiled function of a CPU holds several memory maps, and a process that runs out of them crashes."""
+  yield
+  if MAPS.exists() and MAPS.read_bytes().count(b'\n') > MAPS_LIMIT:
+    import jax
+
+    jax.clear_caches()
 
 
 # What tests read.

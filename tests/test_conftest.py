@@ -47,6 +47,11 @@ def test_long_tests_run_when_asked_for(suite: Callable[..., list[str]]) -> None:
   assert len(passed(suite('tests/test_it.py::test_long'))) == 80
 
 
+def test_long_tests_left_out_are_counted(suite: Callable[..., list[str]]) -> None:
+  for processes in ('0', '2'):
+    assert '80 long tests left out; bash launch/test.sh --all runs them.' in suite(f'--numprocesses={processes}')
+
+
 def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
   without_history = suite('--slow=part')
   assert passed(without_history) == {'tests/test_it.py::test_short'}
