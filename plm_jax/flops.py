@@ -71,10 +71,21 @@ def forward(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> Cos
     model: called with `inputs` by name.
     inputs: name -> shape and dtype, rows first.
   """
-  params = nn.unbox(jax.eval_shape(lambda key, inputs: model.init(key, **inputs), jax.random.key(0), dict(inputs)))
-  flops = count(lambda params, inputs: model.apply(params, **inputs), params, dict(inputs))
+  params = parameters(model, inputs)
+  flops = count(lambda params, inputs: model.apply({'params': params}, **inputs), params, dict(inputs))
   rows = next(iter(inputs.values())).shape[0]
   return Cost(sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)), flops // rows)
+
+
+def parameters(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> PyTree:
+  """The tree of a model's parameters, shapes only.
+
+  Args:
+    model: called with `inputs` by name.
+    inputs: name -> shape and dtype.
+  """
+  init = lambda key, inputs: model.init(key, **inputs)['params']  # noqa: E731
+  return nn.unbox(jax.eval_shape(init, jax.random.key(0), dict(inputs)))
 
 
 def report(costs: Mapping[str, Cost]) -> str:

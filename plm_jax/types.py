@@ -66,6 +66,7 @@ class Task(NamedTuple):
     init_carry: batch size -> recurrent state at step 0.
     summary: summed metrics as means -> derived numbers (perplexity, bits per byte, ...).
     evaluate: like `loss`, where evaluation scores more than a step trains; None where they are the same.
+    row_length: tokens of a raw row -> of the longest row that the trunk reads for it.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -77,6 +78,7 @@ class Task(NamedTuple):
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
   couples_rows: bool = False
   evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None
+  row_length: Callable[[int], int] = lambda length: length
 
 
 class Source(NamedTuple):
@@ -187,13 +189,15 @@ class Published:
     vocab_size: ids of its vocabulary.
     parameters: the exact count of our trunk, pooler and output matrix included, pre-training head left out.
     paper: what the paper prints.
-    note: what is counted differently elsewhere.
+    note: what else is to be known about the figures.
+    also: other exact counts of the row by what is counted: with its pre-training heads, with another vocabulary.
   """
 
   vocab_size: int
   parameters: int
   paper: str
   note: str = ''
+  also: tuple[tuple[str, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -189,7 +189,7 @@ class Block(nn.Module):
   ) -> tuple[tuple[Array, Array], Array]:
     hidden, number = x
     mask, *parameters = context
-    sows = self.is_mutable_collection('attention')
+    sows = self.is_mutable_collection('attention') and not self.is_initializing()
     for sublayer, stacked, unit in zip((Attention, FeedForward), parameters, units(self.config), strict=True):
       own = jax.tree.map(lambda leaf, unit=unit: leaf[jnp.asarray(unit)[number]], stacked)
       rngs = {'dropout': self.make_rng('dropout')} if train else {}
@@ -290,6 +290,11 @@ class Albert(nn.Module):
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids), train)
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
+    return {'position_embed': range(self.config.max_length)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """tanh of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d]."""

@@ -1,22 +1,29 @@
-"""GPT, GPT-2 (Radford et al. 2018, 2019): causal Transformer decoder without cross-attention.
+"""GPT, GPT-2 (Radford et al. 2018, 2019), GPT-3 (Brown et al. 2020): causal Transformer decoder, no cross-attention.
 
 GPT normalises after each residual sum (post-norm, no final norm), GPT-2 before each sublayer with a final norm (§2.3 of
 GPT-2): `norm_placement`. Texts that give GPT the pre-norm form describe GPT-2. Positions are learned and absolute. The
 released code's "1-D convolutions" have kernel 1: they are the dense layers here, stored transposed.
+
+GPT-3 is GPT-2 at eight sizes, with a context of 2,048 (§2.1). Its layers alternate dense and locally banded sparse
+attention in a pattern that is not published: `local_window` narrows every second layer, and is off in the rows. Three
+figures of its table 2.1 and of texts about it contradict the rest: XL has 24 heads of 128 on a width of 2,048 (here 16;
+`num_heads=24, head_dim=128` is the printed form), 13B a width of 5,140 for 40 heads of 128 (here 5,120) and 175B, in
+some texts, a width of 12,888 (here the table's 12,288); `hidden_dim` and `head_dim=128` give the others.
 """
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import Implementation, attend, weights
 from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
@@ -35,7 +42,8 @@ class Config:
   Attributes:
     hidden_dim: d, width between blocks.
     num_layers: n.
-    num_heads: h; the head size is hidden_dim / num_heads.
+    num_heads: h.
+    head_dim: k, size of a head; None for hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
     max_length: context length, rows of the position table.
     norm_placement: 'post' (GPT) or 'pre' with a final norm (GPT-2).
@@ -47,6 +55,7 @@ class Config:
     position_std: of the position table (GPT-2's code: .01).
     scale_residual: divides the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3).
     window: keys a query may look back on, itself included; None for the whole context.
+    local_window: the same of the second layer, the fourth and so on only (GPT-3 §2.1); None for `window` there too.
     tied: the output matrix is the token table; else the trunk has its own.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
@@ -54,6 +63,7 @@ class Config:
   hidden_dim: int = 768
   num_layers: int = 12
   num_heads: int = 12
+  head_dim: int | None = None
   mlp_dim: int = 3072
   max_length: int = 1024
   norm_placement: Literal['pre', 'post'] = 'pre'
@@ -65,14 +75,25 @@ class Config:
   position_std: float = 0.01
   scale_residual: bool = True
   window: int | None = None
+  local_window: int | None = None
   tied: bool = True
   vocab_multiple: int = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
+    if self.head_dim is None and self.hidden_dim % self.num_heads:
       raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
     if self.norm_placement not in ('pre', 'post'):
       raise ValueError(f'norm_placement {self.norm_placement!r} is neither pre nor post')
+
+  @property
+  def head_size(self) -> int:
+    return self.hidden_dim // self.num_heads if self.head_dim is None else self.head_dim
+
+
+def _gpt3(hidden_dim: int, num_layers: int, num_heads: int) -> Config:
+  return Config(
+    hidden_dim=hidden_dim, num_layers=num_layers, num_heads=num_heads, mlp_dim=4 * hidden_dim, max_length=2048
+  )
 
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
@@ -82,6 +103,14 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     'gpt2-medium': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
     'gpt2-large': Config(hidden_dim=1280, num_layers=36, num_heads=20, mlp_dim=5120),
     'gpt2-xl': Config(hidden_dim=1600, num_layers=48, num_heads=25, mlp_dim=6400),
+    'gpt3-small': _gpt3(768, 12, 12),
+    'gpt3-medium': _gpt3(1024, 24, 16),
+    'gpt3-large': _gpt3(1536, 24, 16),
+    'gpt3-xl': _gpt3(2048, 24, 16),
+    'gpt3-2.7b': _gpt3(2560, 32, 32),
+    'gpt3-6.7b': _gpt3(4096, 32, 32),
+    'gpt3-13b': _gpt3(5120, 40, 40),
+    'gpt3-175b': _gpt3(12288, 96, 96),
     'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
   }
 )
@@ -93,16 +122,28 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
     'gpt2-medium': Published(50_257, 354_823_168, '345M', 'corrected by OpenAI to 355M'),
     'gpt2-large': Published(50_257, 774_030_080, '762M', 'corrected by OpenAI to 774M'),
     'gpt2-xl': Published(50_257, 1_557_611_200, '1542M', 'corrected by OpenAI to 1.5B'),
+    'gpt3-small': Published(50_257, 125_226_240, '125M'),
+    'gpt3-medium': Published(50_257, 355_871_744, '350M'),
+    'gpt3-large': Published(50_257, 760_300_032, '760M'),
+    'gpt3-xl': Published(50_257, 1_315_723_264, '1.3B', also=(('24 heads of 128, as printed', 1_517_123_584),)),
+    'gpt3-2.7b': Published(50_257, 2_651_553_280, '2.7B'),
+    'gpt3-6.7b': Published(50_257, 6_658_404_352, '6.7B'),
+    'gpt3-13b': Published(50_257, 12_853_386_240, '13.0B', also=(('a width of 5,140, as printed', 12_952_938_780),)),
+    'gpt3-175b': Published(50_257, 174_604_259_328, '175.0B'),
   }
 )
 
 PAPER = Paper(
   year=2018,
-  title='Radford et al., GPT and GPT-2',
+  title='Radford et al., GPT and GPT-2; Brown et al., GPT-3',
   architecture='decoder',
   objective_family='autoregressive',
   adapters=('classify', 'similarity', 'choose', 'prompt'),
 )
+
+
+# what all layers may look at, and what every second one may instead
+Masks = tuple[Mask, Mask | None]
 
 
 class Block(nn.Module):
@@ -117,7 +158,7 @@ class Block(nn.Module):
     residual_init = normal(c.init_std / math.sqrt(2 * c.num_layers)) if c.scale_residual else init
 
     def project() -> Dense:
-      heads = (c.num_heads, c.hidden_dim // c.num_heads)
+      heads = (c.num_heads, c.head_size)
       return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype)
 
     self.query, self.key, self.value = project(), project(), project()
@@ -129,28 +170,57 @@ class Block(nn.Module):
     self.attention_dropout = Dropout(c.dropout)
     self.mlp_dropout = Dropout(c.dropout)
 
-  def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
-    y = self._before(self.attention_norm, x)
-    x = self._look(x, y, self.key(y), self.value(y), mask, train)
-    x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
-    return x, x
+  def __call__(self, x: tuple[Array, Array], masks: Masks, train: bool) -> tuple[tuple[Array, Array], Array]:
+    hidden, number = x  # of the layer, from 0
+    y = self._before(self.attention_norm, hidden)
+    hidden = self._look(hidden, y, self.key(y), self.value(y), masks, number, train, self.execution.attention)
+    hidden = constrain(self._feed(hidden, train), 'batch', 'length', 'embed')
+    return (hidden, number + 1), hidden
 
-  def decode(self, x: Array, context: tuple[Cache, Mask], kept: Cache) -> tuple[Array, Cache]:
-    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, h, k]; gives those of the new tokens."""
-    taken, mask = context
+  def decode(self, x: Array, context: tuple[Cache, Masks], kept: Cache) -> tuple[Array, Cache]:
+    """A step of generation.
+
+    Args:
+      x: [b, s, d].
+      context: the cache with the new tokens' slots taken, and what they may look at.
+      kept: the layer's 'keys' and 'values' [b, m, h, k] and its 'number'.
+
+    Returns:
+      [b, s, d], and the keys and values of the new tokens.
+    """
+    taken, masks = context
     start = taken['index'] - x.shape[1]
     y = self._before(self.attention_norm, x)
     new = {'keys': self.key(y), 'values': self.value(y)}  # [b, s, h, k]
     keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
-    return self._feed(self._look(x, y, keys, values, mask, False), False), new
+    return self._feed(self._look(x, y, keys, values, masks, kept['number'], False, 'auto'), False), new
 
-  def _look(self, x: Array, y: Array, key: Array, value: Array, mask: Mask, train: bool) -> Array:
-    c = self.config
+  def _look(
+    self,
+    x: Array,
+    y: Array,
+    key: Array,
+    value: Array,
+    masks: Masks,
+    number: Array,
+    train: bool,
+    how: Implementation,
+  ) -> Array:
+    """The attention sublayer with its residual: `y` makes the queries, [b, l, d]."""
+    rate = self.config.attention_dropout
     query = self.query(y)  # [b, l, h, k]
+    rng = self.make_rng('dropout') if train and rate else None
+
+    def by_layer(look: Callable[[Mask], Array]) -> Array:
+      whole, local = masks
+      if local is None:
+        return look(whole)
+      return jax.lax.cond(number % 2 == 1, lambda: look(local), lambda: look(whole))
+
     if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
-    found = self.out(attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng))  # [b, l, d]
+      self.sow('attention', 'weights', by_layer(lambda mask: weights(query, key, mask=mask)))
+    found = by_layer(lambda mask: attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how))
+    found = self.out(found)  # [b, l, h, k] -> [b, l, d]
     return self._after(self.attention_norm, x + self.attention_dropout(found, train=train))
 
   def _feed(self, x: Array, train: bool) -> Array:
@@ -234,11 +304,17 @@ class Gpt(nn.Module):
     x = self.token_embed(tokens) + self.position_embed(positions)  # [b, l] -> [b, l, d]
     x = self.embed_dropout(x, train=train)
     x = constrain(x, 'batch', 'length', 'embed')
-    mask = Mask(segment_ids, segment_ids, causal=True, window=c.window)
-    hidden, layers = self.layers(x, mask, train)
+    whole, local = (Mask(segment_ids, segment_ids, causal=True, window=size) for size in (c.window, c.local_window))
+    masks = whole, local if c.local_window else None
+    (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), masks, train)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
+    return {'position_embed': range(self.config.max_length)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d] (GPT §3.2)."""
@@ -272,7 +348,7 @@ class Gpt(nn.Module):
       batch_size=batch_size,
       length=length,
       num_heads=c.num_heads,
-      head_dim=c.hidden_dim // c.num_heads,
+      head_dim=c.head_size,
       dtype=self.execution.dtype,
     )
 
@@ -287,12 +363,18 @@ class Gpt(nn.Module):
     """
     c = self.config
     taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    if c.window is not None:
-      places = taken['positions']
-      near = places[:, None, :] > positions[:, :, None] - c.window  # [b, s, m]
-      mask = Mask(segment_ids, taken['segment_ids'], allowed=near if mask.allowed is None else mask.allowed & near)
+
+    def narrow(window: int | None) -> Mask:
+      if window is None:
+        return mask
+      near = taken['positions'][:, None, :] > positions[:, :, None] - window  # [b, s, m]
+      allowed = near if mask.allowed is None else mask.allowed & near
+      return Mask(segment_ids, taken['segment_ids'], allowed=allowed)
+
+    masks = narrow(c.window), narrow(c.local_window) if c.local_window else None
     x = self.token_embed(tokens) + self.position_embed(positions)
-    hidden, new = self.layers.decode(x, (taken, mask), {name: cache[name] for name in ('keys', 'values')})
+    layers = {'keys': cache['keys'], 'values': cache['values'], 'number': jnp.arange(c.num_layers)}
+    hidden, new = self.layers.decode(x, (taken, masks), layers)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
     return self.attend(hidden), caches.keep(taken, **new)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import Implementation, attend, weights
 from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
@@ -199,7 +199,8 @@ class Block(nn.Module):
   def __call__(self, x: Array, context: tuple[Mask, Angles], train: bool) -> tuple[Array, Array]:
     mask, angles = context
     y = self.attention_norm(x)
-    x = self._look(x, self._turn(self.query(y), angles), self._turn(self.key(y), angles), self.value(y), mask, train)
+    query, key = self._turn(self.query(y), angles), self._turn(self.key(y), angles)
+    x = self._look(x, query, key, self.value(y), mask, train, self.execution.attention)
     x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
     return x, x
 
@@ -213,18 +214,22 @@ class Block(nn.Module):
     y = self.attention_norm(x)
     new = {'keys': self._turn(self.key(y), angles), 'values': self.value(y)}  # [b, s, g, k]
     keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
-    return self._feed(self._look(x, self._turn(self.query(y), angles), keys, values, mask, False), False), new
+    query = self._turn(self.query(y), angles)
+    return self._feed(self._look(x, query, keys, values, mask, False, 'auto'), False), new
 
   def _turn(self, x: Array, angles: Angles) -> Array:
     return position.rotate(x, angles, layout=self.config.rotary)
 
-  def _look(self, x: Array, query: Array, key: Array, value: Array, mask: Mask, train: bool) -> Array:
+  def _look(
+    self, x: Array, query: Array, key: Array, value: Array, mask: Mask, train: bool, how: Implementation
+  ) -> Array:
     """The attention sublayer with its residual, [b, l, d]."""
     rate = self.config.attention_dropout
     if self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', weights(query, key, mask=mask))
     rng = self.make_rng('dropout') if train and rate else None
-    found = self.out(attend(query, key, value, mask=mask, dropout=rate, rng=rng))  # [b, l, h, k] -> [b, l, d]
+    found = attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how)
+    found = self.out(found)  # [b, l, h, k] -> [b, l, d]
     if self.config.norm_placement == 'sandwich':
       found = self.after_attention_norm(found)
     return x + self.attention_dropout(found, train=train)
@@ -301,6 +306,11 @@ class Llama(nn.Module):
 
   def _angles(self, positions: Array) -> Angles:
     return position.rotary_angles(positions, dim=self.config.rotary_dim, base=self.config.rotary_base)
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of learned position tables by path: there are none, and rows may be of any length."""
+    return {}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""

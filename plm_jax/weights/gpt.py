@@ -61,8 +61,8 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   c = trunk.config
-  if c.norm_placement != 'pre' or c.window is not None:
-    raise ValueError('GPT-2 has its norms before the sublayers and no window')
+  if c.norm_placement != 'pre':
+    raise ValueError('GPT-2 has its norms before the sublayers')
   check_heads(heads, HEADS)
   return {
     'model_type': 'gpt2',
@@ -75,8 +75,17 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def shared_fields(trunk: Gpt) -> dict[str, Any]:
-  """What GPT and GPT-2 write into config.json alike."""
+  """What GPT and GPT-2 write into config.json alike.
+
+  Raises:
+    ValueError: windows, or heads that are not hidden_dim / num_heads wide.
+  """
   c = trunk.config
+  if (c.window, c.local_window) != (None, None) or c.num_heads * c.head_size != c.hidden_dim:
+    raise ValueError(
+      'GPT and GPT-2 have no window and heads of hidden_dim / num_heads; the trunk has '
+      f'window={c.window}, local_window={c.local_window}, head_dim={c.head_dim}'
+    )
   return {
     'vocab_size': trunk.vocab_size,
     'n_embd': c.hidden_dim,

@@ -32,7 +32,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   c = trunk.config
-  if c.norm_placement != 'post' or not c.tied or c.mlp_dim != 4 * c.hidden_dim or c.window is not None:
+  if c.norm_placement != 'post' or not c.tied or c.mlp_dim != 4 * c.hidden_dim:
     raise ValueError('GPT has its norms after the sums, a tied output matrix and a feed-forward width of four times d')
   check_heads(heads, HEADS)
   if c.activation not in ('gelu_tanh', 'relu'):

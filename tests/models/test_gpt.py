@@ -9,8 +9,9 @@ from plm_jax import step
 from plm_jax.adapters import classify
 from plm_jax.models import gpt
 from plm_jax.objectives import causal_lm
+from plm_jax.types import Execution
 from tests import tiny
-from tests.models import parity, peers
+from tests.models import parity, peers, stepping
 
 
 def count(variant: str, vocab_size: int, **fields) -> int:
@@ -31,6 +32,23 @@ def count(variant: str, vocab_size: int, **fields) -> int:
 )
 def test_count(variant, vocab_size, expected):
   assert count(variant, vocab_size) == expected
+
+
+@pytest.mark.parametrize('variant', [name for name in gpt.PUBLISHED if name.startswith('gpt3')])
+def test_count_of_gpt3(variant):
+  published, c = gpt.PUBLISHED[variant], gpt.CONFIGS[variant]
+  assert count(variant, 50257) == published.parameters
+  d = c.hidden_dim
+  assert (50257 + 2048) * d + c.num_layers * (12 * d * d + 13 * d) + 2 * d == published.parameters
+
+
+def test_other_readings_of_the_table_of_gpt3_can_be_had():
+  assert count('gpt3-xl', 50257, num_heads=24, head_dim=128) == dict(gpt.PUBLISHED['gpt3-xl'].also).popitem()[1]
+  wide = count('gpt3-13b', 50257, hidden_dim=5140, num_heads=20, mlp_dim=4 * 5140)  # heads of another size, as many
+  assert wide == dict(gpt.PUBLISHED['gpt3-13b'].also).popitem()[1]
+  heads = count('gpt3-13b', 50257, hidden_dim=5140, head_dim=128, mlp_dim=4 * 5140)  # 40 x 128, as printed
+  assert heads == wide - 40 * (4 * 5140 + 3) * (5140 - 40 * 128)
+  assert count('gpt3-175b', 50257, hidden_dim=12888, head_dim=128) > 174_604_259_328
 
 
 def test_an_untied_output_is_one_more_table():
@@ -57,7 +75,12 @@ def test_classifier_equals_hugging_face():
   parity.check_classifier('gpt2', model, task, batch, targets=np.asarray(batch['label'], np.int64))
 
 
-FORMS = {'gpt': {'norm_placement': 'post'}, 'gpt2': {'norm_placement': 'pre'}, 'window': {'window': 4}}
+FORMS = {
+  'gpt': {'norm_placement': 'post'},
+  'gpt2': {'norm_placement': 'pre'},
+  'window': {'window': 4},
+  'local': {'local_window': 3, 'head_dim': 8},
+}
 
 
 @pytest.fixture(scope='module', params=FORMS)
@@ -114,6 +137,27 @@ def test_packed_documents_equal_documents_alone(run):
     tokens, alone = np.zeros((2, 1, 16), np.int32)
     tokens[0, : len(places)], alone[0, : len(places)] = np.asarray(batch['tokens'])[row, places], 1
     assert tiny.worst(packed[:, row, places], run(tokens, alone)[:, 0, : len(places)]) < 1e-5, (row, document)
+
+
+def test_every_second_layer_is_local():
+  trunk, batch = tiny.make_trunk('gpt', num_layers=4, **FORMS['local']), tiny.make_batch(((16,),))
+  given = {'segment_ids': batch['segment_ids']}
+  params = trunk.init(jax.random.key(0), batch['tokens'], **given)['params']
+  _, state = trunk.apply({'params': params}, batch['tokens'], **given, mutable=['attention'])
+  (weights,) = state['attention']['layers']['weights']
+  back = np.arange(16)[:, None] - np.arange(16)
+  for layer, seen in enumerate(np.asarray(weights)[:, 0] > 0):
+    assert (seen == ((back >= 0) & (back < (3 if layer % 2 else 16)))).all(), layer
+  loop = trunk.clone(execution=Execution(layers='loop'))
+  whole = tiny.make_trunk('gpt', num_layers=4, **FORMS['local'] | {'local_window': None})
+  hidden = [one.apply({'params': params}, batch['tokens'], **given)['hidden'] for one in (trunk, loop, whole)]
+  assert tiny.worst(hidden[1], np.asarray(hidden[0])) < 1e-5
+  assert tiny.worst(hidden[2], np.asarray(hidden[0])) > 1e-3
+
+
+def test_goes_step_by_step(trunk, form):
+  params = tiny.init_params(causal_lm.make(trunk=trunk, vocab=tiny.VOCAB), tiny.make_batch())['trunk']
+  stepping.check(trunk, params, left=form in ('gpt2', 'local'))
 
 
 def test_content_of_padding_changes_nothing(run):

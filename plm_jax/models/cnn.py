@@ -1,0 +1,202 @@
+"""A convolutional encoder, the first of the three kinds of encoders in Qiu et al. 2020, §2.2 (after Kim 2014).
+
+A token's state is made from its neighbours' and no others: after n layers of width w a state has seen n (w - 1) / 2
+tokens on either side, while a Transformer's sees the whole row after one. Order is in the kernels, so there are no
+positions, and no length that a row may not exceed. A block is x + down(activation(convolution(norm x))), with a norm
+after the last; a row's states are pooled by their maximum (Kim 2014, §2).
+
+No pre-trained model of this form was published: 'cnn-base' is as large as BERT-base, to compare the two.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.mlp import ACTIVATIONS
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a convolutional encoder.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    mlp_dim: f, filters of the convolution.
+    kernel_width: w, tokens that a filter spans, an odd number with the token itself in the middle.
+    activation: a name of `layers.mlp.ACTIVATIONS`.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate after embeddings and after each block.
+    init_std: of the normal that the token table starts from; kernels start from N(0, 1 / sqrt(inputs)).
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 768
+  num_layers: int = 12
+  mlp_dim: int = 2304
+  kernel_width: int = 3
+  activation: str = 'relu'
+  norm_epsilon: float = 1e-12
+  dropout: float = 0.1
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.kernel_width < 1 or self.kernel_width % 2 == 0:
+      raise ValueError(f'kernel_width {self.kernel_width} is not an odd number: a filter is centred on its token')
+    if self.activation not in ACTIVATIONS:
+      raise ValueError(f'activation {self.activation!r} is none of {", ".join(ACTIVATIONS)}')
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {'cnn-base': Published(30_522, 108_432_384, 'none', 'not from a paper: as large as bert-base, with its vocabulary')}
+)
+
+PAPER = Paper(
+  year=2014,
+  title='Kim, Convolutional Neural Networks for Sentence Classification',
+  architecture='cnn',
+  objective_family='denoising',
+  adapters=('classify', 'tag'),
+)
+
+
+class Block(nn.Module):
+  """x + dropout(down(activation(convolution(norm x)))); documents are walls."""
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(self, x: Array, segment_ids: Array, train: bool) -> tuple[Array, Array]:
+    c, dtype = self.config, self.execution.dtype
+    y = LayerNorm(c.norm_epsilon, dtype, name='norm')(x)
+    taps = neighbours(y, segment_ids, width=c.kernel_width)  # [b, l, w, d]
+    init = normal(1 / math.sqrt(c.kernel_width * c.hidden_dim))
+    up = Dense(c.mlp_dim, axes=(None, 'embed', 'mlp'), num_inputs=2, kernel_init=init, dtype=dtype, name='up')
+    init = normal(1 / math.sqrt(c.mlp_dim))
+    down = Dense(c.hidden_dim, axes=('mlp', 'embed'), kernel_init=init, dtype=dtype, name='down')
+    y = down(ACTIVATIONS[c.activation](up(taps)))  # [b, l, w, d] -> [b, l, f] -> [b, l, d]
+    x = constrain(x + Dropout(c.dropout)(y, train=train), 'batch', 'length', 'embed')
+    return x, x
+
+
+def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
+  """What a filter reads at each token: the states around it, and zeros beyond its document.
+
+  Args:
+    x: [b, l, d].
+    segment_ids: int[b, l].
+    width: w, of the filter.
+
+  Returns:
+    [b, l, w, d].
+  """
+  reach, length = width // 2, x.shape[1]
+  around = jnp.pad(x, ((0, 0), (reach, reach), (0, 0)))
+  segments = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
+  same = [segments[:, start : start + length, None] == segment_ids[..., None] for start in range(width)]
+  return jnp.stack([jnp.where(one, around[:, start : start + length], 0) for start, one in enumerate(same)], axis=2)
+
+
+class Cnn(nn.Module):
+  """The encoder without a pre-training head.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'bidirectional'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    self.token_embed = self.embed or Embed(
+      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), multiple=c.vocab_multiple, dtype=dtype
+    )
+    self.embed_dropout = Dropout(c.dropout)
+    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    self.final_norm = LayerNorm(c.norm_epsilon, dtype)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes a batch.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: ignored; what a filter reads is next to its token.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    del type_ids, positions
+    x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
+    x = constrain(x, 'batch', 'length', 'embed')
+    hidden, layers = self.layers(x, segment_ids, train)
+    return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    real = (segment_ids > 0)[..., None]
+    largest = jnp.where(real, hidden, -jnp.inf).max(axis=1)
+    return jnp.where(real.any(axis=1), largest, 0)
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table."""
+    return self.token_embed.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A convolutional encoder carries nothing between rows."""
+    del batch_size
+    return ()
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Cnn:
+  """The trunk of a row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Cnn(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)

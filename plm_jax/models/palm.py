@@ -1,0 +1,288 @@
+"""PaLM (Chowdhery et al. 2022, §2; arXiv 2204.02311).
+
+Causal decoder that differs from its neighbour LLaMA in the wiring of a block: one norm, whose output both attention and
+feed-forward read, and one sum, y = x + attention(norm x) + mlp(norm x) (§2, "parallel layers"). All heads share one key
+and one value (multi-query, Shazeer 2019); heads are 256 wide whatever the width of the model. SwiGLU of three matrices,
+rotary positions, no biases, neither in kernels nor in norms. The output matrix is the token table, whose rows start at
+N(0, 1); logits are therefore divided by sqrt(d) (§5).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers import cache as caches
+from plm_jax.layers import positions as position
+from plm_jax.layers.attention import Implementation, attend, weights
+from plm_jax.layers.cache import Cache
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, Initializer, normal
+from plm_jax.layers.masks import Mask
+from plm_jax.layers.mlp import GatedMlp
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+Angles = tuple[Array, Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a PaLM.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    num_heads: h, of queries.
+    num_kv_heads: g, heads of keys and values; 1 in the paper.
+    head_dim: k; h k need not be d.
+    mlp_dim: f, feed-forward width, 4 d.
+    max_length: the longest row in training. Nothing is learned a position, so longer rows are computed as well.
+    norm_epsilon: of every norm; not published, T5X's.
+    rotary_base: of the angles.
+    dropout: rate after the two branches; 0 in pre-training, .1 in the paper's fine-tuning.
+    attention_dropout: rate on attention weights.
+    embed_std: of the normal that the token table starts from; kernels start from N(0, 1 / sqrt(inputs)).
+    vocab_multiple: pads the table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 4096
+  num_layers: int = 32
+  num_heads: int = 16
+  num_kv_heads: int = 1
+  head_dim: int = 256
+  mlp_dim: int = 16384
+  max_length: int = 2048
+  norm_epsilon: float = 1e-6
+  rotary_base: float = 10_000.0
+  dropout: float = 0.0
+  attention_dropout: float = 0.0
+  embed_std: float = 1.0
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.num_heads % self.num_kv_heads:
+      raise ValueError(f'num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}')
+    if self.head_dim < 2 or self.head_dim % 2:
+      raise ValueError(f'head_dim {self.head_dim} is not an even number, and rotation turns pairs of components')
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'palm-8b': Config(),
+    'palm-62b': Config(hidden_dim=8192, num_layers=64, num_heads=32, mlp_dim=32768),
+    'palm-540b': Config(hidden_dim=18432, num_layers=118, num_heads=48, mlp_dim=73728),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, head_dim=64, mlp_dim=512),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'palm-8b': Published(256_000, 8_632_012_800, '8.63B'),
+    'palm-62b': Published(256_000, 62_495_662_080, '62.50B'),
+    'palm-540b': Published(256_000, 540_356_474_880, '540.35B'),
+  }
+)
+
+PAPER = Paper(
+  year=2022,
+  title='Chowdhery et al., PaLM',
+  architecture='decoder',
+  objective_family='autoregressive',
+  adapters=('prompt', 'sequence'),
+)
+
+
+class Block(nn.Module):
+  """x + attention(norm x) + mlp(norm x), with one norm."""
+
+  config: Config
+  execution: Execution
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+
+    def fan_in(inputs: int) -> Initializer:
+      return normal(1 / math.sqrt(inputs))
+
+    def project(heads: int) -> Dense:
+      axes, init = ('embed', 'heads', 'head_dim'), fan_in(c.hidden_dim)
+      return Dense((heads, c.head_dim), axes=axes, kernel_init=init, use_bias=False, dtype=dtype)
+
+    self.query, self.key, self.value = project(c.num_heads), project(c.num_kv_heads), project(c.num_kv_heads)
+    axes, init = ('heads', 'head_dim', 'embed'), fan_in(c.num_heads * c.head_dim)
+    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=init, use_bias=False, dtype=dtype)
+    self.mlp = GatedMlp(c.mlp_dim, 'silu', up_init=fan_in(c.hidden_dim), down_init=fan_in(c.mlp_dim), dtype=dtype)
+    self.norm = LayerNorm(c.norm_epsilon, dtype, use_bias=False)
+    self.dropout = Dropout(c.dropout)
+
+  def __call__(self, x: Array, context: tuple[Mask, Angles], train: bool) -> tuple[Array, Array]:
+    mask, angles = context
+    y = self.norm(x)
+    query, key = self._turn(self.query(y), angles), self._turn(self.key(y), angles)
+    found = self._look(query, key, self.value(y), mask, train, self.execution.attention)
+    x = constrain(x + self.dropout(found + self.mlp(y), train=train), 'batch', 'length', 'embed')
+    return x, x
+
+  def decode(self, x: Array, context: tuple[Cache, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
+    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, g, k]; gives those of the new tokens.
+
+    Keys are kept rotated.
+    """
+    taken, mask, angles = context
+    start = taken['index'] - x.shape[1]
+    y = self.norm(x)
+    new = {'keys': self._turn(self.key(y), angles), 'values': self.value(y)}  # [b, s, g, k]
+    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
+    found = self._look(self._turn(self.query(y), angles), keys, values, mask, False, 'auto')
+    return x + found + self.mlp(y), new
+
+  def _turn(self, x: Array, angles: Angles) -> Array:
+    return position.rotate(x, angles, layout='pairs')
+
+  def _look(self, query: Array, key: Array, value: Array, mask: Mask, train: bool, how: Implementation) -> Array:
+    """The attention branch, [b, l, d]."""
+    rate = self.config.attention_dropout
+    if self.is_mutable_collection('attention') and not self.is_initializing():
+      self.sow('attention', 'weights', weights(query, key, mask=mask))
+    rng = self.make_rng('dropout') if train and rate else None
+    return self.out(attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how))
+
+
+class Palm(nn.Module):
+  """The decoder with its tied output.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'causal'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    self.token_embed = self.embed or Embed(
+      self.vocab_size,
+      c.hidden_dim,
+      ('vocab', 'embed'),
+      normal(c.embed_std),
+      multiple=c.vocab_multiple,
+      dtype=dtype,
+    )
+    layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
+    self.layers = layers(c, self.execution)
+    self.final_norm = LayerNorm(c.norm_epsilon, dtype, use_bias=False)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads a batch from left to right.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: int[b, l]; restarting in each segment by default.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    del type_ids
+    if positions is None:
+      positions = position.from_segments(segment_ids)
+    x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
+    context = Mask(segment_ids, segment_ids, causal=True), self._angles(positions)
+    hidden, layers = self.layers(x, context, train)
+    return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  def _angles(self, positions: Array) -> Angles:
+    return position.rotary_angles(positions, dim=self.config.head_dim, base=self.config.rotary_base)
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
+    index = jnp.arange(segment_ids.shape[1])
+    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the token table, divided by sqrt(d)."""
+    return self.token_embed.attend(features / math.sqrt(self.config.hidden_dim))
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A PaLM carries nothing between rows."""
+    del batch_size
+    return ()
+
+  def init_cache(
+    self,
+    batch_size: int,
+    length: int,
+    *,
+    encoder_hidden: Array | None = None,
+    encoder_segment_ids: Array | None = None,
+  ) -> Cache:
+    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
+    del encoder_hidden, encoder_segment_ids
+    c = self.config
+    return caches.empty(
+      num_layers=c.num_layers,
+      batch_size=batch_size,
+      length=length,
+      num_heads=c.num_kv_heads,
+      head_dim=c.head_dim,
+      dtype=self.execution.dtype,
+    )
+
+  def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
+    """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
+
+    Args:
+      tokens: int[b, s], a whole prompt or one token a row.
+      cache: of `init_cache` or of the last step.
+      segment_ids: int[b, s]; 0 is padding, on either side.
+      positions: int[b, s].
+    """
+    taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    context = taken, mask, self._angles(positions)
+    layers = {name: cache[name] for name in ('keys', 'values')}
+    hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
+    return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Palm:
+  """The trunk of a published row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
