@@ -103,7 +103,8 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     return c
   with c.unlocked():
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
-    c.model = dict(name=c.model.name, variant='tiny')
+    wiring = {key: value for key, value in c.model.get('overrides', {}).items() if isinstance(value, str)}  # no sizes
+    c.model = dict(name=c.model.name, variant='tiny', overrides=wiring)
     kept = {key: value for key, value in c.data.items() if key not in ('text', 'buckets')}
     c.data = dict(kept, path=CORPORA['pydocs'], length=64, batch_size=8)
     if c.adapter:
