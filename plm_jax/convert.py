@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Literal
 
 from plm_jax import config
 
+TOKEN_IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_eos_token_id')
+
 if TYPE_CHECKING:
   import numpy as np
 
@@ -26,39 +28,55 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Converts a folder."""
-  parser = argparse.ArgumentParser('python -m plm_jax.convert', description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser = config.Parser('python -m plm_jax.convert', description=__doc__, allow_abbrev=False,
+                         formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
   parser.add_argument('direction', choices=('import', 'export'))
   parser.add_argument('source', type=Path, metavar='SRC')
   parser.add_argument('target', type=Path, metavar='DST')
   parser.add_argument('--architecture', help='a file of plm_jax/weights; found from the folder by default')
   parser.add_argument('--step', default='best', help='of a run folder: a number, newest or best (default)')
-  parser.add_argument('--force', action='store_true', help='replace what is in DST')
+  parser.add_argument('--shard', type=float, default=4, metavar='GB', help='size of a file of weights (default 4)')
+  parser.add_argument('--force', action='store_true', help='replace what an earlier conversion left in DST')
   arguments = parser.parse_args(argv)
-  source, target = arguments.source.expanduser(), arguments.target.expanduser()
+  source, target = (path.expanduser().absolute() for path in (arguments.source, arguments.target))
   if not source.is_dir():
     raise config.ConfigError(f'there is no folder {source}')
-  if target.exists() and any(target.iterdir()) and not arguments.force:
-    raise config.ConfigError(f'{target} is not empty: name another folder, or --force to replace what is in it')
+  if arguments.shard <= 0:
+    raise config.ConfigError(f'--shard={arguments.shard:g}: must be above 0')
+  shard = round(arguments.shard * 1e9)
+  _check_target(source, target, direction=arguments.direction, force=arguments.force)
   from plm_jax import logs
 
   logs.start()
   if arguments.direction == 'import':
-    import_release(source, target, architecture=arguments.architecture)
+    import_release(source, target, architecture=arguments.architecture, shard=shard)
   else:
     if arguments.step not in ('newest', 'best') and not arguments.step.isdigit():
       raise config.ConfigError(f'--step={arguments.step} is neither a number nor newest nor best')
     step = int(arguments.step) if arguments.step.isdigit() else arguments.step
-    export(source, target, architecture=arguments.architecture, step=step)
+    export(source, target, architecture=arguments.architecture, step=step, shard=shard)
   return 0
 
 
-def import_release(source: Path, target: Path, *, architecture: str | None = None, shard: int = 2**30) -> None:
+def _check_target(source: Path, target: Path, *, direction: Literal['import', 'export'], force: bool) -> None:
+  """Nothing but what this command made is ever replaced."""
+  if target.is_file():
+    raise config.ConfigError(f'{target} is a file: name a folder')
+  if not target.exists() or not any(target.iterdir()):
+    return
+  ours = {'import': 'params.index.json', 'export': 'model*.safetensors'}[direction]
+  if target == source or (target / 'checkpoints').exists() or not any(target.glob(ours)):
+    raise config.ConfigError(f'{target} is not empty, and not what an {direction} makes: name another folder')
+  if not force:
+    raise config.ConfigError(f'{target} is not empty: name another folder, or --force to replace what is in it')
+
+
+def import_release(source: Path, target: Path, *, architecture: str | None = None, shard: int = 4 * 10**9) -> None:
   """Streams a Hugging Face folder into a parameter folder.
 
   Args:
     source: a Hugging Face folder.
-    target: made where it is missing; nothing is left there where the import fails.
+    target: made where it is missing; left as it is where the import fails.
     architecture: a file of `weights/`, where config.json leaves it open.
     shard: bytes of a file after which the next one begins.
 
@@ -88,10 +106,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
         size = 0
       groups[-1][path if layer is None else f'{path}@{layer}'] = plan
       size += plan.size
-  partial = target.with_name(f'{target.name}.partial')
-  shutil.rmtree(partial, ignore_errors=True)
-  partial.mkdir(parents=True)
-  try:
+  with release.making(target) as partial:
     for number, group in enumerate(groups, start=1):
       tensor_files.write(partial / f'params-{number:05}.safetensors', group)
     about = {
@@ -99,6 +114,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       'vocab_size': reader.vocab_size,
       'architecture': reader.architecture.name,
       'heads': reader.heads,
+      'token_ids': {name: value for name, value in reader.source.config.items() if name in TOKEN_IDS},
       'source': str(source),
     }
     files.write_text(partial / 'model.json', json.dumps(about, indent=1))
@@ -106,8 +122,6 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
     param_files.write_index(partial, places)
     shutil.rmtree(target, ignore_errors=True)
     partial.replace(target)
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
   count = sum(math.prod(shape) for shape in reader.shapes.values())
   log = logging.getLogger('plm_jax')
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
@@ -115,19 +129,54 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
 
 
 def export(
-  source: Path, target: Path, *, architecture: str | None = None, step: int | Literal['newest', 'best'] = 'best'
+  source: Path,
+  target: Path,
+  *,
+  architecture: str | None = None,
+  step: int | Literal['newest', 'best'] = 'best',
+  shard: int = 4 * 10**9,
 ) -> None:
-  """Writes a run's or an import's parameters, tokenizer included, as a Hugging Face folder."""
-  from plm_jax import weights
-  from plm_jax.weights import release
+  """Writes a run's or an import's parameters, tokenizer included, as a Hugging Face folder.
 
-  trunk, params = weights.load(source, step=step)
-  weights.save(target, trunk, params, architecture=architecture)
-  copied = release.copy_tokenizer(source / 'vocab', target)
+  An import is streamed, a tensor at a time; the parameters of a run are read whole.
+
+  Args:
+    source: a run folder or an import.
+    target: made where it is missing; left as it is where the export fails.
+    architecture: a file of `weights/`, where several have room for the trunk.
+    step: of a run.
+    shard: bytes of a file after which the next one begins.
+
+  Raises:
+    WeightsError: no published form has room for the trunk and its heads.
+    CheckpointError: the parameters are damaged.
+  """
+  from plm_jax import weights
+
+  trunk, leaves = weights.open_own(source, step=step)
+  vocab = source / 'vocab'
+  weights.save_leaves(
+    target, trunk, leaves, architecture=architecture, tokenizer=vocab, token_ids=_token_ids(source), shard=shard
+  )
   log = logging.getLogger('plm_jax')
   log.info(f'{target}: {", ".join(sorted(file.name for file in target.iterdir()))}')
-  if not copied:
+  if not vocab.is_dir():
     log.info(f'{source} has no vocabulary to go with it')
+
+
+def _token_ids(source: Path) -> dict[str, int | None]:
+  """The fields of config.json that name special tokens: those of the release, or of a run's vocabulary."""
+  import json
+
+  from plm_jax.weights import release
+
+  if (source / 'model.json').is_file():
+    return json.loads((source / 'model.json').read_text(encoding='utf-8')).get('token_ids', {})
+  settings = json.loads((source / 'config.json').read_text(encoding='utf-8'))
+  ids = release.token_ids(source / 'vocab')
+  found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
+  start = (settings.get('objective') or {}).get('start')  # of a decoder
+  return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
 
 
 def _slice(reader: 'weights.Reader', path: str, layer: int | None) -> 'Callable[[], Iterator[np.ndarray]]':

@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,12 +14,19 @@ import safetensors.numpy
 from etils import epath
 from jax.experimental import multihost_utils
 
-from plm_jax import files, steps
+from plm_jax import files, steps, tensor_files
 from plm_jax.steps import CheckpointError, Step
 from plm_jax.types import PyTree
 
 NAME = 'params.safetensors'
 INDEX = 'params.index.json'  # of several files, a layer of a stacked leaf an array of its own
+
+
+class Leaf(NamedTuple):
+  """A parameter that may still be on disk: its shape, and what reads it, or a layer of it, as a numpy array."""
+
+  shape: tuple[int, ...]
+  read: Callable[[int | None], np.ndarray]
 
 
 def load_params(source: str | os.PathLike[str], *, step: Step = 'newest', subtree: str | None = None) -> PyTree:
@@ -39,7 +46,9 @@ def load_params(source: str | os.PathLike[str], *, step: Step = 'newest', subtre
   """
   folder = steps.local(source)
   if (folder / INDEX).is_file():
-    return nested(_read_index(folder, subtree))
+    leaves = open_index(folder)
+    names = _select(leaves, subtree, where=str(folder)) if subtree else {name: name for name in leaves}
+    return nested({short: leaves[name].read(None) for short, name in names.items()})
   file = folder / NAME if folder.is_dir() else folder
   if file.is_file():
     return nested(_read_safetensors(file, subtree))
@@ -142,26 +151,48 @@ def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
   files.write_text(folder / INDEX, json.dumps(content, indent=1))
 
 
-def _read_index(folder: Path, subtree: str | None) -> dict[str, np.ndarray]:
-  index = json.loads((folder / INDEX).read_text(encoding='utf-8'))
-  names = _select(index['leaves'], subtree, where=str(folder)) if subtree else {name: name for name in index['leaves']}
-  opened = {}
-  for name, sha256 in index['sha256'].items():
+def open_index(folder: Path) -> dict[str, Leaf]:
+  """The leaves of a folder with `write_index`, checked against their digests; each is read when it is asked for.
+
+  Raises:
+    CheckpointError: a file is missing or damaged.
+  """
+  try:
+    index = json.loads((folder / INDEX).read_text(encoding='utf-8'))
+    layers, digests = dict(index['leaves']), dict(index['sha256'])
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise CheckpointError(f'{folder / INDEX} is damaged ({type(error).__name__}: {error}): import again') from error
+  for name, sha256 in digests.items():
     if not (folder / name).is_file() or files.sha256(folder / name) != sha256:
       raise CheckpointError(
         f'{folder / name} is missing or damaged: its sha256 is not the one in {INDEX}; import again'
       )
-    opened[name] = safetensors.safe_open(folder / name, framework='numpy')
-  holds = {array: file for file, tensors in opened.items() for array in tensors.keys()}  # noqa: SIM118, no mapping
+  containers = [tensor_files.Container(folder / name) for name in digests]
+  holds = {array: container for container in containers for array in container.tensors}
+  lost = [path for path, count in layers.items() if (path if count is None else f'{path}@0') not in holds]
+  if lost:
+    raise CheckpointError(f'{folder / INDEX} names {lost[0]}, which is in none of the files: import again')
+  return {path: _leaf(path, count, holds) for path, count in layers.items()}
 
+
+def _leaf(path: str, layers: int | None, holds: Mapping[str, tensor_files.Container]) -> Leaf:
   def array(name: str) -> np.ndarray:
-    return opened[holds[name]].get_tensor(name)
+    return holds[name].read(name)
 
-  out = {}
-  for short, name in names.items():
-    layers = index['leaves'][name]
-    out[short] = array(name) if layers is None else np.stack([array(f'{name}@{layer}') for layer in range(layers)])
-  return out
+  def read(layer: int | None) -> np.ndarray:
+    if layers is None:
+      return array(path)
+    if layer is not None:
+      return array(f'{path}@{layer}')
+    whole = np.empty(shape, first.dtype)
+    for number in range(layers):
+      whole[number] = array(f'{path}@{number}')
+    return whole
+
+  name = path if layers is None else f'{path}@0'
+  first = holds[name].tensors[name]
+  shape = first.shape if layers is None else (layers, *first.shape)
+  return Leaf(shape, read)
 
 
 def _sha256_file(file: Path) -> Path:

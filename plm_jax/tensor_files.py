@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.checks import RunError
+from plm_jax.checks import ConfigError
 
 DTYPES = {
   'F64': np.dtype(np.float64),
@@ -32,8 +32,8 @@ DTYPES = {
 _MOST_HEADER = 100 * 2**20  # as the library limits it
 
 
-class WeightsError(RunError):
-  """A release that cannot be read or written; the message names the file and the tensor."""
+class WeightsError(ConfigError):
+  """A release that cannot be read or written; the message names the file and the tensor. Commands exit with 2."""
 
 
 class Tensor(NamedTuple):
@@ -60,11 +60,13 @@ class Container:
         length = int.from_bytes(stream.read(8), 'little')
         if size < 8 or length > min(_MOST_HEADER, size - 8):
           raise WeightsError(
-            f'{file} is cut short or not a safetensors file: its header does not fit into {size} bytes'
+            f'{file} is cut short or not a safetensors file: its header does not fit into {size} bytes; fetch it again'
           )
-        header: dict[str, Any] = json.loads(stream.read(length))
+        header: Any = json.loads(stream.read(length))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-      raise WeightsError(f'{file} cannot be read as a safetensors file: {error}') from error
+      raise WeightsError(f'{file} cannot be read as a safetensors file: {error}; fetch the file again') from error
+    if not isinstance(header, dict):
+      raise WeightsError(f'{file} cannot be read as a safetensors file: its header is no JSON object')
     header.pop('__metadata__', None)
     self.tensors: dict[str, Tensor] = {}
     for name, entry in header.items():
@@ -123,6 +125,7 @@ def write(file: Path, plans: Mapping[str, Plan]) -> None:
       before = stream.tell()
       for piece in plan.pieces():
         stream.write(np.ascontiguousarray(piece).view(np.uint8).data if piece.ndim else piece.tobytes())
+        del piece  # it may be a view of a tensor, which would stay while the next one is read
       if stream.tell() - before != plan.size:
         raise WeightsError(f'{file}: tensor {name!r} has {stream.tell() - before} bytes instead of {plan.size}')
     stream.flush()

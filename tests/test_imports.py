@@ -52,7 +52,7 @@ MAY_IMPORT: dict[str, set[str]] = FRAME | {
   'step': {'types', 'sharding', 'optim'},
   'files': set(),
   'steps': {'types', 'files', 'checks'},
-  'param_files': {'types', 'files', 'steps'},
+  'param_files': {'types', 'files', 'steps', 'tensor_files'},
   'checkpoint': {'types', 'sharding', 'files', 'steps', 'param_files'},
   'metrics': {'types', 'sharding', 'files'},
   'progress': {'types'},

@@ -12,14 +12,14 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import flax.linen as nn
-import jax
 import numpy as np
 
 from plm_jax import build, param_files, whole
-from plm_jax.param_files import flat, nested
+from plm_jax.param_files import Leaf, flat, nested
 from plm_jax.tensor_files import Plan, WeightsError
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import release, table
@@ -29,6 +29,7 @@ from plm_jax.weights.table import Entry
 log = logging.getLogger('plm_jax')
 
 _NOT_ARCHITECTURES = ('release', 'table')
+_TOKENS = 'trunk/token_embed/table'
 _PIECE = 2**22  # elements converted at a time
 # of buffers that older releases hold beside their parameters
 _BUFFERS = (
@@ -76,15 +77,43 @@ def load(
     source = Release(path)
     reader = Reader(source, execution=execution)
     return reader.trunk, _flat_heads(nested({name: reader.leaf(name) for name in reader.shapes}))
+  trunk, leaves = open_own(path, step=step, execution=execution)
+  return trunk, _flat_heads(nested({name: np.asarray(leaf.read(None), np.float32) for name, leaf in leaves.items()}))
+
+
+def open_own(
+  path: Path, *, step: param_files.Step = 'best', execution: Execution = Execution()
+) -> tuple[nn.Module, dict[str, Leaf]]:
+  """The trunk of a run folder or an import, and its parameters by path; those of an import are read when asked for.
+
+  Raises:
+    WeightsError: it is neither.
+    CheckpointError: its parameters are damaged.
+  """
   model, vocab_size = _own_model(path)
   trunk = build.make('models', model, vocab_size=vocab_size, execution=execution)
-  params = (
-    param_files.load_params(path, step=step) if (path / 'checkpoints').is_dir() else param_files.load_params(path)
-  )
-  return trunk, _flat_heads(jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), params))
+  if (path / param_files.INDEX).is_file():
+    return trunk, param_files.open_index(path)
+  return trunk, in_memory(param_files.load_params(path, step=step))
 
 
-def save(folder: str | os.PathLike[str], trunk: nn.Module, params: PyTree, *, architecture: str | None = None) -> Path:
+def in_memory(params: PyTree) -> dict[str, Leaf]:
+  """The leaves of a tree by path."""
+  return {path: _leaf(array) for path, array in flat(params).items()}
+
+
+def _leaf(array: Any) -> Leaf:
+  return Leaf(tuple(np.shape(array)), lambda layer: np.asarray(array if layer is None else array[layer]))
+
+
+def save(
+  folder: str | os.PathLike[str],
+  trunk: nn.Module,
+  params: PyTree,
+  *,
+  architecture: str | None = None,
+  tokenizer: str | os.PathLike[str] | None = None,
+) -> Path:
   """Writes the Hugging Face form.
 
   Args:
@@ -92,15 +121,49 @@ def save(folder: str | os.PathLike[str], trunk: nn.Module, params: PyTree, *, ar
     trunk: of this package.
     params: as `load` gives them, or `{'trunk': ..., <head>: ...}` as a run has them.
     architecture: a file of `weights/`; by default the first whose published form has room for the trunk.
+    tokenizer: a folder, such as the one that was loaded, whose tokenizer goes along.
 
   Raises:
-    WeightsError: no published form has room for the trunk and its heads, or a parameter is missing.
+    WeightsError: no published form has room for the trunk and its heads, or a parameter is missing or of another shape.
   """
-  path = Path(folder).expanduser()
-  tree = _split_heads(trunk, params)
-  chosen, config = _choose(trunk, sorted(set(tree) - {'trunk'}), architecture)
-  release.write(path, config, plans(trunk, flat(tree), chosen))
+  path = Path(folder).expanduser().absolute()
+  extra = None if tokenizer is None else Path(tokenizer).expanduser()
+  save_leaves(path, trunk, in_memory(_split_heads(trunk, params)), architecture=architecture, tokenizer=extra)
   return path
+
+
+def save_leaves(
+  path: Path,
+  trunk: nn.Module,
+  leaves: Mapping[str, Leaf],
+  *,
+  architecture: str | None = None,
+  tokenizer: Path | None = None,
+  token_ids: Mapping[str, int | None] = MappingProxyType({}),
+  shard: int = release.SHARD,
+) -> None:
+  """`save` of leaves that are read one at a time.
+
+  Args:
+    path: the folder.
+    trunk: of this package.
+    leaves: by path ('trunk/...', '<head>/...').
+    architecture: as in `save`.
+    tokenizer: a folder.
+    token_ids: fields of config.json such as pad_token_id, in place of those that are usual for the architecture.
+    shard: bytes of a file after which the next one begins.
+  """
+  heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
+  chosen, config = _choose(trunk, heads, architecture)
+  try:
+    chosen.module.read_config({**config, **token_ids})
+    config |= token_ids
+  except ValueError as error:
+    log.warning(
+      'The ids of the special tokens are left out of config.json, for the published form fixes them (%s): where '
+      'positions depend on them, give its models position_ids', error
+    )  # fmt: skip
+  release.write(path, config, plans(trunk, leaves, chosen), shard=shard, tokenizer=tokenizer)
 
 
 class Reader:
@@ -135,10 +198,22 @@ class Reader:
     self._trunk_shapes = {f'trunk/{path}': shape for path, shape in whole.shapes(self.trunk).items()}
     self.entries = {entry.ours: entry for entry in entries if not entry.optional or self._is_there(entry)}
     self.shapes = {path: self._trunk_shapes.get(path) or self._head_shape(path) for path in self.entries}
+    self._check()
     known = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
     self.ignored = sorted(name for name in source if name not in known and not name.endswith(_BUFFERS))
     if self.ignored:
       log.info('%s: not read, for we have no such part: %s', source.folder, ', '.join(self.ignored[:12]))
+
+  def _check(self) -> None:
+    """Everything is there and of its shape, and the tokenizer has a row for each id; reads no tensor."""
+    for path, entry in self.entries.items():
+      shape = self.shapes[path]
+      for layer in range(shape[0]) if entry.stacked else [None]:
+        name = self._name_of(entry, layer)
+        nothing = np.broadcast_to(np.float32(0), self._shape_of(name, entry))
+        self._as_ours(entry, name, nothing, shape if layer is None else shape[1:])
+    table = self._name_of(self.entries[_TOKENS])
+    release.check_tokenizer(self.source.folder, self.vocab_size, where=self.source.where(self._short(table)))
 
   def leaf(self, path: str) -> np.ndarray:
     """One parameter, float32, whole."""
@@ -161,25 +236,33 @@ class Reader:
 
   def _matrix(self, entry: Entry, name: str, shape: Sequence[int]) -> np.ndarray:
     """A view of the tensor, transposed where needed, whose elements in order are those of ours."""
-    tensor = self._read(name)
+    return self._as_ours(entry, name, self.source.read(self._short(name)), shape)
+
+  def _as_ours(self, entry: Entry, name: str, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     try:
       return table.view(entry, tensor, shape)
     except ValueError as error:
-      raise WeightsError(f'{self.source.where(self._short(name))}: {error}, as our {entry.ours} has it') from error
+      sizes = f'vocab_size {self.vocab_size}' if entry.ours == _TOKENS else 'the sizes'
+      raise WeightsError(
+        f'{self.source.where(self._short(name))}: {error}, as {sizes} in {release.CONFIG} would have it for our '
+        f'{entry.ours}: the two files are not of one model; fetch both again'
+      ) from error
 
-  def _read(self, name: str) -> np.ndarray:
+  def _shape_of(self, name: str, entry: Entry) -> tuple[int, ...]:
     short = self._short(name)
     if short not in self.source:
-      raise WeightsError(f'{self.source.folder} has no tensor {short!r}')
-    return self.source.read(short)
+      raise WeightsError(
+        f'{self.source.where(short)} is missing, of which our {entry.ours} is made: fetch the file again, or put the '
+        f'layers that it has into {release.CONFIG}'
+      )
+    return self.source.shape(short)
 
   def _is_there(self, entry: Entry) -> bool:
     return self._short(self._name_of(entry, 0 if entry.stacked else None)) in self.source
 
   def _head_shape(self, path: str) -> tuple[int, ...]:
     entry = self.entries[path]
-    name = self._name_of(entry)
-    shape = self.source.shape(self._short(name)) if self._short(name) in self.source else self._read(name).shape
+    shape = self._shape_of(self._name_of(entry), entry)
     return shape[::-1] if entry.form in ('linear', 'reversed') else shape
 
   def _short(self, name: str) -> str:
@@ -200,32 +283,36 @@ class Reader:
 
   def _has(self, entries: Sequence[Entry], head: str) -> bool:
     own = [entry for entry in entries if entry.ours.startswith(f'{head}/')]
-    return bool(own) and all(self._short(self._name_of(entry)) in self.source for entry in own)
+    return any(self._short(self._name_of(entry)) in self.source for entry in own)
 
 
-def plans(trunk: nn.Module, leaves: Mapping[str, Any], architecture: Architecture) -> dict[str, Plan]:
-  """What to write for each tensor of the published form.
+def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture) -> dict[str, Plan]:
+  """What to write for each tensor of the published form; a leaf is read, layer by layer, when its tensor is written.
 
   Args:
     trunk: of this package.
-    leaves: leaf path ('trunk/...', '<head>/...') -> array, or what `numpy.asarray` takes.
+    leaves: by path ('trunk/...', '<head>/...').
     architecture: of the form.
 
   Raises:
-    WeightsError: a parameter is missing, or has no place.
+    WeightsError: a parameter is missing, of another shape, or has no place.
   """
   heads = sorted({path.split('/')[0] for path in leaves} - {'trunk'})
   entries = architecture.module.entries(trunk, heads)
   zeros = {entry.theirs: entry.zeros for entry in entries if entry.zeros is not None}
   entries = [entry for entry in entries if entry.zeros is None and not (entry.optional and entry.ours not in leaves)]
-  leaves = {path: _unpadded(path, leaf, trunk) for path, leaf in leaves.items()}
   if missing := sorted({entry.ours for entry in entries} - set(leaves)):
     raise WeightsError(f'parameter {missing[0]!r} is missing ({len(missing)} in all)')
   if homeless := sorted(set(leaves) - {entry.ours for entry in entries}):
     raise WeightsError(f'the published form of {architecture.name} has no place for {", ".join(homeless[:8])}')
+  expected = {f'trunk/{path}': shape for path, shape in whole.shapes(trunk).items()}
+  for path, leaf in leaves.items():
+    if leaf.shape != expected.get(path, leaf.shape):
+      raise WeightsError(f'parameter {path!r} is {list(leaf.shape)}, and this trunk has {list(expected[path])}')
+  leaves = {path: _unpadded(path, leaf, trunk) for path, leaf in leaves.items()}
   groups: dict[str, list[tuple[Entry, int | None]]] = {}
   for entry in entries:
-    layers: list[int | None] = [*range(np.shape(leaves[entry.ours])[0])] if entry.stacked else [None]
+    layers: list[int | None] = [*range(leaves[entry.ours].shape[0])] if entry.stacked else [None]
     for layer in layers:
       name = entry.theirs if layer is None else entry.name(layer)
       groups.setdefault(name, []).append((entry, layer))
@@ -233,22 +320,24 @@ def plans(trunk: nn.Module, leaves: Mapping[str, Any], architecture: Architectur
   return {name: _plan(group, leaves) for name, group in groups.items()} | empty
 
 
-def _unpadded(path: str, leaf: Any, trunk: nn.Module) -> Any:
+def _unpadded(path: str, leaf: Leaf, trunk: nn.Module) -> Leaf:
   """Without the rows that `vocab_multiple` adds to a table of tokens."""
-  return leaf[: trunk.vocab_size] if path in ('trunk/token_embed/table', 'trunk/output/table') else leaf
+  if path not in (_TOKENS, 'trunk/output/table'):
+    return leaf
+  return Leaf((trunk.vocab_size, *leaf.shape[1:]), lambda layer: leaf.read(layer)[: trunk.vocab_size])
 
 
 def _zeros(shape: tuple[int, ...]) -> Callable[[], Iterator[np.ndarray]]:
   return lambda: iter([np.zeros(shape, np.float32)])
 
 
-def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Any]) -> Plan:
+def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf]) -> Plan:
   def part(entry: Entry, layer: int | None) -> np.ndarray:
-    leaf = np.asarray(leaves[entry.ours] if layer is None else leaves[entry.ours][layer], np.float32)
-    return table.to_theirs(entry, leaf)
+    return table.to_theirs(entry, leaves[entry.ours].read(layer))
 
   first, layer = group[0]
-  shape = list(part(first, layer).shape)
+  own = leaves[first.ours].shape
+  shape = list(table.shape_of_theirs(first, own if layer is None else own[1:]))
   if first.part is None:
     return Plan(np.dtype(np.float32), tuple(shape), lambda: _pieces(part(first, layer)))
   joined = first.part

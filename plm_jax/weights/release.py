@@ -1,5 +1,6 @@
 """A folder in Hugging Face's form: config.json and safetensors, in one file or several with an index."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -12,8 +13,9 @@ from plm_jax import files, tensor_files
 from plm_jax.tensor_files import Plan, WeightsError
 
 CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
+TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.json'
 TOKENIZER_FILES = (
-  'tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json', 'added_tokens.json', 'vocab.json', 'vocab.txt',
+  TOKENIZER, _ROLES, 'special_tokens_map.json', 'added_tokens.json', _FACTS, 'vocab.txt',
   'merges.txt', 'spiece.model', 'sentencepiece.bpe.model', 'tokenizer.model', 'spm.model',
 )  # fmt: skip
 _PICKLES = (
@@ -23,7 +25,7 @@ _PICKLES = (
   'flax_model.msgpack',
   'model.ckpt.index',
 )
-_SHARD = 5 * 10**9
+SHARD = 5 * 10**9
 
 
 def is_release(folder: Path) -> bool:
@@ -45,28 +47,39 @@ class Release:
   def __init__(self, folder: Path):
     self.folder = folder
     self.config = _read_json(folder / CONFIG)
-    self._containers = {file: tensor_files.Container(folder / file) for file in self._files()}
+    self._index = self._read_index()
+    names = sorted(set(self._index.values())) if self._index else [self._single()]
+    self._containers = {file: tensor_files.Container(folder / file) for file in names}
     self._places = {name: file for file, container in self._containers.items() for name in container.tensors}
-
-  def _files(self) -> list[str]:
-    if (self.folder / INDEX).is_file():
-      index = _read_json(self.folder / INDEX).get('weight_map', {})
-      names = sorted(set(index.values()))
-      missing = [name for name in names if not (self.folder / name).is_file()]
-      if missing or not names:
+    for name, file in self._index.items():
+      if name not in self._containers[file].tensors:
         raise WeightsError(
-          f'{self.folder / INDEX} names {", ".join(missing) or "no files"}, not in the folder: fetch again'
+          f'{folder / file} has no tensor {name!r}, though {INDEX} says that it is there: fetch both again'
         )
-      return names
+
+  def _read_index(self) -> dict[str, str]:
+    """Tensor -> file, of several files."""
+    file = self.folder / INDEX
+    if not file.is_file():
+      return {}
+    index = _read_json(file).get('weight_map')
+    if not isinstance(index, dict) or not index or not all(isinstance(name, str) for name in index.values()):
+      raise WeightsError(f'{file} has no weight_map from tensors to files: fetch it again')
+    for tensor, name in index.items():
+      if Path(name).name != name or not (self.folder / name).is_file():
+        raise WeightsError(f'{file} places tensor {tensor!r} in {name}, which is not in the folder: fetch that file')
+    return index
+
+  def _single(self) -> str:
     if (self.folder / SINGLE).is_file():
-      return [SINGLE]
+      return SINGLE
     if found := [name for name in _PICKLES if (self.folder / name).is_file()]:
       raise WeightsError(
         f'{self.folder} has only {found[0]}: reading a pickle executes what is in it, so it is refused. If '
         'you trust its source, save it once with `AutoModel.from_pretrained(...).save_pretrained(FOLDER)`, '
         'which writes model.safetensors'
       )
-    raise WeightsError(f'{self.folder} has neither {SINGLE} nor {INDEX}')
+    raise WeightsError(f'{self.folder} has neither {SINGLE} nor {INDEX}: fetch one of them')
 
   def __contains__(self, name: object) -> bool:
     return name in self._places
@@ -79,15 +92,23 @@ class Release:
     return self._containers[self._places[name]].tensors[name].shape
 
   def where(self, name: str) -> str:
-    """The file and the tensor, for messages."""
-    return f'{self.folder / self._places[name]}, tensor {name!r}'
+    """The file and the tensor, for messages; of a tensor that is nowhere, the file that would name it."""
+    file = self._places.get(name, INDEX if self._index else SINGLE)
+    return f'{self.folder / file}, tensor {name!r}'
 
   def read(self, name: str) -> np.ndarray:
     """One tensor as it is stored."""
     return self._containers[self._places[name]].read(name)
 
 
-def write(folder: Path, config: Mapping[str, Any], plans: Mapping[str, Plan], *, shard: int = _SHARD) -> None:
+def write(
+  folder: Path,
+  config: Mapping[str, Any],
+  plans: Mapping[str, Plan],
+  *,
+  shard: int = SHARD,
+  tokenizer: Path | None = None,
+) -> None:
   """Writes a folder; what was there of the same names is replaced once everything is on disk.
 
   Args:
@@ -95,16 +116,20 @@ def write(folder: Path, config: Mapping[str, Any], plans: Mapping[str, Plan], *,
     config: for config.json.
     plans: name -> tensor.
     shard: bytes of a file after which the next one begins.
+    tokenizer: a folder whose tokenizer goes along; that of the folder is replaced by it.
+
+  Raises:
+    WeightsError: the disk is full, or what gives the bytes fails; the folder is as it was.
   """
   groups: list[dict[str, Plan]] = [{}]
+  size = 0
   for name, plan in plans.items():
-    if groups[-1] and sum(other.size for other in groups[-1].values()) + plan.size > shard:
+    if groups[-1] and size + plan.size > shard:
       groups.append({})
+      size = 0
     groups[-1][name] = plan
-  partial = folder.with_name(f'{folder.name}.partial')
-  shutil.rmtree(partial, ignore_errors=True)
-  partial.mkdir(parents=True)
-  try:
+    size += plan.size
+  with making(folder) as partial:
     numbered = [f'model-{number:05}-of-{len(groups):05}.safetensors' for number in range(1, len(groups) + 1)]
     names = [SINGLE] if len(groups) == 1 else numbered
     for name, group in zip(names, groups, strict=True):
@@ -113,24 +138,86 @@ def write(folder: Path, config: Mapping[str, Any], plans: Mapping[str, Plan], *,
       index = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
       total = sum(plan.size for plan in plans.values())
       files.write_text(partial / INDEX, json.dumps({'metadata': {'total_size': total}, 'weight_map': index}, indent=1))
+    copied = copy_tokenizer(tokenizer, partial) if tokenizer else []
     files.write_text(partial / CONFIG, json.dumps(dict(config), indent=2) + '\n')
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob('model*.safetensors'), folder / INDEX, folder / CONFIG):
+    replaced = [folder / name for name in (INDEX, CONFIG, *(TOKENIZER_FILES if copied else ()))]
+    for old in (*folder.glob('model*.safetensors'), *replaced):
       old.unlink(missing_ok=True)
     for file in sorted(partial.iterdir(), key=lambda file: file.name == CONFIG):  # config.json last
       file.replace(folder / file.name)
+
+
+@contextlib.contextmanager
+def making(folder: Path) -> Iterator[Path]:
+  """An empty folder beside `folder`, to be filled and moved in its place; what is left of it is removed in the end.
+
+  Raises:
+    WeightsError: it cannot be written to.
+  """
+  partial = folder.with_name(f'{folder.name}.partial')
+  try:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+  except OSError as error:
+    raise WeightsError(f'{folder} cannot be written: {error}; free some space or name another folder') from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
 
 
+def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
+  """Raises WeightsError where `tokenizer.json` has ids beyond the rows of the token table that `where` names."""
+  if (folder / TOKENIZER).is_file():
+    largest = max(_ids(_read_json(folder / TOKENIZER)), default=-1)
+    if largest >= rows:
+      raise WeightsError(
+        f'{folder / TOKENIZER} has ids up to {largest}, and {where} has {rows} rows: the tokenizer is that of another '
+        'model, or tokens were added to it. Fetch the one of this model, or add the rows with '
+        '`model.resize_token_embeddings(len(tokenizer))` and save both'
+      )
+
+
+def _ids(tokenizer: Mapping[str, Any]) -> Iterator[int]:
+  vocab = tokenizer.get('model', {}).get('vocab', {})  # of a unigram model a list of (token, score)
+  yield from vocab.values() if isinstance(vocab, dict) else range(len(vocab))
+  yield from (item['id'] for item in tokenizer.get('added_tokens', []))
+
+
+def token_ids(folder: Path) -> dict[str, int]:
+  """Role ('pad') -> id, as a vocabulary folder of this package has them; empty for other folders."""
+  facts = _facts(folder)
+  if not facts:
+    return {}
+  content = _read_json(folder / TOKENIZER)
+  ids = {**content['model']['vocab'], **{item['content']: item['id'] for item in content['added_tokens']}}
+  return {role: ids[token] for role, token in facts['roles'].items()}
+
+
 def copy_tokenizer(source: Path, target: Path) -> list[str]:
-  """Copies the files of a tokenizer, whatever its kind; returns their names."""
-  found = [name for name in TOKENIZER_FILES if (source / name).is_file()]
+  """Copies the files of a tokenizer, whatever its kind; returns their names.
+
+  A vocabulary folder of this package says in `vocab.json` which token has which role; `tokenizer_config.json` says it
+  in the copy.
+  """
+  facts = _facts(source)
+  found = [name for name in TOKENIZER_FILES if (source / name).is_file() and not (facts and name == _FACTS)]
   if found:
     target.mkdir(parents=True, exist_ok=True)
   for name in found:
     shutil.copyfile(source / name, target / name)
+  if facts and _ROLES not in found:
+    roles = {f'{role}_token': token for role, token in facts['roles'].items()}
+    settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'clean_up_tokenization_spaces': False, **roles}
+    files.write_text(target / _ROLES, json.dumps(settings, ensure_ascii=False, indent=1))
+    found.append(_ROLES)
   return found
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+  """What `vocab.json` of a vocabulary folder of this package says; in a folder of GPT-2 it is the table of tokens."""
+  facts = _read_json(folder / _FACTS) if (folder / _FACTS).is_file() and (folder / TOKENIZER).is_file() else {}
+  return facts if isinstance(facts.get('roles'), dict) else {}
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -139,7 +226,7 @@ def _read_json(file: Path) -> dict[str, Any]:
   except FileNotFoundError:
     raise WeightsError(f'there is no {file}') from None
   except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-    raise WeightsError(f'{file} cannot be read: {error}') from error
+    raise WeightsError(f'{file} cannot be read: {error}; fetch it again') from error
   if not isinstance(content, dict):
     raise WeightsError(f'{file} holds no JSON object')
   return content

@@ -5,12 +5,15 @@ output matrix is `lm_head`; some programs tie it to the token table again and wr
 where it is missing.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.t5 import T5
 from plm_jax.weights.table import Entry
+
+log = logging.getLogger('plm_jax')
 
 MODEL = 't5'
 HEADS: tuple[str, ...] = ()
@@ -75,6 +78,12 @@ def write_config(trunk: T5, heads: Sequence[str]) -> dict[str, Any]:
   forms = {value: form for form, value in _FORMS.items()}
   if (c.activation, c.gated) not in forms:
     raise ValueError(f'no feed_forward_proj stands for activation {c.activation!r}, gated={c.gated}')
+  if not c.tied:
+    log.warning(
+      'This T5 has an output matrix of its own, lm_head. transformers from 5.0 on counts every T5 as tied: it says so '
+      'when it reads the folder, and puts the token table in its place whenever tie_weights() is called. lm_head is '
+      'written all the same; to be safe, compare the states of its decoder times lm_head'
+    )
   return {
     'model_type': 't5',
     'architectures': ['T5ForConditionalGeneration'],

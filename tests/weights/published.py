@@ -144,17 +144,21 @@ def logits_of_ours(trunk: nn.Module, params: PyTree, head: str | None, *, gelu: 
   """What a head computes from our states, written out: [b, l, v], of 'rtd' [b, l]."""
   hidden = states_of_ours(trunk, params)
   dense = lambda part, x: x @ part['kernel'] + part['bias']  # noqa: E731
+
+  def attend(x: jax.Array) -> jax.Array:  # without the columns of `vocab_multiple`
+    return trunk.apply({'params': params}, x, method='attend')[..., : trunk.vocab_size]
+
   if head is None:
-    return np.asarray(trunk.apply({'params': params}, hidden, method='attend'))
+    return np.asarray(attend(hidden))
   own = params[head]
   if head == 'lm':
-    return np.asarray(trunk.apply({'params': params}, hidden, method='attend') + own['bias'])
+    return np.asarray(attend(hidden) + own['bias'])
   if head == 'rtd':
     return np.asarray(dense(own['out'], gelu(dense(own['dense'], hidden)))[..., 0])
   x = gelu(dense(own['dense'], hidden))
   x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + trunk.config.norm_epsilon)
   x = x * own['norm']['scale'] + own['norm']['bias']
-  return np.asarray(trunk.apply({'params': params}, x, method='attend') + own['bias'])
+  return np.asarray(attend(x) + own['bias'])
 
 
 def equal(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
