@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from plm_jax.noise import spans
 from plm_jax.noise.row import Row
@@ -217,7 +218,7 @@ def histograms(rows: int, *, seed: int) -> dict[str, list[int]]:
 
 def slow_histograms(rows: int, *, seed: int) -> dict[str, list[int]]:
   draw = np.random.default_rng(seed)
-  found: dict[str, list[int]] = {name: [] for name in ('hidden', 'spans', 'insertions', 'lengths', 'first')}
+  found: dict[str, list[int]] = {name: [] for name in ('hidden', 'spans', 'insertions', 'lengths', 'first', 'gap')}
   for _ in range(rows):
     chosen, insertions = slow.infill(draw, [[place] for place in range(64)], rate=0.3, mean=3.0)
     found['hidden'].append(sum(map(len, chosen)))
@@ -225,6 +226,9 @@ def slow_histograms(rows: int, *, seed: int) -> dict[str, list[int]]:
     found['insertions'].append(insertions)
     found['lengths'] += [len(span) for span in chosen]
     found['first'].append(chosen[0][0])
+    dropped = {place for span in chosen for place in span[1:]}
+    left = [place for place in range(64) if place not in dropped]
+    found['gap'] += draw.choice(left, min(insertions, len(left)), replace=False).tolist()
   return {name: np.bincount(values).tolist() for name, values in found.items()}
 
 
@@ -251,16 +255,18 @@ def test_infilling_has_the_law_of_the_slow_reference_over_20_000_rows():
   ours, theirs = histograms(20_000, seed=1), slow_histograms(20_000, seed=2)
   for name, counts in theirs.items():
     assert distance(ours[name], counts) < 1, name
-  gaps = np.array(ours['gap'])
-  assert gaps.min() > 0.8 * gaps.mean()  # every place takes insertions
+  # every place takes its share of the insertions
+  assert stats.chi2_contingency([ours['gap'], theirs['gap']]).pvalue > 1e-3
 
 
 def test_lengths_are_poisson_where_spans_do_not_meet():
   assert np.diff(spans._length_table(3.0), prepend=0)[:4] == pytest.approx(
     np.array([0.1494, 0.2240, 0.2240, 0.1680]) / (1 - 0.0498), abs=1e-4
   )
-  assert spans._length_table(3.0)[-1] == 1
-  assert len(spans._length_table(40.0)) > 80
+  for mean in (3.0, 40.0):
+    last = int(mean) + int((stats.poisson.pmf(np.arange(mean, 200), mean) < 1e-7).argmax())  # and no longer one
+    shares = stats.poisson.pmf(np.arange(1, last + 1), mean)
+    np.testing.assert_allclose(spans._length_table(mean), (shares / shares.sum()).cumsum(), rtol=1e-6)
 
 
 def test_infilling_hides_no_more_than_its_budget_in_every_document():
