@@ -140,6 +140,12 @@ def _run(trunk: nn.Module) -> Callable[[PyTree], Any]:
   return jax.jit(lambda params: trunk.apply({'params': params}, **inputs))
 
 
+def gelu_of(model: Any) -> Callable[..., Any]:
+  """The form of GELU that the heads of a model of theirs have."""
+  exact = (getattr(model.config, 'hidden_act', None) or getattr(model.config, 'activation', 'gelu')) == 'gelu'
+  return functools.partial(jax.nn.gelu, approximate=not exact)
+
+
 def logits_of_ours(trunk: nn.Module, params: PyTree, head: str | None, *, gelu: Callable[..., Any]) -> np.ndarray:
   """What a head computes from our states, written out: [b, l, v], of 'rtd' [b, l]."""
   hidden = states_of_ours(trunk, params)

@@ -1,0 +1,415 @@
+"""Folders that are not sound: one message that names the file, the tensor and the cure, and nothing is written."""
+
+import contextlib
+import errno
+import functools
+import json
+import pathlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from plm_jax import config, convert, param_files, run, tensor_files, weights, whole
+from plm_jax.types import PyTree
+from plm_jax.weights import release
+from tests import tiny
+
+SHARD = 20_000
+QUERY = 'bert.encoder.layer.1.attention.self.query.weight'
+TABLE = 'bert.embeddings.word_embeddings.weight'
+
+
+@functools.cache
+def make_model() -> tuple[nn.Module, PyTree]:
+  trunk = tiny.make_trunk('bert', num_types=2)
+  draw = np.random.default_rng(0)
+  leaves = {path: draw.standard_normal(shape, np.float32) for path, shape in whole.shapes(trunk).items()}
+  return trunk, param_files.nested(leaves)
+
+
+def write_tokenizer(folder: pathlib.Path, size: int) -> None:
+  """A tokenizer.json of so many ids, the last of them an added token."""
+  vocab = {f'word{number}': number for number in range(size - 1)}
+  added = [{'id': size - 1, 'content': '[MASK]', 'special': True}]
+  (folder / release.TOKENIZER).write_text(json.dumps({'model': {'vocab': vocab}, 'added_tokens': added}))
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+  """A sound folder of one file, with a tokenizer."""
+  path = tmp_path / 'published'
+  weights.save(path, *make_model())
+  write_tokenizer(path, tiny.VOCAB.size)
+  return path
+
+
+def split(folder: pathlib.Path) -> None:
+  """Makes several files of one."""
+  source = release.Release(folder)
+  plans = {}
+  for name in source:
+    tensor = source.read(name)
+    plans[name] = tensor_files.Plan(tensor.dtype, tensor.shape, lambda tensor=tensor: iter([tensor]))
+  release.write(folder, source.config, plans, shard=SHARD)
+
+
+def file_of(folder: pathlib.Path, name: str) -> pathlib.Path:
+  index = folder / release.INDEX
+  return folder / (json.loads(index.read_text())['weight_map'][name] if index.is_file() else release.SINGLE)
+
+
+def change_tensors(folder: pathlib.Path, change: Callable[[dict[str, np.ndarray]], object], file: str = '') -> None:
+  path = folder / (file or release.SINGLE)
+  tensors = dict(safetensors.numpy.load_file(path))
+  change(tensors)
+  safetensors.numpy.save_file(tensors, path)
+
+
+def change_json(folder: pathlib.Path, name: str, change: Callable[[dict[str, Any]], object]) -> None:
+  content = json.loads((folder / name).read_text())
+  change(content)
+  (folder / name).write_text(json.dumps(content))
+
+
+def change_header(folder: pathlib.Path, change: Callable[[dict[str, Any]], object]) -> None:
+  data = (folder / release.SINGLE).read_bytes()
+  size = int.from_bytes(data[:8], 'little')
+  header = json.loads(data[8 : 8 + size])
+  change(header)
+  text = json.dumps(header).encode()
+  (folder / release.SINGLE).write_bytes(len(text).to_bytes(8, 'little') + text + data[8 + size :])
+
+
+# Ways to damage a folder ---------------------------------------------------------------------------------------------
+
+
+def lose_tensor(folder: pathlib.Path) -> None:
+  change_tensors(folder, lambda tensors: tensors.pop(QUERY))
+
+
+def lose_tensor_of_shards(folder: pathlib.Path) -> None:
+  split(folder)
+  change_tensors(folder, lambda tensors: tensors.pop(QUERY), file_of(folder, QUERY).name)
+  change_json(folder, release.INDEX, lambda index: index['weight_map'].pop(QUERY))
+
+
+def lose_tensor_of_a_shard(folder: pathlib.Path) -> None:
+  split(folder)
+  change_tensors(folder, lambda tensors: tensors.pop(QUERY), file_of(folder, QUERY).name)
+
+
+def lose_shard(folder: pathlib.Path) -> None:
+  split(folder)
+  file_of(folder, QUERY).unlink()
+
+
+def lose_weight_map(folder: pathlib.Path) -> None:
+  split(folder)
+  change_json(folder, release.INDEX, lambda index: index.pop('weight_map'))
+
+
+def leave_the_folder(folder: pathlib.Path) -> None:
+  split(folder)
+  change_json(folder, release.INDEX, lambda index: index['weight_map'].update({QUERY: '../published.safetensors'}))
+
+
+def lose_part_of_a_head(folder: pathlib.Path) -> None:
+  def change(tensors: dict[str, np.ndarray]) -> None:
+    tensors['cls.predictions.bias'] = np.zeros(tiny.VOCAB.size, np.float32)
+
+  change_tensors(folder, change)
+
+
+def reshape_tensor(folder: pathlib.Path) -> None:
+  change_tensors(folder, lambda tensors: tensors.update({QUERY: tensors[QUERY][:-1]}))
+
+
+def change_vocabulary(folder: pathlib.Path) -> None:
+  change_json(folder, release.CONFIG, lambda config: config.update(vocab_size=70))
+
+
+def add_tokens(folder: pathlib.Path) -> None:
+  write_tokenizer(folder, tiny.VOCAB.size + 1)
+
+
+def cut(share: float) -> Callable[[pathlib.Path], None]:
+  def damage(folder: pathlib.Path) -> None:
+    data = (folder / release.SINGLE).read_bytes()
+    (folder / release.SINGLE).write_bytes(data[: int(share * len(data))])
+
+  return damage
+
+
+def empty(folder: pathlib.Path) -> None:
+  (folder / release.SINGLE).write_bytes(b'')
+
+
+def spoil_header(folder: pathlib.Path) -> None:
+  data = (folder / release.SINGLE).read_bytes()
+  (folder / release.SINGLE).write_bytes(data[:8] + b'[' + data[9:])
+
+
+def list_header(folder: pathlib.Path) -> None:
+  (folder / release.SINGLE).write_bytes((2).to_bytes(8, 'little') + b'[]')
+
+
+def rename_dtype(folder: pathlib.Path) -> None:
+  change_header(folder, lambda header: header[QUERY].update(dtype='F8_E4M3'))
+
+
+def stretch_header(folder: pathlib.Path) -> None:
+  change_header(folder, lambda header: header[QUERY].update(shape=[32, 33]))
+
+
+def pickle(folder: pathlib.Path) -> None:
+  (folder / release.SINGLE).rename(folder / 'pytorch_model.bin')
+
+
+def several_pickles(folder: pathlib.Path) -> None:
+  (folder / release.SINGLE).unlink()
+  (folder / 'pytorch_model.bin.index.json').write_text('{}')
+
+
+def nothing(folder: pathlib.Path) -> None:
+  (folder / release.SINGLE).unlink()
+
+
+def cut_config(folder: pathlib.Path) -> None:
+  (folder / release.CONFIG).write_text((folder / release.CONFIG).read_text()[:-9])
+
+
+def cut_tokenizer(folder: pathlib.Path) -> None:
+  (folder / release.TOKENIZER).write_text('{"model": ')
+
+
+def lose_config(folder: pathlib.Path) -> None:
+  (folder / release.CONFIG).unlink()
+
+
+def unknown_model(folder: pathlib.Path) -> None:
+  change_json(folder, release.CONFIG, lambda config: config.update(model_type='mamba'))
+
+
+def lose_size(folder: pathlib.Path) -> None:
+  change_json(folder, release.CONFIG, lambda config: config.pop('hidden_size'))
+
+
+def other_positions(folder: pathlib.Path) -> None:
+  change_json(folder, release.CONFIG, lambda config: config.update(position_embedding_type='relative_key'))
+
+
+class Damage(NamedTuple):
+  """A way to damage a folder, and what the message has to say: the file, the tensor, the cure."""
+
+  do: Callable[[pathlib.Path], None]
+  says: tuple[str, ...]
+
+
+DAMAGES: Mapping[str, Damage] = {
+  'a tensor is missing': Damage(lose_tensor, ('published/model.safetensors', QUERY, 'is missing', 'fetch')),
+  'a tensor is missing of several files': Damage(
+    lose_tensor_of_shards, ('published/model.safetensors.index.json', QUERY, 'is missing', 'fetch')
+  ),
+  'a tensor is not where the index says': Damage(
+    lose_tensor_of_a_shard, (r'published/model-0000\d-of-0000\d.safetensors has no tensor', QUERY, 'fetch both')
+  ),
+  'a file is missing': Damage(lose_shard, ('index.json places tensor', r'model-0000\d-of', 'not in the folder: fetch')),
+  'an index without its map': Damage(lose_weight_map, ('index.json has no weight_map', 'fetch')),
+  'an index that leaves the folder': Damage(leave_the_folder, ('index.json places tensor', QUERY, r'\.\./published')),
+  'part of a head': Damage(
+    lose_part_of_a_head, ('published/model.safetensors', 'cls.predictions.transform.dense.weight', 'is missing')
+  ),
+  'a wrong shape': Damage(
+    reshape_tensor, ('published/model.safetensors', QUERY, r'\(31, 32\) and not \(32, 32\)', 'config.json', 'fetch')
+  ),
+  'another vocabulary': Damage(
+    change_vocabulary, ('published/model.safetensors', TABLE, r'\(61, 32\) and not \(70, 32\)', 'vocab_size 70')
+  ),
+  'a larger tokenizer': Damage(
+    add_tokens, ('published/tokenizer.json has ids up to 61', TABLE, '61 rows', 'resize_token_embeddings')
+  ),
+  'cut within a tensor': Damage(cut(0.7), ('published/model.safetensors is cut short', "tensor '", 'fetch')),
+  'cut within the header': Damage(cut(0.01), ('published/model.safetensors is cut short', 'header', 'fetch')),
+  'an empty file': Damage(empty, ('published/model.safetensors is cut short', '0 bytes', 'fetch')),
+  'a header that is no JSON': Damage(spoil_header, ('published/model.safetensors cannot be read', 'fetch')),
+  'a header that is no object': Damage(list_header, ('published/model.safetensors cannot be read', 'no JSON object')),
+  'a type of numbers that is not read': Damage(rename_dtype, ('published/model.safetensors', QUERY, 'F8_E4M3')),
+  'a shape beside its bytes': Damage(stretch_header, ('published/model.safetensors', QUERY, r'\(32, 33\)', 'bytes')),
+  'a pickle': Damage(pickle, ('published has only pytorch_model.bin', 'executes', 'save_pretrained')),
+  'several pickles': Damage(several_pickles, (r'pytorch_model.bin.index.json', 'executes', 'save_pretrained')),
+  'no weights': Damage(nothing, ('published has neither model.safetensors nor', 'fetch')),
+  'a damaged config.json': Damage(cut_config, ('published/config.json cannot be read', 'fetch')),
+  'a damaged tokenizer.json': Damage(cut_tokenizer, ('published/tokenizer.json cannot be read', 'fetch')),
+  'no config.json': Damage(lose_config, ('config.json',)),
+  'an unknown model_type': Damage(unknown_model, ('published/config.json', "model_type 'mamba'", 'bert, ')),
+  'a config.json without a size': Damage(lose_size, ('published/config.json', 'hidden_size')),
+  'a structure of another paper': Damage(other_positions, ('published/config.json', 'relative_key')),
+}
+
+
+def tree_of(folder: pathlib.Path) -> dict[str, bytes]:
+  return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob('*')) if file.is_file()}
+
+
+def command(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+  """(exit code, what stands on stderr) of the command line."""
+  code = config.run(lambda: convert.main(list(map(str, words))))
+  return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize('name', DAMAGES)
+def test_damage_is_named_and_nothing_is_written(
+  name: str, folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  DAMAGES[name].do(folder)
+  before = tree_of(tmp_path)
+  with pytest.raises(weights.WeightsError) as caught:
+    weights.load(folder)
+  code, said = command('import', folder, tmp_path / 'ours', capsys=capsys)
+  for part in DAMAGES[name].says:
+    assert re.search(part, str(caught.value))
+    assert re.search(part, said)
+  assert code == config.WRONG_USAGE
+  assert 'Traceback' not in said
+  assert tree_of(tmp_path) == before
+  assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_the_folder_is_sound_before_it_is_damaged(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  split(folder)
+  assert len(list(folder.glob('*.safetensors'))) > 2
+  assert command('import', folder, tmp_path / 'ours', capsys=capsys)[0] == 0
+  np.testing.assert_array_equal(
+    weights.load(tmp_path / 'ours')[1]['token_embed']['table'], make_model()[1]['token_embed']['table']
+  )
+
+
+def test_a_start_from_a_damaged_folder_is_refused_alike(folder: pathlib.Path) -> None:
+  lose_tensor(folder)
+  with pytest.raises(config.ConfigError, match=rf'model.safetensors.*{QUERY}'):
+    run.load_params(str(folder), subtree='trunk')
+
+
+# While something is written ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+  """From the second file of tensors on there is no room."""
+  write, written = tensor_files.write, []
+
+  def write_one(file: pathlib.Path, plans: Mapping[str, tensor_files.Plan]) -> None:
+    if written:
+      raise OSError(errno.ENOSPC, 'No space left on device')
+    written.append(file)
+    write(file, plans)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(tensor_files, 'write', write_one)
+    yield
+  assert written
+
+
+def test_a_full_disk_leaves_what_was_there(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+  assert command('import', folder, tmp_path / 'ours', capsys=capsys)[0] == 0
+  assert command('export', tmp_path / 'ours', tmp_path / 'back', capsys=capsys)[0] == 0
+  before = tree_of(tmp_path)
+  for words in (('import', folder, tmp_path / 'ours'), ('export', tmp_path / 'ours', tmp_path / 'back')):
+    for target in (words[2], tmp_path / 'new'):
+      with full_disk(monkeypatch):
+        code, said = command(*words[:2], target, '--force', f'--shard={SHARD / 1e9}', capsys=capsys)
+      assert (code, tree_of(tmp_path)) == (config.WRONG_USAGE, before)
+      assert f'{target} cannot be written' in said and 'No space left' in said
+  assert not (tmp_path / 'new').exists()
+
+
+def test_what_a_killed_conversion_left_is_removed(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  (tmp_path / 'ours.partial').mkdir()
+  (tmp_path / 'ours.partial' / 'params-00001.safetensors').write_bytes(b'half')
+  assert command('import', folder, tmp_path / 'ours', capsys=capsys)[0] == 0
+  assert sorted(path.name for path in tmp_path.iterdir()) == ['ours', folder.name]
+  assert weights.load(tmp_path / 'ours')
+
+
+def test_only_conversions_are_replaced(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  other, ours, back = tmp_path / 'other', tmp_path / 'ours', tmp_path / 'back'
+  other.mkdir()
+  (other / 'notes.txt').write_text('mine')
+  assert command('import', folder, ours, capsys=capsys)[0] == 0
+  refused = [
+    ('import', folder, other, '--force'), ('export', ours, other, '--force'), ('import', folder, folder, '--force'),
+    ('export', ours, ours, '--force'), ('import', folder, ours), ('import', folder, other / 'notes.txt'),
+    ('import', tmp_path / 'nowhere', back), ('import', ours, back), ('export', other, back), ('export', folder),
+    ('export', ours, back, '--step=last'), ('export', ours, back, '--architecture=gpt'), ('turn', ours, back),
+    ('import', folder, back, '--architecture=nothing'), ('import', folder, back, '--shard=0'),
+  ]  # fmt: skip
+  before = tree_of(tmp_path)
+  for words in refused:
+    code, said = command(*words, capsys=capsys)
+    assert (code, tree_of(tmp_path)) == (config.WRONG_USAGE, before), words
+    assert said and 'Traceback' not in said
+  assert not back.exists()
+  assert command('import', folder, ours, '--force', capsys=capsys)[0] == 0
+
+
+# Parameters of ours --------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_import_is_refused(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  ours, back = tmp_path / 'ours', tmp_path / 'back'
+  assert command('import', folder, ours, capsys=capsys)[0] == 0
+  file = ours / 'params-00001.safetensors'
+  sound = file.read_bytes()
+  file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
+  with pytest.raises(param_files.CheckpointError, match=r'params-00001.safetensors is .* damaged.*import again'):
+    weights.load(ours)
+  code, said = command('export', ours, back, capsys=capsys)
+  assert code == config.FAILED and 'params-00001.safetensors' in said
+  file.write_bytes(sound)
+  (ours / param_files.INDEX).write_text('{}')
+  with pytest.raises(param_files.CheckpointError, match=r'params.index.json is damaged'):
+    weights.load(ours)
+  (ours / 'model.json').unlink()
+  with pytest.raises(weights.WeightsError, match=r'model\.json'):
+    weights.load(ours)
+  assert not back.exists()
+
+
+def test_parameters_that_are_missing_or_of_another_shape_are_not_saved(tmp_path: pathlib.Path) -> None:
+  trunk, params = make_model()
+  leaves = param_files.flat(params)
+  missing = {path: leaf for path, leaf in leaves.items() if path != 'layers/query/kernel'}
+  with pytest.raises(weights.WeightsError, match=r"'trunk/layers/query/kernel' is missing \(1 in all\)"):
+    weights.save(tmp_path / 'saved', trunk, param_files.nested(missing))
+  wrong = leaves | {'layers/mlp/up/kernel': leaves['layers/mlp/up/kernel'][:, :-1]}
+  with pytest.raises(weights.WeightsError, match=r"'trunk/layers/mlp/up/kernel' is \[2, 31, 64\].*has \[2, 32, 64\]"):
+    weights.save(tmp_path / 'saved', trunk, param_files.nested(wrong))
+  with pytest.raises(weights.WeightsError, match='no place for trunk/extra'):
+    weights.save(tmp_path / 'saved', trunk, {'trunk': {**params, 'extra': np.zeros(3, np.float32)}})
+  assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_folder_of_weights_is_named(tmp_path: pathlib.Path) -> None:
+  with pytest.raises(weights.WeightsError, match=rf'{tmp_path} is neither a Hugging Face folder'):
+    weights.load(tmp_path)
+
+
+def test_saving_again_leaves_no_tensor_of_before(folder: pathlib.Path) -> None:
+  split(folder)
+  weights.save(folder, *make_model())
+  assert [file.name for file in folder.glob('model*')] == [release.SINGLE]
