@@ -168,6 +168,16 @@ class Cnn(nn.Module):
     hidden, layers = self.layers(x, segment_ids, train)
     return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of learned position tables by path: there are none, and rows may be of any length."""
+    return {}
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """No position is learned."""
+    return {}
+
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
     real = (segment_ids > 0)[..., None]

@@ -219,6 +219,16 @@ class Palm(nn.Module):
   def _angles(self, positions: Array) -> Angles:
     return position.rotary_angles(positions, dim=self.config.head_dim, base=self.config.rotary_base)
 
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of learned position tables by path: there are none, and rows may be of any length."""
+    return {}
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """No position is learned."""
+    return {}
+
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
     index = jnp.arange(segment_ids.shape[1])
