@@ -17,6 +17,11 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
   return jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1)) + (top - target)
 
 
+def squared_log_partition(logits: Array) -> Array:
+  """(log sum exp logits)^2, what PaLM (Chowdhery et al. 2022, §5) keeps near 0: [..., v] -> f32[...]."""
+  return jnp.square(jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1))
+
+
 def chunked_cross_entropy(
   attend: Callable[[Array], Array], features: Array, targets: Array, *, rows: int = 1
 ) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.losses import chunked_cross_entropy
+from plm_jax.losses import chunked_cross_entropy, cross_entropy, in_chunks, squared_log_partition
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
@@ -55,8 +55,26 @@ def score(forward: Forward, features: Array, targets: Array, *, rows: int = 1) -
   return chunked_cross_entropy(lambda part: forward(method='attend', features=part), features, targets, rows=rows)
 
 
+def score_with_partition(
+  forward: Forward, features: Array, targets: Array, *, rows: int = 1
+) -> tuple[Array, Array, Array]:
+  """As `score`, with the squared logarithm of what each softmax divides by, f32[b, l]."""
+
+  def one(chunk: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    logits, ids = forward(method='attend', features=chunk[0]), chunk[1]
+    correct = (logits.argmax(axis=-1) == ids).astype(jnp.float32)
+    return cross_entropy(logits, ids), correct, squared_log_partition(logits)
+
+  return in_chunks(one, (features, targets), rows=rows)
+
+
 def make(
-  *, trunk: nn.Module, vocab: Vocab, packing: Literal['segments', 'stream'] = 'segments', logit_rows: int = 8
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  packing: Literal['segments', 'stream'] = 'segments',
+  z_loss: float = 0.0,
+  logit_rows: int = 8,
 ) -> Task:
   """Causal language modelling of a decoder.
 
@@ -65,6 +83,8 @@ def make(
     vocab: of the rows; its bytes a token give bits per byte.
     packing: 'segments' walls the documents of a row off from each other and restarts positions; 'stream' lets
       attention, positions and prediction run across them (GPT-2, GPT-3).
+    z_loss: weight of log^2 Z, where Z is what the softmax divides by: keeps logits from drifting (PaLM §5: 1e-4). It is
+      in what is trained on and in the metric 'z_loss', not in 'loss'.
     logit_rows: batch rows whose logits are in memory at a time.
   """
   require(trunk, objective='causal_lm', attention=('causal',), inputs=('tokens', 'segment_ids'))
@@ -88,15 +108,21 @@ def make(
   def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
     del carry, rng
     targets = example.targets
-    nats, correct = score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
-    weights = targets['weights']
+    features, weights = forward(**example.inputs), targets['weights']
     total = weights.sum()
+    trained, metrics = jnp.zeros(()), {}
+    if z_loss:
+      nats, correct, squares = score_with_partition(forward, features, targets['ids'], rows=logit_rows)
+      trained, metrics = z_loss * squares, {'z_loss': (z_loss * (squares * weights).sum(), total)}
+    else:
+      nats, correct = score(forward, features, targets['ids'], rows=logit_rows)
     return Loss(
-      value=(nats * weights * targets['scale'][:, None]).sum(),
+      value=((nats + trained) * weights * targets['scale'][:, None]).sum(),
       metrics={
         'loss': ((nats * weights).sum(), total),
         'accuracy': ((correct * weights).sum(), total),
         'bits_per_byte': ((nats * weights).sum() / math.log(2), targets['bytes'].sum()),
+        **metrics,
       },
     )
 

@@ -189,6 +189,24 @@ def test_logits_in_chunks_change_nothing(params, run, rows):
   assert tiny.worst(chunked, loss) < 1e-6
 
 
+@pytest.mark.parametrize('rows', [1, 8])
+def test_the_partition_is_trained_towards_one(params, run, rows):
+  batch = tiny.make_batch()
+  task = make_task(z_loss=0.1, logit_rows=rows)
+  found, _ = loss_function(task, params)(batch)
+  plain, _ = run(batch)
+  example = task.prepare(jax.random.key(0), step.with_step(batch, 0))
+  forward = step.bind(task, params, train=False, rng=jax.random.key(0))
+  logits = np.asarray(forward(method='attend', features=forward(**example.inputs)), np.float64)
+  squares = np.log(np.exp(logits).sum(-1)) ** 2
+  weights = np.asarray(example.targets['weights'])
+  expected = 0.1 * (squares * weights).sum() / weights.sum()
+  assert float(found.value) == pytest.approx(float(plain.value) + expected, rel=1e-5)
+  means = tiny.means(found.metrics)
+  assert means['z_loss'] == pytest.approx(expected, rel=1e-5)
+  assert means['loss'] == pytest.approx(tiny.means(plain.metrics)['loss'], rel=1e-6)
+
+
 def test_an_untied_output_matrix_is_there_and_used():
   trunk = tiny.make_trunk('gpt', tied=False)
   task = causal_lm.make(trunk=trunk, vocab=V)
