@@ -1,29 +1,31 @@
 """How much memory does an import or an export of published weights take? A GPT-2 of made-up numbers goes both ways.
 
-    python -m benchmarks.convert [--width=2048] [--layers=38] [--dtype=float32] [--folder=FOLDER]
+    python -m benchmarks.convert [--width=2048] [--layers=8] [--dtype=float32] [--folder=FOLDER]
 
-The peak of each command's process is shown above that of one that imports the same modules and does nothing, beside
-the largest tensor of the source. The default is a source of 7.9 GiB; a folder on disk needs about three times its size.
+The peak of each command's process is shown above that of one that imports the same modules, traces a tiny trunk and
+does nothing more, beside the largest tensor of the source: at most twice that is the aim. The default is a source of
+2 GB; a folder on disk needs about three times its size. What comes back is compared with the source, byte by byte.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 VOCAB = 50_257
 # of the process itself: what `getrusage` says begins with the size of the parent. Linux alone has it
 _REPORT = "print('PEAK', next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
 _IDLE = """
-from plm_jax import build, convert, files, logs, param_files, tensor_files, weights
+from plm_jax import build, convert, files, logs, param_files, tensor_files, weights, whole
 from plm_jax.weights import release
 import jax, numpy
 jax.devices()
 weights.architectures()
+whole.shapes(build.make('models', {'name': 'gpt', 'variant': 'tiny'}, vocab_size=8))
 """
 
 
@@ -71,21 +73,43 @@ def peak(code: str) -> int:
   return int(done.stdout.split('PEAK')[1]) * 1024
 
 
-def peaks(folder: Path) -> dict[str, int]:
-  """Bytes above an idle process of an import of `folder`/hf and of an export of what it makes."""
+class Measured(NamedTuple):
+  """Of a command: bytes of memory above an idle process at most, and seconds, start included."""
+
+  memory: int
+  seconds: float
+
+
+def measure(folder: Path) -> dict[str, Measured]:
+  """An import of `folder`/hf and an export of what it makes, to `folder`/back."""
   idle = peak(_IDLE)
   commands = {'import': ('hf', 'ours'), 'export': ('ours', 'back')}
   out = {}
   for name, (source, target) in commands.items():
     words = [name, str(folder / source), str(folder / target)]
-    out[name] = peak(f'{_IDLE}\nassert convert.main({words!r}) == 0') - idle
+    start = time.perf_counter()
+    most = peak(f'{_IDLE}\nassert convert.main({words!r}) == 0')
+    out[name] = Measured(most - idle, time.perf_counter() - start)
   return out
 
 
+def same_tensors(one: Path, other: Path) -> bool:
+  """Whether two folders have the same tensors, as float32."""
+  import numpy as np
+
+  from plm_jax.weights import release
+
+  a, b = release.Release(one), release.Release(other)
+  return set(a) == set(b) and all(np.array_equal(a.read(name).astype(np.float32), b.read(name)) for name in a)
+
+
 def main() -> None:
+  from rich.console import Console
+  from rich.table import Table
+
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--width', type=int, default=2048)
-  parser.add_argument('--layers', type=int, default=38)
+  parser.add_argument('--layers', type=int, default=8)
   parser.add_argument('--dtype', choices=('float32', 'bfloat16'), default='float32')
   parser.add_argument('--folder', type=Path, help='on a disk with room; a temporary one by default')
   flags = parser.parse_args()
@@ -93,8 +117,18 @@ def main() -> None:
     folder = Path(name)
     largest = write_source(folder / 'hf', width=flags.width, layers=flags.layers, dtype=flags.dtype)
     source = sum(file.stat().st_size for file in (folder / 'hf').glob('*.safetensors'))
-    found = {'source': source, 'largest_tensor': largest, **peaks(folder)}
-  print(json.dumps({key: f'{value / 2**20:,.0f} MiB' for key, value in found.items()}, indent=2))
+    measured = measure(folder)
+    same = same_tensors(folder / 'hf', folder / 'back')
+  table = Table(
+    title=f'{flags.dtype}, {source / 2**20:,.0f} MiB, largest tensor {largest / 2**20:,.0f} MiB; '
+    f'what came back is {"the same" if same else "NOT the same"}'
+  )
+  for column in ('command', 'peak above idle, MiB', 'of the largest tensor', 'seconds', 'source, MiB/s'):
+    table.add_column(column, justify='left' if column == 'command' else 'right')
+  for command, (memory, seconds) in measured.items():
+    figures = (memory / 2**20, memory / largest, seconds, source / 2**20 / seconds)
+    table.add_row(command, *(f'{figure:,.{digits}f}' for figure, digits in zip(figures, (0, 2, 1, 0), strict=True)))
+  Console().print(table)
 
 
 if __name__ == '__main__':

@@ -30,7 +30,7 @@ log = logging.getLogger('plm_jax')
 
 _NOT_ARCHITECTURES = ('release', 'table')
 _TOKENS = 'trunk/token_embed/table'
-_PIECE = 2**22  # elements converted at a time
+_PIECE = 2**20  # elements converted at a time
 # of buffers that older releases hold beside their parameters
 _BUFFERS = (
   '.position_ids',
