@@ -58,6 +58,7 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
       f'fill: the {settings["model"]["name"]} in {workdir} reads from left to right and fills no blanks; name the '
       'folder of a run with a masked objective'
     )
+  run.check_length(parts.trunk, len(ids), where='--text')
   params = param_files.load_params(workdir, step=scoring.step_named(step))
   if 'mlm' not in params:
     raise config.ConfigError(

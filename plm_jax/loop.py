@@ -35,7 +35,7 @@ from plm_jax.step import (
   train_step,
   with_step,
 )
-from plm_jax.types import Source, Task, Vocab
+from plm_jax.types import Source, Task
 
 log = logging.getLogger('plm_jax')
 
@@ -109,7 +109,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
       start, state = restored
       log.info(f'{workdir}: going on from step {start}')
     else:
-      start, state = 0, _initialise(maker.fresh(key), settings, vocab)
+      start, state = 0, _initialise(maker.fresh(key), settings, parts)
     whole = source if share[1] == 1 else run.make_source(settings['data'], vocab, seed=settings['seed'])
     facts = run_folder.check_data(workdir, whole, vocab, begun=bool(old))
     if main:  # config.json comes last: a folder that has it has begun
@@ -227,7 +227,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     return Outcome(code, result)
 
 
-def _initialise(state: TrainState, settings: Mapping[str, Any], vocab: Vocab) -> TrainState:
+def _initialise(state: TrainState, settings: Mapping[str, Any], parts: run.Parts) -> TrainState:
   """The fresh state with the parameters that `init_from` names in place of its own."""
   if not settings['init_from']:
     return state
@@ -235,8 +235,10 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], vocab: Vocab) ->
     for entry in settings['init_from']:
       if not pathlib.Path(entry['source']).expanduser().exists():
         raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
-      run.check_vocab_of(entry['source'], vocab)
-    params, report = transfer.initialise(state.params, settings['init_from'], load=run.load_params)
+      run.check_vocab_of(entry['source'], parts.vocab)
+    params, report = transfer.initialise(
+      state.params, settings['init_from'], load=run.load_params, position_rows=parts.trunk.position_rows
+    )
   log.info(report.table())
   return dataclasses.replace(state, params=params)
 

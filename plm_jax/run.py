@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from plm_jax import build, config, metrics, param_files, sharding, weights
+from plm_jax.layers import positions
 from plm_jax.text import tokenizer
 from plm_jax.types import Array, Batch, Execution, PyTree, Source, Task, Vocab
 from plm_jax.weights import release
@@ -59,14 +60,28 @@ def make_vocab(settings: Settings, workdir: pathlib.Path | None = None) -> Vocab
 
 
 def make_parts(settings: Settings, vocab: Vocab) -> Parts:
-  """The trunk and its task; an objective that the trunk cannot serve is refused here, before data and parameters."""
+  """The trunk and its task.
+
+  Refused here, before data and parameters: an objective that the trunk cannot serve, and rows longer than its tables of
+  learned positions.
+  """
   execution = Execution(**settings['execution'])
   with config.stage('model'):
     trunk = build.make('models', settings['model'], vocab_size=vocab.size, execution=execution)
   role = 'objective' if settings.get('objective') else 'adapter'
   with config.stage(role):
     task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab)
+  blocks = {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
+  for where, block in blocks.items():
+    check_length(trunk, task.row_length(block['length']), where=where)
   return Parts(vocab, trunk, task)
+
+
+def check_length(trunk: nn.Module, length: int, *, where: str) -> None:
+  """Raises ConfigError where `where` gives rows that are longer than a learned position table of the trunk."""
+  if tables := trunk.position_rows.values():
+    with config.stage(where):
+      positions.check_length(length, max_length=min(map(len, tables)), model=type(trunk).__name__)
 
 
 def host_share(layout: sharding.Layout) -> tuple[int, int]:

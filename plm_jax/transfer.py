@@ -7,6 +7,7 @@ left out unless an entry asks for it; the report names what was restored, what i
 import dataclasses
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -30,8 +31,8 @@ class Entry:
     from_: part of the source, '' for all of it.
     to: part of this model that it becomes, '' for all of it.
     layers: which stacked layers of the source to take, in this order; None takes all.
-    resize: 'interpolate' stretches position tables, 'new_rows' lets the other tables end in rows that keep their fresh
-      values; both may be given, in a sequence.
+    resize: 'interpolate' stretches learned position tables to the length of this model's, 'new_rows' lets the other
+      tables end in rows that keep their fresh values; both may be given, in a sequence.
     dtype: of this model's parameters, where it is not that of the source.
     add: to what earlier entries put there, where a source keeps a parameter as a sum (DeBERTa-v3's token table).
   """
@@ -94,7 +95,11 @@ class Report(NamedTuple):
 
 
 def initialise(
-  params: PyTree, init_from: Sequence[Mapping[str, Any]], *, load: Callable[..., PyTree] = load_params
+  params: PyTree,
+  init_from: Sequence[Mapping[str, Any]],
+  *,
+  load: Callable[..., PyTree] = load_params,
+  position_rows: Mapping[str, range] = MappingProxyType({}),
 ) -> tuple[PyTree, Report]:
   """Puts saved parameters into fresh ones.
 
@@ -102,6 +107,8 @@ def initialise(
     params: nested dicts of placed arrays; each leaf keeps its shape, dtype and sharding.
     init_from: fields of `Entry` each; later entries overwrite earlier ones.
     load: (source, step=, subtree=) -> nested dicts of numpy arrays.
+    position_rows: of the trunk in `params`. Rows of a position table before these are not positions (RoBERTa's first
+      two) and are kept as they are when it is interpolated.
 
   Returns:
     (params, report).
@@ -124,7 +131,7 @@ def initialise(
       if path not in leaves:
         skipped.append(f'{entry.source}:{origin}')
         continue
-      fitted, how = _fit(path, value, fresh[path], entry)
+      fitted, how = _fit(path, value, fresh[path], entry, before=_before(path, position_rows))
       if not entry.add:
         leaves[path], restored[path] = fitted, f'{entry.source}:{origin}{how}'
       elif path in restored:
@@ -143,18 +150,21 @@ def initialise(
   return jax.tree.unflatten(structure, leaves.values()), Report(restored, new, tuple(skipped))
 
 
-def interpolate_positions(table: np.ndarray, length: int) -> np.ndarray:
+def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) -> np.ndarray:
   """A position table stretched or shrunk by linear interpolation: first stays first, last stays last.
 
   Args:
-    table: [positions, ...], any float dtype.
-    length: positions wanted.
+    table: [before + positions, ...], any float dtype.
+    length: rows wanted, those before the positions included.
+    before: leading rows that are not positions and stay as they are.
 
   Returns:
     [length, ...] of the same dtype, computed in float32.
   """
-  if length < 1 or len(table) < 1:
+  if length <= before or len(table) <= before:
     raise ValueError(f'a position table of {len(table)} rows cannot become one of {length}')
+  if before:
+    return np.concatenate([table[:before], interpolate_positions(table[before:], length - before)])
   at = np.linspace(0, len(table) - 1, length)
   low = np.floor(at).astype(int)
   high = np.minimum(low + 1, len(table) - 1)
@@ -163,7 +173,7 @@ def interpolate_positions(table: np.ndarray, length: int) -> np.ndarray:
   return (rows[low] * (1 - share) + rows[high] * share).astype(table.dtype)
 
 
-def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry) -> tuple[Array, str]:
+def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: int) -> tuple[Array, str]:
   """The source's leaf in the shape, dtype and place of the fresh one, and how it was changed."""
   how = ''
   if entry.layers is not None and _is_stacked(path):
@@ -180,8 +190,8 @@ def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry) -> tuple[Arra
   if value.shape == fresh.shape:
     return _place(value, fresh), how
   if 'interpolate' in entry.resizes and _is_position(path) and value.shape[1:] == fresh.shape[1:]:
-    how += f', {len(value)} positions interpolated to {fresh.shape[0]}'
-    return _place(interpolate_positions(value, fresh.shape[0]), fresh), how
+    how += f', {len(value) - before} positions interpolated to {fresh.shape[0] - before}'
+    return _place(interpolate_positions(value, fresh.shape[0], before=before), fresh), how
   axis = _longer_axis(value.shape, fresh.shape)
   if 'new_rows' in entry.resizes and not _is_position(path) and axis is not None:
     how += f', rows {value.shape[axis]} to {fresh.shape[axis] - 1} new'
@@ -241,4 +251,9 @@ def _is_stacked(path: str) -> bool:
 
 
 def _is_position(path: str) -> bool:
-  return 'position' in path
+  return 'position' in path and not _is_stacked(path)
+
+
+def _before(path: str, position_rows: Mapping[str, range]) -> int:
+  """Rows of the table at `path` that stand before its positions."""
+  return next((rows.start for name, rows in position_rows.items() if path.startswith(f'trunk/{name}/')), 0)

@@ -106,7 +106,8 @@ class Trainer:
   def __init__(self, settings: Mapping[str, Any], *, metric: str):
     self._settings, self._metric = settings, metric
     self._vocab = run.make_vocab(settings)
-    self._task = run.make_parts(settings, self._vocab).task
+    parts = run.make_parts(settings, self._vocab)
+    self._task, self._position_rows = parts.task, parts.trunk.position_rows
     with stage('sharding'):
       mesh = sharding.make_mesh(settings['sharding']['mesh'])
       self._layout = sharding.make_layout(mesh, settings['sharding']['rules'])
@@ -140,7 +141,9 @@ class Trainer:
       state = maker.fresh(key)
       if cell.start == 'pretrained':
         with stage('init_from'):
-          params, _ = transfer.initialise(state.params, self._settings['init_from'])
+          params, _ = transfer.initialise(
+            state.params, self._settings['init_from'], load=run.load_params, position_rows=self._position_rows
+          )
         state = dataclasses.replace(state, params=params)
       batches = run.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = {round(steps * share) for share in (0.25, 0.5, 0.75)}

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from plm_jax import build, groups, sharding, signatures, step
-from plm_jax.types import Batch, Paper, Task
+from plm_jax.types import Batch, Execution, Paper, Task
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
@@ -184,9 +184,9 @@ def test_every_trunk_has_states_by_name(model):
   assert set(trunk.INPUTS) >= set(batch)
 
   def call(key):
-    out, variables = trunk.init_with_output(key, **batch)
     features = jnp.zeros((4, 3, trunk.bind({}).token_embed.features))  # as wide as the table
-    return out, trunk.apply(variables, features, method='attend')
+    logits, _ = trunk.init_with_output(key, features, method='attend')
+    return trunk.init_with_output(key, **batch)[0], logits
 
   out, logits = jax.eval_shape(call, jax.random.key(0))
   assert out['hidden'].shape == (4, 16, 32)
@@ -200,6 +200,31 @@ def test_every_trunk_has_states_by_name(model):
   carry = trunk.init_carry(4)
   assert jax.tree.structure(carry) == jax.tree.structure(out['carry'])
   assert all(leaf.shape[0] == 4 for leaf in jax.tree.leaves(carry))
+
+
+@pytest.mark.parametrize('model', [model for model in MODELS if model != 'cnn'])  # which has no attention
+def test_every_trunk_computes_attention_as_execution_says(model):
+  trunk = make_trunk(model).clone(execution=Execution(attention='flash'))
+  with pytest.raises(ValueError, match=r"execution\.attention='flash' cannot be taken here"):
+    jax.eval_shape(lambda key: trunk.init(key, **reads(trunk)), jax.random.key(0))
+
+
+@pytest.mark.parametrize('model', MODELS)
+def test_every_trunk_knows_its_learned_positions(model):
+  """Each table of absolute positions is named with the rows in use, and a longer row is refused with both numbers."""
+  trunk = make_trunk(model)
+  variables = jax.eval_shape(lambda key: trunk.init(key, **reads(trunk)), jax.random.key(0))
+  paths = jax.tree_util.tree_leaves_with_path(nn.unbox(variables['params']))
+  shapes = {groups.path_name(path): leaf.shape for path, leaf in paths}
+  tables = {path.removesuffix('/table'): rows for path, (rows, *_) in shapes.items() if 'position_embed/table' in path}
+  assert {name: rows.stop for name, rows in trunk.position_rows.items()} == tables
+  most = min(map(len, trunk.position_rows.values()), default=None)
+  batch = {name: jnp.zeros((1, (most or 100) + 1), value.dtype) for name, value in reads(trunk).items()}
+  if most is None:
+    jax.eval_shape(lambda key: trunk.init(key, **batch), jax.random.key(0))
+  else:
+    with pytest.raises(ValueError, match=rf'learned positions for {most} tokens and was given a row of {most + 1}'):
+      jax.eval_shape(lambda key: trunk.init(key, **batch), jax.random.key(0))
 
 
 @pytest.mark.parametrize('model', MODELS)

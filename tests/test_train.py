@@ -426,6 +426,39 @@ def test_an_unfit_pair_is_refused_before_any_data_is_read(data: pathlib.Path, tm
 
 
 @pytest.mark.parametrize(
+  ('change', 'where'),
+  [
+    ({'data': {'path': '/nowhere', 'length': 33}, 'eval': {}, 'best': None}, 'data'),
+    ({'data': {'path': '/nowhere'}, 'eval': {'validation': {'data': {'length': 33}}}}, 'eval.validation.data'),
+  ],
+)
+def test_rows_beyond_the_positions_are_refused_before_any_data_is_read(
+  data: pathlib.Path, tmp_path: pathlib.Path, change: Any, where: str
+) -> None:
+  with pytest.raises(ConfigError) as error:
+    loop.train(runs.settings('mlm', data, **change), tmp_path)
+  message = str(error.value)
+  assert message.startswith(f'{where}: Bert has learned positions for 32 tokens and was given a row of 33')
+  assert 'model.overrides.max_length=33' in message and 'resize="interpolate"' in message
+
+
+def test_longer_rows_than_the_source_had(data: pathlib.Path, mlm: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  """Fine-tuning at twice the length that was trained: the table is stretched where init_from asks for it, only then."""
+  longer = {'model': {'overrides': {**runs.SIZES, 'max_length': 63}}, 'data': {'length': 63}}
+  source = {'source': str(mlm), 'step': 'newest'}
+  with pytest.raises(ConfigError, match=r"is \[32, 32\] in .* and \[63, 32\] here: resize='interpolate'"):
+    loop.train(runs.settings('classify', data, **longer, init_from=[source]), tmp_path / 'refused')
+  frozen = {'optim': {'scale': [['trunk/.*', None], ['.*', 1.0]]}}
+  settings = runs.settings('classify', data, **longer, **frozen, init_from=[{**source, 'resize': 'interpolate'}])
+  assert loop.train(settings, tmp_path, stop_at=1).exit_code == 0
+  name = 'params/trunk/position_embed/table'
+  table, old = runs.saved_state(tmp_path)[name], runs.saved_state(mlm)[name]
+  assert np.array_equal(table[::2], old)
+  np.testing.assert_allclose(table[1::2], (old[:-1] + old[1:]) / 2, rtol=1e-5, atol=1e-7)
+  assert '32 positions interpolated to 63' in (tmp_path / 'log.txt').read_text()
+
+
+@pytest.mark.parametrize(
   ('change', 'said'),
   [
     ({'data': {'path': '/nowhere'}}, r"data: no file or folder '/nowhere'"),

@@ -265,6 +265,31 @@ def test_interpolation_is_linear_and_keeps_the_ends(length: int) -> None:
     np.testing.assert_array_equal(stretched, table)
 
 
+def test_rows_before_the_positions_are_kept(pretrained: pathlib.Path) -> None:
+  table = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)  # 2 rows and 8 positions, as in RoBERTa
+  stretched = interpolate_positions(table, 17, before=2)
+  np.testing.assert_array_equal(stretched[:2], table[:2])
+  np.testing.assert_array_equal(stretched[2::2], table[2:])
+  np.testing.assert_array_equal(stretched[2:], interpolate_positions(table[2:], 15))
+  with pytest.raises(ValueError, match='a position table of 10 rows cannot become one of 2'):
+    interpolate_positions(table, 2, before=2)
+  rows = {'position_embed': range(2, 13)}
+  params, report = initialise(fresh(positions=13), entry(pretrained, resize='interpolate'), position_rows=rows)
+  source = trunk(10)['position_embed']['embedding']
+  np.testing.assert_array_equal(params['trunk']['position_embed']['embedding'][:3], source[:3])
+  np.testing.assert_array_equal(params['trunk']['position_embed']['embedding'][2::2], source[2:])
+  assert report.restored['trunk/position_embed/embedding'].endswith(', 6 positions interpolated to 11')
+
+
+def test_layers_are_never_interpolated(tmp_path: pathlib.Path) -> None:
+  """XLNet's kernels of relative positions are stacked by layer, and are no table of positions."""
+  kernel = {'trunk': {'layers': {'position': {'kernel': np.ones((6, 4, 4), np.float32)}}}}
+  checkpoint.save_params(tmp_path, kernel)
+  params = {'trunk': {'layers': {'position': {'kernel': jnp.zeros((12, 4, 4))}}}}
+  with pytest.raises(ValueError, match='the two models differ in size'):
+    initialise(params, entry(tmp_path, resize='interpolate'))
+
+
 def test_interpolation_keeps_the_dtype_and_refuses_nothing_to_do() -> None:
   assert interpolate_positions(np.ones((1, 2), jnp.bfloat16), 4).tolist() == [[1.0, 1.0]] * 4
   assert interpolate_positions(np.ones((4, 2), jnp.bfloat16), 8).dtype == jnp.bfloat16

@@ -76,7 +76,9 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
-    'bart-base': Published(50_265, 139_420_416, '140M', 'with the 51,201 rows of the released table: 140,139,264'),
+    'bart-base': Published(
+      50_265, 139_420_416, '140M', also=(('with the 51,201 rows of the released table', 140_139_264),)
+    ),
     'bart-large': Published(50_265, 406_291_456, '400M'),
   }
 )
@@ -349,6 +351,12 @@ class Bart(nn.Module):
     x = self.token_embed(tokens)
     hidden, cache = self.decoder.decode(x, cache, segment_ids=segment_ids, positions=positions)
     return self.attend(hidden), cache
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of the learned position tables that stand for a position, by path: the first is that of position 0."""
+    first, last = self.config.position_offset, self.config.position_offset + self.config.max_length
+    return {f'{side}/position_embed': range(first, last) for side in ('encoder', 'decoder')}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The decoder's state at the last real token of each row: [b, l, d] -> [b, d] (§3.1)."""

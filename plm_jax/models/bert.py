@@ -96,24 +96,47 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
   }
 )
 
-_GENERATOR = 'with its MLM head'
-_NO_TYPES = 'Hugging Face counts one unused sentence-type row more'
+_MLM = 'as a masked language model'
+_PAIR = 'with heads for masked tokens and next sentences'
+_CASED = 'cased, 28,996 ids'
+_RTD = 'with the head that tells replaced tokens'
+_DUMMY = 'with the unused sentence-type row of Hugging Face'
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
-    'bert-base': Published(30_522, 109_482_240, '110M', 'uncased; cased (28,996 ids) 108,310,272'),
-    'bert-large': Published(30_522, 335_141_888, '340M', 'uncased; cased (28,996 ids) 333,579,264'),
-    'spanbert-base': Published(28_996, 108_310_272, '110M', 'cased; BERT base but for its pre-training'),
-    'spanbert-large': Published(28_996, 333_579_264, '340M', 'cased; BERT large but for its pre-training'),
-    'roberta-base': Published(50_265, 124_644_864, '125M', f'{_NO_TYPES}: 124,645,632'),
-    'roberta-large': Published(50_265, 355_358_720, '355M', f'{_NO_TYPES}: 355,359,744'),
-    'electra-small': Published(30_522, 13_483_008, '14M', 'with the head that tells replaced tokens 13,549,057'),
-    'electra-base': Published(30_522, 108_891_648, '110M', 'with the head that tells replaced tokens 109,483,009'),
-    'electra-large': Published(30_522, 334_092_288, '335M', 'with the head that tells replaced tokens 335,142,913'),
-    'electra-small-generator': Published(30_522, 4_580_928, 'width 1/4', f'{_GENERATOR} 4,620,026'),
-    'electra-base-generator': Published(30_522, 33_511_168, 'width 1/3', f'{_GENERATOR} 33,740,602'),
-    'electra-large-generator': Published(30_522, 50_999_552, 'width 1/4', f'{_GENERATOR} 51,295,290'),
-    'distilbert-base': Published(30_522, 66_362_880, '66M', 'with its MLM head 66,985,530'),
+    'bert-base': Published(
+      30_522,
+      109_482_240,
+      '110M',
+      'uncased',
+      ((_PAIR, 110_106_428), (_CASED, 108_310_272), (f'{_CASED}, {_PAIR}', 108_932_934)),
+    ),
+    'bert-large': Published(
+      30_522,
+      335_141_888,
+      '340M',
+      'uncased',
+      ((_PAIR, 336_226_108), (_CASED, 333_579_264), (f'{_CASED}, {_PAIR}', 334_661_958)),
+    ),
+    'spanbert-base': Published(
+      28_996, 108_310_272, '110M', 'cased BERT but for its pre-training', (('its span-boundary head', 1_959_676),)
+    ),
+    'spanbert-large': Published(
+      28_996, 333_579_264, '340M', 'cased BERT but for its pre-training', (('its span-boundary head', 3_388_668),)
+    ),
+    'roberta-base': Published(
+      50_265, 124_644_864, '125M', also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433))
+    ),
+    'roberta-large': Published(
+      50_265, 355_358_720, '355M', also=((_DUMMY, 355_359_744), (f'{_MLM}, {_DUMMY}', 355_412_057))
+    ),
+    'electra-small': Published(30_522, 13_483_008, '14M', also=((_RTD, 13_549_057),)),
+    'electra-base': Published(30_522, 108_891_648, '110M', also=((_RTD, 109_483_009),)),
+    'electra-large': Published(30_522, 334_092_288, '335M', also=((_RTD, 335_142_913),)),
+    'electra-small-generator': Published(30_522, 4_580_928, 'width 1/4', also=((_MLM, 4_620_026),)),
+    'electra-base-generator': Published(30_522, 33_511_168, 'width 1/3', also=((_MLM, 33_740_602),)),
+    'electra-large-generator': Published(30_522, 50_999_552, 'width 1/4', also=((_MLM, 51_295_290),)),
+    'distilbert-base': Published(30_522, 66_362_880, '66M', also=((_MLM, 66_985_530),)),
   }
 )
 
@@ -241,6 +264,12 @@ class Bert(nn.Module):
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, allowed=allowed), train)
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
+    c = self.config
+    return {'position_embed': range(c.position_offset, c.position_offset + c.max_length)}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """What stands for a row: [b, l, d] -> [b, d].

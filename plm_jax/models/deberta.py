@@ -127,18 +127,22 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
   }
 )
 
-_POOLER = 'with a pooler, d (d + 1), which releases leave to fine-tuning'
+
+def _published(vocab_size: int, without_pooler: int, backbone: str, width: int) -> Published:
+  also = (('without the pooler, which releases leave to fine-tuning', without_pooler),)
+  return Published(vocab_size, without_pooler + width * (width + 1), f'{backbone} without embeddings', also=also)
+
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
-    'deberta-base': Published(50_265, 138_601_728 + 768 * 769, '100M without embeddings', _POOLER),
-    'deberta-large': Published(50_265, 405_163_008 + 1024 * 1025, '350M without embeddings', _POOLER),
-    'deberta-v2-xlarge': Published(128_100, 884_593_152 + 1536 * 1537, '710M without embeddings', _POOLER),
-    'deberta-v2-xxlarge': Published(128_100, 1_564_549_632 + 1536 * 1537, '1320M without embeddings', _POOLER),
-    'deberta-v3-xsmall': Published(128_100, 70_682_112 + 384 * 385, '22M without embeddings', _POOLER),
-    'deberta-v3-small': Published(128_100, 141_304_320 + 768 * 769, '44M without embeddings', _POOLER),
-    'deberta-v3-base': Published(128_100, 183_831_552 + 768 * 769, '86M without embeddings', _POOLER),
-    'deberta-v3-large': Published(128_100, 434_012_160 + 1024 * 1025, '304M without embeddings', _POOLER),
+    'deberta-base': _published(50_265, 138_601_728, '100M', 768),
+    'deberta-large': _published(50_265, 405_163_008, '350M', 1024),
+    'deberta-v2-xlarge': _published(128_100, 884_593_152, '710M', 1536),
+    'deberta-v2-xxlarge': _published(128_100, 1_564_549_632, '1320M', 1536),
+    'deberta-v3-xsmall': _published(128_100, 70_682_112, '22M', 384),
+    'deberta-v3-small': _published(128_100, 141_304_320, '44M', 768),
+    'deberta-v3-base': _published(128_100, 183_831_552, '86M', 768),
+    'deberta-v3-large': _published(128_100, 434_012_160, '304M', 1024),
   }
 )
 
@@ -394,6 +398,11 @@ class Deberta(nn.Module):
     rows = position.relative_rows(length, num_buckets=c.position_buckets, max_distance=c.max_distance)
     table = self.relative_embed(jnp.arange(rows[0], rows[-1] + 1))
     return Context(mask, self.relative_norm(table) if c.table_norm else table, query)
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of the learned position table that stand for a position, by its path, where it is part of the trunk."""
+    return {'position_embed': range(self.config.max_length)} if self.config.absolute == 'input' else {}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Activation of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d] (released code)."""

@@ -260,6 +260,12 @@ class Glm(nn.Module):
   def _finish(self, hidden: Array) -> Array:
     return self.final_norm(hidden) if self.config.norm_placement == 'pre' else hidden
 
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of the two learned position tables by path: places in a text, and in a blank, where row 0 means outside."""
+    last = self.config.max_length
+    return {'position_embed': range(last + 1), 'block_position_embed': range(1, last + 1)}
+
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
     index = jnp.arange(segment_ids.shape[1])

@@ -221,11 +221,6 @@ class Palm(nn.Module):
 
   @property
   def position_rows(self) -> dict[str, range]:
-    """Rows of learned position tables by path: there are none, and rows may be of any length."""
-    return {}
-
-  @property
-  def position_rows(self) -> dict[str, range]:
     """No position is learned."""
     return {}
 

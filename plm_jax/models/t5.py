@@ -327,6 +327,11 @@ class _Trunk(nn.Module):
       dtype=self.execution.dtype,
     )
 
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of learned position tables by path: there are none, and rows may be of any length."""
+    return {}
+
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
     index = jnp.arange(segment_ids.shape[1])

@@ -82,10 +82,16 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
   }
 )
 
+_BODY = 'without the summary layer'
+
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
-    'xlnet-base': Published(32_000, 117_308_928, 'as BERT-base', 'without the summary layer 116,718,336'),
-    'xlnet-large': Published(32_000, 361_318_400, 'as BERT-large', 'without the summary layer 360,268,800'),
+    'xlnet-base': Published(
+      32_000, 117_308_928, 'as BERT-base', also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336))
+    ),
+    'xlnet-large': Published(
+      32_000, 361_318_400, 'as BERT-large', also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800))
+    ),
   }
 )
 
@@ -369,6 +375,11 @@ class Xlnet(nn.Module):
     """Positions at the start of a row of this length that enter the memory."""
     c = self.config
     return max(length // 2, 1) if c.reuse_length is None else min(c.reuse_length, length)
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Rows of learned position tables by path: there are none, and rows may be of any length."""
+    return {}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """tanh of a dense layer on the last real token, <cls>: [b, l, d] -> [b, d] (released code, summary type 'last')."""

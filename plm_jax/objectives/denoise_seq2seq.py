@@ -575,7 +575,10 @@ def make(
   def summary(means: dict[str, float]) -> dict[str, float]:
     return {'perplexity': math.exp(min(means['loss'], 700.0))}
 
-  return Task(causal_lm.Model(trunk), prepare, loss, predict, summary=summary)
+  def row_length(length: int) -> int:
+    return (sum if joined else max)(slots_of(length))
+
+  return Task(causal_lm.Model(trunk), prepare, loss, predict, summary=summary, row_length=row_length)
 
 
 def _bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, number: int) -> Denoiser:

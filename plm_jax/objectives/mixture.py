@@ -129,4 +129,8 @@ def make(*, trunk: nn.Module, vocab: Vocab, parts: Mapping[str, Mapping[str, Any
 
   model: Any = Model({name: task.model for name, task in tasks.items()})
   couples = any(task.couples_rows for task in tasks.values())
-  return Task(model, prepare, loss, evaluate=evaluate, summary=summary, couples_rows=couples)
+
+  def row_length(length: int) -> int:
+    return max(task.row_length(length) for task in tasks.values())
+
+  return Task(model, prepare, loss, evaluate=evaluate, summary=summary, couples_rows=couples, row_length=row_length)

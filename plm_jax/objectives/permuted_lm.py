@@ -110,4 +110,4 @@ def make(
     }
     return Example(inputs, targets)
 
-  return task._replace(prepare=prepare)
+  return task._replace(prepare=prepare, row_length=lambda length: length + corrupt.capacity(choose, length))
