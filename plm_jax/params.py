@@ -58,21 +58,35 @@ def published() -> list[dict[str, Any]]:
       sizes = {field.name for field in dataclasses.fields(trunk.config)}
       length = trunk.config.max_length if 'max_length' in sizes else 512  # no table bounds relative positions
       tokens = jax.ShapeDtypeStruct((1, length), jnp.int32)
-      cost = flops.forward(_whole(trunk), {'tokens': tokens, 'segment_ids': tokens})
+      whole, row = _whole(trunk), {'tokens': tokens, 'segment_ids': tokens}
+      tree = flops.parameters(whole, row)['trunk']
+      cost = flops.count(lambda tree, row, whole=whole: whole.apply({'params': {'trunk': tree}}, **row), tree, row)
+      parts = {name: _count(part) for name, part in tree.items()}
+      left_out = ['heads of pre-training']
+      if 'output' not in parts:
+        left_out.append('the output matrix, which is the token table')
       rows.append(
         {
           'family': family,
           'variant': variant,
-          'parameters': cost.parameters,
+          'parameters': sum(parts.values()),
           'paper': known.paper,
           'vocab_size': known.vocab_size,
           'length': length,
-          'gflop_per_row': round(cost.flops / 1e9, 3),
-          'counted': 'trunk with pooling and output matrix, without pre-training heads',
+          'gflop_per_row': round(cost / 1e9, 3),
+          'counted': parts,
+          'not_counted': left_out,
+          'also': dict(known.also),
           'note': known.note,
         }
       )
   return rows
+
+
+def _count(tree: Any) -> int:
+  import jax
+
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def _of_config(settings: dict[str, Any]) -> dict[str, Any]:
@@ -97,13 +111,12 @@ def _of_config(settings: dict[str, Any]) -> dict[str, Any]:
     example = task.prepare(noise_root(key), with_step(batch, 0))
     return task.loss(bind(task, params, train=False, rng=key), example, task.init_carry(rows), key).value
 
-  count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
   return {
     'family': settings['model']['name'],
     'variant': settings['model']['variant'],
-    'parameters': count(params),
-    'trunk': count(params['trunk']),
-    'head': count(params) - count(params['trunk']),
+    'parameters': _count(params),
+    'trunk': _count(params['trunk']),
+    'head': _count(params) - _count(params['trunk']),
     'vocab_size': vocab.size,
     'length': length,
     'gflop_per_row': round(flops.count(loss, params, spec) / 1e9, 3),
@@ -115,16 +128,22 @@ def _print(rows: list[dict[str, Any]]) -> None:
   from rich.table import Table
 
   table = Table(title='Parameters, exact; operations of one forward row of the longest length')
-  for column in rows[0]:
-    if column != 'counted':
-      number = isinstance(rows[0][column], int | float)
-      table.add_column(column.replace('_', ' '), justify='right' if number else 'left', no_wrap=column != 'note')
+  columns = [column for column in rows[0] if column not in ('counted', 'not_counted', 'also')]
+  for column in columns:
+    number = isinstance(rows[0][column], int | float)
+    table.add_column(column.replace('_', ' '), justify='right' if number else 'left', no_wrap=column != 'note')
   for row in rows:
-    cells = [value for name, value in row.items() if name != 'counted']
-    table.add_row(*(f'{value:,}' if isinstance(value, int | float) else value for value in cells))
-  Console(width=max(Console().width, 130)).print(table)  # numbers are never cut
+    cells = [f'{row[column]:,}' if isinstance(row[column], int | float) else row[column] for column in columns]
+    if row.get('also'):
+      also = [f'{what} {number:,}' for what, number in row['also'].items()]
+      cells[-1] = '; '.join(filter(None, [cells[-1], *also]))
+    table.add_row(*cells)
+  Console(width=max(Console().width, 160)).print(table)  # numbers are never cut
   if 'counted' in rows[0]:
-    print(f'Counted: {rows[0]["counted"]}.')
+    print(
+      'Counted: the trunk with its pooling and, where it is not the token table, its output matrix. Not counted: heads '
+      'of pre-training; sizes with them stand in the notes. --json has the count of each part.'
+    )
 
 
 def _whole(trunk: Any) -> Any:

@@ -100,17 +100,21 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 
 _HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
 
+
+def _published(parameters: int, paper: str, with_heads: int, note: str = '') -> Published:
+  also = (('with heads for masked tokens and sentence order', with_heads),)
+  return Published(30_000, parameters, paper, note, also)
+
+
+_SIZES = {
+  'base': _published(11_683_584, '12M', 11_813_810),
+  'large': _published(17_683_968, '18M', 17_847_474),
+  'xlarge': _published(58_724_864, '60M', 59_021_490, _HEADS),
+  'xxlarge': _published(222_595_584, '235M', 223_158_450, '233M in the text of the paper'),
+}
+
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'albert-base-v1': Published(30_000, 11_683_584, '12M'),
-    'albert-large-v1': Published(30_000, 17_683_968, '18M'),
-    'albert-xlarge-v1': Published(30_000, 58_724_864, '60M', _HEADS),
-    'albert-xxlarge-v1': Published(30_000, 222_595_584, '235M', '233M in the text of the paper'),
-    'albert-base-v2': Published(30_000, 11_683_584, '12M'),
-    'albert-large-v2': Published(30_000, 17_683_968, '18M'),
-    'albert-xlarge-v2': Published(30_000, 58_724_864, '60M', _HEADS),
-    'albert-xxlarge-v2': Published(30_000, 222_595_584, '235M', '233M in the text of the paper'),
-  }
+  {f'albert-{size}-{version}': published for version in ('v1', 'v2') for size, published in _SIZES.items()}
 )
 
 PAPER = Paper(
