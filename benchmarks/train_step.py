@@ -39,6 +39,7 @@ class Words:
   mask_id = 103
   special_ids = (0, 100, 101, 102, 103)
   starts_word = np.ones(VOCAB, bool)
+  counts = None
 
 
 def ours(
