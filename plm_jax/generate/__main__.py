@@ -22,6 +22,7 @@ if TYPE_CHECKING:
   from plm_jax.types import Vocab
 
 EARLY = {'true': True, 'false': False, 'never': 'never'}
+OF_METHOD = {'sample': ('temperature', 'top_k', 'top_p', 'draws'), 'beam': ('beams', 'length_penalty', 'early_stop')}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,8 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parser.parse_args(argv)
   if (arguments.workdir is None) == (arguments.weights is None):
     raise config.ConfigError(f'{parser.prog}: give --workdir=DIR or --weights=FOLDER, and not both')
-  if arguments.draws < 1 or (arguments.draws > 1 and arguments.method != 'sample'):
-    raise config.ConfigError(f'--draws={arguments.draws}: is positive, and above 1 with --method=sample alone')
+  _check(arguments)
   flag = 'weights' if arguments.workdir is None else 'workdir'
   folder = pathlib.Path(arguments.workdir or arguments.weights).expanduser()
   if not folder.is_dir():
@@ -55,24 +55,47 @@ def _parser() -> config.Parser:
   add('--method', choices=('greedy', 'sample', 'beam'), default='greedy')
   add('--max_new', type=int, default=40, help='most tokens to make')
   add('--min_new', type=int, default=0, help='tokens before the end token may come')
-  add('--temperature', type=float, default=1.0, help='of drawing; below 1 is bolder on likely tokens')
+  add('--temperature', type=float, help='of drawing, 1 by default; below 1 is bolder on likely tokens')
   add('--top_k', type=int, help='draw among that many tokens')
   add('--top_p', type=float, help='draw among the likeliest tokens that sum to this')
-  add('--beams', type=int, default=4, help='texts that beam search goes on with')
-  add('--length_penalty', type=float, default=1.0, help='beams are compared by log-probability / length ** this')
-  add('--early_stop', choices=tuple(EARLY), default='false', help='true: as many finished texts as beams are enough')
+  add('--beams', type=int, help='texts that beam search goes on with, 4 by default')
+  add('--length_penalty', type=float, help='beams are compared by log-probability / length ** this, 1 by default')
+  add('--early_stop', choices=tuple(EARLY), help='true: as many finished texts as beams are enough; false by default')
   add('--no_repeat', type=int, default=0, metavar='N', help='no N tokens in a row come twice')
   add('--start', metavar='TOKEN', help='what a decoder begins with; by default what it was trained with')
-  add('--draws', type=int, default=1, help='texts for each prompt, with --method=sample')
+  add('--first', metavar='TOKEN', help='what a text must begin with')
+  add('--last', metavar='TOKEN', help='what a text of --max_new tokens must end with')
+  add('--draws', type=int, help='texts for each prompt, with --method=sample; 1 by default')
   add('--seed', type=int, default=0, help='of drawing')
   add('--step', default='auto', help="of a run: a number, 'newest' or 'best'; by default the best there is")
   return parser
 
 
+def _check(arguments: 'argparse.Namespace') -> None:
+  """What can be said of the flags before anything is loaded."""
+  given = vars(arguments)
+  for method, names in OF_METHOD.items():
+    if arguments.method != method and (odd := [name for name in names if given[name] is not None]):
+      raise config.ConfigError(
+        f'--{odd[0]}={given[odd[0]]}: belongs to --method={method}, and the method is {arguments.method}'
+      )
+  for name in ('max_new', 'temperature', 'top_k', 'beams', 'draws'):
+    if given[name] is not None and given[name] <= 0:
+      raise config.ConfigError(f'--{name}={given[name]}: must be above 0')
+  if arguments.top_p is not None and not 0 < arguments.top_p <= 1:
+    raise config.ConfigError(f'--top_p={arguments.top_p}: must be above 0 and at most 1')
+  if not 0 <= arguments.min_new <= arguments.max_new:
+    raise config.ConfigError(f'--min_new={arguments.min_new}: must be from 0 to --max_new, {arguments.max_new}')
+  if arguments.no_repeat < 0:
+    raise config.ConfigError(f'--no_repeat={arguments.no_repeat}: must not be below 0')
+  if not all(text.strip() for text in arguments.prompt):
+    raise config.ConfigError('--prompt: is empty; give a text to begin with')
+
+
 def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   """Prints each prompt with what follows, and its score."""
   import jax
-  import numpy as np
+  import jax.numpy as jnp
   from rich.console import Console
   from rich.text import Text
 
@@ -90,16 +113,17 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
     trunk, params = weights.load(folder, step='best' if step is None else step)
   except param_files.CheckpointError as error:
     raise config.ConfigError(f'generate: {error}') from error
-  special = _specials(vocab, about, kind=trunk.ATTENTION, start=arguments.start)
+  special = _specials(vocab, about, arguments, kind=trunk.ATTENTION)
   with config.stage('generate'):
     prompts = [_encode(text, vocab, special, kind=trunk.ATTENTION) for text in arguments.prompt]
   blanks = None
   if decode.fills_blanks(trunk):
     blanks = [_blank(ids, text, special['mask'], vocab) for ids, text in zip(prompts, arguments.prompt, strict=True)]
   longest = max(map(len, prompts))
-  rows = [ids for ids in prompts for _ in range(arguments.draws)]
-  tokens = np.array([ids + [vocab.pad_id] * (longest - len(ids)) for ids in rows], np.int32)
-  segment_ids = np.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in rows], np.int32)
+  draws = arguments.draws or 1
+  rows = [ids for ids in prompts for _ in range(draws)]
+  tokens = jnp.array([ids + [vocab.pad_id] * (longest - len(ids)) for ids in rows], jnp.int32)
+  segment_ids = jnp.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in rows], jnp.int32)
   try:
     made = decode.generate(
       trunk,
@@ -112,14 +136,16 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
       pad_id=vocab.pad_id,
       min_new=arguments.min_new,
       no_repeat=arguments.no_repeat,
-      temperature=arguments.temperature,
+      first_id=special['first'],
+      last_id=special['last'],
+      temperature=1.0 if arguments.temperature is None else arguments.temperature,
       top_k=arguments.top_k,
       top_p=arguments.top_p,
-      beams=arguments.beams,
-      length_penalty=arguments.length_penalty,
-      early_stop=EARLY[arguments.early_stop],  # type: ignore[arg-type]
+      beams=arguments.beams or 4,
+      length_penalty=1.0 if arguments.length_penalty is None else arguments.length_penalty,
+      early_stop=EARLY[arguments.early_stop or 'false'],  # type: ignore[arg-type]
       start_id=None if trunk.ATTENTION == 'causal' else special['start'],
-      blank=None if blanks is None else np.repeat(np.array(blanks, np.int32), arguments.draws),
+      blank=None if blanks is None else jnp.repeat(jnp.array(blanks, jnp.int32), draws),
       rng=jax.random.key(arguments.seed),
     )
   except ValueError as error:
@@ -129,7 +155,7 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   for row, (ids, length, score) in enumerate(
     zip(made.tokens.tolist(), made.lengths.tolist(), made.scores.tolist(), strict=True)
   ):
-    ids, number = ids[:length], row // arguments.draws
+    ids, number = ids[:length], row // draws
     prompt = rows[row]
     if blanks is not None:
       parts = (vocab.decode(prompt[: blanks[number]]), vocab.decode(ids), vocab.decode(prompt[blanks[number] + 1 :]))
@@ -144,14 +170,16 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   return 0
 
 
-def _specials(vocab: 'Vocab', about: Mapping[str, Any], *, kind: str, start: str | None) -> dict[str, int | None]:
+def _specials(
+  vocab: 'Vocab', about: Mapping[str, Any], arguments: 'argparse.Namespace', *, kind: str
+) -> dict[str, int | None]:
   """Ids of what begins and ends a text and of what is filled, as the model was trained or as its folder says.
 
   Args:
     vocab: of the model.
     about: config.json of the folder.
+    arguments: with what the user chose.
     kind: of the trunk's attention.
-    start: the user's choice of the first.
   """
   roles = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
   objective = about.get('objective') or {}
@@ -159,16 +187,22 @@ def _specials(vocab: 'Vocab', about: Mapping[str, Any], *, kind: str, start: str
   theirs = about.get('decoder_start_token_id')
   end = about.get('eos_token_id')
   with config.stage('generate'):
-    if start is not None:
-      first: int | None = vocab.id(start)
+    forced = {
+      name: None if text is None else vocab.id(text)
+      for name, text in vars(arguments).items()
+      if name in ('first', 'last')
+    }
+    if arguments.start is not None:
+      first: int | None = vocab.id(arguments.start)
     elif kind == 'encoder-decoder':
       first = roles[named['start']] if named['start'] in roles else vocab.pad_id if theirs is None else int(theirs)
     else:
       first = vocab.id(named['start']) if named['start'] else vocab.bos_id
     if kind == 'prefix' and first is None:
       raise ValueError('this vocabulary has no token that begins a text: name one, --start=TOKEN')
-    last = vocab.id(named['end']) if named['end'] else end if isinstance(end, int) else vocab.eos_id
-    return {'start': first, 'end': last, 'mask': vocab.id(named['mask']) if named['mask'] else vocab.mask_id}
+    ends = vocab.id(named['end']) if named['end'] else end if isinstance(end, int) else vocab.eos_id
+    mask = vocab.id(named['mask']) if named['mask'] else vocab.mask_id
+    return {'start': first, 'end': ends, 'mask': mask, **forced}
 
 
 def _encode(text: str, vocab: 'Vocab', special: Mapping[str, int | None], *, kind: str) -> list[int]:

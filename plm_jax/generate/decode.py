@@ -9,6 +9,7 @@ prompt both ways and begins at `start_id`, behind it or, where blanks have posit
 A step costs one pass over one token a row, so time is linear in the tokens made, beside the attention to what stands.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -185,7 +186,7 @@ class _Reader(NamedTuple):
     cache: of the trunk.
     read: (tokens int[r], number of tokens made before, cache) -> (logits f32[r, v], cache).
     token: int32[b], what is read first: the end of the prompt, or the token that begins a text.
-    before: int32[b, p], all that stands before the text and counts for `no_repeat`, `token` included.
+    before: int32[b, p], all that stands before the text and counts for `no_repeat`, `token` included; -1 is padding.
   """
 
   cache: PyTree
@@ -227,6 +228,11 @@ def _to_the_right(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
   return moved, jnp.where(there, jnp.take_along_axis(segment_ids, source, axis=1) > 0, False).astype(jnp.int32)
 
 
+def _known(tokens: Array, segment_ids: Array) -> Array:
+  """Tokens with -1 for padding."""
+  return jnp.where(segment_ids > 0, tokens, -1)
+
+
 def _repeat(tree: PyTree, copies: int) -> PyTree:
   """Every row of a cache `copies` times in a row."""
   return jax.tree.map(lambda x: jnp.repeat(x, copies, axis=_rows(x)) if x.ndim else x, tree)
@@ -235,6 +241,32 @@ def _repeat(tree: PyTree, copies: int) -> PyTree:
 def _rows(x: Array) -> int:
   """Which axis of a cache's array counts rows: the second of what is kept a layer, [n, b, m, h, k]."""
   return 1 if x.ndim == 5 else 0
+
+
+def _stepper(trunk: nn.Module, params: PyTree) -> Callable[..., tuple[Array, PyTree]]:
+  """`trunk.decode_step` for single tokens with these parameters.
+
+  A step on a CPU takes as long as reading the weights, and XLA copies each layer's out of the stack before it
+  multiplies. So the stack is cut once, before the loop; in it the parts are joined for the trunk, and the compiler
+  drops the join together with the cuts behind it. Other devices, short of memory, keep one copy.
+  """
+  if jax.default_backend() != 'cpu':
+    return functools.partial(trunk.apply, {'params': params}, method='decode_step')
+
+  def cut(path: tuple[Any, ...], leaf: Array) -> Array | list[Array]:
+    return list(leaf) if any(part.key == 'layers' for part in path) else leaf
+
+  parts = jax.tree_util.tree_map_with_path(cut, params)
+  unrolled = trunk.clone(execution=dataclasses.replace(trunk.execution, layers='loop'))
+
+  def step(*args: Any, **kwargs: Any) -> tuple[Array, PyTree]:
+    def is_cut(node: Any) -> bool:
+      return isinstance(node, list)
+
+    joined = jax.tree.map(lambda part: jnp.stack(part) if is_cut(part) else part, parts, is_leaf=is_cut)
+    return unrolled.apply({'params': joined}, *args, method='decode_step', **kwargs)
+
+  return step
 
 
 def _start_causal(
@@ -259,14 +291,13 @@ def _start_causal(
   cache = _repeat(cache, copies)
   last = jnp.repeat(positions[:, -1], copies)
   ones = jnp.ones((rows * copies, 1), jnp.int32)
+  step = _stepper(trunk, params)
 
   def read(tokens: Array, made: Array, cache: PyTree) -> tuple[Array, PyTree]:
-    logits, cache = apply(
-      tokens[:, None], cache, segment_ids=ones, positions=(last + made)[:, None], method='decode_step'
-    )
+    logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=(last + made)[:, None])
     return logits[:, 0], cache
 
-  return _Reader(cache, read, tokens[:, -1], tokens)
+  return _Reader(cache, read, tokens[:, -1], _known(tokens, segment_ids))
 
 
 def _start_seq2seq(
@@ -286,11 +317,10 @@ def _start_seq2seq(
   hidden = apply(tokens, segment_ids=segment_ids, positions=positions, method='encode')
   cache = apply(rows, max_new, encoder_hidden=hidden, encoder_segment_ids=segment_ids, method='init_cache')
   ones = jnp.ones((rows * copies, 1), jnp.int32)
+  step = _stepper(trunk, params)
 
   def read(tokens: Array, made: Array, cache: PyTree) -> tuple[Array, PyTree]:
-    logits, cache = apply(
-      tokens[:, None], cache, segment_ids=ones, positions=jnp.broadcast_to(made, ones.shape), method='decode_step'
-    )
+    logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=jnp.broadcast_to(made, ones.shape))
     return logits[:, 0], cache
 
   assert start_id is not None  # checked
@@ -312,9 +342,11 @@ def _start_prefix(
   apply = functools.partial(trunk.apply, {'params': params})
   cache = apply(rows, length + max_new, method='init_cache')
   positions = jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0)
-  step = functools.partial(apply, method='decode_step')
-  together = {} if blank is None else {'whole': True}  # without blanks, tokens of one call are always together
-  _, cache = step(tokens, cache, segment_ids=segment_ids, positions=positions, **together)
+  together: dict[str, Any] = (
+    {} if blank is None else {'whole': True}
+  )  # without blanks, tokens of one call are always together
+  _, cache = apply(tokens, cache, segment_ids=segment_ids, positions=positions, method='decode_step', **together)
+  step = _stepper(trunk, params)
   ones = jnp.ones((rows * copies, 1), jnp.int32)
   place = jnp.repeat(positions[:, -1] + 1 if blank is None else jnp.asarray(blank, jnp.int32), copies)[:, None]
 
@@ -328,7 +360,7 @@ def _start_prefix(
 
   assert start_id is not None  # checked
   first = jnp.full(rows, start_id, jnp.int32)
-  return _Reader(_repeat(cache, copies), read, first, jnp.concatenate([tokens, first[:, None]], axis=1))
+  return _Reader(_repeat(cache, copies), read, first, jnp.append(_known(tokens, segment_ids), first[:, None], axis=1))
 
 
 def _allow(scores: Array, made: Array, texts: Array, before: Array, rules: Rules) -> Array:
@@ -338,7 +370,7 @@ def _allow(scores: Array, made: Array, texts: Array, before: Array, rules: Rules
     scores: of the next token.
     made: int32[], tokens made so far.
     texts: int32[r, max_new], filled up to `made`.
-    before: int32[r, p].
+    before: int32[r, p], -1 on padding.
     rules: what may come.
   """
   if rules.no_repeat:
@@ -364,7 +396,7 @@ def _repeats(made: Array, texts: Array, before: Array, *, size: int, vocab: int)
   same = jnp.broadcast_to(jnp.arange(count) + size <= known, (rows, count))
   for offset in range(size - 1):
     last = jax.lax.dynamic_slice_in_dim(whole, known - (size - 1) + offset, 1, axis=1)
-    same &= whole[:, offset : offset + count] == last
+    same &= (whole[:, offset : offset + count] == last) & (last >= 0)
   same &= known >= size - 1
   follows = whole[:, size - 1 :]
   return jnp.zeros((rows, vocab), bool).at[jnp.arange(rows)[:, None], follows].max(same)

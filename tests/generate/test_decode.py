@@ -1,0 +1,360 @@
+"""Generation: token for token Hugging Face's, the uncached loop's, and the distributions of draws in closed form."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.generate import decode, generate
+from plm_jax.models import glm, gpt, t5
+from tests.generate import peers
+
+STORED = [(name, setting) for name, settings in peers.STORED.items() for setting in settings]
+LIVE = [(name, setting) for name in peers.CASES for setting in peers.SETTINGS]
+LIVE += [(name, setting) for name in ('t5', 'bart') for setting in peers.FORCED]
+
+
+# Beside Hugging Face ------------------------------------------------------------------------------------------------
+
+
+def check(name: str, setting: str, texts: list, scores: list) -> None:
+  for left in (False, True):
+    ours, our_scores = peers.run_ours(name, setting, left=left)
+    assert ours == texts, f'left={left}'
+    if scores:
+      np.testing.assert_allclose(our_scores, scores, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(('name', 'setting'), STORED)
+def test_stored_texts_of_hugging_face(name, setting):
+  reference = peers.stored()[f'{name}: {setting}']
+  check(name, setting, reference['texts'], reference['scores'])
+
+
+@pytest.mark.parametrize(('name', 'setting'), STORED)
+def test_stored_texts_are_those_of_hugging_face_as_installed(name, setting):
+  pytest.importorskip('torch')
+  pytest.importorskip('transformers')
+  texts, scores = peers.run_theirs(name, setting)
+  reference = peers.stored()[f'{name}: {setting}']
+  assert texts == reference['texts']
+  np.testing.assert_allclose(scores, reference['scores'], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'setting'), LIVE)
+def test_equals_hugging_face(name, setting):
+  pytest.importorskip('torch')
+  pytest.importorskip('transformers')
+  check(name, setting, *peers.run_theirs(name, setting))
+
+
+def test_references_tell_settings_apart():
+  """Texts differ among themselves, some end early, and the beam's are not the greedy ones."""
+  stored = peers.stored()
+  assert len(set(map(str, stored.values()))) == len(stored)
+  greedy, beam = (stored[f'gpt2: {setting}']['texts'] for setting in ('greedy', 'beam five'))
+  assert greedy != beam
+  assert {len(text) for text in greedy} == {peers.NEW}
+  assert any(len(text) < peers.NEW for text in beam)
+
+
+# Beside the loop without a cache ------------------------------------------------------------------------------------
+
+ROWS, WIDTH = len(peers.LENGTHS), max(peers.LENGTHS)
+
+
+def make_glm():
+  return glm.make(vocab_size=peers.VOCAB, variant='tiny', overrides=peers.SIZES | {'max_length': 16, 'dropout': 0.0})
+
+
+def make_t5(structure: str):
+  sizes = peers.SIZES | {'head_dim': 8, 'num_buckets': 8, 'max_distance': 11, 'structure': structure}
+  return t5.make(vocab_size=peers.VOCAB, variant='t5-small', overrides=sizes)
+
+
+def run_uncached(trunk, params, inputs, *, first: np.ndarray, new: int) -> np.ndarray:
+  """The best token, `new` times, each from a whole pass; `inputs(texts int[b, n])` gives what the trunk reads.
+
+  Args:
+    trunk: any.
+    params: its own.
+    inputs: of the texts so far, unread ones 0.
+    first: int[b], where in a row the logits of the first token stand.
+    new: tokens to make.
+  """
+
+  @jax.jit
+  def logits_of(inputs):
+    hidden = trunk.apply({'params': params}, **inputs)['hidden']
+    return trunk.apply({'params': params}, hidden, method='attend')
+
+  texts = np.zeros((ROWS, new), np.int32)
+  for number in range(new):
+    logits = np.asarray(logits_of(inputs(texts)))
+    texts[:, number] = logits[np.arange(ROWS), first + number].argmax(axis=1)
+  return texts
+
+
+def behind(texts: np.ndarray, *, start: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+  """Prompts, a start token where there is one, and the texts, with no gap: (tokens, segments), [b, p + 1 + n]."""
+  tokens, _ = peers.prompts()
+  out = np.zeros((ROWS, WIDTH + 1 + texts.shape[1]), np.int32)
+  for row, size in enumerate(peers.LENGTHS):
+    whole = [*tokens[row, :size], *([] if start is None else [start]), *texts[row]]
+    out[row, : len(whole)] = whole
+  return out, np.ones_like(out)  # what stands behind is not seen
+
+
+SIZES = np.array(peers.LENGTHS)
+
+
+def test_a_causal_trunk_goes_on_as_without_a_cache():
+  trunk, params = make_t5('decoder'), peers.draw_params(make_t5('decoder'))
+  tokens, segments = peers.prompts()
+  made = generate(trunk, params, tokens, segment_ids=segments, max_new=7).tokens
+
+  def inputs(texts):
+    return dict(zip(('tokens', 'segment_ids'), behind(texts), strict=True))
+
+  assert np.array_equal(made, run_uncached(trunk, params, inputs, first=SIZES - 1, new=7))
+
+
+def test_an_encoder_decoder_goes_on_as_without_a_cache():
+  trunk, params = peers.CASES['bart'].trunk, peers.params_of('bart')
+  tokens, segments = peers.prompts()
+  made = generate(trunk, params, tokens, segment_ids=segments, max_new=7, start_id=peers.START).tokens
+
+  def inputs(texts):
+    read = np.concatenate([np.full((ROWS, 1), peers.START), texts[:, :-1]], axis=1)
+    decoder = {'decoder_tokens': read, 'decoder_segment_ids': np.ones_like(read)}
+    return {'encoder_tokens': tokens, 'encoder_segment_ids': segments, **decoder}
+
+  assert np.array_equal(made, run_uncached(trunk, params, inputs, first=np.zeros(ROWS, int), new=7))
+
+
+def test_a_prefix_trunk_goes_on_as_without_a_cache():
+  trunk = make_t5('prefix')
+  params = peers.draw_params(trunk)
+  tokens, segments = peers.prompts()
+  made = generate(trunk, params, tokens, segment_ids=segments, max_new=7, start_id=peers.START).tokens
+
+  def inputs(texts):
+    return {**dict(zip(('tokens', 'segment_ids'), behind(texts, start=peers.START), strict=True)), 'prefix': SIZES}
+
+  assert np.array_equal(made, run_uncached(trunk, params, inputs, first=SIZES, new=7))
+
+
+@pytest.mark.parametrize('left', [False, True])
+def test_a_glm_fills_its_blank_as_without_a_cache(left):
+  trunk = make_glm()
+  params = peers.draw_params(trunk)
+  blank = np.array([2, 0, 3], np.int32)
+  tokens, segments = peers.prompts(left=left)
+  made = generate(trunk, params, tokens, segment_ids=segments, max_new=7, start_id=peers.START, blank=blank).tokens
+
+  def inputs(texts):
+    whole, segments = behind(texts, start=peers.START)
+    place = np.arange(whole.shape[1])
+    in_prompt = place < SIZES[:, None]
+    return {
+      'tokens': whole,
+      'segment_ids': segments,
+      'positions': np.where(in_prompt, place, blank[:, None]),
+      'block_positions': np.where(in_prompt, 0, np.minimum(place - SIZES[:, None] + 1, 16)),
+      'prefix': SIZES,
+    }
+
+  expected = run_uncached(trunk, params, inputs, first=SIZES, new=7)
+  assert np.array_equal(made, expected)
+  assert len({tuple(text) for text in expected.tolist()}) == ROWS
+
+
+# Rules, loops, compilations -----------------------------------------------------------------------------------------
+
+
+def run_gpt2(**settings):
+  tokens, segments = peers.prompts()
+  given = {'segment_ids': segments, 'max_new': 7} | settings
+  return generate(peers.CASES['gpt2'].trunk, peers.params_of('gpt2'), tokens, **given)
+
+
+def test_the_first_and_the_last_token_are_forced():
+  made = run_gpt2(first_id=7, last_id=9, method='sample', rng=jax.random.key(0))
+  tokens = np.asarray(made.tokens)
+  assert tokens[:, 0].tolist() == [7] * ROWS and tokens[:, -1].tolist() == [9] * ROWS
+  assert len({tuple(row) for row in tokens[:, 1:-1].tolist()}) == ROWS
+
+
+def test_padding_is_no_token_that_was_there():
+  """Padding has token 0: a text may have it next to itself although two of them stand before the prompt."""
+  before = jnp.array([[-1, -1, -1, 5, 0]])
+  texts = jnp.zeros((1, 3), jnp.int32)
+  banned = decode._repeats(jnp.int32(1), texts, before, size=2, vocab=8)  # the text is 0 so far
+  assert np.flatnonzero(banned[0]).tolist() == [0]
+  banned = decode._repeats(jnp.int32(0), texts, before, size=2, vocab=8)
+  assert not banned.any()
+
+
+class Counting(gpt.Gpt):
+  """Notes the shape of what each step reads."""
+
+  def decode_step(self, tokens, cache, *, segment_ids, positions):
+    shape = tokens.shape
+    jax.debug.callback(lambda: STEPS.append(shape))
+    return super().decode_step(tokens, cache, segment_ids=segment_ids, positions=positions)
+
+
+STEPS: list[tuple[int, ...]] = []
+
+
+@pytest.mark.parametrize('method', ['greedy', 'beam'])
+def test_the_loop_ends_with_the_last_text(method):
+  plain = peers.CASES['gpt2'].trunk
+  trunk = Counting(plain.config, plain.vocab_size)
+  tokens, segments = peers.prompts()
+  run = functools.partial(generate, trunk, peers.params_of('gpt2'), tokens[:1], segment_ids=segments[:1])
+  settings = {'method': method, 'beams': 2, 'early_stop': True}
+  text = run(max_new=12, **settings).tokens[0].tolist()
+  # a token that comes for the first time in the middle
+  end = next(place for place in range(3, 9) if text[place] not in text[:place])
+  jax.effects_barrier()
+  STEPS.clear()
+  out = run(max_new=12, eos_id=text[end], **settings)
+  jax.effects_barrier()
+  rows = 1 if method == 'greedy' else 2
+  assert STEPS[0] == (1, 5) and set(STEPS[1:]) == {(rows, 1)}
+  if method == 'greedy':
+    assert out.tokens[0].tolist() == text[: end + 1] + [0] * (11 - end)
+    assert len(STEPS) - 1 == end + 1 == int(out.lengths[0])
+  else:
+    assert len(STEPS) - 1 < 12
+
+
+def test_one_compilation_serves_all_prompts_of_a_shape():
+  trunk, params = peers.CASES['gpt2'].trunk, peers.params_of('gpt2')
+  for seed in range(3):
+    tokens, segments = peers.prompts(seed=seed, left=bool(seed % 2))
+    made = generate(trunk, params, tokens, segment_ids=segments, max_new=6)
+    if not seed:
+      compiled, first = decode._run._cache_size(), made.tokens
+  assert decode._run._cache_size() == compiled
+  assert not np.array_equal(first, made.tokens)
+
+
+def test_inside_another_compiled_function():
+  trunk = peers.CASES['gpt2'].trunk
+  tokens, segments = peers.prompts()
+
+  @jax.jit
+  def run(params, tokens, segments):
+    return generate(trunk, params, tokens, segment_ids=segments, max_new=6)
+
+  expected = generate(trunk, peers.params_of('gpt2'), tokens, segment_ids=segments, max_new=6)
+  for a, b in zip(run(peers.params_of('gpt2'), tokens, segments), expected, strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'words'),
+  [
+    ({'method': 'best'}, 'greedy, sample, beam'),
+    ({'method': 'sample'}, 'rng'),
+    ({'method': 'sample', 'rng': 0, 'top_p': 1.5}, r'top_p=1.5 in \(0, 1\]'),
+    ({'method': 'sample', 'rng': 0, 'temperature': 0.0}, 'temperature=0.0'),
+    ({'method': 'sample', 'rng': 0, 'top_k': 0}, 'top_k=0'),
+    ({'method': 'beam', 'beams': 0}, 'beams=0'),
+    ({'method': 'beam', 'early_stop': 'soon'}, "early_stop='soon'"),
+    ({'max_new': 0}, 'max_new=0'),
+    ({'max_new': 3, 'min_new': 4, 'eos_id': 1}, 'min_new=4'),
+    ({'min_new': 2}, 'eos_id'),
+    ({'start_id': 3}, 'causal trunks take none'),
+    ({'blank': np.zeros(ROWS)}, 'blank'),
+    ({'max_new': 30}, '35 tokens .* 32'),
+  ],
+)
+def test_what_cannot_be_met(settings, words):
+  with pytest.raises(ValueError, match=words):
+    run_gpt2(**settings)
+
+
+# Draws --------------------------------------------------------------------------------------------------------------
+
+LOGITS = np.random.default_rng(8).normal(0, 2.0, (5, 40)).astype(np.float32)
+SAMPLING = [
+  decode.Sampling(),
+  decode.Sampling(temperature=0.4),
+  decode.Sampling(top_k=7),
+  decode.Sampling(top_k=100),
+  decode.Sampling(top_p=0.8),
+  decode.Sampling(top_p=0.01),
+  decode.Sampling(temperature=1.7, top_k=12, top_p=0.7),
+]
+
+
+def shares_of(logits: np.ndarray, how: decode.Sampling) -> np.ndarray:
+  """Probabilities of one row in closed form."""
+  order = np.argsort(-logits)
+  exponents = np.exp(logits.astype(np.float64) / how.temperature)
+  if how.top_k is not None:
+    exponents[order[how.top_k :]] = 0
+  shares = exponents / exponents.sum()
+  if how.top_p is not None:
+    before = np.cumsum(shares[order]) - shares[order]
+    shares[order[before >= how.top_p]] = 0
+  return shares / shares.sum()
+
+
+@pytest.mark.parametrize('how', SAMPLING, ids=str)
+def test_what_may_be_drawn_in_closed_form(how):
+  found = jax.nn.softmax(decode._filter(jnp.asarray(LOGITS), how), axis=1)
+  np.testing.assert_allclose(found, [shares_of(row, how) for row in LOGITS], rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize('how', SAMPLING, ids=str)
+def test_what_may_be_drawn_by_hugging_face(how):
+  torch = pytest.importorskip('torch')
+  transformers = pytest.importorskip('transformers')
+  theirs = [transformers.TemperatureLogitsWarper(float(how.temperature))]
+  theirs += [] if how.top_k is None else [transformers.TopKLogitsWarper(how.top_k)]
+  theirs += [] if how.top_p is None else [transformers.TopPLogitsWarper(how.top_p)]
+  scores = torch.tensor(LOGITS)
+  for warper in theirs:
+    scores = warper(None, scores)
+  found = np.asarray(decode._filter(jnp.asarray(LOGITS), how))
+  assert np.array_equal(np.isinf(found), np.isinf(scores.numpy()))
+  np.testing.assert_allclose(found, scores.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize('how', [SAMPLING[0], SAMPLING[-1]], ids=str)
+def test_draws_have_their_distribution(how):
+  """Pearson's statistic of 4,000 first tokens after one prompt; two steps of one row are drawn apart."""
+  trunk, params = peers.CASES['gpt2'].trunk, peers.params_of('gpt2')
+  count, prompt = 4000, np.array([[7, 11, 23]], np.int32)
+  logits = trunk.apply({'params': params}, prompt, segment_ids=np.ones_like(prompt))['hidden'][:, -1]
+  logits = np.asarray(trunk.apply({'params': params}, logits, method='attend'))[0]
+  tokens = np.repeat(prompt, count, axis=0)
+  made = generate(
+    trunk,
+    params,
+    tokens,
+    segment_ids=np.ones_like(tokens),
+    max_new=2,
+    method='sample',
+    rng=jax.random.key(3),
+    **how._asdict(),
+  )
+  shares = shares_of(logits, how)
+  counts = np.bincount(np.asarray(made.tokens)[:, 0], minlength=peers.VOCAB)
+  assert not counts[shares == 0].any()
+  often = shares * count >= 5
+  seen = np.append(counts[often], counts[~often].sum())
+  expected = np.append(shares[often], shares[~often].sum()) * count
+  seen, expected = seen[expected > 0], expected[expected > 0]
+  freedom = len(seen) - 1
+  statistic = ((seen - expected) ** 2 / expected).sum()
+  assert freedom >= 3
+  assert statistic < freedom + 4 * np.sqrt(2 * freedom)
+  assert not np.array_equal(made.tokens[:, 0], made.tokens[:, 1])
