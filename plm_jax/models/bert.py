@@ -119,10 +119,18 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       ((_PAIR, 336_226_108), (_CASED, 333_579_264), (f'{_CASED}, {_PAIR}', 334_661_958)),
     ),
     'spanbert-base': Published(
-      28_996, 108_310_272, '110M', 'cased BERT but for its pre-training', (('its span-boundary head', 1_959_676),)
+      28_996,
+      108_310_272,
+      '110M',
+      'cased BERT but for its pre-training',
+      (('its span-boundary head, of 15 places', 1_959_676),),
     ),
     'spanbert-large': Published(
-      28_996, 333_579_264, '340M', 'cased BERT but for its pre-training', (('its span-boundary head', 3_388_668),)
+      28_996,
+      333_579_264,
+      '340M',
+      'cased BERT but for its pre-training',
+      (('its span-boundary head, of 15 places', 3_388_668),),
     ),
     'roberta-base': Published(
       50_265, 124_644_864, '125M', also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433))
