@@ -247,4 +247,4 @@ def chunked(
     )
 
   parts = jax.lax.map(one, own)  # [count, b, chunk, h, k]
-  return jnp.moveaxis(parts, 0, 1).reshape(query.shape[0], count * chunk, *value.shape[2:])[:, :length]
+  return jnp.moveaxis(parts, 0, 1).reshape(query.shape[0], count * chunk, *parts.shape[3:])[:, :length]

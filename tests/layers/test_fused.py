@@ -1,6 +1,10 @@
 """Every implementation of attention against the plain formula: outputs, gradients, and what each refuses."""
 
 import functools
+import importlib.util
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +14,7 @@ import pytest
 from plm_jax import sharding
 from plm_jax.layers import attention, fused
 from plm_jax.layers.masks import Mask
-from tests import tiny
+from tests import conftest, tiny
 
 LENGTH = 150  # two blocks of the TPU kernel, the second mostly padding, and 5 chunks of 32 with a rest
 HEADS, HEAD_DIM = 2, 8
@@ -138,6 +142,35 @@ def test_chunks_drop_out_each_with_its_own_bits():
   assert all(not np.array_equal(parts[:, 0], parts[:, number]) for number in range(1, 5))
 
 
+@pytest.mark.parametrize('way', ['xla', *WAYS])
+def test_heads_that_share_a_key(way, monkeypatch):
+  """Through the door: as many keys and values as there are query heads, each one repeated for those that share it."""
+  monkeypatch.setattr(attention, 'choose', lambda *_, **__: (way, 'a test'))
+  monkeypatch.setattr(attention, 'chunked', WAYS['chunked'])
+  monkeypatch.setattr(fused, 'flash', WAYS['flash'])
+  monkeypatch.setattr(fused, 'cudnn', WAYS['cudnn'])
+  mask = MASKS['causal']
+  query, key, value = (draw(4, LENGTH, heads, HEAD_DIM, seed=i) for i, heads in enumerate((6, 2, 2)))
+  target = draw(4, LENGTH, 6, HEAD_DIM, seed=9)
+
+  def shared(query, key, value):
+    out = attention.attend(query, key, value, mask=mask)
+    return (out * target).sum(), out
+
+  def repeated(query, key, value):
+    out = attention.plain(query, jnp.repeat(key, 3, axis=2), jnp.repeat(value, 3, axis=2), mask=mask)
+    return (out * target).sum(), out
+
+  results = [
+    jax.jit(jax.value_and_grad(f, argnums=(0, 1, 2), has_aux=True))(query, key, value) for f in (shared, repeated)
+  ]
+  ((_, out), gradients), ((_, expected), expected_gradients) = results
+  assert tiny.worst(out, expected) < 3e-6
+  for gradient, other in zip(gradients, expected_gradients, strict=True):
+    assert gradient.shape == other.shape
+    assert np.linalg.norm(gradient - other) < 3e-6 * np.linalg.norm(other)
+
+
 def test_short_rows_are_one_chunk():
   mask = MASKS['causal']
   args = operands(mask)
@@ -160,6 +193,51 @@ def test_the_kernel_lowers_for_a_tpu(mask, dtype):
   args = [x.astype(dtype) for x in operands(MASKS[mask])]
   lowered = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).trace(*args).lower(lowering_platforms=('tpu',))
   assert lowered.as_text().count('tpu_custom_call') == 3  # forward; backward to queries; to keys and values
+
+
+@pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs libtpu, a compiler for TPUs')
+def test_the_kernel_compiles_for_a_tpu(tmp_path):
+  """Ahead of time, with the compiler of TPUs and without one at hand, in a process of its own."""
+  done = subprocess.run(
+    [sys.executable, '-c', COMPILE, *sorted(TAKES['flash'])],
+    env={**os.environ, 'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_LOG_DIR': str(tmp_path)},
+    cwd=conftest.ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-4000:]
+  needed = dict(line.split(': ') for line in done.stdout.splitlines())
+  assert len(needed) == 2 * len(TAKES['flash'])
+  assert all(0 < int(size) < 0.2 * 4 * 2 * 1024**2 * 4 for size in needed.values())  # bytes, of the weights once
+
+
+# prints for each mask and type the bytes that a training step's attention works in
+COMPILE = """
+import sys
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+from jax.sharding import SingleDeviceSharding
+from plm_jax.layers import fused
+from plm_jax.layers.masks import Mask
+
+place = SingleDeviceSharding(topologies.get_topology_desc('v5e:2x2', platform='tpu').devices[0])
+more = {'causal': {'causal': True}, 'window': {'causal': True, 'window': 37}}
+for name in sys.argv[1:]:
+  for dtype in (jnp.float32, jnp.bfloat16):
+    queries, keys = 1024, 384 if name == 'cross' else 1024
+
+    def loss(query, key, value, of_query, of_key):
+      mask = Mask(of_query, of_key, **more.get(name, {}))
+      return fused.flash(query, key, value, mask=mask).astype(jnp.float32).sum()
+
+    heads = [jax.ShapeDtypeStruct((4, n, 2, 64), dtype, sharding=place) for n in (queries, keys, keys)]
+    ids = [jax.ShapeDtypeStruct((4, n), jnp.int32, sharding=place) for n in (queries, keys)]
+    compiled = jax.jit(jax.grad(loss, argnums=(0, 1, 2))).lower(*heads, *ids).compile()
+    print(f'{name} {dtype.__name__}: {compiled.memory_analysis().temp_size_in_bytes}')
+"""
 
 
 @pytest.mark.parametrize('bias', ['none', 'all rows alike'])
