@@ -12,9 +12,9 @@ import argparse
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from plm_jax import config
 
@@ -35,6 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('target', type=Path, metavar='DST')
   parser.add_argument('--architecture', help='a file of plm_jax/weights; found from the folder by default')
   parser.add_argument('--step', default='best', help='of a run folder: a number, newest or best (default)')
+  parser.add_argument(
+    '--part', choices=('trunk', 'generator'), default='trunk', help='of a run of two trunks (ELECTRA)'
+  )
+  parser.add_argument('--heads', metavar='NAMES', help='to export: such as mlm,pair; by default all that have a place')
   parser.add_argument('--shard', type=float, default=4, metavar='GB', help='size of a file of weights (default 4)')
   parser.add_argument('--force', action='store_true', help='replace what an earlier conversion left in DST')
   arguments = parser.parse_args(argv)
@@ -54,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.step not in ('newest', 'best') and not arguments.step.isdigit():
       raise config.ConfigError(f'--step={arguments.step} is neither a number nor newest nor best')
     step = int(arguments.step) if arguments.step.isdigit() else arguments.step
-    export(source, target, architecture=arguments.architecture, step=step, shard=shard)
+    heads = None if arguments.heads is None else [name for name in arguments.heads.split(',') if name]
+    how = {'architecture': arguments.architecture, 'part': arguments.part, 'heads': heads}
+    export(source, target, step=step, shard=shard, **how)
   return 0
 
 
@@ -126,6 +132,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   log = logging.getLogger('plm_jax')
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
+  log.info(f'its model in a config: {" ".join(_flags(reader.model))}')
 
 
 def export(
@@ -134,6 +141,8 @@ def export(
   *,
   architecture: str | None = None,
   step: int | Literal['newest', 'best'] = 'best',
+  part: Literal['trunk', 'generator'] = 'trunk',
+  heads: Sequence[str] | None = None,
   shard: int = 4 * 10**9,
 ) -> None:
   """Writes a run's or an import's parameters, tokenizer included, as a Hugging Face folder.
@@ -145,6 +154,8 @@ def export(
     target: made where it is missing; left as it is where the export fails.
     architecture: a file of `weights/`, where several have room for the trunk.
     step: of a run.
+    part: of a run that trains two trunks.
+    heads: to write beside the trunk; None takes those that a published form has, and names the others in the log.
     shard: bytes of a file after which the next one begins.
 
   Raises:
@@ -153,12 +164,20 @@ def export(
   """
   from plm_jax import weights
 
-  trunk, leaves = weights.open_own(source, step=step)
+  log = logging.getLogger('plm_jax')
+  trunk, leaves = weights.open_own(source, step=step, part=part)
+  present = {path.split('/')[0] for path in leaves} - {'trunk'}
+  if missing := sorted(set(heads or ()) - present):
+    there = ', '.join(sorted(present)) or 'none'
+    raise config.ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
+  kept = present & (weights.heads_with_a_place(trunk) if heads is None else set(heads))
+  if left := sorted(present - kept):
+    log.info(f'left out: {", ".join(left)}')
+  leaves = {path: leaf for path, leaf in leaves.items() if path.split('/')[0] in {'trunk', *kept}}
   vocab = source / 'vocab'
   weights.save_leaves(
     target, trunk, leaves, architecture=architecture, tokenizer=vocab, token_ids=_token_ids(source), shard=shard
   )
-  log = logging.getLogger('plm_jax')
   log.info(f'{target}: {", ".join(sorted(file.name for file in target.iterdir()))}')
   if not vocab.is_dir():
     log.info(f'{source} has no vocabulary to go with it')
@@ -177,6 +196,14 @@ def _token_ids(source: Path) -> dict[str, int | None]:
   found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
   start = (settings.get('objective') or {}).get('start')  # of a decoder
   return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
+
+
+def _flags(model: Mapping[str, Any]) -> list[str]:
+  """What makes the model of any config that of a release."""
+  import json
+
+  flags = {'name': model['name'], 'variant': model['variant'], 'overrides': f"'{json.dumps(model['overrides'])}'"}
+  return [f'--config.model.{name}={value}' for name, value in flags.items()]
 
 
 def _slice(reader: 'weights.Reader', path: str, layer: int | None) -> 'Callable[[], Iterator[np.ndarray]]':

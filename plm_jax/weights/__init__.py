@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import numpy as np
@@ -30,6 +30,7 @@ log = logging.getLogger('plm_jax')
 
 _NOT_ARCHITECTURES = ('release', 'table')
 _TOKENS = 'trunk/token_embed/table'
+Part = Literal['trunk', 'generator']
 _PIECE = 2**20  # elements converted at a time
 # of buffers that older releases hold beside their parameters
 _BUFFERS = (
@@ -56,13 +57,18 @@ def architectures() -> list[Architecture]:
 
 
 def load(
-  folder: str | os.PathLike[str], *, step: param_files.Step = 'best', execution: Execution = Execution()
+  folder: str | os.PathLike[str],
+  *,
+  step: param_files.Step = 'best',
+  part: Part = 'trunk',
+  execution: Execution = Execution(),
 ) -> tuple[nn.Module, PyTree]:
   """The trunk of a folder and its parameters.
 
   Args:
     folder: a Hugging Face folder, a run folder, or a folder written by `python -m plm_jax.convert import`.
     step: of a run folder; the best where one was kept, else the newest.
+    part: 'generator' is the second trunk of a run folder of replaced token detection.
     execution: how the trunk computes.
 
   Returns:
@@ -77,24 +83,43 @@ def load(
     source = Release(path)
     reader = Reader(source, execution=execution)
     return reader.trunk, _flat_heads(nested({name: reader.leaf(name) for name in reader.shapes}))
-  trunk, leaves = open_own(path, step=step, execution=execution)
+  trunk, leaves = open_own(path, step=step, part=part, execution=execution)
   return trunk, _flat_heads(nested({name: np.asarray(leaf.read(None), np.float32) for name, leaf in leaves.items()}))
 
 
 def open_own(
-  path: Path, *, step: param_files.Step = 'best', execution: Execution = Execution()
+  path: Path, *, step: param_files.Step = 'best', part: Part = 'trunk', execution: Execution = Execution()
 ) -> tuple[nn.Module, dict[str, Leaf]]:
   """The trunk of a run folder or an import, and its parameters by path; those of an import are read when asked for.
 
   Raises:
-    WeightsError: it is neither.
+    WeightsError: it is neither, or has no such part.
     CheckpointError: its parameters are damaged.
   """
-  model, vocab_size = _own_model(path)
+  model, vocab_size = _own_model(path, part)
   trunk = build.make('models', model, vocab_size=vocab_size, execution=execution)
   if (path / param_files.INDEX).is_file():
     return trunk, param_files.open_index(path)
-  return trunk, in_memory(param_files.load_params(path, step=step))
+  params = param_files.load_params(path, step=step)
+  return trunk, in_memory(nested(_part_of(flat(params), trunk, part)))
+
+
+def _part_of(leaves: Mapping[str, Any], trunk: nn.Module, part: Part) -> dict[str, Any]:
+  """The parameters of one of two trunks that were trained together, with what it shares and its own head."""
+  second = any(path.startswith('generator/') for path in leaves)
+  if part == 'generator':
+    if not second:
+      raise WeightsError('this run has no parameters of a generator')
+    own = {
+      f'trunk/{path}': leaves.get(f'generator/{path}', leaves.get(f'trunk/{path}')) for path in whole.shapes(trunk)
+    }
+    heads = {path: leaf for path, leaf in leaves.items() if path.startswith('mlm/')}
+    return {path: leaf for path, leaf in own.items() if leaf is not None} | heads
+  out = dict(leaves)
+  if 'delta/table' in out:  # what the table of tokens is beyond the generator's
+    out[_TOKENS] = out.pop('delta/table') + out['generator/token_embed/table']
+  theirs = ('generator/', 'mlm/') if second else ()
+  return {path: leaf for path, leaf in out.items() if not path.startswith(theirs)}
 
 
 def in_memory(params: PyTree) -> dict[str, Leaf]:
@@ -382,6 +407,12 @@ def _architecture_of(source: Release, name: str | None) -> Architecture:
   )
 
 
+def heads_with_a_place(trunk: nn.Module) -> set[str]:
+  """The heads that published forms of the trunk have, all taken together."""
+  own = type(trunk).__module__.rpartition('.')[2]
+  return {head for a in architectures() if own == a.module.MODEL for head in a.module.HEADS}
+
+
 def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
   """The architecture whose published form has room for a trunk and its heads, and its config.json."""
   own = type(trunk).__module__.rpartition('.')[2]
@@ -400,7 +431,7 @@ def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[A
   )
 
 
-def _own_model(path: Path) -> tuple[dict[str, Any], int]:
+def _own_model(path: Path, part: Part) -> tuple[dict[str, Any], int]:
   """The model block and the vocabulary size of a run folder or of an import."""
   try:
     if (path / param_files.INDEX).is_file():
@@ -408,11 +439,14 @@ def _own_model(path: Path) -> tuple[dict[str, Any], int]:
       return about['model'], about['vocab_size']
     settings = json.loads((path / 'config.json').read_text(encoding='utf-8'))
     vocab = json.loads((path / 'vocab' / 'vocab.json').read_text(encoding='utf-8'))
-    return settings['model'], vocab['size']
+    model = settings['model'] if part == 'trunk' else (settings['objective'] or {}).get('generator')
   except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
     raise WeightsError(
       f'{path} is neither a Hugging Face folder (config.json with a model_type) nor a run folder nor an import: {error}'
     ) from error
+  if model is None:
+    raise WeightsError(f'{path / "config.json"}: the objective of this run has no generator')
+  return model, vocab['size']
 
 
 def _flat_heads(params: Mapping[str, Any]) -> PyTree:

@@ -1,0 +1,137 @@
+"""The command: what was trained here goes to Hugging Face and back, its tokenizer included."""
+
+import functools
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from plm_jax import config, convert, loop, param_files, weights
+from plm_jax.text import tokenizer
+from tests import runs, tiny
+from tests.weights import published
+
+pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+
+TOLERANCE = 1e-5
+TEXTS = ('Anna went to the kitchen.', 'Where is the <mask>? 我在这里', ' two  blanks\nand a line')
+NO_LENGTH = {name: size for name, size in runs.SIZES.items() if name != 'max_length'}
+
+
+class Run(NamedTuple):
+  """A run to train.
+
+  Attributes:
+    kind: of `runs.settings`.
+    changes: to it.
+    theirs: the class of Hugging Face that its folder names.
+    head: whose logits are compared; None is the output matrix alone.
+    words: of the command that exports it.
+  """
+
+  kind: str
+  changes: Mapping[str, Any]
+  theirs: str
+  head: str | None = None
+  words: tuple[str, ...] = ()
+
+
+def _model(name: str, variant: str, sizes: Mapping[str, Any] = runs.SIZES, **fields: Any) -> dict[str, Any]:
+  return {'name': name, 'variant': variant, 'overrides': {**sizes, **fields}}
+
+
+_RTD = {
+  'model': _model('bert', 'electra-small', embed_dim=16),
+  'objective': {'name': 'rtd', 'generator': _model('bert', 'electra-small-generator', embed_dim=16, hidden_dim=16)},
+}
+_DENOISE = {'name': 'denoise_seq2seq', 'where': {'name': 'exact_spans'}}
+_BART = {**_DENOISE, 'edit': {'name': 'to_one_mask'}, 'target': 'text', 'start': 'eos', 'append_eos': False}
+RUNS = {
+  'bert': Run('mlm', {'model': _model('bert', 'bert-base', vocab_multiple=64)}, 'BertForMaskedLM', 'mlm'),
+  'gpt2': Run('causal_lm', {'model': _model('gpt', 'gpt2', vocab_multiple=64)}, 'GPT2LMHeadModel'),
+  't5': Run('mlm', {'model': _model('t5', 't5-small', NO_LENGTH), 'objective': _DENOISE}, 'T5ForConditionalGeneration'),
+  't5-v1_1': Run(
+    'mlm', {'model': _model('t5', 't5-v1_1-small', NO_LENGTH), 'objective': _DENOISE}, 'T5ForConditionalGeneration'
+  ),
+  'bart': Run('mlm', {'model': _model('bart', 'bart-base'), 'objective': _BART}, 'BartForConditionalGeneration'),
+  'electra': Run('mlm', _RTD, 'ElectraForPreTraining', 'rtd'),
+  'electra-generator': Run('mlm', _RTD, 'ElectraForMaskedLM', 'mlm', ('--part=generator',)),
+  'xlnet': Run('permutation_lm', {}, 'XLNetLMHeadModel', 'lm'),
+  'fine-tuned': Run('classify', {'model': _model('bert', 'bert-base')}, 'BertModel'),
+}
+FAST = (('bert', 'scan'),)
+CASES = [
+  pytest.param(name, layers, marks=() if (name, layers) in FAST else pytest.mark.slow)
+  for name in RUNS
+  for layers in ('scan', 'loop')
+]
+
+
+@functools.cache
+def write_data(folder: pathlib.Path) -> pathlib.Path:
+  return runs.write_data(folder)
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  return write_data(tmp_path_factory.mktemp('data'))
+
+
+def command(*words: object) -> int:
+  return config.run(lambda: convert.main(list(map(str, words))))
+
+
+@pytest.mark.parametrize(('name', 'layers'), CASES)
+def test_what_was_trained_here_is_read_by_theirs(
+  name: str, layers: str, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  own = RUNS[name]
+  short = {'steps': 2, 'eval_every': 2, 'save_every': 2, 'execution': {'layers': layers}, 'log': ()}
+  settings = runs.settings(own.kind, data, **{**short, **own.changes})
+  assert loop.train(settings, tmp_path / 'run').result['finished']
+  assert command('export', tmp_path / 'run', tmp_path / 'hf', *own.words) == 0
+
+  about = json.loads((tmp_path / 'hf' / 'config.json').read_text())
+  assert about['architectures'] == [own.theirs]
+  model, report = getattr(transformers, own.theirs).from_pretrained(tmp_path / 'hf', output_loading_info=True)
+  assert not {part: keys for part, keys in report.items() if keys}
+  part = 'generator' if own.words else 'trunk'
+  trunk, params = weights.load(tmp_path / 'run', part=part)
+  states, logits = published.states_of_theirs(model.eval())
+  assert tiny.worst(published.states_of_ours(trunk, params), states) < TOLERANCE
+  if logits is not None:
+    ours = published.logits_of_ours(trunk, params, own.head, gelu=published.gelu_of(model))
+    assert tiny.worst(ours, logits) < TOLERANCE
+
+  vocab = tokenizer.load(tmp_path / 'run' / 'vocab')
+  for kind in (transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast):
+    theirs = kind.from_pretrained(tmp_path / 'hf')
+    assert len(theirs) == vocab.size
+    assert (theirs.mask_token_id, theirs.pad_token_id) == (vocab.mask_id, vocab.pad_id)
+    for text in TEXTS:
+      assert theirs(text)['input_ids'] == vocab.encode(text, specials=True)
+      assert theirs.decode(vocab.encode(text)) == text
+  assert about['pad_token_id'] == vocab.pad_id
+
+  assert command('import', tmp_path / 'hf', tmp_path / 'ours') == 0
+  assert tokenizer.load(tmp_path / 'ours' / 'vocab').digest == vocab.digest
+  first, again = weights.load(tmp_path / 'hf')[1], weights.load(tmp_path / 'ours')[1]
+  jax.tree.map(np.testing.assert_array_equal, first, again)
+  found = param_files.flat(again)
+  for path, leaf in param_files.flat(params).items():
+    if path in found:  # a head of fine-tuning has no place there
+      np.testing.assert_array_equal(found[path], leaf[: len(found[path])] if path.endswith('/table') else leaf)
+  assert len(found) >= len(param_files.flat(params)) - (2 if own.kind == 'classify' else 0)
+
+  assert command('export', tmp_path / 'ours', tmp_path / 'back', '--shard=0.00005') == 0
+  assert len(list((tmp_path / 'back').glob('*.safetensors'))) > 1
+  once_more, report = type(model).from_pretrained(tmp_path / 'back', output_loading_info=True)
+  assert not {part: keys for part, keys in report.items() if keys}
+  assert published.equal(once_more.state_dict(), model.state_dict())
+  assert (tmp_path / 'back' / 'tokenizer.json').read_bytes() == (tmp_path / 'hf' / 'tokenizer.json').read_bytes()
+  assert json.loads((tmp_path / 'back' / 'config.json').read_text())['pad_token_id'] == vocab.pad_id
