@@ -1,0 +1,42 @@
+"""PaLM: Chowdhery et al. 2022, "PaLM: Scaling Language Modeling with Pathways", §2, §3 and §5; all three sizes.
+
+python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=256000 --specials=gpt2 --out=runs/vocab/palm
+python -m plm_jax.train --config=experiments/palm/pretrain.py:palm-8b --workdir=runs/palm/palm-8b
+
+Hardware: 6,144 TPU v4 chips for palm-540b (§4). Estimate for 256 TPU v5p chips at 50 % of peak: palm-8b 8 days.
+Expect, from five examples without a gradient step: Hindu Knowledge of BIG-bench 77.7 % (palm-62b), 95.4 % (palm-540b).
+
+Arguments: a size (palm-8b, palm-62b, palm-540b), `quick`.
+Differs from the paper: one batch of 2,048 rows for its ramp of 512, 1,024 and 2,048, with as many tokens in all, 780
+billion; C4 for its mix of web pages, books, conversations and code; byte-level BPE of the same size for SentencePiece.
+"""
+
+from experiments import common
+
+SIZES = ('palm-8b', 'palm-62b', 'palm-540b')
+LENGTH, ROWS = 2048, 2048
+
+
+def get_config(arg=''):
+  """Takes a size and `quick`."""
+  size = common.chosen(arg, SIZES)
+  c = common.run(arg, choices=SIZES, steps=780_000_000_000 // (LENGTH * ROWS))
+  c.vocab = dict(name='byte_bpe', path=common.vocab('palm'))
+  c.model = dict(name='palm', variant=size)
+  c.objective = dict(name='causal_lm', packing='stream', z_loss=1e-4)
+  c.data = dict(name='stream', path='tfds:c4/en', layout='stream', length=LENGTH, batch_size=ROWS)
+  c.optim = dict(
+    name='adafactor',  # without factoring: Adam with steps as long as the parameters are large (§5)
+    rate=0.01,
+    schedule='inverse_sqrt',
+    hold=10_000,
+    factored=False,
+    b1=0.9,
+    decay=(('.*', 'rate'),),  # lr^2 a step
+    clip=1.0,
+  )
+  c.sharding = dict(mesh=dict(data=-1, model=16 if size == 'palm-540b' else 8), rules='fsdp_tensor')
+  c.execution = dict(dtype='bfloat16', remat='full')
+  c.eval = common.validation()
+  c.best = ('validation/loss', 'min')
+  return common.quick(c, arg)
