@@ -104,11 +104,11 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   from plm_jax.text import tokenizer
 
   logs.start()
+  step = scoring.step_named(arguments.step)
   is_run = (folder / 'vocab').is_dir()
   with config.stage('vocab'):
     vocab = tokenizer.load(folder / 'vocab' if is_run else folder)
   about = json.loads((folder / 'config.json').read_text()) if (folder / 'config.json').is_file() else {}
-  step = scoring.step_named(arguments.step)
   try:
     trunk, params = weights.load(folder, step='best' if step is None else step)
   except param_files.CheckpointError as error:
