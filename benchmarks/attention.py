@@ -1,7 +1,8 @@
 """What does attention cost in memory and time as rows grow? One line for each length and implementation.
 
     python benchmarks/attention.py [--lengths=512,1024,2048,4096,8192] [--heads=12] [--head_dim=64] [--tokens=8192]
-      [--implementations=xla,chunked,flash,cudnn] [--bias=none|shared|rows] [--dtype=float32] [--turns=3] [--limit_gib=8]
+      [--implementations=xla,chunked,flash,cudnn] [--bias=none|shared|rows] [--dtype=float32] [--turns=3]
+      [--limit_gib=8]
 
 A line is of one layer's attention, forward and backward, on rows of packed documents with a causal mask. There are as
 many rows as make `--tokens` tokens in all, one at the least, so that only what is not linear in the length grows.
