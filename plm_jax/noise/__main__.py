@@ -132,14 +132,17 @@ def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, 
     trunk = build.make('models', {'name': show.model, 'variant': 'tiny'}, vocab_size=vocab.size)
   with config.stage('objective'):
     task = build.make('objectives', show.objective, trunk=trunk, vocab=vocab)
-  prepare = jax.jit(lambda root, batch, step: task.prepare(root, with_step(batch, step)))
+  # compiling takes longer than running
+  options = {'xla_backend_optimization_level': 0} if jax.default_backend() == 'cpu' else None
+  prepare = jax.jit(lambda root, batch, step: task.prepare(root, with_step(batch, step)), compiler_options=options)
   root = noise_root(jax.random.key(seed))
-  one, many = (_batch(show.rows, words, vocab, rows=count) for count in (1, rows))
+  batch = _batch(show.rows, words, vocab, rows=rows)  # the first of them is shown
+  before = batch.get('tokens')
   console.rule(f'[bold]{show.name}[/]  {show.what}', align='left')
   for step in range(draws):
-    example = jax.device_get(prepare(root, one, step))
-    _table(console, _lines(example, one['tokens'][0], vocab))
-  _table(console, [('measured', _rates(jax.device_get(prepare(root, many, draws)), many['tokens']))])
+    example = jax.device_get(prepare(root, batch, step))
+    _table(console, _lines(example, before, vocab))
+  _table(console, [('measured', _rates(jax.device_get(prepare(root, batch, draws)), before))])
   console.print()
 
 
@@ -156,31 +159,31 @@ def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
 
 def _batch(kind: str, words: list[int], vocab: Any, *, rows: int) -> dict[str, np.ndarray]:
   """`rows` copies of one row; `row_id` tells them apart, so each is corrupted in its own way."""
-  row = list(words)
-  if kind != 'plain' and vocab.cls_id is not None and vocab.sep_id is not None:
-    row = [vocab.cls_id, *words, vocab.sep_id]
-  half = len(words) // 2
-  parts = {'first': words[:half], 'next': words[half:], 'other': vocab.encode(OTHER)}
-  if kind == 'pair':
-    row = [*row, vocab.sep_id]
-  tokens = np.tile(np.array(row, np.int32), (rows, 1))
   batch = {
-    'tokens': tokens,
-    'segment_ids': np.ones_like(tokens),
-    'type_ids': np.tile((np.arange(len(row)) > len(row) // 2).astype(np.int32), (rows, 1)),
     'row_id': np.arange(rows, dtype=np.int32),
     'epoch': np.zeros(rows, np.int32),
     'row_weight': np.ones(rows, np.float32),
   }
   if kind == 'pair':
-    for name, ids in parts.items():
-      ids = ids[: len(row)]
-      batch[name] = np.tile(np.array(ids + [vocab.pad_id] * (len(row) - len(ids)), np.int32), (rows, 1))
+    half = len(words) // 2
+    length = len(words) + 3  # [CLS] A [SEP] B [SEP]
+    for name, ids in {'first': words[:half], 'next': words[half:], 'other': vocab.encode(OTHER)[:length]}.items():
+      batch[name] = np.tile(np.array(ids + [vocab.pad_id] * (length - len(ids)), np.int32), (rows, 1))
       batch[f'{name}_length'] = np.full(rows, len(ids), np.int32)
-  return batch
+    return batch
+  row = list(words)
+  if kind == 'text' and vocab.cls_id is not None and vocab.sep_id is not None:
+    row = [vocab.cls_id, *words, vocab.sep_id]
+  tokens = np.tile(np.array(row, np.int32), (rows, 1))
+  types = (np.arange(len(row)) > len(row) // 2).astype(np.int32)
+  return batch | {
+    'tokens': tokens,
+    'segment_ids': np.ones_like(tokens),
+    'type_ids': np.tile(types, (rows, 1)),
+  }
 
 
-def _lines(example: Any, before: np.ndarray, vocab: Any) -> list[tuple[str, str]]:
+def _lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[tuple[str, str]]:
   """(what it is, coloured text) of everything in an example that a reader can make sense of."""
   inputs, targets = example.inputs, example.targets
   out = []
@@ -193,8 +196,9 @@ def _lines(example: Any, before: np.ndarray, vocab: Any) -> list[tuple[str, str]
       continue
     ids = inputs[name][0]
     real = int((inputs[name.replace('tokens', 'segment_ids')][0] > 0).sum())
-    aligned = name == 'tokens' and len(ids) == len(before)
-    changed = {i for i in range(real) if aligned and ids[i] != before[i]}
+    changed = set()
+    if before is not None and name == 'tokens' and len(ids) == before.shape[1]:
+      changed = set(np.flatnonzero(ids[:real] != before[0, :real]).tolist())
     out.append((label, line(ids[:real], wanted=wanted, changed=changed)))
   for name in ('positions', 'block_positions'):
     if name in inputs:
@@ -221,19 +225,22 @@ def _lines(example: Any, before: np.ndarray, vocab: Any) -> list[tuple[str, str]
   return out
 
 
-def _rates(example: Any, before: np.ndarray) -> str:
+def _rates(example: Any, before: np.ndarray | None) -> str:
   """Shares over many rows."""
   inputs, targets = example.inputs, example.targets
-  length = before.shape[1]
+  if before is None:  # a pair: what was joined
+    length, rows = (inputs['segment_ids'] > 0).sum(axis=1).mean(), len(inputs['segment_ids'])
+  else:
+    length, rows = before.shape[1], before.shape[0]
   parts = []
-  if 'tokens' in inputs and inputs['tokens'].shape == before.shape:
+  if before is not None and 'tokens' in inputs and inputs['tokens'].shape == before.shape:
     parts.append(f'{(inputs["tokens"] != before).mean():.1%} of the tokens changed')
   if 'weights' in targets and 'ids' in targets:
     parts.append(f'{(targets["weights"] > 0).sum(axis=1).mean() / length:.1%} as many targets as tokens')
   for side in ('encoder', 'decoder'):
     if f'{side}_segment_ids' in inputs:
       parts.append(f'{side} reads {(inputs[f"{side}_segment_ids"] > 0).sum(axis=1).mean():.1f} of {length} tokens')
-  return f'{", ".join(parts) or "nothing to count"} (mean of {len(before)} rows)'
+  return f'{", ".join(parts) or "nothing to count"} (mean of {rows} rows)'
 
 
 def _line(
