@@ -65,10 +65,13 @@ def published() -> list[dict[str, Any]]:
       left_out = ['heads of pre-training']
       if 'output' not in parts:
         left_out.append('the output matrix, which is the token table')
+      year, title = known.source or (module.PAPER.year, module.PAPER.title)
       rows.append(
         {
           'family': family,
           'variant': variant,
+          'year': year,
+          'title': title,
           'parameters': sum(parts.values()),
           'paper': known.paper,
           'vocab_size': known.vocab_size,
@@ -78,6 +81,9 @@ def published() -> list[dict[str, Any]]:
           'not_counted': left_out,
           'also': dict(known.also),
           'note': known.note,
+          'architecture': module.PAPER.architecture,
+          'objective_family': module.PAPER.objective_family,
+          'adapters': list(module.PAPER.adapters),
         }
       )
   return rows
@@ -128,12 +134,16 @@ def _print(rows: list[dict[str, Any]]) -> None:
   from rich.table import Table
 
   table = Table(title='Parameters, exact; operations of one forward row of the longest length')
-  columns = [column for column in rows[0] if column not in ('counted', 'not_counted', 'also')]
+  hidden = 'title', 'counted', 'not_counted', 'also', 'architecture', 'objective_family', 'adapters'
+  columns = [column for column in rows[0] if column not in hidden]
   for column in columns:
     number = isinstance(rows[0][column], int | float)
     table.add_column(column.replace('_', ' '), justify='right' if number else 'left', no_wrap=column != 'note')
   for row in rows:
-    cells = [f'{row[column]:,}' if isinstance(row[column], int | float) else row[column] for column in columns]
+    cells = [
+      f'{row[column]:,}' if isinstance(row[column], int | float) and column != 'year' else str(row[column])
+      for column in columns
+    ]
     if row.get('also'):
       also = [f'{what} {number:,}' for what, number in row['also'].items()]
       cells[-1] = '; '.join(filter(None, [cells[-1], *also]))
@@ -142,7 +152,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
   if 'counted' in rows[0]:
     print(
       'Counted: the trunk with its pooling and, where it is not the token table, its output matrix. Not counted: heads '
-      'of pre-training; sizes with them stand in the notes. --json has the count of each part.'
+      'of pre-training; sizes with them stand in the notes. --json has the count of each part,\n'
+      'the paper, the architecture, the kind of objective and the adapters of each row.'
     )
 
 

@@ -191,6 +191,7 @@ class Published:
     paper: what the paper prints.
     note: what else is to be known about the figures.
     also: other exact counts of the row by what is counted: with its pre-training heads, with another vocabulary.
+    source: year and short reference of its paper, where that is not the `PAPER` of the file.
   """
 
   vocab_size: int
@@ -198,6 +199,7 @@ class Published:
   paper: str
   note: str = ''
   also: tuple[tuple[str, int], ...] = ()
+  source: tuple[int, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -191,6 +191,32 @@ def test_every_known_number_is_printed(counted):
   assert sum(map(len, EXACT.values())) == 94
 
 
+# first systems of each kind, by the year of their papers' first publication
+TIMELINE = {
+  'gpt': (2018, 'decoder', 'autoregressive'),
+  'bert-base': (2018, 'encoder', 'denoising'),
+  'gpt2': (2019, 'decoder', 'autoregressive'),
+  'roberta-base': (2019, 'encoder', 'denoising'),
+  'xlnet-base': (2019, 'encoder', 'permutation'),
+  'spanbert-base': (2019, 'encoder', 'denoising'),
+  'bart-base': (2019, 'encoder-decoder', 'denoising'),
+  't5-base': (2019, 'encoder-decoder', 'denoising'),
+  'gpt3-175b': (2020, 'decoder', 'autoregressive'),
+  'deberta-base': (2020, 'encoder', 'denoising'),
+  'palm-540b': (2022, 'decoder', 'autoregressive'),
+  'llama-7b': (2023, 'decoder', 'autoregressive'),
+}
+
+
+def test_every_row_has_its_place_in_the_field(counted):
+  for variant, place in TIMELINE.items():
+    row = counted[variant]
+    assert (row['year'], row['architecture'], row['objective_family']) == place, variant
+    assert row['adapters']
+  assert counted['roberta-base']['title'] == 'Liu et al., RoBERTa'
+  assert counted['deberta-v3-base']['year'] == 2021
+
+
 def test_what_is_not_counted_is_said(counted):
   assert counted['bert-base']['not_counted'] == [
     'heads of pre-training',

@@ -102,6 +102,11 @@ _CASED = 'cased, 28,996 ids'
 _RTD = 'with the head that tells replaced tokens'
 _DUMMY = 'with the unused sentence-type row of Hugging Face'
 
+_SPANBERT = 2019, 'Joshi et al., SpanBERT'
+_ROBERTA_PAPER = 2019, 'Liu et al., RoBERTa'
+_ELECTRA_PAPER = 2020, 'Clark et al., ELECTRA'
+_DISTILBERT = 2019, 'Sanh et al., DistilBERT'
+
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
     'bert-base': Published(
@@ -124,6 +129,7 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       '110M',
       'cased BERT but for its pre-training',
       (('its span-boundary head, of 15 places', 1_959_676),),
+      source=_SPANBERT,
     ),
     'spanbert-large': Published(
       28_996,
@@ -131,20 +137,35 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       '340M',
       'cased BERT but for its pre-training',
       (('its span-boundary head, of 15 places', 3_388_668),),
+      source=_SPANBERT,
     ),
     'roberta-base': Published(
-      50_265, 124_644_864, '125M', also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433))
+      50_265,
+      124_644_864,
+      '125M',
+      also=((_DUMMY, 124_645_632), (f'{_MLM}, {_DUMMY}', 124_697_433)),
+      source=_ROBERTA_PAPER,
     ),
     'roberta-large': Published(
-      50_265, 355_358_720, '355M', also=((_DUMMY, 355_359_744), (f'{_MLM}, {_DUMMY}', 355_412_057))
+      50_265,
+      355_358_720,
+      '355M',
+      also=((_DUMMY, 355_359_744), (f'{_MLM}, {_DUMMY}', 355_412_057)),
+      source=_ROBERTA_PAPER,
     ),
-    'electra-small': Published(30_522, 13_483_008, '14M', also=((_RTD, 13_549_057),)),
-    'electra-base': Published(30_522, 108_891_648, '110M', also=((_RTD, 109_483_009),)),
-    'electra-large': Published(30_522, 334_092_288, '335M', also=((_RTD, 335_142_913),)),
-    'electra-small-generator': Published(30_522, 4_580_928, 'width 1/4', also=((_MLM, 4_620_026),)),
-    'electra-base-generator': Published(30_522, 33_511_168, 'width 1/3', also=((_MLM, 33_740_602),)),
-    'electra-large-generator': Published(30_522, 50_999_552, 'width 1/4', also=((_MLM, 51_295_290),)),
-    'distilbert-base': Published(30_522, 66_362_880, '66M', also=((_MLM, 66_985_530),)),
+    'electra-small': Published(30_522, 13_483_008, '14M', also=((_RTD, 13_549_057),), source=_ELECTRA_PAPER),
+    'electra-base': Published(30_522, 108_891_648, '110M', also=((_RTD, 109_483_009),), source=_ELECTRA_PAPER),
+    'electra-large': Published(30_522, 334_092_288, '335M', also=((_RTD, 335_142_913),), source=_ELECTRA_PAPER),
+    'electra-small-generator': Published(
+      30_522, 4_580_928, 'width 1/4', also=((_MLM, 4_620_026),), source=_ELECTRA_PAPER
+    ),
+    'electra-base-generator': Published(
+      30_522, 33_511_168, 'width 1/3', also=((_MLM, 33_740_602),), source=_ELECTRA_PAPER
+    ),
+    'electra-large-generator': Published(
+      30_522, 50_999_552, 'width 1/4', also=((_MLM, 51_295_290),), source=_ELECTRA_PAPER
+    ),
+    'distilbert-base': Published(30_522, 66_362_880, '66M', also=((_MLM, 66_985_530),), source=_DISTILBERT),
   }
 )
 

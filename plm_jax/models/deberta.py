@@ -128,9 +128,16 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 )
 
 
-def _published(vocab_size: int, without_pooler: int, backbone: str, width: int) -> Published:
+_V3 = 2021, 'He et al., DeBERTaV3'
+
+
+def _published(
+  vocab_size: int, without_pooler: int, backbone: str, width: int, source: tuple[int, str] | None = None
+) -> Published:
   also = (('without the pooler, which releases leave to fine-tuning', without_pooler),)
-  return Published(vocab_size, without_pooler + width * (width + 1), f'{backbone} without embeddings', also=also)
+  return Published(
+    vocab_size, without_pooler + width * (width + 1), f'{backbone} without embeddings', also=also, source=source
+  )
 
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
@@ -139,10 +146,10 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
     'deberta-large': _published(50_265, 405_163_008, '350M', 1024),
     'deberta-v2-xlarge': _published(128_100, 884_593_152, '710M', 1536),
     'deberta-v2-xxlarge': _published(128_100, 1_564_549_632, '1320M', 1536),
-    'deberta-v3-xsmall': _published(128_100, 70_682_112, '22M', 384),
-    'deberta-v3-small': _published(128_100, 141_304_320, '44M', 768),
-    'deberta-v3-base': _published(128_100, 183_831_552, '86M', 768),
-    'deberta-v3-large': _published(128_100, 434_012_160, '304M', 1024),
+    'deberta-v3-xsmall': _published(128_100, 70_682_112, '22M', 384, _V3),
+    'deberta-v3-small': _published(128_100, 141_304_320, '44M', 768, _V3),
+    'deberta-v3-base': _published(128_100, 183_831_552, '86M', 768, _V3),
+    'deberta-v3-large': _published(128_100, 434_012_160, '304M', 1024, _V3),
   }
 )
 

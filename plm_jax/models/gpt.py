@@ -115,27 +115,34 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
   }
 )
 
+_GPT2 = 2019, 'Radford et al., GPT-2'
+_GPT3 = 2020, 'Brown et al., GPT-3'
+
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
     'gpt': Published(40_478, 116_534_784, '117M'),
-    'gpt2': Published(50_257, 124_439_808, '117M', 'corrected by OpenAI to 124M'),
-    'gpt2-medium': Published(50_257, 354_823_168, '345M', 'corrected by OpenAI to 355M'),
-    'gpt2-large': Published(50_257, 774_030_080, '762M', 'corrected by OpenAI to 774M'),
-    'gpt2-xl': Published(50_257, 1_557_611_200, '1542M', 'corrected by OpenAI to 1.5B'),
-    'gpt3-small': Published(50_257, 125_226_240, '125M'),
-    'gpt3-medium': Published(50_257, 355_871_744, '350M'),
-    'gpt3-large': Published(50_257, 760_300_032, '760M'),
-    'gpt3-xl': Published(50_257, 1_315_723_264, '1.3B', also=(('24 heads of 128, as printed', 1_517_123_584),)),
-    'gpt3-2.7b': Published(50_257, 2_651_553_280, '2.7B'),
-    'gpt3-6.7b': Published(50_257, 6_658_404_352, '6.7B'),
-    'gpt3-13b': Published(50_257, 12_853_386_240, '13.0B', also=(('a width of 5,140, as printed', 12_952_938_780),)),
-    'gpt3-175b': Published(50_257, 174_604_259_328, '175.0B'),
+    'gpt2': Published(50_257, 124_439_808, '117M', 'corrected by OpenAI to 124M', source=_GPT2),
+    'gpt2-medium': Published(50_257, 354_823_168, '345M', 'corrected by OpenAI to 355M', source=_GPT2),
+    'gpt2-large': Published(50_257, 774_030_080, '762M', 'corrected by OpenAI to 774M', source=_GPT2),
+    'gpt2-xl': Published(50_257, 1_557_611_200, '1542M', 'corrected by OpenAI to 1.5B', source=_GPT2),
+    'gpt3-small': Published(50_257, 125_226_240, '125M', source=_GPT3),
+    'gpt3-medium': Published(50_257, 355_871_744, '350M', source=_GPT3),
+    'gpt3-large': Published(50_257, 760_300_032, '760M', source=_GPT3),
+    'gpt3-xl': Published(
+      50_257, 1_315_723_264, '1.3B', also=(('24 heads of 128, as printed', 1_517_123_584),), source=_GPT3
+    ),
+    'gpt3-2.7b': Published(50_257, 2_651_553_280, '2.7B', source=_GPT3),
+    'gpt3-6.7b': Published(50_257, 6_658_404_352, '6.7B', source=_GPT3),
+    'gpt3-13b': Published(
+      50_257, 12_853_386_240, '13.0B', also=(('a width of 5,140, as printed', 12_952_938_780),), source=_GPT3
+    ),
+    'gpt3-175b': Published(50_257, 174_604_259_328, '175.0B', source=_GPT3),
   }
 )
 
 PAPER = Paper(
   year=2018,
-  title='Radford et al., GPT and GPT-2; Brown et al., GPT-3',
+  title='Radford et al., GPT',
   architecture='decoder',
   objective_family='autoregressive',
   adapters=('classify', 'similarity', 'choose', 'prompt'),

@@ -146,24 +146,27 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
   }
 )
 
+_LLAMA2 = 2023, 'Touvron et al., LLaMA 2'
+_GLM_PAPER = 2024, 'GLM team, ChatGLM: from GLM-130B to GLM-4'
+
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
     'llama-7b': Published(32_000, 6_738_415_616, '6.7B'),
     'llama-13b': Published(32_000, 13_015_864_320, '13.0B'),
     'llama-33b': Published(32_000, 32_528_943_616, '32.5B'),
     'llama-65b': Published(32_000, 65_285_660_672, '65.2B'),
-    'llama2-7b': Published(32_000, 6_738_415_616, '7B'),
-    'llama2-13b': Published(32_000, 13_015_864_320, '13B'),
-    'llama2-70b': Published(32_000, 68_976_648_192, '70B'),
-    'chatglm2-6b': Published(65_024, 6_243_584_000, '6B'),
-    'glm-4-9b': Published(151_552, 9_399_951_360, '9B'),
-    'glm-4-9b-0414': Published(151_552, 9_400_279_040, '9B', 'glm-4-9b with two more norms a layer'),
+    'llama2-7b': Published(32_000, 6_738_415_616, '7B', source=_LLAMA2),
+    'llama2-13b': Published(32_000, 13_015_864_320, '13B', source=_LLAMA2),
+    'llama2-70b': Published(32_000, 68_976_648_192, '70B', source=_LLAMA2),
+    'chatglm2-6b': Published(65_024, 6_243_584_000, '6B', source=_GLM_PAPER),
+    'glm-4-9b': Published(151_552, 9_399_951_360, '9B', source=_GLM_PAPER),
+    'glm-4-9b-0414': Published(151_552, 9_400_279_040, '9B', 'glm-4-9b with two more norms a layer', source=_GLM_PAPER),
   }
 )
 
 PAPER = Paper(
   year=2023,
-  title='Touvron et al., LLaMA and LLaMA 2',
+  title='Touvron et al., LLaMA',
   architecture='decoder',
   objective_family='autoregressive',
   adapters=('classify', 'choose', 'prompt'),

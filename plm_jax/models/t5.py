@@ -114,6 +114,8 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 _ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
 _LATER = 'released after the paper'
 
+_GATED = 2020, 'Shazeer, GLU variants improve Transformer'
+
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
     't5-small': Published(_ROWS, 60_506_624, '60M'),
@@ -121,11 +123,11 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
     't5-large': Published(_ROWS, 737_668_096, '770M'),
     't5-3b': Published(_ROWS, 2_851_598_336, '2.8B'),
     't5-11b': Published(_ROWS, 11_307_321_344, '11B'),
-    't5-v1_1-small': Published(_ROWS, 76_961_152, 'none', _LATER),
-    't5-v1_1-base': Published(_ROWS, 247_577_856, 'none', _LATER),
-    't5-v1_1-large': Published(_ROWS, 783_150_080, 'none', _LATER),
-    't5-v1_1-xl': Published(_ROWS, 2_849_757_184, 'none', _LATER),
-    't5-v1_1-xxl': Published(_ROWS, 11_135_332_352, 'none', _LATER),
+    't5-v1_1-small': Published(_ROWS, 76_961_152, 'none', _LATER, source=_GATED),
+    't5-v1_1-base': Published(_ROWS, 247_577_856, 'none', _LATER, source=_GATED),
+    't5-v1_1-large': Published(_ROWS, 783_150_080, 'none', _LATER, source=_GATED),
+    't5-v1_1-xl': Published(_ROWS, 2_849_757_184, 'none', _LATER, source=_GATED),
+    't5-v1_1-xxl': Published(_ROWS, 11_135_332_352, 'none', _LATER, source=_GATED),
   }
 )
 
