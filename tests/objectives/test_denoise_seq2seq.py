@@ -488,9 +488,9 @@ def test_denoisers_computed_together_are_those_computed_one_by_one():
     run = lambda *row: denoise(*row, denoiser=denoise_seq2seq.one_of(ways[:7], which), **sizes)  # noqa: E731
     return jax.vmap(run)(keys, rows['tokens'], rows['segment_ids'])
 
-  for number, way in enumerate(ways[:7]):
-    alone = jax.vmap(partial(denoise, denoiser=way, **sizes))(keys, rows['tokens'], rows['segment_ids'])
-    assert tiny.same(together(number), alone), number
+  for number in (0, 3, 6):  # exact spans of two rates, and a prefix
+    alone = jax.jit(jax.vmap(partial(denoise, denoiser=ways[number], **sizes)))
+    assert tiny.same(together(number), alone(keys, rows['tokens'], rows['segment_ids'])), number
 
 
 def test_shares_of_denoisers_can_be_set():
