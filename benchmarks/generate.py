@@ -34,8 +34,7 @@ Call = Callable[[], np.ndarray]
 
 def models(variant: str, dtype: str) -> tuple[Any, Any, Any]:
   """(our trunk, its parameters on the device, theirs with the same weights or None)."""
-  execution = Execution(dtype=dtype)
-  trunk = gpt.make(vocab_size=VOCAB, variant=variant, execution=execution)
+  trunk = gpt.make(vocab_size=VOCAB, variant=variant, execution=Execution(dtype=dtype))
   draw = np.random.default_rng(0)
   flat = {path: draw.normal(0, 0.02, shape).astype(np.float32) for path, shape in whole.shapes(trunk).items()}
   params: dict[str, Any] = {}
@@ -47,12 +46,12 @@ def models(variant: str, dtype: str) -> tuple[Any, Any, Any]:
     node[name] = leaf + 1 if name == 'scale' else leaf
   theirs = None
   try:
-    import torch
+    import torch  # noqa: F401
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
       weights.save(folder, trunk, params)
-      theirs = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+      theirs = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=dtype).eval()
     theirs = theirs.to('cuda' if jax.default_backend() == 'gpu' else 'cpu')
   except ImportError:
     print('torch or transformers is missing: no rows of Hugging Face')
