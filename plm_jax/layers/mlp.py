@@ -14,12 +14,15 @@ from plm_jax.types import Array
 
 
 def gelu_erf(x: Array) -> Array:
-  """x Phi(x), the exact form (Hendrycks & Gimpel 2016)."""
+  """x Phi(x), the exact form (Hendrycks & Gimpel 2016): the mean of x kept with probability Phi(x) and else dropped."""
   return 0.5 * x * (1.0 + jax.lax.erf(x * jnp.asarray(math.sqrt(0.5), x.dtype)))
 
 
 def gelu_tanh(x: Array) -> Array:
-  """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); within 4.73e-4 of the exact form."""
+  """0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); within 4.73e-4 of the exact form.
+
+  Texts that print sqrt(pi/2), or end the tanh before the cube, misprint it.
+  """
   inner = jnp.asarray(math.sqrt(2 / math.pi), x.dtype) * (x + 0.044715 * x * x * x)
   return 0.5 * x * (1.0 + jnp.tanh(inner))
 

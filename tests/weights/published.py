@@ -83,6 +83,7 @@ CASES = {
     'T5', 'ForConditionalGeneration', {**_T5, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False}
   ),
   'llama': Case('Llama', 'ForCausalLM', _LLAMA),
+  'llama-tied': Case('Llama', 'ForCausalLM', {**_LLAMA, 'tie_word_embeddings': True}),
   'glm': Case('Glm', 'ForCausalLM', _GLM),
   'glm4': Case('Glm4', 'ForCausalLM', _GLM),
 }  # fmt: skip
