@@ -118,7 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   _table(console, [('text', _line(words, vocab))])
   console.print()
   for show in shown:
-    _show(console, show, words, vocab, seed=arguments.seed, draws=arguments.draws, rows=arguments.rows)
+    try:
+      _show(console, show, words, vocab, seed=arguments.seed, draws=arguments.draws, rows=arguments.rows)
+    except config.ConfigError as error:
+      if not arguments.all:
+        raise
+      _table(console, [('not here', str(error))])
   return 0
 
 
@@ -139,10 +144,11 @@ def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, 
   batch = _batch(show.rows, words, vocab, rows=rows)  # the first of them is shown
   before = batch.get('tokens')
   console.rule(f'[bold]{show.name}[/]  {show.what}', align='left')
-  for step in range(draws):
-    example = jax.device_get(prepare(root, batch, step))
+  with config.stage('objective'):  # it may refuse so short a text
+    examples = [jax.device_get(prepare(root, batch, step)) for step in range(draws + 1)]
+  for example in examples[:-1]:
     _table(console, _lines(example, before, vocab))
-  _table(console, [('measured', _rates(jax.device_get(prepare(root, batch, draws)), before))])
+  _table(console, [('measured', _rates(examples[-1], before))])
   console.print()
 
 

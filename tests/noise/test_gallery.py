@@ -13,6 +13,7 @@ from plm_jax.noise.gallery import GALLERY
 
 NAMES = [show.name for show in GALLERY]
 WORDS = [first + second for first in ('ba', 'ko', 'mi', 'su', 'te') for second in ('l', 'n', 'r', 's', 't')]
+TEXT = 'One two three four . Five six seven eight nine ten .'
 ALWAYS = ('causal_lm', 'bert', 'nsp', 't5')  # the others are long tests
 
 
@@ -33,10 +34,10 @@ def lines(text: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize('name', [pytest.param(n, marks=[] if n in ALWAYS else pytest.mark.slow) for n in NAMES])
 def test_every_objective_prints(name, monkeypatch, capsys):
-  text = page(monkeypatch, capsys, f'--objective={name}', '--rows=20', '--text=One two three four . Five six seven .')
+  text = page(monkeypatch, capsys, f'--objective={name}', '--rows=20', f'--text={TEXT}')
   assert f'{name}  {next(show.what for show in GALLERY if show.name == name)}' in text
   found = lines(text)
-  assert found['text'] == ['One two three four . Five six seven .']
+  assert found['text'] == [TEXT]
   assert any(label.endswith('reads') for label in found)
   assert found['measured'][0].endswith('(mean of 20 rows)')
   assert text.count('measured') == 1
@@ -110,6 +111,17 @@ sys.exit(code)
   assert "--objective=brat: there is no such objective. Did you mean 'bert' or 'bart'?" in done.stderr
   assert all(name in done.stderr for name in NAMES)
   assert 'Traceback' not in done.stderr
+
+
+def test_a_text_too_short_for_one_objective_does_not_end_the_page(monkeypatch, capsys):
+  short = '--text=One two three four .'
+  with pytest.raises(config.ConfigError, match='fewer than one target a part'):
+    noise.main(['--objective=xlnet', '--rows=2', short])
+  capsys.readouterr()
+  monkeypatch.setattr(noise, 'GALLERY', tuple(show for show in GALLERY if show.name in ('causal_lm', 'xlnet')))
+  found = lines(page(monkeypatch, capsys, '--all', '--rows=2', short))
+  assert 'fewer than one target a part' in found['not here'][0]
+  assert len(found['measured']) == 1
 
 
 def test_a_text_of_three_tokens_is_refused(capsys):
