@@ -3,8 +3,8 @@
 Also RoBERTa (Liu et al. 2019) by `position_offset` and `norm_epsilon`, DistilBERT (Sanh et al. 2019) and both networks
 of ELECTRA (Clark et al. 2020): the trunk is the same. Positions are learned and absolute, added once at the input; rows
 beyond the table are refused. Texts that give BERT trainable relative positions in its attention describe what came
-later: t5.py, xlnet.py and deberta.py have them. Departures between paper, released code and Hugging Face are fields: the released
-TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
+later: t5.py, xlnet.py and deberta.py have them. Departures between paper, released code and Hugging Face are fields:
+the released TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
 """
 
 import dataclasses
