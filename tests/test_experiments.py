@@ -81,8 +81,10 @@ def test_noise_and_optimiser_settings_that_matter_are_those_of_the_papers():
   assert (bert['steps'], bert['data']['batch_size'], bert['data']['length']) == (1_000_000, 256, 512)
   assert (bert['optim']['rate'], bert['optim']['warmup'], bert['optim']['clip']) == (1e-4, 10_000, 1.0)
   assert bert['objective']['masking'] == 'static'
-  assert bert['objective']['where'] == {'name': 'fixed_count', 'rate': 0.15, 'max_count': 77}
-  assert bert['objective']['edit'] == {'name': 'bert_80_10_10', 'mask': 0.8, 'random': 0.1}
+  where = {'name': 'fixed_count', 'rate': 0.15, 'max_count': 77, 'count': 'bert', 'candidates': 'ordinary'}
+  assert bert['objective']['where'] == where
+  edit = {'name': 'bert_80_10_10', 'mask': 0.8, 'random': 0.1, 'per': 'token', 'random_ids': 'all'}
+  assert bert['objective']['edit'] == edit
   gpt = config.resolve(config.load(str(ROOT / 'experiments/gpt/classify.py')))
   assert (gpt['adapter']['lm_weight'], gpt['optim']['rate'], gpt['epochs']) == (0.5, 6.25e-5, 3)
 
