@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import config, convert, loop, param_files, weights
+from plm_jax import config, convert, loop, param_files, run, train, weights
 from plm_jax.text import tokenizer
 from tests import runs, tiny
 from tests.weights import published
@@ -49,15 +49,15 @@ _RTD = {
   'model': _model('bert', 'electra-small', embed_dim=16),
   'objective': {'name': 'rtd', 'generator': _model('bert', 'electra-small-generator', embed_dim=16, hidden_dim=16)},
 }
+_SENTINELS = {'extra': tuple(f'<extra_id_{number}>' for number in range(20))}
 _DENOISE = {'name': 'denoise_seq2seq', 'where': {'name': 'exact_spans'}}
-_BART = {**_DENOISE, 'edit': {'name': 'to_one_mask'}, 'target': 'text', 'start': 'eos', 'append_eos': False}
+_T5 = {'vocab': _SENTINELS, 'objective': _DENOISE}
+_BART = {**_DENOISE, 'edit': {'name': 'collapse_to_mask'}, 'target': 'text', 'start': 'eos', 'append_eos': False}
 RUNS = {
   'bert': Run('mlm', {'model': _model('bert', 'bert-base', vocab_multiple=64)}, 'BertForMaskedLM', 'mlm'),
   'gpt2': Run('causal_lm', {'model': _model('gpt', 'gpt2', vocab_multiple=64)}, 'GPT2LMHeadModel'),
-  't5': Run('mlm', {'model': _model('t5', 't5-small', NO_LENGTH), 'objective': _DENOISE}, 'T5ForConditionalGeneration'),
-  't5-v1_1': Run(
-    'mlm', {'model': _model('t5', 't5-v1_1-small', NO_LENGTH), 'objective': _DENOISE}, 'T5ForConditionalGeneration'
-  ),
+  't5': Run('mlm', {'model': _model('t5', 't5-small', NO_LENGTH), **_T5}, 'T5ForConditionalGeneration'),
+  't5-v1_1': Run('mlm', {'model': _model('t5', 't5-v1_1-small', NO_LENGTH), **_T5}, 'T5ForConditionalGeneration'),
   'bart': Run('mlm', {'model': _model('bart', 'bart-base'), 'objective': _BART}, 'BartForConditionalGeneration'),
   'electra': Run('mlm', _RTD, 'ElectraForPreTraining', 'rtd'),
   'electra-generator': Run('mlm', _RTD, 'ElectraForMaskedLM', 'mlm', ('--part=generator',)),
@@ -128,6 +128,10 @@ def test_what_was_trained_here_is_read_by_theirs(
       np.testing.assert_array_equal(found[path], leaf[: len(found[path])] if path.endswith('/table') else leaf)
   assert len(found) >= len(param_files.flat(params)) - (2 if own.kind == 'classify' else 0)
 
+  if part == 'trunk':  # what `init_from` takes is the same whatever the folder
+    starts = [run.load_params(str(tmp_path / folder), subtree='trunk') for folder in ('hf', 'ours')]
+    jax.tree.map(np.testing.assert_array_equal, *starts)
+
   assert command('export', tmp_path / 'ours', tmp_path / 'back', '--shard=0.00005') == 0
   assert len(list((tmp_path / 'back').glob('*.safetensors'))) > 1
   once_more, report = type(model).from_pretrained(tmp_path / 'back', output_loading_info=True)
@@ -135,3 +139,23 @@ def test_what_was_trained_here_is_read_by_theirs(
   assert published.equal(once_more.state_dict(), model.state_dict())
   assert (tmp_path / 'back' / 'tokenizer.json').read_bytes() == (tmp_path / 'hf' / 'tokenizer.json').read_bytes()
   assert json.loads((tmp_path / 'back' / 'config.json').read_text())['pad_token_id'] == vocab.pad_id
+
+
+@pytest.mark.slow
+def test_fine_tuning_starts_from_a_published_folder(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  short = {'steps': 2, 'eval_every': 2, 'save_every': 2, 'log': ()}
+  bert = {'model': _model('bert', 'bert-base')}
+  assert loop.train(runs.settings('mlm', data, **short, **bert), tmp_path / 'run').result['finished']
+  assert command('export', tmp_path / 'run', tmp_path / 'hf') == 0
+  assert command('import', tmp_path / 'hf', tmp_path / 'ours') == 0
+  file = runs.write_config(tmp_path / 'classify.json', runs.settings('classify', data, **short, **bert))
+  results = {}
+  for source in ('run', 'hf', 'ours'):
+    flags = [f'--config={file}', f'--workdir={tmp_path / f"from_{source}"}']
+    flags.append(f'--config.init_from={json.dumps([{"source": str(tmp_path / source)}])}')
+    flags += [f'--config.vocab.path={tmp_path / source}{"" if source == "hf" else "/vocab"}']
+    assert train.main(flags) == 0
+    results[source] = json.loads((tmp_path / f'from_{source}' / 'result.json').read_text())['metrics']
+  same = {name: value for name, value in results['run'].items() if name not in runs.SPEED}
+  for source in ('hf', 'ours'):
+    assert {name: value for name, value in results[source].items() if name not in runs.SPEED} == same

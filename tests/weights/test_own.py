@@ -106,6 +106,21 @@ def test_what_was_made_here_is_read_by_theirs(name: str, tmp_path: pathlib.Path)
   assert tiny.worst(published.states_of_ours(again, read), states) < TOLERANCE
 
 
+@pytest.mark.parametrize(('name', 'warned'), [('t5', False), ('t5-v1_1', True)])
+def test_an_output_matrix_that_theirs_may_tie_is_warned_of(
+  name: str, warned: bool, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  trunk, params = make_own(name)
+  with caplog.at_level('WARNING', 'plm_jax'):
+    weights.save(tmp_path / 'saved', trunk, params)
+  assert ('lm_head is written all the same' in caplog.text) == warned
+  model = transformers.T5ForConditionalGeneration.from_pretrained(tmp_path / 'saved')
+  table, output = params['trunk']['token_embed']['table'], model.lm_head.weight.detach().numpy()
+  np.testing.assert_array_equal(output, params['trunk']['output']['table'] if warned else table)
+  model.tie_weights()
+  np.testing.assert_array_equal(model.lm_head.weight.detach().numpy(), table)  # what the warning is about
+
+
 def test_a_head_without_a_place_is_refused(tmp_path: pathlib.Path) -> None:
   trunk, params = make_own('gpt2')
   with pytest.raises(weights.WeightsError, match=r'no published form has room for this Gpt with heads mlm(.|\n)*gpt: '):
