@@ -146,7 +146,7 @@ def run(
   tx = tiny.make_optimiser(task, unseen, **{'rate': rate, 'clip': 1.0, 'steps': steps, **settings})
   state = tiny.make_state(task, unseen, tx)
   if given is not None:
-    state = state._replace(params={**state.params, **given})
+    state = dataclasses.replace(state, params={**state.params, **given})
   train = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
   evaluate = jax.jit(functools.partial(step.eval_step, task=task))
   key = jax.random.key(0)
