@@ -1,6 +1,6 @@
 """How fast is generation? GPT-2-small, greedy, with a key-value cache, beside Hugging Face's on the same weights.
 
-    python benchmarks/generate.py [--variant=gpt2] [--rows=1,8] [--prompt=32] [--new=64] [--lengths=128,256,512,1024]
+    python -m benchmarks.generate [--variant=gpt2] [--rows=1,8] [--prompt=32] [--new=64] [--lengths=128,256,512,1024]
 
 The first table has tokens a second of whole calls, the prompt's share included; the times are medians of calls taken in
 turn, so that a busy machine slows both alike, and compilation is not counted. The second has the time of one row up to
