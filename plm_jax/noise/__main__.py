@@ -4,8 +4,8 @@
     python -m plm_jax.noise --all                   every objective on one text
     python -m plm_jax.noise --objective=bart --draws=5 --vocab=FOLDER
 
-Without --vocab each word and each mark of the text is a token. Red is corrupted, green is to be predicted, blue is
-special.
+Without --vocab each word and each mark of the text is a token, and ##ful is a piece that goes on with a word. Red is
+corrupted, green is to be predicted, blue is special.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from plm_jax import config
 from plm_jax.noise.gallery import GALLERY, Show
 
 TEXT = (
-  'Thank you for inviting me to your party last week . The cake was wonderful , and so were the songs . '
-  'We should meet again soon .'
+  'Thank you for invit ##ing me to your par ##ty last week . The cake was won ##der ##ful , and so were the songs . '
+  'We should meet a ##gain soon .'
 )
 OTHER = 'A transformer reads all words of a sentence at once .'
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '[R]', '[S]', '[X]')
@@ -43,14 +43,14 @@ class Words:
     self._ids = {token: number for number, token in enumerate(self._tokens)}
     self.size = len(self._tokens)
     self.special_ids = tuple(self._ids[token] for token in (*SPECIALS, *SENTINELS))
-    self.starts_word = np.ones(self.size, bool)
+    self.starts_word = np.array([not token.startswith('##') for token in self._tokens])
     self.num_bytes = np.array([len(token.encode()) for token in self._tokens])
     self.counts = np.array([words.count(token) for token in self._tokens])
 
   @staticmethod
   def split(text: str) -> list[str]:
-    """Words and marks."""
-    return re.findall(r"\w+(?:['’]\w+)?|[^\w\s]", text)
+    """Words, their later pieces, which begin with ##, and marks."""
+    return re.findall(r"##\w+|\w+(?:['’]\w+)?|[^\w\s]", text)
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
     """Ids of a text."""

@@ -49,7 +49,7 @@ def test_masked_and_predicted_tokens_are_those_of_the_text(monkeypatch, capsys):
   assert len(set(found['reads'])) == 3  # each draw another
   for reads, predicts in zip(found['reads'], found['predicts'], strict=True):
     items = [(int(place), token) for place, token in re.findall(r'(\d+) (\S+)', predicts)]
-    assert len(items) == round(0.15 * 28)
+    assert len(items) == round(0.15 * (len(text) - 2))
     assert all(text[place] == token for place, token in items)
     for place, token in enumerate(reads.split()):
       assert token == text[place] or place in dict(items)
