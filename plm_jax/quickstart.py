@@ -18,7 +18,7 @@ from plm_jax import config, memory
 
 ROOT = pathlib.Path(__file__).parents[1]
 VOCAB_SIZE = 6000
-SIZES, SEEDS, RATES = (8, 32), 3, (1e-3, 3e-4)
+SIZES, SEEDS, RATES = (8, 32), 3, (2e-3, 1e-3)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

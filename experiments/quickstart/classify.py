@@ -14,10 +14,10 @@ from experiments import common
 
 def get_config(arg=''):
   """Takes `quick`."""
-  c = common.run(arg, steps=100)
+  c = common.run(arg, steps=60)
   c.vocab = dict(name='byte_bpe', path=common.QUICK_VOCAB)
-  c.model = dict(name='bert', variant='tiny')
-  c.adapter = dict(name='classify', classes=8)
+  c.model = dict(name='bert', variant='tiny', overrides=dict(init_std=0.06))
+  c.adapter = dict(name='classify', classes=8, pool='mean')
   c.data = dict(
     name='labelled', path='pydocs/package', fields=('text',), per_class=8, length=64, batch_size=16, layout='bert'
   )

@@ -17,7 +17,7 @@ def get_config(arg=''):
   """Takes `quick`."""
   c = common.run(arg, steps=1000)
   c.vocab = dict(name='byte_bpe', path=common.QUICK_VOCAB)
-  c.model = dict(name='bert', variant='tiny')
+  c.model = dict(name='bert', variant='tiny', overrides=dict(init_std=0.06, dropout=0.0, attention_dropout=0.0))
   c.objective = dict(name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'))
   c.data = dict(name='stream', path=common.corpus('pydocs'), length=128, batch_size=32)
   c.optim = dict(name='adamw', rate=2e-3, schedule='linear', warmup=0.1, decay=common.NO_DECAY_ON_NORMS, clip=1.0)
