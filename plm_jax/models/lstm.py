@@ -1,0 +1,243 @@
+"""A bidirectional LSTM encoder, the sequential one of the three kinds in Qiu et al. 2020, §2.2.
+
+One LSTM reads a document from left to right, another from right to left (Graves and Schmidhuber 2005); a token's state
+has all of the document behind it after one layer, but through as many steps as the tokens are apart. Order is in the
+recurrence, so there are no positions, and no length that a row may not exceed. A block is
+x + down([forward; backward](norm x)), with a norm after the last; a row's states are pooled by their maximum (Conneau
+et al. 2017, §3.2.3).
+
+The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000, without peepholes; forget
+biases start from 1 (Jozefowicz et al. 2015, §4.2). No pre-trained model of this form was published: 'lstm-base' is as
+large as BERT-base, to compare the two.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.mlp import ACTIVATIONS
+from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.stack import stack
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Execution, Paper, Published, PyTree
+
+FORGET = 1  # place of the forget gate among input, forget, cell and output
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of an LSTM encoder.
+
+  Attributes:
+    hidden_dim: d, width between blocks.
+    num_layers: n.
+    mlp_dim: f, width of the state of either direction.
+    activation: of a pre-training head, a name of `layers.mlp.ACTIVATIONS`; the cell's own are sigmoid and tanh.
+    norm_epsilon: of every LayerNorm.
+    dropout: rate after embeddings and after each block; nothing drops out inside the recurrence.
+    init_std: of the normal that the token table starts from; kernels start from N(0, 1 / sqrt(inputs)).
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: int = 768
+  num_layers: int = 12
+  mlp_dim: int = 576
+  activation: str = 'gelu_erf'
+  norm_epsilon: float = 1e-12
+  dropout: float = 0.1
+  init_std: float = 0.02
+  vocab_multiple: int = 1
+
+  def __post_init__(self):
+    if self.activation not in ACTIVATIONS:
+      raise ValueError(f'activation {self.activation!r} is none of {", ".join(ACTIVATIONS)}')
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {'lstm-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=96)}
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {'lstm-base': Published(30_522, 108_460_032, 'none', 'not from a paper: as large as bert-base, with its vocabulary')}
+)
+
+PAPER = Paper(
+  year=2005,
+  title='Graves and Schmidhuber, Framewise Phoneme Classification with Bidirectional LSTM',
+  architecture='lstm',
+  objective_family='denoising',
+  adapters=('classify', 'tag'),
+)
+
+
+def forget_one(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+  """Biases [2, 4, f], 1 for the forget gate and 0 for the others."""
+  del key
+  return jnp.zeros(shape, dtype).at[:, FORGET].set(1)
+
+
+class Lstm(nn.Module):
+  """Both directions of one layer: [b, l, d] -> [b, l, 2, f], the forward states first.
+
+  With i, f, o = sigmoid and g = tanh of W x_t + U h + b: c' = f c + i g and h' = o tanh(c'), where h and c are those of
+  the token before (in the second direction, the one after), and zero where a document begins.
+
+  Attributes:
+    features: f.
+    dtype: of states and products; the cell c is float32.
+  """
+
+  features: int
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: Array, segment_ids: Array) -> Array:
+    width, dtype = self.features, self.dtype
+    init, axes = normal(1 / math.sqrt(x.shape[-1])), ('embed', None, None, 'mlp')
+    inputs = Dense((2, 4, width), axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name='input')
+    init = nn.with_logical_partitioning(normal(1 / math.sqrt(width)), (None, None, None, 'mlp'))
+    recurrent = self.param('recurrent', init, (2, width, 4, width), jnp.float32).astype(dtype)
+    bias = self.param('bias', nn.with_logical_partitioning(forget_one, (None, None, 'mlp')), (2, 4, width), jnp.float32)
+    gates = inputs(x) + bias.astype(dtype)  # [b, l, d] -> [b, l, 2, 4, f]
+    fresh = jnp.stack([begins(segment_ids), begins(segment_ids[:, ::-1])], axis=-1)  # [b, l, 2]
+
+    def step(state: tuple[Array, Array], token: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+      h, c = (jnp.where(token[1][..., None], 0, part) for part in state)  # [b, 2, f]
+      summed = token[0] + jnp.einsum('bcf,cfgh->bcgh', h, recurrent)  # [b, 2, 4, f]
+      i, f, g, o = jnp.moveaxis(summed.astype(jnp.float32), 2, 0)
+      c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+      h = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype)
+      return (h, c), h
+
+    zero = jnp.zeros((x.shape[0], 2, width), jnp.float32)
+    tokens = jnp.moveaxis(both_ways(gates), 1, 0), jnp.moveaxis(fresh, 1, 0)
+    _, states = jax.lax.scan(step, (zero.astype(dtype), zero), tokens)  # [l, b, 2, f]
+    return both_ways(jnp.moveaxis(states, 0, 1))
+
+
+def begins(segment_ids: Array) -> Array:
+  """Where a document, or padding, begins as a row int[b, l] is read: bool[b, l]."""
+  return segment_ids != jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+
+
+def both_ways(x: Array) -> Array:
+  """[b, l, 2, ...] with the second of axis 2 turned around along the row; its own inverse."""
+  return jnp.stack([x[:, :, 0], x[:, ::-1, 1]], axis=2)
+
+
+class Block(nn.Module):
+  """x + dropout(down([forward; backward](norm x))); documents are walls."""
+
+  config: Config
+  execution: Execution
+
+  @nn.compact
+  def __call__(self, x: Array, segment_ids: Array, train: bool) -> tuple[Array, Array]:
+    c, dtype = self.config, self.execution.dtype
+    states = Lstm(c.mlp_dim, dtype, name='lstm')(LayerNorm(c.norm_epsilon, dtype, name='norm')(x), segment_ids)
+    init = normal(1 / math.sqrt(2 * c.mlp_dim))
+    down = Dense(c.hidden_dim, axes=(None, 'mlp', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='down')
+    x = x + Dropout(c.dropout)(down(states), train=train)  # [b, l, 2, f] -> [b, l, d]
+    x = constrain(x, 'batch', 'length', 'embed')
+    return x, x
+
+
+class LstmEncoder(nn.Module):
+  """The encoder without a pre-training head.
+
+  Attributes:
+    config: sizes.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: token table handed in by a second trunk that shares it.
+  """
+
+  config: Config
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'bidirectional'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    self.token_embed = self.embed or Embed(
+      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), multiple=c.vocab_multiple, dtype=dtype
+    )
+    self.embed_dropout = Dropout(c.dropout)
+    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    self.final_norm = LayerNorm(c.norm_epsilon, dtype)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes a batch.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: ignored; a token is read after the one beside it.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], after the final norm; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
+    """
+    del type_ids, positions
+    x = self.embed_dropout(self.token_embed(tokens), train=train)  # [b, l] -> [b, l, d]
+    x = constrain(x, 'batch', 'length', 'embed')
+    hidden, layers = self.layers(x, segment_ids, train)
+    return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """No position is learned."""
+    return {}
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    real = (segment_ids > 0)[..., None]
+    largest = jnp.where(real, hidden, -jnp.inf).max(axis=1)
+    return jnp.where(real.any(axis=1), largest, 0)
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] by the tied token table."""
+    return self.token_embed.attend(features)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """A state ends with its document, so nothing is carried between rows."""
+    del batch_size
+    return ()
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> LstmEncoder:
+  """The trunk of a row.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` to change.
+    execution: how to compute it.
+  """
+  return LstmEncoder(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
