@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
   'distill': {
@@ -46,7 +47,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
   },
 }
 # fields of a batch beside or instead of those of `tiny.make_batch`, by file
-FIELDS: dict[str, dict[str, Any]] = {'sentence_pair': tiny.make_pairs()}
+FIELDS: dict[str, dict[str, Any]] = {
+  'sentence_pair': tiny.make_pairs(),
+  'tag': {'labels': jnp.asarray(np.arange(64, dtype=np.int32).reshape(4, 16) % 5 % 4 - 1)},  # -1 to 2
+}
 # (file, or folder of the task and model; pattern of parameters): why they get no gradient
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',

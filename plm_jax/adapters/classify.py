@@ -69,18 +69,22 @@ def mean(hidden: Array, segment_ids: Array) -> Array:
 
 
 def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
-  """What an encoder-decoder reads to classify a text: the text, and for the decoder the text behind its own last token.
+  """What an encoder-decoder reads to label a text: the text, and for the decoder the text behind its own last token.
 
   The paper feeds both sides the same input (BART §3.1); released code shifts the decoder's by one, as in pre-training.
 
   Args:
-    tokens: int[b, l], a text a row.
-    segment_ids: int[b, l]; 0 is padding, on either side.
+    tokens: int[b, l], a text a row, or several side by side.
+    segment_ids: int[b, l], numbers the texts of a row; 0 is padding, on either side.
   """
-  index, real = jnp.arange(tokens.shape[1]), segment_ids > 0
-  last = jnp.max(jnp.where(real, index, 0), axis=1, keepdims=True)
-  first = jnp.argmax(real, axis=1, keepdims=True)
-  shifted = jnp.where(index == first, jnp.take_along_axis(tokens, last, axis=1), jnp.roll(tokens, 1, axis=1))
+  inner = segment_ids[:, 1:] == segment_ids[:, :-1]  # [b, l - 1], a token and the next are of one text
+  opens, ends = (
+    jnp.pad(~inner, ((0, 0), (1, 0)), constant_values=True),
+    jnp.pad(~inner, ((0, 0), (0, 1)), constant_values=True),
+  )
+  index, length = jnp.arange(tokens.shape[1]), tokens.shape[1]
+  last = jax.lax.cummin(jnp.where(ends, index, length), axis=1, reverse=True)  # [b, l], the last token of each text
+  shifted = jnp.where(opens, jnp.take_along_axis(tokens, last, axis=1), jnp.roll(tokens, 1, axis=1))
   return {
     'encoder_tokens': tokens,
     'encoder_segment_ids': segment_ids,

@@ -9,6 +9,7 @@ Keys of a batch, for b rows of l tokens:
   segment_ids  int32[b, l]     numbers the documents of a row from 1; 0 is padding
   type_ids     int32[b, l]     which field of the example a token belongs to, from 0 (only where the layout has it)
   label        int32[b]        class, or float32[b], value (only labelled sources)
+  labels       int32[b, l]     class of the word that begins here, -1 elsewhere (only labelled words)
   row_id       int32[b]        number of the row in its source, -1 where the row weighs nothing
   first, next, other           int32[b, l] each, the segments of which a pair is made, and int32[b] first_length,
                                next_length and other_length (only `pairs`, which has no tokens and segment_ids)

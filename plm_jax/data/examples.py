@@ -25,14 +25,16 @@ class Examples(NamedTuple):
   """The rows that have a label.
 
   Attributes:
-    texts: the fields of row 0, then those of row 1, ...
-    labels: int32[rows] or float32[rows].
+    texts: the fields of row 0, then those of row 1, ...; with kind='words' the words of row 0, then those of row 1, ...
+    edges: int64[rows*fields+1], `texts[edges[i]:edges[i+1]]` make up field i of all.
+    labels: int32[rows] or float32[rows]; with kind='words' int32[words].
     row_ids: int64[rows], their places in the split.
     fields: names of the fields, in order.
     names: of the classes.
   """
 
   texts: store.Texts
+  edges: np.ndarray
   labels: np.ndarray
   row_ids: np.ndarray
   fields: tuple[str, ...]
@@ -53,6 +55,8 @@ def read(
 ) -> Examples:
   """Reads a split and keeps the rows with a label, or a drawn part of them; arguments as in `labelled.make`."""
   where = f'{path} ({split})'
+  if kind == 'words' and (len(fields) != 1 or per_class is not None):
+    raise ValueError(f"{where}: kind='words' takes one field, of words, and no per_class: {fields=}, {per_class=}.")
   records = sources.open_source(path, split=split, cache=cache)
   if not len(records):
     raise ValueError(f'{where} has no rows.')
@@ -65,6 +69,8 @@ def read(
     if name not in present:
       raise ValueError(f'{where} has no field {name!r}: it has {", ".join(present)}.')
 
+  if kind == 'words':
+    return _words(records, fields, label, where=where)
   table: Sequence[Mapping[str, Any]] | sources.Records = records
   if len(records) <= IN_MEMORY:
     each = (records[index] for index in range(len(records)))
@@ -89,7 +95,41 @@ def read(
     drawn = balanced(labels, per_class, sample_seed=sample_seed, where=where)
     labels, row_ids = labels[drawn], row_ids[drawn]
   digest = store.digest_of(records.digest, fields, label, kind, per_class, sample_seed, missing)
-  return Examples(_Texts(table, fields, row_ids, digest), labels, row_ids, fields, records.labels.get(label, ()))
+  edges = np.arange(len(row_ids) * len(fields) + 1)
+  texts = _Texts(table, fields, row_ids, digest)
+  return Examples(texts, edges, labels, row_ids, fields, records.labels.get(label, ()))
+
+
+def _words(records: sources.Records, fields: tuple[str, ...], label: str, *, where: str) -> Examples:
+  """Every row that has words; each word is a text with a space before it, as byte-level BPE has words in a row."""
+  words: list[str] = []
+  labels: list[int] = []
+  row_ids, edges = [], [0]
+  for index in range(len(records)):
+    record = records[index]
+    given, tags = record[fields[0]], record[label]
+    if not isinstance(given, list) or not isinstance(tags, list) or len(given) != len(tags):
+      raise ValueError(f'{where}: row {index} needs a label in {label!r} for each word in {fields[0]!r}: {record}.')
+    if not all(isinstance(tag, int) and tag >= -1 for tag in tags):
+      raise ValueError(f'{where}: row {index}: labels of words are numbers from 0, or -1 for none: {tags}.')
+    if given:
+      words += [f' {word}' for word in given]
+      labels += tags
+      row_ids.append(index)
+      edges.append(len(words))
+  if not words:
+    raise ValueError(f'{where}: none of {len(records)} rows has a word in {fields[0]!r}.')
+  texts = _Words(words, store.digest_of(records.digest, fields, label, 'words'))
+  names = records.labels.get(label, ())
+  return Examples(texts, np.array(edges), np.array(labels, np.int32), np.array(row_ids), fields, names)
+
+
+class _Words(list[str]):
+  """The words of all rows, one after another."""
+
+  def __init__(self, words: list[str], digest: str):
+    super().__init__(words)
+    self.digest = digest
 
 
 class _Texts:

@@ -9,6 +9,9 @@ Layouts, for one text A or a pair A, B (more fields go on likewise):
   plain    [beginning token] A end (B end), for models without tokens of their own for tasks
 
 A row that is too long loses tokens from the end of its longest field; special tokens always stay.
+
+With kind='words' the field holds a list of words, each with a label of its own. Every word is tokenised with a space
+before it, and its label stands at its first piece (Devlin et al. 2019, §5.3).
 """
 
 import functools
@@ -88,7 +91,7 @@ def make(
   split: str = 'train',
   fields: tuple[str, ...] = (),
   label: str = 'label',
-  kind: Literal['class', 'regression'] = 'class',
+  kind: Literal['class', 'regression', 'words'] = 'class',
   layout: Literal['bert', 'roberta', 'gpt', 'xlnet', 'plain'] = 'bert',
   both_orders: bool = False,
   length: int,
@@ -110,8 +113,8 @@ def make(
     path: of the records, as `sources.open_source` takes it.
     split: part of it, TFDS slicing allowed.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
-    label: field that holds the label.
-    kind: 'class' delivers int32 labels, 'regression' float32.
+    label: field that holds the label, or with kind='words' the list of labels.
+    kind: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a single field.
     layout: see the head of this file.
     both_orders: also deliver the fields in reverse, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
     length: tokens of the longest row, special ones counted.
@@ -120,7 +123,7 @@ def make(
     buckets: shorter row lengths; a batch has the smallest that holds its rows. () pads every batch to `length`.
     per_class: keep this many rows of each class.
     sample_seed: of that choice.
-    missing: label of a row without one; such rows are left out.
+    missing: label of a row without one; such rows are left out. A word without one has -1, and stays.
     shuffle: False keeps the order of the source (within each bucket).
     cache: folder for what is downloaded or tokenised.
     host: number of this process, of
@@ -128,11 +131,14 @@ def make(
 
   Returns:
     Batches of tokens, segment_ids, label, row_id (the row's index in the split), epoch, row_weight, and type_ids where
-    the layout has them. Only the last batch of an epoch may hold rows of weight 0. `once` keeps the order of the split.
+    the layout has them. With kind='words' there is, in place of label, labels int32[b, length]: -1 but for the first
+    pieces of words. Only the last batch of an epoch may hold rows of weight 0. `once` keeps the order of the split.
 
   Raises:
     ValueError: a setting that cannot be met.
   """
+  if kind not in ('class', 'regression', 'words'):
+    raise ValueError(f'kind={kind!r} is unknown: choose one of class, regression, words.')
   if layout not in _LAYOUTS:
     raise ValueError(f'layout={layout!r} is unknown: choose one of {", ".join(_LAYOUTS)}.')
   widths = np.array(sorted({*buckets, length}))
@@ -166,19 +172,23 @@ def make(
     tokens = store.in_memory(given.texts, vocab=vocab)
   else:
     tokens = store.on_disk(given.texts, vocab=vocab, cache=cache)
-  whole = np.diff(tokens.offsets).reshape(rows, columns)
+  offsets = tokens.offsets[given.edges]  # [rows * columns + 1]
+  whole = np.diff(offsets).reshape(rows, columns)
   counts = fit(whole, room=length - specials)
   cut = int((counts < whole).any(axis=1).sum())
   logger.info('%s (%s): %d rows, %d of them cut to %d tokens.', path, split, rows, cut, length)
   bucket = np.searchsorted(widths, counts.sum(axis=1) + specials)  # [rows], the shortest that holds the row
 
-  starts = tokens.offsets[:-1].reshape(rows, columns)
+  starts = offsets[:-1].reshape(rows, columns)
   frame = np.tile(np.arange(columns, dtype=np.uint8), rows)
   edges = np.arange(rows + 1) * columns
   plans = {'': packing.Plan(starts.ravel(), counts.ravel(), frame, edges)}
   if both_orders:
     plans['swapped_'] = packing.Plan(starts[:, ::-1].ravel(), counts[:, ::-1].ravel(), frame, edges)
   steps = -(-rows // batch_size)
+  words = kind == 'words'
+  piece_labels = first_pieces(given.labels, tokens.offsets) if words else np.zeros(0, np.int32)
+  unlabelled = tuple(((-1,) * len(before), (-1,) * len(after)) for before, after in frames)
 
   def batch(members: np.ndarray, epoch: int) -> dict[str, np.ndarray]:
     """This host's part of the batch of rows int64[batch_size], where -1 makes a row of weight 0."""
@@ -186,11 +196,14 @@ def make(
     real = members[places] >= 0
     chosen = np.where(real, members[places], members[0])
     made = {
-      'label': given.labels[chosen],
       'row_id': np.where(real, given.row_ids[chosen], -1).astype(np.int32),
       'epoch': np.full(len(chosen), epoch, np.int32),
       'row_weight': real.astype(np.float32),
     }
+    if words:
+      made['labels'], _ = packing.assemble(plans[''], piece_labels, chosen, frames=unlabelled, length=width, pad=-1)
+    else:
+      made['label'] = given.labels[chosen]
     for prefix, plan in plans.items():
       ids, numbers = packing.assemble(plan, tokens.ids, chosen, frames=frames, length=width, pad=vocab.pad_id)
       made |= {f'{prefix}tokens': ids, f'{prefix}segment_ids': np.minimum(numbers, 1)}
@@ -231,6 +244,21 @@ def make(
     names=given.names,
     steps_per_epoch=steps,
   )
+
+
+def first_pieces(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+  """The label of each word at its first token, and -1 at the others; a word without tokens loses its label.
+
+  Args:
+    labels: int32[words].
+    offsets: int64[words+1], word i is tokens `offsets[i]:offsets[i+1]`.
+  """
+  some = np.diff(offsets) > 0
+  if not some.all():
+    logger.warning('%d of %d words have no token in this vocabulary, and are not labelled.', (~some).sum(), len(some))
+  placed = np.full(offsets[-1], -1, np.int32)
+  placed[offsets[:-1][some]] = labels[some]
+  return placed
 
 
 def fit(sizes: np.ndarray, *, room: int) -> np.ndarray:

@@ -272,6 +272,68 @@ def test_regression_takes_real_labels(tmp_path):
   assert kept.rows == 4
 
 
+WORDS = [
+  {'tokens': ['1 2', '3', '4 5 6'], 'tags': [2, 0, 1]},  # words of two, one and three pieces
+  {'tokens': [], 'tags': []},
+  {'tokens': ['7', '', '8 9', '10 11'], 'tags': [1, 2, -1, 2]},  # one without a piece, one without a label
+]
+TAGGED = {'kind': 'words', 'fields': ('tokens',), 'label': 'tags'}
+
+
+def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
+  path = corpora.write_rows(tmp_path / 'rows.jsonl', WORDS)
+  (tmp_path / 'labels.json').write_text('{"tags": ["O", "B-a", "I-a"]}')
+  source = make(path, length=10, batch_size=3, **TAGGED)
+  (batch,) = source.once()
+  assert rows_of(source) == [
+    ([CLS, *t(1, 2, 3, 4, 5, 6), SEP], [0] * 8),
+    ([CLS, *t(7, 8, 9, 10, 11), SEP], [0] * 7),
+  ]
+  assert batch['labels'].tolist()[:2] == [
+    [-1, 2, -1, 0, 1, -1, -1, -1, -1, -1],
+    [-1, 1, -1, -1, 2, -1, -1, -1, -1, -1],
+  ]
+  assert 'label' not in batch
+  assert batch['row_id'].tolist() == [0, 2, -1]
+  assert batch['row_weight'].tolist() == [1, 1, 0]
+  assert source.spec['labels'] == source.spec['tokens']
+  assert (source.rows, source.names) == (2, ('O', 'B-a', 'I-a'))
+  assert '1 of 7 words have no token' in caplog.text
+
+
+def test_a_long_row_of_words_loses_the_last_ones(tmp_path):
+  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', WORDS[:1]), length=7, batch_size=1, **TAGGED)
+  (batch,) = source.once()
+  assert batch['tokens'].tolist() == [[CLS, *t(1, 2, 3, 4, 5), SEP]]
+  assert batch['labels'].tolist() == [[-1, 2, -1, 0, 1, -1, -1]]
+
+
+def test_other_labels_are_other_data(tmp_path):
+  other = [{**row, 'tags': [0] * len(row['tags'])} for row in WORDS]
+  paths = [corpora.write_rows(tmp_path / f'{name}.jsonl', rows) for name, rows in (('a', WORDS), ('b', other))]
+  one, two = (make(path, **TAGGED).digest for path in paths)
+  assert one != two
+
+
+@pytest.mark.parametrize(
+  ('rows', 'changes', 'message'),
+  [
+    (WORDS, {'fields': ()}, "kind='words' takes one field"),
+    (WORDS, {'fields': ('tokens', 'tokens')}, "kind='words' takes one field"),
+    (WORDS, {'per_class': 2}, 'no per_class'),
+    (WORDS, {'both_orders': True}, 'two fields'),
+    ([{'tokens': ['1', '2'], 'tags': [0]}], {}, 'row 0 needs a label'),
+    ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 needs a label'),
+    ([{'tokens': ['1'], 'tags': ['O']}], {}, 'numbers from 0'),
+    (WORDS[1:2], {}, 'none of 1 rows has a word'),
+    (WORDS, {'kind': 'word'}, 'choose one of class, regression, words'),
+  ],
+)
+def test_impossible_words_are_refused(tmp_path, rows, changes, message):
+  with pytest.raises(ValueError, match=message):
+    make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), **(TAGGED | changes))
+
+
 def test_many_rows_go_through_the_store_and_are_the_same(folder, tmp_path, monkeypatch):
   expected = list(make(folder).once())
   monkeypatch.setattr(examples, 'IN_MEMORY', 100)

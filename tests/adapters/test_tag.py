@@ -1,0 +1,299 @@
+"""Labels of words: which state labels what, packed rows, spans against a count of their own, what is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import step
+from plm_jax.adapters import classify, tag
+from plm_jax.models import bart
+from tests import tiny
+
+BIO = ('O', 'B-name', 'I-name', 'B-type', 'I-type')
+ROWS = ((16,), (7, 5), (11,), (3, 4, 5))
+
+
+def make_task(trunk: str = 'bert', *, tags=BIO, fields=None, **settings):
+  return tag.make(trunk=tiny.make_trunk(trunk, **(fields or {})), vocab=tiny.VOCAB, tags=tags, **settings)
+
+
+def make_batch(rows=ROWS, *, seed: int = 0, classes: int = len(BIO)):
+  """The rows of `tiny.make_batch`, about two of three tokens the first piece of a word."""
+  batch = tiny.make_batch(rows)
+  labels = np.random.default_rng(seed).integers(0, classes * 3 // 2, batch['tokens'].shape)
+  return {**batch, 'labels': jnp.asarray(np.where(labels < classes, labels, -1).astype(np.int32))}
+
+
+@functools.cache
+def run_function(task):
+  """(logits, Loss, predictions) of a batch by its parameters, compiled once."""
+
+  @jax.jit
+  def run(params, batch):
+    example = task.prepare(jax.random.key(0), step.with_step(batch, 0))
+    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
+    return forward(**example.inputs), task.loss(forward, example, (), jax.random.key(0)), task.predict(forward, example)
+
+  return run
+
+
+def run(task, batch, params=None):
+  return run_function(task)(tiny.init_params(task, batch) if params is None else params, batch)
+
+
+BERT = make_task()
+
+
+def states_of(task, params, inputs):
+  return jax.jit(lambda params: task.model.trunk.apply({'params': params['trunk']}, **inputs))(params)
+
+
+def words_of(batch):
+  """(row, place) of every word that is scored."""
+  scored = (batch['labels'] >= 0) & (batch['segment_ids'] > 0) & (batch['row_weight'] > 0)[:, None]
+  return [(int(row), int(place)) for row, place in np.argwhere(np.asarray(scored))]
+
+
+# What is scored ------------------------------------------------------------------------------------------------------
+
+
+def test_each_word_costs_the_nats_of_its_first_piece():
+  batch = make_batch()
+  params = tiny.init_params(BERT, batch)
+  logits, loss, predicted = run(BERT, batch, params)
+  inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')}
+  hidden = np.asarray(states_of(BERT, params, inputs)['hidden'], np.float64)
+  expected = hidden @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
+  assert tiny.worst(logits, expected) < 1e-5
+  words = words_of(batch)
+  assert 20 < len(words) < (np.asarray(batch['segment_ids']) > 0).sum()
+  right = [int(batch['labels'][word]) for word in words]
+  nats = [
+    np.log(np.exp(expected[word]).sum()) - expected[word][label] for word, label in zip(words, right, strict=True)
+  ]
+  guesses = [int(expected[word].argmax()) for word in words]
+  assert float(loss.value) == pytest.approx(np.mean(nats), rel=1e-5)
+  means = tiny.means(loss.metrics)
+  assert means['loss'] == pytest.approx(np.mean(nats), rel=1e-5)
+  assert means['accuracy'] == pytest.approx(np.mean(np.equal(guesses, right)), rel=1e-6)
+  assert float(loss.metrics['accuracy'][1]) == len(words)
+  # a guess for every word, and -1 where no word begins
+  given = np.full(predicted['labels'].shape, -1)
+  for word, guess in zip(words, guesses, strict=True):
+    given[word] = guess
+  assert predicted['labels'].tolist() == given.tolist()
+
+
+def test_other_pieces_padding_and_rows_of_weight_zero_count_for_nothing():
+  batch = {**make_batch(), 'row_weight': jnp.array([1.0, 0, 1, 1])}
+  params = tiny.init_params(BERT, batch)
+  _, loss, _ = run(BERT, batch, params)
+  scored = np.zeros(batch['labels'].shape, bool)
+  scored[tuple(zip(*words_of(batch), strict=True))] = True
+  other = jnp.where((batch['segment_ids'] == 0) | (batch['row_weight'] == 0)[:, None], 2, batch['labels'])
+  assert not tiny.same(other, batch['labels'])
+  assert tiny.same(run(BERT, {**batch, 'labels': other}, params)[1], loss)
+  # a loss reads the states of first pieces alone: no gradient comes from elsewhere
+  example = BERT.prepare(jax.random.key(0), batch)
+
+  class Fixed:
+    def __call__(self, **inputs):
+      return self.logits
+
+  def value(logits):
+    forward = Fixed()
+    forward.logits = logits
+    return BERT.loss(forward, example, (), jax.random.key(0)).value
+
+  gradient = jax.grad(value)(jnp.zeros((4, 16, len(BIO))))
+  assert ((np.abs(np.asarray(gradient)).max(axis=-1) > 0) == scored).all()
+
+
+def test_texts_packed_in_a_row_are_labelled_as_if_alone():
+  batch = make_batch()
+  params = tiny.init_params(BERT, batch)
+  logits, _, _ = run(BERT, batch, params)
+  for row, number in ((1, 2), (3, 2), (3, 3)):
+    inside = np.flatnonzero(np.asarray(batch['segment_ids'])[row] == number)
+    alone = {name: value[:1] for name, value in batch.items()}
+    for name in ('tokens', 'segment_ids', 'type_ids'):
+      alone[name] = jnp.zeros((1, 16), jnp.int32).at[0, : len(inside)].set(batch[name][row, inside])
+    alone['segment_ids'] = jnp.minimum(alone['segment_ids'], 1)
+    theirs, _, _ = run(BERT, alone, params)
+    assert tiny.worst(logits[row, inside], theirs[0, : len(inside)]) < 1e-5
+
+
+# Encoder-decoders ----------------------------------------------------------------------------------------------------
+
+
+def make_bart():
+  trunk = bart.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=tiny.SIZES)
+  return tag.make(trunk=trunk, vocab=tiny.VOCAB, tags=BIO, dropout=0.0)
+
+
+BART = make_bart()
+
+
+def test_an_encoder_decoder_labels_by_the_top_states_of_its_decoder():
+  batch = make_batch(((16,), (7,), (11,), (4,)))
+  params = tiny.init_params(BART, batch)
+  logits, _, _ = run(BART, batch, params)
+  tokens, segment_ids = np.asarray(batch['tokens']), np.asarray(batch['segment_ids'])
+  behind = tokens.copy()  # the same text for both, the decoder's rotated by one within the text
+  for row, size in enumerate((16, 7, 11, 4)):
+    behind[row, :size] = np.roll(tokens[row, :size], 1)
+  given = {
+    'encoder_tokens': batch['tokens'],
+    'encoder_segment_ids': batch['segment_ids'],
+    'decoder_tokens': jnp.asarray(behind),
+    'decoder_segment_ids': batch['segment_ids'],
+  }
+  states = np.asarray(states_of(BART, params, given)['hidden'])
+  expected = states @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
+  assert tiny.worst(np.asarray(logits)[segment_ids > 0], expected[segment_ids > 0]) < 1e-5
+  # not by those of its encoder
+  encoder = np.asarray(states_of(BART, params, given)['encoder_hidden'])
+  assert tiny.worst(encoder @ np.asarray(params['head']['kernel']), expected) > 0.1
+
+
+def test_every_word_is_labelled_by_all_of_its_text_and_by_no_other_text():
+  batch = make_batch(((5, 6),) * 4)
+  params = tiny.init_params(BART, batch)
+  logits, _, _ = run(BART, batch, params)
+  for place in (1, 4, 5, 9, 10):  # inner tokens, and the first and last of a text, which the rotation moves
+    other = {**batch, 'tokens': batch['tokens'].at[:, place].add(1)}
+    moved = np.abs(np.asarray(run(BART, other, params)[0] - logits)).max(axis=(0, 2)) > 0
+    assert moved.tolist() == [(place < 5) == (index < 5) and index < 11 for index in range(16)]
+
+
+def test_the_decoder_reads_each_packed_text_behind_its_own_last_token():
+  tokens = jnp.array([[5, 11, 12, 6, 5, 13, 6, 0], [0, 0, 5, 14, 6, 9, 15, 16]])
+  segment_ids = jnp.array([[1, 1, 1, 1, 2, 2, 2, 0], [0, 0, 1, 1, 1, 2, 3, 3]])
+  inputs = classify.both_sides(tokens, segment_ids)
+  shifted = np.where(np.asarray(segment_ids) > 0, np.asarray(inputs['decoder_tokens']), 0)
+  assert shifted.tolist() == [[6, 5, 11, 12, 6, 5, 13, 0], [0, 0, 6, 5, 14, 9, 16, 15]]
+
+
+# Spans ---------------------------------------------------------------------------------------------------------------
+
+
+def spans_of(names):
+  """{(first, last, type)} of a text's labels, read from left to right."""
+  found, begun = set(), None
+  for place, name in enumerate([*names, 'O']):
+    prefix, _, kind = name.partition('-')
+    if begun is not None and (prefix != 'I' or kind != begun[1]):
+      found.add((begun[0], place - 1, begun[1]))
+      begun = None
+    if prefix != 'O' and begun is None:
+      begun = place, kind
+  return found
+
+
+@pytest.mark.parametrize(
+  ('names', 'expected'),
+  [
+    (['O', 'O'], set()),
+    (['B-name'], {(0, 0, 'name')}),
+    (['B-name', 'I-name', 'O', 'B-type'], {(0, 1, 'name'), (3, 3, 'type')}),
+    (['B-name', 'B-name', 'I-name'], {(0, 0, 'name'), (1, 2, 'name')}),
+    (['B-name', 'I-type', 'I-type'], {(0, 0, 'name'), (1, 2, 'type')}),  # another type
+    (['O', 'I-name', 'I-name', 'B-name'], {(1, 2, 'name'), (3, 3, 'name')}),  # an I that nothing begins
+  ],
+)
+def test_spans_of_a_text(names, expected):
+  assert spans_of(names) == expected
+  types, opens = tag.bio(BIO)
+  tags = jnp.array([[BIO.index(name) for name in names]])
+  starts, last, kind = tag.spans(tags, jnp.ones_like(tags), types=jnp.asarray(types), opens=jnp.asarray(opens))
+  kinds = ('', *sorted({name[2:] for name in BIO if name != 'O'}))
+  ours = {
+    (place, int(last[0, place]), kinds[int(kind[0, place])]) for place in range(len(names)) if bool(starts[0, place])
+  }
+  assert ours == expected
+
+
+def test_span_counts_are_those_of_a_count_text_by_text():
+  draw = np.random.default_rng(0)
+  counted = jax.jit(lambda *arrays: tag.span_counts(*arrays, tag.bio(BIO)))
+  whole = np.zeros(3)
+  for _ in range(20):
+    labels = draw.choice([-1, -1, 0, 0, 1, 2, 2, 3, 4, 4], (8, 40))
+    predicted = np.where(draw.random((8, 40)) < 0.7, np.maximum(labels, 0), draw.integers(0, 5, (8, 40)))
+    segment_ids = np.sort(draw.integers(0, 4, (8, 40)), axis=1)[:, ::-1].copy()
+    labels[segment_ids == 0] = -1
+    tp = fp = fn = 0
+    for row in range(8):
+      for number in (1, 2, 3):
+        words = (labels[row] >= 0) & (segment_ids[row] == number)
+        right, found = (spans_of([BIO[label] for label in tags[row][words]]) for tags in (labels, predicted))
+        tp, fp, fn = tp + len(right & found), fp + len(found - right), fn + len(right - found)
+    assert [int(count) for count in counted(predicted, labels, segment_ids)] == [tp, fp, fn]
+    whole += tp, fp, fn
+  assert (whole > 100).all()
+
+
+def test_f1_is_of_all_rows_together():
+  # three spans in all: one found, one found too long, one missed; so 1 / 2 and 1 / 3
+  logits = jnp.eye(len(BIO))[jnp.array([[1, 2, 0, 0], [3, 4, 4, 0]])]
+  labels = jnp.array([[1, 2, 0, 1], [3, 4, 0, 0]])
+  batch = {'tokens': labels, 'segment_ids': jnp.ones_like(labels), 'labels': labels, 'row_weight': jnp.ones(2)}
+  sums = []
+  for rows in (slice(0, 1), slice(1, 2)):
+    example = BERT.prepare(jax.random.key(0), {name: value[rows] for name, value in batch.items()})
+    sums.append(BERT.loss(lambda part=logits[rows], **_: part, example, (), jax.random.key(0)).metrics)
+  means = tiny.means(jax.tree.map(lambda a, b: a + b, *sums))
+  derived = BERT.summary(means)
+  assert derived == pytest.approx({'precision': 1 / 2, 'recall': 1 / 3, 'f1': 2 * (1 / 6) / (5 / 6)})
+  nothing = dict.fromkeys(('tp', 'fp', 'fn'), 0.0)
+  assert BERT.summary(nothing) == {'precision': 0.0, 'recall': 0.0, 'f1': 0.0}
+
+
+def test_labels_without_spans_have_no_f1():
+  task = make_task(tags=('NOUN', 'VERB', 'DET'))
+  batch = make_batch(classes=3)
+  _, loss, _ = run(task, batch)
+  assert set(loss.metrics) == {'loss', 'accuracy'}
+  assert task.summary(tiny.means(loss.metrics)) == {}
+  assert tag.bio(('O',)) is None
+  assert tag.bio(('O', 'B-')) is None
+  assert tag.bio(('O', 'B-a', 'S-a')) is None
+
+
+# Trunks --------------------------------------------------------------------------------------------------------------
+
+
+def test_layers_are_read_side_by_side():
+  task = make_task(layers=(-2, -1, 0), dropout=0.0)
+  batch = make_batch()
+  params = tiny.init_params(task, batch)
+  logits, _, _ = run(task, batch, params)
+  out = states_of(task, params, {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')})
+  joined = np.concatenate([out['layers'][1], out['hidden'], out['layers'][0]], axis=-1)
+  assert params['head']['kernel'].shape == (96, len(BIO))
+  assert tiny.worst(logits, joined @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])) < 1e-5
+
+
+def test_a_frozen_trunk_gets_no_gradient_and_does_not_drop_out():
+  task = make_task(frozen=True, dropout=0.0, fields={'dropout': 0.5, 'attention_dropout': 0.5})
+  batch = make_batch()
+  params = tiny.init_params(task, batch)
+  losses = []
+  for key in (0, 1):
+    loss, gradient = tiny.loss_and_gradient(task, params, batch, key=key, train=True)
+    losses.append(loss.value)
+  assert tiny.same(*losses)
+  assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(gradient['trunk']))
+  assert all((np.asarray(leaf) != 0).any() for leaf in jax.tree.leaves(gradient['head']))
+
+
+def test_what_cannot_be_is_refused():
+  with pytest.raises(ValueError, match=r"adapter\.tags=\('O',\): two names or more, each once"):
+    make_task(tags=('O',))
+  with pytest.raises(ValueError, match='each once'):
+    make_task(tags=('O', 'B-a', 'B-a'))
+  with pytest.raises(ValueError, match=r'adapter\.layers=\(\)'):
+    make_task(layers=())
