@@ -18,6 +18,7 @@ CORPORA = {
 }
 SINGLES = ('pydocs/package', ('text',), 8)  # path, fields, classes
 PAIRS = ('pydocs/summary_pair', ('summary', 'body'), 2)
+WORDS = ('pydocs/parameters', ('tokens',), 'tags', ('O', 'B-name', 'I-name', 'B-type', 'I-type'))
 # name: (fields, classes, evaluation splits)
 GLUE = {
   'cola': (('sentence',), 2, ('validation',)),
@@ -107,7 +108,11 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     c.model = dict(name=c.model.name, variant='tiny', overrides=wiring)
     kept = {key: value for key, value in c.data.items() if key not in ('text', 'buckets')}
     c.data = dict(kept, path=CORPORA['pydocs'], length=64, batch_size=8)
-    if c.adapter:
+    if c.data.get('kind') == 'words':
+      path, fields, label, tags = WORDS
+      c.data = dict(c.data, path=path, fields=fields, label=label)
+      c.adapter = dict(c.adapter, tags=tags, layers=(-1,))
+    elif c.adapter:
       pair = len(c.data.fields) > 1
       path, fields, classes = PAIRS if pair else SINGLES
       c.data = dict(c.data, path=path, fields=fields, kind='class')

@@ -15,7 +15,7 @@ ALWAYS = 'quickstart'  # the others take turns
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-  """What `runs.write_data` writes, with labelled singles of 8 classes and pairs of 2."""
+  """What `runs.write_data` writes, with labelled singles of 8 classes, pairs of 2 and words of 5."""
   folder = runs.write_data(tmp_path_factory.mktemp('experiments'))
   draw = random.Random(2)
   held_out = [conftest.story(draw) for _ in range(64)]  # as many as the evaluations of `quick` ask for
@@ -26,6 +26,11 @@ def data(tmp_path_factory):
       texts = [[conftest.story(draw) for _ in range(3)] for _ in range(64)]
       rows = [{'text': a, 'summary': b[:40], 'body': c, 'label': n % classes} for n, (a, b, c) in enumerate(texts)]
       (folder / name / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+  (folder / 'words').mkdir()
+  for split in ('train', 'validation', 'test'):
+    tokens = [conftest.story(draw).split() for _ in range(64)]
+    rows = [{'tokens': row, 'tags': [n % 5 for n in range(len(row))]} for row in tokens]
+    (folder / 'words' / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
   return folder
 
 
@@ -45,7 +50,12 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
   for second in ('generator', 'teacher'):  # the other trunk of an objective
     if (settings['objective'] or {}).get(second):
       settings['objective'][second]['overrides'] = dict(settings['model']['overrides'])
-  kind = 'corpus' if settings['objective'] else 'pairs' if len(settings['data']['fields']) > 1 else 'singles'
+  if settings['objective']:
+    kind = 'corpus'
+  elif settings['data'].get('kind') == 'words':
+    kind = 'words'
+  else:
+    kind = 'pairs' if len(settings['data']['fields']) > 1 else 'singles'
   settings['data'] |= {'path': str(data / kind), 'cache': str(data / 'cache')}
   settings |= {'steps': 2, 'epochs': None, 'log_every': 1}
   settings['optim']['warmup'] = 0

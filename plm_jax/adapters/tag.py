@@ -47,6 +47,11 @@ class Model(nn.Module):
   def __call__(self, train: bool = False, **inputs: Array) -> Array:
     """Logits f32[b, l, c] of each token."""
     out = self.trunk(**inputs, train=train and not self.frozen)
+    count = len(out['layers'])
+    if not all(-count <= layer < count for layer in self.layers):
+      raise ValueError(
+        f'adapter.layers={self.layers}: the trunk has states {-count} to {count - 1}, its embeddings are 0'
+      )
     states = [out['hidden'] if layer == -1 else out['layers'][layer] for layer in self.layers]
     hidden = jnp.concatenate(states, axis=-1)  # [b, l, d * layers]
     if self.frozen:

@@ -297,3 +297,5 @@ def test_what_cannot_be_is_refused():
     make_task(tags=('O', 'B-a', 'B-a'))
   with pytest.raises(ValueError, match=r'adapter\.layers=\(\)'):
     make_task(layers=())
+  with pytest.raises(ValueError, match=r'adapter\.layers=\(-4, -1\): the trunk has states -3 to 2'):
+    tiny.init_params(make_task(layers=(-4, -1)), make_batch())
