@@ -89,6 +89,79 @@ def test_noise_and_optimiser_settings_that_matter_are_those_of_the_papers():
   assert (gpt['adapter']['lm_weight'], gpt['optim']['rate'], gpt['epochs']) == (0.5, 6.25e-5, 3)
 
 
+def resolved(name, *changes):
+  words = [f'--config={ROOT}/experiments/{name}', *(f'--config.{change}' for change in changes), '--workdir=w']
+  return config.parse(config.command('train', ''), words)[1]
+
+
+def test_the_four_input_formats_of_roberta_feed_the_same_tokens():
+  found = {form: resolved(f'roberta/formats.py:{form}') for form in ('full', 'doc', 'segment_pair', 'sentence_pair')}
+  assert {values['data']['length'] * values['data']['batch_size'] for values in found.values()} == {512 * 256}
+  assert {values['steps'] for values in found.values()} == {1_000_000}
+  told = {
+    form: (v['objective'].get('question'), v['data'].get('layout'), v['data'].get('unit')) for form, v in found.items()
+  }
+  assert told == {
+    'full': (None, 'full', None),
+    'doc': (None, 'documents', None),
+    'segment_pair': ('nsp', None, 'segment'),
+    'sentence_pair': ('nsp', None, 'sentence'),
+  }
+  assert all(values['objective']['masking'] == 'dynamic' for values in found.values())
+
+
+@pytest.mark.parametrize(
+  ('argument', 'changes', 'changed'),
+  [
+    (':mlm', (), ('objective.', 'data.')),  # without next sentences
+    ('', ('objective.masking=dynamic',), 'objective.masking'),
+    (':128', (), ('data.length', 'objective.where.max_count')),
+    ('', ('data.batch_size=8192',), 'data.batch_size'),
+    ('', ('objective.where={"name": "geometric_spans", "rate": 0.15}',), 'objective.where'),
+  ],
+)
+def test_what_was_changed_in_bert_are_switches_of_their_own(argument, changes, changed):
+  def settings(path, value):
+    if not isinstance(value, dict):
+      return {path: value}
+    return {key: leaf for name, part in value.items() for key, leaf in settings(f'{path}.{name}', part).items()}
+
+  base, other = (
+    {
+      key: leaf
+      for name in ('model', 'objective', 'data', 'optim')
+      for key, leaf in settings(name, values[name]).items()
+    }
+    for values in (resolved('bert/base.py'), resolved(f'bert/base.py{argument}', *changes))
+  )
+  found = {key for key in base.keys() | other.keys() if base.get(key) != other.get(key)}
+  assert found and all(key.startswith(changed) for key in found), found
+
+
+def test_five_improvements_of_bert_are_presets():
+  roberta, spanbert, albert, distilbert, deberta = (
+    resolved(f'{name}.py')
+    for name in ('roberta/pretrain', 'spanbert/pretrain', 'albert/pretrain', 'distilbert/base', 'deberta/base')
+  )
+  # longer, larger batches of full rows, masked anew each time, no next sentences
+  assert (roberta['objective']['name'], roberta['objective']['masking']) == ('mlm', 'dynamic')
+  assert (roberta['data']['layout'], roberta['data']['length'], roberta['data']['batch_size']) == ('full', 512, 8192)
+  # spans and their boundaries, one text a row
+  assert (spanbert['objective']['name'], spanbert['data']['layout']) == ('span_boundary', 'rows')
+  where = {'name': 'geometric_spans', 'rate': 0.15, 'probability': 0.2, 'max_words': 10}
+  assert (spanbert['objective']['where'], spanbert['objective']['edit']['per']) == (where, 'span')
+  # shared layers, a factorised table, sentence order, n-grams
+  assert (albert['objective']['question'], albert['objective']['where']['name']) == ('sop', 'ngram')
+  assert albert['model']['name'] == 'albert'
+  # half the layers, taught by the whole
+  assert (distilbert['model']['variant'], distilbert['objective']['teacher']['variant']) == (
+    'distilbert-base',
+    'bert-base',
+  )
+  # content and position apart, absolute positions in the decoder alone
+  assert (deberta['model']['name'], deberta['objective']['name']) == ('deberta', 'emd_mlm')
+
+
 def test_defaults_of_every_plug_in_can_be_read():
   """A default that takes running code would be missing from config.json."""
   for folder in ('models', 'objectives', 'adapters', 'data', 'text'):

@@ -524,8 +524,11 @@ def test_evaluate_follows_a_run_to_its_end(gpt: pathlib.Path) -> None:
   assert [row['step'] for row in scored(gpt)] == steps.numbered(gpt / 'checkpoints')
 
 
-def test_fill_shows_a_table(mlm: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-  assert fill.main([f'--workdir={mlm}', '--text=Anna was a [MASK] who lived near the <mask>.', '--top=3']) == 0
+@pytest.mark.parametrize(
+  'text', ['Anna was a [MASK] who lived near the <mask>.', 'I <MASK> you because you are <MASK>']
+)
+def test_fill_shows_a_table(text: str, mlm: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+  assert fill.main([f'--workdir={mlm}', f'--text={text}', '--top=3']) == 0
   lines = capsys.readouterr().out.splitlines()
   assert any('blank' in line and '3' in line for line in lines)
   assert sum(line.lstrip(' │').startswith(('1 ', '2 ')) for line in lines) == 2

@@ -52,6 +52,28 @@ def test_shares_are_those_of_the_rule(settings, expected):
   assert shares == pytest.approx(expected)
 
 
+GLUE = {'cola': 8551, 'sst2': 67349, 'mrpc': 3668, 'qqp': 363849, 'mnli': 392702, 'qnli': 104743, 'rte': 2490}
+
+
+@pytest.mark.parametrize(
+  ('limit', 'expected'),
+  [
+    (2**16, {'cola': 8551 / 276853, 'mrpc': 3668 / 276853, 'rte': 2490 / 276853, 'mnli': 65536 / 276853}),
+    (2**18, {'cola': 8551 / 711089, 'mrpc': 3668 / 711089, 'rte': 2490 / 711089, 'mnli': 262144 / 711089}),
+    (2**21, {'cola': 8551 / 943352, 'mrpc': 3668 / 943352, 'rte': 2490 / 943352, 'mnli': 392702 / 943352}),
+  ],
+)
+def test_shares_of_glue_at_the_limits_of_t5(limit, expected):
+  shares = mixture.shares(GLUE, limit=limit)
+  assert {name: shares[name] for name in expected} == pytest.approx(expected)
+  # a temperature takes the root of every ratio
+  for temperature in (2.0, 4.0, 8.0):
+    warm = mixture.shares(GLUE, temperature=temperature, limit=limit)
+    ratio = shares['mnli'] / shares['rte']
+    assert warm['mnli'] / warm['rte'] == pytest.approx(ratio ** (1 / temperature))
+    assert sum(warm.values()) == pytest.approx(1)
+
+
 def test_a_high_temperature_is_even():
   assert list(mixture.shares(SIZES, temperature=1e6).values()) == pytest.approx([1 / 3] * 3, rel=1e-4)
 
