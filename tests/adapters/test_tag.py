@@ -299,3 +299,37 @@ def test_what_cannot_be_is_refused():
     make_task(layers=())
   with pytest.raises(ValueError, match=r'adapter\.layers=\(-4, -1\): the trunk has states -3 to 2'):
     tiny.init_params(make_task(layers=(-4, -1)), make_batch())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['bert', 'bart'])
+def test_a_hundred_steps_find_spans_in_rows_never_seen(name):
+  task = {'bert': make_task(dropout=0.0), 'bart': BART}[name]
+
+  def rows(seed):
+    """Names are ids 10 to 19 and types 20 to 29; what continues a span is the id after its first."""
+    draw = np.random.default_rng(seed)
+    tokens, labels = np.full((32, 16), 40), np.zeros((32, 16), np.int32)
+    for row in range(32):
+      for start in (1, 6, 11):
+        kind, size = draw.integers(0, 2), draw.integers(1, 4)
+        tokens[row, start : start + 5] = draw.integers(30, 50, 5)
+        tokens[row, start : start + size] = 10 + 10 * kind + draw.integers(0, 10, size)
+        labels[row, start : start + size] = [1 + 2 * kind] + [2 + 2 * kind] * (size - 1)
+    number = np.arange(32, dtype=np.int32) + 32 * seed
+    batch = {'tokens': tokens.astype(np.int32), 'segment_ids': np.ones((32, 16), np.int32), 'labels': labels}
+    batch |= {'row_id': number, 'epoch': np.zeros(32, np.int32), 'row_weight': np.ones(32, np.float32)}
+    return {key: jnp.asarray(value) for key, value in batch.items()}
+
+  tx = tiny.make_optimiser(task, rows(0), rate=3e-3)
+  state = tiny.make_state(task, rows(0), tx)
+  train = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
+  evaluate = jax.jit(functools.partial(step.eval_step, task=task))
+
+  def f1():
+    return task.summary(tiny.means(evaluate(state.params, rows(10_000), (), jax.random.key(0))[0]))['f1']
+
+  assert f1() < 0.2
+  for number in range(100):
+    state, _ = train(state, rows(number), jax.random.key(0))
+  assert f1() > 0.95
