@@ -71,8 +71,9 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     if values[key] is not None and values[key] <= 0:
       raise ConfigError(f'config.{key}={values[key]}: must be above 0.')
   for name, evaluation in values['eval'].items():
-    if evaluation['every'] is not None and evaluation['every'] <= 0:
-      raise ConfigError(f'config.eval.{name}.every={evaluation["every"]}: must be above 0.')
+    for key in ('every', 'units'):
+      if evaluation[key] is not None and evaluation[key] <= 0:
+        raise ConfigError(f'config.eval.{name}.{key}={evaluation[key]}: must be above 0.')
   if values['best'] is not None:
     name = values['best'][0].partition('/')[0]
     checks.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')

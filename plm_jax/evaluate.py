@@ -1,11 +1,15 @@
 """Scores the checkpoints of a run: one of them, or each as it appears, beside a training process that goes on.
 
+Or, with --weights, a model as it is, without training: its folder says vocabulary, architecture and sizes, the config
+what is measured and on what.
+
 python -m plm_jax.evaluate --workdir=runs/mine                          the best checkpoint, else the newest
 python -m plm_jax.evaluate --workdir=runs/mine --step=newest --predictions=out.jsonl
 python -m plm_jax.evaluate --workdir=runs/mine --follow                 every checkpoint as it appears
+python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
 
-Writes `evaluations.jsonl` in the run folder. Evaluations are those of the config; `--config.eval.NAME.data.split=test`
-changes one, `--evaluation=NAME` picks one.
+Writes `evaluations.jsonl` in the run folder; with --weights, only where there is a --workdir. Evaluations are those of
+the config; `--config.eval.NAME.data.split=test` changes one, `--evaluation=NAME` picks one.
 """
 
 import sys
@@ -22,9 +26,16 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--predictions', metavar='FILE', help='write one JSON object a row to this file')
   parser.add_argument('--follow', action='store_true', help='go on with checkpoints as they appear, to the last')
   parser.add_argument('--timeout', type=float, default=3600.0, help='--follow: seconds to wait for the next checkpoint')
-  arguments, settings = config.parse(parser, argv)
+  parser.add_argument(
+    '--weights', metavar='FOLDER', help="score this model: a folder in Hugging Face's form, an import"
+  )
+  arguments, settings = config.parse(parser, argv, workdir=False)
   if settings is None:
     return 0
+  if arguments.workdir is None and arguments.weights is None:
+    raise config.ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
+  if arguments.weights is not None and (arguments.follow or arguments.step != 'auto'):
+    raise config.ConfigError('--weights names one model: --step and --follow choose among the checkpoints of a run.')
   from plm_jax import logs, scoring  # loads jax
 
   logs.start()

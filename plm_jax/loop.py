@@ -184,7 +184,8 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
           params = tx.eval_params(state.opt_state, state.params)
           scores = {}
           for name in evaluating:
-            values = run.evaluate(evaluations[name], params, key, task=task, step=eval_fn, layout=layout)
+            units = settings['eval'][name]['units']
+            values = run.evaluate(evaluations[name], params, key, task=task, step=eval_fn, layout=layout, units=units)
             scores |= {f'{name}/{metric}': value for metric, value in values.items()}
           writer.write(done, scores)
           bar.show(done, scores)

@@ -13,7 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 log = logging.getLogger('plm_jax')
 
 SHOWN = (
-  'loss', 'perplexity', 'bits_per_byte', 'accuracy', 'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu'
+  'loss', 'perplexity', 'unit_perplexity', 'word_perplexity', 'bits_per_byte', 'accuracy', 'word_accuracy',
+  'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu',
 )  # fmt: skip
 
 

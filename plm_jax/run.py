@@ -7,6 +7,7 @@ keywords.
 import hashlib
 import itertools
 import logging
+import math
 import pathlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -68,6 +69,11 @@ def make_parts(settings: Settings, vocab: Vocab) -> Parts:
   execution = Execution(**settings['execution'])
   with config.stage('model'):
     trunk = build.make('models', settings['model'], vocab_size=vocab.size, execution=execution)
+  return parts_of(trunk, settings, vocab)
+
+
+def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:
+  """The task of the settings on a trunk that is there already; refuses what `make_parts` does."""
   role = 'objective' if settings.get('objective') else 'adapter'
   with config.stage(role):
     task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab)
@@ -175,6 +181,7 @@ def evaluate(
   task: Task,
   step: Callable[..., Any],
   layout: sharding.Layout,
+  units: int | None = None,
 ) -> dict[str, float]:
   """Exact means over every row of a source, once, with the task's derived numbers.
 
@@ -185,6 +192,7 @@ def evaluate(
     task: what is scored.
     step: the compiled `eval_step` of the task.
     layout: mesh and rules.
+    units: of the text, see `schema.Evaluation`.
   """
   carry = task.init_carry(source.spec['row_id'].shape[0])
   totals: dict[str, tuple[Array, Array]] | None = None
@@ -195,5 +203,10 @@ def evaluate(
       jax.block_until_ready(totals)  # queued collectives starve simulated devices
   if totals is None:
     raise config.ConfigError('data: the evaluation split has no rows')
-  means = metrics.mean(jax.device_get(totals))
-  return {**means, **task.summary(means)}
+  totals = jax.device_get(totals)
+  means = metrics.mean(totals)
+  scores = {**means, **task.summary(means)}
+  if units is not None:
+    nats = float(totals['loss'][0]) / units
+    scores |= {'unit_perplexity': math.exp(min(nats, 700.0)), 'bits_per_unit': nats / math.log(2)}
+  return scores

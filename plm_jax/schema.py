@@ -84,10 +84,13 @@ class Evaluation:
   Attributes:
     data: like the block `data`; keywords left out, the name among them, are those of `data`.
     every: steps between runs of it; None is `eval_every`.
+    units: words, or whatever else published figures count, in the text: gives 'unit_perplexity', exp of the nats of all
+      predicted tokens over this number, and 'bits_per_unit' (GPT-2 §3.1). It does not depend on the vocabulary.
   """
 
   data: Mapping[str, Any]
   every: int | None = None
+  units: int | None = None
 
 
 # Which kind of block stands under a key. A kind is a folder ('models'), a noise file ('noise.where'), a definition

@@ -9,13 +9,15 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 
-from plm_jax import checkpoint, optim, progress, run, sharding, steps
+from plm_jax import checkpoint, optim, param_files, progress, run, sharding, steps, weights
 from plm_jax.config import ConfigError, stage
-from plm_jax.step import abstract_params, eval_step, predict_step, state_maker
-from plm_jax.types import Source
+from plm_jax.step import abstract_params, eval_step, init_params, predict_step, state_maker
+from plm_jax.text import tokenizer
+from plm_jax.types import Execution, Source, Task, Vocab
 
 log = logging.getLogger('plm_jax')
 
@@ -23,8 +25,7 @@ POLL_SECONDS = 2.0
 
 
 def command(settings: Mapping[str, Any], arguments: argparse.Namespace) -> int:
-  """Scores the checkpoints that the arguments name and appends to `evaluations.jsonl`."""
-  workdir = pathlib.Path(arguments.workdir)
+  """Scores the checkpoints or the model that the arguments name; appends to `evaluations.jsonl` of the run folder."""
   names = [arguments.evaluation] if arguments.evaluation else list(settings['eval'])
   if not names or (unknown := [name for name in names if name not in settings['eval']]):
     choices = ', '.join(settings['eval']) or 'none'
@@ -33,38 +34,91 @@ def command(settings: Mapping[str, Any], arguments: argparse.Namespace) -> int:
   if arguments.predictions and len(names) > 1:
     raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
 
-  vocab = run.make_vocab(settings, workdir)
-  task = run.make_parts(settings, vocab).task
+  workdir = pathlib.Path(arguments.workdir) if arguments.workdir else None
+  if arguments.weights:
+    task, vocab, params = _model_of(pathlib.Path(arguments.weights).expanduser(), settings)
+  else:
+    vocab = run.make_vocab(settings, workdir)
+    task = run.make_parts(settings, vocab).task
   with stage('sharding'):
     layout = sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
   with sharding.use(layout):
     sources = {name: run.make_source(settings['eval'][name]['data'], vocab, seed=settings['seed']) for name in names}
     spec = next(iter(sources.values())).spec
-    with stage('optim'):
-      tx = optim.make(params=abstract_params(task, spec), steps=settings['steps'] or 1, **settings['optim'])
-    abstract = state_maker(task, tx, spec, layout=layout).abstract
     key = jax.random.key(settings['seed'])
     step_fn = jax.jit(functools.partial(eval_step, task=task))
-    for step in _steps(workdir, arguments):
-      try:
-        _, state = checkpoint.restore(workdir / 'checkpoints', abstract, step=step)
-      except checkpoint.CheckpointError:
-        if arguments.follow and step not in steps.numbered(workdir / 'checkpoints'):
-          log.info(f'step {step} was deleted before it could be scored (keep)')
-          continue
-        raise
-      params = tx.eval_params(state.opt_state, state.params)
-      line: dict[str, Any] = {'step': step}
+    if arguments.weights:
+      states = iter([({'weights': arguments.weights}, _placed(params, task, spec, layout=layout))])
+    else:
+      states = _checkpoints(settings, arguments, task, spec, layout=layout)
+    for where, params in states:
+      line: dict[str, Any] = dict(where)
       for name, source in sources.items():
-        means = run.evaluate(source, params, key, task=task, step=step_fn, layout=layout)
+        units = settings['eval'][name]['units']
+        means = run.evaluate(source, params, key, task=task, step=step_fn, layout=layout, units=units)
         line |= {f'{name}/{metric}': value for metric, value in means.items()}
-      with open(workdir / 'evaluations.jsonl', 'a', encoding='utf-8') as file:
-        file.write(json.dumps(line) + '\n')
-      log.info(f'step {step}  {progress.line(line)}')
+      if workdir is not None:
+        workdir.mkdir(parents=True, exist_ok=True)
+        with open(workdir / 'evaluations.jsonl', 'a', encoding='utf-8') as file:
+          file.write(json.dumps(line) + '\n')
+      log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
       if arguments.predictions:
         count = _write_predictions(sources[names[0]], params, key, task=task, layout=layout, path=arguments.predictions)
         log.info(f'{count} predictions in {arguments.predictions}')
   return 0
+
+
+def _checkpoints(
+  settings: Mapping[str, Any],
+  arguments: argparse.Namespace,
+  task: Task,
+  spec: Mapping[str, Any],
+  *,
+  layout: sharding.Layout,
+) -> Iterator[tuple[dict[str, Any], Any]]:
+  """The checkpoints that the arguments name: what a line says of each, and its parameters."""
+  workdir = pathlib.Path(arguments.workdir)
+  with stage('optim'):
+    tx = optim.make(params=abstract_params(task, spec), steps=settings['steps'] or 1, **settings['optim'])
+  abstract = state_maker(task, tx, spec, layout=layout).abstract
+  for step in _steps(workdir, arguments):
+    try:
+      _, state = checkpoint.restore(workdir / 'checkpoints', abstract, step=step)
+    except checkpoint.CheckpointError:
+      if arguments.follow and step not in steps.numbered(workdir / 'checkpoints'):
+        log.info(f'step {step} was deleted before it could be scored (keep)')
+        continue
+      raise
+    yield {'step': step}, tx.eval_params(state.opt_state, state.params)
+
+
+def _model_of(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Task, Vocab, Any]:
+  """The task on the trunk of a folder, its vocabulary, and all parameters there by name.
+
+  The folder is one in Hugging Face's form with its tokenizer, a run, or an import.
+  """
+  if not folder.is_dir():
+    raise ConfigError(f'--weights={folder}: there is no such folder')
+  with stage('vocab'):
+    vocab = tokenizer.load(folder / 'vocab' if (folder / 'vocab').is_dir() else folder)
+  try:
+    trunk, _ = weights.load(folder, execution=Execution(**settings['execution']))
+    params = run.load_params(str(folder), step=None)
+  except param_files.CheckpointError as error:
+    raise ConfigError(f'evaluate: {error}') from error
+  return run.parts_of(trunk, settings, vocab).task, vocab, params
+
+
+def _placed(params: Any, task: Task, spec: Mapping[str, Any], *, layout: sharding.Layout) -> Any:
+  """Parameters of a folder as those of the task, each where it belongs; what the task has no place for is left out."""
+  boxed = jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0))
+  wanted, places = param_files.flat(nn.unbox(boxed)), param_files.flat(sharding.shardings(boxed, layout=layout))
+  given = param_files.flat(params)
+  if missing := [path for path in wanted if path not in given]:
+    raise ConfigError(f'--weights: has no {", ".join(missing[:4])}, which this task needs: train it first')
+  return param_files.nested(
+    {path: jax.device_put(np.asarray(given[path], leaf.dtype), places[path]) for path, leaf in wanted.items()}
+  )
 
 
 def _steps(workdir: pathlib.Path, arguments: argparse.Namespace) -> Iterator[int]:

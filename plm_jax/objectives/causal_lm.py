@@ -50,6 +50,19 @@ def next_tokens(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
   return following, ((segment == segment_ids) & (segment > 0)).astype(jnp.float32)
 
 
+def in_last_word(tokens: Array, segment_ids: Array, starts_word: Array) -> Array:
+  """Which tokens of a row belong to its last word, which may be several: bool[b, l].
+
+  Args:
+    tokens: int[b, l].
+    segment_ids: int[b, l]; 0 is padding.
+    starts_word: bool[v].
+  """
+  starts = starts_word[tokens] & (segment_ids > 0)
+  from_here = jnp.cumsum(starts[:, ::-1], axis=1)[:, ::-1]  # words that begin here or later
+  return (segment_ids > 0) & (from_here - starts == 0)
+
+
 def score(forward: Forward, features: Array, targets: Array, *, rows: int = 1) -> tuple[Array, Array]:
   """Nats and correctness of each next token, f32[b, l] both; `rows` of the batch have logits in memory at a time."""
   return chunked_cross_entropy(lambda part: forward(method='attend', features=part), features, targets, rows=rows)
@@ -73,6 +86,7 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   packing: Literal['segments', 'stream'] = 'segments',
+  predict: Literal['all', 'last_word'] = 'all',
   z_loss: float = 0.0,
   logit_rows: int = 8,
 ) -> Task:
@@ -83,6 +97,9 @@ def make(
     vocab: of the rows; its bytes a token give bits per byte.
     packing: 'segments' walls the documents of a row off from each other and restarts positions; 'stream' lets
       attention, positions and prediction run across them (GPT-2, GPT-3).
+    predict: 'all' tokens, or those of the 'last_word' of each row, for rows that hold one text each (LAMBADA). The
+      latter has the metrics 'word_accuracy', a word being right where the likeliest token is right at every place, and
+      'nats_per_word', and 'word_perplexity', which is exp of it.
     z_loss: weight of log^2 Z, where Z is what the softmax divides by: keeps logits from drifting (PaLM §5: 1e-4). It is
       in what is trained on and in the metric 'z_loss', not in 'loss'.
     logit_rows: batch rows whose logits are in memory at a time.
@@ -90,7 +107,10 @@ def make(
   require(trunk, objective='causal_lm', attention=('causal',), inputs=('tokens', 'segment_ids'))
   if packing not in ('segments', 'stream'):
     raise ValueError(f'objective.packing={packing!r}; choices are segments, stream')
+  if predict not in ('all', 'last_word'):
+    raise ValueError(f'objective.predict={predict!r}; choices are all, last_word')
   num_bytes = np.asarray(vocab.num_bytes, np.float32)
+  starts_word = np.asarray(vocab.starts_word)
 
   def prepare(root: Array, batch: Batch) -> Example:
     del root
@@ -98,6 +118,9 @@ def make(
     if packing == 'stream':
       segments = (segments > 0).astype(segments.dtype)
     targets, weights = next_tokens(tokens, segments)
+    if predict == 'last_word':
+      ends = in_last_word(tokens, segments, jnp.asarray(starts_word))
+      weights = weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]  # a token is predicted from the place before it
     weights = weights * batch['row_weight'][:, None]
     scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
     return Example(
@@ -116,6 +139,11 @@ def make(
       trained, metrics = z_loss * squares, {'z_loss': (z_loss * (squares * weights).sum(), total)}
     else:
       nats, correct = score(forward, features, targets['ids'], rows=logit_rows)
+    if predict == 'last_word':
+      there = (weights.sum(axis=1) > 0).astype(jnp.float32)
+      right = there * (((1 - correct) * weights).sum(axis=1) == 0)
+      metrics['word_accuracy'] = (right.sum(), there.sum())
+      metrics['nats_per_word'] = ((nats * weights).sum(), there.sum())
     return Loss(
       value=((nats + trained) * weights * targets['scale'][:, None]).sum(),
       metrics={
@@ -126,12 +154,15 @@ def make(
       },
     )
 
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
+  def score_rows(forward: Forward, example: Example) -> dict[str, Array]:
     targets = example.targets
     nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
     return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': math.exp(min(means['loss'], 700.0)), 'bits_per_token': means['loss'] / math.log(2)}
+    numbers = {'perplexity': math.exp(min(means['loss'], 700.0)), 'bits_per_token': means['loss'] / math.log(2)}
+    if predict == 'last_word':
+      numbers['word_perplexity'] = math.exp(min(means['nats_per_word'], 700.0))
+    return numbers
 
-  return Task(Model(trunk), prepare, loss, predict, summary=summary)
+  return Task(Model(trunk), prepare, loss, score_rows, summary=summary)
