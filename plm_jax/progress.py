@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 log = logging.getLogger('plm_jax')
 
 SHOWN = (
-  'loss', 'perplexity', 'unit_perplexity', 'word_perplexity', 'bits_per_byte', 'accuracy', 'word_accuracy',
+  'loss', 'perplexity', 'unit_perplexity', 'word_perplexity', 'bits_per_byte', 'accuracy', 'word_accuracy', 'f1',
   'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu',
 )  # fmt: skip
 
