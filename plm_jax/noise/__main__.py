@@ -12,7 +12,9 @@ import argparse
 import functools
 import random
 import re
+import statistics
 import sys
+import textwrap
 from collections.abc import Sequence, Set
 from typing import Any
 
@@ -103,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from rich.console import Console
 
   # words to draw at random from: what some modules say of themselves
-  filler = [module.__doc__ or '' for module in (argparse, functools, random, re)]
+  filler = [module.__doc__ or '' for module in (argparse, functools, random, re, statistics, textwrap)]
   vocab: Any = Words(arguments.text, OTHER, TEXT, *filler)
   if arguments.vocab:
     from plm_jax.text import tokenizer
