@@ -2,6 +2,7 @@
 
 python -m plm_jax.generate --workdir=runs/gpt --prompt="In the morning" --method=sample --top_p=0.9 --draws=3
 python -m plm_jax.generate --weights=FOLDER --prompt="translate English to German: Thank you." --method=beam
+python -m plm_jax.generate --workdir=runs/gpt --prompt="今天天气" --max_new=4 --trace=5
 
 The folder is that of a run, of a model in Hugging Face's form with its tokenizer.json, or an import. A GLM wants one
 [MASK] in the prompt, and fills it.
@@ -18,6 +19,8 @@ from plm_jax.fill import BLANKS
 
 if TYPE_CHECKING:
   import argparse
+
+  import rich.table
 
   from plm_jax.types import Vocab
 
@@ -66,6 +69,7 @@ def _parser() -> config.Parser:
   add('--first', metavar='TOKEN', help='what a text must begin with')
   add('--last', metavar='TOKEN', help='what a text of --max_new tokens must end with')
   add('--draws', type=int, help='texts for each prompt, with --method=sample; 1 by default')
+  add('--trace', type=int, metavar='K', help='show the K likeliest tokens at each step; of decoders')
   add('--seed', type=int, default=0, help='of drawing')
   add('--step', default='auto', help="of a run: a number, 'newest' or 'best'; by default the best there is")
   return parser
@@ -79,7 +83,7 @@ def _check(arguments: 'argparse.Namespace') -> None:
       raise config.ConfigError(
         f'--{odd[0]}={given[odd[0]]}: belongs to --method={method}, and the method is {arguments.method}'
       )
-  for name in ('max_new', 'temperature', 'top_k', 'beams', 'draws'):
+  for name in ('max_new', 'temperature', 'top_k', 'beams', 'draws', 'trace'):
     if given[name] is not None and given[name] <= 0:
       raise config.ConfigError(f'--{name}={given[name]}: must be above 0')
   if arguments.top_p is not None and not 0 < arguments.top_p <= 1:
@@ -113,6 +117,8 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
     trunk, params = weights.load(folder, step='best' if step is None else step)
   except param_files.CheckpointError as error:
     raise config.ConfigError(f'generate: {error}') from error
+  if arguments.trace is not None and trunk.ATTENTION != 'causal':
+    raise config.ConfigError(f'--trace={arguments.trace}: shows the steps of a decoder, and this is {trunk.ATTENTION}')
   special = _specials(vocab, about, arguments, kind=trunk.ATTENTION)
   with config.stage('generate'):
     prompts = [_encode(text, vocab, special, kind=trunk.ATTENTION) for text in arguments.prompt]
@@ -167,7 +173,33 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
       Text.assemble((f'{before}{gap}', 'blue'), (new, 'bold green'), (f'{gap}{after}'.rstrip(), 'blue')), soft_wrap=True
     )
     console.print(Text(f'  {length} tokens, score {score:.3f}', 'dim'))
+    if arguments.trace is not None and ids:
+      console.print(_steps(trunk, params, prompt, ids, vocab, top=arguments.trace))
   return 0
+
+
+def _steps(
+  trunk: Any, params: Any, prompt: Sequence[int], made: Sequence[int], vocab: 'Vocab', *, top: int
+) -> 'rich.table.Table':
+  """A row for each token: the text before it, the token with its probability, and the likeliest ones."""
+  from rich.markup import escape
+  from rich.table import Table
+
+  from plm_jax.generate import trace
+  from plm_jax.text import byte_bpe
+
+  table = Table('step', 'after', 'taken', *map(str, range(1, min(top, vocab.size) + 1)))
+  ids, best, taken = (part.tolist() for part in trace.likeliest(trunk, params, prompt, made, top=top))
+  begun = b''
+  for number, token in enumerate(made):
+    show = lambda token, p, begun=begun: (  # noqa: E731
+      escape(f'{trace.readable(begun, byte_bpe.token_bytes(vocab.token(token)))[0]} {p:.3f}')
+    )
+    before = vocab.decode([*prompt, *made[:number]]).rstrip('\ufffd')[-16:]
+    likeliest = [show(other, p) for other, p in zip(ids[number], best[number], strict=True)]
+    table.add_row(str(number + 1), escape(before), show(token, taken[number]), *likeliest)
+    begun = trace.readable(begun, byte_bpe.token_bytes(vocab.token(token)))[1]
+  return table
 
 
 def _specials(
