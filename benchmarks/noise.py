@@ -1,9 +1,11 @@
-"""How fast is text corrupted? Tokens a second for each `where` function with 80/10/10, and the parts of a choice.
+"""How fast is text corrupted, beside collators of Hugging Face on the same rows?
 
-    python -m benchmarks.noise [--batch=256] [--length=512] [--rounds=5]
+    python -m benchmarks.noise [--batch=256] [--length=512] [--rounds=5] [--parts]
 
-CPU seconds are counted, not those of the clock, and the best of the rounds is shown: other work on the machine then
-counts for little. Figures are tokens a second of one core; a step on several devices corrupts its own rows on each.
+The table has tokens a second of one process on all its cores, by the clock: the compiled `prepare` of each objective,
+which chooses, edits, shortens and counts the targets, the best of the rounds; peers, where transformers is installed,
+as their users call them, from lists of ids to a batch. `--parts` adds the `where` functions alone, in CPU seconds of
+one core. What corruption costs within a step is a question for `benchmarks.train_step --noise`.
 """
 
 import argparse
@@ -12,7 +14,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 VOCAB, SPECIAL = 30_522, 1000
+SHOWN = (
+  'bert', 'whole_word', 'albert', 'spanbert', 'xlnet', 'glm', 'unilm', 'bart_mask', 'bart_delete', 'bart_infill',
+  'bart_permute', 'bart_rotate', 'bart', 't5', 'deshuffle', 'ul2',
+)  # fmt: skip
 
 
 def seconds(run: Callable[..., Any], *args: Any, rounds: int, calls: int = 5) -> float:
@@ -30,16 +38,107 @@ def seconds(run: Callable[..., Any], *args: Any, rounds: int, calls: int = 5) ->
   return best
 
 
+def make_rows(batch: int, length: int) -> tuple[Any, np.ndarray]:
+  """(vocabulary of 30,000 words, pieces and a full stop, rows of ids: a sentence has 20 tokens in the mean)."""
+  from plm_jax.noise.__main__ import Words
+
+  vocab = Words(' '.join(f'##w{n}' if n % 4 == 0 else f'w{n}' for n in range(VOCAB)), '.')
+  draw = np.random.default_rng(0)
+  ids = np.array(vocab.encode(f'w1 ##w4 {" ".join(f"w{n}" for n in range(VOCAB) if n % 4)}'))
+  rows = draw.choice(ids, (batch, length))
+  rows[draw.random((batch, length)) < 0.05] = vocab.id('.')
+  return vocab, rows.astype(np.int32)
+
+
+def ours(vocab: Any, rows: np.ndarray, *, rounds: int) -> dict[str, float]:
+  """Seconds that `prepare` takes, by the name of the objective on the page of `plm_jax.noise`."""
+  import jax
+
+  from plm_jax import build
+  from plm_jax.noise.gallery import GALLERY
+  from plm_jax.step import noise_root, with_step
+
+  batch = {
+    'tokens': rows,
+    'segment_ids': np.ones_like(rows),
+    'row_id': np.arange(len(rows), dtype=np.int32),
+    'epoch': np.zeros(len(rows), np.int32),
+    'row_weight': np.ones(len(rows), np.float32),
+  }
+  batch, root = jax.device_put(batch), noise_root(jax.random.key(0))
+  found = {}
+  for show in GALLERY:
+    if show.name not in SHOWN:
+      continue
+    trunk = build.make('models', {'name': show.model, 'variant': 'tiny'}, vocab_size=vocab.size)
+    task = build.make('objectives', show.objective, trunk=trunk, vocab=vocab)
+    run = functools.partial(
+      jax.jit(lambda root, batch, task=task: task.prepare(root, with_step(batch, 0))), root, batch
+    )
+    found[show.name] = best_wall(lambda run=run: jax.block_until_ready(run()), rounds=rounds)
+  return found
+
+
+def peers(vocab: Any, rows: np.ndarray) -> dict[str, float]:
+  """Seconds of Hugging Face's collators by the name of our objective; empty without transformers and torch."""
+  try:
+    import tokenizers
+    import transformers
+  except ImportError:
+    return {}
+  model = tokenizers.Tokenizer(tokenizers.models.WordLevel({vocab.token(n): n for n in range(vocab.size)}, '[UNK]'))
+  tokenizer = transformers.PreTrainedTokenizerFast(
+    tokenizer_object=model,
+    unk_token='[UNK]',
+    mask_token='[MASK]',
+    pad_token='[PAD]',
+    cls_token='[CLS]',
+    sep_token='[SEP]',
+  )
+  features = [{'input_ids': row} for row in rows.tolist()]
+  collators = {
+    'bert': transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15),
+    'xlnet': transformers.DataCollatorForPermutationLanguageModeling(tokenizer),
+  }
+  return {name: best_wall(lambda run=run: run(features), rounds=2, calls=1) for name, run in collators.items()}
+
+
+def best_wall(run: Callable[[], Any], *, rounds: int, calls: int = 5) -> float:
+  """Seconds of one call by the clock, the best of some rounds; the first call is not counted."""
+  run()
+  best = float('inf')
+  for _ in range(rounds):
+    start = time.perf_counter()
+    for _ in range(calls):
+      run()
+    best = min(best, (time.perf_counter() - start) / calls)
+  return best
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--batch', type=int, default=256, help='rows')
   parser.add_argument('--length', type=int, default=512, help='tokens of a row')
   parser.add_argument('--rounds', type=int, default=5, help='of which the best counts')
+  parser.add_argument('--parts', action='store_true', help='also the where functions alone')
   flags = parser.parse_args()
 
+  vocab, rows = make_rows(flags.batch, flags.length)
+  found, theirs = ours(vocab, rows, rounds=flags.rounds), peers(vocab, rows)
+  print(f'{flags.batch} x {flags.length} tokens, one process\n')
+  for name, spent in found.items():
+    line = f'{name:<16} {rows.size / spent / 1e6:7.2f} M tokens/s'
+    if name in theirs:
+      line += f'   Hugging Face {rows.size / theirs[name] / 1e6:6.2f} M tokens/s, {theirs[name] / spent:6.1f} times'
+    print(line)
+  if flags.parts:
+    parts(flags)
+
+
+def parts(flags: argparse.Namespace) -> None:
+  """Prints tokens a second of a core for the `where` functions with 80/10/10, and for the parts of a choice."""
   import jax
   import jax.numpy as jnp
-  import numpy as np
 
   from plm_jax.noise import edit, spans, where
   from plm_jax.noise.row import Row
@@ -74,7 +173,7 @@ def main() -> None:
     f'top_k of {count}': seconds(lambda x: jax.lax.top_k(x, count), scores, rounds=flags.rounds),
     'sort': seconds(lambda x: jnp.sort(x, axis=1), scores, rounds=flags.rounds),
   }
-  print(f'{flags.batch} x {flags.length}\n')
+  print()
   for name, spent in [*table.items(), *parts.items()]:
     ratio = table['fixed_count'] / spent
     print(f'{name:<24} {ids.size / spent / 1e6:7.1f} M tokens/s a core {ratio:6.2f} of fixed_count')
