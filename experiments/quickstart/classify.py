@@ -7,7 +7,8 @@ Hardware: two CPU cores, half a minute.
 Expect (three seeds, the better of two rates): 46 % on test with 8 labels a class, 33 % from scratch
 (--config.init_from="[]"); 53 % and 39 % with 32; chance 12.5 %.
 `python -m plm_jax.sample_efficiency` with this config compares the two over seeds and sizes.
-Differs from the paper: states pooled by the mean, rate 1e-3, as the network is small and new; 8 labels a class (--config.data.per_class=32).
+Differs from the paper: states pooled by the mean; rate 1e-3, as the network is small and new; 8 labels a class
+(--config.data.per_class=32).
 """
 
 from experiments import common
