@@ -159,7 +159,7 @@ def loss_and_gradient(task: Task, params: PyTree, batch: Batch, *, key: int = 0,
     def loss_of(params):
       example = task.prepare(step.noise_root(root), step.with_step(batch, 0))
       rng = step.step_rng(root, jnp.int32(0))
-      carry = task.init_carry(batch['row_id'].shape[0])
+      carry = task.init_carry(jax.tree.leaves(batch)[0].shape[0])
       loss = task.loss(step.bind(task, params, train=train, rng=rng), example, carry, rng)
       return loss.value, loss
 
