@@ -87,9 +87,9 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
 
     # --- data --------------------------------------------------------------------------------------------------------
     share = run.host_share(layout)
-    source = run.make_source(settings['data'], vocab, seed=settings['seed'], share=share)
+    source = run.make_source(settings['data'], vocab, seed=settings['seed'], share=share, task=task)
     evaluations = {
-      name: run.make_source(block['data'], vocab, seed=settings['seed'], share=share)
+      name: run.make_source(block['data'], vocab, seed=settings['seed'], share=share, task=task)
       for name, block in settings['eval'].items()
     }
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
@@ -110,7 +110,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
       log.info(f'{workdir}: going on from step {start}')
     else:
       start, state = 0, _initialise(maker.fresh(key), settings, parts)
-    whole = source if share[1] == 1 else run.make_source(settings['data'], vocab, seed=settings['seed'])
+    whole = source if share[1] == 1 else run.make_source(settings['data'], vocab, seed=settings['seed'], task=task)
     facts = run_folder.check_data(workdir, whole, vocab, begun=bool(old))
     if main:  # config.json comes last: a folder that has it has begun
       vocab.save(str(workdir / 'vocab'))

@@ -155,7 +155,8 @@ class Writer:
     numbers = {name: value for name, value in values.items() if _is_number(value)}
     if self._tensorboard is not None:
       for name, value in numbers.items():
-        self._tensorboard.add_scalar(name if '/' in name else f'train/{name}', float(value), step)
+        if math.isfinite(value):  # it draws no others, and warns of each
+          self._tensorboard.add_scalar(name if '/' in name else f'train/{name}', float(value), step)
     if self._wandb is not None:
       self._wandb.log(numbers, step=step)
 

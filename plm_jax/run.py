@@ -117,11 +117,30 @@ def simulated(mesh: Mesh) -> bool:
   return mesh.size > 1 and jax.default_backend() == 'cpu'
 
 
-def make_source(block: Settings, vocab: Vocab, *, seed: int, share: tuple[int, int] = (0, 1)) -> Source:
-  """The rows of a data block: the part of each batch that `host_share` says, or whole batches."""
+def make_source(
+  block: Settings, vocab: Vocab, *, seed: int, share: tuple[int, int] = (0, 1), task: Task | None = None
+) -> Source:
+  """The rows of a data block: the part of each batch that `host_share` says, or whole batches.
+
+  Refused here: labels that `task` has no class for.
+  """
   host, hosts = share
   with config.stage('data'):
-    return build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
+    source = build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
+    if task is not None:
+      check_labels(task, source, path=block.get('path', block['name']))
+  return source
+
+
+def check_labels(task: Task, source: Source, *, path: str) -> None:
+  """Raises where the labels of a source are not those that the adapter tells apart."""
+  if 0 < task.classes < source.classes:
+    raise ValueError(
+      f'labels of {path} reach {source.classes - 1}, and the adapter has {task.classes} classes, 0 to '
+      f'{task.classes - 1}: raise adapter.classes, or name all adapter.tags'
+    )
+  if task.class_names and source.names and task.class_names != source.names:
+    raise ValueError(f'labels of {path} are {source.names}, in this order, and adapter.tags={task.class_names}')
 
 
 def check_vocab_of(source: str, vocab: Vocab) -> None:

@@ -43,7 +43,8 @@ def command(settings: Mapping[str, Any], arguments: argparse.Namespace) -> int:
   with stage('sharding'):
     layout = sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
   with sharding.use(layout):
-    sources = {name: run.make_source(settings['eval'][name]['data'], vocab, seed=settings['seed']) for name in names}
+    blocks = {name: settings['eval'][name]['data'] for name in names}
+    sources = {name: run.make_source(block, vocab, seed=settings['seed'], task=task) for name, block in blocks.items()}
     spec = next(iter(sources.values())).spec
     key = jax.random.key(settings['seed'])
     step_fn = jax.jit(functools.partial(eval_step, task=task))

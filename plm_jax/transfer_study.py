@@ -112,7 +112,7 @@ class Trainer:
       mesh = sharding.make_mesh(settings['sharding']['mesh'])
       self._layout = sharding.make_layout(mesh, settings['sharding']['rules'])
     self._sources = {
-      name: run.make_source(settings['eval'][name]['data'], self._vocab, seed=settings['seed'])
+      name: run.make_source(settings['eval'][name]['data'], self._vocab, seed=settings['seed'], task=self._task)
       for name in ('validation', 'test')
     }
     for entry in settings['init_from']:
@@ -135,7 +135,7 @@ class Trainer:
     steps = self._settings['steps']
     with sharding.use(self._layout):
       data = {**self._settings['data'], 'per_class': cell.size, 'sample_seed': cell.seed}
-      source = run.make_source(data, self._vocab, seed=cell.seed)
+      source = run.make_source(data, self._vocab, seed=cell.seed, task=self._task)
       tx, step, maker = self._at_rate(cell.rate, source.spec)
       key = jax.random.key(cell.seed)
       state = maker.fresh(key)

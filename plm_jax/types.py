@@ -67,6 +67,8 @@ class Task(NamedTuple):
     summary: summed metrics as means -> derived numbers (perplexity, bits per byte, ...).
     evaluate: like `loss`, where evaluation scores more than a step trains; None where they are the same.
     row_length: tokens of a raw row -> of the longest row that the trunk reads for it.
+    classes: labels of rows or tokens that it tells apart, 0 to classes - 1; 0 where it reads none.
+    class_names: their names, where the task depends on them.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -79,6 +81,8 @@ class Task(NamedTuple):
   couples_rows: bool = False
   evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None
   row_length: Callable[[int], int] = lambda length: length
+  classes: int = 0
+  class_names: tuple[str, ...] = ()
 
 
 class Source(NamedTuple):
@@ -90,7 +94,8 @@ class Source(NamedTuple):
     read: step -> this host's batches from that step on, endlessly.
     once: every row exactly once; the last batch is padded with rows of `row_weight` 0.
     digest: hex digest of the source text, the vocabulary and the layout.
-    names: the label names, for labelled sources.
+    names: the label names, for labelled sources that have them.
+    classes: labels are 0 to classes - 1; 0 for a source without them.
     steps_per_epoch: batches that hold each row once.
   """
 
@@ -100,6 +105,7 @@ class Source(NamedTuple):
   once: Callable[[], Iterator[dict[str, np.ndarray]]]
   digest: str
   names: tuple[str, ...] = ()
+  classes: int = 0
   steps_per_epoch: int = 0
 
 

@@ -192,4 +192,4 @@ def make(
     return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
 
   model = Model(trunk, 1 if regression else classes, dropout, layer, frozen, pool, init_std)
-  return Task(model, prepare, loss, predict)
+  return Task(model, prepare, loss, predict, classes=0 if regression else classes)

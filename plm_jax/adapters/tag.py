@@ -180,7 +180,7 @@ def make(
     }
 
   model = Model(trunk, len(tags), dropout, tuple(layers), frozen, init_std)
-  return Task(model, prepare, loss, predict, summary=summary)
+  return Task(model, prepare, loss, predict, summary=summary, classes=len(tags), class_names=tuple(tags))
 
 
 def span_counts(

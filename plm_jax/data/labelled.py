@@ -242,6 +242,7 @@ def make(
     once=once,
     digest=store.digest_of(tokens.digest, layout, length, buckets, both_orders, frames),
     names=given.names,
+    classes=0 if kind == 'regression' else int(given.labels.max()) + 1,
     steps_per_epoch=steps,
   )
 

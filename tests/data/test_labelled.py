@@ -7,7 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 
+from plm_jax import run
+from plm_jax.adapters import classify, tag
 from plm_jax.data import examples, labelled
+from tests import tiny
 from tests.data import corpora
 from tests.data.corpora import BOS, CLASSIFY, CLS, DELIMITER, EOS, PAD, SEP, START
 
@@ -220,8 +223,8 @@ def test_hosts_together_read_the_batch_of_one(folder, hosts, buckets):
   parts = [make(folder, buckets=buckets, host=host, hosts=hosts) for host in range(hosts)]
   runs = [(whole.once(), *(part.once() for part in parts))]
   runs += [[take(source, start, 30) for source in (whole, *parts)] for start in (0, 1_000_000)]
-  for run in runs:
-    for batch, *pieces in zip(*run, strict=True):
+  for each in runs:
+    for batch, *pieces in zip(*each, strict=True):
       for key in batch:
         np.testing.assert_array_equal(batch[key], np.concatenate([piece[key] for piece in pieces]), err_msg=key)
 
@@ -408,3 +411,19 @@ def test_unknown_fields_are_listed(tmp_path):
   path = corpora.write_rows(tmp_path / 'rows.jsonl', [{'tweet': '1', 'label': 0}])
   with pytest.raises(ValueError, match=r'fields=.*tweet, label'):
     make(path)
+
+
+def test_labels_that_the_adapter_has_no_class_for_are_refused(folder):
+  source = make(folder)
+  assert (source.classes, source.names) == (3, ('no', 'maybe', 'yes'))
+  model = {'trunk': tiny.make_trunk('bert'), 'vocab': tiny.VOCAB}
+  for classes in (3, 4):
+    run.check_labels(classify.make(**model, classes=classes), source, path='texts')
+  with pytest.raises(ValueError, match='labels of texts reach 2, and the adapter has 2 classes, 0 to 1'):
+    run.check_labels(classify.make(**model, classes=2), source, path='texts')
+  run.check_labels(classify.make(**model, kind='regression'), make(folder, kind='regression'), path='texts')
+  run.check_labels(tag.make(**model, tags=('no', 'maybe', 'yes')), source, path='texts')
+  with pytest.raises(
+    ValueError, match=r"labels of texts are \('no', 'maybe', 'yes'\), in this order, and adapter.tags"
+  ):
+    run.check_labels(tag.make(**model, tags=('yes', 'maybe', 'no')), source, path='texts')
