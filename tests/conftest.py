@@ -1,7 +1,8 @@
 """What every test may rely on: four simulated CPU devices, a compilation cache, a small corpus; which long tests run.
 
 The environment is set before anything imports jax, and only where the caller has not set it, so that child processes
-inherit it and a run on an accelerator stays possible: `JAX_PLATFORMS=tpu bash launch/test.sh`.
+inherit it and a run on an accelerator stays possible: `JAX_PLATFORMS=tpu bash launch/test.sh`. As a user's programs are
+compiled: `XLA_FLAGS='--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=true' bash launch/test.sh`.
 """
 
 import hashlib
@@ -23,12 +24,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
 PARTS = 24  # so that the tests of a commit end within half an hour on two cores
 PEERS = ('torch', 'transformers')
+XLA_FLAGS = (
+  '--xla_force_host_platform_device_count=4',
+  # compiles in a sixth of the time for a slower program; nearly all the time of these tests is compilation
+  '--xla_backend_optimization_level=0',
+  '--xla_cpu_use_fusion_emitters=false',
+)
 MAPS = pathlib.Path('/proc/self/maps')
 MAPS_LIMIT = 40_000  # of 65,530 that Linux allows a process by default
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
-if 'xla_force_host_platform_device_count' not in os.environ.get('XLA_FLAGS', ''):
-  os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} --xla_force_host_platform_device_count=4'.strip()
+for flag in XLA_FLAGS:
+  if flag.partition('=')[0] not in os.environ.get('XLA_FLAGS', ''):
+    os.environ['XLA_FLAGS'] = f'{os.environ.get("XLA_FLAGS", "")} {flag}'.strip()
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(pathlib.Path('~/.cache/plm_jax/jax').expanduser()))
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.5')
 os.environ.setdefault('MPLBACKEND', 'agg')
