@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
 from plm_jax.losses import chunked_cross_entropy, cross_entropy
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
@@ -19,29 +20,37 @@ PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', obje
 
 
 class Model(nn.Module):
-  """Trunk, its pooling, dropout and one dense layer.
+  """Trunk, its pooling, dropout and one dense layer, or two with an activation between them.
 
   Attributes:
     trunk: any trunk with `pool`.
     outputs: columns of the last layer.
     dropout: rate before it.
+    hidden: width of a layer before it; 0 leaves it out.
+    activation: behind that layer, a name of `ACTIVATIONS`.
     layer: which of the trunk's layers is pooled; -1 is the trunk's output, 0 the embeddings.
     frozen: the trunk runs without dropout and gets no gradient.
     pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
-    init_std: of the last layer's kernel.
+    init_std: of the head's kernels.
   """
 
   trunk: nn.Module
   outputs: int
   dropout: float
+  hidden: int
+  activation: str
   layer: int
   frozen: bool
   pool: str
   init_std: float
 
   def setup(self) -> None:
-    self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=normal(self.init_std))
-    self.head_dropout = Dropout(self.dropout)
+    kernel_init = normal(self.init_std)
+    if self.hidden:
+      self.head = PredictionHead(self.hidden, self.outputs, self.activation, self.dropout, kernel_init)
+    else:
+      self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=kernel_init)
+      self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
     """(outputs f32[b, c], the states they came from [b, l, d])."""
@@ -53,8 +62,10 @@ class Model(nn.Module):
       pooled = jax.lax.stop_gradient(pooled)
     if self.is_initializing():
       self.trunk.attend(jnp.zeros((1, self.trunk.token_embed.features)))  # an untied output matrix must exist
-    pooled = self.head_dropout(pooled.astype(jnp.float32), train=train)
-    return self.head(pooled), out['hidden']
+    pooled = pooled.astype(jnp.float32)
+    if self.hidden:
+      return self.head(pooled, train=train), out['hidden']
+    return self.head(self.head_dropout(pooled, train=train)), out['hidden']
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Vocabulary logits f32[..., v], for the auxiliary language model."""
@@ -100,6 +111,8 @@ def make(
   classes: int = 2,
   kind: Literal['class', 'regression'] = 'class',
   dropout: float = 0.1,
+  hidden: int = 0,
+  activation: str = 'tanh',
   layer: int = -1,
   frozen: bool = False,
   lm_weight: float = 0.0,
@@ -113,15 +126,21 @@ def make(
     vocab: of the rows.
     classes: number of labels; ignored by regression.
     kind: 'class' is cross-entropy, 'regression' squared error.
-    dropout: rate before the last layer.
+    dropout: rate before each layer of the head.
+    hidden: width of a layer of the head before the last one, as BART and ELECTRA have it; 0 leaves it out.
+    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
     layer: which of the trunk's layers is pooled; -1 is its output.
     frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
       with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
     lm_weight: lambda of the auxiliary language model; needs a causal trunk that is not frozen (GPT: .5).
     pool: 'trunk' pools as the trunk's paper does; 'mean' takes the mean of the real tokens, which needs no pooler that
       pre-training has not seen.
-    init_std: of the last layer's kernel.
+    init_std: of the head's kernels.
   """
+  if activation not in ACTIVATIONS:
+    raise ValueError(f'adapter.activation={activation!r}; choices are {", ".join(ACTIVATIONS)}')
+  if hidden < 0:
+    raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
   if pool not in ('trunk', 'mean'):
     raise ValueError(f'adapter.pool={pool!r}; choices are trunk, mean')
   if kind not in ('class', 'regression'):
@@ -191,5 +210,6 @@ def make(
       return {'value': outputs[:, 0]}
     return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
 
-  model = Model(trunk, 1 if regression else classes, dropout, layer, frozen, pool, init_std)
+  outputs = 1 if regression else classes
+  model = Model(trunk, outputs, dropout, hidden, activation, layer, frozen, pool, init_std)
   return Task(model, prepare, loss, predict, classes=0 if regression else classes)

@@ -28,7 +28,7 @@ def gelu_tanh(x: Array) -> Array:
 
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-  {'gelu_erf': gelu_erf, 'gelu_tanh': gelu_tanh, 'relu': jax.nn.relu, 'silu': jax.nn.silu}
+  {'gelu_erf': gelu_erf, 'gelu_tanh': gelu_tanh, 'relu': jax.nn.relu, 'silu': jax.nn.silu, 'tanh': jnp.tanh}
 )
 
 
@@ -104,3 +104,29 @@ class GatedMlp(nn.Module):
     down = dense(x.shape[-1], ('mlp', 'embed'), self.down_init, 'down')
     y = ACTIVATIONS[self.activation](gate(x)) * up(x)  # [b, l, f]
     return down(Dropout(self.dropout)(y, train=train))
+
+
+class PredictionHead(nn.Module):
+  """Linear, activation, linear, with dropout before each product: the head that classifies in BART and ELECTRA.
+
+  Attributes:
+    hidden: width between the two products.
+    outputs: columns of the last one.
+    activation: a name of `ACTIVATIONS`.
+    dropout: rate before each product.
+    kernel_init: initializer of both kernels.
+  """
+
+  hidden: int
+  outputs: int
+  activation: str
+  dropout: float
+  kernel_init: Initializer
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool = False) -> Array:
+    """[..., d] -> f32[..., outputs]."""
+    inner = Dense(self.hidden, axes=('embed', 'mlp'), kernel_init=self.kernel_init, name='hidden')
+    out = Dense(self.outputs, axes=('mlp', 'classes'), kernel_init=self.kernel_init, name='out')
+    x = ACTIVATIONS[self.activation](inner(Dropout(self.dropout)(x, train=train)))
+    return out(Dropout(self.dropout)(x, train=train))

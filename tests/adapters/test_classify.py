@@ -236,6 +236,12 @@ def test_what_cannot_be_is_refused():
     make_task(kind='rank')
   with pytest.raises(ValueError, match=r'adapter\.classes=1: a classification has two classes or more'):
     make_task(classes=1)
+  with pytest.raises(
+    ValueError, match=r"adapter\.activation='swish'; choices are gelu_erf, gelu_tanh, relu, silu, tanh"
+  ):
+    make_task(hidden=8, activation='swish')
+  with pytest.raises(ValueError, match=r'adapter\.hidden=-1: a width, or 0 for no layer'):
+    make_task(hidden=-1)
   with pytest.raises(ValueError, match='needs a trunk with causal attention, and Bert is bidirectional'):
     make_task('bert', lm_weight=0.5)
   with pytest.raises(ValueError, match=r'adapter\.lm_weight=0\.5 trains the trunk, which adapter\.frozen keeps'):

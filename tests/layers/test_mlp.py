@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plm_jax.layers.linear import normal
-from plm_jax.layers.mlp import ACTIVATIONS, GatedMlp, Mlp, gelu_erf, gelu_tanh
+from plm_jax.layers.mlp import ACTIVATIONS, GatedMlp, Mlp, PredictionHead, gelu_erf, gelu_tanh
 from tests import tiny
 
 GRID = np.linspace(-6, 6, 4801)
@@ -95,3 +95,20 @@ def test_dropout_is_between_the_products(block):
   kept = np.asarray(dropped != 0) | np.asarray(middle == 0)
   assert tiny.worst(dropped[kept], middle[kept] / 0.75) < 1e-6
   assert 0.1 < 1 - kept.mean() < 0.4
+
+
+@pytest.mark.parametrize('activation', ACTIVATIONS)
+def test_prediction_head_is_linear_activation_linear(activation):
+  head = PredictionHead(hidden=7, outputs=3, activation=activation, dropout=0.5, kernel_init=normal(1.0))
+  x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 5)), jnp.float32)
+  params = nn.unbox(head.init(jax.random.key(0), x))['params']
+  assert jax.tree.map(jnp.shape, params) == {
+    'hidden': {'kernel': (5, 7), 'bias': (7,)},
+    'out': {'kernel': (7, 3), 'bias': (3,)},
+  }
+  params = tiny.draw(params)
+  inner = ACTIVATIONS[activation](x @ params['hidden']['kernel'] + params['hidden']['bias'])
+  expected = inner @ params['out']['kernel'] + params['out']['bias']
+  assert tiny.worst(head.apply({'params': params}, x), expected) < 1e-6
+  dropped = head.apply({'params': params}, x, train=True, rngs={'dropout': jax.random.key(1)})
+  assert tiny.worst(dropped, expected) > 1e-3

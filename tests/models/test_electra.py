@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from plm_jax import groups, step
+from plm_jax.adapters import classify
 from plm_jax.models import bert
 from plm_jax.objectives import mlm, rtd
 from plm_jax.weights import distilbert, electra, table
@@ -133,3 +134,38 @@ def test_two_trunks_read_with_one_set_of_embeddings():
   ours, theirs = jax.jit(lambda: Two().apply({'params': params}, **batch))()
   projected = np.asarray(ours) @ np.asarray(params['second']['embed_project']['kernel'])
   assert tiny.worst(theirs, projected + np.asarray(params['second']['embed_project']['bias'])) < 1e-5
+
+
+def test_classifier_of_two_layers_equals_hugging_face():
+  torch = pytest.importorskip('torch')
+  transformers = pytest.importorskip('transformers')
+  case = peers.CASES['electra']
+  batch = dict(peers.make_batch()) | {'label': jnp.array([1, 1, 0, 2])}
+  width = case.trunk.config.hidden_dim
+  task = classify.make(trunk=case.trunk, vocab=tiny.VOCAB, classes=3, hidden=width, activation='gelu_erf')
+  params = peers.draw_params(task, batch)
+  loss, gradient = tiny.loss_and_gradient(task, params, batch)
+
+  def names(tree):
+    head = {'dense': tree['head']['hidden'], 'out_proj': tree['head']['out']}
+    mine = {f'classifier.{layer}.weight': value['kernel'].T for layer, value in head.items()}
+    mine |= {f'classifier.{layer}.bias': value['bias'] for layer, value in head.items()}
+    return peers.table_names({'trunk': tree['trunk']}, trunk=case.trunk, weights=electra) | mine
+
+  fields = electra.write_config(case.trunk, ['rtd'])
+  config = transformers.ElectraConfig(
+    **{name: value for name, value in fields.items() if name not in ('model_type', 'architectures')}, num_labels=3
+  )
+  model = peers.load(transformers.ElectraForSequenceClassification(config), names(params))
+  out = model(
+    torch.tensor(np.asarray(batch['tokens'])).long(),
+    attention_mask=torch.tensor(np.asarray(batch['segment_ids']) > 0).long(),
+    token_type_ids=torch.tensor(np.asarray(batch['type_ids'])).long(),
+    labels=torch.tensor(np.asarray(batch['label'], np.int64)),
+  )
+  out.loss.backward()
+  assert tiny.worst(loss.value, out.loss.detach().numpy()) < parity.TOLERANCE
+  ours = names(gradient)
+  theirs = {name: value.grad.numpy() for name, value in model.named_parameters() if name in ours}
+  error, where = tiny.gradient_error({name: ours[name] for name in theirs}, theirs)
+  assert error < parity.TOLERANCE, where
