@@ -47,7 +47,9 @@ class Model(nn.Module):
   def setup(self) -> None:
     kernel_init = normal(self.init_std)
     if self.hidden:
-      self.head = PredictionHead(self.hidden, self.outputs, self.activation, self.dropout, kernel_init)
+      self.two_layers = PredictionHead(
+        self.hidden, self.outputs, self.activation, self.dropout, kernel_init, name='head'
+      )
     else:
       self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=kernel_init)
       self.head_dropout = Dropout(self.dropout)
@@ -64,7 +66,7 @@ class Model(nn.Module):
       self.trunk.attend(jnp.zeros((1, self.trunk.token_embed.features)))  # an untied output matrix must exist
     pooled = pooled.astype(jnp.float32)
     if self.hidden:
-      return self.head(pooled, train=train), out['hidden']
+      return self.two_layers(pooled, train=train), out['hidden']
     return self.head(self.head_dropout(pooled, train=train)), out['hidden']
 
   def attend(self, features: Array, train: bool = False) -> Array:
