@@ -1,6 +1,6 @@
 """How fast is a training step? BERT-base, masked language modelling, AdamW, beside Hugging Face's on the same rows.
 
-    python benchmarks/train_step.py [--variant=bert-base] [--rows=8] [--length=128] [--dtypes=float32,bfloat16]
+    python -m benchmarks.train_step [--variant=bert-base] [--rows=8] [--length=128] [--dtypes=float32,bfloat16]
 
 Both sides drop out, clip nothing, mask 15 % of the tokens and update every parameter. Times are medians of steps taken
 in turn, so that a busy machine slows both alike. The peak is that of a large float32 matrix product measured in the
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,10 +44,9 @@ class Words:
 
 
 def ours(
-  variant: str, rows: int, length: int, dtype: str, *, random: str, layers: str, noise: bool = True
-) -> tuple[Callable[[], None], float, float]:
-  """(one step, operations a step, parameters)."""
-  trunk = bert.make(vocab_size=VOCAB, variant=variant, execution=Execution(dtype=dtype, layers=layers))
+  trunk: nn.Module, rows: int, length: int, *, random: str, noise: bool = True
+) -> tuple[Callable[[], None], float, int]:
+  """(one step of masked language modelling, operations a step, parameters)."""
   # the count of the released data script: 20 predictions in a row of 128
   where = {'name': 'fixed_count', 'rate': 0.15, 'max_count': max(1, round(0.15 * length) + 1)}
   task = mlm.make(trunk=trunk, vocab=Words(), where=where)
@@ -155,12 +155,14 @@ def main() -> None:
   runs: dict[tuple[str, str], tuple[Callable[[], None], float | None]] = {}
   for dtype in arguments.dtypes.split(','):
     for layers in arguments.layers.split(','):
+      execution = Execution(dtype=dtype, layers=layers)
+      trunk = bert.make(vocab_size=VOCAB, variant=arguments.variant, execution=execution)
       for random in arguments.random.split(','):
-        run, work, size = ours(arguments.variant, rows, length, dtype, random=random, layers=layers)
+        run, work, size = ours(trunk, rows, length, random=random)
         runs[f'plm_jax, {layers}, {random}', dtype] = run, work
     if arguments.noise:
-      run, work, _ = ours(arguments.variant, rows, length, dtype, random='rbg', layers='loop', noise=False)
-      runs['plm_jax, loop, rbg, no noise', dtype] = run, work
+      run, work, _ = ours(trunk, rows, length, random=random, noise=False)
+      runs[f'plm_jax, {layers}, {random}, no noise', dtype] = run, work
     if peer and arguments.variant == 'bert-base':
       torch_device = 'cuda' if device.platform == 'gpu' else 'cpu'
       runs['Hugging Face, eager', dtype] = hugging_face(rows, length, dtype, device=torch_device, compiled=False), None
