@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 from plm_jax import build, step
 from plm_jax.models import bart, t5
@@ -457,6 +458,15 @@ def test_ul2_mixes_seven_denoisers_by_row():
     hidden = sum(token < 96 for token in wanted)
     rate = settings['where'].get('rate')
     assert hidden == round(rate * 32)
+
+
+@pytest.mark.slow
+def test_ul2_mixes_evenly_over_20_000_rows():
+  batch = make_rows([[text_of(16, 0)]], length=32)
+  batch = {name: jnp.repeat(value, 20_000, axis=0) for name, value in batch.items()} | {'row_id': jnp.arange(20_000)}
+  example = jax.jit(make_task(denoisers=UL2).prepare)(jax.random.key(0), step.with_step(batch, 0))
+  seen = np.bincount(np.asarray(example.targets['which']), minlength=7)
+  assert stats.chisquare(seen).pvalue > 1e-3
 
 
 def test_a_row_is_corrupted_alike_in_any_batch():

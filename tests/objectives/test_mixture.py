@@ -25,7 +25,7 @@ def make(bert: float = 3.0, many: float = 1.0):
 
 
 @functools.cache
-def drawn(count: int = 4000) -> np.ndarray:
+def drawn(count: int) -> np.ndarray:
   task, batch = make(), tiny.make_batch()
 
   def draw(number):
@@ -34,14 +34,15 @@ def drawn(count: int = 4000) -> np.ndarray:
   return np.asarray(jax.jit(jax.vmap(draw))(jnp.arange(count)))
 
 
-def test_parts_are_drawn_by_rate():
-  counts = np.bincount(drawn(), minlength=2)
-  expected = 4000 * np.array([0.75, 0.25])
+@pytest.mark.parametrize('count', [4000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_parts_are_drawn_by_rate(count):
+  counts = np.bincount(drawn(count), minlength=2)
+  expected = count * np.array([0.75, 0.25])
   assert ((counts - expected) ** 2 / expected).sum() < 10.8  # chi-square, one degree of freedom, p = 0.001
 
 
 def test_draws_do_not_follow_each_other():
-  draws = drawn()
+  draws = drawn(4000)
   pairs = collections.Counter(zip(draws[:-1].tolist(), draws[1:].tolist(), strict=True))
   assert abs(pairs[1, 1] / (draws[:-1] == 1).sum() - 0.25) < 0.06  # 4.4 deviations
 
