@@ -62,7 +62,7 @@ def train(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
   """Prints what a vocabulary is and how it splits `--text`."""
-  from plm_jax.text import byte_bpe, tokenizer
+  from plm_jax.text import tokenizer
 
   with config.stage('vocab'):
     vocab = tokenizer.load(arguments.path)
@@ -74,8 +74,8 @@ def show(arguments: argparse.Namespace) -> int:
   print(f'\n{len(ids)} tokens, {words} words, {len(arguments.text.encode())} bytes')
   for token_id in ids:
     token = vocab.token(token_id)
-    spelled = vocab.kind == 'byte_bpe' and token_id not in vocab.special_ids
-    print(f'{token_id:>8}  {token:<20}{byte_bpe.token_bytes(token).hex(" ").upper() if spelled else ""}'.rstrip())
+    spelled = vocab.kind != 'wordpiece' and token_id not in vocab.special_ids
+    print(f'{token_id:>8}  {token:<20}{vocab.token_bytes(token_id).hex(" ").upper() if spelled else ""}'.rstrip())
   print(f'decoded: {vocab.decode(ids, specials=True)}')
   return 0
 

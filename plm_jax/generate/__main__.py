@@ -186,19 +186,18 @@ def _steps(
   from rich.table import Table
 
   from plm_jax.generate import trace
-  from plm_jax.text import byte_bpe
 
   table = Table('step', 'after', 'taken', *map(str, range(1, min(top, vocab.size) + 1)))
   ids, best, taken = (part.tolist() for part in trace.likeliest(trunk, params, prompt, made, top=top))
   begun = b''
   for number, token in enumerate(made):
     show = lambda token, p, begun=begun: (  # noqa: E731
-      escape(f'{trace.readable(begun, byte_bpe.token_bytes(vocab.token(token)))[0]} {p:.3f}')
+      escape(f'{trace.readable(begun, vocab.token_bytes(token))[0]} {p:.3f}')
     )
     before = vocab.decode([*prompt, *made[:number]]).rstrip('\ufffd')[-16:]
     likeliest = [show(other, p) for other, p in zip(ids[number], best[number], strict=True)]
     table.add_row(str(number + 1), escape(before), show(token, taken[number]), *likeliest)
-    begun = trace.readable(begun, byte_bpe.token_bytes(vocab.token(token)))[1]
+    begun = trace.readable(begun, vocab.token_bytes(token))[1]
   return table
 
 

@@ -139,7 +139,7 @@ def to_sentinels(key: Array, row: Row, spans: Spans, *, first_sentinel: int, sen
   return Slots(jnp.zeros((row.ids.shape[0], 0), jnp.int32), ids, (spans.number == 0) | _starts(spans))
 
 
-def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_insert: int = 4) -> Slots:
+def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_insert: int = 1) -> Slots:
   """One [MASK] for each span, at its first position, and one for each insertion (BART §2.2, text infilling).
 
   Args:
@@ -147,7 +147,8 @@ def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_in
     row: clean text.
     spans: chosen positions and insertions.
     mask_id: id of [MASK].
-    max_insert: room before each position; what `spans.insert` asks beyond it is not written.
+    max_insert: room before each position; what `spans.insert` asks beyond it is not written. No function of `spans`
+      asks for more than one.
   """
   del key
   before = _inserted(spans, jnp.full((row.ids.shape[0], max_insert), mask_id, jnp.int32))
@@ -169,7 +170,7 @@ def insert(
   vocab_size: int,
   special_ids: Sequence[int],
   random_ids: RandomIds = 'all',
-  max_insert: int = 4,
+  max_insert: int = 1,
 ) -> Slots:
   """A random token for each insertion; chosen tokens stay as they are (fairseq's denoising data).
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.noise.row import Row
+from plm_jax.noise.where import choose
 from plm_jax.types import Array
 
 
@@ -76,9 +77,7 @@ def choose_targets(
       taken, count = _spans(
         span_key, eligible, segments, begins & eligible, goal=goal, most=most, max_gram=max_gram, window=window
       )
-    scores = jnp.where(eligible & ~taken, jax.random.uniform(rest_key, (length,)), -1.0)
-    _, places = jax.lax.top_k(scores, most)
-    taken = taken.at[places].max(jnp.arange(most) < goal - count)
+    taken = taken | choose(rest_key, eligible & ~taken, goal - count)
     chosen.append(jnp.where(reverse, taken[::-1], taken))
   return jnp.concatenate(chosen)
 
@@ -91,24 +90,30 @@ def _spans(
   index = jnp.arange(length)
   following = jnp.where(begins, index, length)
   following = jnp.append(jax.lax.cummin(following, reverse=True), length)  # [l + 1], the next start from here on
+  ends = jnp.append(segments[1:] != segments[:-1], True)
+  walls = jnp.append(jax.lax.cummin(jnp.where(ends, index + 1, length), reverse=True), length)  # [l + 1], segment's end
+  before = jnp.pad(jnp.cumsum(eligible.astype(jnp.int32)), (1, 0))  # [l + 1], eligible tokens up to here
   gram_key, place_key = jax.random.split(key)
   grams = 1 + jax.random.choice(gram_key, max_gram, (most,), p=gram_shares(max_gram))
   shares = jax.random.uniform(place_key, (most,))
 
-  def draw(number: Array, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-    taken, count, cursor = state
-    n = jnp.minimum(grams[number], goal - count)
+  def draw(state: tuple[Array, Array], drawn: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    count, cursor = state
+    gram, share = drawn
+    n = jnp.minimum(gram, goal - count)
     context = n * window
-    left = jnp.minimum((shares[number] * context).astype(jnp.int32), context - 1)
+    left = jnp.minimum((share * context).astype(jnp.int32), context - 1)
     start = following[jnp.clip(cursor + left, 0, length)]
     end = start + n
     fits = (n > 0) & (end < length)
-    span = fits & (index >= start) & (index < end) & eligible & (segments == segments[jnp.minimum(start, length - 1)])
+    stop = jnp.where(fits, jnp.minimum(end, walls[start]), start)  # an empty span where it does not fit
     # a cursor at the end of the part draws nothing more
-    return taken | span, count + span.sum(), jnp.where(fits, end + context - left, length)
+    cursor = jnp.where(fits, end + context - left, length)
+    return (count + before[stop] - before[start], cursor), (start, stop)
 
-  taken, count, _ = jax.lax.fori_loop(0, most, draw, (jnp.zeros(length, bool), jnp.int32(0), jnp.int32(0)))
-  return taken, count
+  (count, _), (starts, stops) = jax.lax.scan(draw, (jnp.int32(0), jnp.int32(0)), (grams, shares))
+  inside = jnp.zeros(length + 1, jnp.int32).at[starts].add(1).at[stops].add(-1)  # spans do not overlap
+  return (jnp.cumsum(inside)[:length] > 0) & eligible, count
 
 
 def draw_ranks(key: Array, length: int, *, boundary: int, block: int | None = None) -> Array:
@@ -129,9 +134,17 @@ def draw_ranks(key: Array, length: int, *, boundary: int, block: int | None = No
     each = block or size
     if size % each:
       raise ValueError(f'a part of {size} tokens is not a whole number of blocks of {each}')
-    order = jax.random.permutation(part_key, each)
+    order = _random_order(part_key, each)
     ranks.append((each * jnp.arange(size // each)[:, None] + order).reshape(-1))
   return jnp.concatenate(ranks).astype(jnp.int32)
+
+
+def _random_order(key: Array, size: int) -> Array:
+  """int32[n]: a random permutation, by counting; for a part of a row a CPU sorts in several times as long."""
+  scores = (jax.random.bits(key, (size,)) >> 1).astype(jnp.int32)
+  index = jnp.arange(size)
+  earlier = (scores < scores[:, None]) | ((scores == scores[:, None]) & (index < index[:, None]))
+  return earlier.astype(jnp.float32).sum(axis=1).astype(jnp.int32)
 
 
 def visible(ranks: Array, targets: Array, functional: Array, *, boundary: int) -> Array:
@@ -146,9 +159,11 @@ def visible(ranks: Array, targets: Array, functional: Array, *, boundary: int) -
     functional: bool[l], apart from the targets.
     boundary: the second part sees all of the first, the first nothing of the second.
   """
-  ordered = targets | functional
-  key_ranks = jnp.where(ordered, ranks, -1)
-  query_ranks = jnp.where(targets, key_ranks, key_ranks + 1)
-  seen = (query_ranks[:, None] > key_ranks[None, :]) | ~ordered[None, :]
-  second = jnp.arange(ranks.shape[0]) >= boundary
-  return jnp.where(second[:, None] == second[None, :], seen, second[:, None])
+  length = ranks.shape[0]
+  keys = jnp.where(targets | functional, ranks, -1)
+  queries = jnp.where(targets, keys, keys + 1)
+  second = jnp.arange(length) >= boundary
+  # what the second part is ranked by lies above all of the first: one comparison tells everything
+  keys, queries = (jnp.where(second, x + length + 1, x) for x in (keys, queries))
+  small = jnp.int16 if 2 * (length + 1) < 2**15 else jnp.int32  # twice as many to a vector register
+  return queries.astype(small)[:, None] > keys.astype(small)[None, :]

@@ -153,7 +153,7 @@ def _largest(scores: Array, count: Array) -> Array:
   return (scores >= threshold) & (count > 0)
 
 
-def _choose(key: Array, candidates: Array, count: Array) -> Array:
+def choose(key: Array, candidates: Array, count: Array) -> Array:
   """bool[l]: `count` of the candidates, uniformly without replacement; all of them where there are fewer."""
   scores, _ = _scores(key, candidates.shape[0])
   return _largest(jnp.where(candidates, scores, 0), jnp.minimum(count, candidates.sum()))
@@ -183,7 +183,7 @@ def fixed_count(
     raise ValueError(f'candidates={candidates!r}; choices are ordinary, all')
   count_key, key = jax.random.split(key) if count == 'roberta' else (key, key)
   budget = _budget(count_key, row, rate=rate, count=count, max_count=max_count)
-  return _singles(_choose(key, row.eligible if candidates == 'ordinary' else row.segment_ids > 0, budget))
+  return _singles(choose(key, row.eligible if candidates == 'ordinary' else row.segment_ids > 0, budget))
 
 
 def iid(key: Array, row: Row, *, rate: float = 0.15) -> Spans:

@@ -201,6 +201,13 @@ def _collect(row: Row, before: Array, kept: Array, after: Array, *, size: int, p
   return Side(ids, segments, real.astype(jnp.float32), excess), source
 
 
+def _stay(row: Row, ids: Array, *, pad_id: int) -> tuple[Side, Array]:
+  """`_collect` where nothing is dropped or added: int32[l] ids where they stand."""
+  real = row.segment_ids > 0
+  side = Side(jnp.where(real, ids, pad_id), row.segment_ids, real.astype(jnp.float32), jnp.zeros(()))
+  return side, jnp.where(real, jnp.arange(ids.shape[0]), -1)
+
+
 def _column(there: Array, ids: tuple[int | Array, ...]) -> Array:
   """int32[l, len(ids)]: these ids where `there`, else -1."""
   return jnp.where(there[:, None], jnp.asarray(ids, jnp.int32).reshape(1, -1), -1)
@@ -296,9 +303,12 @@ def denoise(
   if words.mask_random > 0:
     slots = _mix_masks(mask_key, slots, words=words)
 
-  before = jnp.concatenate([_column(first, denoiser.mode), slots.before], axis=1)
-  kept = jnp.where(slots.keep & real, slots.ids, -1)
-  inputs, source = _collect(row, before, kept, end, size=inputs_size, pad_id=pad_id)
+  if denoiser.write.func in edits.IN_PLACE and not words.end and not denoiser.mode and inputs_size == length:
+    inputs, source = _stay(row, slots.ids, pad_id=pad_id)
+  else:
+    before = jnp.concatenate([_column(first, denoiser.mode), slots.before], axis=1)
+    kept = jnp.where(slots.keep & real, slots.ids, -1)
+    inputs, source = _collect(row, before, kept, end, size=inputs_size, pad_id=pad_id)
   if denoiser.finish:
     # what stood in a stretch moves, and what was put before a token or in place of one
     fixed = jnp.isin(inputs.ids, jnp.asarray((*denoiser.mode, *words.end, -1)))
@@ -308,7 +318,10 @@ def denoise(
       inputs = inputs._replace(ids=inputs.ids[rearrange(jax.random.fold_in(order_key, number), now)])
 
   if denoiser.target in ('text', 'masked'):
-    targets, source = _collect(clean, nothing, jnp.where(real, ids, -1), end, size=targets_size, pad_id=pad_id)
+    if not words.end and targets_size == length:
+      targets, source = _stay(clean, ids, pad_id=pad_id)
+    else:
+      targets, source = _collect(clean, nothing, jnp.where(real, ids, -1), end, size=targets_size, pad_id=pad_id)
     if denoiser.target == 'masked':
       wanted = jnp.zeros(length).at[order].set(hidden.astype(jnp.float32))[source]
       own = ~jnp.isin(targets.ids, jnp.asarray((*words.end, -1)))

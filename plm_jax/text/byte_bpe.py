@@ -80,20 +80,3 @@ def train(documents: Iterable[str], *, size: int, specials: Specials = 'all', mi
   spec['added_tokens'] = added_tokens(named, kind='byte_bpe', mask=roles.get('mask'))
   vocab = tokenizer.assemble(spec, roles=roles)
   return dataclasses.replace(vocab, counts=tokenizer.count(vocab, documents))
-
-
-def token_bytes(token: str) -> bytes:
-  """The bytes that a token stands for: it spells each as one visible character, or is an added token, spelt as text."""
-  if all(character in _BYTES for character in token):
-    return bytes(_BYTES[character] for character in token)
-  return token.encode()
-
-
-def _alphabet() -> list[str]:
-  """The characters of the 256 bytes: printable Latin-1 as itself, the others counted up from 256."""
-  printable = [*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)]
-  others = iter(range(256, 512))
-  return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
-
-
-_BYTES = {character: byte for byte, character in enumerate(_alphabet())}

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 Spec = Mapping[str, Any]
 
-KINDS = ('wordpiece', 'byte_bpe')
+KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece')
 ROLES = {  # role -> the names that published vocabularies give it
   'pad': ('[PAD]', '<pad>', '<|pad|>'),
   'unk': ('[UNK]', '<unk>'),
@@ -21,6 +22,7 @@ ROLES = {  # role -> the names that published vocabularies give it
 }
 END_OF_TEXT = '<|endoftext|>'  # GPT-2's only special token, before a text and after it
 STAND_INS = (('bos', 'cls'), ('cls', 'bos'), ('eos', 'sep'), ('sep', 'eos'), ('pad', 'eos'))
+BLANK = '▁'  # SentencePiece's white space
 SPACES = tuple(chr(256 + byte) for byte in b' \t\n\v\f\r')  # as byte-level tokens spell them
 
 
@@ -29,6 +31,8 @@ def kind_of(spec: Spec) -> str:
   model, splitters = spec['model'], spec['pre_tokenizer'] or {}
   if 'max_input_chars_per_word' in model:
     return 'wordpiece'
+  if model.get('type') == 'Unigram' or model.get('byte_fallback'):
+    return 'sentencepiece'
   if 'merges' in model and 'ByteLevel' in [part['type'] for part in splitters.get('pretokenizers', [splitters])]:
     return 'byte_bpe'
   raise ValueError(f'holds a tokenizer ({model.get("type", "of no named type")}) that is none of: {", ".join(KINDS)}')
@@ -36,7 +40,10 @@ def kind_of(spec: Spec) -> str:
 
 def token_ids(spec: Spec) -> dict[str, int]:
   """Token -> id, the added ones included."""
-  return {**spec['model']['vocab'], **{item['content']: item['id'] for item in spec['added_tokens']}}
+  given = spec['model']['vocab']
+  if not isinstance(given, Mapping):  # (token, score) in the order of their ids
+    given = {token: token_id for token_id, (token, _) in enumerate(given)}
+  return {**given, **{item['content']: item['id'] for item in spec['added_tokens']}}
 
 
 def special_tokens(spec: Spec) -> set[str]:
@@ -50,10 +57,10 @@ def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list
   Args:
     ids: token -> id.
     kind: of the vocabulary.
-    mask: the mask token; in byte-level BPE it takes the blank before it along, as the word it stands for would.
+    mask: the mask token; but for WordPiece it takes the blank before it along, as the word it stands for would.
   """
   flags = {'single_word': False, 'rstrip': False, 'normalized': False, 'special': True}
-  lstrip = mask if kind == 'byte_bpe' else None
+  lstrip = None if kind == 'wordpiece' else mask
   return [{'id': ids[token], 'content': token, 'lstrip': token == lstrip, **flags} for token in ids]
 
 
@@ -123,6 +130,7 @@ def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tupl
       lambda token: len(token.removeprefix(prefix).encode()) + (not token.startswith(prefix)),
     ),
     'byte_bpe': (lambda token: token.startswith(SPACES), len),
+    'sentencepiece': (lambda token: token.startswith(BLANK), lambda token: len(piece_bytes(token))),
     'added': (lambda token: token[:1].isspace(), lambda token: len(token.encode())),
   }
   kind = kind_of(spec)
@@ -133,6 +141,20 @@ def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tupl
       starts, bytes_of = rules['added' if token in added else kind]
       starts_word[token_id], num_bytes[token_id] = starts(token), bytes_of(token)
   return starts_word, num_bytes
+
+
+def byte_level_bytes(token: str) -> bytes:
+  """The bytes of a byte-level token: it spells each as one visible character, or is an added token, spelt as text."""
+  if all(character in _BYTES for character in token):
+    return bytes(_BYTES[character] for character in token)
+  return token.encode()
+
+
+def piece_bytes(token: str) -> bytes:
+  """The bytes that a piece of SentencePiece stands for: its text, or one byte where it spells that, as in <0x0A>."""
+  if re.fullmatch('<0x[0-9A-F]{2}>', token):
+    return bytes([int(token[3:5], 16)])
+  return token.replace(BLANK, ' ').encode()
 
 
 def rules(spec: Spec) -> dict[str, Any]:
@@ -151,3 +173,13 @@ def rules(spec: Spec) -> dict[str, Any]:
 def digest(spec: Spec, roles: Mapping[str, str]) -> str:
   """Hex SHA-256 of the rules and the roles, the same for every version of the library that reads the file."""
   return hashlib.sha256(json.dumps([rules(spec), dict(roles)], sort_keys=True).encode()).hexdigest()
+
+
+def _alphabet() -> list[str]:
+  """The characters of the 256 bytes: printable Latin-1 as itself, the others counted up from 256."""
+  printable = [*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)]
+  others = iter(range(256, 512))
+  return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+_BYTES = {character: byte for byte, character in enumerate(_alphabet())}

@@ -33,7 +33,7 @@ class Vocab:
   In raw text the name of a special token is text: '[MASK]' in a document is a bracket, a word and a bracket.
 
   Attributes:
-    kind: the file of this folder that it belongs to, 'wordpiece' or 'byte_bpe'.
+    kind: the file of this folder that it belongs to, 'wordpiece', 'byte_bpe' or 'sentencepiece'.
     content: of its `tokenizer.json`.
     roles: role -> token, for the roles it has. bos and cls stand in for each other where only one is there, eos and sep
       likewise, and eos for pad (GPT-2).
@@ -41,8 +41,9 @@ class Vocab:
     special_ids: every special token, those of `extra` included, ascending.
     starts_word: bool[size], the token begins a word. WordPiece: no '##'. Byte-level BPE: begins with white space, as
       fairseq has it; so the first word of a text begins unmarked, and joins the special token before it, which is never
-      masked. Special tokens start a word.
+      masked. SentencePiece: begins with its mark of white space. Special tokens start a word.
     num_bytes: int32[size], UTF-8 bytes of text that a token stands for; 0 for special tokens. Byte-level BPE: exact.
+      SentencePiece: those of the normalised text, the white space that it sets before a text included.
       WordPiece: those of the normalised text, a word start counting one more for the white space before it (punctuation
       too) and [UNK] none, so its bits per byte are an estimate.
     counts: int64[size], how often each token is in the training text; None where that is not known.
@@ -178,6 +179,13 @@ class Vocab:
   def _ids(self) -> dict[str, int]:
     return {token: token_id for token_id, token in enumerate(self.tokens)}
 
+  def token_bytes(self, token_id: int) -> bytes:
+    """The bytes of text that a token stands for; of WordPiece and of special tokens, those of its name."""
+    token = self.token(token_id)
+    if self.kind == 'wordpiece' or token_id in self.special_ids:
+      return token.encode()
+    return specs.piece_bytes(token) if self.kind == 'sentencepiece' else specs.byte_level_bytes(token)
+
   def _role(self, role: str) -> int | None:
     return self._ids[self.roles[role]] if role in self.roles else None
 
@@ -250,10 +258,11 @@ def load(
   """
   path, file = pathlib.Path(path).expanduser(), _file(path)
   if not file.exists():
-    raise FileNotFoundError(
-      f'vocab.path: there is no vocabulary in {path}. This makes one:\n  python -m plm_jax.vocab train --source=pydocs '
-      f'--name={kind or "wordpiece"} --size=6000 --out={path}'
-    )
+    cure = f'--name={kind or "wordpiece"} --size=6000 --out={path}'
+    cure = f'This makes one:\n  python -m plm_jax.vocab train --source=pydocs {cure}'
+    if kind == 'sentencepiece':
+      cure = 'Those of this kind come with published weights: name such a folder, or its tokenizer.json'
+    raise FileNotFoundError(f'vocab.path: there is no vocabulary in {path}. {cure}')
   try:
     spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **_read(file)}
     facts = _read(path / 'vocab.json') if (path / 'vocab.json').exists() else {}

@@ -258,7 +258,7 @@ def test_insertions_go_before_their_position_and_no_further_than_the_room():
 def test_insert_writes_random_ids_and_leaves_the_text():
   row, spans = row_and_spans()
   spans = spans._replace(insert=jnp.array([0, 2, 0, 0, 0, 1, 0, 0]))
-  run = jax.jit(jax.vmap(lambda key: edit.insert(key, row, spans, vocab_size=5, special_ids=())))
+  run = jax.jit(jax.vmap(lambda key: edit.insert(key, row, spans, vocab_size=5, special_ids=(), max_insert=2)))
   slots = run(jax.random.split(jax.random.key(0), 400))
   assert (slots.ids == row.ids).all()
   assert slots.keep.all()

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 
-from plm_jax.text import byte_bpe
+from plm_jax.text import byte_bpe, spec
 
 CHINESE = ['我们的世界很大，我的朋友在北京学习。', '你喜欢我的书吗？我喜欢学习中文，也喜欢看书。'] * 20
 # GPT-2's pattern, in the classes that `re` has: right for the scripts drawn here
@@ -37,8 +37,8 @@ def draw_text(draw, ranges):
 def slow_encode(text, vocab):
   """Merges the first learned pair of a word until none is left (Sennrich et al. 2016, algorithm 1)."""
   merges = json.loads(vocab.content)['model']['merges']
-  rank = {tuple(map(byte_bpe.token_bytes, pair)): number for number, pair in enumerate(merges)}
-  by_bytes = {byte_bpe.token_bytes(vocab.token(i)): i for i in range(vocab.size) if i not in vocab.special_ids}
+  rank = {tuple(map(spec.byte_level_bytes, pair)): number for number, pair in enumerate(merges)}
+  by_bytes = {spec.byte_level_bytes(vocab.token(i)): i for i in range(vocab.size) if i not in vocab.special_ids}
   ids = []
   for word in WORDS.findall(text):
     parts = [bytes([byte]) for byte in word.encode()]
@@ -88,12 +88,12 @@ def test_every_text_comes_back(vocab):
   ]:
     ids = vocab.encode(text)
     assert vocab.decode(ids) == text
-    assert b''.join(byte_bpe.token_bytes(vocab.token(i)) for i in ids) == text.encode()
+    assert b''.join(spec.byte_level_bytes(vocab.token(i)) for i in ids) == text.encode()
     assert vocab.num_bytes[ids].sum() == len(text.encode())
 
 
 def test_every_byte_is_a_token(vocab):
-  singles = {byte_bpe.token_bytes(vocab.token(i)): i for i in range(vocab.size) if vocab.num_bytes[i] == 1}
+  singles = {spec.byte_level_bytes(vocab.token(i)): i for i in range(vocab.size) if vocab.num_bytes[i] == 1}
   assert sorted(singles) == [bytes([byte]) for byte in range(256)]
   draw = random.Random(3)
   for _ in range(100):
@@ -104,9 +104,9 @@ def test_every_byte_is_a_token(vocab):
 def test_a_chinese_letter_is_three_bytes_that_merge_whole(vocab):
   assert '我'.encode() == bytes.fromhex('E6 88 91')
   [token_id] = vocab.encode('我')
-  assert byte_bpe.token_bytes(vocab.token(token_id)) == '我'.encode()
+  assert spec.byte_level_bytes(vocab.token(token_id)) == '我'.encode()
   merges = json.loads(vocab.content)['model']['merges']
-  pairs = [tuple(map(byte_bpe.token_bytes, pair)) for pair in merges]
+  pairs = [tuple(map(spec.byte_level_bytes, pair)) for pair in merges]
   valid = {(b'\xe6', b'\x88\x91'), (b'\xe6\x88', b'\x91')}
   assert next(pair for pair in pairs if b''.join(pair) == '我'.encode()) in valid
   assert all(left and right for left, right in pairs)
@@ -143,9 +143,9 @@ def test_special_names_in_text_are_text(vocab):
 
 def test_words_begin_with_white_space(vocab):
   starts = [vocab.token(i) for i in np.flatnonzero(vocab.starts_word) if i not in vocab.special_ids]
-  assert all(byte_bpe.token_bytes(token)[:1].isspace() for token in starts) and 'Ġthe' in starts and 'Ċ' in starts
+  assert all(spec.byte_level_bytes(token)[:1].isspace() for token in starts) and 'Ġthe' in starts and 'Ċ' in starts
   rest = [vocab.token(i) for i in np.flatnonzero(~vocab.starts_word)]
-  assert not any(byte_bpe.token_bytes(token)[:1].isspace() for token in rest) and 'he' in rest
+  assert not any(spec.byte_level_bytes(token)[:1].isspace() for token in rest) and 'he' in rest
 
 
 def test_counts_are_those_of_the_training_text(tiny_corpus):
