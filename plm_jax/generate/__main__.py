@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
   import rich.table
 
-  from plm_jax.types import Vocab
+  from plm_jax.text.tokenizer import Vocab
 
 EARLY = {'true': True, 'false': False, 'never': 'never'}
 OF_METHOD = {'sample': ('temperature', 'top_k', 'top_p', 'draws'), 'beam': ('beams', 'length_penalty', 'early_stop')}
