@@ -123,6 +123,9 @@ def main() -> None:
   parser.add_argument('--parts', action='store_true', help='also the where functions alone')
   flags = parser.parse_args()
 
+  from plm_jax import memory
+
+  memory.reuse()  # as training does
   vocab, rows = make_rows(flags.batch, flags.length)
   found, theirs = ours(vocab, rows, rounds=flags.rounds), peers(vocab, rows)
   print(f'{flags.batch} x {flags.length} tokens, one process\n')

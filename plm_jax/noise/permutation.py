@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.noise.row import Row
-from plm_jax.noise.where import choose
+from plm_jax.noise.where import choose, draw_scores
 from plm_jax.types import Array
 
 
@@ -140,11 +140,9 @@ def draw_ranks(key: Array, length: int, *, boundary: int, block: int | None = No
 
 
 def _random_order(key: Array, size: int) -> Array:
-  """int32[n]: a random permutation, by counting; for a part of a row a CPU sorts in several times as long."""
-  scores = (jax.random.bits(key, (size,)) >> 1).astype(jnp.int32)
-  index = jnp.arange(size)
-  earlier = (scores < scores[:, None]) | ((scores == scores[:, None]) & (index < index[:, None]))
-  return earlier.astype(jnp.float32).sum(axis=1).astype(jnp.int32)
+  """int32[n]: a random permutation, by sorting numbers that carry their places; sorting pairs takes a CPU longer."""
+  numbers, places = draw_scores(key, size)
+  return (jnp.sort(numbers) & places) - 1
 
 
 def visible(ranks: Array, targets: Array, functional: Array, *, boundary: int) -> Array:

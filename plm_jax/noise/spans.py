@@ -320,13 +320,17 @@ def poisson_spans(key: Array, row: Row, *, rate: float = 0.3, mean: float = 3.0,
   unit = jnp.cumsum(starts.astype(jnp.int32)) - 1  # [l], the unit of each token
   total = runs.total(starts)
   budget = _table(lambda count: round_up(rate, count), length)[total]
-  length_key, zero_key, start_key, swap_key, gap_key = jax.random.split(key, 5)
+  bits = jax.random.bits(key, (3, length))
+  length_draw, start_draw, gap_draw = (bits >> 8).astype(jnp.float32) * 2**-24
+  spare = bits & 255  # what a float has no room for
+  swap_draw = ((spare[0] << 16) | (spare[1] << 8) | spare[2]).astype(jnp.float32) * 2**-24
 
-  # the draws of a stretch lie at its first units; between two lengths above 0 there is a geometric number of zeros
-  drawn = 1 + jnp.searchsorted(
-    _length_table(mean)[:-1], jax.random.uniform(length_key, (length,)), side='right', method='compare_all'
-  )
-  zeros = (-jnp.log1p(-jax.random.uniform(zero_key, (length,))) / mean).astype(jnp.int32)
+  # the draws of a stretch lie at its first units; between two lengths above 0 there is a geometric number of zeros, and
+  # where a draw lies among those that give this number tells the length
+  zeros = jnp.floor(-jnp.log1p(-length_draw) / mean)
+  rest = (1 - (1 - length_draw) * jnp.exp(mean * zeros)) / -math.expm1(-mean)
+  zeros = zeros.astype(jnp.int32)
+  drawn = 1 + jnp.searchsorted(_length_table(mean)[:-1], rest, side='right', method='compare_all')
   drawn = jnp.where(starts, drawn, 0).astype(jnp.int32)
   spent = jnp.cumsum(drawn) - drawn
   spent = spent - spent[runs.first]
@@ -339,11 +343,11 @@ def poisson_spans(key: Array, row: Row, *, rate: float = 0.3, mean: float = 3.0,
     .set(jnp.minimum(drawn, budget - spent), mode='drop')
   )
 
-  chosen = sample(jax.random.uniform(start_key, (length,)), starts, fresh=runs.fresh, wanted=spans, total=total)
+  chosen = sample(start_draw, starts, fresh=runs.fresh, wanted=spans, total=total)
   # the j-th start takes the j-th length; the last length, which was cut, changes places with any
   rank = jnp.cumsum(chosen.astype(jnp.int32)) - chosen
   rank = rank - rank[runs.first]
-  other = (jax.random.uniform(swap_key, (length,))[runs.first] * spans).astype(jnp.int32)
+  other = (swap_draw[runs.first] * spans).astype(jnp.int32)
   rank = jnp.where(rank == other, spans - 1, jnp.where(rank == spans - 1, other, rank))
   first_unit = unit[runs.first]
   end = jnp.minimum(unit + of_unit[first_unit + rank], first_unit + total)
@@ -352,9 +356,7 @@ def poisson_spans(key: Array, row: Row, *, rate: float = 0.3, mean: float = 3.0,
   begins = chosen & (unit >= jnp.pad(end[:-1], (1, 0)))
 
   gaps = _gaps(row, runs, ~covered | begins)
-  inserted = sample(
-    jax.random.uniform(gap_key, (length,)), gaps, fresh=runs.fresh, wanted=insertions, total=runs.total(gaps)
-  )
+  inserted = sample(gap_draw, gaps, fresh=runs.fresh, wanted=insertions, total=runs.total(gaps))
   return _numbered(begins, covered)._replace(insert=inserted.astype(jnp.int32))
 
 

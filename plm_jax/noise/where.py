@@ -130,7 +130,7 @@ def _merged(row: Row, chosen: Array) -> Spans:
 # Single tokens --------------------------------------------------------------------------------------------------------
 
 
-def _scores(key: Array, length: int) -> tuple[Array, int]:
+def draw_scores(key: Array, length: int) -> tuple[Array, int]:
   """int32[l] random scores above 0 that differ, and the mask of their low bits, which hold the position plus 1."""
   low = 2 ** math.ceil(math.log2(length + 1)) - 1
   high = (jax.random.bits(key, (length,)) >> 1).astype(jnp.int32) & ~low
@@ -155,7 +155,7 @@ def _largest(scores: Array, count: Array) -> Array:
 
 def choose(key: Array, candidates: Array, count: Array) -> Array:
   """bool[l]: `count` of the candidates, uniformly without replacement; all of them where there are fewer."""
-  scores, _ = _scores(key, candidates.shape[0])
+  scores, _ = draw_scores(key, candidates.shape[0])
   return _largest(jnp.where(candidates, scores, 0), jnp.minimum(count, candidates.sum()))
 
 
@@ -313,7 +313,7 @@ def _take_grams(key: Array, words: Words, sizes: Array, budget: Array, *, most: 
     behind = jnp.minimum(ends[-1], length - 1)
     goes_on = (ends[-1] < length) & (words.run[behind] == words.run)
     ends.append(jnp.where(goes_on, words.end[behind], ends[-1]))
-  scores, low = _scores(key, length)
+  scores, low = draw_scores(key, length)
 
   def take(state):
     starts, free, left, last = state
@@ -356,7 +356,7 @@ def geometric_spans(
   budget = _share(row.eligible, rate=rate)
   length = row.ids.shape[0]
   order_key, size_key = jax.random.split(key)
-  scores, low = _scores(order_key, length)
+  scores, low = draw_scores(order_key, length)
   sizes = _draw_sizes(size_key, probability * (1 - probability) ** np.arange(max_words), length)
 
   def add(state):
