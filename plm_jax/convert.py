@@ -132,7 +132,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   log = logging.getLogger('plm_jax')
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
-  log.info(f'its model in a config: {" ".join(_flags(reader.model))}')
+  log.info(f'its model in a config: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, source)))}')
 
 
 def export(
@@ -198,11 +198,21 @@ def _token_ids(source: Path) -> dict[str, int | None]:
   return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
 
 
-def _flags(model: Mapping[str, Any]) -> list[str]:
+def _multiple(rows: int, source: Path) -> int | None:
+  """The smallest power of two that pads the ids of the source's tokenizer to the rows of its table; None for none."""
+  from plm_jax.weights import release
+
+  size = release.tokenizer_size(source) or rows
+  multiples = (2**power for power in range(3, 11))
+  return next((one for one in multiples if size < rows == -(-size // one) * one), None)
+
+
+def _flags(model: Mapping[str, Any], *, spare: int | None) -> list[str]:
   """What makes the model of any config that of a release."""
   import json
 
-  flags = {'name': model['name'], 'variant': model['variant'], 'overrides': f"'{json.dumps(model['overrides'])}'"}
+  overrides = model['overrides'] | ({} if spare is None else {'vocab_multiple': spare})
+  flags = {'name': model['name'], 'variant': model['variant'], 'overrides': f"'{json.dumps(overrides)}'"}
   return [f'--config.model.{name}={value}' for name, value in flags.items()]
 
 

@@ -6,6 +6,7 @@ A dotted key names any key of the config, or any keyword of what a block names, 
 import ast
 import contextlib
 import copy
+import json
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -82,13 +83,14 @@ def _step(
 
 
 def _parse(label: str, annotation: str, text: str) -> Any:
-  """A value typed by the user: a literal, true/false/none in any case, or else text; the first that fits is taken."""
+  """A value typed by the user: a literal, JSON, true/false/none in any case, or text; the first that fits counts."""
   readings: list[Any] = [text]
   words = {'true': True, 'false': False, 'none': None, 'null': None}
   if text.lower() in words:
     readings.insert(0, words[text.lower()])
-  with contextlib.suppress(ValueError, SyntaxError):
-    readings.insert(0, ast.literal_eval(text))
+  for read in (json.loads, ast.literal_eval):
+    with contextlib.suppress(ValueError, SyntaxError):
+      readings.insert(0, read(text))
   for reading in readings:
     try:
       return checks.coerce(annotation, reading)

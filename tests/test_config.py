@@ -232,6 +232,7 @@ def test_what_is_no_config_is_refused(tmp_path):
     ('sharding.rules', 'fsdp', 'fsdp'),
     ('model.overrides.hidden_dim', '64', 64),
     ('model.overrides.window', 'None', None),
+    ('model.overrides', '{"hidden_dim": 8, "window": null}', {'hidden_dim': 8, 'window': None}),
     ('model.variant', 'small-base', 'small-base'),
     ('objective.where.rate', '0.3', 0.3),
     ('objective.where.max_count', 'none', None),

@@ -11,6 +11,8 @@ from plm_jax.data import order, sources, store
 logger = logging.getLogger(__name__)
 
 IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
+KEPT_ROWS, KEPT_SOURCES = 20_000, 4
+_kept: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 _FIELDS = (
   ('sentence1', 'sentence2'),
   ('premise', 'hypothesis'),
@@ -73,8 +75,7 @@ def read(
     return _words(records, fields, label, where=where)
   table: Sequence[Mapping[str, Any]] | sources.Records = records
   if len(records) <= IN_MEMORY:
-    each = (records[index] for index in range(len(records)))
-    table = [{name: record[name] for name in (*fields, label)} for record in each]
+    table = _in_memory(records, fields=(*fields, label))
   values = [missing if (value := table[index][label]) is None else value for index in range(len(table))]
   labels = np.array(values)
   row_ids = np.flatnonzero(labels != missing)
@@ -98,6 +99,20 @@ def read(
   edges = np.arange(len(row_ids) * len(fields) + 1)
   texts = _Texts(table, fields, row_ids, digest)
   return Examples(texts, edges, labels, row_ids, fields, records.labels.get(label, ()))
+
+
+def _in_memory(records: sources.Records, *, fields: tuple[str, ...]) -> list[dict[str, Any]]:
+  """These fields of every row; small sources are kept, for studies that draw from one again and again."""
+  key = (records.digest, *fields)
+  if key not in _kept:
+    each = (records[index] for index in range(len(records)))
+    table = [{name: record[name] for name in fields} for record in each]
+    if len(table) > KEPT_ROWS:
+      return table
+    if len(_kept) == KEPT_SOURCES:
+      _kept.pop(next(iter(_kept)))
+    _kept[key] = table
+  return _kept[key]
 
 
 def _words(records: sources.Records, fields: tuple[str, ...], label: str, *, where: str) -> Examples:

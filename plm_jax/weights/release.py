@@ -168,20 +168,28 @@ def making(folder: Path) -> Iterator[Path]:
 
 def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
   """Raises WeightsError where `tokenizer.json` has ids beyond the rows of the token table that `where` names."""
-  if (folder / TOKENIZER).is_file():
-    largest = max(_ids(_read_json(folder / TOKENIZER)), default=-1)
-    if largest >= rows:
-      raise WeightsError(
-        f'{folder / TOKENIZER} has ids up to {largest}, and {where} has {rows} rows: the tokenizer is that of another '
-        'model, or tokens were added to it. Fetch the one of this model, or add the rows with '
-        '`model.resize_token_embeddings(len(tokenizer))` and save both'
-      )
+  size = tokenizer_size(folder)
+  if size is not None and size > rows:
+    raise WeightsError(
+      f'{folder / TOKENIZER} has ids up to {size - 1}, and {where} has {rows} rows: the tokenizer is that of another '
+      'model, or tokens were added to it. Fetch the one of this model, or add the rows with '
+      '`model.resize_token_embeddings(len(tokenizer))` and save both'
+    )
 
 
-def _ids(tokenizer: Mapping[str, Any]) -> Iterator[int]:
-  vocab = tokenizer.get('model', {}).get('vocab', {})  # of a unigram model a list of (token, score)
-  yield from vocab.values() if isinstance(vocab, dict) else range(len(vocab))
-  yield from (item['id'] for item in tokenizer.get('added_tokens', []))
+def tokenizer_size(folder: Path) -> int | None:
+  """One more than the largest id of `tokenizer.json`; None where there is none."""
+  if not (folder / TOKENIZER).is_file():
+    return None
+  return max(_ids(_read_json(folder / TOKENIZER)).values(), default=-1) + 1
+
+
+def _ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
+  """Token -> id, the added ones included."""
+  vocab = tokenizer.get('model', {}).get('vocab', {})
+  if not isinstance(vocab, dict):  # of a unigram model, (token, score) in the order of their ids
+    vocab = {token: number for number, (token, _) in enumerate(vocab)}
+  return {**vocab, **{item['content']: item['id'] for item in tokenizer.get('added_tokens', [])}}
 
 
 def token_ids(folder: Path) -> dict[str, int]:
@@ -189,8 +197,7 @@ def token_ids(folder: Path) -> dict[str, int]:
   facts = _facts(folder)
   if not facts:
     return {}
-  content = _read_json(folder / TOKENIZER)
-  ids = {**content['model']['vocab'], **{item['content']: item['id'] for item in content['added_tokens']}}
+  ids = _ids(_read_json(folder / TOKENIZER))
   return {role: ids[token] for role, token in facts['roles'].items()}
 
 
