@@ -146,7 +146,7 @@ class Trainer:
           )
         state = dataclasses.replace(state, params=params)
       batches = run.to_devices(source.read(0), sharding.batch_sharding(self._layout))
-      checks = {round(steps * share) for share in (0.25, 0.5, 0.75)}
+      checks = {round(steps / 3), round(steps * 2 / 3)}
       curve = []
       for done, (_, batch) in enumerate(itertools.islice(batches, steps), start=1):
         state, sums = step(state, batch, key)

@@ -16,7 +16,7 @@ from experiments import common
 
 def get_config(arg=''):
   """Takes `quick`."""
-  c = common.run(arg, steps=1000)
+  c = common.run(arg, steps=800)
   c.vocab = dict(name='byte_bpe', path=common.QUICK_VOCAB)
   c.model = dict(name='bert', variant='tiny', overrides=dict(init_std=0.06, dropout=0.0, attention_dropout=0.0))
   c.objective = dict(name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'))
@@ -25,5 +25,5 @@ def get_config(arg=''):
   c.execution = dict(layers='loop')  # two layers: unrolled, a CPU runs them faster
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
-  c.log_every, c.eval_every, c.save_every = 20, 250, 250
+  c.log_every, c.eval_every, c.save_every = 20, 200, 200
   return common.quick(c, arg)

@@ -4,6 +4,7 @@ Every function here maps the documents of one split to the rows of a task. A row
 split, and its choices (distractors, order) are drawn from its document's name, so rows do not depend on each other.
 """
 
+import functools
 import hashlib
 import random
 import re
@@ -77,7 +78,7 @@ def mask(text: str) -> str:
 
 def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
   """summary, body, label: whether the summary is the body's own; the others are of the same package."""
-  for document, body, others in _summarised(documents):
+  for document, body, others in _summarised(tuple(documents)):
     rng = random.Random(f'summary_pair/{document.name}')
     own = rng.random() < 0.5
     yield {'summary': document.summary if own else rng.choice(others), 'body': body, 'label': PAIR_LABELS[own]}
@@ -85,7 +86,7 @@ def summary_pair(documents: Sequence[Document]) -> Iterator[Row]:
 
 def summary_choice(documents: Sequence[Document]) -> Iterator[Row]:
   """context, endings, label: which of four summaries is the body's own; the others are of the same package."""
-  for document, body, others in _summarised(documents):
+  for document, body, others in _summarised(tuple(documents)):
     if len(others) >= 3:
       rng = random.Random(f'summary_choice/{document.name}')
       endings = rng.sample(others, 3)
@@ -96,7 +97,7 @@ def summary_choice(documents: Sequence[Document]) -> Iterator[Row]:
 
 def summarise(documents: Sequence[Document]) -> Iterator[Row]:
   """source, target: a body and its summary."""
-  for document, body, _ in _summarised(documents):
+  for document, body, _ in _summarised(tuple(documents)):
     yield {'source': body, 'target': document.summary}
 
 
@@ -158,7 +159,8 @@ def make(task: Task, splits: Mapping[str, Sequence[Document]]) -> dict[str, list
   return made
 
 
-def _summarised(documents: Sequence[Document]) -> list[tuple[Document, str, list[str]]]:
+@functools.lru_cache(maxsize=3)  # the splits: three tasks read them
+def _summarised(documents: tuple[Document, ...]) -> list[tuple[Document, str, list[str]]]:
   """Documents with a good summary and body: the document, its body, and the summaries to confuse its own with.
 
   Those are of the same package and, of 64 that its name draws, the 8 that share most words with the body.
