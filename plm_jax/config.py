@@ -22,7 +22,7 @@ from plm_jax import checks, overrides, schema, signatures
 from plm_jax.checks import ConfigError, RunError
 
 RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'keep', 'log')
-FAILED, WRONG_USAGE = 1, 2
+FAILED, WRONG_USAGE, KILLED = 1, 2, 130
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -252,7 +252,12 @@ def parse(
     _show(listing.text())
     return arguments, None
   own = pathlib.Path(arguments.workdir or '') / 'config.json'
-  if arguments.config is None and not (arguments.workdir and own.is_file()):
+  if arguments.config is None and arguments.workdir and not own.is_file():
+    what = 'there is no such folder' if not own.parent.is_dir() else 'it has no config.json, so no run began there'
+    raise ConfigError(
+      f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
+    )
+  if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
   changed, remarks = overrides.apply(load(arguments.config or str(own)), changes)
   settings = resolve(changed)
@@ -269,10 +274,13 @@ def parse(
 def run(main: Callable[[], int | None]) -> int:
   """Calls a command and returns its exit code; what the user can mend is one message on stderr.
 
-  A ConfigError is exit code 2, a RunError 1.
+  A ConfigError is exit code 2, a RunError 1, an interruption 130, as shells have it.
   """
   try:
     return main() or 0
+  except KeyboardInterrupt:
+    print('interrupted', file=sys.stderr)
+    return KILLED
   except ConfigError as error:
     print(error, file=sys.stderr)
     return WRONG_USAGE

@@ -88,15 +88,13 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     # --- data --------------------------------------------------------------------------------------------------------
     share = run.host_share(layout)
     source = run.make_source(settings['data'], vocab, seed=settings['seed'], share=share, task=task)
-    evaluations = {
-      name: run.make_source(block['data'], vocab, seed=settings['seed'], share=share, task=task)
-      for name, block in settings['eval'].items()
-    }
+    evaluations = run.make_evaluations(settings, vocab, share=share, task=task)
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
     total = run_folder.total_steps(settings, source, old)
     last = total if stop_at is None else min(total, stop_at)
 
     # --- optimiser and state -----------------------------------------------------------------------------------------
+    stopping = stack.enter_context(_signals())  # from here on: an exception may be lost within a compiler
     with config.stage('optim'):
       tx = optim.make(params=abstract_params(task, source.spec), steps=total, **settings['optim'])
     key = jax.random.key(settings['seed'])
@@ -141,7 +139,6 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     # --- the loop ----------------------------------------------------------------------------------------------------
     writer = stack.enter_context(contextlib.closing(metrics.Writer(workdir, resume_step=start, sinks=settings['log'])))
     bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main))
-    stopping = stack.enter_context(_signals())
     patience = Patience(settings, workdir, start=start)
     batches = run.to_devices(source.read(start), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
@@ -206,6 +203,8 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
     # --- what is left behind -----------------------------------------------------------------------------------------
     saved.wait()
     over = code == DONE and (done == total or patience.lost)
+    if code == DONE and not over:
+      log.info(f'stopped at step {done} of {total}, as asked; the same command goes on from here')
     if patience.lost:
       log.info(f'early stop at step {done}: {settings["best"][0]} has not improved in {patience.limit} evaluations')
     result = {
@@ -352,6 +351,7 @@ def _signals() -> Iterator[Stopping]:
     if stopping.asked and number == signal.SIGINT:
       raise KeyboardInterrupt
     stopping.asked = True
+    log.info('stopping behind the next step; a second Ctrl-C ends the process at once')
     if several:
       signal.raise_signal(signal.SIGTERM)
 

@@ -1,5 +1,6 @@
 """Losses over vocabularies and labels, in float32, as sums under weights."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -15,6 +16,11 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
   target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
   # top - target first: the sum of a small number and two large ones would lose the small one
   return jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1)) + (top - target)
+
+
+def perplexity(nats: float) -> float:
+  """exp of a mean loss; infinite where a float has no room for it."""
+  return math.exp(nats) if nats < 700 else math.inf
 
 
 def squared_log_partition(logits: Array) -> Array:

@@ -12,6 +12,7 @@
 that is not finite is the caller's affair.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -143,6 +144,8 @@ def make(
   falls = make_shape is schedules.plateau
   takers = [make_rule, make_shape] + [schedules.observe_plateau] * falls
   of_rule, of_shape, *of_plateau = _share(given, takers, name=name, schedule=schedule)
+  if not 0 <= rate < math.inf:
+    raise ValueError(f'optim.rate={rate}: a number from 0 on')
   base_rate = schedules.make(name=schedule, rate=rate, steps=steps, warmup=warmup, **of_shape)
 
   scales = groups.resolve(scale, params, steps=steps, what='scale')

@@ -10,7 +10,7 @@ import logging
 import math
 import pathlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from plm_jax import build, config, metrics, param_files, sharding, weights
+from plm_jax import build, config, losses, metrics, param_files, sharding, weights
 from plm_jax.layers import positions
 from plm_jax.text import tokenizer
 from plm_jax.types import Array, Batch, Execution, PyTree, Source, Task, Vocab
@@ -118,18 +118,47 @@ def simulated(mesh: Mesh) -> bool:
 
 
 def make_source(
-  block: Settings, vocab: Vocab, *, seed: int, share: tuple[int, int] = (0, 1), task: Task | None = None
+  block: Settings,
+  vocab: Vocab,
+  *,
+  seed: int,
+  share: tuple[int, int] = (0, 1),
+  task: Task | None = None,
+  where: str = 'data',
 ) -> Source:
   """The rows of a data block: the part of each batch that `host_share` says, or whole batches.
 
-  Refused here: labels that `task` has no class for.
+  Refused here: labels that `task` has no class for. Messages name the block by `where`.
   """
   host, hosts = share
-  with config.stage('data'):
+  with config.stage(where):
     source = build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
     if task is not None:
       check_labels(task, source, path=block.get('path', block['name']))
   return source
+
+
+def make_evaluations(
+  settings: Settings,
+  vocab: Vocab,
+  *,
+  share: tuple[int, int] = (0, 1),
+  task: Task,
+  names: Collection[str] | None = None,
+) -> dict[str, Source]:
+  """The rows of each evaluation, or of those named."""
+  chosen = settings['eval'] if names is None else names
+  return {
+    name: make_source(
+      settings['eval'][name]['data'],
+      vocab,
+      seed=settings['seed'],
+      share=share,
+      task=task,
+      where=f'eval.{name}.data',
+    )
+    for name in chosen
+  }
 
 
 def check_labels(task: Task, source: Source, *, path: str) -> None:
@@ -227,5 +256,5 @@ def evaluate(
   scores = {**means, **task.summary(means)}
   if units is not None:
     nats = float(totals['loss'][0]) / units
-    scores |= {'unit_perplexity': math.exp(min(nats, 700.0)), 'bits_per_unit': nats / math.log(2)}
+    scores |= {'unit_perplexity': losses.perplexity(nats), 'bits_per_unit': nats / math.log(2)}
   return scores

@@ -43,8 +43,7 @@ def command(settings: Mapping[str, Any], arguments: argparse.Namespace) -> int:
   with stage('sharding'):
     layout = sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
   with sharding.use(layout):
-    blocks = {name: settings['eval'][name]['data'] for name in names}
-    sources = {name: run.make_source(block, vocab, seed=settings['seed'], task=task) for name, block in blocks.items()}
+    sources = run.make_evaluations(settings, vocab, task=task, names=names)
     spec = next(iter(sources.values())).spec
     key = jax.random.key(settings['seed'])
     step_fn = jax.jit(functools.partial(eval_step, task=task))

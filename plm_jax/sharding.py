@@ -101,6 +101,9 @@ def make_layout(mesh: Mesh, rules: str | Rules) -> Layout:
       raise ValueError(f'sharding.rules: unknown axis {axis!r}; axes are {", ".join(AXES)}')
     if mesh_axis is not None and mesh_axis not in mesh.shape:
       raise ValueError(f'sharding.rules: {axis!r} -> unknown mesh axis {mesh_axis!r}; the mesh has {list(mesh.shape)}')
+  idle = {name for name in table.values() if name is not None and mesh.shape[name] == 1}
+  if mesh.size > 1 and idle:
+    _say_once(f'sharding.rules cut along {", ".join(sorted(idle))}, of size 1 in mesh {dict(mesh.shape)}: nothing is')
   return Layout(mesh, table)
 
 
@@ -118,10 +121,13 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
     elif mesh_axis in taken:
       _say_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
       out.append(None)
+    elif axis == 'batch' and size == 1:  # a shape to make parameters with
+      out.append(None)
     elif size % (parts := layout.mesh.shape[mesh_axis]):
+      cure = ' (model.overrides.vocab_multiple pads a vocabulary)' if axis == 'vocab' else ''
       _say_once(
         f'axis {axis!r} of size {size} is replicated: {parts} devices of mesh axis {mesh_axis!r} do not divide it; '
-        f'{-(-size // parts) * parts} would (model.overrides.vocab_multiple pads a vocabulary)'
+        f'{-(-size // parts) * parts} would{cure}'
       )
       out.append(None)
     else:

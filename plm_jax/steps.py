@@ -183,7 +183,9 @@ def pick(folder: Path, step: Step) -> int:
   try:
     check(folder / str(step))
   except Damaged as error:
-    raise CheckpointError(f'step {step} in {folder} is damaged: {error}. There are {present}') from error
+    others = [number for number in present if number != step]
+    cure = f"there are also {others}, and 'newest' is the last that is whole" if others else 'there is no other'
+    raise CheckpointError(f'step {step} in {folder} is damaged: {error}; {cure}') from error
   return step
 
 

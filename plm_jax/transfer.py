@@ -225,9 +225,12 @@ def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
       return "resize='interpolate' in this entry of init_from stretches the positions"
     if _is_stacked(path) and new[0] < old[0]:
       return f'layers=(...) in this entry of init_from names the {new[0]} layers to take'
-  if _longer_axis(old, new) is not None and not _is_stacked(path):
+  if _longer_axis(old, new) is not None and 'norm' not in path and not _is_stacked(path):
     return "resize='new_rows' in this entry of init_from keeps the fresh rows at the end"
-  return 'the two models differ in size; take the variant of the source, or leave this part out with from_ and to'
+  return (
+    'the two models differ in size; take the variant of the source (`python -m plm_jax.convert import` prints the '
+    '--config.model flags of a release), or leave this part out with from_ and to'
+  )
 
 
 def _place(value: np.ndarray, like: Array) -> Array:

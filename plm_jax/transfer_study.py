@@ -111,10 +111,7 @@ class Trainer:
     with stage('sharding'):
       mesh = sharding.make_mesh(settings['sharding']['mesh'])
       self._layout = sharding.make_layout(mesh, settings['sharding']['rules'])
-    self._sources = {
-      name: run.make_source(settings['eval'][name]['data'], self._vocab, seed=settings['seed'], task=self._task)
-      for name in ('validation', 'test')
-    }
+    self._sources = run.make_evaluations(settings, self._vocab, task=self._task, names=('validation', 'test'))
     for entry in settings['init_from']:
       run.check_vocab_of(entry['source'], self._vocab)
     self._eval = jax.jit(functools.partial(eval_step, task=self._task))

@@ -425,7 +425,7 @@ def test_print_config_and_help_and_list_end_with_0(call, file):
     (['--config={file}', '--wrkdir=w'], 'Did you mean --workdir?'),
     (['--config={file}', '--stop_at=soon', '--workdir=w'], 'invalid int value'),
     (['--config={file}'], 'needs --workdir=DIR'),
-    (['--workdir=w'], 'needs --config=FILE'),
+    (['--workdir=w'], '--workdir=w: there is no such folder; name the folder of a run, or --config=FILE as well'),
   ],
 )
 def test_a_mistake_ends_with_2_and_one_message(call, file, words, told):
@@ -434,6 +434,14 @@ def test_a_mistake_ends_with_2_and_one_message(call, file, words, told):
   assert told in done.stderr
   assert 'Traceback' not in done.stderr
   assert done.stdout == ''
+
+
+def test_an_interruption_is_no_traceback(capsys):
+  def main():
+    raise KeyboardInterrupt
+
+  assert config.run(main) == 130
+  assert capsys.readouterr().err == 'interrupted\n'
 
 
 def test_a_reader_of_a_listing_may_leave_early(tmp_path, package):

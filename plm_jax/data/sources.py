@@ -253,7 +253,8 @@ def _parse(split: str, *, path: str, splits: Sequence[str]) -> list[tuple[str, s
       name = part.split('[')[0].strip()
       raise ValueError(
         f'no split {split!r} in {path!r}: there are {", ".join(splits)}, each with an optional slice such as '
-        f"'{splits[0]}[:90%]' or '{splits[0]}[10:20]'{_near(name, [known for known in splits if known != name])}"
+        f"'{splits[0]}[:90%]' or '{splits[0]}[10:20]'{_near(name, [known for known in splits if known != name])}. "
+        f"To hold a part out: data.split='{splits[0]}[:95%]' and eval.NAME.data.split='{splits[0]}[95%:]'"
       )
     parts.append((match[1], match[2], match[3]))
   return parts

@@ -21,9 +21,9 @@ def check_length(length: int, *, max_length: int, model: str) -> None:
   """Raises where a row is longer than a learned position table."""
   if length > max_length:
     raise ValueError(
-      f'{model} has learned positions for {max_length} tokens and was given a row of {length}: shorten data.length, '
-      f'or lengthen the table with model.overrides.max_length={length} (and init_from resize="interpolate" to '
-      'start from a shorter one)'
+      f'{model} has learned positions for {max_length} tokens and was given a row of {length}: shorten the row '
+      '(data.length of a run, the text or --max_new of a command), or lengthen the table with '
+      f'model.overrides.max_length={length} (and init_from resize="interpolate" to start from a shorter one)'
     )
 
 

@@ -31,6 +31,7 @@ OTHER = 'A transformer reads all words of a sentence at once .'
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '[R]', '[S]', '[X]')
 SENTINELS = tuple(f'<extra_id_{number}>' for number in range(50))
 LONGEST = 120  # tokens on show
+CHARACTER = '[\u3040-\u30ff\u3400-\u9fff]'  # Chinese and Japanese
 
 
 class Words:
@@ -51,8 +52,8 @@ class Words:
 
   @staticmethod
   def split(text: str) -> list[str]:
-    """Words, their later pieces, which begin with ##, and marks."""
-    return re.findall(r"##\w+|\w+(?:['’]\w+)?|[^\w\s]", text)
+    """Words, their later pieces, which begin with ##, marks, and the characters of scripts without spaces."""
+    return re.findall(rf"##\w+|{CHARACTER}|(?:(?!{CHARACTER})\w)+(?:['’]\w+)?|[^\w\s]", text)
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
     """Ids of a text."""
@@ -100,6 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       f'--objective={arguments.objective}: there is no such objective.{suggest(arguments.objective, names)} '
       f'Choices: {", ".join(names)}'
     )
+  for name in ('draws', 'rows'):
+    if getattr(arguments, name) < 1:
+      raise config.ConfigError(f'--{name}={getattr(arguments, name)}: must be 1 or more')
   if not arguments.objective and not arguments.all:
     arguments.objective = 'bert'
   from rich.console import Console
@@ -114,9 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
       vocab = tokenizer.load(arguments.vocab, extra=SENTINELS[::-1])
   console = Console(highlight=False)
   shown = [show for show in GALLERY if arguments.all or show.name == arguments.objective]
-  words = vocab.encode(arguments.text)[:LONGEST]
+  words = vocab.encode(arguments.text)
   if len(words) < 4:
     raise config.ConfigError(f'--text has {len(words)} tokens; at least 4 are needed')
+  if len(words) > LONGEST:
+    console.print(f'The first {LONGEST} of {len(words):,} tokens:')
+    words = words[:LONGEST]
   _table(console, [('text', _line(words, vocab))])
   console.print()
   for show in shown:

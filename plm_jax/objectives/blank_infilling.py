@@ -5,7 +5,6 @@ sentences ('sentence') or one long one ('document'). The loss is on part B alone
 the released code starts its pieces at ends of sentences and with a [CLS] each.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -14,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.losses import perplexity
 from plm_jax.noise import blanks
 from plm_jax.noise.row import Row, row_keys, sentence_ids
 from plm_jax.objectives.causal_lm import Model, score
@@ -195,6 +195,6 @@ def make(
     return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': math.exp(min(means['loss'], 700.0))}
+    return {'perplexity': perplexity(means['loss'])}
 
   return Task(Model(trunk), prepare, loss, predict, summary=summary)

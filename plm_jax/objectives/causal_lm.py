@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.losses import chunked_cross_entropy, cross_entropy, in_chunks, squared_log_partition
+from plm_jax.losses import chunked_cross_entropy, cross_entropy, in_chunks, perplexity, squared_log_partition
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
@@ -160,9 +160,9 @@ def make(
     return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    numbers = {'perplexity': math.exp(min(means['loss'], 700.0)), 'bits_per_token': means['loss'] / math.log(2)}
+    numbers = {'perplexity': perplexity(means['loss']), 'bits_per_token': means['loss'] / math.log(2)}
     if predict == 'last_word':
-      numbers['word_perplexity'] = math.exp(min(means['nats_per_word'], 700.0))
+      numbers['word_perplexity'] = perplexity(means['nats_per_word'])
     return numbers
 
   return Task(Model(trunk), prepare, loss, score_rows, summary=summary)

@@ -160,7 +160,7 @@ def make(
   require(trunk, objective='contrastive', attention=kinds, inputs=('tokens', 'segment_ids'))
   mask_id = -1 if vocab.mask_id is None else vocab.mask_id
   if partners == 'ngram' and mask_id < 0:
-    raise ValueError("objective.partners='ngram' needs a vocabulary with a mask token; train one with specials for it")
+    raise ValueError("objective.partners='ngram' needs a vocabulary with a mask token; vocab.extra adds one")
   masked = mlm.make(trunk=trunk, vocab=vocab, where=where, edit=edit) if fills else None
   is_special = np.zeros(vocab.size, bool)
   is_special[list(vocab.special_ids)] = True

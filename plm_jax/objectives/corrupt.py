@@ -53,7 +53,7 @@ def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = Fal
       f'edit {settings["name"]!r} moves tokens, which are predicted where they stand; choices are {choices}'
     )
   if 'mask_id' in write.keywords and vocab.mask_id is None:
-    raise ValueError(f'edit {settings["name"]!r} needs a vocabulary with a mask token; train one with specials for it')
+    raise ValueError(f'edit {settings["name"]!r} needs a vocabulary with a mask token; vocab.extra adds one')
   return write
 
 

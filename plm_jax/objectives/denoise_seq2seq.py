@@ -19,7 +19,6 @@ among the inputs, tokens see each other both ways in a trunk with a prefix. Inpu
 
 import dataclasses
 import difflib
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -32,6 +31,7 @@ import numpy as np
 
 from plm_jax import build
 from plm_jax.layers.positions import from_segments
+from plm_jax.losses import perplexity
 from plm_jax.noise import edit as edits
 from plm_jax.noise import spans as where_spans
 from plm_jax.noise.compact import compact_from, total
@@ -586,7 +586,7 @@ def make(
     return {'ids': targets['ids'], 'nats': nats * targets['weights'], 'weights': targets['weights']}
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': math.exp(min(means['loss'], 700.0))}
+    return {'perplexity': perplexity(means['loss'])}
 
   def row_length(length: int) -> int:
     return (sum if joined else max)(slots_of(length))

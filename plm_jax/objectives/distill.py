@@ -5,7 +5,6 @@ states. The teacher lies under `params['teacher']` as a run of objective mlm kee
 without dropout or gradient; `init_from` fills it, and optim.scale = (('teacher/.*', None), ('.*', 1.0)) keeps it.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import build
-from plm_jax.losses import in_chunks
+from plm_jax.losses import in_chunks, perplexity
 from plm_jax.objectives import mlm
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
@@ -184,6 +183,6 @@ def make(
     return Loss(value, metrics)
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': math.exp(min(means['mlm_loss'], 700.0))} if 'mlm_loss' in means else {}
+    return {'perplexity': perplexity(means['mlm_loss'])} if 'mlm_loss' in means else {}
 
   return Task(model, prepare, loss, masked.predict, summary=summary)

@@ -4,7 +4,6 @@ BERT, RoBERTa and whole-word BERT differ in `where` and `masking` only. The head
 positions, as in the released code, so its cost follows the mask rate and not the row length.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -16,7 +15,7 @@ import numpy as np
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.losses import cross_entropy
+from plm_jax.losses import cross_entropy, perplexity
 from plm_jax.noise.row import Row, row_keys, word_ids
 from plm_jax.objectives.corrupt import capacity, pick_edit, pick_where
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
@@ -144,7 +143,7 @@ def make(
   """
   require(trunk, objective='mlm', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   if vocab.mask_id is None:
-    raise ValueError('objective mlm needs a vocabulary with a mask token; train one with specials for it')
+    raise ValueError('objective mlm needs a vocabulary with a mask token; vocab.extra adds one')
   if masking not in ('dynamic', 'static'):
     raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
   choose = pick_where(where, vocab=vocab)
@@ -189,6 +188,6 @@ def make(
     return {'positions': example.inputs['predict'], 'ids': ids, 'weights': weights}
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': math.exp(min(means['loss'], 700.0))}
+    return {'perplexity': perplexity(means['loss'])}
 
   return Task(Model(trunk, make_head(trunk, vocab)), prepare, loss, predict, summary=summary)

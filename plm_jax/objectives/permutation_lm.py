@@ -6,7 +6,6 @@ rows of `data.bptt` with stride = length / 2. Half of the rows may hold text fro
 (data.reverse_half); their batches say which.
 """
 
-import math
 from collections.abc import Mapping
 
 import flax.linen as nn
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.losses import cross_entropy
+from plm_jax.losses import cross_entropy, perplexity
 from plm_jax.noise import permutation
 from plm_jax.noise.row import Row, row_keys, word_ids
 from plm_jax.objectives.mlm import gather
@@ -131,7 +130,7 @@ def make(
     return trunk.init_carry(batch_size) if memory else ()
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': math.exp(min(means['loss'], 700.0))}
+    return {'perplexity': perplexity(means['loss'])}
 
   return Task(Model(trunk, Head(vocab.size)), prepare, loss, predict, init_carry=init_carry, summary=summary)
 

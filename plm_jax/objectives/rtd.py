@@ -6,7 +6,6 @@ gets no gradient from the discriminator: a sample has none. The settings also ho
 the two share (§3.2), how the generator learns (§3.2 and appendix F) and what the trunk learns (§3.4, Table 5).
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ import numpy as np
 from plm_jax import build
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
-from plm_jax.losses import chunked_cross_entropy, cross_entropy
+from plm_jax.losses import chunked_cross_entropy, cross_entropy, perplexity
 from plm_jax.noise.row import row_keys
 from plm_jax.objectives import corrupt, mlm
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
@@ -251,7 +250,7 @@ def make(
   """
   require(trunk, objective='rtd', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   if vocab.mask_id is None:
-    raise ValueError('objective rtd needs a vocabulary with a mask token; train one with specials for it')
+    raise ValueError('objective rtd needs a vocabulary with a mask token; vocab.extra adds one')
   check('sharing', sharing, SHARING)
   check('sampling', sampling, ('generator', 'uniform'))
   check('learning', learning, ('likelihood', 'adversarial', 'frozen'))
@@ -440,7 +439,7 @@ def make(
 
   def summary(means: dict[str, float]) -> dict[str, float]:
     name = 'restore_loss' if uniform else 'generator_loss'
-    return {'perplexity': math.exp(min(means[name], 700.0))} if name in means else {}
+    return {'perplexity': perplexity(means[name])} if name in means else {}
 
   return Task(model, prepare, loss, predict_rows, summary=summary)
 

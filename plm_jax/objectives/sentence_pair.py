@@ -4,7 +4,6 @@ Or with sentence-order prediction (Lan et al. 2019, §3.1). The label is read of
 pooler is trained here and goes along to downstream tasks. Both terms are means of their own and weigh the same.
 """
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.layers.linear import Dense, truncated_normal
-from plm_jax.losses import cross_entropy
+from plm_jax.losses import cross_entropy, perplexity
 from plm_jax.noise import pair as pairs
 from plm_jax.noise.row import row_keys
 from plm_jax.objectives import mlm
@@ -135,7 +134,7 @@ def make(
     }
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': math.exp(min(means['mlm_loss'], 700.0))}
+    return {'perplexity': perplexity(means['mlm_loss'])}
 
   model = Model(trunk, mlm.make_head(trunk, vocab), trunk.config.init_std)
   return Task(model, prepare, loss, predict, summary=summary)

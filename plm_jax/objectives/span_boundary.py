@@ -6,7 +6,6 @@ ends its text has no outer neighbour and is left out, and so are the tokens of a
 a mean of its own; their sum is minimised.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ import numpy as np
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.losses import cross_entropy
+from plm_jax.losses import cross_entropy, perplexity
 from plm_jax.noise.row import row_keys
 from plm_jax.objectives import corrupt, mlm
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
@@ -144,7 +143,7 @@ def make(
   """
   require(trunk, objective='span_boundary', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   if vocab.mask_id is None:
-    raise ValueError('objective span_boundary needs a vocabulary with a mask token; train one with specials for it')
+    raise ValueError('objective span_boundary needs a vocabulary with a mask token; vocab.extra adds one')
   if masking not in ('dynamic', 'static'):
     raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
   if not 1 <= max_targets <= places:
@@ -233,6 +232,6 @@ def make(
     }
 
   def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': math.exp(min(means['mlm_loss'], 700.0))}
+    return {'perplexity': perplexity(means['mlm_loss'])}
 
   return Task(Model(trunk, head, boundary), prepare, loss, predict, summary=summary)

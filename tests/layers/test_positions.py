@@ -46,7 +46,7 @@ def test_length_guard_names_the_model_and_the_cure():
     positions.check_length(513, max_length=512, model='Bert')
   message = str(error.value)
   assert 'Bert has learned positions for 512 tokens and was given a row of 513' in message
-  assert 'shorten data.length' in message
+  assert 'shorten the row (data.length of a run' in message
   assert 'model.overrides.max_length=513' in message
 
 
