@@ -101,9 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       f'--objective={arguments.objective}: there is no such objective.{suggest(arguments.objective, names)} '
       f'Choices: {", ".join(names)}'
     )
-  for name in ('draws', 'rows'):
-    if getattr(arguments, name) < 1:
-      raise config.ConfigError(f'--{name}={getattr(arguments, name)}: must be 1 or more')
+  for name, value in (('draws', arguments.draws), ('rows', arguments.rows)):
+    if value < 1:
+      raise config.ConfigError(f'--{name}={value}: must be 1 or more')
   if not arguments.objective and not arguments.all:
     arguments.objective = 'bert'
   from rich.console import Console

@@ -7,8 +7,8 @@ own order, and the first part does not see the second.
 import jax
 import jax.numpy as jnp
 
+from plm_jax.noise.draws import choose, draw_scores
 from plm_jax.noise.row import Row
-from plm_jax.noise.where import choose, draw_scores
 from plm_jax.types import Array
 
 

@@ -255,13 +255,14 @@ EDIT = {
   ),
   'to_sentinels': edited(edit.to_sentinels, lambda draw: rewritten(lambda k, ids: [100 - k]), first_sentinel=99),
   'collapse_to_mask': edited(
-    edit.collapse_to_mask, lambda draw: rewritten(lambda k, ids: [MASK], INSERT), INSERT, mask_id=MASK
+    edit.collapse_to_mask, lambda draw: rewritten(lambda k, ids: [MASK], INSERT), INSERT, mask_id=MASK, max_insert=2
   ),
   'drop': edited(edit.drop, lambda draw: rewritten(lambda k, ids: [])),
   'insert': edited(
     edit.insert,
     lambda draw: rewritten(lambda k, ids: ids, INSERT, lambda: 1 + 2 * int(draw.integers(2))),
     INSERT,
+    max_insert=2,
     **RANDOM,
   ),
 }  # fmt: skip
