@@ -191,14 +191,14 @@ def summarise(
 
 def print_table(table: Mapping[str, Any]) -> None:
   """The table on the terminal: mean and range over seeds, and what training gained over test (overfitting)."""
-  show = Table(title=f'Test {table["metric"]}, mean of {table["seeds"]} seeds [lowest to highest]')
+  show = Table(title=f'Test {table["metric"]}, mean of {table["seeds"]} seeds (lowest to highest)')
   columns = ('labels a class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained')
   for column in columns:
-    show.add_column(column, justify='right')
+    show.add_column(column, justify='right', min_width=max(map(len, column.split())))
 
   def spread(values: Iterable[float]) -> str:
     values = list(values)
-    return f'{np.mean(values):.3f} [{min(values):.3f} to {max(values):.3f}]'
+    return f'{np.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})'
 
   for row in table['rows']:
     show.add_row(

@@ -5,8 +5,8 @@ python -m plm_jax.train --config=experiments/quickstart/pretrain.py --workdir=ru
 
 Paper: Devlin et al. 2018, the network of "BERT-Tiny" (2 layers, 128 wide; Turc et al. 2019).
 Hardware: two CPU cores, 3 minutes.
-Expect: the validation loss falls from ln(6000) = 8.7 to 5.5 nats a masked token after 1,000 steps of a run of 1,200,
-which ended at 5.35 with 23 % of them guessed right.
+Expect: the validation loss falls from ln(6000) = 8.7 to 5.97 nats a masked token, with 14 % of them guessed right; of
+1,000 steps to 5.82, and of 1,200, in which the network learns to look at its neighbours, to 5.35 with 23 %.
 Differs from the paper: no next-sentence prediction, masks drawn anew at each step, byte-level BPE, rate 2e-3, a wider
 start and no dropout (measured: with dropout 900 steps end at 5.97).
 """
