@@ -56,6 +56,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
+  ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
 }
 
 MODELS = signatures.names('models')

@@ -176,7 +176,9 @@ class Cnn(nn.Module):
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
     real = (segment_ids > 0)[..., None]
-    largest = jnp.where(real, hidden, -jnp.inf).max(axis=1)
+    # by its place: the gradient of a maximum compares it with values that a compiler may have computed otherwise
+    place = jnp.where(real, hidden, -jnp.inf).argmax(axis=1, keepdims=True)
+    largest = jnp.take_along_axis(hidden, place, axis=1)[:, 0]
     return jnp.where(real.any(axis=1), largest, 0)
 
   def attend(self, features: Array) -> Array:
