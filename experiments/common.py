@@ -95,6 +95,15 @@ def glue(name: str, **settings: Any) -> dict[str, Any]:
   return dict(name='labelled', path=f'tfds:glue/{name}', fields=GLUE[name][0], kind=kind, **settings)
 
 
+def score_glue(c: ConfigDict, name: str) -> None:
+  """Evaluations on the validation splits of a GLUE task, and the best step by the score of the first."""
+  splits = GLUE[name][2]
+  c.eval = validation(*splits)
+  score = ('squared_error', 'min') if c.data['kind'] == 'regression' else ('accuracy', 'max')
+  c.best = (f'{splits[0]}/{score[0]}', score[1])
+  c.log_every, c.eval_every, c.save_every = 50, 500, 500
+
+
 def quick(c: ConfigDict, arg: str) -> ConfigDict:
   """The config, or with the word `quick` the same wiring at a size for laptops: a tiny trunk, 20 steps, embedded data.
 

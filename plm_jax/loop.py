@@ -108,7 +108,7 @@ def train(settings: Mapping[str, Any], workdir: str | pathlib.Path, *, stop_at: 
       log.info(f'{workdir}: going on from step {start}')
     else:
       start, state = 0, _initialise(maker.fresh(key), settings, parts)
-    whole = source if share[1] == 1 else run.make_source(settings['data'], vocab, seed=settings['seed'], task=task)
+    whole = source if share[1] == 1 else run.make_source(settings['data'], vocab, seed=settings['seed'])
     facts = run_folder.check_data(workdir, whole, vocab, begun=bool(old))
     if main:  # config.json comes last: a folder that has it has begun
       vocab.save(str(workdir / 'vocab'))

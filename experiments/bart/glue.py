@@ -32,14 +32,13 @@ def get_config(arg=''):
   """Takes a task, a trunk and `quick`."""
   task, trunk = common.chosen(arg, tuple(TASKS)), common.chosen(arg, tuple(TRUNKS))
   (rate, rows), (variant, width) = TASKS[task], TRUNKS[trunk]
-  _, classes, splits = common.GLUE[task]
-  regression = task == 'stsb'
   c = common.run(arg, choices=(*TASKS, *TRUNKS), epochs=10)
   c.vocab = dict(name='byte_bpe', path=common.vocab('roberta'))
   c.model = dict(name='bart', variant=variant)
-  kind = 'regression' if regression else 'class'
-  c.adapter = dict(name='classify', classes=classes, kind=kind, dropout=0.0, hidden=width, activation='tanh')
   c.data = common.glue(task, length=512, batch_size=rows, layout='roberta')
+  c.adapter = dict(
+    name='classify', classes=common.GLUE[task][1], kind=c.data['kind'], dropout=0.0, hidden=width, activation='tanh'
+  )
   c.optim = dict(
     name='adamw',
     rate=rate,
@@ -52,7 +51,5 @@ def get_config(arg=''):
   )
   c.init_from = (dict(source=f'runs/bart/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
-  c.eval = common.validation(*splits)
-  c.best = (f'{splits[0]}/squared_error', 'min') if regression else (f'{splits[0]}/accuracy', 'max')
-  c.log_every, c.eval_every, c.save_every = 50, 500, 500
+  common.score_glue(c, task)
   return common.quick(c, arg)

@@ -22,13 +22,11 @@ TRUNKS = {'base': ('bert', 'bert-base'), 'large': ('bert', 'bert-large'), 'ltr':
 def get_config(arg=''):
   """Takes a task, a trunk and `quick`."""
   task, trunk = common.chosen(arg, TASKS), common.chosen(arg, tuple(TRUNKS))
-  _, classes, splits = common.GLUE[task]
   c = common.run(arg, choices=(*TASKS, *TRUNKS), epochs=3)
   c.vocab = dict(name='wordpiece', path=common.vocab('bert-uncased'))
   c.model = dict(name=TRUNKS[trunk][0], variant=TRUNKS[trunk][1])
-  regression = task == 'stsb'
-  c.adapter = dict(name='classify', classes=classes, kind='regression' if regression else 'class', dropout=0.1)
   c.data = common.glue(task, length=128, batch_size=32, layout='bert')
+  c.adapter = dict(name='classify', classes=common.GLUE[task][1], kind=c.data['kind'], dropout=0.1)
   c.optim = dict(
     name='bert_adam',
     rate=2e-5,
@@ -42,7 +40,5 @@ def get_config(arg=''):
   )
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
-  c.eval = common.validation(*splits)
-  c.best = (f'{splits[0]}/squared_error', 'min') if regression else (f'{splits[0]}/accuracy', 'max')
-  c.log_every, c.eval_every, c.save_every = 50, 500, 500
+  common.score_glue(c, task)
   return common.quick(c, arg)

@@ -30,14 +30,12 @@ def get_config(arg=''):
   """Takes a task, a trunk and `quick`."""
   task, trunk = common.chosen(arg, TASKS), common.chosen(arg, tuple(TRUNKS))
   variant, rate, epochs, dropout, warmup = TRUNKS[trunk]
-  _, classes, splits = common.GLUE[task]
-  regression = task == 'stsb'
   c = common.run(arg, choices=(*TASKS, *TRUNKS), epochs=epochs)
   second = trunk.startswith(('x', 'v3'))
   c.vocab = dict(name='byte_bpe', path=common.vocab('deberta-v2' if second else 'deberta'))
   c.model = dict(name='deberta', variant=variant)
-  c.adapter = dict(name='classify', classes=classes, kind='regression' if regression else 'class', dropout=dropout)
   c.data = common.glue(task, length=256, batch_size=64, layout='bert')
+  c.adapter = dict(name='classify', classes=common.GLUE[task][1], kind=c.data['kind'], dropout=dropout)
   c.optim = dict(
     name='adamw',
     rate=rate,
@@ -51,7 +49,5 @@ def get_config(arg=''):
   )
   c.init_from = (dict(source=f'runs/deberta/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
-  c.eval = common.validation(*splits)
-  c.best = (f'{splits[0]}/squared_error', 'min') if regression else (f'{splits[0]}/accuracy', 'max')
-  c.log_every, c.eval_every, c.save_every = 50, 500, 500
+  common.score_glue(c, task)
   return common.quick(c, arg)

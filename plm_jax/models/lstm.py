@@ -25,6 +25,7 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Execution, Paper, Published, PyTree
@@ -211,11 +212,7 @@ class LstmEncoder(nn.Module):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
-    real = (segment_ids > 0)[..., None]
-    # by its place: the gradient of a maximum compares it with values that a compiler may have computed otherwise
-    place = jnp.where(real, hidden, -jnp.inf).argmax(axis=1, keepdims=True)
-    largest = jnp.take_along_axis(hidden, place, axis=1)[:, 0]
-    return jnp.where(real.any(axis=1), largest, 0)
+    return largest(hidden, segment_ids)
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] by the tied token table."""
