@@ -23,7 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax import memory
+from plm_jax.cli import memory
 from plm_jax.layers.attention import attend
 from plm_jax.layers.masks import Mask
 

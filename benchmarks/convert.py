@@ -33,7 +33,7 @@ def write_source(folder: Path, *, width: int, layers: int, dtype: str, vocab_siz
   """Writes a GPT-2 in the form of Hugging Face, some rows at a time; returns the bytes of its largest tensor."""
   import numpy as np
 
-  from plm_jax import tensor_files
+  from plm_jax.checkpoint import tensor_files
   from plm_jax.weights import release
 
   kind = {'float32': tensor_files.DTYPES['F32'], 'bfloat16': tensor_files.DTYPES['BF16']}[dtype]

@@ -98,7 +98,9 @@ def measure(arguments: argparse.Namespace, *, cache: str, temporary: Path) -> No
   from rich.console import Console
   from rich.table import Table
 
-  from plm_jax.data import sources, store, stream
+  from plm_jax.data import stream
+  from plm_jax.data.corpora import sources
+  from plm_jax.data.rows import store
   from plm_jax.text import wordpiece
 
   path = arguments.source

@@ -22,10 +22,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax import memory, weights, whole
+from plm_jax import weights
+from plm_jax.cli import memory
 from plm_jax.generate import generate
 from plm_jax.models import gpt
 from plm_jax.types import Execution
+from plm_jax.weights import shapes
 
 VOCAB = 50_257
 
@@ -36,7 +38,7 @@ def models(variant: str, dtype: str) -> tuple[Any, Any, Any]:
   """(our trunk, its parameters on the device, theirs with the same weights or None)."""
   trunk = gpt.make(vocab_size=VOCAB, variant=variant, execution=Execution(dtype=dtype))
   draw = np.random.default_rng(0)
-  flat = {path: draw.normal(0, 0.02, shape).astype(np.float32) for path, shape in whole.shapes(trunk).items()}
+  flat = {path: draw.normal(0, 0.02, shape).astype(np.float32) for path, shape in shapes.shapes(trunk).items()}
   params: dict[str, Any] = {}
   for path, leaf in flat.items():
     *parents, name = path.split('/')

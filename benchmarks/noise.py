@@ -54,9 +54,9 @@ def ours(vocab: Any, rows: np.ndarray, *, rounds: int) -> dict[str, float]:
   """Seconds that `prepare` takes, by the name of the objective on the page of `plm_jax.noise`."""
   import jax
 
-  from plm_jax import build
   from plm_jax.noise.gallery import GALLERY
-  from plm_jax.step import noise_root, with_step
+  from plm_jax.noise.keys import noise_root, with_step
+  from plm_jax.plugins import build
 
   batch = {
     'tokens': rows,
@@ -123,7 +123,7 @@ def main() -> None:
   parser.add_argument('--parts', action='store_true', help='also the where functions alone')
   flags = parser.parse_args()
 
-  from plm_jax import memory
+  from plm_jax.cli import memory
 
   memory.reuse()  # as training does
   vocab, rows = make_rows(flags.batch, flags.length)
@@ -143,8 +143,10 @@ def parts(flags: argparse.Namespace) -> None:
   import jax
   import jax.numpy as jnp
 
-  from plm_jax.noise import edit, spans, where
+  from plm_jax.noise import edit
   from plm_jax.noise.row import Row
+  from plm_jax.noise.where import spans, tokens
+  from plm_jax.noise.where.words import CAPACITY
 
   shape = flags.batch, flags.length
   draw = np.random.default_rng(0)
@@ -165,10 +167,10 @@ def parts(flags: argparse.Namespace) -> None:
 
   counts = {'counts': 1 + draw.integers(0, 10_000, VOCAB)}
   table: dict[str, float] = {}
-  for function, most in {**where.CAPACITY, **spans.CAPACITY}.items():
+  for function, most in {**CAPACITY, **spans.CAPACITY}.items():
     if not most(flags.length):
       continue  # one that only inserts
-    choose = functools.partial(function, **counts) if function is where.frequency else function
+    choose = functools.partial(function, **counts) if function is tokens.frequency else function
     table[function.__name__] = seconds(corrupt(choose), keys, rows, rounds=flags.rounds)
   count = round(0.15 * flags.length)
   parts = {

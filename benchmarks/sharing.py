@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import train_step
-from plm_jax import memory
+from plm_jax.cli import memory
 from plm_jax.models import albert
 
 

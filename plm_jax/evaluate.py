@@ -15,12 +15,13 @@ the config; `--config.eval.NAME.data.split=test` changes one, `--evaluation=NAME
 import sys
 from collections.abc import Sequence
 
-from plm_jax import config
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
-  parser = config.command('evaluate', __doc__)
+  parser = command.command('evaluate', __doc__)
   parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; by default the best there is")
   parser.add_argument('--evaluation', help='only this one of config.eval')
   parser.add_argument('--predictions', metavar='FILE', help='write one JSON object a row to this file')
@@ -29,18 +30,19 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
     '--weights', metavar='FOLDER', help="score this model: a folder in Hugging Face's form, an import"
   )
-  arguments, settings = config.parse(parser, argv, workdir=False)
+  arguments, settings = command.parse(parser, argv, workdir=False)
   if settings is None:
     return 0
   if arguments.workdir is None and arguments.weights is None:
-    raise config.ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
+    raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
   if arguments.weights is not None and (arguments.follow or arguments.step != 'auto'):
-    raise config.ConfigError('--weights names one model: --step and --follow choose among the checkpoints of a run.')
-  from plm_jax import logs, scoring  # loads jax
+    raise ConfigError('--weights names one model: --step and --follow choose among the checkpoints of a run.')
+  from plm_jax.cli import logs
+  from plm_jax.training import checkpoints_scored  # loads jax
 
   logs.start()
-  return scoring.command(settings, arguments)
+  return checkpoints_scored.command(settings, arguments)
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

@@ -9,18 +9,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax import config
-
-BLANKS = ('[MASK]', '<mask>', '<MASK>')
+from plm_jax import errors
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
+from plm_jax.text.spec import BLANKS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
-  parser = config.command('fill', __doc__)
+  parser = command.command('fill', __doc__)
   parser.add_argument('--text', required=True, help='a text with one blank or more')
   parser.add_argument('--top', type=int, default=5, help='how many tokens to show for each blank')
   parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; by default the best there is")
-  arguments, settings = config.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0
   return fill(settings, arguments.workdir, text=arguments.text, top=arguments.top, step=arguments.step)
@@ -35,13 +36,16 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   from rich.console import Console
   from rich.table import Table
 
-  from plm_jax import logs, param_files, run, scoring
+  from plm_jax import checkpoint
+  from plm_jax.checkpoint import records
+  from plm_jax.cli import logs
   from plm_jax.objectives import mlm
+  from plm_jax.training.parts import check_length, make_parts, make_vocab
 
   logs.start()
-  vocab = run.make_vocab(settings, pathlib.Path(workdir))
+  vocab = make_vocab(settings, pathlib.Path(workdir))
   if vocab.mask_id is None:
-    raise config.ConfigError('fill: the vocabulary of this run has no mask token; it was not trained to fill blanks')
+    raise ConfigError('fill: the vocabulary of this run has no mask token; it was not trained to fill blanks')
   mask = vocab.token(vocab.mask_id)
   for blank in BLANKS:
     text = text.replace(blank, mask)
@@ -49,19 +53,19 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   ids = [vocab.cls_id, *ids, vocab.sep_id] if vocab.cls_id is not None and vocab.sep_id is not None else ids
   blanks = [place for place, token in enumerate(ids) if token == vocab.mask_id]
   if not blanks:
-    raise config.ConfigError(f'fill: the text has no blank; write {mask} where a word is missing')
-  parts = run.make_parts(settings, vocab)
+    raise ConfigError(f'fill: the text has no blank; write {mask} where a word is missing')
+  parts = make_parts(settings, vocab)
   if not settings['objective']:
-    raise config.ConfigError(f'fill: {workdir} was trained with an adapter; name the folder of a pre-training run')
+    raise ConfigError(f'fill: {workdir} was trained with an adapter; name the folder of a pre-training run')
   if parts.trunk.ATTENTION != 'bidirectional':
-    raise config.ConfigError(
+    raise ConfigError(
       f'fill: the {settings["model"]["name"]} in {workdir} reads from left to right and fills no blanks; name the '
       'folder of a run with a masked objective'
     )
-  run.check_length(parts.trunk, len(ids), where='--text')
-  params = param_files.load_params(workdir, step=scoring.step_named(step))
+  check_length(parts.trunk, len(ids), where='--text')
+  params = checkpoint.load_params(workdir, step=records.step_named(step))
   if 'mlm' not in params:
-    raise config.ConfigError(
+    raise ConfigError(
       f'fill: the run in {workdir} has no head that fills blanks, only {", ".join(params)}; name the folder of a run '
       'with a masked objective'
     )
@@ -70,7 +74,7 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   alone = 'position_embed' not in params
   model = mlm.make(trunk=parts.trunk, vocab=vocab).model if alone else parts.task.model
   params = {name: params[name] for name in ('trunk', 'mlm')} if alone else params
-  with config.stage('fill'):
+  with errors.stage('fill'):
     logits: Any = model.apply(
       {'params': params}, predict=jnp.asarray([blanks]), tokens=tokens, segment_ids=jnp.ones_like(tokens)
     )
@@ -89,4 +93,4 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

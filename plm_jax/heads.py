@@ -12,16 +12,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax import config
+from plm_jax.cli import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
-  parser = config.command('heads', __doc__)
+  parser = command.command('heads', __doc__)
   parser.add_argument('--text', required=True, help='a text of a few words')
   parser.add_argument('--out', default='heads.png', type=pathlib.Path, help='the picture (default: heads.png)')
   parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; by default the best there is")
-  arguments, settings = config.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0
   return _heads(settings, arguments)
@@ -34,15 +34,18 @@ def _heads(settings: dict[str, Any], arguments: argparse.Namespace) -> int:
   from rich.console import Console
   from rich.table import Table
 
-  from plm_jax import logs, param_files, run, scoring
+  from plm_jax import checkpoint
+  from plm_jax.checkpoint import records
+  from plm_jax.cli import logs
+  from plm_jax.training import parts
 
   logs.start()
-  vocab = run.make_vocab(settings, pathlib.Path(arguments.workdir))
+  vocab = parts.make_vocab(settings, pathlib.Path(arguments.workdir))
   ids = vocab.encode(arguments.text, specials=True)
   if vocab.cls_id is not None and vocab.sep_id is not None:
     ids = [vocab.cls_id, *ids, vocab.sep_id]
-  trunk = run.make_parts(settings, vocab).trunk
-  params = param_files.load_params(arguments.workdir, step=scoring.step_named(arguments.step), subtree='trunk')
+  trunk = parts.make_parts(settings, vocab).trunk
+  params = checkpoint.load_params(arguments.workdir, step=records.step_named(arguments.step), subtree='trunk')
   tokens = jnp.asarray([ids])
   _, sown = jax.jit(
     lambda params: trunk.apply({'params': params}, tokens, segment_ids=jnp.ones_like(tokens), mutable=['attention'])
@@ -90,4 +93,4 @@ def _draw(weights: Any, names: Sequence[str], out: pathlib.Path) -> None:
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

@@ -12,17 +12,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax import config
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Prints the counts; nothing is allocated."""
-  parser = config.command('params', __doc__)
+  parser = command.command('params', __doc__)
   parser.add_argument('--all', action='store_true', help='every published size; so it is without --config')
   parser.add_argument('--json', action='store_true', help='print JSON')
   words = list(sys.argv[1:] if argv is None else argv)
   if any(word.startswith('--config') or word == '--list' for word in words):
-    arguments, settings = config.parse(parser, words, workdir=False)
+    arguments, settings = command.parse(parser, words, workdir=False)
     if settings is None:
       return 0
     rows = [_of_config(settings)]
@@ -36,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   return 0
 
 
-def _plain(parser: config.Parser, words: list[str]) -> argparse.Namespace:
+def _plain(parser: command.Parser, words: list[str]) -> argparse.Namespace:
   arguments, unknown = parser.parse_known_args(words)
   if unknown:
-    raise config.ConfigError(f'{parser.prog}: there is no flag {unknown[0]}; --help shows every flag')
+    raise ConfigError(f'{parser.prog}: there is no flag {unknown[0]}; --help shows every flag')
   return arguments
 
 
@@ -48,7 +49,8 @@ def published() -> list[dict[str, Any]]:
   import jax
   import jax.numpy as jnp
 
-  from plm_jax import build, flops, signatures
+  from plm_jax.plugins import build, signatures
+  from plm_jax.training import flops
 
   rows = []
   for family in signatures.names('models'):
@@ -99,11 +101,13 @@ def _of_config(settings: dict[str, Any]) -> dict[str, Any]:
   import jax
   import jax.numpy as jnp
 
-  from plm_jax import flops, run
-  from plm_jax.step import abstract_params, bind, noise_root, with_step
+  from plm_jax.noise.keys import noise_root, with_step
+  from plm_jax.training import flops
+  from plm_jax.training.parts import make_parts, make_vocab
+  from plm_jax.training.step import abstract_params, bind
 
-  vocab = run.make_vocab(settings)
-  task = run.make_parts(settings, vocab).task
+  vocab = make_vocab(settings)
+  task = make_parts(settings, vocab).task
   rows, length = 1, settings['data']['length']
   ids, number = jax.ShapeDtypeStruct((rows, length), jnp.int32), jax.ShapeDtypeStruct((rows,), jnp.int32)
   spec = {'tokens': ids, 'segment_ids': ids, 'row_id': number, 'epoch': number, 'label': number}
@@ -177,4 +181,4 @@ def _whole(trunk: Any) -> Any:
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

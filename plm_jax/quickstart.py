@@ -14,7 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax import config, memory
+from plm_jax import config
+from plm_jax.cli import command, memory
 
 ROOT = pathlib.Path(__file__).parents[1]
 VOCAB_SIZE = 6000
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   began = time.monotonic()
 
   memory.reuse()
-  from plm_jax import logs
+  from plm_jax.cli import logs
 
   logs.start()
   log = logging.getLogger('plm_jax')
@@ -48,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
   log.info('3/4  pre-training a tiny BERT to fill in masked words')
-  from plm_jax import loop, transfer_study
+  from plm_jax.studies import transfer
+  from plm_jax.training import loop
 
   pretrain = _settings('pretrain', vocab=vocab_dir)
   outcome = loop.train(pretrain, workdir / 'pretrain')
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   log.info(f'4/4  fine-tuning with {" and ".join(map(str, SIZES))} labels a class, {SEEDS} seeds, two rates each')
   classify = _settings('classify', vocab=vocab_dir, source=workdir / 'pretrain')
-  table = transfer_study.run_study(classify, workdir / 'classify', sizes=SIZES, seeds=SEEDS, rates=RATES)
+  table = transfer.run_study(classify, workdir / 'classify', sizes=SIZES, seeds=SEEDS, rates=RATES)
   _report(workdir, outcome.result, table, seconds=time.monotonic() - began)
   return 0
 
@@ -92,4 +94,4 @@ What to try next
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

@@ -11,30 +11,32 @@ Prints a table, writes `runs.jsonl`, `table.json` and `curves.png`. Runs that ar
 import sys
 from collections.abc import Sequence
 
-from plm_jax import config, memory
+from plm_jax.cli import command, memory
+from plm_jax.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
-  parser = config.command('sample_efficiency', __doc__)
+  parser = command.command('sample_efficiency', __doc__)
   parser.add_argument('--sizes', default='8,32', help='labelled examples a class, comma-separated')
   parser.add_argument('--seeds', type=int, default=3, help='how many; each draws its own examples and head')
   parser.add_argument('--rates', default='1e-3,3e-4', help='learning rates to choose from, comma-separated')
-  arguments, settings = config.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0
   try:
     sizes = [int(size) for size in arguments.sizes.split(',')]
     rates = [float(rate) for rate in arguments.rates.split(',')]
   except ValueError as error:
-    raise config.ConfigError(f'--sizes and --rates are numbers with commas between them: {error}') from None
+    raise ConfigError(f'--sizes and --rates are numbers with commas between them: {error}') from None
   memory.reuse()
-  from plm_jax import logs, transfer_study  # loads jax
+  from plm_jax.cli import logs
+  from plm_jax.studies import transfer  # loads jax
 
   logs.start()
-  transfer_study.run_study(settings, arguments.workdir, sizes=sizes, seeds=arguments.seeds, rates=rates)
+  transfer.run_study(settings, arguments.workdir, sizes=sizes, seeds=arguments.seeds, rates=rates)
   return 0
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

@@ -9,21 +9,22 @@ Run again in the same folder, it goes on to `steps`; a finished run says so and 
 import sys
 from collections.abc import Sequence
 
-from plm_jax import config, memory
+from plm_jax.cli import command, memory
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
-  parser = config.command('train', __doc__)
+  parser = command.command('train', __doc__)
   parser.add_argument('--stop_at', type=int, help='end (and save) after this many steps; `steps` stays the horizon')
   parser.add_argument('--coordinator', help='host:port of process 0, for several processes')
   parser.add_argument('--processes', type=int, help='how many processes')
   parser.add_argument('--process', type=int, help='number of this process, from 0')
-  arguments, settings = config.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0
   memory.reuse()
-  from plm_jax import logs, loop  # loads jax
+  from plm_jax.cli import logs
+  from plm_jax.training import loop  # loads jax
 
   logs.start()
   loop.start_processes(arguments.coordinator, arguments.processes, arguments.process)
@@ -31,4 +32,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

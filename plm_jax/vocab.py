@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plm_jax import config
+from plm_jax import errors
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
 
 if TYPE_CHECKING:
-  from plm_jax.data.sources import Texts
+  from plm_jax.data.corpora.records import Texts
   from plm_jax.text.tokenizer import Vocab
 
 KINDS = ('wordpiece', 'byte_bpe')
@@ -40,11 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def train(arguments: argparse.Namespace) -> int:
   """Trains a vocabulary into `--out`, unless the same request was answered there before."""
   request = _request(arguments)
-  from plm_jax import logs
+  from plm_jax.cli import logs
   from plm_jax.text import tokenizer
 
   logs.start()
-  with config.stage('vocab'):
+  with errors.stage('vocab'):
     if tokenizer.exists(arguments.out):
       vocab = tokenizer.load(arguments.out)
       _refuse_another(vocab, request, out=arguments.out)
@@ -64,7 +66,7 @@ def show(arguments: argparse.Namespace) -> int:
   """Prints what a vocabulary is and how it splits `--text`."""
   from plm_jax.text import tokenizer
 
-  with config.stage('vocab'):
+  with errors.stage('vocab'):
     vocab = tokenizer.load(arguments.path)
   _describe(vocab)
   if arguments.text is None:
@@ -82,7 +84,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
   form = argparse.RawDescriptionHelpFormatter
-  parser = config.Parser(prog='python -m plm_jax.vocab', description=__doc__, formatter_class=form, allow_abbrev=False)
+  parser = command.Parser(prog='python -m plm_jax.vocab', description=__doc__, formatter_class=form, allow_abbrev=False)
   commands = parser.add_subparsers(dest='command', required=True, metavar='train|show')
   one = commands.add_parser('train', help='train a vocabulary', allow_abbrev=False)
   one.add_argument(
@@ -126,7 +128,7 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
   own = DEFAULTS[arguments.name]
   for flag in (flag for kind, flags in DEFAULTS.items() if kind != arguments.name for flag in flags):
     if given[flag] is not None:
-      raise config.ConfigError(f'vocab train: --name={arguments.name} has no choice of {SPELLED[flag]}.')
+      raise ConfigError(f'vocab train: --name={arguments.name} has no choice of {SPELLED[flag]}.')
   common = {name: given[name] for name in ('source', 'split', 'text', 'limit', 'name', 'size', 'min_frequency')}
   chosen = {flag: default if given[flag] is None else given[flag] for flag, default in own.items()}
   return {name: value for name, value in (common | chosen).items() if value is not None}
@@ -137,19 +139,19 @@ def _refuse_another(vocab: 'Vocab', request: dict[str, Any], *, out: str) -> Non
   changed = [name for name in {**request, **made} if made.get(name) != request.get(name)]
   if changed:
     how = ', '.join(f'{name} {made.get(name)} (asked: {request.get(name)})' for name in changed)
-    raise config.ConfigError(
+    raise ConfigError(
       f'vocab train: {out} holds another vocabulary, of {vocab.size} tokens and digest {vocab.digest[:12]}, '
       f'{f"made with {how}" if made else "not made by this command"}. Name another --out, or remove that folder.'
     )
 
 
 def _documents(request: dict[str, Any], *, cache: str) -> 'Texts':
-  from plm_jax.data import sources
+  from plm_jax.data.corpora import sources
 
   try:
     return sources.documents(request['source'], split=request['split'], cache=cache, text=request.get('text'))
   except ModuleNotFoundError as error:
-    raise config.ConfigError(f'vocab train: {error}') from error
+    raise ConfigError(f'vocab train: {error}') from error
 
 
 def _train(request: dict[str, Any], *, cache: str) -> 'Vocab':
@@ -227,4 +229,4 @@ def _describe(vocab: 'Vocab') -> None:
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

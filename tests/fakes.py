@@ -3,7 +3,8 @@
 import pathlib
 import shutil
 
-from plm_jax import schema, signatures
+from plm_jax.config import schema
+from plm_jax.plugins import signatures
 
 FILES = {
   'types.py': """
@@ -20,26 +21,26 @@ FILES = {
   'sharding.py': """
     RULES: dict[str, object] = {'data': (('batch', 'data'),), 'fsdp': ()}
     """,
-  'optimisers.py': """
+  'optim/rules.py': """
     def adamw(context, *, b1: float = 0.9): ...
     def lamb(context): ...
     def _hidden(context): ...
     def helper(decays): ...
     """,
-  'schedules.py': """
+  'optim/schedules.py': """
     def linear(step, *, steps): ...
     def cosine(step, *, steps): ...
     """,
-  'optim.py': """
+  'optim/optimiser.py': """
     from collections.abc import Sequence
     from typing import Any
 
-    from PACKAGE.groups import Groups
+    from PACKAGE.optim.groups import Groups
 
     def make(*, params: Any, steps: int, rate: float, name: str = 'adamw', schedule: str = 'linear',
              warmup: int | float = 0, decay: Groups | float = 0.0, clip: float | None = None): ...
     """,
-  'transfer.py': """
+  'checkpoint/init_from.py': """
     import dataclasses
     from typing import Literal
 
@@ -55,7 +56,7 @@ FILES = {
       @property
       def name(self): ...
     """,
-  'groups.py': """
+  'optim/groups.py': """
     from collections.abc import Sequence
     from typing import Any
 
@@ -93,7 +94,7 @@ FILES = {
              execution: Execution = Execution()):
       return ('model', vocab_size, variant, overrides)
     ''',
-  'noise/where.py': '''
+  'noise/where/tokens.py': '''
     """Which tokens."""
 
     def fixed_count(key, row, *, rate: float = 0.15, max_count: int | None = None):
@@ -149,7 +150,8 @@ def write(folder: pathlib.Path) -> pathlib.Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = text.replace('PACKAGE', root.name).strip('\n').split('\n')
     file.write_text('\n'.join(line.removeprefix('    ') for line in lines) + '\n')
-  shutil.copy(schema.__file__, root / 'schema.py')
+  (root / 'config').mkdir()
+  shutil.copy(schema.__file__, root / 'config' / 'schema.py')
   return root
 
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import step
+from plm_jax.training import step
 from plm_jax.types import Batch, Example, PyTree, Task
 from tests import tiny
 

@@ -16,7 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import build, groups, sharding, signatures, step
+from plm_jax import sharding
+from plm_jax.noise import keys
+from plm_jax.paths import is_stacked, path_name
+from plm_jax.plugins import build, signatures
+from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker, train_step
 from plm_jax.types import Batch, Execution, Paper, Task
 from tests import tiny
 
@@ -127,8 +131,8 @@ class Run:
     self.batch = pair.batch
     self.tx = tiny.make_optimiser(pair.task, pair.batch, name='momentum', rate=0.05)
     self.state = tiny.make_state(pair.task, pair.batch, self.tx)
-    self.train = jax.jit(functools.partial(step.train_step, task=pair.task, tx=self.tx), static_argnames='accumulate')
-    self.evaluate = jax.jit(functools.partial(step.eval_step, task=pair.task))
+    self.train = jax.jit(functools.partial(train_step, task=pair.task, tx=self.tx), static_argnames='accumulate')
+    self.evaluate = jax.jit(functools.partial(eval_step, task=pair.task))
 
   def step(self, *, accumulate: int = 1):
     return self.train(self.state, self.batch, jax.random.key(KEY), accumulate=accumulate)
@@ -220,7 +224,7 @@ def test_every_trunk_knows_its_learned_positions(model):
   trunk = make_trunk(model)
   variables = jax.eval_shape(lambda key: trunk.init(key, **reads(trunk)), jax.random.key(0))
   paths = jax.tree_util.tree_leaves_with_path(nn.unbox(variables['params']))
-  shapes = {groups.path_name(path): leaf.shape for path, leaf in paths}
+  shapes = {path_name(path): leaf.shape for path, leaf in paths}
   tables = {path.removesuffix('/table'): rows for path, (rows, *_) in shapes.items() if 'position_embed/table' in path}
   assert {name: rows.stop for name, rows in trunk.position_rows.items()} == tables
   most = min(map(len, trunk.position_rows.values()), default=None)
@@ -248,7 +252,7 @@ def test_every_trunk_shares_a_table_handed_in(model):
 
   batch = reads(own)
   params = jax.eval_shape(lambda key: Two().init(key, **batch)['params'], jax.random.key(0))
-  paths = [groups.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+  paths = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
   assert [path for path in paths if 'token_embed' in path or path.startswith('table')] == ['table/table']
 
 
@@ -263,7 +267,7 @@ def test_places_are_found_under_every_table(on, rules):
   if jax.device_count() == 4:
     layout = sharding.make_layout(sharding.make_mesh({'data': 2, 'model': 2}), rules)
   tx = tiny.make_optimiser(pair.task, pair.batch)
-  maker = step.state_maker(pair.task, tx, tiny.spec(pair.batch), layout=layout)
+  maker = state_maker(pair.task, tx, tiny.spec(pair.batch), layout=layout)
   pieces = [
     (leaf.shape, place.shard_shape(leaf.shape))
     for leaf, place in zip(jax.tree.leaves(maker.abstract.params), jax.tree.leaves(maker.places.params), strict=True)
@@ -275,16 +279,16 @@ def test_places_are_found_under_every_table(on, rules):
 @every_pair
 def test_every_parameter_has_axis_names(on):
   pair = PAIRS[on]
-  boxed = jax.eval_shape(lambda key: step.init_params(pair.task, tiny.spec(pair.batch), key), jax.random.key(0))
+  boxed = jax.eval_shape(lambda key: init_params(pair.task, tiny.spec(pair.batch), key), jax.random.key(0))
   assert 'trunk' in boxed
   leaves = jax.tree_util.tree_leaves_with_path(boxed, is_leaf=lambda leaf: isinstance(leaf, nn.LogicallyPartitioned))
   for path, leaf in leaves:
-    name = groups.path_name(path)
+    name = path_name(path)
     assert isinstance(leaf, nn.LogicallyPartitioned), name
     assert len(leaf.names) == leaf.value.ndim, name
     assert set(leaf.names) - {None} <= set(sharding.AXES), name
     assert leaf.value.dtype == jnp.float32, name
-    assert ('layers' in leaf.names) == groups.is_stacked(name, leaf.value), name
+    assert ('layers' in leaf.names) == is_stacked(name, leaf.value), name
 
 
 @every_pair
@@ -319,7 +323,7 @@ def test_accumulating_changes_nothing(on):
 def test_jitted_equals_eager(on):
   pair = PAIRS[on]
   run = run_of(on)
-  eager, _ = step.eval_step(run.state.params, run.batch, run.state.carry, jax.random.key(KEY), task=pair.task)
+  eager, _ = eval_step(run.state.params, run.batch, run.state.carry, jax.random.key(KEY), task=pair.task)
   assert tiny.means(eager) == pytest.approx(tiny.means(run.metrics()), rel=1e-5, abs=1e-6)
 
 
@@ -353,9 +357,9 @@ def test_every_parameter_gets_a_gradient_and_changes(on):
   ]
   new = jax.tree_util.tree_leaves_with_path(state.params)
   for (path, after), before, leaf in zip(new, old, gradient, strict=True):
-    name = groups.path_name(path)
+    name = path_name(path)
     without = any(re.fullmatch(pattern, name) for pattern in patterns)
-    for layer in leaf if groups.is_stacked(name, leaf) else [leaf]:
+    for layer in leaf if is_stacked(name, leaf) else [leaf]:
       share = float(jnp.linalg.norm(layer.reshape(-1))) / whole
       assert (share < 1e-6) == without, (name, share)
     assert without or not tiny.same(after, before), name
@@ -363,8 +367,8 @@ def test_every_parameter_gets_a_gradient_and_changes(on):
 
 def test_no_exception_is_stale():
   def names(pair):
-    leaves = jax.tree_util.tree_leaves_with_path(step.abstract_params(pair.task, tiny.spec(pair.batch)))
-    return [groups.path_name(path) for path, _ in leaves]
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params(pair.task, tiny.spec(pair.batch)))
+    return [path_name(path) for path, _ in leaves]
 
   for file, pattern in NO_GRADIENT:
     pairs = [pair for pair in PAIRS.values() if file in ('', pair.name, pair.model, f'{pair.folder}-{pair.model}')]
@@ -385,7 +389,7 @@ def test_metrics_and_predictions_have_their_form(on):
   assert not set(derived) & set(means)
   assert all(np.isfinite(value) for value in derived.values())
   if pair.task.predict is not None:
-    predict = functools.partial(step.predict_step, task=pair.task)
+    predict = functools.partial(predict_step, task=pair.task)
     predicted = jax.eval_shape(predict, run.state.params, pair.batch, jax.random.key(0))
     assert {'row_id', 'row_weight'} < set(predicted)
     assert all(leaf.shape[0] == 4 for leaf in jax.tree.leaves(predicted))
@@ -396,9 +400,9 @@ def test_prepare_is_pure_and_keeps_its_shapes(on):
   pair = PAIRS[on]
   root = jax.random.key(0)
   prepare = jax.jit(pair.task.prepare)
-  first, again = (prepare(root, step.with_step(pair.batch, 3)) for _ in range(2))
+  first, again = (prepare(root, keys.with_step(pair.batch, 3)) for _ in range(2))
   assert tiny.same(first, again)
   shorter = tiny.make_batch(((3,), (1,), (16,), (2, 2))) | FIELDS.get(pair.name, {})
-  prepare(root, step.with_step(shorter, 4))
+  prepare(root, keys.with_step(shorter, 4))
   assert prepare._cache_size() == 1
   assert all(leaf.shape[0] == 4 for leaf in jax.tree.leaves(first))

@@ -5,7 +5,8 @@ import pathlib
 import jax
 import jax.numpy as jnp
 
-from plm_jax import build, config
+from plm_jax import config
+from plm_jax.plugins import build
 from plm_jax.types import Execution
 
 CONFIG = pathlib.Path(__file__).resolve().parent.parent / 'experiments' / 'encoders' / 'compare.py'

@@ -10,10 +10,13 @@ import sys
 
 import pytest
 
-from plm_jax import config, signatures
+from plm_jax import config
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import signatures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FILES = config.experiment_files()
+FILES = signatures.experiment_files()
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
 
@@ -28,7 +31,7 @@ def header(name):
 
 def arguments(name):
   """The words that a config takes, as its own error lists them; '' is none of them."""
-  with pytest.raises(config.ConfigError, match='takes no argument') as caught:
+  with pytest.raises(ConfigError, match='takes no argument') as caught:
     config.load(f'{ROOT / name}:no_such_word')
   return ['', *str(caught.value).rpartition('It takes: ')[2].removesuffix('.').split(', ')]
 
@@ -52,7 +55,7 @@ def test_commands_in_the_header_are_sound(name):
   assert commands
   for target, changes in commands:
     words = [f'--config={ROOT / target}', *changes.split(), '--print_config']
-    assert config.parse(config.command('train', ''), words)[1] is None
+    assert command.parse(command.command('train', ''), words)[1] is None
 
 
 def test_every_argument_resolves_and_survives_json(name):
@@ -91,7 +94,7 @@ def test_noise_and_optimiser_settings_that_matter_are_those_of_the_papers():
 
 def resolved(name, *changes):
   words = [f'--config={ROOT}/experiments/{name}', *(f'--config.{change}' for change in changes), '--workdir=w']
-  return config.parse(config.command('train', ''), words)[1]
+  return command.parse(command.command('train', ''), words)[1]
 
 
 def test_the_four_input_formats_of_roberta_feed_the_same_tokens():

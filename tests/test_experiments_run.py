@@ -6,10 +6,12 @@ import random
 
 import pytest
 
-from plm_jax import config, loop, metrics
+from plm_jax import config
+from plm_jax.plugins import signatures
+from plm_jax.training import loop, metrics
 from tests import conftest, runs
 
-FILES = config.experiment_files()
+FILES = signatures.experiment_files()
 ALWAYS = 'quickstart'  # the others take turns
 
 

@@ -7,7 +7,9 @@ import json
 import jax
 import pytest
 
-from plm_jax import build, params, signatures, step
+from plm_jax import params
+from plm_jax.plugins import build, signatures
+from plm_jax.training import step
 from tests import tiny
 
 # every exact number that is known of a published size: of the trunk, and of what else is counted

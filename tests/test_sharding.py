@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from plm_jax import sharding, step
+from plm_jax import sharding
+from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm
+from plm_jax.training import step
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
@@ -265,11 +267,11 @@ def test_a_padded_vocabulary_is_cut_and_gives_the_same_loss():
 @pytest.mark.parametrize('rules', sharding.RULES)
 def test_noise_does_not_depend_on_the_devices(rules):
   task, batch = make_task('mlm'), tiny.make_batch(LENGTHS, length=8)
-  alone = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  alone = jax.jit(task.prepare)(jax.random.key(0), keys.with_step(batch, 0))
   layout = make_layout(rules)
   with sharding.use(layout):
     spread = jax.device_put(batch, sharding.batch_sharding(layout))
-    together = jax.jit(task.prepare)(jax.random.key(0), step.with_step(spread, 0))
+    together = jax.jit(task.prepare)(jax.random.key(0), keys.with_step(spread, 0))
   assert tiny.same(together, alone)
 
 

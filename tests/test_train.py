@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax import checkpoint, config, evaluate, fill, loop, metrics, param_files, run, sample_efficiency, steps, train
-from plm_jax.checks import ConfigError
+from plm_jax import checkpoint, config, evaluate, fill, paths, sample_efficiency, train
+from plm_jax.checkpoint import records
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
 from plm_jax.text import byte_bpe, tokenizer
+from plm_jax.training import feed, loop, metrics, parts
 from tests import conftest, runs
 
 STEP_METRICS = {'loss', 'accuracy', 'learning_rate', 'gradient_norm', 'skipped', 'tokens_per_second'}
@@ -122,7 +125,7 @@ def test_result_counts_what_was_done(mlm: pathlib.Path, data: pathlib.Path) -> N
   assert result.keys() == RESULT
   assert (result['finished'], result['exit_code'], result['step'], result['steps']) == (True, 0, 12, 12)
   settings = runs.settings('mlm', data)
-  source = run.make_source(settings['data'], run.make_vocab(settings), seed=0)
+  source = parts.make_source(settings['data'], parts.make_vocab(settings), seed=0)
   batches = source.read(0)
   assert result['tokens'] == sum(int((next(batches)['segment_ids'] > 0).sum()) for _ in range(runs.STEPS))
   params = runs.params_of(runs.saved_state(mlm))
@@ -137,7 +140,7 @@ def test_the_newest_and_the_best_steps_stay(mlm: pathlib.Path, classify: pathlib
     scores = {row['step']: row[name] for row in metrics.read(workdir) if name in row}
     best_step = next(step for step in scores if scores[step] == best(scores.values()))
     assert result_of(workdir)['best_step'] == best_step
-    assert steps.numbered(workdir / 'checkpoints') == sorted({best_step, 8, 12})
+    assert records.numbered(workdir / 'checkpoints') == sorted({best_step, 8, 12})
 
 
 def test_the_log_tells_what_happened(mlm: pathlib.Path) -> None:
@@ -152,8 +155,8 @@ def test_the_vocabulary_is_kept_with_the_run(mlm: pathlib.Path, data: pathlib.Pa
   kept = json.loads((mlm / 'data.json').read_text())
   assert kept['vocab_digest'] == tokenizer.load(data / 'vocab').digest
   settings = runs.settings('mlm', data)
-  source = run.make_source(settings['data'], run.make_vocab(settings), seed=0)
-  assert kept['first_ten_batches'] == run.first_batches_digest(source)
+  source = parts.make_source(settings['data'], parts.make_vocab(settings), seed=0)
+  assert kept['first_ten_batches'] == feed.first_batches_digest(source)
   assert kept['data_digest'] == source.digest
 
 
@@ -240,7 +243,7 @@ def test_another_vocabulary_is_refused_and_a_lost_one_is_no_loss(
 
 def test_epochs_become_steps_that_stay(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   settings = runs.settings('mlm', data)
-  each = run.make_source(settings['data'], run.make_vocab(settings), seed=0).steps_per_epoch
+  each = parts.make_source(settings['data'], parts.make_vocab(settings), seed=0).steps_per_epoch
   settings |= {'steps': None, 'epochs': runs.STEPS / each}
   assert loop.train(settings, tmp_path, stop_at=2).result['steps'] == runs.STEPS
   assert loop.train(settings, tmp_path, stop_at=3).result['step'] == 3
@@ -303,7 +306,7 @@ def test_a_run_that_diverges_stops_with_4(data: pathlib.Path, mlm: pathlib.Path,
   assert 'step 3: 3 updates in a row were not finite (max_skipped): training diverged' in text
   state = runs.saved_state(workdir)
   assert (state['step'], state['skipped'], state['skipped_in_a_row'], state['opt_state/count']) == (2, 2, 2, 0)
-  assert not runs.differing(runs.params_of(state), {f'params/{k}': v for k, v in param_files.flat(params).items()})
+  assert not runs.differing(runs.params_of(state), {f'params/{k}': v for k, v in paths.flat(params).items()})
   assert train.main([f'--config={file}', f'--workdir={workdir}']) == 4
 
 
@@ -473,7 +476,7 @@ def test_mistakes_that_only_the_data_and_the_machine_show(
   data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], change: Any, said: str
 ) -> None:
   file = runs.write_config(tmp_path / 'config.json', runs.settings('mlm', data, **change))
-  code = config.run(lambda: train.main([f'--config={file}', f'--workdir={tmp_path / "run"}']))
+  code = command.run(lambda: train.main([f'--config={file}', f'--workdir={tmp_path / "run"}']))
   error = capsys.readouterr().err
   assert code == 2
   assert re.search(said, error), error
@@ -521,7 +524,7 @@ def test_evaluate_writes_predictions(classify: pathlib.Path, data: pathlib.Path,
 
 def test_evaluate_follows_a_run_to_its_end(gpt: pathlib.Path) -> None:
   assert evaluate.main([f'--workdir={gpt}', '--follow', '--timeout=60']) == 0
-  assert [row['step'] for row in scored(gpt)] == steps.numbered(gpt / 'checkpoints')
+  assert [row['step'] for row in scored(gpt)] == records.numbered(gpt / 'checkpoints')
 
 
 @pytest.mark.parametrize(

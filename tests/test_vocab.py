@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from plm_jax import vocab
-from plm_jax.config import ConfigError
+from plm_jax.errors import ConfigError
 from plm_jax.text import tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -8,9 +8,11 @@ import pathlib
 import numpy as np
 import pytest
 
-from plm_jax import config, evaluate, loop
+from plm_jax import evaluate
+from plm_jax.errors import ConfigError
 from plm_jax.objectives import causal_lm
 from plm_jax.text import byte_bpe, tokenizer
+from plm_jax.training import loop
 from tests import conftest, runs, tiny
 
 CONFIG = pathlib.Path(__file__).resolve().parent.parent / 'experiments' / 'gpt' / 'zero_shot.py'
@@ -144,13 +146,13 @@ def test_a_run_has_the_scores_of_its_training(data, tmp_path):
 
 
 def test_what_cannot_be_scored_is_said(data, tmp_path):
-  with pytest.raises(config.ConfigError, match='needs --workdir=DIR, the folder of a run, or --weights=FOLDER'):
+  with pytest.raises(ConfigError, match='needs --workdir=DIR, the folder of a run, or --weights=FOLDER'):
     evaluate.main([f'--config={CONFIG}'])
-  with pytest.raises(config.ConfigError, match='there is no such folder'):
+  with pytest.raises(ConfigError, match='there is no such folder'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path / "none"}'])
-  with pytest.raises(config.ConfigError, match='--step and --follow choose among the checkpoints of a run'):
+  with pytest.raises(ConfigError, match='--step and --follow choose among the checkpoints of a run'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path}', '--step=3'])
-  with pytest.raises(config.ConfigError, match=r'config\.eval\.wikitext2\.units=0: must be above 0'):
+  with pytest.raises(ConfigError, match=r'config\.eval\.wikitext2\.units=0: must be above 0'):
     evaluate.main([f'--config={CONFIG}', f'--weights={tmp_path}', '--config.eval.wikitext2.units=0'])
 
 

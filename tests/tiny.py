@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import optim, step
+from plm_jax import optim
 from plm_jax.models import bert, gpt
+from plm_jax.noise import keys
+from plm_jax.training import step
 from plm_jax.types import Batch, Execution, PyTree, Task
 
 SIZES = {
@@ -157,7 +159,7 @@ def loss_and_gradient(task: Task, params: PyTree, batch: Batch, *, key: int = 0,
   @jax.jit
   def compute(params: PyTree, batch: Batch, root):
     def loss_of(params):
-      example = task.prepare(step.noise_root(root), step.with_step(batch, 0))
+      example = task.prepare(keys.noise_root(root), keys.with_step(batch, 0))
       rng = step.step_rng(root, jnp.int32(0))
       carry = task.init_carry(jax.tree.leaves(batch)[0].shape[0])
       loss = task.loss(step.bind(task, params, train=train, rng=rng), example, carry, rng)

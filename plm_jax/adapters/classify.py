@@ -12,8 +12,8 @@ import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
 from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
-from plm_jax.losses import chunked_cross_entropy, cross_entropy
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
 PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')

@@ -15,7 +15,7 @@ import numpy as np
 from plm_jax.adapters.classify import both_sides
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
-from plm_jax.losses import cross_entropy
+from plm_jax.layers.losses import cross_entropy
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised')

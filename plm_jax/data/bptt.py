@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.data import local, order, sources, store
+from plm_jax.data.corpora import local, sources
+from plm_jax.data.rows import order, store
 from plm_jax.types import Source, Vocab
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.data import examples, order, packing, store
+from plm_jax.data.rows import examples, order, packing, store
 from plm_jax.types import Source, Vocab
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from plm_jax import build
-from plm_jax.data import order, store
+from plm_jax.data.rows import order, store
+from plm_jax.plugins import build
 from plm_jax.types import Source, Vocab
 
 _ROUND = 4096  # rows; shares are exact to 1 / 4096

@@ -21,7 +21,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.data import boundaries, local, order, packing, sources, store
+from plm_jax.data.corpora import local, sources
+from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.types import Source, Vocab
 
 logger = logging.getLogger(__name__)

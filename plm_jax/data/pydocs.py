@@ -10,197 +10,11 @@ summary never stands in two splits, and a task's test rows come from documents o
 """
 
 import argparse
-import contextlib
-import hashlib
-import io
-import json
-import os
-import shutil
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plm_jax import files
-from plm_jax.data import docstrings, filters, pydocs_tasks
-from plm_jax.data.docstrings import Document, Package
-
-CACHE = '~/.cache/plm_jax'
-SPLITS = ('train', 'validation', 'test')
-SETS = tuple(pydocs_tasks.TASKS)
-
-# Fixed: only what requirements.txt brings, directly or as a hard requirement of those.
-PACKAGES = (
-  Package('python', ('.',)),
-  Package('absl-py', ('absl',)),
-  Package('etils', ('etils',)),
-  Package('flax', ('flax',)),
-  Package('fonttools', ('fontTools',)),
-  Package('grain', ('grain',)),
-  Package('huggingface_hub', ('huggingface_hub',)),
-  Package('jax', ('jax',)),
-  Package('jaxlib', ('jaxlib',)),
-  Package('matplotlib', ('matplotlib', 'mpl_toolkits')),
-  Package('ml_collections', ('ml_collections',)),
-  Package('numpy', ('numpy',)),
-  Package('optax', ('optax',)),
-  Package('orbax-checkpoint', ('orbax',)),
-  Package('packaging', ('packaging',)),
-  Package('pillow', ('PIL',)),
-  Package('protobuf', ('google/protobuf',)),
-  Package('Pygments', ('pygments',)),
-  Package('pyparsing', ('pyparsing',)),
-  Package('rich', ('rich',)),
-  Package('scipy', ('scipy',)),
-  Package('tensorboardX', ('tensorboardX',)),
-  Package('tensorflow-datasets', ('tensorflow_datasets',)),
-  Package('tensorstore', ('tensorstore/__init__.pyi',)),
-  Package('tokenizers', ('tokenizers', 'tokenizers/__init__.pyi', 'tokenizers/models/__init__.pyi')),
-  Package('treescope', ('treescope',)),
-)
-
-_CODE = ('docstrings.py', 'filters.py', 'markup.py', 'pydocs.py', 'pydocs_builder.py', 'pydocs_tasks.py')
-
-
-def digest(packages: Sequence[Package]) -> str:
-  """Hex digest of what the corpus is made from: packages, their versions, and the code that reads them.
-
-  Raises:
-    ModuleNotFoundError: one of the packages is not installed.
-  """
-  sums = hashlib.sha256(docstrings.fingerprint(packages).encode())
-  for name in _CODE:
-    sums.update(Path(__file__).with_name(name).read_bytes())
-  return sums.hexdigest()[:16]
-
-
-def split_of(text: str) -> str:
-  """'train' (90 %), 'validation' or 'test', by a hash of the first letters of the first line."""
-  # A text that starts with a section has its heading on a line of its own.
-  line = next((line for line in text.splitlines() if line and not line.endswith(':')), text)
-  key = filters.alphanumeric(line)[:60]
-  place = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], 'big') / 2**64
-  return 'train' if place < 0.9 else 'validation' if place < 0.95 else 'test'
-
-
-def read(packages: Sequence[Package], *, quiet: bool = True) -> tuple[dict[str, list[Document]], filters.FilterStats]:
-  """The documents of each split, in an order that is random but fixed, and what the filter dropped."""
-  with _progress('Reading docstrings', quiet=quiet) as advance:
-    found = docstrings.extract(packages, processes=min(os.cpu_count() or 1, 8), progress=advance)
-  kept, stats = filters.filter_documents(
-    found, min_chars=80, min_alpha=0.6, min_english=0.1, dedup_prefix=150, text=lambda document: document.text
-  )
-  kept.sort(key=lambda document: hashlib.sha256(document.text.encode()).digest())
-  splits: dict[str, list[Document]] = {split: [] for split in SPLITS}
-  for document in kept:
-    splits[split_of(document.text)].append(document)
-  return splits, stats
-
-
-def prepare(*, cache: str = CACHE, packages: Sequence[Package] | None = None, quiet: bool = False) -> dict[str, Path]:
-  """Builds what is missing and returns the TFDS folder of each set (`corpus` and the tasks) that has rows.
-
-  Safe to call from several processes at once, and after a kill: folders are renamed when whole, under a lock.
-
-  Args:
-    cache: folder of everything cached.
-    packages: what to read, `PACKAGES` by default.
-    quiet: shows no progress.
-
-  Raises:
-    ModuleNotFoundError: one of the packages is not installed.
-  """
-  packages = PACKAGES if packages is None else packages
-  key = digest(packages)
-  root = Path(cache).expanduser() / 'tfds' / 'pydocs'
-  known = root / f'{key}.json'
-  if not known.exists():
-    with files.locked(root / '.lock', doing='building the corpus'):
-      if not known.exists():
-        _build(packages, key=key, root=root, quiet=quiet)
-  rows = json.loads(known.read_text())['rows']
-  return {name: root / f'{name}-{key}' / '1.0.0' for name in SETS if rows[name]}
-
-
-def account(*, cache: str = CACHE, packages: Sequence[Package] | None = None) -> dict[str, Any]:
-  """Versions, documents and characters of each package, rows of each set and split, and what was dropped."""
-  packages = PACKAGES if packages is None else packages
-  prepare(cache=cache, packages=packages)
-  path = Path(cache).expanduser() / 'tfds' / 'pydocs' / f'{digest(packages)}.json'
-  return json.loads(path.read_text())
-
-
-def _build(packages: Sequence[Package], *, key: str, root: Path, quiet: bool) -> None:
-  start = time.perf_counter()
-  splits, stats = read(packages, quiet=quiet)
-  from plm_jax.data.pydocs_builder import Pydocs, PydocsConfig  # imports TFDS, which takes a second
-
-  rows: dict[str, dict[str, int]] = {}
-  with _progress('Writing pydocs', quiet=quiet) as advance, _silent_tfds():
-    for n, name in enumerate(SETS):
-      folder = root / f'{name}-{key}'
-      shutil.rmtree(folder, ignore_errors=True)  # what an interrupted build left
-      task = pydocs_tasks.TASKS[name]
-      made = {split: found for split, found in pydocs_tasks.make(task, splits).items() if found}
-      rows[name] = {split: len(found) for split, found in made.items()}
-      if made:
-        config = PydocsConfig(name=folder.name, description=task.description, task=name, rows=made)
-        Pydocs(config=config, data_dir=str(root.parent), file_format='array_record').download_and_prepare()
-      advance(n + 1, len(SETS))
-  summary = {
-    'packages': _table(packages, splits),
-    'rows': rows,
-    'filter': stats._asdict(),
-    'seconds': round(time.perf_counter() - start, 1),
-  }
-  partial = root / f'.{key}.json'
-  partial.write_text(json.dumps(summary, indent=1))
-  partial.replace(root / f'{key}.json')
-
-
-def _table(packages: Sequence[Package], splits: Mapping[str, Sequence[Document]]) -> list[dict[str, Any]]:
-  documents, chars = Counter[str](), Counter[str]()
-  for split in splits.values():
-    for document in split:
-      documents[document.package] += 1
-      chars[document.package] += len(document.text)
-  return [
-    {
-      'name': package.name,
-      'version': docstrings.version(package),
-      'documents': documents[package.name],
-      'chars': chars[package.name],
-    }
-    for package in packages
-  ]
-
-
-@contextlib.contextmanager
-def _silent_tfds() -> Iterator[None]:
-  """TFDS prints and draws a bar for every split and shard; ours shows the whole."""
-  import tensorflow_datasets as tfds
-
-  from plm_jax.data import tfds_sets
-
-  tfds.disable_progress_bar()
-  try:
-    with tfds_sets.quiet(), contextlib.redirect_stdout(io.StringIO()):
-      yield
-  finally:
-    tfds.enable_progress_bar()
-
-
-@contextlib.contextmanager
-def _progress(title: str, *, quiet: bool) -> Iterator[Any]:
-  """A function of (done, total) that draws a bar on standard error."""
-  import rich.console
-  import rich.progress
-
-  with rich.progress.Progress(console=rich.console.Console(stderr=True), disable=quiet) as progress:
-    bar = progress.add_task(title, total=None)
-    yield lambda done, total: progress.update(bar, completed=done, total=total)
+from plm_jax.data.corpora import pydocs
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -208,13 +22,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser = argparse.ArgumentParser(
     prog='python -m plm_jax.data.pydocs', description='Builds and shows the embedded data.'
   )
-  parser.add_argument('--cache', default=CACHE, help='folder of everything cached (default: %(default)s)')
+  parser.add_argument('--cache', default=pydocs.CACHE, help='folder of everything cached (default: %(default)s)')
   parser.add_argument('--sample', type=int, default=0, metavar='N', help='print N rows instead of the tables')
-  parser.add_argument('--task', choices=SETS, default='corpus', help='the set that --sample shows')
-  parser.add_argument('--split', choices=SPLITS, default='train', help='the split that --sample shows')
+  parser.add_argument('--task', choices=pydocs.SETS, default='corpus', help='the set that --sample shows')
+  parser.add_argument('--split', choices=pydocs.SPLITS, default='train', help='the split that --sample shows')
   options = parser.parse_args(arguments)
   try:
-    digest(PACKAGES)
+    pydocs.digest(pydocs.PACKAGES)
   except ModuleNotFoundError as error:
     print(error, file=sys.stderr)
     return 2
@@ -225,11 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _show(options: argparse.Namespace) -> None:
   import rich
 
-  known = account(cache=options.cache)
+  known = pydocs.account(cache=options.cache)
   if not options.sample:
     _show_tables(known)
     return
-  from plm_jax.data import sources
+  from plm_jax.data.corpora import sources
 
   path = 'pydocs' if options.task == 'corpus' else f'pydocs/{options.task}'
   records = sources.open_source(path, split=options.split, cache=options.cache)
@@ -254,11 +68,11 @@ def _show_tables(known: Mapping[str, Any]) -> None:
   table.columns[3].footer = f'{sum(row["chars"] for row in known["packages"]):,}'
   rich.print(table)
   table = rich.table.Table('path', title='rows')
-  for split in SPLITS:
+  for split in pydocs.SPLITS:
     table.add_column(split, justify='right')
   for name, rows in known['rows'].items():
     path = 'pydocs' if name == 'corpus' else f'pydocs/{name}'
-    table.add_row(path, *(f'{rows.get(split, 0):,}' for split in SPLITS))
+    table.add_row(path, *(f'{rows.get(split, 0):,}' for split in pydocs.SPLITS))
   rich.print(table)
   dropped = ', '.join(f'{count:,} {reason.replace("_", " ")}' for reason, count in known['filter'].items() if count)
   rich.print(f'Filter: {dropped}. Built in {known["seconds"]} s.')

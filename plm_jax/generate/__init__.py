@@ -8,7 +8,8 @@ What the names below need is loaded with the first of them, so that the command 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-  from plm_jax.generate.decode import Generated, generate
+  from plm_jax.generate.decode import generate
+  from plm_jax.generate.rules import Generated
 
 __all__ = ['Generated', 'generate']
 
@@ -17,6 +18,6 @@ def __getattr__(name: str) -> Any:
   """`Generated` and `generate` of `decode.py`."""
   if name not in __all__:  # a submodule too, so that it can be imported below
     raise AttributeError(f'plm_jax.generate has no {name!r}')
-  from plm_jax.generate import decode
+  from plm_jax.generate import decode, rules
 
-  return {'Generated': decode.Generated, 'generate': decode.generate}[name]
+  return {'Generated': rules.Generated, 'generate': decode.generate}[name]

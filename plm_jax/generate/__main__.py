@@ -14,8 +14,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from plm_jax import config
-from plm_jax.fill import BLANKS
+from plm_jax import errors
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
+from plm_jax.text.spec import BLANKS
 
 if TYPE_CHECKING:
   import argparse
@@ -33,19 +35,19 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = _parser()
   arguments = parser.parse_args(argv)
   if (arguments.workdir is None) == (arguments.weights is None):
-    raise config.ConfigError(f'{parser.prog}: give --workdir=DIR or --weights=FOLDER, and not both')
+    raise ConfigError(f'{parser.prog}: give --workdir=DIR or --weights=FOLDER, and not both')
   _check(arguments)
   flag = 'weights' if arguments.workdir is None else 'workdir'
   folder = pathlib.Path(arguments.workdir or arguments.weights).expanduser()
   if not folder.is_dir():
-    raise config.ConfigError(f'--{flag}={folder}: there is no such folder')
+    raise ConfigError(f'--{flag}={folder}: there is no such folder')
   return _generate(folder, arguments)
 
 
-def _parser() -> config.Parser:
+def _parser() -> command.Parser:
   import argparse
 
-  parser = config.Parser(
+  parser = command.Parser(
     prog='python -m plm_jax.generate',
     description=__doc__,
     formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -80,20 +82,20 @@ def _check(arguments: 'argparse.Namespace') -> None:
   given = vars(arguments)
   for method, names in OF_METHOD.items():
     if arguments.method != method and (odd := [name for name in names if given[name] is not None]):
-      raise config.ConfigError(
+      raise ConfigError(
         f'--{odd[0]}={given[odd[0]]}: belongs to --method={method}, and the method is {arguments.method}'
       )
   for name in ('max_new', 'temperature', 'top_k', 'beams', 'draws', 'trace'):
     if given[name] is not None and given[name] <= 0:
-      raise config.ConfigError(f'--{name}={given[name]}: must be above 0')
+      raise ConfigError(f'--{name}={given[name]}: must be above 0')
   if arguments.top_p is not None and not 0 < arguments.top_p <= 1:
-    raise config.ConfigError(f'--top_p={arguments.top_p}: must be above 0 and at most 1')
+    raise ConfigError(f'--top_p={arguments.top_p}: must be above 0 and at most 1')
   if not 0 <= arguments.min_new <= arguments.max_new:
-    raise config.ConfigError(f'--min_new={arguments.min_new}: must be from 0 to --max_new, {arguments.max_new}')
+    raise ConfigError(f'--min_new={arguments.min_new}: must be from 0 to --max_new, {arguments.max_new}')
   if arguments.no_repeat < 0:
-    raise config.ConfigError(f'--no_repeat={arguments.no_repeat}: must not be below 0')
+    raise ConfigError(f'--no_repeat={arguments.no_repeat}: must not be below 0')
   if not all(text.strip() for text in arguments.prompt):
-    raise config.ConfigError('--prompt: is empty; give a text to begin with')
+    raise ConfigError('--prompt: is empty; give a text to begin with')
 
 
 def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
@@ -103,27 +105,29 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   from rich.console import Console
   from rich.text import Text
 
-  from plm_jax import logs, param_files, scoring, weights
-  from plm_jax.generate import decode
+  from plm_jax import weights
+  from plm_jax.checkpoint import CheckpointError, records
+  from plm_jax.cli import logs
+  from plm_jax.generate import decode, reader
   from plm_jax.text import tokenizer
 
   logs.start()
-  step = scoring.step_named(arguments.step)
+  step = records.step_named(arguments.step)
   is_run = (folder / 'vocab').is_dir()
-  with config.stage('vocab'):
+  with errors.stage('vocab'):
     vocab = tokenizer.load(folder / 'vocab' if is_run else folder)
   about = json.loads((folder / 'config.json').read_text()) if (folder / 'config.json').is_file() else {}
   try:
     trunk, params = weights.load(folder, step='best' if step is None else step)
-  except param_files.CheckpointError as error:
-    raise config.ConfigError(f'generate: {error}') from error
+  except CheckpointError as error:
+    raise ConfigError(f'generate: {error}') from error
   if arguments.trace is not None and trunk.ATTENTION != 'causal':
-    raise config.ConfigError(f'--trace={arguments.trace}: shows the steps of a decoder, and this is {trunk.ATTENTION}')
+    raise ConfigError(f'--trace={arguments.trace}: shows the steps of a decoder, and this is {trunk.ATTENTION}')
   special = _specials(vocab, about, arguments, kind=trunk.ATTENTION)
-  with config.stage('generate'):
+  with errors.stage('generate'):
     prompts = [_encode(text, vocab, special, kind=trunk.ATTENTION) for text in arguments.prompt]
   blanks = None
-  if decode.fills_blanks(trunk):
+  if reader.fills_blanks(trunk):
     blanks = [_blank(ids, text, special['mask'], vocab) for ids, text in zip(prompts, arguments.prompt, strict=True)]
   longest = max(map(len, prompts))
   draws = arguments.draws or 1
@@ -156,7 +160,7 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
     )
   except ValueError as error:
     sizes = f'the longest prompt has {longest} tokens, and --max_new is {arguments.max_new}'
-    raise config.ConfigError(f'generate: {error} ({sizes})') from error
+    raise ConfigError(f'generate: {error} ({sizes})') from error
   console = Console(highlight=False)
   for row, (ids, length, score) in enumerate(
     zip(made.tokens.tolist(), made.lengths.tolist(), made.scores.tolist(), strict=True)
@@ -217,7 +221,7 @@ def _specials(
   named = {name: objective.get(name) for name in ('start', 'end', 'mask')}
   theirs = about.get('decoder_start_token_id')
   end = about.get('eos_token_id')
-  with config.stage('generate'):
+  with errors.stage('generate'):
     forced = {
       name: None if text is None else vocab.id(text)
       for name, text in vars(arguments).items()
@@ -254,9 +258,9 @@ def _encode(text: str, vocab: 'Vocab', special: Mapping[str, int | None], *, kin
 def _blank(ids: Sequence[int], text: str, mask_id: int | None, vocab: 'Vocab') -> int:
   """The place of the one mask in a prompt."""
   if mask_id is None:
-    raise config.ConfigError('generate: this vocabulary has no mask token, so no prompt can hold a blank')
+    raise ConfigError('generate: this vocabulary has no mask token, so no prompt can hold a blank')
   if (count := list(ids).count(mask_id)) != 1:
-    raise config.ConfigError(f'--prompt={text!r}: has {count} blanks; write one {vocab.token(mask_id)}')
+    raise ConfigError(f'--prompt={text!r}: has {count} blanks; write one {vocab.token(mask_id)}')
   return list(ids).index(mask_id)
 
 
@@ -269,4 +273,4 @@ def _continuation(prompt: list[int], ids: list[int], vocab: 'Vocab', *, kind: st
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

@@ -20,7 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import config
+from plm_jax import errors
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
 from plm_jax.noise.gallery import GALLERY, Show
 
 TEXT = (
@@ -95,15 +97,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--rows', type=int, default=400, help='rows from which rates are measured')
   arguments = parser.parse_args(argv)
   if arguments.objective and arguments.objective not in names:
-    from plm_jax.checks import suggest
+    from plm_jax.errors import suggest
 
-    raise config.ConfigError(
+    raise ConfigError(
       f'--objective={arguments.objective}: there is no such objective.{suggest(arguments.objective, names)} '
       f'Choices: {", ".join(names)}'
     )
   for name, value in (('draws', arguments.draws), ('rows', arguments.rows)):
     if value < 1:
-      raise config.ConfigError(f'--{name}={value}: must be 1 or more')
+      raise ConfigError(f'--{name}={value}: must be 1 or more')
   if not arguments.objective and not arguments.all:
     arguments.objective = 'bert'
   from rich.console import Console
@@ -114,13 +116,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.vocab:
     from plm_jax.text import tokenizer
 
-    with config.stage('vocab'):
+    with errors.stage('vocab'):
       vocab = tokenizer.load(arguments.vocab, extra=SENTINELS[::-1])
   console = Console(highlight=False)
   shown = [show for show in GALLERY if arguments.all or show.name == arguments.objective]
   words = vocab.encode(arguments.text)
   if len(words) < 4:
-    raise config.ConfigError(f'--text has {len(words)} tokens; at least 4 are needed')
+    raise ConfigError(f'--text has {len(words)} tokens; at least 4 are needed')
   if len(words) > LONGEST:
     console.print(f'The first {LONGEST} of {len(words):,} tokens:')
     words = words[:LONGEST]
@@ -129,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   for show in shown:
     try:
       _show(console, show, words, vocab, seed=arguments.seed, draws=arguments.draws, rows=arguments.rows)
-    except config.ConfigError as error:
+    except ConfigError as error:
       if not arguments.all:
         raise
       _table(console, [('not here', str(error))])
@@ -139,12 +141,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, draws: int, rows: int) -> None:
   import jax
 
-  from plm_jax import build
-  from plm_jax.step import noise_root, with_step
+  from plm_jax.noise.keys import noise_root, with_step
+  from plm_jax.plugins import build
 
-  with config.stage('model'):
+  with errors.stage('model'):
     trunk = build.make('models', {'name': show.model, 'variant': 'tiny'}, vocab_size=vocab.size)
-  with config.stage('objective'):
+  with errors.stage('objective'):
     task = build.make('objectives', show.objective, trunk=trunk, vocab=vocab)
   # compiling takes longer than running
   options = {'xla_backend_optimization_level': 0} if jax.default_backend() == 'cpu' else None
@@ -153,7 +155,7 @@ def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, 
   batch = _batch(show.rows, words, vocab, rows=rows)  # the first of them is shown
   before = batch.get('tokens')
   console.rule(f'[bold]{show.name}[/]  {show.what}', align='left')
-  with config.stage('objective'):  # it may refuse so short a text
+  with errors.stage('objective'):  # it may refuse so short a text
     examples = [jax.device_get(prepare(root, batch, step)) for step in range(draws + 1)]
   for example in examples[:-1]:
     _table(console, _lines(example, before, vocab))
@@ -279,4 +281,4 @@ def _line(
 
 
 if __name__ == '__main__':
-  sys.exit(config.run(main))
+  sys.exit(command.run(main))

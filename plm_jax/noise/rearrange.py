@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.noise import spans
 from plm_jax.noise.row import Row
-from plm_jax.noise.spans import Stretches
+from plm_jax.noise.where import spans
+from plm_jax.noise.where.counts import check_rate, round_up
+from plm_jax.noise.where.spans import Stretches
 from plm_jax.types import Array
 
 
@@ -24,7 +25,7 @@ def permute_sentences(key: Array, row: Row, *, ratio: float = 1.0) -> Array:
     row: clean text. Sentences beyond 64, or beyond a quarter of the row's length where that is more, keep their place.
     ratio: share of the sentences.
   """
-  spans.check_rate(ratio)
+  check_rate(ratio)
   if row.sentence_ids is None:
     raise ValueError('permute_sentences needs sentence ids: a vocabulary that says which tokens end a sentence')
   length = row.ids.shape[0]
@@ -35,7 +36,7 @@ def permute_sentences(key: Array, row: Row, *, ratio: float = 1.0) -> Array:
   chosen = starts
   if ratio < 1:
     total = runs.total(starts)
-    counts = np.array([spans.round_up(ratio, count) for count in range(length + 1)], np.int32)
+    counts = np.array([round_up(ratio, count) for count in range(length + 1)], np.int32)
     uniform = jax.random.uniform(chosen_key, (length,))
     chosen = spans.sample(uniform, starts, fresh=runs.fresh, wanted=jnp.asarray(counts)[total], total=total)
   return _permute(order_key, runs, starts, chosen, most=min(length, max(64, length // 4)))
@@ -55,7 +56,7 @@ def rotate(key: Array, row: Row, *, rate: float = 1.0) -> Array:
     row: clean text.
     rate: probability that a stretch is rotated.
   """
-  spans.check_rate(rate)
+  check_rate(rate)
   index = jnp.arange(row.ids.shape[0])
   runs = spans.stretches(row)
   size = runs.size

@@ -6,12 +6,11 @@ corrupted alike on one device or a pod, alone or among thousands.
 """
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array, Batch
+from plm_jax.types import Array
 
 
 class Row(NamedTuple):
@@ -60,26 +59,6 @@ class Slots(NamedTuple):
 
 Where = Callable[[Array, Row], Spans]
 Edit = Callable[[Array, Row, Spans], Slots]
-
-
-def row_keys(root: Array, batch: Batch, *, every: Literal['step', 'epoch'], copies: int = 10) -> Array:
-  """The noise key of each row, key[b].
-
-  Args:
-    root: root key of the run; a threefry key, since others draw differently under vmap.
-    batch: with `row_id` and `step` or `epoch`.
-    every: 'step' draws anew each time a row is seen (dynamic masking, RoBERTa §4.1); 'epoch' repeats one of `copies`
-      corruptions of each row (static masking, as BERT's pre-processing writes them).
-    copies: corruptions of a row under 'epoch'; BERT's data held 10.
-  """
-  rows = batch['row_id']
-  if every == 'step':
-    number = jnp.broadcast_to(jnp.asarray(batch['step']), rows.shape)
-  elif every == 'epoch':
-    number = batch['epoch'] % copies
-  else:
-    raise ValueError(f"noise is drawn every 'step' or 'epoch', not {every!r}")
-  return jax.vmap(lambda row, n: jax.random.fold_in(jax.random.fold_in(root, row), n))(rows, number)
 
 
 def word_ids(ids: Array, starts_word: Array) -> Array:

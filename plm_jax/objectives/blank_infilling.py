@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.losses import perplexity
+from plm_jax.layers.losses import perplexity
 from plm_jax.noise import blanks
-from plm_jax.noise.row import Row, row_keys, sentence_ids
+from plm_jax.noise.keys import row_keys
+from plm_jax.noise.row import Row, Spans, sentence_ids
 from plm_jax.objectives.causal_lm import Model, score
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
@@ -145,7 +146,7 @@ def make(
     return blanks.arrange(
       arrange_key,
       row,
-      blanks.Spans(number, jnp.zeros_like(number)),
+      Spans(number, jnp.zeros_like(number)),
       slots=max(1, int(rate * ids.shape[0])) if slots is None else slots,
       mask_id=jnp.asarray(masks)[level],
       start_id=start_id,

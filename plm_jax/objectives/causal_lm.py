@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.losses import chunked_cross_entropy, cross_entropy, in_chunks, perplexity, squared_log_partition
+from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, in_chunks, perplexity, squared_log_partition
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.noise.row import Row, row_keys
+from plm_jax.noise.keys import row_keys
+from plm_jax.noise.row import Row
 from plm_jax.objectives import mlm
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 

@@ -4,15 +4,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from plm_jax import build
-from plm_jax.noise import edit, spans, where
+from plm_jax.noise import edit
+from plm_jax.plugins import build
 from plm_jax.types import Vocab
-
-CAPACITY = {**where.CAPACITY, **spans.CAPACITY}
 
 
 def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None) -> Callable[..., Any]:
-  """A function of `noise.where` or `noise.spans` with its settings bound: (key, row) -> spans.
+  """A function of `noise/where/` with its settings bound: (key, row) -> spans.
 
   Args:
     settings: `name` and keywords of that function.
@@ -60,4 +58,4 @@ def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = Fal
 def capacity(choose: Callable[..., Any], length: int) -> int:
   """Slots that hold what a bound `where` function chooses in a row of `length`; its user counts a rarer excess."""
   assert isinstance(choose, partial)  # what build.pick makes
-  return max(1, CAPACITY[choose.func](length, **choose.keywords))
+  return max(1, build.beside(choose.func, 'CAPACITY')[choose.func](length, **choose.keywords))

@@ -12,9 +12,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax import build
-from plm_jax.losses import in_chunks, perplexity
+from plm_jax.layers.losses import in_chunks, perplexity
 from plm_jax.objectives import mlm
+from plm_jax.plugins import build
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
 PAPER = Paper(

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import build
+from plm_jax.plugins import build
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2019, title='Raffel et al., T5 §3.5.2', architecture='any', objective_family='denoising')

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.layers.linear import Dense, truncated_normal
+from plm_jax.layers.losses import cross_entropy, perplexity
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.losses import cross_entropy, perplexity
-from plm_jax.noise.row import Row, row_keys, word_ids
+from plm_jax.noise.keys import row_keys
+from plm_jax.noise.row import Row, word_ids
 from plm_jax.objectives.corrupt import capacity, pick_edit, pick_where
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 

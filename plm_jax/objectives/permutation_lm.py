@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.losses import cross_entropy, perplexity
+from plm_jax.layers.losses import cross_entropy, perplexity
 from plm_jax.noise import permutation
-from plm_jax.noise.row import Row, row_keys, word_ids
+from plm_jax.noise.keys import row_keys
+from plm_jax.noise.row import Row, word_ids
 from plm_jax.objectives.mlm import gather
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 

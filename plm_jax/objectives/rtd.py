@@ -6,7 +6,7 @@ gets no gradient from the discriminator: a sample has none. The settings also ho
 the two share (§3.2), how the generator learns (§3.2 and appendix F) and what the trunk learns (§3.4, Table 5).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import flax.linen as nn
@@ -14,156 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import build
-from plm_jax.layers.linear import Dense, Embed, truncated_normal
-from plm_jax.layers.mlp import ACTIVATIONS
-from plm_jax.losses import chunked_cross_entropy, cross_entropy, perplexity
-from plm_jax.noise.row import row_keys
+from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, perplexity
+from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
+from plm_jax.objectives.rtd_model import SHARING, Head, Model, Sharing, check, make_generator
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
 PAPER = Paper(year=2020, title='Clark et al., ELECTRA', architecture='encoder', objective_family='contrastive')
 
-Sharing = Literal['embeddings', 'tokens', 'all', 'none', 'gradient_disentangled']
-SHARING = ('embeddings', 'tokens', 'all', 'none', 'gradient_disentangled')
 Metrics = dict[str, tuple[Array, Array]]
-
-
-class Head(nn.Module):
-  """Dense, activation, one number: whether a token was replaced (§2; no norm, as released).
-
-  Attributes:
-    activation: a name of `ACTIVATIONS`.
-    init_std: of both kernels.
-    dtype: of the first product.
-  """
-
-  activation: str
-  init_std: float
-  dtype: str
-
-  @nn.compact
-  def __call__(self, hidden: Array) -> Array:
-    """Logits f32[...] of states [..., d]."""
-    init = truncated_normal(self.init_std)
-    dense = Dense(hidden.shape[-1], axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
-    out = Dense(1, axes=('embed', 'classes'), kernel_init=init, name='out')
-    return out(ACTIVATIONS[self.activation](dense(hidden)))[..., 0]
-
-
-class Disentangled(Embed):
-  """A table that is another table, which gets no gradient here, plus this one's own, which starts at 0.
-
-  Gradient-disentangled sharing (He et al. 2021, DeBERTaV3 §3.2): the discriminator's losses do not pull on the
-  generator's vectors and yet begin with them.
-  """
-
-  base: Any = None
-
-  def setup(self) -> None:
-    rows = -(-self.num_rows // self.multiple) * self.multiple
-    zeros = nn.with_logical_partitioning(nn.initializers.zeros, self.axes)
-    own = self.param('table', zeros, (rows, self.features), jnp.float32)
-    self.table = jax.lax.stop_gradient(self.base.table) + own
-
-
-class Model(nn.Module):
-  """The discriminator `trunk`, the `generator` and their heads.
-
-  Attributes:
-    make_trunk: (embed=...) -> the discriminator.
-    make_generator: (embed=..., embeddings=...) -> the generator; None where there is none or it is the trunk.
-    sharing: what the two share.
-    mlm: the generator's head; None where tokens are drawn uniformly.
-    rtd: the discriminator's, a `Head`; None where it restores tokens.
-    restore: the discriminator's where it restores tokens, like `mlm`.
-    gated: the discriminator has a copy gate.
-    rewarded: the generator has a baseline of its reward.
-    init_std: of the kernels of gate and baseline.
-  """
-
-  make_trunk: Callable[..., nn.Module]
-  make_generator: Callable[..., nn.Module] | None
-  sharing: Sharing
-  mlm: Any
-  rtd: Any
-  restore: Any
-  gated: bool
-  rewarded: bool
-  init_std: float
-
-  def setup(self) -> None:
-    if self.make_generator is None:
-      self.trunk = self.make_trunk()
-    elif self.sharing == 'gradient_disentangled':
-      self.generator = self.make_generator()
-      base = self.generator.token_embed
-      self.delta = Disentangled(
-        base.num_rows, base.features, base.axes, base.table_init, base.multiple, base.dtype, base
-      )
-      self.trunk = self.make_trunk(embed=self.delta)
-    else:
-      self.trunk = self.make_trunk()
-      shared: dict[str, dict[str, nn.Module]] = {
-        'none': {},
-        'tokens': {'embed': self.trunk.token_embed},
-        'embeddings': {'embed': self.trunk.token_embed, 'embeddings': self.trunk},
-      }
-      self.generator = self.make_generator(**shared[self.sharing])
-    one = Dense(1, axes=('embed', 'classes'), kernel_init=truncated_normal(self.init_std))
-    if self.gated:
-      self.gate = one.copy()
-    if self.rewarded:
-      self.baseline = one.copy()
-
-  def __call__(self, predict: Array, train: bool = False, **inputs: Any) -> Array:
-    """The generator's vocabulary logits f32[b, t, v] at positions `predict` int[b, t]; the discriminator's, f32[b, l],
-    where there is no generator."""
-    if self.is_initializing():
-      hidden = self.encode(**inputs)
-      if self.restore is not None:
-        self.attend(hidden)
-      if self.gated:
-        self.copies(hidden)
-    if self.mlm is None:
-      return self.detect(**inputs, train=train)
-    logits, features = self.generate(predict, train=train, **inputs)
-    if self.is_initializing():
-      if self.rewarded:
-        self.expect(features)
-      if self.rtd is not None:
-        self.detect(**inputs)
-    return logits
-
-  def generate(self, predict: Array, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """(logits f32[b, t, v] of the generator at `predict`, its states there [b, t, d])."""
-    generator = self.trunk if self.make_generator is None else self.generator
-    hidden = generator(**inputs, train=train)['hidden']
-    features = jnp.take_along_axis(hidden, predict[..., None], axis=1)  # [b, l, d] -> [b, t, d]
-    return self.mlm(features, generator.attend), features
-
-  def expect(self, features: Array, train: bool = False) -> Array:
-    """Logits f32[b, t] of the baseline: how surely the discriminator will be right there."""
-    del train
-    return self.baseline(jax.lax.stop_gradient(features))[..., 0]
-
-  def encode(self, train: bool = False, **inputs: Array) -> Array:
-    """States of the discriminator [b, l, d]."""
-    return self.trunk(**inputs, train=train)['hidden']
-
-  def detect(self, train: bool = False, **inputs: Array) -> Array:
-    """Logits f32[b, l] of the discriminator: above 0 where a token looks replaced."""
-    return self.rtd(self.encode(**inputs, train=train))
-
-  def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v] of the discriminator's states, where it restores tokens."""
-    del train
-    return self.restore(features, self.trunk.attend)
-
-  def copies(self, features: Array, train: bool = False) -> Array:
-    """Logits f32[...] of the copy gate: above 0 where a token is passed through."""
-    del train
-    return self.gate(features)[..., 0]
 
 
 def put(tokens: Array, positions: Array, used: Array, values: Array) -> Array:
@@ -442,48 +301,3 @@ def make(
     return {'perplexity': perplexity(means[name])} if name in means else {}
 
   return Task(model, prepare, loss, predict_rows, summary=summary)
-
-
-def check(name: str, value: str, choices: tuple[str, ...]) -> None:
-  """Raises where a setting is none of its choices."""
-  if value not in choices:
-    raise ValueError(f'objective.{name}={value!r}; choices are {", ".join(choices)}')
-
-
-def make_generator(
-  trunk: nn.Module, vocab: Vocab, settings: Mapping[str, Any] | None, *, sharing: str, uniform: bool
-) -> nn.Module | None:
-  """The generator's trunk, checked against what it shares with `trunk`; None where it is the trunk or nothing."""
-  if uniform or sharing == 'all':
-    if settings is not None:
-      reason = "sampling='uniform' has no generator" if uniform else "sharing='all' makes the trunk its own generator"
-      raise ValueError(f'objective.generator={dict(settings)}, but {reason}: leave one of them out')
-    return None
-  if settings is None:
-    raise ValueError(
-      "objective.generator names the second trunk, as in dict(name='bert', variant='electra-small-generator'); "
-      "sharing='all' and sampling='uniform' do without"
-    )
-  generator = build.make('models', settings, vocab_size=vocab.size, execution=trunk.execution)
-  require(generator, objective='rtd', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
-  if sharing == 'none':
-    return generator
-  widths = [one.bind({}).token_embed.features for one in (trunk, generator)]
-  if widths[0] != widths[1]:
-    raise ValueError(
-      f"objective.sharing={sharing!r}: the trunk's token table is {widths[0]} wide and the generator's {widths[1]}; "
-      f"set overrides=dict(embed_dim={widths[0]}) of the generator, or sharing='none'"
-    )
-  if sharing == 'embeddings':
-    if type(trunk) is not type(generator) or 'embeddings' not in type(trunk).__dataclass_fields__:
-      raise ValueError(
-        f"objective.sharing='embeddings' needs two trunks of models/bert.py, not {type(trunk).__name__} and "
-        f"{type(generator).__name__}: choose 'tokens'"
-      )
-    ours, theirs = ((c.max_length, c.position_offset, c.num_types) for c in (trunk.config, generator.config))
-    if ours != theirs:
-      raise ValueError(
-        f"objective.sharing='embeddings': max_length, position_offset and num_types of the trunk are {ours} and of "
-        f'the generator {theirs}'
-      )
-  return generator

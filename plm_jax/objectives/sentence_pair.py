@@ -14,9 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.layers.linear import Dense, truncated_normal
-from plm_jax.losses import cross_entropy, perplexity
+from plm_jax.layers.losses import cross_entropy, perplexity
 from plm_jax.noise import pair as pairs
-from plm_jax.noise.row import row_keys
+from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import mlm
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.layers.positions import from_segments
-from plm_jax.noise.row import row_keys
+from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import mlm
 from plm_jax.types import Array, Batch, Example, Paper, Task, Vocab, require
 

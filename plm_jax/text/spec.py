@@ -183,3 +183,6 @@ def _alphabet() -> list[str]:
 
 
 _BYTES = {character: byte for byte, character in enumerate(_alphabet())}
+
+
+BLANKS = ('[MASK]', '<mask>', '<MASK>')

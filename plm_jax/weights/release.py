@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import files, tensor_files
-from plm_jax.tensor_files import Plan, WeightsError
+from plm_jax import files
+from plm_jax.checkpoint import tensor_files
+from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 
 CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
 TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.json'

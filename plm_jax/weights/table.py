@@ -1,6 +1,6 @@
 """How the tensors of a published release correspond to our parameters: one list of entries per architecture.
 
-A file `weights/<architecture>.py` has
+A file `weights/architectures/<architecture>.py` has
 
     MODEL                    the file of `models/` that it is about
     HEADS                    names of the pre-training heads that a release may have, such as 'mlm'
@@ -14,10 +14,13 @@ and nothing that reads or writes files.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from plm_jax.plugins import build
 
 
 class Part(NamedTuple):
@@ -168,3 +171,32 @@ def read(
       name = next((name for name in (entry.theirs, *entry.tied) if name in tensors), entry.theirs)
       out[entry.ours] = to_ours(entry, tensors[name], shape)
   return out
+
+
+TOKENS = 'trunk/token_embed/table'
+
+
+_PIECE = 2**20  # elements converted at a time
+
+
+class Architecture(NamedTuple):
+  """What a file of `weights/` offers; see `table`."""
+
+  name: str
+  module: Any
+
+
+def architectures() -> list[Architecture]:
+  """Every architecture whose names are known."""
+  names = sorted(file.stem for file in (Path(__file__).parent / 'architectures').glob('[a-z]*.py'))
+  return [Architecture(name, build.import_file(f'weights.architectures.{name}')) for name in names]
+
+
+def pieces(view: np.ndarray) -> Iterator[np.ndarray]:
+  """The elements of a view in order, float32, some rows at a time."""
+  if view.ndim == 0:
+    yield np.asarray(view, np.float32)
+    return
+  rows = max(1, _PIECE // max(1, view[0].size)) if len(view) else 1
+  for start in range(0, len(view), rows):
+    yield np.ascontiguousarray(view[start : start + rows], np.float32)

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import groups, step
+from plm_jax import paths
 from plm_jax.adapters import classify
 from plm_jax.models import bart
+from plm_jax.noise.keys import with_step
 from plm_jax.objectives import causal_lm, mlm
+from plm_jax.training import step
 from tests import tiny
 
 ROWS = ((16,), (7,), (11,), (1,))
@@ -26,7 +28,7 @@ def run_function(task):
 
   @jax.jit
   def run(params, batch):
-    example = task.prepare(jax.random.key(0), step.with_step(batch, 0))
+    example = task.prepare(jax.random.key(0), with_step(batch, 0))
     forward = step.bind(task, params, train=False, rng=jax.random.key(0))
     return *forward(**example.inputs), task.loss(forward, example, (), jax.random.key(0))
 
@@ -225,8 +227,8 @@ def test_fine_tuning_changes_every_tensor_of_every_layer():
   first, last = train(make_task('bert', dropout=0.0), tiny.make_batch(ROWS), rate=1e-2)
   old, new = (jax.tree_util.tree_leaves_with_path(state.params) for state in (first, last))
   for (path, before), (_, after) in zip(old, new, strict=True):
-    path = groups.path_name(path)
-    for layer in range(len(before)) if groups.is_stacked(path, before) else [...]:
+    path = paths.path_name(path)
+    for layer in range(len(before)) if paths.is_stacked(path, before) else [...]:
       # nothing but decay moves a key bias: softmax does not see what is added to all logits of a query
       assert not tiny.same(before[layer], after[layer]), path
 

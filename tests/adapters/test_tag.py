@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import step
 from plm_jax.adapters import classify, tag
 from plm_jax.models import bart
+from plm_jax.noise import keys
+from plm_jax.training import step
 from tests import tiny
 
 BIO = ('O', 'B-name', 'I-name', 'B-type', 'I-type')
@@ -33,7 +34,7 @@ def run_function(task):
 
   @jax.jit
   def run(params, batch):
-    example = task.prepare(jax.random.key(0), step.with_step(batch, 0))
+    example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
     forward = step.bind(task, params, train=False, rng=jax.random.key(0))
     return forward(**example.inputs), task.loss(forward, example, (), jax.random.key(0)), task.predict(forward, example)
 

@@ -90,7 +90,7 @@ def write_rows(path: pathlib.Path, rows: Sequence[Mapping[str, Any]]) -> str:
 
 def tokenise_slowly(cache: str, sizes: Sequence[int], seconds: float) -> None:
   """Makes a token store with a pause before each block; for a process that is going to be killed."""
-  from plm_jax.data import store
+  from plm_jax.data.rows import store
 
   vocab = NumberVocab(each=lambda texts: time.sleep(seconds))
   store.on_disk(documents(sizes), vocab=vocab, cache=cache)

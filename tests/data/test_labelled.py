@@ -7,9 +7,10 @@ import pathlib
 import numpy as np
 import pytest
 
-from plm_jax import run
 from plm_jax.adapters import classify, tag
-from plm_jax.data import examples, labelled
+from plm_jax.data import labelled
+from plm_jax.data.rows import examples
+from plm_jax.training.parts import check_labels
 from tests import tiny
 from tests.data import corpora
 from tests.data.corpora import BOS, CLASSIFY, CLS, DELIMITER, EOS, PAD, SEP, START
@@ -418,12 +419,12 @@ def test_labels_that_the_adapter_has_no_class_for_are_refused(folder):
   assert (source.classes, source.names) == (3, ('no', 'maybe', 'yes'))
   model = {'trunk': tiny.make_trunk('bert'), 'vocab': tiny.VOCAB}
   for classes in (3, 4):
-    run.check_labels(classify.make(**model, classes=classes), source, path='texts')
+    check_labels(classify.make(**model, classes=classes), source, path='texts')
   with pytest.raises(ValueError, match='labels of texts reach 2, and the adapter has 2 classes, 0 to 1'):
-    run.check_labels(classify.make(**model, classes=2), source, path='texts')
-  run.check_labels(classify.make(**model, kind='regression'), make(folder, kind='regression'), path='texts')
-  run.check_labels(tag.make(**model, tags=('no', 'maybe', 'yes')), source, path='texts')
+    check_labels(classify.make(**model, classes=2), source, path='texts')
+  check_labels(classify.make(**model, kind='regression'), make(folder, kind='regression'), path='texts')
+  check_labels(tag.make(**model, tags=('no', 'maybe', 'yes')), source, path='texts')
   with pytest.raises(
     ValueError, match=r"labels of texts are \('no', 'maybe', 'yes'\), in this order, and adapter.tags"
   ):
-    run.check_labels(tag.make(**model, tags=('yes', 'maybe', 'no')), source, path='texts')
+    check_labels(tag.make(**model, tags=('yes', 'maybe', 'no')), source, path='texts')

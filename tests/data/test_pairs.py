@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from plm_jax.data import boundaries, pairs
+from plm_jax.data import pairs
+from plm_jax.data.rows import boundaries
 from tests.data import corpora
 
 WORDS = (*corpora.SPECIAL, '.', *(f'W{number}' for number in range(200)), 'Dr', '3', 'x', '"', '\n\n')

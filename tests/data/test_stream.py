@@ -6,7 +6,8 @@ import logging
 import numpy as np
 import pytest
 
-from plm_jax.data import store, stream
+from plm_jax.data import stream
+from plm_jax.data.rows import store
 from tests.data import corpora
 from tests.data.corpora import BOS, CLS, EOS, PAD, SEP, START
 

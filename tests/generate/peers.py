@@ -15,10 +15,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from plm_jax import weights, whole
+from plm_jax import weights
 from plm_jax.generate import generate
 from plm_jax.models import bart, gpt, llama, t5
 from plm_jax.types import PyTree
+from plm_jax.weights import shapes
 
 REFERENCES = pathlib.Path(__file__).parent / 'references.json'
 VOCAB = 61
@@ -97,7 +98,7 @@ def settings(case: Case, name: str) -> dict[str, Any]:
 def draw_params(trunk: nn.Module) -> PyTree:
   """Parameters large enough that texts vary."""
   params: dict[str, Any] = {}
-  for path, shape in whole.shapes(trunk).items():
+  for path, shape in shapes.shapes(trunk).items():
     *parents, name = path.split('/')
     values = np.random.Generator(np.random.PCG64([*map(ord, path)])).random(shape) * 2 - 1
     node = params

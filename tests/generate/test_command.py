@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from plm_jax import config, loop
+from plm_jax.errors import ConfigError
 from plm_jax.generate import __main__ as command
+from plm_jax.training import loop
 from tests import conftest, runs
 
 EXTRA = ('<|startofpiece|>', '<|endofpiece|>')
@@ -82,19 +83,19 @@ def test_a_glm_fills_its_blank(glm, capsys):
 @pytest.mark.slow
 def test_refuses_a_prompt_without_or_with_two_blanks(glm):
   for prompt, count in (('Anna is here.', 0), ('[MASK] is [MASK].', 2)):
-    with pytest.raises(config.ConfigError, match=f'has {count} blanks'):
+    with pytest.raises(ConfigError, match=f'has {count} blanks'):
       command.main([f'--workdir={glm}', f'--prompt={prompt}'])
 
 
 def test_refuses_what_is_longer_than_the_table(gpt):
-  with pytest.raises(config.ConfigError) as refused:
+  with pytest.raises(ConfigError) as refused:
     command.main([f'--workdir={gpt}', '--prompt=Anna', '--max_new=40'])
   assert 'positions for 32 tokens' in str(refused.value)
   assert '--max_new is 40' in str(refused.value)
 
 
 def test_refuses_a_token_that_is_not_there(gpt):
-  with pytest.raises(config.ConfigError, match='no token'):
+  with pytest.raises(ConfigError, match='no token'):
     command.main([f'--workdir={gpt}', '--prompt=Anna', '--first=nosuchtoken'])
 
 
@@ -117,7 +118,7 @@ def test_refuses_a_token_that_is_not_there(gpt):
   ],
 )
 def test_refuses_flags_before_it_loads_anything(flags, words):
-  with pytest.raises(config.ConfigError, match=words):
+  with pytest.raises(ConfigError, match=words):
     command.main(['--prompt=Anna', *flags])
 
 

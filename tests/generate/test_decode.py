@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.generate import decode, generate
+from plm_jax.generate import decode, generate, rules, sample
 from plm_jax.models import glm, gpt, t5
 from tests.generate import peers
 
@@ -194,9 +194,9 @@ def test_padding_is_no_token_that_was_there():
   """Padding has token 0: a text may have it next to itself although two of them stand before the prompt."""
   before = jnp.array([[-1, -1, -1, 5, 0]])
   texts = jnp.zeros((1, 3), jnp.int32)
-  banned = decode._repeats(jnp.int32(1), texts, before, size=2, vocab=8)  # the text is 0 so far
+  banned = rules._repeats(jnp.int32(1), texts, before, size=2, vocab=8)  # the text is 0 so far
   assert np.flatnonzero(banned[0]).tolist() == [0]
-  banned = decode._repeats(jnp.int32(0), texts, before, size=2, vocab=8)
+  banned = rules._repeats(jnp.int32(0), texts, before, size=2, vocab=8)
   assert not banned.any()
 
 
@@ -286,17 +286,17 @@ def test_what_cannot_be_met(settings, words):
 
 LOGITS = np.random.default_rng(8).normal(0, 2.0, (5, 40)).astype(np.float32)
 SAMPLING = [
-  decode.Sampling(),
-  decode.Sampling(temperature=0.4),
-  decode.Sampling(top_k=7),
-  decode.Sampling(top_k=100),
-  decode.Sampling(top_p=0.8),
-  decode.Sampling(top_p=0.01),
-  decode.Sampling(temperature=1.7, top_k=12, top_p=0.7),
+  rules.Sampling(),
+  rules.Sampling(temperature=0.4),
+  rules.Sampling(top_k=7),
+  rules.Sampling(top_k=100),
+  rules.Sampling(top_p=0.8),
+  rules.Sampling(top_p=0.01),
+  rules.Sampling(temperature=1.7, top_k=12, top_p=0.7),
 ]
 
 
-def shares_of(logits: np.ndarray, how: decode.Sampling) -> np.ndarray:
+def shares_of(logits: np.ndarray, how: rules.Sampling) -> np.ndarray:
   """Probabilities of one row in closed form."""
   order = np.argsort(-logits)
   exponents = np.exp(logits.astype(np.float64) / how.temperature)
@@ -311,7 +311,7 @@ def shares_of(logits: np.ndarray, how: decode.Sampling) -> np.ndarray:
 
 @pytest.mark.parametrize('how', SAMPLING, ids=str)
 def test_what_may_be_drawn_in_closed_form(how):
-  found = jax.nn.softmax(decode._filter(jnp.asarray(LOGITS), how), axis=1)
+  found = jax.nn.softmax(sample._filter(jnp.asarray(LOGITS), how), axis=1)
   np.testing.assert_allclose(found, [shares_of(row, how) for row in LOGITS], rtol=1e-4, atol=1e-7)
 
 
@@ -325,7 +325,7 @@ def test_what_may_be_drawn_by_hugging_face(how):
   scores = torch.tensor(LOGITS)
   for warper in theirs:
     scores = warper(None, scores)
-  found = np.asarray(decode._filter(jnp.asarray(LOGITS), how))
+  found = np.asarray(sample._filter(jnp.asarray(LOGITS), how))
   assert np.array_equal(np.isinf(found), np.isinf(scores.numpy()))
   np.testing.assert_allclose(found, scores.numpy(), rtol=1e-6)
 

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import config, loop
+from plm_jax.errors import ConfigError
 from plm_jax.generate import __main__ as command
 from plm_jax.generate import trace
 from plm_jax.text import byte_bpe
+from plm_jax.training import loop
 from tests import runs, tiny
 
 SENTENCES = ('今天天气很好', '今天天气不好', '今天天气很热', '我的朋友很好')
@@ -85,5 +86,5 @@ def test_the_steps_of_a_run(tmp_path, capsys):
 
 
 def test_wrong_numbers_are_refused(tmp_path):
-  with pytest.raises(config.ConfigError, match='--trace=0: must be above 0'):
+  with pytest.raises(ConfigError, match='--trace=0: must be above 0'):
     command.main([f'--workdir={tmp_path}', '--prompt=a', '--trace=0'])

@@ -15,17 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import step
 from plm_jax.models import albert, bert, deberta, gpt, llama
+from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm, rtd
+from plm_jax.training import step
 from plm_jax.types import Batch, Example, PyTree, Task
-from plm_jax.weights import albert as albert_weights
-from plm_jax.weights import deberta as deberta_weights
-from plm_jax.weights import distilbert as distilbert_weights
-from plm_jax.weights import electra as electra_weights
-from plm_jax.weights import glm4 as glm4_weights
-from plm_jax.weights import llama as llama_weights
 from plm_jax.weights import table
+from plm_jax.weights.architectures import albert as albert_weights
+from plm_jax.weights.architectures import deberta as deberta_weights
+from plm_jax.weights.architectures import distilbert as distilbert_weights
+from plm_jax.weights.architectures import electra as electra_weights
+from plm_jax.weights.architectures import glm4 as glm4_weights
+from plm_jax.weights.architectures import llama as llama_weights
 from tests import tiny
 
 REFERENCES = pathlib.Path(__file__).parent / 'references'
@@ -367,7 +368,7 @@ def make_example(case: Case, task: Task, batch: Batch) -> Example:
   if case.objective == 'causal_lm':
     return task.prepare(jax.random.key(0), batch)
   if case.objective == 'rtd':
-    return _replaced(task.prepare(jax.random.key(0), step.with_step(batch, 0)))
+    return _replaced(task.prepare(jax.random.key(0), keys.with_step(batch, 0)))
   real = np.asarray(batch['segment_ids']) > 0
   rows, length = real.shape
   chosen = real & ((np.arange(length) % 3 == 1) | (np.arange(length) == real.sum(axis=1, keepdims=True) - 1))

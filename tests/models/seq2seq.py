@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax import groups
+from plm_jax import paths
 from plm_jax.models import bart, t5
 from plm_jax.types import Execution, PyTree
-from plm_jax.weights import bart as bart_weights
-from plm_jax.weights import t5 as t5_weights
 from plm_jax.weights import table
+from plm_jax.weights.architectures import bart as bart_weights
+from plm_jax.weights.architectures import t5 as t5_weights
 from tests import tiny
 from tests.models import peers
 
@@ -123,7 +123,7 @@ def draw_params(trunk: nn.Module) -> PyTree:
 
 def their_names(case: Case, params: PyTree) -> dict[str, np.ndarray]:
   """Our parameters, or a gradient, under their names and in their shapes."""
-  flat = {groups.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  flat = {paths.path_name(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
   flat = {f'trunk/{name}': leaf for name, leaf in flat.items()}
   entries = case.weights.entries(case.trunk, ())
   assert sorted(entry.ours for entry in entries) == sorted(flat)
@@ -269,7 +269,7 @@ def check_names(name: str) -> None:
   params = draw_params(case.trunk)
   tensors = their_names(case, params)
   leaves = jax.tree_util.tree_leaves_with_path(params)
-  ours = {f'trunk/{groups.path_name(path)}': np.asarray(leaf) for path, leaf in leaves}
+  ours = {f'trunk/{paths.path_name(path)}': np.asarray(leaf) for path, leaf in leaves}
   again = table.read(case.weights.entries(case.trunk, ()), tensors, {name: leaf.shape for name, leaf in ours.items()})
   assert ours.keys() == again.keys()
   assert all(np.array_equal(ours[name], again[name]) for name in ours)

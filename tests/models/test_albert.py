@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import step
 from plm_jax.adapters import classify
 from plm_jax.models import albert, bert
 from plm_jax.objectives import sentence_pair
-from plm_jax.weights import albert as weights
+from plm_jax.training import step
+from plm_jax.weights.architectures import albert as weights
 from tests import tiny
 from tests.models import parity, peers
 

@@ -8,7 +8,7 @@ import pytest
 
 from plm_jax.models import bart
 from plm_jax.types import Execution
-from plm_jax.weights import bart as bart_weights
+from plm_jax.weights.architectures import bart as bart_weights
 from tests import tiny
 from tests.models import seq2seq
 

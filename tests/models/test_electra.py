@@ -6,11 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import groups, step
+from plm_jax import paths
 from plm_jax.adapters import classify
 from plm_jax.models import bert
 from plm_jax.objectives import mlm, rtd
-from plm_jax.weights import distilbert, electra, table
+from plm_jax.training import step
+from plm_jax.weights import table
+from plm_jax.weights.architectures import distilbert, electra
 from tests import tiny
 from tests.models import parity, peers
 
@@ -70,7 +72,7 @@ def test_names_go_there_and_back(name):
   case, weights = peers.CASES[name], distilbert if name == 'distilbert' else electra
   params = peers.draw_params(peers.make_task(case), peers.make_batch())
   theirs = case.names(params)
-  flat = {groups.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+  flat = {paths.path_name(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
   entries = weights.entries(case.trunk, [head for head in params if head != 'trunk'])
   back = table.read(entries, theirs, {path: leaf.shape for path, leaf in flat.items()})
   assert back.keys() == flat.keys()

@@ -10,8 +10,8 @@ import pytest
 
 from plm_jax.models import llama
 from plm_jax.types import Execution
-from plm_jax.weights import glm4 as glm4_weights
-from plm_jax.weights import llama as llama_weights
+from plm_jax.weights.architectures import glm4 as glm4_weights
+from plm_jax.weights.architectures import llama as llama_weights
 from tests import tiny
 from tests.models import parity, peers, stepping
 

@@ -11,7 +11,7 @@ import pytest
 
 from plm_jax.models import t5
 from plm_jax.types import Execution
-from plm_jax.weights import t5 as t5_weights
+from plm_jax.weights.architectures import t5 as t5_weights
 from tests import tiny
 from tests.models import seq2seq
 

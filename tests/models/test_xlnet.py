@@ -13,7 +13,7 @@ from plm_jax.models import xlnet
 from plm_jax.noise import permutation
 from plm_jax.types import Execution
 from plm_jax.weights import table
-from plm_jax.weights import xlnet as weights
+from plm_jax.weights.architectures import xlnet as weights
 from tests import tiny
 from tests.models import peers, xlnet_peer
 

@@ -17,7 +17,7 @@ from plm_jax.models import xlnet
 from plm_jax.objectives import permutation_lm
 from plm_jax.types import PyTree
 from plm_jax.weights import table
-from plm_jax.weights import xlnet as weights
+from plm_jax.weights.architectures import xlnet as weights
 from tests import tiny
 from tests.models import peers
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plm_jax.noise import edit, where
+from plm_jax.noise import edit
 from plm_jax.noise.compact import compact, total
 from plm_jax.noise.row import Row, Spans
+from plm_jax.noise.where import tokens
 from tests import tiny
 from tests.noise import reference
 
@@ -29,7 +30,7 @@ def corrupt(rows: int, *, length: int = 128, seed: int = 0, **shares):
   def run(key, ids, eligible, segments):
     row = Row(ids, eligible, segments)
     where_key, edit_key = jax.random.split(key)
-    spans = where.fixed_count(where_key, row, rate=0.15)
+    spans = tokens.fixed_count(where_key, row, rate=0.15)
     slots = edit.bert_80_10_10(edit_key, row, spans, mask_id=MASK, vocab_size=VOCAB, special_ids=range(7), **shares)
     return slots.ids, spans.number > 0
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from plm_jax import config
+from plm_jax.errors import ConfigError
 from plm_jax.noise import __main__ as noise
 from plm_jax.noise.gallery import GALLERY
 
@@ -115,7 +115,7 @@ sys.exit(code)
 
 def test_a_text_too_short_for_one_objective_does_not_end_the_page(monkeypatch, capsys):
   short = '--text=One two three four .'
-  with pytest.raises(config.ConfigError, match='fewer than one target a part'):
+  with pytest.raises(ConfigError, match='fewer than one target a part'):
     noise.main(['--objective=xlnet', '--rows=2', short])
   capsys.readouterr()
   monkeypatch.setattr(noise, 'GALLERY', tuple(show for show in GALLERY if show.name in ('causal_lm', 'xlnet')))
@@ -125,5 +125,5 @@ def test_a_text_too_short_for_one_objective_does_not_end_the_page(monkeypatch, c
 
 
 def test_a_text_of_three_tokens_is_refused(capsys):
-  with pytest.raises(config.ConfigError, match='--text has 3 tokens; at least 4 are needed'):
+  with pytest.raises(ConfigError, match='--text has 3 tokens; at least 4 are needed'):
     noise.main(['--text=far too short'])

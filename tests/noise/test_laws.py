@@ -19,9 +19,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plm_jax.noise import blanks, edit, pair, permutation, rearrange, spans, where
+from plm_jax.noise import blanks, edit, pair, permutation, rearrange
 from plm_jax.noise.compact import compact
 from plm_jax.noise.row import Row, Spans
+from plm_jax.noise.where import spans as where_spans
+from plm_jax.noise.where import tokens as where_tokens
+from plm_jax.noise.where import words as where_words
 from plm_jax.objectives import rtd
 from tests.noise import blanks_reference, exact, reference, spans_reference
 
@@ -171,37 +174,45 @@ GLM = reference.PlainRow(
 GLM_SENTENCES = np.array([0, 0, 1, 1, 1, 2, 3, 3, 3, 3])  # of one, three, one and three tokens between the special ones
 
 WHERE = {
-  'iid': chosen(where.iid, functools.partial(reference.iid, row=ROW, rate=0.4), rate=0.4),
+  'iid': chosen(where_tokens.iid, functools.partial(reference.iid, row=ROW, rate=0.4), rate=0.4),
   'fixed_count': chosen(
-    where.fixed_count, lambda draw: reference.take_singles(ROW, lazily(draw, ROW.ordinary), budget=4), rate=0.5
+    where_tokens.fixed_count, lambda draw: reference.take_singles(ROW, lazily(draw, ROW.ordinary), budget=4), rate=0.5
   ),
   'with_replacement': chosen(
-    where.with_replacement, functools.partial(reference.with_replacement, row=ROW, rate=0.4), rate=0.4
+    where_tokens.with_replacement, functools.partial(reference.with_replacement, row=ROW, rate=0.4), rate=0.4
   ),
   'frequency': chosen(
-    where.frequency, functools.partial(reference.frequency, row=ROW, counts=COUNTS, rate=0.3), counts=COUNTS, rate=0.3
+    where_tokens.frequency,
+    functools.partial(reference.frequency, row=ROW, counts=COUNTS, rate=0.3),
+    counts=COUNTS,
+    rate=0.3,
   ),
   'whole_word': chosen(
-    where.whole_word, lambda draw: reference.take_words(ROW, lazily(draw, STARTS), budget=4), rate=0.5
+    where_words.whole_word, lambda draw: reference.take_words(ROW, lazily(draw, STARTS), budget=4), rate=0.5
   ),
-  'ngram': chosen(where.ngram, ngrams, rate=0.5),
-  'geometric_spans': chosen(where.geometric_spans, geometric, rate=0.5, max_words=3),
-  'ngram_windows': chosen(where.ngram_windows, windows, rate=0.5),
+  'ngram': chosen(where_words.ngram, ngrams, rate=0.5),
+  'geometric_spans': chosen(where_words.geometric_spans, geometric, rate=0.5, max_words=3),
+  'ngram_windows': chosen(where_words.ngram_windows, windows, rate=0.5),
   'exact_spans': chosen(
-    spans.exact_spans,
+    where_spans.exact_spans,
     lambda draw: spans_reference.exact_spans(draw, GLM.eligible, GLM.segment_ids, rate=0.5, mean=2.0),
     GLM,
     rate=0.5,
     mean=2.0,
   ),
-  'iid_spans': chosen(spans.iid_spans, iid_spans, rate=0.4),
-  'prefix': chosen(spans.prefix, after_a_cut),
-  'one_span': chosen(spans.one_span, one_span),
-  'exact_units': chosen(spans.exact_units, exact_units, rate=0.5),
+  'iid_spans': chosen(where_spans.iid_spans, iid_spans, rate=0.4),
+  'prefix': chosen(where_spans.prefix, after_a_cut),
+  'one_span': chosen(where_spans.one_span, one_span),
+  'exact_units': chosen(where_spans.exact_units, exact_units, rate=0.5),
   'poisson_spans': chosen(
-    spans.poisson_spans, infilling, reference.PlainRow(*(leaf[:5] for leaf in TEXT)), rate=0.3, mean=2.0, units='tokens'
+    where_spans.poisson_spans,
+    infilling,
+    reference.PlainRow(*(leaf[:5] for leaf in TEXT)),
+    rate=0.3,
+    mean=2.0,
+    units='tokens',
   )._replace(longest=2),
-  'random_gaps': chosen(spans.random_gaps, random_gaps, rate=0.4),
+  'random_gaps': chosen(where_spans.random_gaps, random_gaps, rate=0.4),
   'token_blanks': chosen(
     blanks.token_blanks,
     lambda draw: blank_numbers(blanks_reference.token(draw, size=10, eligible=8, rate=0.3), 10),
@@ -448,7 +459,9 @@ def public(module: Any) -> set[str]:
 
 def test_every_function_has_a_law():
   named = {name.split(' per ')[0].split(' half')[0] for name in LAWS}
-  assert {function.__name__ for function in (*where.CAPACITY, *spans.CAPACITY)} <= named
+  assert {
+    function.__name__ for function in (*where_tokens.CAPACITY, *where_words.CAPACITY, *where_spans.CAPACITY)
+  } <= named
   assert public(edit) | public(rearrange) <= named
   assert {name for name in public(blanks) if name.endswith('blanks')} | {'arrange'} <= named
   assert {'draw_ranks', 'choose_targets'} <= named

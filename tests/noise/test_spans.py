@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plm_jax.noise import spans
 from plm_jax.noise.row import Row
+from plm_jax.noise.where import spans
+from plm_jax.noise.where.counts import round_up
 from tests.noise import spans_reference as slow
 from tests.noise.spans_reference import HARD_ROWS, make_row, random_rows
 
@@ -192,8 +193,8 @@ def test_exact_units_rounds_up_and_takes_whole_units(units, rate):
 
 def test_the_product_of_rate_and_count_is_not_rounded_up_by_its_error():
   assert 0.07 * 100 > 7
-  assert spans.round_up(0.07, 100) == 7
-  assert spans.round_up(0.07, 101) == 8
+  assert round_up(0.07, 100) == 7
+  assert round_up(0.07, 101) == 8
 
 
 def infilled(number: np.ndarray, insert: np.ndarray) -> dict[str, list[int]]:

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import step
 from plm_jax.models import glm
+from plm_jax.noise import keys
 from plm_jax.objectives import blank_infilling
+from plm_jax.training import step
 from tests import tiny
 
 NAMES = ['<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]', '<sop>', '<eop>', '[sMASK]', '[gMASK]', '[dBLOCK]', '.', 'a!']
@@ -60,7 +61,7 @@ def make_batch(rows: int, *, seed: int = 0):
 
 
 def prepare(task, batch, *, number=0, key=0):
-  return jax.jit(task.prepare)(jax.random.key(key), step.with_step(batch, number))
+  return jax.jit(task.prepare)(jax.random.key(key), keys.with_step(batch, number))
 
 
 @functools.cache

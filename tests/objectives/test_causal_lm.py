@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import step
+from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm
+from plm_jax.training import step
 from tests import tiny
 
 V = tiny.VOCAB
@@ -23,7 +24,7 @@ def loss_function(task, params):
 
   @jax.jit
   def run(batch):
-    example = task.prepare(jax.random.key(0), step.with_step(batch, 0))
+    example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
     forward = step.bind(task, params, train=False, rng=jax.random.key(0))
     return task.loss(forward, example, (), jax.random.key(0)), task.predict(forward, example)['nats']
 
@@ -195,7 +196,7 @@ def test_the_partition_is_trained_towards_one(params, run, rows):
   task = make_task(z_loss=0.1, logit_rows=rows)
   found, _ = loss_function(task, params)(batch)
   plain, _ = run(batch)
-  example = task.prepare(jax.random.key(0), step.with_step(batch, 0))
+  example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
   forward = step.bind(task, params, train=False, rng=jax.random.key(0))
   logits = np.asarray(forward(method='attend', features=forward(**example.inputs)), np.float64)
   squares = np.log(np.exp(logits).sum(-1)) ** 2

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import sharding, step
+from plm_jax import sharding
+from plm_jax.noise import keys
 from plm_jax.noise.row import Row
 from plm_jax.objectives import contrastive
+from plm_jax.training import step
 from tests import learning, tiny
 
 V = tiny.VOCAB
@@ -22,7 +24,7 @@ def make_task(*, dropout: float = 0.0, **settings):
 
 
 def prepare(task, batch, *, number: int = 0):
-  return jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, number))
+  return jax.jit(task.prepare)(jax.random.key(0), keys.with_step(batch, number))
 
 
 # Formulas -----------------------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ import functools
 import numpy as np
 import pytest
 
-from plm_jax import schema
-from plm_jax.checks import ConfigError
-from plm_jax.noise import edit, spans, where
+from plm_jax.config import schema
+from plm_jax.errors import ConfigError
+from plm_jax.noise import edit
+from plm_jax.noise.where import spans, tokens
 from plm_jax.objectives import corrupt
 from tests import tiny
 
@@ -16,7 +17,7 @@ COUNTED = tiny.FakeVocab(counts=np.arange(61))
 
 def test_where_functions_of_both_files_are_found_with_their_bounds():
   choose = corrupt.pick_where({'name': 'fixed_count', 'rate': 0.5})
-  assert (choose.func, choose.keywords) == (where.fixed_count, {'rate': 0.5})
+  assert (choose.func, choose.keywords) == (tokens.fixed_count, {'rate': 0.5})
   assert corrupt.capacity(choose, 10) == 5
   choose = corrupt.pick_where({'name': 'prefix'}, vocab=tiny.VOCAB)
   assert (choose.func, choose.keywords) == (spans.prefix, {})

@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plm_jax import build, step
+from plm_jax.errors import ConfigError
 from plm_jax.models import bart, t5
-from plm_jax.noise import edit, rearrange, spans
+from plm_jax.noise import edit, rearrange
+from plm_jax.noise.keys import with_step
 from plm_jax.noise.row import Spans
-from plm_jax.objectives import denoise_seq2seq
-from plm_jax.objectives.denoise_seq2seq import Denoiser, Words, denoise
+from plm_jax.noise.where import spans
+from plm_jax.objectives import denoise_seq2seq, denoising
+from plm_jax.objectives.denoising import Denoiser, Words, denoise
+from plm_jax.training import step
 from tests import tiny
 
 MAKERS = {'t5': t5, 'bart': bart}
@@ -161,7 +164,7 @@ def prepared(name: str, seed: int = 0):
     'bart' if 'append_eos' in VARIANTS[name] else 't5', **VARIANTS[name], inputs_length=60, targets_length=60
   )
   batch = make_rows(list(HARD.values()), length=32)
-  return batch, jax.jit(task.prepare)(jax.random.key(seed), step.with_step(batch, 0))
+  return batch, jax.jit(task.prepare)(jax.random.key(seed), with_step(batch, 0))
 
 
 def documents(ids, segments) -> list[list[int]]:
@@ -248,7 +251,7 @@ def test_the_examples_of_bart(name, settings, expected):
 def test_the_sentences_of_the_example_can_only_change_places():
   permute = jax.jit(
     jax.vmap(
-      lambda key: rearrange.permute_sentences(key, denoise_seq2seq._make_row(jnp.array(TEXT), jnp.ones(7, int), WORDS))
+      lambda key: rearrange.permute_sentences(key, denoising._make_row(jnp.array(TEXT), jnp.ones(7, int), WORDS))
     )
   )
   orders = {tuple(order) for order in permute(jax.random.split(jax.random.key(0), 40)).tolist()}
@@ -259,7 +262,7 @@ THANK, YOU, FOR, INVITING, ME, TO, YOUR, PARTY, LAST, WEEK = range(40, 50)
 SENTENCE = [THANK, YOU, FOR, INVITING, ME, TO, YOUR, PARTY, LAST, WEEK, STOP]
 CHOSEN = [0, 0, 1, 1, 0, 0, 0, 0, 2, 0, 0]  # "for inviting" and "last"
 X, Y, Z = FIRST, FIRST - 1, FIRST - 2
-SPELT = WORDS._replace(sentinels=denoise_seq2seq.Sentinels(FIRST, -1, 24), end=(EOS,))
+SPELT = WORDS._replace(sentinels=denoising.Sentinels(FIRST, -1, 24), end=(EOS,))
 SENTINELS = partial(edit.to_sentinels, first_sentinel=0, sentinel_step=0)
 
 
@@ -286,7 +289,7 @@ def test_the_variants_of_the_example_of_t5():
 
 
 def test_spans_beyond_the_last_sentinel_stay():
-  words = SPELT._replace(sentinels=denoise_seq2seq.Sentinels(FIRST, -1, 1))
+  words = SPELT._replace(sentinels=denoising.Sentinels(FIRST, -1, 1))
   inputs, targets = run(SENTENCE, choose=fixed(CHOSEN), write=SENTINELS, target='sentinels', words=words)
   assert inputs == [THANK, YOU, X, ME, TO, YOUR, PARTY, LAST, WEEK, STOP, EOS]
   assert targets == [X, FOR, INVITING, EOS]
@@ -382,7 +385,7 @@ def test_a_row_of_one_document_fills_the_lengths_of_t5():
   task = make_task(where={'name': 'exact_spans', 'rate': 0.15, 'mean': 3.0})
   raw, targets_length = spans.raw_length(40, rate=0.15, mean=3)
   batch = make_rows([[text_of(raw, seed)] for seed in range(4)], length=raw)
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
   assert example.inputs['encoder_tokens'].shape == (4, 40)
   assert example.targets['ids'].shape == (4, targets_length)
   assert (example.inputs['encoder_segment_ids'] == 1).all()
@@ -404,7 +407,7 @@ def test_every_document_counts_its_sentinels_from_the_first():
 def test_a_stream_is_one_text():
   batch = make_rows([[text_of(11, 1), text_of(2, 2), text_of(15, 3)]], length=28)
   task = make_task(packing='stream', where={'name': 'exact_spans', 'rate': 0.3})
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
   assert (example.inputs['encoder_segment_ids'] == 1).all()
   source, wanted = (x[0].tolist()[:-1] for x in (example.inputs['encoder_tokens'], example.targets['ids']))
   assert rebuild(source, wanted) == batch['tokens'][0].tolist()
@@ -413,7 +416,7 @@ def test_a_stream_is_one_text():
 def test_what_finds_no_slot_is_counted():
   task = make_task(where={'name': 'exact_spans', 'rate': 0.3}, inputs_length=10, targets_length=5)
   batch = make_rows([[text_of(20, 0)], [text_of(4, 0)]], length=20)
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
   tokens, count = spans.exact_counts(20, rate=0.3, mean=3.0)
   assert example.targets['inputs_excess'].tolist() == [20 - tokens + count + 1 - 10, 0]
   assert example.targets['targets_excess'].tolist() == [tokens + count + 1 - 5, 0]
@@ -442,7 +445,7 @@ def test_some_masks_become_random_tokens():
 def test_ul2_mixes_seven_denoisers_by_row():
   task = make_task(denoisers=UL2)
   batch = make_rows([[text_of(32, seed)] for seed in range(280)], length=32)
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
   assert example.inputs['encoder_tokens'].shape == (280, 31)  # rate .15, mean 8: 32 - 5 + 1, a mode, an end
   assert example.targets['ids'].shape == (280, 22)  # rate .5, mean 3: 16 + 5, an end
   which = np.asarray(example.targets['which'])
@@ -464,7 +467,7 @@ def test_ul2_mixes_seven_denoisers_by_row():
 def test_ul2_mixes_evenly_over_20_000_rows():
   batch = make_rows([[text_of(16, 0)]], length=32)
   batch = {name: jnp.repeat(value, 20_000, axis=0) for name, value in batch.items()} | {'row_id': jnp.arange(20_000)}
-  example = jax.jit(make_task(denoisers=UL2).prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(make_task(denoisers=UL2).prepare)(jax.random.key(0), with_step(batch, 0))
   seen = np.bincount(np.asarray(example.targets['which']), minlength=7)
   assert stats.chisquare(seen).pvalue > 1e-3
 
@@ -473,13 +476,13 @@ def test_a_row_is_corrupted_alike_in_any_batch():
   task = make_task(denoisers=UL2)
   run = jax.jit(task.prepare)
   batch = make_rows(list(HARD.values()), length=32)
-  together = run(jax.random.key(0), step.with_step(batch, 3))
+  together = run(jax.random.key(0), with_step(batch, 3))
   for row in range(3):
     order = jnp.array([row] * len(HARD))
-    alone = run(jax.random.key(0), step.with_step({k: v[order] for k, v in batch.items()}, 3))
+    alone = run(jax.random.key(0), with_step({k: v[order] for k, v in batch.items()}, 3))
     assert tiny.same(alone.inputs['encoder_tokens'][0], together.inputs['encoder_tokens'][row])
     assert tiny.same(alone.targets['ids'][0], together.targets['ids'][row])
-  later = run(jax.random.key(0), step.with_step(batch, 4))
+  later = run(jax.random.key(0), with_step(batch, 4))
   assert not tiny.same(later.inputs['encoder_tokens'], together.inputs['encoder_tokens'])
   assert run._cache_size() == 1
 
@@ -488,14 +491,14 @@ def test_denoisers_computed_together_are_those_computed_one_by_one():
   other = {'where': IID, 'edit': {'name': 'drop'}, 'target': 'chosen', 'mode': '[S]'}
   common = {'rearrange': (), 'where': IID, 'edit': {'name': 'to_sentinels'}, 'finish': (), 'target': 'sentinels'}
   ways = [denoise_seq2seq._bind(common, way, vocab=V, number=n) for n, way in enumerate((*UL2, other, {}))]
-  assert denoise_seq2seq.alike(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
+  assert denoising.alike(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
   sizes = {'words': SPELT, 'inputs_size': 40, 'targets_size': 40}
   rows = make_rows(list(HARD.values()), length=32)
   keys = jax.random.split(jax.random.key(0), len(HARD))
 
   @jax.jit
   def together(which):
-    run = lambda *row: denoise(*row, denoiser=denoise_seq2seq.one_of(ways[:7], which), **sizes)  # noqa: E731
+    run = lambda *row: denoise(*row, denoiser=denoising.one_of(ways[:7], which), **sizes)  # noqa: E731
     return jax.vmap(run)(keys, rows['tokens'], rows['segment_ids'])
 
   for number in (0, 3, 6):  # exact spans of two rates, and a prefix
@@ -507,7 +510,7 @@ def test_shares_of_denoisers_can_be_set():
   two = ({**UL2[0], 'share': 0.0}, {**UL2[6], 'share': 2.0})
   task = make_task(denoisers=two)
   batch = make_rows([[text_of(32, seed)] for seed in range(20)], length=32)
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
   assert (example.targets['which'] == 1).all()
 
 
@@ -539,12 +542,12 @@ def test_the_example_of_t5_in_one_row():
     'decoder_segment_ids': [[1, 1, 1, 2, 2, 0]],
   }
   two = {name: jnp.asarray(value) for name, value in two.items()}
-  one = {name: value[0].tolist() for name, value in denoise_seq2seq.join(two, documents=9, prefix=True).items()}
+  one = {name: value[0].tolist() for name, value in denoising.join(two, documents=9, prefix=True).items()}
   assert one['prefix'] == 8
   assert one['tokens'] == [THANK, YOU, X, ME, EOS, A, EOS, PAD, PAD, X, FOR, PAD, X, PAD]
   assert one['segment_ids'] == [1, 1, 1, 1, 1, 2, 2, 0, 1, 1, 1, 2, 2, 0]
   assert one['positions'] == [0, 1, 2, 3, 4, 0, 1, 0, 5, 6, 7, 2, 3, 0]
-  assert 'prefix' not in denoise_seq2seq.join(two, documents=9, prefix=False)
+  assert 'prefix' not in denoising.join(two, documents=9, prefix=False)
 
 
 @pytest.mark.parametrize('structure', ['decoder', 'prefix'])
@@ -553,7 +556,7 @@ def test_a_target_is_told_from_its_inputs_and_from_targets_before_it(structure):
   task = make_joined(structure, where={'name': 'exact_spans', 'rate': 0.3})
   rows = make_rows([[text_of(11, 1), text_of(9, 2)]], length=24)
   params = tiny.init_params(task, rows)['trunk']
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(rows, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), with_step(rows, 0))
   inputs = example.inputs
   length, behind = inputs['tokens'].shape[1], inputs['tokens'].shape[1] - example.targets['ids'].shape[1]
   same = {name: jnp.repeat(value, length + 1, axis=0) for name, value in inputs.items()}
@@ -572,7 +575,7 @@ def test_a_decoder_reads_the_rows_of_an_encoder_decoder():
   settings = {'denoisers': UL2}
   batch = make_rows(list(HARD.values()), length=32)
   two, one = (
-    jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+    jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
     for task in (make_task(**settings), make_joined('prefix', **settings))
   )
   assert tiny.same(one.targets, two.targets)
@@ -585,7 +588,7 @@ def test_loss_of_a_decoder_equals_a_naive_one():
   task = make_joined('decoder', where={'name': 'exact_spans', 'rate': 0.3})
   batch = make_rows(list(HARD.values()), length=32)
   params = tiny.init_params(task, batch)
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
 
   @jax.jit
   def both(params):
@@ -606,7 +609,7 @@ def test_a_decoder_that_cannot_hold_both_is_refused():
   with pytest.raises(
     ValueError, match=r'inputs of 44 and targets of 10 in one row, and Gpt holds 32: set data\.length='
   ):
-    jax.eval_shape(task.prepare, jax.random.key(0), step.with_step(batch, 0))
+    jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
 
 
 # Loss and refusals --------------------------------------------------------------------------------------------------
@@ -616,7 +619,7 @@ def test_loss_equals_a_naive_one():
   task = make_task(denoisers=UL2, logit_rows=2)
   batch = make_rows(list(HARD.values()), length=32)
   params = tiny.init_params(task, batch)
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), with_step(batch, 0))
 
   @jax.jit
   def both(params):
@@ -647,9 +650,9 @@ def test_a_trunk_that_is_too_short_is_refused_with_the_length_that_fits():
     ValueError,
     match=rf'rows of 48 tokens become inputs of 44 and targets of 10, and Bart holds 32: set data.length={fits}',
   ):
-    jax.eval_shape(task.prepare, jax.random.key(0), step.with_step(batch, 0))
+    jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
   batch = make_rows([[text_of(fits, 0)]], length=fits)
-  jax.eval_shape(task.prepare, jax.random.key(0), step.with_step(batch, 0))
+  jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
 
 
 def test_what_cannot_be_is_refused():
@@ -672,20 +675,20 @@ def test_what_cannot_be_is_refused():
   ):
     with pytest.raises(ValueError, match=message):
       make_task(**settings)
-  with pytest.raises(build.ConfigError, match='exact_spans'):
+  with pytest.raises(ConfigError, match='exact_spans'):
     make_task(where={'name': 'exact_span'})
-  with pytest.raises(build.ConfigError, match='rotate'):
+  with pytest.raises(ConfigError, match='rotate'):
     make_task(rearrange=({'name': 'rotat'},))
 
 
 def test_tokens_that_end_a_sentence_are_found_by_name():
-  assert np.flatnonzero(denoise_seq2seq.find_sentence_ends(V, ('.',))).tolist() == [20, 21]
+  assert np.flatnonzero(denoising.find_sentence_ends(V, ('.',))).tolist() == [20, 21]
 
 
 def test_sentinels_are_found_by_name():
-  assert denoise_seq2seq.find_sentinels(V) == (FIRST, -1, 24)
+  assert denoising.find_sentinels(V) == (FIRST, -1, 24)
   with pytest.raises(ValueError, match='without a gap'):
-    denoise_seq2seq.find_sentinels(Tokens(special_ids=(*range(10), 118, 117)))
+    denoising.find_sentinels(Tokens(special_ids=(*range(10), 118, 117)))
 
 
 # Learning -----------------------------------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import build, checkpoint, optim, step, transfer
+from plm_jax import checkpoint, optim
+from plm_jax.checkpoint import init_from
+from plm_jax.noise import keys
 from plm_jax.objectives import distill, mlm
+from plm_jax.plugins import build
 from tests import learning, tiny
 
 V = tiny.VOCAB
@@ -34,7 +37,7 @@ def run(**settings):
 def numbers():
   """(student's and teacher's states and logits at all positions, example), computed apart from the task's loss."""
   task, params, *_ = run()
-  example = jax.jit(task.prepare)(step.noise_root(jax.random.key(0)), step.with_step(BATCH, 0))
+  example = jax.jit(task.prepare)(keys.noise_root(jax.random.key(0)), keys.with_step(BATCH, 0))
   inputs = {name: value for name, value in example.inputs.items() if name != 'predict'}
   everywhere = jnp.broadcast_to(jnp.arange(16), (4, 16))
 
@@ -152,7 +155,7 @@ def test_a_student_starts_from_layers_of_its_teacher(tmp_path):
   trunk = tiny.make_trunk('bert', num_types=0, **SMALL | {'num_layers': 6, 'num_heads': 4})
   task = distill.make(trunk=trunk, vocab=V, teacher=teacher, where={'name': 'fixed_count'})
   kept = (0, 2, 4, 7, 9, 11)
-  params, report = transfer.initialise(
+  params, report = init_from.initialise(
     tiny.init_params(task, BATCH),
     [
       {'source': tmp_path, 'from_': '', 'to': 'teacher'},
@@ -175,7 +178,7 @@ def test_rare_tokens_are_masked_by_the_counts_of_the_vocabulary():
   trunk = tiny.make_trunk('bert', **SMALL)
   task = distill.make(trunk=trunk, vocab=tiny.FakeVocab(counts=counts), teacher=TEACHER)
   batch = tiny.make_batch([[16]] * 100)
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(batch, 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), keys.with_step(batch, 0))
   chosen = np.asarray(example.targets['ids'])[np.asarray(example.targets['weights']) > 0]
   tokens = np.asarray(batch['tokens'])
   rare = lambda ids: ((ids >= 7) & (ids < 20)).mean()  # noqa: E731

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import build, step
 from plm_jax.models import deberta
+from plm_jax.noise import keys
 from plm_jax.objectives import emd_mlm, mlm
+from plm_jax.plugins import build
+from plm_jax.training import step
 from tests import tiny
 from tests.models import plain_deberta
 
@@ -68,7 +70,7 @@ def plain_loss(params, example, config) -> float:
 
 
 def example_of(task, batch):
-  return jax.jit(task.prepare)(step.noise_root(jax.random.key(0)), step.with_step(batch, 0))
+  return jax.jit(task.prepare)(keys.noise_root(jax.random.key(0)), keys.with_step(batch, 0))
 
 
 def test_loss_is_that_of_the_masked_tokens():
@@ -136,7 +138,7 @@ def test_the_trunks_own_last_layer_is_not_computed():
   """Two uses of the last layer, not three: as many operations as a trunk with one layer more."""
 
   def products(trunk_task):
-    example = jax.eval_shape(trunk_task.prepare, jax.random.key(0), step.with_step(tiny.make_batch(), 0))
+    example = jax.eval_shape(trunk_task.prepare, jax.random.key(0), keys.with_step(tiny.make_batch(), 0))
     params = step.abstract_params(trunk_task, tiny.spec(tiny.make_batch()))
     run = jax.jit(lambda params, inputs: trunk_task.model.apply({'params': params}, **inputs))
     return run.lower(params, example.inputs).compile().cost_analysis()['flops']
@@ -167,7 +169,7 @@ def test_other_trunks_are_refused():
 @pytest.mark.parametrize('name', ['whole_word', 'ngram_windows', 'iid', 'fixed_count'])
 def test_any_choice_of_tokens_serves(name):
   task = build.make('objectives', {'name': 'emd_mlm', 'where': {'name': name}}, trunk=make_trunk(), vocab=V)
-  example = jax.jit(task.prepare)(jax.random.key(0), step.with_step(tiny.make_batch(), 0))
+  example = jax.jit(task.prepare)(jax.random.key(0), keys.with_step(tiny.make_batch(), 0))
   assert float(example.targets['weights'].sum()) > 0
 
 

@@ -9,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import build, sharding, signatures, step
+from plm_jax import sharding
+from plm_jax.noise import keys
+from plm_jax.plugins import build, signatures
+from plm_jax.training import step
 from tests import test_contract, tiny
 
 V = tiny.VOCAB
@@ -76,7 +79,7 @@ def check_finite(name: str, task, batches) -> None:
   @jax.jit
   def compute(params, batch):
     def loss_of(params):
-      example = task.prepare(step.noise_root(jax.random.key(1)), step.with_step(batch, 3))
+      example = task.prepare(keys.noise_root(jax.random.key(1)), keys.with_step(batch, 3))
       rng = jax.random.key(2)
       loss = task.loss(step.bind(task, params, train=True, rng=rng), example, task.init_carry(ROWS), rng)
       return loss.value, loss.metrics
@@ -123,7 +126,7 @@ def by_row(tree) -> dict[str, np.ndarray]:
 @every_objective
 def test_a_row_has_the_same_noise_in_any_batch_on_any_number_of_devices(name):
   batch, root = given(name, make_batch()), jax.random.key(1)
-  prepare = jax.jit(lambda root, batch: make_task(name).prepare(root, step.with_step(batch, 3)))
+  prepare = jax.jit(lambda root, batch: make_task(name).prepare(root, keys.with_step(batch, 3)))
   together = prepare(root, batch)
   rows = np.array([6, 2, 5])
   for field, leaf in by_row(prepare(root, {field: value[rows] for field, value in batch.items()})).items():
@@ -139,7 +142,7 @@ def test_100_batches_are_one_program(name):
   draw = np.random.default_rng(0)
   for number in range(100):
     batch = given(name, make_batch(tuple(draw.choice(list(HARD), ROWS)), seed=number))
-    prepare(jax.random.key(number), step.with_step(batch, number))
+    prepare(jax.random.key(number), keys.with_step(batch, number))
   assert prepare._cache_size() == 1
 
 

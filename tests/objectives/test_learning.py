@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from plm_jax import build, signatures, step
+from plm_jax.noise import keys
+from plm_jax.plugins import build, signatures
 from plm_jax.types import Task
 from tests import learning, tiny
 
@@ -113,7 +114,7 @@ def train(task: Task, objective: str, *, length: int = 32, steps: int = 500, rat
   before, after = learning.held_out(
     task, steps=steps, rate=rate, rows=rows, unseen=unseen, schedule='linear', warmup=50
   )
-  return before, after, jax.jit(task.prepare)(step.noise_root(jax.random.key(0)), step.with_step(unseen, 0))
+  return before, after, jax.jit(task.prepare)(keys.noise_root(jax.random.key(0)), keys.with_step(unseen, 0))
 
 
 @pytest.mark.slow

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import build, step
+from plm_jax.noise import keys
 from plm_jax.objectives import mixture, mlm
+from plm_jax.plugins import build
+from plm_jax.training import step
 from tests import tiny
 
 PARTS = {
@@ -29,7 +31,7 @@ def drawn(count: int) -> np.ndarray:
   task, batch = make(), tiny.make_batch()
 
   def draw(number):
-    return task.prepare(step.noise_root(KEY), step.with_step(batch, number)).targets['drawn'][0]
+    return task.prepare(keys.noise_root(KEY), keys.with_step(batch, number)).targets['drawn'][0]
 
   return np.asarray(jax.jit(jax.vmap(draw))(jnp.arange(count)))
 
@@ -56,7 +58,7 @@ def test_a_drawn_step_is_that_of_the_part_alone(number):
   params = tiny.init_params(task, batch)
 
   def value(task, params):
-    example = task.prepare(step.noise_root(KEY), step.with_step(batch, at))
+    example = task.prepare(keys.noise_root(KEY), keys.with_step(batch, at))
     loss = task.loss(step.bind(task, params, train=False, rng=KEY), example, (), KEY)
     return loss.value, loss.metrics
 

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import build, step
+from plm_jax.errors import ConfigError
 from plm_jax.layers.mlp import gelu_tanh
+from plm_jax.noise import keys
 from plm_jax.objectives import corrupt, mlm
+from plm_jax.training import step
 from tests import tiny
 
 V = tiny.VOCAB
@@ -22,7 +24,7 @@ def make_task(**settings):
 
 
 def prepare(task, batch, *, key: int = 0, number: int = 0):
-  return compiled(task.prepare)(jax.random.key(key), step.with_step(batch, number))
+  return compiled(task.prepare)(jax.random.key(key), keys.with_step(batch, number))
 
 
 compiled = functools.cache(jax.jit)
@@ -171,7 +173,7 @@ def test_preparing_compiles_once_for_any_content():
   draw = np.random.default_rng(0)
   for number in range(100):
     lengths = [[int(n)] for n in draw.integers(1, 17, 4)]
-    run(jax.random.key(number), step.with_step(tiny.make_batch(lengths, seed=number, first=number), number))
+    run(jax.random.key(number), keys.with_step(tiny.make_batch(lengths, seed=number, first=number), number))
   assert run._cache_size() == 1
 
 
@@ -218,7 +220,7 @@ def test_predictions_stand_beside_their_positions(task, params):
   batch = tiny.make_batch()
   root = jax.random.key(0)
   out = jax.jit(functools.partial(step.predict_step, task=task))(params, batch, root)
-  example = task.prepare(step.noise_root(root), step.with_step(batch, 0))
+  example = task.prepare(keys.noise_root(root), keys.with_step(batch, 0))
   logits = jax.jit(lambda params: task.model.apply({'params': params}, **example.inputs))(params)
   assert set(out) == {'positions', 'ids', 'weights', 'row_id', 'row_weight'}
   assert tiny.same(out['positions'], example.inputs['predict'])
@@ -235,5 +237,5 @@ def test_what_cannot_be_is_refused():
     make_task(masking='sometimes')
   with pytest.raises(ValueError, match="edit 'drop' moves tokens, which are predicted where they stand; choices are b"):
     make_task(edit={'name': 'drop'})
-  with pytest.raises(build.ConfigError, match='fixed_count'):
+  with pytest.raises(ConfigError, match='fixed_count'):
     make_task(where={'name': 'fixed_cuont'})

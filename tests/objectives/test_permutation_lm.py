@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import step
 from plm_jax.models import xlnet
+from plm_jax.noise import keys
 from plm_jax.objectives import permutation_lm
+from plm_jax.training import step
 from plm_jax.types import Batch
 from tests import tiny
 
@@ -44,7 +45,7 @@ def make_batch(length: int = LENGTH, *, rows: int = ROWS, seed: int = 0, reset: 
 
 
 def prepare(task, batch, *, key: int = 0, number: int = 0):
-  return compiled(task.prepare)(jax.random.key(key), step.with_step(batch, number))
+  return compiled(task.prepare)(jax.random.key(key), keys.with_step(batch, number))
 
 
 compiled = functools.cache(jax.jit)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import step
+from plm_jax.noise import keys
 from plm_jax.objectives import mlm, permuted_lm
 from tests import learning, tiny
 
@@ -17,7 +17,7 @@ def make_task(max_length=32, **settings):
 
 
 def prepare(task, batch, *, number=0, key=0):
-  return jax.jit(task.prepare)(jax.random.key(key), step.with_step(batch, number))
+  return jax.jit(task.prepare)(jax.random.key(key), keys.with_step(batch, number))
 
 
 def test_the_example_of_four_tokens():

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import groups, step
 from plm_jax.layers.mlp import gelu_tanh
-from plm_jax.objectives import rtd
+from plm_jax.noise import keys
+from plm_jax.objectives import rtd, rtd_model
+from plm_jax.paths import path_name
+from plm_jax.training import step
 from tests import learning, tiny
 
 V = tiny.VOCAB
@@ -32,8 +34,8 @@ def run(**settings):
 
   @jax.jit
   def compute(params):
-    root, batch = jax.random.key(0), step.with_step(BATCH, 0)
-    example = task.prepare(step.noise_root(root), batch)
+    root, batch = jax.random.key(0), keys.with_step(BATCH, 0)
+    example = task.prepare(keys.noise_root(root), batch)
 
     def loss_of(params):
       rng = step.step_rng(root, batch['step'])
@@ -52,7 +54,7 @@ def size(tree) -> float:
 
 
 def paths(params) -> set[str]:
-  names = [groups.path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+  names = [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
   return {'/'.join(name.split('/')[:2]) for name in names}
 
 
@@ -118,7 +120,7 @@ def test_only_drawn_positions_are_masked_and_replaced():
 def test_a_share_of_the_drawn_tokens_stays():
   batch = tiny.make_batch([[16]] * 200)
   for keep, expected in ((0.15, 0.85), (0.0, 1.0), (1.0, 0.0)):
-    example = jax.jit(make_task(keep=keep).prepare)(jax.random.key(0), step.with_step(batch, 0))
+    example = jax.jit(make_task(keep=keep).prepare)(jax.random.key(0), keys.with_step(batch, 0))
     masked = (np.asarray(example.inputs['tokens']) == V.mask_id).sum() / float(example.targets['weights'].sum())
     assert masked == pytest.approx(expected, abs=0.03)
 
@@ -210,7 +212,7 @@ def test_disentangled_sharing_keeps_the_losses_apart():
   fresh = jax.jit(lambda key: step.init_params(task, tiny.spec(BATCH), key)['delta']['table'].value)
   assert size(fresh(jax.random.key(0))) == 0
   base, own = params['generator']['token_embed']['table'], params['delta']['table']
-  table = rtd.Disentangled(61, 16, ('vocab', 'embed'), jax.nn.initializers.zeros, base=Given(base))
+  table = rtd_model.Disentangled(61, 16, ('vocab', 'embed'), jax.nn.initializers.zeros, base=Given(base))
   read = lambda own, ids: table.apply({'params': {'table': own}}, ids)  # noqa: E731
   assert tiny.same(read(own, jnp.arange(61)), base + own)
 
@@ -231,7 +233,7 @@ def test_what_two_networks_share():
         make_task(sharing=sharing, generator=None if sharing == 'all' else GENERATOR), tiny.spec(BATCH)
       )
     )
-    for sharing in rtd.SHARING
+    for sharing in rtd_model.SHARING
   }
   assert all(embeddings <= every[sharing] for sharing in ('embeddings', 'tokens', 'all', 'none'))
   assert every['none'] & own == own

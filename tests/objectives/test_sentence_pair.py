@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import step
+from plm_jax.noise import keys
 from plm_jax.objectives import mlm, sentence_pair
+from plm_jax.training import step
 from tests import tiny
 
 V = tiny.VOCAB
@@ -38,7 +39,7 @@ def compiled(task):
 
 
 def prepare(task, batch, *, key: int = 0, number: int = 0):
-  return compiled(task)(jax.random.key(key), step.with_step(batch, number))
+  return compiled(task)(jax.random.key(key), keys.with_step(batch, number))
 
 
 def restore(example):
@@ -117,7 +118,7 @@ def test_loss_is_the_sum_of_two_means_and_trains_the_pooler():
   task, batch = make_task(), make_batch() | {'row_weight': jnp.array([1.0, 1, 0, 1])}
   params = tiny.init_params(task, batch)
   loss, gradient = tiny.loss_and_gradient(task, params, batch)
-  example = task.prepare(step.noise_root(jax.random.key(0)), step.with_step(batch, 0))
+  example = task.prepare(keys.noise_root(jax.random.key(0)), keys.with_step(batch, 0))
   words, labels = jax.jit(lambda params: task.model.apply({'params': params}, **example.inputs))(params)
   expected = mlm.score(words, example.targets).value
   nats = jax.nn.logsumexp(labels, axis=-1) - labels[jnp.arange(4), example.targets['label']]

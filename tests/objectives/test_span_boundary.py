@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import step
 from plm_jax.layers.mlp import gelu_tanh
 from plm_jax.models import bert
+from plm_jax.noise import keys
 from plm_jax.objectives import mlm, span_boundary
+from plm_jax.training import step
 from tests import tiny
 
 V = tiny.VOCAB
@@ -67,7 +68,7 @@ def test_loss_equals_a_head_written_in_numpy():
   task, batch = make_task(), tiny.make_batch(((32,),) * 4, length=32)
   params = tiny.init_params(task, batch)
   loss, _ = tiny.loss_and_gradient(task, params, batch)
-  example = task.prepare(step.noise_root(jax.random.key(0)), step.with_step(batch, 0))
+  example = task.prepare(keys.noise_root(jax.random.key(0)), keys.with_step(batch, 0))
   read = {name: example.inputs[name] for name in ('tokens', 'segment_ids', 'type_ids')}
   hidden = jax.jit(lambda p: task.model.trunk.apply({'params': p}, **read)['hidden'])(params['trunk'])
   hidden, head = np.asarray(hidden, np.float64), jax.tree.map(lambda x: np.asarray(x, np.float64), params['boundary'])
@@ -94,7 +95,7 @@ def test_loss_equals_a_head_written_in_numpy():
 
 def test_targets_are_told_from_clean_text_outside_the_run():
   batch = tiny.make_batch(((32,), (32,), (32,), (17, 15)), length=32, seed=4)
-  example = jax.jit(make_task().prepare)(jax.random.key(1), step.with_step(batch, 2))
+  example = jax.jit(make_task().prepare)(jax.random.key(1), keys.with_step(batch, 2))
   clean, told = np.asarray(batch['tokens']), np.asarray(example.targets['told'])
   predict, weights = np.asarray(example.inputs['predict']), np.asarray(example.targets['weights'])
   assert told.sum() > 3

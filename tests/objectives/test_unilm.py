@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plm_jax import step
+from plm_jax.noise import keys
 from plm_jax.objectives import mlm, unilm
+from plm_jax.training import step
 from tests import tiny
 
 
@@ -16,7 +17,7 @@ def make_task(**settings):
 
 
 def prepare(task, batch, *, number=0, key=0):
-  return jax.jit(task.prepare)(jax.random.key(key), step.with_step(batch, number))
+  return jax.jit(task.prepare)(jax.random.key(key), keys.with_step(batch, number))
 
 
 def test_each_kind_sees_what_it_should():

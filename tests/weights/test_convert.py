@@ -10,8 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import config, convert, loop, param_files, run, train, weights
+from plm_jax import convert, paths, train, weights
+from plm_jax.cli.command import run
 from plm_jax.text import tokenizer
+from plm_jax.training import loop
+from plm_jax.weights import folders
 from tests import runs, tiny
 from tests.weights import published
 
@@ -83,7 +86,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def command(*words: object) -> int:
-  return config.run(lambda: convert.main(list(map(str, words))))
+  return run(lambda: convert.main(list(map(str, words))))
 
 
 @pytest.mark.parametrize(('name', 'layers'), CASES)
@@ -122,14 +125,14 @@ def test_what_was_trained_here_is_read_by_theirs(
   assert tokenizer.load(tmp_path / 'ours' / 'vocab').digest == vocab.digest
   first, again = weights.load(tmp_path / 'hf')[1], weights.load(tmp_path / 'ours')[1]
   jax.tree.map(np.testing.assert_array_equal, first, again)
-  found = param_files.flat(again)
-  for path, leaf in param_files.flat(params).items():
+  found = paths.flat(again)
+  for path, leaf in paths.flat(params).items():
     if path in found:  # a head of fine-tuning has no place there
       np.testing.assert_array_equal(found[path], leaf[: len(found[path])] if path.endswith('/table') else leaf)
-  assert len(found) >= len(param_files.flat(params)) - (2 if own.kind == 'classify' else 0)
+  assert len(found) >= len(paths.flat(params)) - (2 if own.kind == 'classify' else 0)
 
   if part == 'trunk':  # what `init_from` takes is the same whatever the folder
-    starts = [run.load_params(str(tmp_path / folder), subtree='trunk') for folder in ('hf', 'ours')]
+    starts = [folders.load_params(str(tmp_path / folder), subtree='trunk') for folder in ('hf', 'ours')]
     jax.tree.map(np.testing.assert_array_equal, *starts)
 
   assert command('export', tmp_path / 'ours', tmp_path / 'back', '--shard=0.00005') == 0

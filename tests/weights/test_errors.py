@@ -14,9 +14,13 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from plm_jax import config, convert, param_files, run, tensor_files, weights, whole
+from plm_jax import checkpoint, convert, paths, weights
+from plm_jax.checkpoint import CheckpointError, tensor_files
+from plm_jax.checkpoint.tensor_files import WeightsError
+from plm_jax.cli.command import FAILED, WRONG_USAGE, run
+from plm_jax.errors import ConfigError
 from plm_jax.types import PyTree
-from plm_jax.weights import release
+from plm_jax.weights import folders, release, shapes
 from tests import tiny
 
 SHARD = 20_000
@@ -28,8 +32,8 @@ TABLE = 'bert.embeddings.word_embeddings.weight'
 def make_model() -> tuple[nn.Module, PyTree]:
   trunk = tiny.make_trunk('bert', num_types=2)
   draw = np.random.default_rng(0)
-  leaves = {path: draw.standard_normal(shape, np.float32) for path, shape in whole.shapes(trunk).items()}
-  return trunk, param_files.nested(leaves)
+  leaves = {path: draw.standard_normal(shape, np.float32) for path, shape in shapes.shapes(trunk).items()}
+  return trunk, paths.nested(leaves)
 
 
 def write_tokenizer(folder: pathlib.Path, size: int) -> None:
@@ -258,7 +262,7 @@ def tree_of(folder: pathlib.Path) -> dict[str, bytes]:
 
 def command(*words: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
   """(exit code, what stands on stderr) of the command line."""
-  code = config.run(lambda: convert.main(list(map(str, words))))
+  code = run(lambda: convert.main(list(map(str, words))))
   return code, capsys.readouterr().err
 
 
@@ -268,13 +272,13 @@ def test_damage_is_named_and_nothing_is_written(
 ) -> None:
   DAMAGES[name].do(folder)
   before = tree_of(tmp_path)
-  with pytest.raises(weights.WeightsError) as caught:
+  with pytest.raises(WeightsError) as caught:
     weights.load(folder)
   code, said = command('import', folder, tmp_path / 'ours', capsys=capsys)
   for part in DAMAGES[name].says:
     assert re.search(part, str(caught.value))
     assert re.search(part, said)
-  assert code == config.WRONG_USAGE
+  assert code == WRONG_USAGE
   assert 'Traceback' not in said
   assert tree_of(tmp_path) == before
   assert [path.name for path in tmp_path.iterdir()] == [folder.name]
@@ -293,8 +297,8 @@ def test_the_folder_is_sound_before_it_is_damaged(
 
 def test_a_start_from_a_damaged_folder_is_refused_alike(folder: pathlib.Path) -> None:
   lose_tensor(folder)
-  with pytest.raises(config.ConfigError, match=rf'model.safetensors.*{QUERY}'):
-    run.load_params(str(folder), subtree='trunk')
+  with pytest.raises(ConfigError, match=rf'model.safetensors.*{QUERY}'):
+    folders.load_params(str(folder), subtree='trunk')
 
 
 # While something is written ------------------------------------------------------------------------------------------
@@ -312,7 +316,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     write(file, plans)
 
   with monkeypatch.context() as patch:
-    patch.setattr(tensor_files, 'write', write_one)
+    patch.setattr(safetensors, 'write', write_one)
     yield
   assert written
 
@@ -327,7 +331,7 @@ def test_a_full_disk_leaves_what_was_there(
     for target in (words[2], tmp_path / 'new'):
       with full_disk(monkeypatch):
         code, said = command(*words[:2], target, '--force', f'--shard={SHARD / 1e9}', capsys=capsys)
-      assert (code, tree_of(tmp_path)) == (config.WRONG_USAGE, before)
+      assert (code, tree_of(tmp_path)) == (WRONG_USAGE, before)
       assert f'{target} cannot be written' in said and 'No space left' in said
   assert not (tmp_path / 'new').exists()
 
@@ -359,7 +363,7 @@ def test_only_conversions_are_replaced(
   before = tree_of(tmp_path)
   for words in refused:
     code, said = command(*words, capsys=capsys)
-    assert (code, tree_of(tmp_path)) == (config.WRONG_USAGE, before), words
+    assert (code, tree_of(tmp_path)) == (WRONG_USAGE, before), words
     assert said and 'Traceback' not in said
   assert not back.exists()
   assert command('import', folder, ours, '--force', capsys=capsys)[0] == 0
@@ -376,36 +380,36 @@ def test_a_damaged_import_is_refused(
   file = ours / 'params-00001.safetensors'
   sound = file.read_bytes()
   file.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-  with pytest.raises(param_files.CheckpointError, match=r'params-00001.safetensors is .* damaged.*import again'):
+  with pytest.raises(CheckpointError, match=r'params-00001.safetensors is .* damaged.*import again'):
     weights.load(ours)
   code, said = command('export', ours, back, capsys=capsys)
-  assert code == config.FAILED and 'params-00001.safetensors' in said
+  assert code == FAILED and 'params-00001.safetensors' in said
   file.write_bytes(sound)
-  (ours / param_files.INDEX).write_text('{}')
-  with pytest.raises(param_files.CheckpointError, match=r'params.index.json is damaged'):
+  (ours / checkpoint.INDEX).write_text('{}')
+  with pytest.raises(CheckpointError, match=r'params.index.json is damaged'):
     weights.load(ours)
   (ours / 'model.json').unlink()
-  with pytest.raises(weights.WeightsError, match=r'model\.json'):
+  with pytest.raises(WeightsError, match=r'model\.json'):
     weights.load(ours)
   assert not back.exists()
 
 
 def test_parameters_that_are_missing_or_of_another_shape_are_not_saved(tmp_path: pathlib.Path) -> None:
   trunk, params = make_model()
-  leaves = param_files.flat(params)
+  leaves = paths.flat(params)
   missing = {path: leaf for path, leaf in leaves.items() if path != 'layers/query/kernel'}
-  with pytest.raises(weights.WeightsError, match=r"'trunk/layers/query/kernel' is missing \(1 in all\)"):
-    weights.save(tmp_path / 'saved', trunk, param_files.nested(missing))
+  with pytest.raises(WeightsError, match=r"'trunk/layers/query/kernel' is missing \(1 in all\)"):
+    weights.save(tmp_path / 'saved', trunk, paths.nested(missing))
   wrong = leaves | {'layers/mlp/up/kernel': leaves['layers/mlp/up/kernel'][:, :-1]}
-  with pytest.raises(weights.WeightsError, match=r"'trunk/layers/mlp/up/kernel' is \[2, 31, 64\].*has \[2, 32, 64\]"):
-    weights.save(tmp_path / 'saved', trunk, param_files.nested(wrong))
-  with pytest.raises(weights.WeightsError, match='no place for trunk/extra'):
+  with pytest.raises(WeightsError, match=r"'trunk/layers/mlp/up/kernel' is \[2, 31, 64\].*has \[2, 32, 64\]"):
+    weights.save(tmp_path / 'saved', trunk, paths.nested(wrong))
+  with pytest.raises(WeightsError, match='no place for trunk/extra'):
     weights.save(tmp_path / 'saved', trunk, {'trunk': {**params, 'extra': np.zeros(3, np.float32)}})
   assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_folder_of_weights_is_named(tmp_path: pathlib.Path) -> None:
-  with pytest.raises(weights.WeightsError, match=rf'{tmp_path} is neither a Hugging Face folder'):
+  with pytest.raises(WeightsError, match=rf'{tmp_path} is neither a Hugging Face folder'):
     weights.load(tmp_path)
 
 

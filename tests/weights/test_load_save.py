@@ -9,9 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import convert, tensor_files, weights
+from plm_jax import weights
+from plm_jax.checkpoint import tensor_files
 from plm_jax.types import PyTree
-from plm_jax.weights import release
+from plm_jax.weights import convert, release
+from plm_jax.weights.table import architectures
 from tests import tiny
 from tests.weights import published
 
@@ -19,7 +21,7 @@ pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
 TOLERANCE = 1e-5
-MODEL_TYPES = {model_type for architecture in weights.architectures() for model_type in architecture.module.MODEL_TYPES}
+MODEL_TYPES = {model_type for architecture in architectures() for model_type in architecture.module.MODEL_TYPES}
 # which of their configs have a class of their own here; the others are RoBERTa by another name
 SAME_AS_ROBERTA = {'xlm-roberta', 'camembert'}
 

@@ -11,8 +11,12 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import build, param_files, step, weights, whole
+from plm_jax import paths, weights
+from plm_jax.checkpoint.tensor_files import WeightsError
+from plm_jax.plugins import build
+from plm_jax.training import step
 from plm_jax.types import PyTree
+from plm_jax.weights import shapes
 from tests import tiny
 from tests.weights import published
 
@@ -70,10 +74,8 @@ def make_own(name: str) -> tuple[nn.Module, PyTree]:
   block = {'name': own.model, 'variant': own.variant, 'overrides': sizes | own.overrides}
   trunk = build.make('models', block, vocab_size=tiny.VOCAB.size)
   if own.objective is None:
-    leaves = whole.shapes(trunk)
-    tree = {
-      'trunk': param_files.nested({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in leaves.items()})
-    }
+    leaves = shapes.shapes(trunk)
+    tree = {'trunk': paths.nested({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in leaves.items()})}
   else:
     settings = {'name': own.objective, **SETTINGS.get(own.objective, {})}
     task = build.make('objectives', settings, trunk=trunk, vocab=tiny.VOCAB)
@@ -98,10 +100,10 @@ def test_what_was_made_here_is_read_by_theirs(name: str, tmp_path: pathlib.Path)
   assert tiny.worst(ours, logits) < TOLERANCE
 
   again, read = weights.load(tmp_path / 'saved')
-  parts = {path.split('/')[0] for path in whole.shapes(again)}
+  parts = {path.split('/')[0] for path in shapes.shapes(again)}
   assert set(read) - parts == set(heads)
-  for path, leaf in param_files.flat({**own, **{head: params[head] for head in heads}}).items():
-    found = param_files.flat(read)[path]
+  for path, leaf in paths.flat({**own, **{head: params[head] for head in heads}}).items():
+    found = paths.flat(read)[path]
     np.testing.assert_array_equal(found, leaf[: len(found)] if path.endswith('/table') else leaf)
   assert tiny.worst(published.states_of_ours(again, read), states) < TOLERANCE
 
@@ -123,14 +125,14 @@ def test_an_output_matrix_that_theirs_may_tie_is_warned_of(
 
 def test_a_head_without_a_place_is_refused(tmp_path: pathlib.Path) -> None:
   trunk, params = make_own('gpt2')
-  with pytest.raises(weights.WeightsError, match=r'no published form has room for this Gpt with heads mlm(.|\n)*gpt: '):
+  with pytest.raises(WeightsError, match=r'no published form has room for this Gpt with heads mlm(.|\n)*gpt: '):
     weights.save(tmp_path / 'saved', trunk, params | {'mlm': {'bias': np.zeros(3, np.float32)}})
   assert not list(tmp_path.iterdir())
 
 
 def test_a_form_that_cannot_hold_the_trunk_is_refused(tmp_path: pathlib.Path) -> None:
   trunk, params = make_own('roberta')
-  with pytest.raises(weights.WeightsError, match='BERT has positions from 0'):
+  with pytest.raises(WeightsError, match='BERT has positions from 0'):
     weights.save(tmp_path / 'saved', trunk, params, architecture='bert')
-  with pytest.raises(weights.WeightsError, match="'gpt' is not a published form of a Bert"):
+  with pytest.raises(WeightsError, match="'gpt' is not a published form of a Bert"):
     weights.save(tmp_path / 'saved', trunk, params, architecture='gpt')

@@ -1,0 +1,307 @@
+"""Checkpoints of a run: saved in the background, restored onto any devices.
+
+Orbax writes `<workdir>/checkpoints/<step>/` in the background and gives the folder its name when all of it is there.
+The record of `steps.py` is part of it by then, and older steps are deleted only after that: whenever a process is
+killed, the steps that have a name are whole. What is read is compared with the record first.
+"""
+
+import dataclasses
+import logging
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, NoReturn, Self
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from orbax.checkpoint import checkpoint_managers
+
+from plm_jax import files
+from plm_jax.checkpoint import records
+from plm_jax.checkpoint.params import load_params, save_params
+from plm_jax.checkpoint.records import CheckpointError, Leaves, Record, Step, best_step
+from plm_jax.paths import flat
+from plm_jax.types import PyTree
+
+__all__ = ['CheckpointError', 'Checkpoints', 'best_step', 'load_params', 'restore', 'save_params']
+
+log = logging.getLogger('plm_jax')
+
+SET_ASIDE = 'set_aside'
+TIMEOUT_S = 3600
+NOTHING = -1  # the step of a run without one
+
+
+@dataclasses.dataclass
+class _KeepBest(checkpoint_managers.PreservationPolicy):
+  """Keeps the step with the best score; Orbax' own BestN forgets scores when the process ends."""
+
+  mode: str
+  scores: dict[int, float] = dataclasses.field(default_factory=dict)
+
+  def should_preserve(
+    self,
+    checkpoints: Sequence[checkpoint_managers.PolicyCheckpointInfo],
+    *,
+    context: checkpoint_managers.PreservationContext,
+  ) -> Sequence[bool]:
+    del context
+    here = [info.step for info in checkpoints]
+    best = records.best_of({step: self.scores[step] for step in here if step in self.scores}, self.mode)
+    return [step == best for step in here]
+
+
+class Checkpoints:
+  """The checkpoints of one training run; a context manager. All processes make every call, in the same order.
+
+  The newest `keep` steps stay, and the best one. The folder is local or mounted, and every process sees it.
+
+  Attributes:
+    folder: where the steps are.
+  """
+
+  def __init__(
+    self, folder: str | os.PathLike[str], *, keep: int, best: tuple[str, Literal['min', 'max']] | None = None
+  ):
+    """Makes the folder and removes what an interrupted save left in it.
+
+    Args:
+      folder: `<workdir>/checkpoints`.
+      keep: how many of the newest steps to keep, at least 1.
+      best: (name in the metrics of `save`, 'min' or 'max').
+
+    Raises:
+      CheckpointError: the folder cannot be written to.
+    """
+    if keep < 1:
+      raise ValueError(f'keep={keep}: at least the newest checkpoint must be kept, or a run could not resume')
+    if best is not None and best[1] not in ('min', 'max'):
+      raise ValueError(f"best={best!r}: the second word is 'min' or 'max'")
+    self.folder = records.local(folder)
+    self._best = None if best is None else (best[0], best[1])  # a list, where it comes from JSON
+    self._at: int | None = None  # the step that the run stands at; None until `restore` or `save` finds out
+    self._prepared = False
+    self._saving: Record | None = None
+    self._keep_best = _KeepBest(best[1] if best else 'min')
+    policies = [checkpoint_managers.LatestN(keep), self._keep_best]
+    try:
+      if jax.process_index() == 0:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files.write_text(self.folder / '.writable', '')
+        (self.folder / '.writable').unlink()
+      self._manager = ocp.CheckpointManager(
+        epath.Path(self.folder),
+        options=ocp.CheckpointManagerOptions(
+          preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
+          cleanup_tmp_directories=True,
+          async_options=ocp.options.AsyncOptions(timeout_secs=TIMEOUT_S, post_finalization_callback=self._write_record),
+        ),
+      )
+    except OSError as error:
+      raise CheckpointError(f'{self.folder} cannot be written to ({error}): name another --workdir') from error
+
+  def steps(self) -> list[int]:
+    """Steps that are whole by the names and sizes of their files, oldest first."""
+    return list(records.records(self.folder)[0])
+
+  def best_step(self) -> int | None:
+    """The whole step with the best score, the earlier of equals; None where none has a score."""
+    return best_step(self.folder)
+
+  def save(
+    self, step: int, state: PyTree, *, metrics: Mapping[str, float] | None = None, best_allowed: bool = True
+  ) -> None:
+    """Copies the state off the devices and returns; the rest happens in the background.
+
+    Waits for a save that is still under way. Where the run already stands on a saved `step`, nothing is written.
+
+    Args:
+      step: number of updates; larger than those before it.
+      state: arrays in any PyTree; may be donated as soon as this returns.
+      metrics: measured at this step, kept with it; one of them may be what `best` names.
+      best_allowed: False for a state that must never be the best one.
+
+    Raises:
+      CheckpointError: this or the previous step could not be written.
+      ValueError: the folder has steps that the run did not continue from, or this step is an older one.
+    """
+    self.wait()
+    if self._at is None:
+      if records.numbered(self.folder):
+        raise ValueError(f'{self.folder} has steps {records.numbered(self.folder)}: restore one before saving another')
+      self._at = NOTHING
+    if step < self._at:
+      raise ValueError(f'step {step} cannot be saved: the run in {self.folder} is at step {self._at}')
+    if step == self._at:
+      log.info('step %d is already saved', step)
+      return
+    self._prepare(self._at)
+    measured = {name: float(value) for name, value in (metrics or {}).items() if np.isfinite(value)}
+    score = None
+    if self._best and best_allowed and self._best[0] in measured:
+      score = (*self._best, measured[self._best[0]])
+      self._keep_best.scores[step] = score[2]
+    self._saving = Record(step=step, leaves=_describe(state), metrics=measured, score=score)
+    try:
+      self._manager.save(step, args=ocp.args.Composite(**{records.ITEM: ocp.args.StandardSave(state)}), force=True)
+    except records.FAILURES as error:
+      self._give_up(error)
+    self._at = step
+
+  def restore(self, abstract_state: PyTree, *, step: Step = 'newest') -> tuple[int, PyTree] | None:
+    """Reads a checkpoint as the function `restore` does; the run goes on from there.
+
+    The next save moves newer steps, damaged ones and those of an abandoned future, to `set_aside`.
+
+    Returns:
+      (step, state), or None where nothing was saved yet.
+    """
+    self.wait()
+    self._prepared = False
+    if step == 'newest' and not records.numbered(self.folder):
+      self._at = NOTHING
+      return None
+    restored = restore(self.folder, abstract_state, step=step)
+    self._at = restored[0]
+    return restored
+
+  def wait(self) -> None:
+    """Returns when the last save is on disk with its record; raises CheckpointError if it could not be written."""
+    try:
+      self._manager.wait_until_finished()
+    except records.FAILURES as error:
+      self._give_up(error)
+    self._saving = None
+
+  def close(self) -> None:
+    """Waits, then ends the background threads; call it, or use `with`."""
+    try:
+      self.wait()
+    finally:
+      self._manager.close()
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(
+    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
+    try:
+      self.close()
+    except CheckpointError as failure:
+      if error is None:
+        raise
+      log.error('%s', failure)  # the error that ends the run is the one to raise
+
+  def _prepare(self, at: int) -> None:
+    """Before the first save: moves steps newer than `at` out of the way and learns the scores of the others."""
+    if self._prepared:
+      return
+    if jax.process_index() == 0:
+      for step in records.numbered(self.folder):
+        if step > at:
+          _set_aside(self.folder, step)
+    ocp.multihost.sync_global_processes('plm_jax:set_aside')
+    self._manager.reload()
+    whole, _ = records.records(self.folder)
+    self._keep_best.scores = {
+      step: record.score[2] for step, record in whole.items() if record.score and record.score[:2] == self._best
+    }
+    self._prepared = True
+
+  def _write_record(self) -> None:
+    """Called by Orbax, in process 0, when all processes have written and before the step gets its name."""
+    assert self._saving is not None
+    unnamed = _unnamed(self.folder, self._saving.step)
+    records.write(unnamed if unnamed.exists() else self.folder / str(self._saving.step), self._saving)
+
+  def _give_up(self, error: BaseException) -> NoReturn:
+    """Removes what the failed save left and says what stands."""
+    assert self._saving is not None
+    step, self._saving = self._saving.step, None
+    self._keep_best.scores.pop(step, None)
+    self._at = max(self.steps(), default=NOTHING)
+    if jax.process_index() == 0:
+      shutil.rmtree(_unnamed(self.folder, step), ignore_errors=True)
+    self._manager.reload()
+    raise CheckpointError(
+      f'step {step} could not be saved in {self.folder}: {error}. Whole steps there: {self.steps() or "none"}. '
+      'Free some space or repair the disk, and run the same command again'
+    ) from error
+
+
+def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Step = 'newest') -> tuple[int, PyTree]:
+  """Reads a checkpoint, onto whatever devices and shardings are asked for; changes nothing on disk.
+
+  Args:
+    folder: `<workdir>/checkpoints`.
+    abstract_state: the state as `jax.ShapeDtypeStruct` with shardings; a leaf without one goes to the first device.
+    step: see `steps.pick`.
+
+  Returns:
+    (step, state), of the same types as `abstract_state` and bit for bit what was saved.
+
+  Raises:
+    CheckpointError: no sound checkpoint.
+    ValueError: the saved state has other leaves, shapes or dtypes.
+  """
+  folder = records.local(folder)
+  chosen = records.choose(folder, step)
+  saved = records.read(folder / str(chosen)).leaves
+  _compare(_describe(abstract_state), saved, where=f'step {chosen} in {folder}')
+  first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  target = jax.tree.map(
+    lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or first), abstract_state
+  )
+  item = epath.Path(folder / str(chosen) / records.ITEM)
+  try:
+    return chosen, ocp.StandardCheckpointHandler().restore(item, args=ocp.args.StandardRestore(target))
+  except records.FAILURES as error:
+    raise CheckpointError(f'step {chosen} in {folder} is whole and could not be read: {error}') from error
+
+
+def _unnamed(folder: Path, step: int) -> Path:
+  return folder / f'{step}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}'
+
+
+def _set_aside(folder: Path, step: int) -> None:
+  target = folder / SET_ASIDE / str(step)
+  shutil.rmtree(target, ignore_errors=True)
+  target.parent.mkdir(exist_ok=True)
+  (folder / str(step)).rename(target)
+  log.warning('step %d is newer than the step this run goes on from: moved to %s, delete it at will', step, target)
+
+
+def _describe(state: PyTree) -> Leaves:
+  """Leaf path -> (dtype, shape) of arrays, real or abstract."""
+  leaves: Leaves = {}
+  for name, leaf in flat(state).items():
+    if not isinstance(leaf, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
+      raise TypeError(f'{name} is a {type(leaf).__name__}: a state holds arrays only')
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+      raise TypeError(f'{name} is a key: a state holds none, keys are folded from the seed and the step')
+    leaves[name] = (str(leaf.dtype), tuple(leaf.shape))
+  return leaves
+
+
+def _compare(wanted: Leaves, saved: Leaves, *, where: str) -> None:
+  def words(leaf: tuple[str, tuple[int, ...]]) -> str:
+    return f'{leaf[0]}{list(leaf[1])}'
+
+  wrong = [f'{name} is not in it' for name in wanted if name not in saved]
+  wrong += [f'{name} is in it and not in this state' for name in saved if name not in wanted]
+  wrong += [
+    f'{name} is {words(saved[name])} in it and {words(leaf)} here'
+    for name, leaf in wanted.items()
+    if name in saved and saved[name] != leaf
+  ]
+  if wrong:
+    more = f'; and {len(wrong) - 8} more' if len(wrong) > 8 else ''
+    raise ValueError(
+      f'{where} is another kind of state: {"; ".join(wrong[:8])}{more}. '
+      'Continue with the config that made it; to take parameters from it, use init_from'
+    )

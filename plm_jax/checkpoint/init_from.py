@@ -1,0 +1,263 @@
+"""Starting a model from parts of others: `init_from` in a config.
+
+A part of a saved parameter tree ('trunk') becomes a part of this one, leaf by leaf. Nothing is cut, stretched, cast or
+left out unless an entry asks for it; the report names what was restored, what is new and what was not used.
+"""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from plm_jax.checkpoint.params import load_params
+from plm_jax.checkpoint.records import Step
+from plm_jax.paths import flat
+from plm_jax.types import Array, PyTree
+
+RESIZES = ('interpolate', 'new_rows')
+STACKED = 'layers'  # the path component below which axis 0 numbers the layers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+  """One line of `init_from`.
+
+  Attributes:
+    source: a run folder or what `save_params` wrote.
+    step: of a run: a number, 'newest' or 'best'; None is the best where steps have scores, else the newest.
+    from_: part of the source, '' for all of it.
+    to: part of this model that it becomes, '' for all of it.
+    layers: which stacked layers of the source to take, in this order; None takes all.
+    resize: 'interpolate' stretches learned position tables to the length of this model's, 'new_rows' lets the other
+      tables end in rows that keep their fresh values; both may be given, in a sequence.
+    dtype: of this model's parameters, where it is not that of the source.
+    add: to what earlier entries put there, where a source keeps a parameter as a sum (DeBERTa-v3's token table).
+  """
+
+  source: str
+  step: Step = None
+  from_: str = 'trunk'
+  to: str = 'trunk'
+  layers: Sequence[int] | None = None
+  resize: str | Sequence[str] | None = None
+  dtype: str | None = None
+  add: bool = False
+
+  @classmethod
+  def read(cls, fields: Mapping[str, Any]) -> 'Entry':
+    """The entry with these fields; raises ValueError for one that does not exist."""
+    names = [field.name for field in dataclasses.fields(cls)]
+    for name in fields:
+      if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f'; did you mean {near[0]!r}?' if near else ''
+        raise ValueError(f'init_from has no {name!r}{hint} There are {", ".join(names)}')
+    if 'source' not in fields:
+      raise ValueError("init_from: an entry needs a 'source', a run folder or one with saved parameters")
+    entry = cls(**fields)
+    for resize in entry.resizes:
+      if resize not in RESIZES:
+        raise ValueError(f'init_from: resize={resize!r}; choices are {", ".join(RESIZES)}')
+    return entry
+
+  @property
+  def resizes(self) -> tuple[str, ...]:
+    """`resize` as a tuple."""
+    if self.resize is None:
+      return ()
+    return (self.resize,) if isinstance(self.resize, str) else tuple(self.resize)
+
+
+class Report(NamedTuple):
+  """What became of every leaf.
+
+  Attributes:
+    restored: leaf -> where it came from and how it was changed.
+    new: leaves with their fresh values.
+    skipped: leaves of the sources, as 'source:path', that this model has no place for.
+  """
+
+  restored: dict[str, str]
+  new: tuple[str, ...]
+  skipped: tuple[str, ...]
+
+  def table(self) -> str:
+    """A line for each leaf, and one that counts them."""
+    width = max((len(name) for name in (*self.restored, *self.new)), default=0)
+    lines = [f'restored  {name:<{width}}  {origin}' for name, origin in self.restored.items()]
+    lines += [f'new       {name}' for name in self.new]
+    lines += [f'skipped   {name}' for name in self.skipped]
+    counts = f'{len(self.restored)} restored, {len(self.new)} new, {len(self.skipped)} skipped'
+    return '\n'.join([*lines, counts])
+
+
+def initialise(
+  params: PyTree,
+  init_from: Sequence[Mapping[str, Any]],
+  *,
+  load: Callable[..., PyTree] = load_params,
+  position_rows: Mapping[str, range] = MappingProxyType({}),
+) -> tuple[PyTree, Report]:
+  """Puts saved parameters into fresh ones.
+
+  Args:
+    params: nested dicts of placed arrays; each leaf keeps its shape, dtype and sharding.
+    init_from: fields of `Entry` each; later entries overwrite earlier ones.
+    load: (source, step=, subtree=) -> nested dicts of numpy arrays.
+    position_rows: of the trunk in `params`. Rows of a position table before these are not positions (RoBERTa's first
+      two) and are kept as they are when it is interpolated.
+
+  Returns:
+    (params, report).
+
+  Raises:
+    ValueError: a part that does not exist, a shape or dtype that differs without being asked for, or an entry that
+      gives nothing. The message names the leaf, both sides and the cure.
+    CheckpointError: the source is missing or damaged.
+  """
+  fresh = flat(params)
+  leaves, restored, skipped = dict(fresh), {}, []
+  for fields in init_from:
+    entry = Entry.read(fields)
+    source = flat(load(entry.source, step=entry.step, subtree=entry.from_ or None))
+    if entry.layers is not None and not any(_is_stacked(_join(entry.from_, name)) for name in source):
+      raise ValueError(f'init_from: {entry.source} has no stacked layers under {entry.from_!r} to take layers= from')
+    taken = False
+    for name, value in source.items():
+      origin, path = _join(entry.from_, name), _join(entry.to, name)
+      if path not in leaves:
+        skipped.append(f'{entry.source}:{origin}')
+        continue
+      fitted, how = _fit(path, value, fresh[path], entry, before=_before(path, position_rows))
+      if not entry.add:
+        leaves[path], restored[path] = fitted, f'{entry.source}:{origin}{how}'
+      elif path in restored:
+        leaves[path], restored[path] = leaves[path] + fitted, f'{restored[path]} + {entry.source}:{origin}{how}'
+      else:
+        raise ValueError(f'init_from: {entry.source}:{origin} is to be added to {path}, which no earlier entry gives')
+      taken = True
+    if not taken:
+      tops = sorted({'/'.join(name.split('/')[:2]) for name in fresh})
+      raise ValueError(
+        f'init_from: {entry.from_!r} of {entry.source} has no leaf in common with {entry.to!r} of this model. '
+        f'It has {", ".join(sorted(source)[:8])}; this model has {", ".join(tops)}. Change from_ or to'
+      )
+  _, structure = jax.tree.flatten(params)
+  new = tuple(name for name in fresh if name not in restored)
+  return jax.tree.unflatten(structure, leaves.values()), Report(restored, new, tuple(skipped))
+
+
+def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) -> np.ndarray:
+  """A position table stretched or shrunk by linear interpolation: first stays first, last stays last.
+
+  Args:
+    table: [before + positions, ...], any float dtype.
+    length: rows wanted, those before the positions included.
+    before: leading rows that are not positions and stay as they are.
+
+  Returns:
+    [length, ...] of the same dtype, computed in float32.
+  """
+  if length <= before or len(table) <= before:
+    raise ValueError(f'a position table of {len(table)} rows cannot become one of {length}')
+  if before:
+    return np.concatenate([table[:before], interpolate_positions(table[before:], length - before)])
+  at = np.linspace(0, len(table) - 1, length)
+  low = np.floor(at).astype(int)
+  high = np.minimum(low + 1, len(table) - 1)
+  share = (at - low).astype(np.float32).reshape(-1, *(1,) * (table.ndim - 1))
+  rows = np.asarray(table, np.float32)
+  return (rows[low] * (1 - share) + rows[high] * share).astype(table.dtype)
+
+
+def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: int) -> tuple[Array, str]:
+  """The source's leaf in the shape, dtype and place of the fresh one, and how it was changed."""
+  how = ''
+  if entry.layers is not None and _is_stacked(path):
+    value = _take_layers(path, value, entry)
+    how += f', layers {", ".join(map(str, entry.layers))}'
+  if value.dtype != fresh.dtype:
+    if entry.dtype is None or np.dtype(entry.dtype) != fresh.dtype:
+      raise ValueError(
+        f'{path} is {value.dtype} in {entry.source} and {fresh.dtype} here: '
+        f"dtype='{fresh.dtype}' in this entry of init_from converts it"
+      )
+    how += f', {value.dtype} to {fresh.dtype}'
+    value = value.astype(fresh.dtype)
+  if value.shape == fresh.shape:
+    return _place(value, fresh), how
+  if 'interpolate' in entry.resizes and _is_position(path) and value.shape[1:] == fresh.shape[1:]:
+    how += f', {len(value) - before} positions interpolated to {fresh.shape[0] - before}'
+    return _place(interpolate_positions(value, fresh.shape[0], before=before), fresh), how
+  axis = _longer_axis(value.shape, fresh.shape)
+  if 'new_rows' in entry.resizes and not _is_position(path) and axis is not None:
+    how += f', rows {value.shape[axis]} to {fresh.shape[axis] - 1} new'
+    return _put_first(value, fresh), how
+  raise ValueError(
+    f'{path} is {list(value.shape)} in {entry.source} and {list(fresh.shape)} here: '
+    f'{_cure(path, value.shape, fresh.shape)}'
+  )
+
+
+def _take_layers(path: str, value: np.ndarray, entry: Entry) -> np.ndarray:
+  wanted = list(entry.layers or ())
+  outside = [layer for layer in wanted if not 0 <= layer < len(value)]
+  if outside:
+    raise ValueError(f'{path}: layers={tuple(wanted)}, but {entry.source} has layers 0 to {len(value) - 1}')
+  return value[wanted]
+
+
+def _longer_axis(old: Sequence[int], new: Sequence[int]) -> int | None:
+  """The one axis along which `new` is longer, where nothing else differs."""
+  if len(old) != len(new):
+    return None
+  differing = [axis for axis in range(len(old)) if old[axis] != new[axis]]
+  return differing[0] if len(differing) == 1 and new[differing[0]] > old[differing[0]] else None
+
+
+def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
+  """What to change where a leaf does not fit, in words."""
+  if len(old) == len(new) and tuple(old[1:]) == tuple(new[1:]):
+    if _is_position(path):
+      return "resize='interpolate' in this entry of init_from stretches the positions"
+    if _is_stacked(path) and new[0] < old[0]:
+      return f'layers=(...) in this entry of init_from names the {new[0]} layers to take'
+  if _longer_axis(old, new) is not None and 'norm' not in path and not _is_stacked(path):
+    return "resize='new_rows' in this entry of init_from keeps the fresh rows at the end"
+  return (
+    'the two models differ in size; take the variant of the source (`python -m plm_jax.convert import` prints the '
+    '--config.model flags of a release), or leave this part out with from_ and to'
+  )
+
+
+def _place(value: np.ndarray, like: Array) -> Array:
+  return jax.make_array_from_callback(value.shape, like.sharding, lambda index: value[index])
+
+
+def _put_first(value: np.ndarray, fresh: Array) -> Array:
+  """`fresh` with its leading rows replaced by `value`."""
+  put = jax.jit(
+    lambda fresh, value: jax.lax.dynamic_update_slice(fresh, value, (0,) * fresh.ndim), out_shardings=fresh.sharding
+  )
+  return put(fresh, value)
+
+
+def _join(parent: str, name: str) -> str:
+  return f'{parent}/{name}'.strip('/')
+
+
+def _is_stacked(path: str) -> bool:
+  return STACKED in path.split('/')
+
+
+def _is_position(path: str) -> bool:
+  return 'position' in path and not _is_stacked(path)
+
+
+def _before(path: str, position_rows: Mapping[str, range]) -> int:
+  """Rows of the table at `path` that stand before its positions."""
+  return next((rows.start for name, rows in position_rows.items() if path.startswith(f'trunk/{name}/')), 0)

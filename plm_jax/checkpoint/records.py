@@ -1,0 +1,261 @@
+"""Saved steps on disk: what each holds, whether it is whole, which one to take.
+
+Orbax restores flipped bits without an error and casts dtypes without a word. So each step folder holds a record of its
+files and leaves, `digest.json`, and nothing is read from a step that differs from its record.
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from plm_jax import files
+from plm_jax.errors import ConfigError, RunError
+
+log = logging.getLogger('plm_jax')
+
+ITEM, RECORD = 'state', 'digest.json'
+UNSOUND = -1  # said in place of a step where process 0 finds none to trust
+FAILURES = (OSError, ValueError, RuntimeError)  # what Orbax and TensorStore raise on a full or broken disk
+UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', 'commit_success.txt'}  # Orbax touches these later; a restore reads none
+Leaves = dict[str, tuple[str, tuple[int, ...]]]
+Step = int | Literal['newest', 'best'] | None
+
+
+class CheckpointError(RunError):
+  """A checkpoint could not be saved, found or trusted; the message names it and what to do."""
+
+
+class Damaged(Exception):
+  """A step or a file is not what was written; the message names the file."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """What a step folder says about itself.
+
+  Attributes:
+    step: number of the step.
+    leaves: leaf path, joined by '/', -> (dtype, shape).
+    metrics: the finite ones of what was measured at this step.
+    score: (metric, 'min' | 'max', value) where this step may be the best one, else None.
+    files: file, relative to the step folder, -> (bytes, sha256).
+  """
+
+  step: int
+  leaves: Leaves
+  metrics: Mapping[str, float]
+  score: tuple[str, str, float] | None = None
+  files: Mapping[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
+
+
+def local(folder: str | os.PathLike[str]) -> Path:
+  """The folder as an absolute path; refuses addresses such as gs://, which have to be mounted."""
+  if '://' in os.fspath(folder):
+    raise CheckpointError(f'{folder} is not a folder of this machine: mount it (gcsfuse, NFS) and name the mount')
+  return Path(folder).expanduser().absolute()
+
+
+def write(folder: Path, record: Record) -> None:
+  """Writes the record with the files that the folder holds now in place of `record.files`."""
+  paths = _files(folder)
+  hashes = _hashes(paths)
+  sized = {name: (path.stat().st_size, hashes[name]) for name, path in paths.items()}
+  content = dataclasses.asdict(dataclasses.replace(record, files=sized))
+  files.write_text(folder / RECORD, json.dumps({'record': content, 'sha256': _sha256(content)}))
+
+
+def read(folder: Path) -> Record:
+  """Reads the record and compares the names and sizes of the files with it.
+
+  Raises:
+    Damaged: no record, a damaged record, a missing file or one of another size.
+  """
+  try:
+    stored = json.loads((folder / RECORD).read_text(encoding='utf-8'))
+    if stored['sha256'] != _sha256(stored['record']):
+      raise Damaged(f'{RECORD} does not match its own sha256')
+    record = _record(stored['record'])
+    present = _files(folder)
+    sizes = {name: path.stat().st_size for name, path in present.items()}
+  except FileNotFoundError as error:
+    raise Damaged(f'{Path(error.filename).name} is missing: the step is unfinished or was changed') from error
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise Damaged(f'{RECORD} cannot be read ({type(error).__name__})') from error
+  for name, (size, _) in record.files.items():
+    if name not in sizes:
+      raise Damaged(f'{name} is missing')
+    if sizes[name] != size:
+      raise Damaged(f'{name} holds {sizes[name]} bytes instead of {size}')
+  return record
+
+
+def check(folder: Path) -> Record:
+  """Reads the record and compares every byte of the folder with it.
+
+  Raises:
+    Damaged: as `read`, or a file whose content changed.
+  """
+  record = read(folder)
+  try:
+    hashes = _hashes({name: folder / name for name in record.files})
+  except OSError as error:
+    raise Damaged(f'{error.filename} cannot be read ({error.strerror})') from error
+  for name, (_, sha256) in record.files.items():
+    if hashes[name] != sha256:
+      raise Damaged(f'{name} has another sha256 than when it was written')
+  return record
+
+
+def numbered(folder: Path) -> list[int]:
+  """Every step folder, whole or not, oldest first."""
+  if not folder.is_dir():
+    return []
+  return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+
+
+def records(folder: Path) -> tuple[dict[int, Record], dict[int, Damaged]]:
+  """The steps that are whole by names and sizes, with their records; and what is wrong with the others."""
+  whole, damaged = {}, {}
+  for step in numbered(folder):
+    try:
+      whole[step] = read(folder / str(step))
+    except Damaged as error:
+      damaged[step] = error
+  return whole, damaged
+
+
+def scores(whole: Mapping[int, Record]) -> tuple[dict[int, float], str]:
+  """Step -> score, of the steps that were scored like the newest scored one; and 'min' or 'max'."""
+  scored = {step: record.score for step, record in whole.items() if record.score is not None}
+  if not scored:
+    return {}, 'min'
+  name, mode, _ = scored[max(scored)]
+  return {step: score[2] for step, score in scored.items() if score[:2] == (name, mode)}, mode
+
+
+def best_of(values: Mapping[int, float], mode: str) -> int | None:
+  """The step with the best value, the earlier of equals."""
+  sign = 1 if mode == 'min' else -1
+  return min(values, key=lambda step: (sign * values[step], step), default=None)
+
+
+def best_step(folder: str | os.PathLike[str]) -> int | None:
+  """The whole step with the best score in a folder of checkpoints; None where none has a score."""
+  whole, damaged = records(local(folder))
+  for step, error in damaged.items():
+    log.warning('step %d in %s cannot be the best one: %s', step, folder, error)
+  return best_of(*scores(whole))
+
+
+def pick(folder: Path, step: Step) -> int:
+  """The step to read, every byte of it checked.
+
+  Args:
+    folder: of checkpoints.
+    step: a number; 'newest', where damaged steps are named in the log and passed over; 'best'; None is 'best' where
+      steps have scores, else 'newest'.
+
+  Raises:
+    CheckpointError: no such step, or a damaged one.
+  """
+  present = numbered(folder)
+  if not present:
+    raise CheckpointError(f'no checkpoint in {folder}: expected folders named by step, as in <workdir>/checkpoints')
+  if step is None or step == 'best':
+    best = best_step(folder)
+    if best is None and step == 'best':
+      raise CheckpointError(f"no step in {folder} has a score, so none is best; take 'newest' or one of {present}")
+    step = 'newest' if best is None else best
+  if step == 'newest':
+    return _newest(folder, present)
+  if step not in present:
+    raise CheckpointError(f'no step {step} in {folder}; there are {present}')
+  try:
+    check(folder / str(step))
+  except Damaged as error:
+    others = [number for number in present if number != step]
+    cure = f"there are also {others}, and 'newest' is the last that is whole" if others else 'there is no other'
+    raise CheckpointError(f'step {step} in {folder} is damaged: {error}; {cure}') from error
+  return step
+
+
+def choose(folder: Path, step: Step) -> int:
+  """`pick` in process 0, the same answer in all."""
+  if jax.process_count() == 1:
+    return pick(folder, step)
+  answer, failure = UNSOUND, None
+  if jax.process_index() == 0:
+    try:
+      answer = pick(folder, step)
+    except CheckpointError as error:
+      failure = error  # the others wait for an answer
+  answer = int(multihost_utils.broadcast_one_to_all(np.int32(answer)))
+  if failure is not None:
+    raise failure
+  if answer == UNSOUND:
+    raise CheckpointError(f'process 0 found no checkpoint to take in {folder}: its log says why')
+  return answer
+
+
+def _newest(folder: Path, present: list[int]) -> int:
+  damaged: dict[int, Damaged] = {}
+  for step in reversed(present):
+    try:
+      check(folder / str(step))
+    except Damaged as error:
+      damaged[step] = error
+      continue
+    for bad, why in damaged.items():
+      log.warning('step %d in %s is damaged (%s); taking step %d instead', bad, folder, why, step)
+    return step
+  found = '; '.join(f'step {step}: {why}' for step, why in damaged.items())
+  raise CheckpointError(
+    f'every checkpoint in {folder} is damaged ({found}). Restore a copy of one, or begin anew in another --workdir'
+  )
+
+
+def _files(folder: Path) -> dict[str, Path]:
+  paths = sorted(path for path in folder.rglob('*') if path.is_file())
+  names = {path.relative_to(folder).as_posix(): path for path in paths}
+  return {name: path for name, path in names.items() if name not in UNCHECKED}
+
+
+def _hashes(paths: Mapping[str, Path]) -> dict[str, str]:
+  with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:  # hashing leaves the interpreter lock
+    return dict(zip(paths, pool.map(files.sha256, paths.values()), strict=True))
+
+
+def _sha256(content: Any) -> str:
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _record(content: Mapping[str, Any]) -> Record:
+  score = content['score']
+  return Record(
+    step=content['step'],
+    leaves={path: (dtype, tuple(shape)) for path, (dtype, shape) in content['leaves'].items()},
+    metrics=content['metrics'],
+    score=None if score is None else (score[0], score[1], float(score[2])),
+    files={name: (size, sha256) for name, (size, sha256) in content['files'].items()},
+  )
+
+
+def step_named(text: str) -> Step:
+  """A step as a user writes it: a number, 'newest', 'best', or 'auto' for the best where there is one."""
+  if text == 'auto':
+    return None
+  if text in ('newest', 'best'):
+    return text  # type: ignore[return-value]
+  if not text.isdigit():
+    raise ConfigError(f"--step={text}: a number, 'newest' or 'best'")
+  return int(text)

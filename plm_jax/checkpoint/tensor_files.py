@@ -1,0 +1,132 @@
+"""Files of tensors in the safetensors form, read and written a piece at a time.
+
+The `safetensors` library maps whole files or takes all tensors at once; a conversion that must fit into little memory
+needs one tensor at a time both ways. Form: 8 bytes with the length of a JSON header (little endian), the header (name
+-> dtype, shape, begin and end of the bytes), the bytes.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.errors import ConfigError
+
+DTYPES = {
+  'F64': np.dtype(np.float64),
+  'F32': np.dtype(np.float32),
+  'F16': np.dtype(np.float16),
+  'BF16': np.dtype(jnp.bfloat16),
+  'I64': np.dtype(np.int64),
+  'I32': np.dtype(np.int32),
+  'I16': np.dtype(np.int16),
+  'I8': np.dtype(np.int8),
+  'U8': np.dtype(np.uint8),
+  'BOOL': np.dtype(np.bool_),
+}
+_MOST_HEADER = 100 * 2**20  # as the library limits it
+
+
+class WeightsError(ConfigError):
+  """A release that cannot be read or written; the message names the file and the tensor. Commands exit with 2."""
+
+
+class Tensor(NamedTuple):
+  """Where a tensor lies: its dtype, shape and bytes [begin, end) of the file."""
+
+  dtype: np.dtype
+  shape: tuple[int, ...]
+  begin: int
+  end: int
+
+
+class Container:
+  """One file, opened for reading; its header is checked against its size.
+
+  Raises:
+    WeightsError: not such a file, or cut short.
+  """
+
+  def __init__(self, file: Path):
+    self.file = file
+    try:
+      size = file.stat().st_size
+      with file.open('rb') as stream:
+        length = int.from_bytes(stream.read(8), 'little')
+        if size < 8 or length > min(_MOST_HEADER, size - 8):
+          raise WeightsError(
+            f'{file} is cut short or not a safetensors file: its header does not fit into {size} bytes; fetch it again'
+          )
+        header: Any = json.loads(stream.read(length))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+      raise WeightsError(f'{file} cannot be read as a safetensors file: {error}; fetch the file again') from error
+    if not isinstance(header, dict):
+      raise WeightsError(f'{file} cannot be read as a safetensors file: its header is no JSON object')
+    header.pop('__metadata__', None)
+    self.tensors: dict[str, Tensor] = {}
+    for name, entry in header.items():
+      self.tensors[name] = self._check(name, entry, start=8 + length, size=size)
+
+  def _check(self, name: str, entry: Any, *, start: int, size: int) -> Tensor:
+    try:
+      dtype, shape = DTYPES[entry['dtype']], tuple(map(int, entry['shape']))
+      begin, end = (start + int(place) for place in entry['data_offsets'])
+    except (KeyError, TypeError, ValueError) as error:
+      raise WeightsError(f'{self.file}: the header of tensor {name!r} is not understood ({error})') from error
+    if end - begin != math.prod(shape) * dtype.itemsize or begin < start:
+      raise WeightsError(f'{self.file}: tensor {name!r} of shape {shape} does not fit its {end - begin} bytes')
+    if end > size:
+      raise WeightsError(
+        f'{self.file} is cut short: tensor {name!r} ends at byte {end} of {size}; fetch the file again'
+      )
+    return Tensor(dtype, shape, begin, end)
+
+  def read(self, name: str) -> np.ndarray:
+    """One tensor, in memory of its own."""
+    tensor = self.tensors[name]
+    count = math.prod(tensor.shape)
+    return np.fromfile(self.file, tensor.dtype, count, offset=tensor.begin).reshape(tensor.shape)
+
+
+class Plan(NamedTuple):
+  """A tensor to be written: its dtype, its shape and what gives its bytes, as arrays one after the other."""
+
+  dtype: np.dtype
+  shape: tuple[int, ...]
+  pieces: Callable[[], Iterable[np.ndarray]]
+
+  @property
+  def size(self) -> int:
+    return math.prod(self.shape) * self.dtype.itemsize
+
+
+def write(file: Path, plans: Mapping[str, Plan]) -> None:
+  """Writes one file, a piece in memory at a time.
+
+  Raises:
+    WeightsError: the pieces of a tensor are not of its size.
+  """
+  names = {dtype: name for name, dtype in DTYPES.items()}
+  header: dict[str, Any] = {'__metadata__': {'format': 'pt'}}
+  place = 0
+  for name, plan in plans.items():
+    header[name] = {'dtype': names[plan.dtype], 'shape': plan.shape, 'data_offsets': (place, place + plan.size)}
+    place += plan.size
+  text = json.dumps(header, ensure_ascii=False).encode()
+  text += b' ' * (-len(text) % 8)
+  with file.open('wb') as stream:
+    stream.write(len(text).to_bytes(8, 'little') + text)
+    for name, plan in plans.items():
+      before = stream.tell()
+      for piece in plan.pieces():
+        stream.write(np.ascontiguousarray(piece).view(np.uint8).data if piece.ndim else piece.tobytes())
+        del piece  # it may be a view of a tensor, which would stay while the next one is read
+      if stream.tell() - before != plan.size:
+        raise WeightsError(f'{file}: tensor {name!r} has {stream.tell() - before} bytes instead of {plan.size}')
+    stream.flush()
+    os.fsync(stream.fileno())

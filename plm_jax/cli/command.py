@@ -1,0 +1,141 @@
+"""The command line that all commands share: flags, changes of a config, exit codes."""
+
+import argparse
+import difflib
+import json
+import os
+import pathlib
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from plm_jax.config import load, overrides, resolve
+from plm_jax.errors import ConfigError, RunError
+from plm_jax.plugins.signatures import experiment_files
+
+FAILED, WRONG_USAGE, KILLED = 1, 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+  """An argument parser whose mistakes are ConfigErrors."""
+
+  def error(self, message: str) -> NoReturn:
+    raise ConfigError(f'{self.prog}: {message}. --help shows every flag.')
+
+
+def command(name: str, description: str) -> Parser:
+  """The parser of `python -m plm_jax.<name>`, with the flags that commands share; add others to it.
+
+  Args:
+    name: of the command.
+    description: what `--help` prints first.
+  """
+  parser = Parser(
+    prog=f'python -m plm_jax.{name}',
+    description=description,
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+    epilog='--config.KEY=VALUE changes one key, such as --config.optim.rate=1e-4; --print_config shows every key.',
+  )
+  parser.add_argument(
+    '--config', metavar='FILE', help='experiments/x/y.py, experiments/x/y.py:argument or the config.json of a run'
+  )
+  parser.add_argument('--workdir', metavar='DIR', help='the run folder; its config.json is used where --config is not')
+  parser.add_argument('--print_config', action='store_true', help='print the config with every default, and exit')
+  parser.add_argument('--list', action='store_true', help='name every model, objective, adapter, ... and exit')
+  return parser
+
+
+def parse(
+  parser: Parser, argv: Sequence[str] | None = None, *, workdir: bool = True
+) -> tuple[argparse.Namespace, dict[str, Any] | None]:
+  """The flags, and the resolved config; None in its place where the command has nothing more to do.
+
+  Args:
+    parser: from `command`.
+    argv: the words after the command; None takes those of this process.
+    workdir: whether the command needs a run folder.
+
+  Raises:
+    ConfigError: a flag that does not exist, or any mistake in the config.
+  """
+  changes, words = _split_changes(list(sys.argv[1:] if argv is None else argv))
+  arguments, unknown = parser.parse_known_args(words)
+  if unknown:
+    flags = sorted(set(re.findall(r'--\w+', parser.format_usage())))
+    near = difflib.get_close_matches(unknown[0].partition('=')[0], flags, n=1, cutoff=0.5)
+    hint = f' Did you mean {near[0]}?' if near else ''
+    raise ConfigError(f'{parser.prog}: there is no flag {unknown[0]}.{hint} Flags: {", ".join(flags)}.')
+  if arguments.list:
+    from plm_jax.plugins import listing
+
+    _show(listing.text())
+    return arguments, None
+  own = pathlib.Path(arguments.workdir or '') / 'config.json'
+  if arguments.config is None and arguments.workdir and not own.is_file():
+    what = 'there is no such folder' if not own.parent.is_dir() else 'it has no config.json, so no run began there'
+    raise ConfigError(
+      f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
+    )
+  if arguments.config is None and not arguments.workdir:
+    raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
+  changed, remarks = overrides.apply(load(arguments.config or str(own)), changes)
+  settings = resolve(changed)
+  for remark in remarks:
+    print(remark, file=sys.stderr)
+  if arguments.print_config:
+    _show(json.dumps(settings, indent=2))
+    return arguments, None
+  if workdir and arguments.workdir is None:
+    raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')
+  return arguments, settings
+
+
+def run(main: Callable[[], int | None]) -> int:
+  """Calls a command and returns its exit code; what the user can mend is one message on stderr.
+
+  A ConfigError is exit code 2, a RunError 1, an interruption 130, as shells have it.
+  """
+  try:
+    return main() or 0
+  except KeyboardInterrupt:
+    print('interrupted', file=sys.stderr)
+    return KILLED
+  except ConfigError as error:
+    print(error, file=sys.stderr)
+    return WRONG_USAGE
+  except RunError as error:
+    print(error, file=sys.stderr)
+    return FAILED
+
+
+def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
+  """Takes `--config.KEY=VALUE` and `--config.KEY VALUE` out of the words of a command."""
+  changes: list[tuple[str, str]] = []
+  rest: list[str] = []
+  queue = iter(words)
+  for word in queue:
+    if not word.startswith('--config.'):
+      rest.append(word)
+      continue
+    key, equals, value = word.removeprefix('--config.').partition('=')
+    if not equals:
+      value = next(queue, '--')
+      if value.startswith('--'):
+        raise ConfigError(f'{word} needs a value, as in {word}=1.')
+    changes.append((key, value))
+  return changes, rest
+
+
+def _show(text: str) -> None:
+  """Prints a long text; a reader that leaves early, such as `head`, is no mistake."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails as it ends
+
+
+def _example() -> str:
+  files = [os.path.relpath(str(file)) for file in experiment_files()]
+  return next((file for file in files if 'quickstart' in file), 'experiments/<paper>/<name>.py')

@@ -1,0 +1,4 @@
+from plm_jax.config.load import load, resolve
+from plm_jax.config.resume import check_resume, differences
+
+__all__ = ['check_resume', 'differences', 'load', 'resolve']

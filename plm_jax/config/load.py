@@ -1,0 +1,133 @@
+"""Configs as plain data: reading them, the command line that changes them, and comparing two of them.
+
+A config is a Python file with `get_config(arg='')` or the `config.json` of a run, which is read as data and executes
+nothing. `resolve` checks it and fills every default in, from signatures that are read and not imported: a mistake ends
+with exit code 2 and one message before jax is loaded. What stands in a config is described in `schema.py`.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from plm_jax import errors
+from plm_jax.config import schema
+from plm_jax.errors import ConfigError
+from plm_jax.plugins.signatures import experiment_files
+
+# Reading -------------------------------------------------------------------------------------------------------------
+
+
+def load(target: str) -> dict[str, Any]:
+  """The config that `--config` names, as it is written, without defaults.
+
+  Args:
+    target: 'file.py', 'file.py:argument', 'config.json', or a run folder that holds one.
+
+  Raises:
+    ConfigError: no such file, or a file that is no config.
+  """
+  name, _, argument = target.partition('.py:')
+  path = pathlib.Path(f'{name}.py' if '.py:' in target else target).expanduser()
+  path = path / 'config.json' if path.is_dir() else path
+  if not path.is_file():
+    known = [os.path.relpath(str(file)) for file in experiment_files()]
+    raise ConfigError(
+      f'--config={target}: there is no file {path}.{errors.suggest(str(path), known)} --list shows every config.'
+    )
+  if path.suffix == '.json':
+    return _read_json(path)
+  if path.suffix != '.py':
+    raise ConfigError(f'--config={target}: a config is a .py file or the config.json of a run.')
+  return _read_python(path.resolve(), argument)
+
+
+def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
+  """A config as plain data with every default of every block filled in; the same for a config that is complete.
+
+  Raises:
+    ConfigError: an unknown, missing or wrongly typed key, or keys that contradict each other.
+  """
+  values = schema.complete('config.schema:Run', schema.with_inherited(schema.plain(config, 'config')), 'config')
+  _check_exactly_one(values, 'objective', 'adapter')
+  _check_exactly_one(values, 'steps', 'epochs')
+  for key in ('steps', 'epochs', 'accumulate', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
+    if values[key] is not None and values[key] <= 0:
+      raise ConfigError(f'config.{key}={values[key]}: must be above 0.')
+  for name, evaluation in values['eval'].items():
+    for key in ('every', 'units'):
+      if evaluation[key] is not None and evaluation[key] <= 0:
+        raise ConfigError(f'config.eval.{name}.{key}={evaluation[key]}: must be above 0.')
+  if values['best'] is not None:
+    name = values['best'][0].partition('/')[0]
+    errors.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')
+  if values['early_stop'] is not None and values['best'] is None:
+    raise ConfigError("config.early_stop: needs config.best, as in ('validation/loss', 'min'), to know what is better.")
+  return values
+
+
+def _check_exactly_one(values: Mapping[str, Any], first: str, second: str) -> None:
+  given = [key for key in (first, second) if values[key] is not None]
+  if len(given) != 1:
+    raise ConfigError(f'config: give {first} or {second}; {"both are" if given else "neither is"} there.')
+
+
+def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  try:
+    value = json.loads(path.read_text(encoding='utf-8'))
+  except ValueError as error:
+    raise ConfigError(f'{path}: not JSON: {error}.') from None
+  if not isinstance(value, dict):
+    raise ConfigError(f'{path}: a config is an object, not {type(value).__name__}.')
+  return value
+
+
+def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
+  with _importable(path):
+    spec = importlib.util.spec_from_file_location(f'config_{path.stem}', path)
+    assert spec is not None and spec.loader is not None  # a .py file has both
+    module = importlib.util.module_from_spec(spec)
+    try:
+      spec.loader.exec_module(module)
+      config = module.get_config(argument)
+    except Exception as error:  # whatever the user's file raises
+      raise ConfigError(_where(error, path)) from error
+  return schema.plain(config if isinstance(config, Mapping) else config.to_dict(), 'config')
+
+
+@contextlib.contextmanager
+def _importable(path: pathlib.Path) -> Iterator[None]:
+  """Lets a config file import `experiments.common` of its own repository, from any working directory."""
+  root = next((parent for parent in path.parents if (parent / 'experiments').is_dir()), path.parent)
+  others = {name: module for name, module in sys.modules.items() if name.partition('.')[0] == 'experiments'}
+  for name in others:
+    del sys.modules[name]
+  sys.path.insert(0, str(root))
+  try:
+    yield
+  finally:
+    sys.path.remove(str(root))
+    for name in [name for name in sys.modules if name.partition('.')[0] == 'experiments']:
+      del sys.modules[name]
+    sys.modules.update(others)
+
+
+def _where(error: Exception, path: pathlib.Path) -> str:
+  """An exception of a config file as one line with the place in that file."""
+  if isinstance(error, SyntaxError):
+    return f'{error.filename}, line {error.lineno}: {error.msg}.'
+  lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+  place = f'{path}, line {lines[-1]}' if lines else str(path)
+  kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
+  return f'{place}: {kind}{error}'
+
+
+# Comparing -----------------------------------------------------------------------------------------------------------
+
+
+# The command line ----------------------------------------------------------------------------------------------------

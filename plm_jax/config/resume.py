@@ -1,0 +1,50 @@
+"""Comparing two configs: what differs, and what may change when a run is resumed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from plm_jax.errors import ConfigError
+
+RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'keep', 'log')
+
+
+def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
+  """The keys in which two configs differ, as 'optim.rate: 0.001 -> 0.0001' (old -> new), in the order of the keys."""
+  after, before = _leaves(new), _leaves(old)
+  keys = list(dict.fromkeys([*before, *after]))
+  return [
+    f'{key}: {before.get(key, "not there")} -> {after.get(key, "not there")}'
+    for key in keys
+    if before.get(key, _ABSENT) != after.get(key, _ABSENT)
+  ]
+
+
+def check_resume(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
+  """What changes when a run goes on under another config; only keys that leave its results alone may.
+
+  Raises:
+    ConfigError: any other key differs; every such difference is shown.
+  """
+  changes = differences(new, old)
+  refused = [change for change in changes if change.partition(':')[0].partition('.')[0] not in RESUMABLE]
+  if refused:
+    raise ConfigError(
+      'this run was begun with another config; name another --workdir, or undo:\n  '
+      + '\n  '.join(refused)
+      + f'\nOnly {", ".join(RESUMABLE)} may change on the way.'
+    )
+  return changes
+
+
+_ABSENT = object()
+
+
+def _leaves(value: Any, prefix: str = '') -> dict[str, Any]:
+  """Dotted keys and plain values; a list is one value unless it holds blocks."""
+  if isinstance(value, Mapping):
+    items: Any = value.items()
+  elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+    items = enumerate(value)
+  else:
+    return {prefix: list(value) if isinstance(value, tuple) else value}
+  return {k: v for key, item in items for k, v in _leaves(item, f'{prefix}.{key}' if prefix else str(key)).items()}

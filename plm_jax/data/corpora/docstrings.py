@@ -1,0 +1,241 @@
+"""Documents out of the docstrings of installed packages, read with `ast`: nothing is imported or run.
+
+A package is a name, its version and an explicit list of files (the standard library by walking its folder, any other by
+the record that pip keeps), so that what else is installed beside it changes nothing.
+"""
+
+import ast
+import concurrent.futures
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from plm_jax.data.corpora import markup
+
+STANDARD_LIBRARY = 'python'
+
+# Folders that hold tests, other people's packages or generated code.
+SKIPPED_FOLDERS = frozenset(
+  [
+    *('test', 'tests', '_tests', 'testdata', 'idlelib', 'lib2to3', 'turtledemo', 'ensurepip', 'lib-dynload'),
+    *('site-packages', 'dist-packages', '__pycache__', 'pydoc_data', 'encodings'),
+    *('_vendor', 'vendor', 'vendored', 'extern', 'externals', 'third_party', '_external'),
+    *('array_api_compat', 'array_api_extra'),
+  ]
+)
+SKIPPED_FILES = re.compile(r'(conftest|sitecustomize|usercustomize|test_.*|.*_test)\.py$')
+
+
+_BATCH = 256  # files for one interpreter
+
+
+class Package(NamedTuple):
+  """A package to read.
+
+  Attributes:
+    name: of the distribution, as pip knows it; 'python' is the standard library.
+    paths: files and folders, relative to the standard library or to site-packages.
+  """
+
+  name: str
+  paths: tuple[str, ...]
+
+
+class Document(NamedTuple):
+  """One docstring as prose.
+
+  Attributes:
+    package: of the distribution.
+    name: dotted path of the module, class or function.
+    text: paragraphs with blank lines between them.
+    summary: the first paragraph where it is a plain sentence, else ''.
+    parameters: the documented arguments.
+  """
+
+  package: str
+  name: str
+  text: str
+  summary: str
+  parameters: tuple[markup.Parameter, ...]
+
+
+def version(package: Package) -> str:
+  """The installed version.
+
+  Raises:
+    ModuleNotFoundError: the package is not installed.
+  """
+  if package.name == STANDARD_LIBRARY:
+    return platform.python_version()
+  return _distribution(package.name).version
+
+
+def fingerprint(packages: Sequence[Package]) -> str:
+  """Hex digest of the packages' names, paths and versions."""
+  known = sorted((package.name, version(package), package.paths) for package in packages)
+  return hashlib.sha256(repr(known).encode()).hexdigest()
+
+
+def files(package: Package) -> list[tuple[str, str]]:
+  """Pairs of the path inside the installation and the absolute path of each Python file, sorted.
+
+  Raises:
+    ModuleNotFoundError: the package is not installed, or a path of it is not there.
+  """
+  if package.name == STANDARD_LIBRARY:
+    root = sysconfig.get_path('stdlib')
+    known = [(path, os.path.join(root, path)) for top in package.paths for path in _walk(root, top)]
+  else:
+    distribution = _distribution(package.name)
+    if distribution.files is None:
+      raise ModuleNotFoundError(
+        f'{package.name} keeps no record of its files; install it with pip: '
+        f'pip install --force-reinstall {package.name}=={distribution.version}'
+      )
+    known = [(str(path), str(distribution.locate_file(path))) for path in distribution.files]
+  found = [(path, absolute) for path, absolute in known if _wanted(path, package.paths)]
+  for top in package.paths:
+    if not any(path == top or top == '.' or path.startswith(f'{top}/') for path, _ in found):
+      raise ModuleNotFoundError(f'{package.name} {version(package)} holds no Python file in {top!r}')
+  return sorted(found)
+
+
+def extract(
+  packages: Sequence[Package], *, processes: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Document]:
+  """Every docstring of `packages` that has prose, in the order of packages, files and lines.
+
+  Args:
+    packages: what to read.
+    processes: interpreters at work; where none can be started the files are read in this one.
+    progress: called with the number of files done and their total.
+  """
+  jobs = [(package.name, *names) for package in packages for names in files(package)]
+  batches = [jobs[start : start + _BATCH] for start in range(0, len(jobs), _BATCH)]
+  found: list[Document] = []
+  done = 0
+  with concurrent.futures.ThreadPoolExecutor(processes) as threads:
+    for batch, documents in zip(batches, threads.map(_read_apart if processes > 1 else _read, batches), strict=True):
+      found += documents
+      done += len(batch)
+      progress(done, len(jobs))
+  return found
+
+
+def _read_apart(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
+  """Reads files in a new interpreter.
+
+  Not a process pool: a fork of a process whose JAX runs threads may never return, and a spawned worker would first run
+  the caller's script again.
+  """
+  command = [sys.executable, '-m', 'plm_jax.data.docstrings']
+  environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), 'PYTHONHASHSEED': '0'}
+  try:
+    answer = subprocess.run(
+      command, input=json.dumps(jobs).encode(), stdout=subprocess.PIPE, env=environment, check=True
+    )
+  except (OSError, subprocess.CalledProcessError):
+    return _read(jobs)
+  return [
+    Document(package, name, text, summary, tuple(markup.Parameter(*parameter) for parameter in parameters))
+    for package, name, text, summary, parameters in json.loads(answer.stdout)
+  ]
+
+
+def _read(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
+  return [document for job in jobs for document in _read_file(*job)]
+
+
+def docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
+  """Pairs of dotted name and docstring: of the module, its classes and functions, and of `add_newdoc` calls."""
+  pending: list[tuple[str, ast.AST]] = [(module, tree)]
+  while pending:
+    name, node = pending.pop()
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+      text = ast.get_docstring(node, clean=False)
+      if text:
+        yield name, text
+    elif isinstance(node, ast.Call):
+      yield from _added(node, module)
+    inner: list[tuple[str, ast.AST]] = []
+    for child in ast.iter_child_nodes(node):
+      if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        inner.append((f'{name}.{child.name}', child))
+      elif isinstance(child, ast.stmt) or (isinstance(child, ast.Call) and isinstance(node, ast.Expr)):
+        inner.append((name, child))
+    pending += reversed(inner)
+
+
+def _added(call: ast.Call, module: str) -> Iterator[tuple[str, str]]:
+  """Docstrings of compiled functions, which numpy and scipy attach with add_newdoc(place, name, text or texts)."""
+  if not (isinstance(call.func, ast.Name) and call.func.id == 'add_newdoc' and call.args):
+    return
+  try:
+    *place, texts = [ast.literal_eval(argument) for argument in call.args]
+  except ValueError:  # built at run time
+    return
+  name = '.'.join(map(str, place)) if len(place) > 1 else '.'.join([module, *map(str, place)])
+  for entry in texts if isinstance(texts, list) else [texts]:
+    suffix, text = entry if isinstance(entry, tuple) else ('', entry)
+    if isinstance(text, str):
+      yield f'{name}.{suffix}' if suffix else name, text
+
+
+def _read_file(package: str, path: str, absolute: str) -> list[Document]:
+  try:
+    with warnings.catch_warnings():
+      warnings.simplefilter('ignore')  # invalid escapes in other people's strings
+      tree = ast.parse(Path(absolute).read_bytes())
+  except (SyntaxError, ValueError):  # a template, or written for another Python
+    return []
+  module = re.sub(r'(/__init__)?\.pyi?$', '', path).replace('/', '.')
+  documents = []
+  for name, docstring in docstrings(tree, module):
+    prose = markup.read(docstring)
+    text = '\n\n'.join(prose.paragraphs)
+    if text:
+      documents.append(Document(package, name, text, prose.summary, prose.parameters))
+  return documents
+
+
+def _distribution(name: str) -> importlib.metadata.Distribution:
+  try:
+    return importlib.metadata.distribution(name)
+  except importlib.metadata.PackageNotFoundError as error:
+    message = f'{name} is not installed, and its docstrings are part of the corpus: pip install {name}'
+    raise ModuleNotFoundError(message) from error
+
+
+def _walk(root: str, top: str) -> Iterator[str]:
+  start = os.path.normpath(os.path.join(root, top))
+  if os.path.isfile(start):
+    yield top
+  for folder, folders, names in os.walk(start):
+    folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)
+    for name in names:
+      yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, '/')
+
+
+def _wanted(path: str, tops: tuple[str, ...]) -> bool:
+  *folders, name = path.split('/')
+  return (
+    (name.endswith('.py') or path in tops)  # a stub is read where it is asked for by name
+    and not SKIPPED_FILES.match(name)
+    and SKIPPED_FOLDERS.isdisjoint(folders)
+    and not any(folder.startswith('config-') for folder in folders)
+    and any(top == '.' or path == top or path.startswith(f'{top}/') for top in tops)
+  )
+
+
+if __name__ == '__main__':  # one batch of `_read_apart`
+  json.dump(_read(json.load(sys.stdin)), sys.stdout)

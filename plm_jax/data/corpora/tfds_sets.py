@@ -1,0 +1,142 @@
+"""TensorFlow Datasets sets, read as ArrayRecord: no TensorFlow. Importing this file imports `tensorflow_datasets`."""
+
+import contextlib
+import difflib
+import functools
+import hashlib
+import logging
+import os
+import re
+import socket
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from plm_jax import files
+from plm_jax.data.corpora.records import Opened
+
+_FORMAT = 'array_record'
+
+
+def from_folder(folder: Path) -> Opened:
+  """A prepared set in its version folder (`.../<name>/<config>/<version>`)."""
+  return _opened(tfds.builder_from_directory(str(folder)))
+
+
+def from_name(name: str, *, cache: str) -> Opened:
+  """A set by name, as in `tfds.builder`; downloaded and prepared under `<cache>/tfds` where it is nowhere yet.
+
+  Looks in `<cache>/tfds`, then in TFDS's own folder ($TFDS_DATA_DIR, or ~/tensorflow_datasets).
+
+  Raises:
+    ValueError: no such set, or one that cannot be downloaded or read.
+    ModuleNotFoundError: making it needs a package that is not installed.
+  """
+  own = Path(cache).expanduser() / 'tfds'
+  usual = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
+  for data_dir in (own, Path(usual).expanduser()):
+    with quiet():
+      builder = _builder(name, data_dir=data_dir)
+      prepared = builder.is_prepared()
+    if prepared:
+      return _opened(builder)
+  with quiet():
+    builder = _builder(name, data_dir=own)
+  command = f'python -m tensorflow_datasets.scripts.cli.main build {name} --file_format={_FORMAT} --data_dir={own}'
+  with files.locked(own / f'.{builder.name}.lock', doing=f'preparing {builder.name}'), quiet():
+    if not builder.is_prepared():
+      try:
+        _check_network(builder)
+        builder.download_and_prepare(file_format=_FORMAT)
+      except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+          f'tfds:{name} is made with {error.name}, which is not installed: pip install {error.name}; or make it where '
+          f'it is installed and copy the folder: {command}'
+        ) from error
+      except (OSError, tfds.download.DownloadError, ValueError, AssertionError) as error:
+        raise ValueError(f'tfds:{name} could not be made here ({error}); make it with: {command}') from error
+  return _opened(builder)
+
+
+def _check_network(builder: tfds.core.DatasetBuilder) -> None:
+  """Fails at once where there is no network; TFDS would try each file for minutes."""
+  if not urllib.request.getproxies():
+    for url in builder.url_infos or ():
+      host = urllib.parse.urlsplit(url).hostname
+      try:
+        socket.getaddrinfo(host, None)
+      except socket.gaierror as error:
+        raise OSError(f'{host} cannot be reached: is there a network?') from error
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+  """Without the warnings that TFDS logs about folders it has not made yet."""
+  logger = logging.getLogger('absl')
+  level = logger.level
+  logger.setLevel(logging.ERROR)
+  try:
+    yield
+  finally:
+    logger.setLevel(level)
+
+
+def _builder(name: str, *, data_dir: Path) -> tfds.core.DatasetBuilder:
+  # TFDS knows the sets of these folders only once they are imported.
+  import tensorflow_datasets.question_answering
+  import tensorflow_datasets.summarization
+  import tensorflow_datasets.text
+  import tensorflow_datasets.text_simplification
+  import tensorflow_datasets.translate  # noqa: F401
+
+  try:
+    return tfds.builder(name, data_dir=str(data_dir), file_format=_FORMAT)
+  except tfds.core.DatasetNotFoundError as error:
+    close = difflib.get_close_matches(re.split('[/:]', name)[0], tfds.list_builders(with_community_datasets=False), n=3)
+    hint = f'; did you mean {" or ".join(map(repr, close))}?' if close else ''
+    raise ValueError(f'TensorFlow Datasets has no {name!r}{hint}') from error
+  except (ValueError, AssertionError) as error:
+    cls = tfds.builder_cls(re.split('[/:]', name)[0])
+    configs = ', '.join(cls.builder_configs) or 'none'
+    raise ValueError(f'no config or version tfds:{name}; configs: {configs} ({str(error).splitlines()[0]})') from error
+
+
+def _opened(builder: tfds.core.DatasetBuilder) -> Opened:
+  folder = builder.data_path
+  if builder.info.file_format.value != _FORMAT:
+    raise ValueError(
+      f'{folder} is stored as {builder.info.file_format.value}, which has no random access; make it again with '
+      f'tfds.builder({builder.info.full_name!r}, data_dir=..., file_format={_FORMAT!r}).download_and_prepare()'
+    )
+
+  features = (folder / 'features.json').read_text()
+
+  @functools.cache
+  def rows(split: str) -> Sequence[Mapping[str, Any]]:
+    return builder.as_data_source(split=split)
+
+  def digest(split: str) -> str:
+    known = (builder.info.metadata or {}).get('digests', {})
+    if split in known:
+      return known[split]
+    # A set is its name, config, version and the sizes of its parts; where it was made does not matter.
+    info = builder.info.splits[split]
+    told = (builder.info.full_name, features, split, info.num_examples, info.num_bytes, info.shard_lengths)
+    return hashlib.sha256(repr(told).encode()).hexdigest()
+
+  return Opened(
+    splits=tuple(name for name, info in builder.info.splits.items() if info.num_examples),
+    rows=rows,
+    digest=digest,
+    labels={field: names for field, feature in builder.info.features.items() if (names := _names(feature))},
+  )
+
+
+def _names(feature: Any) -> tuple[str, ...]:
+  if isinstance(feature, tfds.features.Sequence):
+    feature = feature.feature
+  return tuple(feature.names) if isinstance(feature, tfds.features.ClassLabel) else ()

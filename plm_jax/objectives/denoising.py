@@ -1,0 +1,389 @@
+"""Corruption of one row for encoder-decoders: from where, edit and rearrange to both sides of the network."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.layers.positions import from_segments
+from plm_jax.noise import edit as edits
+from plm_jax.noise.compact import compact_from, total
+from plm_jax.noise.row import Row, Slots, Spans, sentence_ids, word_ids
+from plm_jax.noise.where import counts
+from plm_jax.noise.where import spans as where_spans
+from plm_jax.objectives import corrupt
+from plm_jax.types import Array, Vocab
+
+TARGETS = ('text', 'masked', 'chosen', 'sentinels')
+
+
+SENTINEL = re.compile(r'<extra_id_(\d+)>')
+
+
+class Sentinels(NamedTuple):
+  """The tokens that stand for spans: id of the first, step from one to the next, how many."""
+
+  first: int
+  step: int
+  number: int
+
+
+class Denoiser(NamedTuple):
+  """One way to corrupt a row, with its settings bound.
+
+  Attributes:
+    rearrange: orders that the text is put in before.
+    choose: which tokens.
+    write: what becomes of them.
+    finish: orders that the corrupted text is put in.
+    target: one of `TARGETS`.
+    mode: ids put before each document of the inputs, at most one; an id may differ from row to row.
+    share: of the rows, relative to the others'.
+    label: of its loss among the metrics.
+  """
+
+  rearrange: tuple[partial[Array], ...]
+  choose: partial[Spans]
+  write: partial[Slots]
+  finish: tuple[partial[Array], ...]
+  target: str
+  mode: tuple[int | Array, ...]
+  share: float
+  label: str
+
+
+class Words(NamedTuple):
+  """What there is to know about the tokens of a vocabulary, by id.
+
+  Attributes:
+    special: bool[v].
+    starts_word: bool[v].
+    ends_sentence: bool[v], or None where no denoiser needs it.
+    mask_id: id of the mask token, where there is one.
+    pad_id: id of the padding.
+    end: ids put behind each document of inputs and targets, at most one.
+    sentinels: None where no denoiser needs them.
+    ordinary: int32[...], ids that may replace a mask.
+    mask_random: share of the masks that become a random token.
+  """
+
+  special: np.ndarray
+  starts_word: np.ndarray
+  ends_sentence: np.ndarray | None
+  mask_id: int | None
+  pad_id: int
+  end: tuple[int, ...]
+  sentinels: Sentinels | None
+  ordinary: np.ndarray
+  mask_random: float
+
+
+class Side(NamedTuple):
+  """Inputs or targets of a row: ids int32[t], segment_ids int32[t], weights f32[t], and tokens that found no slot."""
+
+  ids: Array
+  segment_ids: Array
+  weights: Array
+  excess: Array
+
+
+def find_sentinels(vocab: Vocab) -> Sentinels:
+  """The tokens <extra_id_0>, <extra_id_1>, ... of a vocabulary.
+
+  Raises:
+    ValueError: there are none, or their ids are not evenly spaced.
+  """
+  numbered = {int(m[1]): i for i in vocab.special_ids if (m := SENTINEL.fullmatch(vocab.token(i)))}
+  ids = [numbered[k] for k in sorted(numbered)]
+  if sorted(numbered) != list(range(len(ids))) or not ids:
+    raise ValueError(
+      'objective denoise_seq2seq needs sentinels for its spans: special tokens <extra_id_0>, <extra_id_1>, ... without '
+      "a gap, as vocab.extra=('<extra_id_0>', ...) adds them"
+    )
+  step = ids[1] - ids[0] if len(ids) > 1 else 1
+  if ids != list(range(ids[0], ids[0] + step * len(ids), step)):
+    raise ValueError('the ids of the sentinels <extra_id_0>, <extra_id_1>, ... are not evenly spaced')
+  return Sentinels(ids[0], step, len(ids))
+
+
+def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
+  """bool[v]: tokens that are one of `ends`, with or without the mark of a word's start or middle."""
+  tokens = [vocab.token(i).removeprefix('##').lstrip('Ġ▁') for i in range(vocab.size)]
+  found = np.array([token in ends for token in tokens])
+  if not found.any():
+    raise ValueError(f'no token of the vocabulary is one of objective.sentence_ends={ends}')
+  return found
+
+
+def sizes(denoiser: Denoiser, length: int, *, words: Words) -> tuple[int, int]:
+  """Slots that the inputs and the targets of a row of `length` tokens need.
+
+  Exact where the choice is, for a row of one document. Else nothing less than the row, and targets for as many tokens
+  as `corrupt.capacity` says.
+  """
+  func, settings, write = denoiser.choose.func, denoiser.choose.keywords, denoiser.write.func
+  inputs, ends = length, len(words.end)
+  exact = where_spans.COUNTS[func](length, **settings) if func in where_spans.COUNTS else None
+  if exact is not None:
+    tokens, spans = exact
+    if write is edits.drop:
+      inputs -= tokens
+    elif write in (edits.to_sentinels, edits.collapse_to_mask):
+      inputs -= tokens - spans
+  else:
+    tokens = spans = corrupt.capacity(denoiser.choose, length)
+  if func is where_spans.random_gaps:
+    inputs += counts.round_up(settings.get('rate', 0.15), length)
+  if words.sentinels is not None:
+    spans = min(spans, words.sentinels.number)
+  closing = func is not where_spans.exact_spans  # whose rows end in a span
+  targets = {'text': length, 'masked': length, 'chosen': tokens, 'sentinels': tokens + spans + closing}
+  return inputs + ends + len(denoiser.mode), targets[denoiser.target] + ends
+
+
+def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
+  """What the decoder reads to write int[b, t] `ids`: the token before each, `start_id` where a document begins."""
+  before = jnp.pad(segment_ids, ((0, 0), (1, 0)))[:, :-1]
+  tokens = jnp.pad(ids, ((0, 0), (1, 0)))[:, :-1]
+  return jnp.where(segment_ids != before, start_id, tokens)
+
+
+def _make_row(ids: Array, segments: Array, words: Words) -> Row:
+  sentences = None if words.ends_sentence is None else sentence_ids(ids, jnp.asarray(words.ends_sentence))
+  eligible = ~jnp.asarray(words.special)[ids] & (segments > 0)
+  return Row(ids, eligible, segments, word_ids(ids, jnp.asarray(words.starts_word)), sentences)
+
+
+def _edges(segments: Array) -> tuple[Array, Array]:
+  """bool[l] twice: the first and the last token of a document."""
+  differs = segments[1:] != segments[:-1]
+  return (
+    jnp.pad(differs, (1, 0), constant_values=True) & (segments > 0),
+    jnp.pad(differs, (0, 1), constant_values=True) & (segments > 0),
+  )
+
+
+def _collect(row: Row, before: Array, kept: Array, after: Array, *, size: int, pad_id: int) -> tuple[Side, Array]:
+  """Ids before each position [l, i], those kept [l] and those after it [l, j], -1 for none, in `size` slots.
+
+  Also returns the position that each slot comes from, int32[size], -1 for padding.
+  """
+  slots = Slots(jnp.concatenate([before, kept[:, None], after[:, :-1]], axis=1), after[:, -1], after[:, -1] >= 0)
+  ids, source = compact_from(slots, size=size, pad_id=pad_id)
+  real = source >= 0
+  segments = jnp.where(real, row.segment_ids[source], 0)
+  excess = jnp.maximum(total(slots) - size, 0).astype(jnp.float32)
+  return Side(ids, segments, real.astype(jnp.float32), excess), source
+
+
+def _stay(row: Row, ids: Array, *, pad_id: int) -> tuple[Side, Array]:
+  """`_collect` where nothing is dropped or added: int32[l] ids where they stand."""
+  real = row.segment_ids > 0
+  side = Side(jnp.where(real, ids, pad_id), row.segment_ids, real.astype(jnp.float32), jnp.zeros(()))
+  return side, jnp.where(real, jnp.arange(ids.shape[0]), -1)
+
+
+def _column(there: Array, ids: tuple[int | Array, ...]) -> Array:
+  """int32[l, len(ids)]: these ids where `there`, else -1."""
+  return jnp.where(there[:, None], jnp.asarray(ids, jnp.int32).reshape(1, -1), -1)
+
+
+def _mix_masks(key: Array, slots: Slots, *, words: Words) -> Slots:
+  """A share of the masks becomes random tokens."""
+  ids = jnp.concatenate([slots.before, slots.ids[:, None]], axis=1)
+  share_key, id_key = jax.random.split(key)
+  drawn = jnp.asarray(words.ordinary)[jax.random.randint(id_key, ids.shape, 0, len(words.ordinary))]
+  replaced = (ids == words.mask_id) & (jax.random.uniform(share_key, ids.shape) < words.mask_random)
+  ids = jnp.where(replaced, drawn, ids)
+  return slots._replace(before=ids[:, :-1], ids=ids[:, -1])
+
+
+class _Spelt(NamedTuple):
+  """Spans of which each has its sentinel.
+
+  Attributes:
+    chosen: without the spans that found none.
+    starts: bool[l], the first position of a span.
+    ids: int32[l], the sentinel of the span that a position is in.
+    closing: int32[l], at the last token of a document the sentinel of what follows its last span, else -1.
+    lost: f32[], spans that found none, which stay as they are.
+  """
+
+  chosen: Spans
+  starts: Array
+  ids: Array
+  closing: Array
+  lost: Array
+
+
+def _spell(row: Row, chosen: Spans, sentinels: Sentinels) -> _Spelt:
+  """Gives each span a sentinel, counting from the first in each document."""
+  first, last = _edges(row.segment_ids)
+  starts = (chosen.number > 0) & (chosen.number != jnp.pad(chosen.number[:-1], (1, 0)))
+  count = jnp.cumsum(starts.astype(jnp.int32))
+  base = jax.lax.cummax(jnp.where(first, count - starts, 0))  # spans in the documents before
+  beyond = chosen.number - base > sentinels.number
+  lost = (beyond & starts).sum().astype(jnp.float32)
+  chosen, starts = chosen._replace(number=jnp.where(beyond, 0, chosen.number)), starts & ~beyond
+  count = jnp.minimum(count - base, sentinels.number)
+  # whether the last token that could be hidden so far is hidden, in the lowest bit
+  index = jnp.arange(row.ids.shape[0])
+  latest = jax.lax.cummax(jnp.where(row.eligible, 2 * index + (chosen.number > 0), 0))
+  closes = last & (latest % 2 == 0) & (count > 0) & (count < sentinels.number)
+  return _Spelt(
+    chosen,
+    starts,
+    sentinels.first + sentinels.step * (chosen.number - 1 - base),
+    jnp.where(closes, sentinels.first + sentinels.step * count, -1),
+    lost,
+  )
+
+
+def denoise(
+  key: Array, ids: Array, segments: Array, *, denoiser: Denoiser, words: Words, inputs_size: int, targets_size: int
+) -> tuple[Side, Side, Array]:
+  """Inputs, targets and the number of spans without a sentinel, f32[], of one row.
+
+  Args:
+    key: noise key of the row.
+    ids: int32[l], clean text.
+    segments: int32[l].
+    denoiser: what to do.
+    words: of the vocabulary.
+    inputs_size: slots of the inputs.
+    targets_size: slots of the targets.
+  """
+  order_key, where_key, edit_key, mask_key = jax.random.split(key, 4)
+  length, pad_id = ids.shape[0], words.pad_id
+  real = segments > 0
+  first, last = _edges(segments)
+  end = _column(last, words.end or (-1,))
+  nothing = jnp.zeros((length, 0), jnp.int32)
+
+  clean = row = _make_row(ids, segments, words)
+  order = jnp.arange(length)
+  for number, rearrange in enumerate(denoiser.rearrange):
+    step = rearrange(jax.random.fold_in(order_key, number), row)
+    order = order[step]
+    row = _make_row(row.ids[step], segments, words)
+
+  chosen, lost = denoiser.choose(where_key, row), jnp.zeros(())
+  if words.sentinels is not None:
+    spelt = _spell(row, chosen, words.sentinels)
+    chosen, lost = spelt.chosen, spelt.lost
+  hidden = chosen.number > 0
+  slots = denoiser.write(edit_key, row, chosen)
+  if denoiser.write.func is edits.to_sentinels:
+    slots = slots._replace(ids=jnp.where(hidden, spelt.ids, row.ids))
+  if words.mask_random > 0:
+    slots = _mix_masks(mask_key, slots, words=words)
+
+  if denoiser.write.func in edits.IN_PLACE and not words.end and not denoiser.mode and inputs_size == length:
+    inputs, source = _stay(row, slots.ids, pad_id=pad_id)
+  else:
+    before = jnp.concatenate([_column(first, denoiser.mode), slots.before], axis=1)
+    kept = jnp.where(slots.keep & real, slots.ids, -1)
+    inputs, source = _collect(row, before, kept, end, size=inputs_size, pad_id=pad_id)
+  if denoiser.finish:
+    # what stood in a stretch moves, and what was put before a token or in place of one
+    fixed = jnp.isin(inputs.ids, jnp.asarray((*denoiser.mode, *words.end, -1)))
+    movable = (source >= 0) & ~fixed & (row.eligible[source] | (inputs.ids != row.ids[source]))
+    for number, rearrange in enumerate(denoiser.finish, start=len(denoiser.rearrange)):
+      now = _make_row(inputs.ids, inputs.segment_ids, words)._replace(eligible=movable)
+      inputs = inputs._replace(ids=inputs.ids[rearrange(jax.random.fold_in(order_key, number), now)])
+
+  if denoiser.target in ('text', 'masked'):
+    if not words.end and targets_size == length:
+      targets, source = _stay(clean, ids, pad_id=pad_id)
+    else:
+      targets, source = _collect(clean, nothing, jnp.where(real, ids, -1), end, size=targets_size, pad_id=pad_id)
+    if denoiser.target == 'masked':
+      wanted = jnp.zeros(length).at[order].set(hidden.astype(jnp.float32))[source]
+      own = ~jnp.isin(targets.ids, jnp.asarray((*words.end, -1)))
+      targets = targets._replace(weights=targets.weights * wanted * own)
+  else:
+    kept = jnp.where(hidden, row.ids, -1)
+    if denoiser.target == 'sentinels':
+      before = jnp.where(spelt.starts, spelt.ids, -1)[:, None]
+      end = jnp.concatenate([spelt.closing[:, None], end], axis=1)
+    else:
+      before = nothing
+    targets, _ = _collect(row, before, kept, end, size=targets_size, pad_id=pad_id)
+  return inputs, targets, lost
+
+
+def alike(ways: Sequence[Denoiser]) -> list[list[int]]:
+  """Indices of the denoisers, grouped by everything that happens after tokens are chosen."""
+
+  def steps_of(way: Denoiser) -> tuple[partial[Any], ...]:
+    return *way.rearrange, way.write, *way.finish
+
+  def same(one: Denoiser, other: Denoiser) -> bool:
+    steps, others = steps_of(one), steps_of(other)
+    return (
+      (one.target, len(one.mode), len(one.rearrange), len(one.finish))
+      == (other.target, len(other.mode), len(other.rearrange), len(other.finish))
+    ) and all(a.func is b.func and a.keywords == b.keywords for a, b in zip(steps, others, strict=True))
+
+  groups: list[list[int]] = []
+  for number, way in enumerate(ways):
+    group = next((group for group in groups if same(ways[group[0]], way)), None)
+    if group is None:
+      groups.append([number])
+    else:
+      group.append(number)
+  return groups
+
+
+def one_of(ways: Sequence[Denoiser], which: Array) -> Denoiser:
+  """The `which`-th of denoisers that are `alike`, int[].
+
+  Under vmap all branches of a choice are computed. Here that is the choice of tokens only, and those by `exact_spans`
+  are one branch, whose counts are looked up.
+  """
+  if len(ways) == 1:
+    return ways[0]
+  exact = [way for way in ways if way.choose.func is where_spans.exact_spans]
+
+  def cut(key: Array, row: Row) -> Spans:
+    counts = [where_spans.exact_tables(row.ids.shape[0], **way.choose.keywords) for way in exact]
+    mine = np.cumsum([way in exact for way in ways]) - 1
+    return where_spans.cut_spans(row, key, jnp.stack(counts)[jnp.asarray(mine)[which]])
+
+  others = (way.choose for way in ways if way not in exact)
+  branches: list[Callable[[Array, Row], Spans]] = [*([cut] if exact else []), *others]
+  number = iter(range(bool(exact), len(branches)))
+  branch = np.array([0 if way in exact else next(number) for way in ways])
+
+  def choose(key: Array, row: Row) -> Spans:
+    return jax.lax.switch(jnp.asarray(branch)[which], branches, key, row)
+
+  mode = tuple(jnp.asarray(ids)[which] for ids in zip(*(way.mode for way in ways), strict=True))
+  return ways[0]._replace(choose=partial(choose), mode=mode)
+
+
+def join(inputs: Mapping[str, Array], *, documents: int, prefix: bool) -> dict[str, Array]:
+  """What a trunk without an encoder reads in place of `inputs` for one with an encoder: one row of both.
+
+  Args:
+    inputs: int[b, i] of the encoder and int[b, t] of the decoder.
+    documents: a number that no row has more documents of.
+    prefix: whether to say how long the inputs are.
+
+  Returns:
+    'tokens', 'segment_ids' and 'positions' int[b, i + t]; positions count through a document's inputs and targets.
+    'prefix' int[b] where asked for.
+  """
+  read, written = inputs['encoder_segment_ids'], inputs['decoder_segment_ids']
+  counts = jax.vmap(partial(jnp.bincount, length=documents + 1))(read)
+  behind = from_segments(written) + jnp.take_along_axis(counts, written, axis=1)
+  both = {
+    'tokens': jnp.concatenate([inputs['encoder_tokens'], inputs['decoder_tokens']], axis=1),
+    'segment_ids': jnp.concatenate([read, written], axis=1),
+    'positions': jnp.concatenate([from_segments(read), jnp.where(written > 0, behind, 0)], axis=1),
+  }
+  return both | ({'prefix': jnp.full(len(read), read.shape[1], jnp.int32)} if prefix else {})

@@ -1,0 +1,71 @@
+"""Averages of parameters over steps, which evaluation may read in place of the newest ones."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax.types import Array, PyTree
+
+
+class Average(NamedTuple):
+  """Parameters averaged over steps.
+
+  Attributes:
+    init: trainable parameters -> state; its 'params' is the average.
+    update: (state, parameters after the step, updates made before it) -> state.
+    observe: (state, validation metric) -> state.
+  """
+
+  init: Callable[[PyTree], PyTree]
+  update: Callable[[PyTree, PyTree, Array], PyTree]
+  observe: Callable[[PyTree, Array], PyTree]
+
+
+def exponential_mean(decay: float) -> Average:
+  """mean = decay mean + (1 - decay) parameters, from the first parameters on."""
+
+  def update(state: PyTree, params: PyTree, step: Array) -> PyTree:
+    del step
+    return {'params': jax.tree.map(lambda mean, param: mean + (1.0 - decay) * (param - mean), state['params'], params)}
+
+  return Average(_copy, update, observe=lambda state, metric: state)
+
+
+def iterate_mean(*, start: int | None, nonmonotone: int) -> Average:
+  """Plain mean of the parameters of all steps from the start on; until then, the latest parameters.
+
+  The trigger is that of the AWD-LSTM code: with `before` the earlier losses, a loss above min(before[:-nonmonotone]).
+  """
+
+  def init(params: PyTree) -> PyTree:
+    trigger = {
+      'recent': jnp.full((nonmonotone,), jnp.inf),
+      'older': jnp.full((), jnp.inf),
+      'started': jnp.zeros((), bool),
+    }
+    return _copy(params) | {'averaged': jnp.zeros((), jnp.int32), 'trigger': trigger}
+
+  def update(state: PyTree, params: PyTree, step: Array) -> PyTree:
+    running = state['trigger']['started'] if start is None else step >= start
+    averaged = jnp.where(running, state['averaged'] + 1, 0)
+    mean = jax.tree.map(
+      lambda mean, param: jnp.where(averaged <= 1, param, mean + (param - mean) / jnp.maximum(averaged, 1)),
+      state['params'],
+      params,
+    )
+    return state | {'params': mean, 'averaged': averaged}
+
+  def observe(state: PyTree, metric: Array) -> PyTree:
+    recent, older, started = (state['trigger'][name] for name in ('recent', 'older', 'started'))
+    started = started | (metric > older)
+    older = jnp.minimum(older, recent[0])
+    return state | {'trigger': {'recent': jnp.append(recent[1:], metric), 'older': older, 'started': started}}
+
+  return Average(init, update, observe)
+
+
+def _copy(params: PyTree) -> PyTree:
+  # a copy, because a step that donates its state may not hold one buffer twice
+  return {'params': jax.tree.map(lambda param: jnp.array(param, copy=True), params)}

@@ -1,0 +1,238 @@
+"""Ordered (regex, value) lists over parameter paths: one mechanism for decay masks, freezing and layer-wise rates.
+
+The first pattern that matches a whole path decides (`re.fullmatch`); a path that no pattern matches is an error, and so
+is a pattern that matches nothing. Parameters of a stack of layers are one array with the layers along axis 0, below a
+path component `layers`; a pattern sees each layer as if it had its own parameter: `trunk/layers/attention/query/kernel`
+of 12 layers is matched as `trunk/layers/0/attention/query/kernel` to `trunk/layers/11/attention/query/kernel`.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.errors import ConfigError
+from plm_jax.optim.schedules import Schedule, as_steps
+from plm_jax.paths import group_name, is_stacked, path_name, virtual_paths
+from plm_jax.types import Array, PyTree
+
+Value = float | None | Schedule
+Groups = Sequence[tuple[str, Any]]
+Settings = Mapping[str, tuple[Value, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unfreeze:
+  """The schedule of a part that joins later: 0 before step `start`, `scale` from then on.
+
+  A config spells it `dict(unfreeze=start, scale=scale)`; a float start is a fraction of the run.
+  """
+
+  start: int
+  scale: float = 1.0
+
+  def __call__(self, step: Array) -> Array:
+    return jnp.where(step >= self.start, self.scale, 0.0)
+
+  def __str__(self) -> str:
+    return f'{self.scale:g} from step {self.start}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Layerwise:
+  """A value that falls from the top of a stack down: `scale` in the last layer, times `factor` for each layer below.
+
+  A config spells it `dict(layerwise=factor, scale=scale)`; it fits a model of any depth. Outside a stack it is `scale`.
+  """
+
+  factor: float
+  scale: float = 1.0
+
+  def at(self, layer: int, layers: int) -> float:
+    return self.scale * self.factor ** (layers - 1 - layer)
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+  """A schedule that a config spells by name."""
+
+  name: str
+  function: Schedule = jnp.zeros_like
+
+  def __call__(self, step: Array) -> Array:
+    return self.function(step)
+
+  def __str__(self) -> str:
+    return self.name
+
+
+def resolve(
+  groups: Groups | float, params: PyTree, *, steps: int, what: str, words: Mapping[str, Schedule] | None = None
+) -> Settings:
+  """The value of every parameter.
+
+  Args:
+    groups: (pattern, value) pairs; a bare number holds for every parameter. A value is a number, None, a function of
+      the step, `dict(unfreeze=step, scale=1.0)`, `dict(layerwise=factor, scale=1.0)` or one of `words`.
+    params: tree of arrays or of their shapes.
+    steps: horizon of the run, for starts given as a fraction.
+    what: the config key, for messages.
+    words: names of values that the caller defines.
+
+  Returns:
+    path -> one value for each layer of a stacked parameter, one value in all for others.
+
+  Raises:
+    ConfigError: a parameter without a pattern, a pattern without a parameter, a pattern that is always overruled, a
+      value of another kind.
+  """
+  if isinstance(groups, int | float):
+    groups = (('.*', groups),)
+  patterns = []
+  for entry in groups:
+    if not isinstance(entry, list | tuple) or len(entry) != 2:
+      raise ConfigError(f'optim.{what}: {entry!r} is not a (pattern, value) pair')
+    pattern, value = entry
+    patterns.append((pattern, re.compile(pattern), _parse(value, steps=steps, what=what, words=words or {})))
+
+  leaves = jax.tree_util.tree_leaves_with_path(params)
+  paths = {path_name(path): virtual_paths(path_name(path), leaf) for path, leaf in leaves}
+  settings: dict[str, tuple[Value, ...]] = {}
+  matched: set[str] = set()
+  useful: set[str] = set()
+  for path, seen in paths.items():
+    values = []
+    for layer, virtual in enumerate(seen):
+      hits = [(pattern, value) for pattern, regex, value in patterns if regex.fullmatch(virtual)]
+      if not hits:
+        raise ConfigError(
+          f"optim.{what}: no pattern matches {virtual!r}; end the list with ('.*', value). "
+          f'Patterns: {", ".join(repr(pattern) for pattern, _, _ in patterns) or "none"}'
+        )
+      first = hits[0][1]
+      values.append(first.at(layer, len(seen)) if isinstance(first, Layerwise) else first)
+      matched.update(pattern for pattern, _ in hits)
+      useful.update(pattern for pattern, value in hits if value == first)
+    settings[path] = tuple(values)
+  _check_used([pattern for pattern, _, _ in patterns], matched, useful, paths, what)
+  return settings
+
+
+def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) -> Value | Layerwise:
+  if isinstance(value, str) and value in words:
+    return words[value]
+  if value is None or (callable(value) and not isinstance(value, type)):
+    return value
+  if isinstance(value, Mapping) and 'unfreeze' in value and set(value) <= {'unfreeze', 'scale'}:
+    return Unfreeze(as_steps(value['unfreeze'], steps, f'{what} unfreeze'), float(value.get('scale', 1.0)))
+  if isinstance(value, Mapping) and 'layerwise' in value and set(value) <= {'layerwise', 'scale'}:
+    return Layerwise(float(value['layerwise']), float(value.get('scale', 1.0)))
+  if isinstance(value, int | float) and not isinstance(value, bool):
+    return float(value)
+  spelled = ['dict(unfreeze=step, scale=1.0)', 'dict(layerwise=factor, scale=1.0)', *map(repr, words)]
+  choices = ['a number', 'None', 'a function of the step', *spelled]
+  raise ConfigError(f'optim.{what}: {value!r} is none of {", ".join(choices)}')
+
+
+def _check_used(
+  patterns: Sequence[str], matched: set[str], useful: set[str], paths: Mapping[str, list[str]], what: str
+) -> None:
+  for pattern in patterns:
+    if pattern not in matched:
+      some = [seen[0] for seen in paths.values()]
+      near = difflib.get_close_matches(pattern, some, n=3, cutoff=0.3)
+      shown = near + [path for path in some[:: max(len(some) // 6, 1)] if path not in near]
+      raise ConfigError(
+        f'optim.{what}: {pattern!r} matches no parameter. A pattern must match the whole path; paths are '
+        f'{", ".join(shown[:8])}, ... ({len(some)} in all)'
+      )
+    if pattern not in useful and pattern != '.*':
+      raise ConfigError(
+        f'optim.{what}: {pattern!r} decides nothing, an earlier pattern takes every parameter that it matches; '
+        'put it before the more general ones'
+      )
+
+
+def factor(values: Sequence[Value], step: Array, ndim: int) -> Array | np.ndarray:
+  """The values at a step, to multiply a parameter of `ndim` axes with: f32[], or f32[n, 1, ...] over layers.
+
+  None counts as 0.
+  """
+  numbers = [value(step) if callable(value) else value or 0.0 for value in values]
+  if len(numbers) == 1:
+    return jnp.asarray(numbers[0], jnp.float32)
+  stacked: Array | np.ndarray
+  if any(callable(value) for value in values):
+    stacked = jnp.stack([jnp.asarray(number, jnp.float32) for number in numbers])
+  else:
+    stacked = np.asarray(numbers, np.float32)
+  return stacked.reshape((-1,) + (1,) * (ndim - 1))
+
+
+def factors(settings: Settings, tree: PyTree, step: Array) -> PyTree:
+  """`factor` for every leaf of `tree`."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, leaf: factor(settings[path_name(path)], step, len(leaf.shape)), tree
+  )
+
+
+def table(params: PyTree, *, scale: Groups | float, decay: Groups | float, steps: int) -> str:
+  """What each part trains with, as text: parameters, rate multiplier and weight decay, neighbouring layers together.
+
+  Args:
+    params: tree of arrays or of their shapes.
+    scale: learning-rate multipliers, as for `optim.make`.
+    decay: weight decay, as for `optim.make`.
+    steps: horizon of the run.
+  """
+  scales = resolve(scale, params, steps=steps, what='scale')
+  decays = resolve(decay, params, steps=steps, what='decay', words={'rate': Named('rate')})
+  rows: dict[tuple[str, str, str], _Row] = {}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    name = path_name(path)
+    seen = virtual_paths(name, leaf)
+    for index, virtual in enumerate(seen):
+      key = (group_name(virtual), _text(scales[name][index]), _text(decays[name][index]))
+      layers, counts = rows.setdefault(key, _Row(set(), []))
+      layers.update({index} if is_stacked(name, leaf) else ())
+      counts.append(math.prod(leaf.shape) // len(seen))
+  lines = [('parameters of', 'layers', 'tensors', 'numbers', 'rate x', 'decay')]
+  parts = [part for part, _, _ in rows]
+  order = sorted(rows.items(), key=lambda item: (parts.index(item[0][0]), min(item[1].layers, default=0)))
+  for (group, rate, decayed), row in order:
+    lines.append((group, _ranges(row.layers), str(len(row.counts)), f'{sum(row.counts):,}', rate, decayed))
+  trained = sum(sum(row.counts) for (_, rate, _), row in rows.items() if rate != 'frozen')
+  total = sum(sum(row.counts) for row in rows.values())
+  widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+  text = '\n'.join(
+    '  '.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+  )
+  return f'{text}\n{trained:,} of {total:,} parameters train'
+
+
+class _Row(NamedTuple):
+  layers: set[int]
+  counts: list[int]
+
+
+def _text(value: Value) -> str:
+  if value is None:
+    return 'frozen'
+  return str(value) if callable(value) else f'{value:g}'
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+  """{0, 1, 2, 5} as '0-2,5'."""
+  out: list[list[int]] = []
+  for number in sorted(numbers):
+    if out and number == out[-1][-1] + 1:
+      out[-1] = [out[-1][0], number]
+    else:
+      out.append([number])
+  return ','.join('-'.join(map(str, span)) for span in out)

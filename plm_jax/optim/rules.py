@@ -1,0 +1,219 @@
+"""Update rules, and averages of the parameters that evaluation may use instead.
+
+A rule turns gradients into a direction; `optim.make` multiplies it by minus the rate and by each parameter's
+multiplier. Decoupled decay (adamw, bert_adam, lamb, adafactor) is added to the direction; in the other rules it is L2
+regularisation, added to the gradient. What acts on a whole tensor acts on each layer of a stacked parameter by itself.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+
+from plm_jax import paths
+from plm_jax.optim import groups
+from plm_jax.optim.averages import Average, iterate_mean
+from plm_jax.optim.groups import Groups, Settings
+from plm_jax.types import Array, PyTree
+
+
+class Rule(NamedTuple):
+  """An update rule: gradients -> direction, and the average that belongs to the rule, if any."""
+
+  direction: optax.GradientTransformation
+  average: Average | None = None
+
+
+class Context(NamedTuple):
+  """What every rule is given.
+
+  Attributes:
+    decay: adds each parameter's weight decay times the parameter.
+    resolve: (groups, config key) -> the value of every parameter.
+  """
+
+  decay: optax.GradientTransformation
+  resolve: Callable[[Groups, str], Settings]
+
+
+def sgd(context: Context) -> Rule:
+  """The gradient."""
+  return Rule(context.decay)
+
+
+def momentum(context: Context, *, momentum: float = 0.9, nesterov: bool = False) -> Rule:
+  """trace = momentum trace + gradient (the form of TensorFlow and torch, without dampening)."""
+  return Rule(optax.chain(context.decay, optax.trace(momentum, nesterov)))
+
+
+def adagrad(context: Context, *, accumulator: float = 0.1, eps: float = 1e-7) -> Rule:
+  """g / sqrt(sum of g^2 + eps); the sum starts at `accumulator` (ELMo 1.0)."""
+  return Rule(optax.chain(context.decay, optax.scale_by_rss(accumulator, eps)))
+
+
+def adam(context: Context, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Rule:
+  """Adam with L2 regularisation in the gradient."""
+  return Rule(optax.chain(context.decay, optax.scale_by_adam(b1, b2, eps)))
+
+
+def adamw(context: Context, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Rule:
+  """Adam with decoupled weight decay."""
+  return Rule(optax.chain(optax.scale_by_adam(b1, b2, eps), context.decay))
+
+
+def bert_adam(context: Context, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6) -> Rule:
+  """Adam without bias correction, decoupled decay (google-research/bert, optimization.py)."""
+  return Rule(optax.chain(scale_by_uncorrected_adam(b1, b2, eps), context.decay))
+
+
+def lamb(
+  context: Context,
+  *,
+  b1: float = 0.9,
+  b2: float = 0.999,
+  eps: float = 1e-6,
+  bias_correction: bool = True,
+  adapt: Groups = (('.*', 1.0),),
+) -> Rule:
+  """Adam's direction plus decay, rescaled in each tensor to the norm of the parameter (You et al. 2020, algorithm 2).
+
+  Args:
+    context: decay and groups.
+    b1: decay of the first moment.
+    b2: decay of the second moment.
+    eps: added to the root of the second moment.
+    bias_correction: as in the paper; google-research/albert has none.
+    adapt: 0 for parameters that keep Adam's length; google-research/albert exempts what it does not decay.
+  """
+  moments = optax.scale_by_adam if bias_correction else scale_by_uncorrected_adam
+  trust = only(per_layer(optax.scale_by_trust_ratio()), context.resolve(adapt, 'adapt'))
+  return Rule(optax.chain(moments(b1, b2, eps), context.decay, trust))
+
+
+def adafactor(
+  context: Context,
+  *,
+  b1: float | None = None,
+  b2_power: float = 0.8,
+  eps: float = 1e-30,
+  block_clip: float = 1.0,
+  factored: bool = True,
+  factor_min: int = 128,
+  parameter_scale: bool = True,
+) -> Rule:
+  """Adafactor (Shazeer and Stern 2018). The rate multiplies last, so the first moment averages rate-free directions;
+  in the T5 code it averages rate times direction, which is the same for a constant rate.
+
+  Args:
+    context: decay and groups.
+    b1: decay of the first moment; None keeps none (T5), PaLM 0.9.
+    b2_power: second-moment decay 1 - t^-b2_power.
+    eps: added to squared gradients.
+    block_clip: largest root mean square of one tensor's direction; infinity for no limit.
+    factored: row and column means of the second moment instead of all of it; PaLM keeps all.
+    factor_min: tensors are factored where their two largest axes have at least this size. An attention kernel
+      [d, h, k] with h and k below it keeps its whole second moment; the T5 code factors it as [d, h k].
+    parameter_scale: multiply by the root mean square of the parameter, at least 1e-3.
+  """
+  parts = [
+    optax.scale_by_factored_rms(factored, b2_power, min_dim_size_to_factor=factor_min, epsilon=eps),
+    optax.clip_by_block_rms(block_clip),
+    optax.scale_by_param_block_rms() if parameter_scale else optax.identity(),
+    optax.identity() if b1 is None else optax.ema(b1, debias=False),
+  ]
+  return Rule(optax.chain(per_layer(optax.chain(*parts)), context.decay))
+
+
+def asgd(context: Context, *, start: int | None = None, nonmonotone: int = 5) -> Rule:
+  """SGD that is evaluated at the mean of its iterates (AWD-LSTM).
+
+  Args:
+    context: decay and groups.
+    start: update from which the mean is taken; None waits until the validation loss stops falling (NT-ASGD).
+    nonmonotone: NT-ASGD starts when a loss is worse than the best one up to this many evaluations ago.
+  """
+  return Rule(context.decay, iterate_mean(start=start, nonmonotone=nonmonotone))
+
+
+RULES: tuple[Callable[..., Rule], ...] = (sgd, momentum, adagrad, adam, adamw, bert_adam, lamb, adafactor, asgd)
+
+
+# Parts ---------------------------------------------------------------------------------------------------------------
+
+
+def add_decay(decays: Settings) -> optax.GradientTransformation:
+  """Adds each parameter's decay at the current step times the parameter."""
+  if all(value == 0.0 or value is None for values in decays.values() for value in values):
+    return optax.identity()
+
+  def init(params: PyTree) -> Array:
+    del params
+    return jnp.zeros((), jnp.int32)
+
+  def update(updates: PyTree, step: Array, params: PyTree) -> tuple[PyTree, Array]:
+    by = groups.factors(decays, params, step)
+    return jax.tree.map(lambda update, decay, param: update + decay * param, updates, by, params), step + 1
+
+  return optax.GradientTransformation(init, update)
+
+
+def scale_by_uncorrected_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+  """m / (sqrt(v) + eps) without the factors that make up for m and v starting at 0."""
+
+  def init(params: PyTree) -> dict[str, PyTree]:
+    return {'mu': jax.tree.map(jnp.zeros_like, params), 'nu': jax.tree.map(jnp.zeros_like, params)}
+
+  def update(updates: PyTree, state: dict[str, PyTree], params: PyTree = None) -> tuple[PyTree, dict[str, PyTree]]:
+    del params
+    mu = optax.tree.update_moment(updates, state['mu'], b1, 1)
+    nu = optax.tree.update_moment(updates, state['nu'], b2, 2)
+    return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + eps), mu, nu), {'mu': mu, 'nu': nu}
+
+  return optax.GradientTransformation(init, update)
+
+
+def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+  """Runs `inner` on every parameter alone, and on every layer of a stacked one; each keeps a state of its own."""
+
+  def each(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(path: tuple[Any, ...], leaf: Array, *rest: Any) -> Any:
+      stacked = paths.is_stacked(paths.path_name(path), leaf)
+      return (jax.vmap(function) if stacked else function)(leaf, *rest)
+
+    return call
+
+  def init_one(path: tuple[Any, ...], leaf: Any) -> PyTree:
+    param = nn.unbox(leaf)
+    state = each(inner.init)(path, param)
+    if not _is_box(leaf):
+      return state
+    # what is of the parameter's shape has its axis names too, and so its sharding
+    return jax.tree.map(lambda part: leaf.replace_boxed(part) if part.shape == param.shape else part, state)
+
+  def init(params: PyTree) -> PyTree:
+    return jax.tree_util.tree_map_with_path(init_one, params, is_leaf=_is_box)
+
+  def update(updates: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+    pairs = jax.tree_util.tree_map_with_path(each(inner.update), updates, state, params)
+    changed = jax.tree.map(lambda _, pair: pair[0], updates, pairs)
+    return changed, jax.tree.map(lambda _, pair: pair[1], updates, pairs)
+
+  return optax.GradientTransformation(init, update)
+
+
+def only(inner: optax.GradientTransformation, settings: Settings) -> optax.GradientTransformation:
+  """Runs `inner`, and keeps what went in where a parameter's value is 0."""
+
+  def update(updates: PyTree, state: PyTree, params: PyTree) -> tuple[PyTree, PyTree]:
+    changed, state = inner.update(updates, state, params)
+    by = groups.factors(settings, updates, jnp.zeros((), jnp.int32))
+    return jax.tree.map(lambda keep, new, old: jnp.where(keep != 0, new, old), by, changed, updates), state
+
+  return optax.GradientTransformation(inner.init, update)
+
+
+def _is_box(leaf: Any) -> bool:
+  return isinstance(leaf, nn.meta.AxisMetadata)

@@ -1,0 +1,196 @@
+"""Learning-rate schedules: pure functions of the step, as multiples of the peak rate.
+
+A schedule is called with the number of updates already made, so the first update of a run with warmup has rate 0, as
+in the released code of BERT, ELECTRA and GPT. `floor` is the multiple that is reached at the end of the decay, and
+`until` says where that end is: a number of steps, or a fraction of the run (GLM decays over 0.8 of it).
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+
+from plm_jax.errors import ConfigError, check_choice
+from plm_jax.types import Array
+
+Schedule = Callable[[Array], Array]
+
+
+def constant(step: Array, *, steps: int, warmup: int) -> Array:
+  """min(1, t / w)."""
+  del steps
+  return _warm(step, warmup)
+
+
+def linear(step: Array, *, steps: int, warmup: int, floor: float = 0.0, until: int | float = 1.0) -> Array:
+  """t / w, then a straight line from 1 at w to `floor` at the end."""
+  return polynomial(step, steps=steps, warmup=warmup, floor=floor, until=until, power=1.0)
+
+
+def linear_bert(step: Array, *, steps: int, warmup: int) -> Array:
+  """t / w while t < w, then 1 - t / T: warmup replaces the decayed rate (google-research/bert, optimization.py)."""
+  step = _float(step)
+  return jnp.where(step < warmup, _warm(step, warmup), jnp.maximum(1.0 - step / max(steps, 1), 0.0))
+
+
+def gpt(step: Array, *, steps: int, warmup: int) -> Array:
+  """min(1, t / w) (1 - t / T): warmup scales the decayed rate (GPT's and ELECTRA's released code)."""
+  return _warm(step, warmup) * jnp.maximum(1.0 - _float(step) / max(steps, 1), 0.0)
+
+
+def cosine(step: Array, *, steps: int, warmup: int, floor: float = 0.0, until: int | float = 1.0) -> Array:
+  """t / w, then half a cosine from 1 at w to `floor` at the end."""
+  progress = _progress(step, steps=steps, warmup=warmup, until=until)
+  return _warm(step, warmup) * (floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(math.pi * progress)))
+
+
+def polynomial(
+  step: Array, *, steps: int, warmup: int, power: float = 1.0, floor: float = 0.0, until: int | float = 1.0
+) -> Array:
+  """t / w, then floor + (1 - floor) (1 - progress)^power."""
+  progress = _progress(step, steps=steps, warmup=warmup, until=until)
+  return _warm(step, warmup) * (floor + (1.0 - floor) * (1.0 - progress) ** power)
+
+
+def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: int | float | None = None) -> Array:
+  """min(1, t / w) sqrt(k / max(t, k)): the peak until step k = `hold`, then proportional to 1 / sqrt(t).
+
+  T5's 1 / sqrt(max(t, 10^4)) and PaLM's 10^-2 then 1 / sqrt(t) are rate 0.01 with hold 10,000 and no warmup;
+  fairseq's rate * sqrt(w / t) is warmup w.
+
+  Args:
+    step: updates made.
+    steps: horizon.
+    warmup: steps of linear warmup.
+    hold: k; None takes the warmup, or 10,000 where there is none.
+  """
+  k = (warmup or 10_000) if hold is None else as_steps(hold, steps, 'hold')
+  k = max(k, 1)
+  return _warm(step, warmup) * jnp.sqrt(k / jnp.maximum(_float(step), k))
+
+
+def stlr(step: Array, *, steps: int, cut: float = 0.1, ratio: float = 32.0) -> Array:
+  """Slanted triangle of ULMFiT: from 1 / ratio up to 1 at floor(T cut), then down to 1 / ratio at T.
+
+  p = t / c while t < c, then 1 - (t - c) / (c (1 / cut - 1)) with c = floor(T cut); the multiple is
+  (1 + p (ratio - 1)) / ratio.
+  """
+  if not 0.0 < cut < 1.0:
+    raise ConfigError(f'optim.cut={cut}: the fraction of the run that rises lies between 0 and 1.')
+  step = _float(step)
+  peak = max(math.floor(steps * cut), 1)
+  p = jnp.where(step < peak, step / peak, 1.0 - (step - peak) / (peak * (1.0 / cut - 1.0)))
+  return (1.0 + jnp.clip(p, 0.0, 1.0) * (ratio - 1.0)) / ratio
+
+
+def inverse_time(step: Array, *, steps: int, warmup: int, coefficient: float = 0.005) -> Array:
+  """min(1, t / w) / (1 + c sqrt(t)) (CVT)."""
+  del steps
+  return _warm(step, warmup) / (1.0 + coefficient * jnp.sqrt(_float(step)))
+
+
+def plateau(step: Array, *, steps: int, warmup: int) -> Array:
+  """min(1, t / w); the part that falls when the validation metric stops improving lives in the optimiser's state."""
+  return constant(step, steps=steps, warmup=warmup)
+
+
+def start_plateau() -> dict[str, Array]:
+  """State of a plateau schedule: the factor on the rate, the best metric seen, evaluations since without a better."""
+  return {'factor': jnp.ones(()), 'best': jnp.full((), jnp.inf), 'waited': jnp.zeros((), jnp.int32)}
+
+
+def observe_plateau(
+  state: dict[str, Array], metric: Array, *, patience: int = 0, shrink: float = 0.5, mode: str = 'min'
+) -> dict[str, Array]:
+  """The state after one more evaluation.
+
+  Args:
+    state: what `start_plateau` or this function returned.
+    metric: f32[], the validation metric.
+    patience: evaluations without improvement that are forgiven.
+    shrink: what the rate is multiplied by after more than `patience` of them.
+    mode: 'min' where a smaller metric is better, 'max' where a larger one is.
+  """
+  if mode not in ('min', 'max'):
+    raise ConfigError(f'optim.mode={mode!r}: choices are min, max.')
+  metric = jnp.asarray(metric, jnp.float32) * (1.0 if mode == 'min' else -1.0)
+  better = metric < state['best']
+  waited = jnp.where(better, 0, state['waited'] + 1)
+  falls = waited > patience
+  return {
+    'factor': jnp.where(falls, state['factor'] * shrink, state['factor']),
+    'best': jnp.where(better, metric, state['best']),
+    'waited': jnp.where(falls, 0, waited),
+  }
+
+
+SCHEDULES: tuple[Callable[..., Array], ...] = (
+  constant, linear, linear_bert, gpt, cosine, polynomial, inverse_sqrt, stlr, inverse_time, plateau
+)  # fmt: skip
+
+
+def make(*, name: str, rate: float, steps: int, warmup: int | float = 0, **settings: Any) -> Schedule:
+  """Returns step -> learning rate, f32[].
+
+  Args:
+    name: one of `SCHEDULES`.
+    rate: the peak.
+    steps: horizon of the run.
+    warmup: steps of linear warmup; a float below 1 is a fraction of `steps`.
+    **settings: what the schedule takes beside these (`keywords` tells).
+
+  Raises:
+    ConfigError: unknown name, a setting out of range, a warmup where the schedule has none.
+  """
+  schedule = choose(SCHEDULES, name, label='optim.schedule', what='schedule')
+  bound: dict[str, Any] = dict(settings, steps=steps)
+  if 'warmup' in keywords(schedule):
+    bound['warmup'] = as_steps(warmup, steps, 'warmup')
+  elif warmup:
+    raise ConfigError(f'optim.schedule={name!r} has a rise of its own: leave optim.warmup at 0, not {warmup}.')
+  shape = partial(schedule, **bound)
+  shape(jnp.zeros(()))  # settings out of range fail here and not in the first step
+  return lambda step: rate * shape(step)
+
+
+def as_steps(value: int | float, steps: int, what: str) -> int:
+  """A number of steps; a float up to 1 is a fraction of the run.
+
+  Raises:
+    ConfigError: negative, or a float above 1 that is not a whole number.
+  """
+  if isinstance(value, float) and 0.0 <= value <= 1.0:
+    return int(value * steps)
+  if value < 0 or value != int(value):
+    raise ConfigError(f'optim.{what}={value}: give whole steps, or a fraction of the run between 0.0 and 1.0.')
+  return int(value)
+
+
+def choose(functions: Sequence[Callable[..., Any]], name: str, *, label: str, what: str) -> Callable[..., Any]:
+  """The function called `name`; ConfigError with the choices and the nearest where there is none."""
+  names = [function.__name__ for function in functions]
+  check_choice(label, what, name, names)
+  return functions[names.index(name)]
+
+
+def keywords(function: Callable[..., Any]) -> list[str]:
+  """The names of a function's keyword-only parameters."""
+  parameters = inspect.signature(function).parameters.values()
+  return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _float(step: Array) -> Array:
+  return jnp.asarray(step, jnp.float32)
+
+
+def _warm(step: Array, warmup: int) -> Array:
+  return jnp.minimum(_float(step) / warmup, 1.0) if warmup else jnp.ones_like(_float(step))
+
+
+def _progress(step: Array, *, steps: int, warmup: int, until: int | float) -> Array:
+  """0 until the warmup ends, 1 from the end of the decay on."""
+  end = as_steps(until, steps, 'until')
+  return jnp.clip((_float(step) - warmup) / max(end - warmup, 1), 0.0, 1.0)

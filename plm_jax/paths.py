@@ -1,0 +1,57 @@
+"""What a parameter is called: the path of a leaf, the paths of its layers, trees by path."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.tree_util import GetAttrKey
+
+from plm_jax.types import PyTree
+
+
+def path_name(path: Sequence[Any]) -> str:
+  """A key path as 'trunk/embed/tokens'; the boxes that carry axis names do not show."""
+  return jax.tree_util.keystr(tuple(key for key in path if not isinstance(key, GetAttrKey)), simple=True, separator='/')
+
+
+def is_stacked(path: str, leaf: Any) -> bool:
+  """Whether axis 0 of a parameter runs over layers; below `layers/3` each layer has its own parameter."""
+  parts = path.split('/')
+  if 'layers' not in parts[:-1] or len(leaf.shape) == 0:
+    return False
+  return not parts[parts.index('layers') + 1].isdigit()
+
+
+def virtual_paths(path: str, leaf: Any) -> list[str]:
+  """The paths that patterns see: one for each layer of a stacked parameter, else the path itself."""
+  if not is_stacked(path, leaf):
+    return [path]
+  parts = path.split('/')
+  place = parts.index('layers') + 1
+  return ['/'.join([*parts[:place], str(layer), *parts[place:]]) for layer in range(leaf.shape[0])]
+
+
+def group_name(path: str) -> str:
+  """The part of the model that a path belongs to: 'trunk/embed', 'trunk/layers', or the name of the head."""
+  parts = path.split('/')
+  return '/'.join(parts[:2] if parts[0] == 'trunk' else parts[:1])
+
+
+def flat(tree: PyTree) -> dict[str, Any]:
+  """Leaf path, joined by '/', -> leaf."""
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
+
+
+def nested(leaves: Mapping[str, Any]) -> PyTree:
+  """The inverse of `flat` for nested dicts."""
+  if '' in leaves:
+    return leaves['']
+  tree: dict[str, Any] = {}
+  for path, leaf in leaves.items():
+    *parents, name = path.split('/')
+    node = tree
+    for parent in parents:
+      node = node.setdefault(parent, {})
+    node[name] = leaf
+  return tree

@@ -1,0 +1,253 @@
+"""The runs behind `python -m plm_jax.sample_efficiency`: pre-trained against scratch at several sizes of labelled data.
+
+All runs share one task, one schedule length and one compiled step a rate, so that a run costs its steps and no more.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import pathlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from plm_jax import optim, sharding
+from plm_jax.checkpoint import init_from
+from plm_jax.errors import ConfigError, stage
+from plm_jax.training import evaluation, feed
+from plm_jax.training.metrics import write_json
+from plm_jax.training.parts import check_vocab_of, make_evaluations, make_parts, make_source, make_vocab
+from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
+from plm_jax.types import Source
+from plm_jax.weights import folders
+
+log = logging.getLogger('plm_jax')
+
+STARTS = ('scratch', 'pretrained')
+
+
+class Cell(NamedTuple):
+  """One run of the study: where it starts, labels a class, seed and learning rate."""
+
+  start: str
+  size: int
+  seed: int
+  rate: float
+
+
+def run_study(
+  settings: Mapping[str, Any],
+  workdir: str | pathlib.Path,
+  *,
+  sizes: Sequence[int],
+  seeds: int,
+  rates: Sequence[float],
+  metric: str = 'accuracy',
+) -> dict[str, Any]:
+  """Runs what is missing, prints the table and draws the curves.
+
+  Args:
+    settings: of a fine-tuning run with `init_from`; evaluations `validation` and `test`.
+    workdir: where `runs.jsonl`, `table.json` and `curves.png` go.
+    sizes: labelled examples a class.
+    seeds: how many; a seed draws the examples, the head, the order and the dropout.
+    rates: learning rates to choose from, on validation.
+    metric: of the evaluations, larger is better.
+
+  Returns:
+    The table, as `table.json` holds it.
+  """
+  missing = [name for name in ('validation', 'test') if name not in settings['eval']]
+  if missing or not settings['init_from'] or settings['steps'] is None:
+    raise ConfigError('sample_efficiency needs a config with steps, init_from, and evaluations validation and test')
+  workdir = pathlib.Path(workdir)
+  workdir.mkdir(parents=True, exist_ok=True)
+  record = workdir / 'runs.jsonl'
+  fingerprint = json.dumps(settings, sort_keys=True)
+  done: dict[Cell, dict[str, Any]] = {}
+  if record.exists():
+    for line in record.read_text().splitlines():
+      row = json.loads(line)
+      if row.pop('settings') == hash_text(fingerprint):
+        done[Cell(*row['cell'])] = row
+  cells = [Cell(*cell) for cell in itertools.product(STARTS, sizes, range(seeds), rates)]
+  left = [cell for cell in cells if cell not in done]
+  if left:
+    trainer = Trainer(settings, metric=metric)
+    with open(record, 'a', encoding='utf-8') as file:
+      for number, cell in enumerate(left, start=1):
+        began = time.monotonic()
+        row = {'cell': cell, **trainer.run(cell), 'seconds': round(time.monotonic() - began, 2)}
+        done[cell] = row
+        file.write(json.dumps({**row, 'settings': hash_text(fingerprint)}) + '\n')
+        file.flush()
+        log.info(
+          f'{number}/{len(left)}  {cell.start}, {cell.size} a class, seed {cell.seed}, rate {cell.rate:g}: '
+          f'validation {metric} {row["validation"]:.3f}  ({row["seconds"]:.1f} s)'
+        )
+  chosen = {
+    key: max((done[Cell(*key, rate)] for rate in rates), key=lambda row: row['validation'])
+    for key in itertools.product(STARTS, sizes, range(seeds))
+  }
+  table = summarise(chosen, sizes=sizes, seeds=seeds, metric=metric)
+  write_json(workdir / 'table.json', table)
+  print_table(table)
+  draw(table, chosen, workdir / 'curves.png')
+  return table
+
+
+class Trainer:
+  """Everything that the runs share."""
+
+  def __init__(self, settings: Mapping[str, Any], *, metric: str):
+    self._settings, self._metric = settings, metric
+    self._vocab = make_vocab(settings)
+    parts = make_parts(settings, self._vocab)
+    self._task, self._position_rows = parts.task, parts.trunk.position_rows
+    with stage('sharding'):
+      mesh = sharding.make_mesh(settings['sharding']['mesh'])
+      self._layout = sharding.make_layout(mesh, settings['sharding']['rules'])
+    self._sources = make_evaluations(settings, self._vocab, task=self._task, names=('validation', 'test'))
+    for entry in settings['init_from']:
+      check_vocab_of(entry['source'], self._vocab)
+    self._eval = jax.jit(functools.partial(eval_step, task=self._task))
+    self._compiled: dict[float, tuple[Any, Callable[..., Any], Any]] = {}
+
+  def _at_rate(self, rate: float, spec: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Any, Callable[..., Any], Any]:
+    if rate not in self._compiled:
+      optim_settings = {**self._settings['optim'], 'rate': rate}
+      with stage('optim'):
+        tx = optim.make(params=abstract_params(self._task, spec), steps=self._settings['steps'], **optim_settings)
+      how = {'accumulate': self._settings['accumulate'], 'random': self._settings['execution']['random']}
+      step = jax.jit(functools.partial(train_step, task=self._task, tx=tx, **how), donate_argnums=0)
+      self._compiled[rate] = tx, step, state_maker(self._task, tx, spec, layout=self._layout)
+    return self._compiled[rate]
+
+  def run(self, cell: Cell) -> dict[str, Any]:
+    """Trains one cell; validation along the way, validation, test and training scores at the end."""
+    steps = self._settings['steps']
+    with sharding.use(self._layout):
+      data = {**self._settings['data'], 'per_class': cell.size, 'sample_seed': cell.seed}
+      source = make_source(data, self._vocab, seed=cell.seed, task=self._task)
+      tx, step, maker = self._at_rate(cell.rate, source.spec)
+      key = jax.random.key(cell.seed)
+      state = maker.fresh(key)
+      if cell.start == 'pretrained':
+        with stage('init_from'):
+          params, _ = init_from.initialise(
+            state.params, self._settings['init_from'], load=folders.load_params, position_rows=self._position_rows
+          )
+        state = dataclasses.replace(state, params=params)
+      batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))
+      checks = {round(steps / 3), round(steps * 2 / 3)}
+      curve = []
+      for done, (_, batch) in enumerate(itertools.islice(batches, steps), start=1):
+        state, sums = step(state, batch, key)
+        if done in checks:
+          curve.append((done, self._score('validation', tx, state, key)))
+        elif done % 8 == 0 or feed.simulated(self._layout.mesh):
+          jax.block_until_ready(sums)
+      curve.append((steps, self._score('validation', tx, state, key)))
+      train = self._score(source, tx, state, key)
+      return {'curve': curve, 'validation': curve[-1][1], 'test': self._score('test', tx, state, key), 'train': train}
+
+  def _score(self, source: str | Source, tx: optim.Optimiser, state: TrainState, key: jax.Array) -> float:
+    source = self._sources[source] if isinstance(source, str) else source
+    params = tx.eval_params(state.opt_state, state.params)
+    means = evaluation.evaluate(source, params, key, task=self._task, step=self._eval, layout=self._layout)
+    if self._metric not in means:
+      raise ConfigError(f'sample_efficiency: no metric {self._metric!r}; the task gives {", ".join(means)}')
+    return means[self._metric]
+
+
+# The report ----------------------------------------------------------------------------------------------------------
+
+
+def hash_text(text: str) -> str:
+  """Short digest of the settings that a run was made under."""
+  return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def summarise(
+  chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], *, sizes: Sequence[int], seeds: int, metric: str
+) -> dict[str, Any]:
+  """Test scores by start and size, of the runs that validation chose."""
+  rows = []
+  for size in sizes:
+    row: dict[str, Any] = {'labels_per_class': size}
+    for start in STARTS:
+      runs = [chosen[start, size, seed] for seed in range(seeds)]
+      row[start] = [run['test'] for run in runs]
+      row[f'{start}_rates'] = [run['cell'][3] for run in runs]
+      row[f'{start}_overfit'] = [run['train'] - run['test'] for run in runs]
+    row['wins'] = sum(p > s for p, s in zip(row['pretrained'], row['scratch'], strict=True))
+    rows.append(row)
+  return {'metric': metric, 'seeds': seeds, 'rows': rows}
+
+
+def print_table(table: Mapping[str, Any]) -> None:
+  """The table on the terminal: mean and range over seeds, and what training gained over test (overfitting)."""
+  show = Table(title=f'Test {table["metric"]}, mean of {table["seeds"]} seeds (lowest to highest)')
+  columns = ('labels a class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained')
+  for column in columns:
+    show.add_column(column, justify='right', min_width=max(map(len, column.split())))
+
+  def spread(values: Iterable[float]) -> str:
+    values = list(values)
+    return f'{np.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})'
+
+  for row in table['rows']:
+    show.add_row(
+      str(row['labels_per_class']),
+      spread(row['scratch']),
+      spread(row['pretrained']),
+      f'{np.mean(row["pretrained"]) - np.mean(row["scratch"]):+.3f}',
+      f'{row["wins"]} of {table["seeds"]}',
+      f'{np.mean(row["scratch_overfit"]):+.3f}',
+      f'{np.mean(row["pretrained_overfit"]):+.3f}',
+    )
+  Console().print(show)
+
+
+def draw(
+  table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], path: pathlib.Path
+) -> None:
+  """Left: test score by size of the labelled set. Right: validation score by training step, at the smallest size."""
+  import matplotlib
+
+  matplotlib.use('Agg')
+  import matplotlib.pyplot as plt
+
+  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+  colours = {'scratch': '#b3541e', 'pretrained': '#1f5f8b'}
+  names = {'scratch': 'from scratch', 'pretrained': 'pre-trained'}
+  sizes = [row['labels_per_class'] for row in table['rows']]
+  for start in STARTS:
+    means = [np.mean(row[start]) for row in table['rows']]
+    left.plot(sizes, means, '-o', color=colours[start], label=names[start])
+    for row in table['rows']:
+      left.plot([row['labels_per_class']] * len(row[start]), row[start], '.', color=colours[start], alpha=0.4)
+    curves = [np.array(chosen[start, sizes[0], seed]['curve']) for seed in range(table['seeds'])]
+    for curve in curves:
+      right.plot(curve[:, 0], curve[:, 1], color=colours[start], alpha=0.3)
+    mean = np.mean([curve[:, 1] for curve in curves], axis=0)
+    right.plot(curves[0][:, 0], mean, '-o', color=colours[start], label=names[start])
+  left.set(xscale='log', xlabel='labelled examples a class', ylabel=f'test {table["metric"]}', ylim=(0, 1))
+  left.set_xticks(sizes, [str(size) for size in sizes])
+  left.minorticks_off()
+  left.set_title('What pre-training is worth')
+  right.set(xlabel='fine-tuning step', ylabel=f'validation {table["metric"]}', ylim=(0, 1))
+  right.set_title(f'Convergence with {sizes[0]} labels a class')
+  for axes in (left, right):
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, loc='upper left')
+  figure.savefig(path, dpi=120)
+  plt.close(figure)

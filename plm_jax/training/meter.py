@@ -1,0 +1,60 @@
+"""How fast a run is going: tokens a second, and the share of the chip's peak."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from plm_jax.training import flops
+
+
+class Meter:
+  """Tokens a second and the share of the chip's peak, over the steps since it was last read.
+
+  Padding is not counted.
+  """
+
+  def __init__(self, flops_per_row: float, *, dtype: str, hosts: int):
+    """Starts the clock; `hosts` says into how many parts the hosts cut a batch."""
+    self._flops_per_row = flops_per_row
+    self._peak = flops.peak_flops(jax.devices()[0].device_kind, dtype)
+    self._hosts = hosts
+    self._all_tokens = self._tokens = self._rows = 0
+    self._since = time.monotonic()
+
+  def count(self, batch: Mapping[str, np.ndarray]) -> None:
+    """Counts a host batch."""
+    fed = int(batch['num_tokens'].sum() if 'num_tokens' in batch else np.count_nonzero(batch['segment_ids']))
+    self._all_tokens += fed
+    self._tokens += fed
+    self._rows += batch['row_id'].shape[0]
+
+  def read(self) -> dict[str, float]:
+    """Rates since the last reading; 'mfu' only where the chip's peak is known."""
+    seconds = max(time.monotonic() - self._since, 1e-9)
+    rates = {'tokens_per_second': self._tokens * self._hosts / seconds}
+    if self._peak is not None:
+      rates['mfu'] = self._rows * self._hosts * self._flops_per_row / seconds / (self._peak * jax.device_count())
+    self._tokens = self._rows = 0
+    self._since = time.monotonic()
+    return rates
+
+  def all_tokens(self) -> int:
+    """Tokens that all hosts have fed since the start; all of them call."""
+    if jax.process_count() == 1:
+      return self._all_tokens
+    halves = np.array(divmod(self._all_tokens, 2**20), np.int32)  # jax has no int64
+    fed = sum(int(high) * 2**20 + int(low) for high, low in multihost_utils.process_allgather(halves))
+    return fed * self._hosts // jax.process_count()
+
+  @contextlib.contextmanager
+  def paused(self) -> Iterator[None]:
+    """Leaves the time of the body out."""
+    began = time.monotonic()
+    try:
+      yield
+    finally:
+      self._since += time.monotonic() - began

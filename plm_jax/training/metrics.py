@@ -1,0 +1,228 @@
+"""Metrics of a run: means of sums, `metrics.jsonl`, TensorBoard and Weights & Biases, pictures of the curves.
+
+All JSON is strict. A number that JSON cannot say is written as the string 'nan', 'inf' or '-inf', which Python's
+`float()` and `read` turn back into the number.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from plm_jax import files
+from plm_jax.types import Array
+
+FILE, PICTURE = 'metrics.jsonl', 'curves.png'
+SINKS = ('tensorboard', 'wandb')
+Row = dict[str, Any]
+
+
+def mean(sums: Mapping[str, tuple[Array | float, Array | float]]) -> dict[str, float]:
+  """(sum, weight) -> sum / weight as Python floats, moved to the host at once; not a number where the weight is 0."""
+  host = jax.device_get(dict(sums))
+  return {name: float(total) / float(weight) if weight else math.nan for name, (total, weight) in host.items()}
+
+
+def plain(value: Any) -> Any:
+  """What strict JSON can hold: numpy and jax scalars as numbers, tuples as lists, non-finite numbers as strings.
+
+  Raises:
+    TypeError: there is no such form; the message names the type.
+  """
+  if isinstance(value, Mapping):
+    return {str(key): plain(item) for key, item in value.items()}
+  if isinstance(value, (list, tuple)):
+    return [plain(item) for item in value]
+  if value is None or isinstance(value, (bool, int, str)):
+    return value
+  if isinstance(value, (np.ndarray, np.generic, jax.Array)) and value.ndim == 0:
+    return plain(value.item())
+  if isinstance(value, os.PathLike):
+    return os.fspath(value)
+  if not isinstance(value, float):
+    raise TypeError(f'{type(value).__name__} has no form in JSON: {str(value)[:60]}')
+  return value if math.isfinite(value) else str(value)
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+  """Writes strict JSON, keys in their order; a reader or a killed process sees the old file or the new one."""
+  files.write_text(Path(path), json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + '\n')
+
+
+def read(workdir: str | os.PathLike[str]) -> list[Row]:
+  """The lines of a run's `metrics.jsonl`, oldest first; none where there is no file. A torn last line is left out."""
+  file = Path(workdir) / FILE
+  if not file.exists():
+    return []
+  return [row for row, _ in _rows(file)]
+
+
+def history(workdir: str | os.PathLike[str], name: str) -> list[float]:
+  """The values of one metric, oldest first."""
+  return [row[name] for row in read(workdir) if name in row]
+
+
+def last(workdir: str | os.PathLike[str]) -> Row:
+  """The newest value of every metric."""
+  newest: Row = {}
+  for row in read(workdir):
+    newest |= row
+  newest.pop('step', None)
+  return newest
+
+
+class Writer:
+  """Writes the metrics of a run; only process 0 does. A context manager.
+
+  `metrics.jsonl` holds one object for each step, steps ascending. What is written twice for one step is merged.
+  """
+
+  def __init__(
+    self,
+    workdir: str | os.PathLike[str],
+    *,
+    sinks: Sequence[str] = ('tensorboard',),
+    wandb: Mapping[str, Any] | None = None,
+    resume_step: int | None = None,
+  ):
+    """Opens the files, and repairs what a killed run left.
+
+    Args:
+      workdir: the run folder, made where it is missing.
+      sinks: where metrics go beside `metrics.jsonl`, of `SINKS`.
+      wandb: keywords of `wandb.init` over our own, which name the run by its folder and continue it on resume.
+      resume_step: the step that the run goes on from: later lines are dropped. None keeps them all.
+
+    Raises:
+      ValueError: no such sink.
+      ImportError: `wandb` is asked for and not installed.
+    """
+    unknown = [sink for sink in sinks if sink not in SINKS]
+    if unknown:
+      raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
+    self._file = Path(workdir) / FILE
+    self._writes = jax.process_index() == 0
+    self._last: Row = {}
+    self._start = 0  # byte at which the line of the last step begins
+    self._tensorboard = self._wandb = None
+    if not self._writes:
+      return
+    if 'wandb' in sinks:
+      self._wandb = _start_wandb(Path(workdir), wandb or {})
+    Path(workdir).mkdir(parents=True, exist_ok=True)
+    self._repair(resume_step)
+    if 'tensorboard' in sinks:
+      from tensorboardX import SummaryWriter
+
+      purge = None if resume_step is None else resume_step + 1
+      self._tensorboard = SummaryWriter(str(workdir), purge_step=purge, flush_secs=30)
+
+  def write(self, step: int, values: Mapping[str, Any]) -> None:
+    """Adds the values of a step.
+
+    Args:
+      step: not smaller than the last one.
+      values: name -> number, or other plain JSON. In TensorBoard a name without '/' gets 'train/' before it.
+
+    Raises:
+      ValueError: the step is older than the last line.
+    """
+    if not self._writes:
+      return
+    last = self._last.get('step')
+    if last is not None and step < last:
+      raise ValueError(f'metrics of step {step} after those of step {last}: open the writer with resume_step={step}')
+    if step == last:
+      row = self._last | plain(values)
+    else:
+      row = {'step': int(step), **plain(values)}
+      self._start = self._file.stat().st_size
+    line = (json.dumps(row, allow_nan=False) + '\n').encode()
+    with self._file.open('r+b') as file:
+      file.seek(self._start)
+      file.write(line)
+      file.truncate()
+    self._last = row
+    numbers = {name: value for name, value in values.items() if _is_number(value)}
+    if self._tensorboard is not None:
+      for name, value in numbers.items():
+        if math.isfinite(value):  # it draws no others, and warns of each
+          self._tensorboard.add_scalar(name if '/' in name else f'train/{name}', float(value), step)
+    if self._wandb is not None:
+      self._wandb.log(numbers, step=step)
+
+  def close(self) -> None:
+    """Writes out what is left; call it, or use `with`."""
+    if self._tensorboard is not None:
+      self._tensorboard.close()
+    if self._wandb is not None:
+      self._wandb.finish()
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(
+    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
+    self.close()
+
+  def _repair(self, resume_step: int | None) -> None:
+    """Drops a torn last line and the lines after `resume_step`."""
+    if not self._file.exists():
+      self._file.touch()
+      return
+    kept = [(row, line) for row, line in _rows(self._file) if resume_step is None or row['step'] <= resume_step]
+    text = b''.join(line for _, line in kept)
+    if text != self._file.read_bytes():
+      files.write_text(self._file, text.decode())
+    if kept:
+      self._last = plain(kept[-1][0])
+      self._start = len(text) - len(kept[-1][1])
+
+
+def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
+  """(row, its line) of every whole line.
+
+  Raises:
+    ValueError: a line other than the last one is not a metric line; it names the line.
+  """
+  lines = file.read_bytes().splitlines(keepends=True)
+  for number, line in enumerate(lines, start=1):
+    try:
+      row = json.loads(line)
+      if not line.endswith(b'\n') or not isinstance(row['step'], int):
+        raise ValueError('torn')
+    except (ValueError, KeyError, TypeError) as error:
+      if number == len(lines):
+        return
+      raise ValueError(f'{file}, line {number} is not a line of metrics: repair or remove it') from error
+    yield {name: _number(value) for name, value in row.items()}, line
+
+
+def _number(value: Any) -> Any:
+  return float(value) if value in ('nan', 'inf', '-inf') else value
+
+
+def _is_number(value: Any) -> bool:
+  if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+    return value.ndim == 0
+  return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _start_wandb(workdir: Path, settings: Mapping[str, Any]) -> Any:
+  try:
+    import wandb
+  except ImportError as error:
+    raise ImportError(
+      "log names 'wandb', which is not installed: pip install -r requirements-wandb.txt, or leave it out of log"
+    ) from error
+  identity = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:16]
+  ours = {'project': 'plm_jax', 'name': workdir.absolute().name, 'id': identity, 'resume': 'allow', 'dir': str(workdir)}
+  return wandb.init(**{**ours, **settings})

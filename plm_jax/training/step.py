@@ -1,0 +1,253 @@
+"""The compiled step: one for every objective, adapter and model.
+
+`train_step` and `eval_step` are pure functions of their arguments; a run jits them once. They know a `Task` and an
+`Optimiser` and nothing of papers, data or meshes.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import flax.struct
+import jax
+import jax.numpy as jnp
+
+from plm_jax import optim
+from plm_jax.noise.keys import noise_root, with_step
+from plm_jax.sharding import Layout, batch_sharding, shardings, use
+from plm_jax.types import Array, Batch, Example, Forward, Loss, PyTree, Task
+
+
+@flax.struct.dataclass
+class TrainState:
+  """All that a run must remember; no key, model or setting.
+
+  Attributes:
+    step: int32[], updates tried.
+    params: `{'trunk': ..., <head>: ...}`, float32.
+    opt_state: of the optimiser, for the parameters that train.
+    skipped: int32[], updates left out because a gradient was not finite.
+    skipped_in_a_row: int32[], of these, how many since the last good update.
+    carry: recurrent state, leaves lead with the batch axis.
+  """
+
+  step: Array
+  params: PyTree
+  opt_state: PyTree
+  skipped: Array
+  skipped_in_a_row: Array
+  carry: PyTree = ()
+
+
+def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
+  """Key of everything random in a step but the noise: dropout and sampling."""
+  folded = jax.random.fold_in(jax.random.fold_in(key, 1), step)
+  if random == 'threefry2x32':
+    return folded
+  data = jax.random.key_data(folded)
+  return jax.random.wrap_key_data(jnp.concatenate([data, data]), impl=random)  # 2 words -> 4
+
+
+def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
+  """The task's model with its parameters; each call without a key of its own drops out differently."""
+  calls = itertools.count()
+  default_train, default_rng = train, rng
+
+  def forward(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+    key = jax.random.fold_in(default_rng, next(calls)) if rng is None else rng
+    train = default_train if train is None else train
+    return task.model.apply({'params': params}, **inputs, train=train, method=method, rngs={'dropout': key})
+
+  return forward
+
+
+def init_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array) -> PyTree:
+  """Boxed parameters of the task's model for batches of `spec`."""
+  abstract = jax.eval_shape(lambda batch: task.prepare(key, with_step(batch, 0)), dict(spec))
+  inputs = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), abstract.inputs)
+  return task.model.init(key, **inputs, train=False)['params']
+
+
+def abstract_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> PyTree:
+  """Shapes of the parameters, without their axis names and without memory."""
+  return nn.unbox(jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0)))
+
+
+class Maker(NamedTuple):
+  """Makes states of one task on one mesh, each leaf where it will live.
+
+  Attributes:
+    fresh: root key -> TrainState; compiled once, whatever the key.
+    places: the sharding of each leaf.
+    abstract: shape, dtype and sharding of each leaf, without memory.
+  """
+
+  fresh: Callable[[Array], TrainState]
+  places: PyTree
+  abstract: PyTree
+
+
+def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], *, layout: Layout) -> Maker:
+  """Derives the shardings of a training state from the axis names of its parameters.
+
+  Args:
+    task: what is trained.
+    tx: the optimiser.
+    spec: key -> global shape and dtype of a batch.
+    layout: mesh and rules.
+  """
+
+  def make(key: Array) -> TrainState:
+    params = init_params(task, spec, key)
+    trainable, _ = tx.split(params)
+    zero = jnp.zeros((), jnp.int32)
+    return TrainState(zero, params, tx.init(trainable), zero, zero, task.init_carry(spec['row_id'].shape[0]))
+
+  with use(layout):
+    # traced with boxes: optimiser moments inherit the axis names of their parameters
+    boxed = jax.eval_shape(make, jax.random.key(0))
+    places = shardings(boxed, layout=layout)
+    places = places.replace(carry=jax.tree.map(lambda _: batch_sharding(layout), boxed.carry))
+    abstract = jax.tree.map(
+      lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), nn.unbox(boxed), places
+    )
+  return Maker(jax.jit(lambda key: nn.unbox(make(key)), out_shardings=places), places, abstract)
+
+
+def init_state(
+  task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array, *, layout: Layout
+) -> tuple[TrainState, PyTree]:
+  """A fresh state and its shardings; see `state_maker`."""
+  maker = state_maker(task, tx, spec, layout=layout)
+  with use(layout):
+    return maker.fresh(key), maker.places
+
+
+def _micro_batches(tree: PyTree, count: int) -> PyTree:
+  """[b, ...] -> [count, b / count, ...], strided so that each micro-batch has rows of every device."""
+  return jax.tree.map(lambda x: jnp.moveaxis(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 1, 0), tree)
+
+
+def _join(tree: PyTree) -> PyTree:
+  """Undoes `_micro_batches`."""
+  return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), tree)
+
+
+def _reset(carry: PyTree, batch: Batch) -> PyTree:
+  """Zeroes the carry of rows whose `reset` is set: they start a document or an epoch."""
+  if 'reset' not in batch:
+    return carry
+  keep = ~batch['reset']
+  return jax.tree.map(lambda x: jnp.where(keep.reshape(-1, *(1,) * (x.ndim - 1)), x, jnp.zeros((), x.dtype)), carry)
+
+
+def _materialise(tree: PyTree) -> PyTree:
+  """The same tree, computed once: the CPU compiler would repeat all that leads to it for every norm and every use."""
+  return jax.lax.platform_dependent(tree, cpu=jax.lax.optimization_barrier, default=lambda tree: tree)
+
+
+def train_step(
+  state: TrainState,
+  batch: Batch,
+  key: Array,
+  *,
+  task: Task,
+  tx: optim.Optimiser,
+  accumulate: int = 1,
+  random: str = 'threefry2x32',
+) -> tuple[TrainState, dict[str, tuple[Array, Array]]]:
+  """One update.
+
+  Args:
+    state: of the run; may be donated.
+    batch: the whole global batch, clean.
+    key: root key of the run, the same at every step.
+    task: what is trained.
+    tx: the optimiser; parameters it freezes are not differentiated.
+    accumulate: micro-batches that the batch is cut into; the loss is the same exact mean.
+    random: bit generator of dropout, 'threefry2x32' or the faster 'rbg'.
+
+  Returns:
+    The next state and metrics as (sum, weight). Where a gradient is not finite, parameters, optimiser and carry stay
+    as they were and the skip is counted.
+  """
+  example = task.prepare(noise_root(key), with_step(batch, state.step))
+  rng = step_rng(key, state.step, random=random)
+  trainable, frozen = tx.split(state.params)
+  carry = _reset(state.carry, batch)
+
+  def loss_of(trainable: PyTree, example: Example, carry: PyTree, rng: Array) -> tuple[Array, Loss]:
+    forward_rng, loss_rng = jax.random.split(rng)
+    forward = bind(task, optim.merge(trainable, frozen), train=True, rng=forward_rng)
+    loss = task.loss(forward, example, carry, loss_rng)
+    return loss.value, loss
+
+  gradient = jax.grad(loss_of, has_aux=True)
+  if accumulate == 1:
+    gradients, loss = gradient(trainable, example, carry, rng)
+    metrics, new_carry = loss.metrics, loss.carry
+  else:
+    if task.couples_rows:
+      raise ValueError('this objective couples the rows of a batch: execution.accumulate must be 1')
+
+    def add(total: PyTree, part: tuple[Example, PyTree, Array]) -> tuple[PyTree, PyTree]:
+      example, carry, number = part
+      gradients, loss = gradient(trainable, example, carry, jax.random.fold_in(rng, number))
+      return jax.tree.map(jnp.add, total, gradients), (loss.metrics, loss.carry)
+
+    parts = (_micro_batches(example, accumulate), _micro_batches(carry, accumulate), jnp.arange(accumulate))
+    gradients, (metrics, carries) = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, trainable), parts)
+    metrics, new_carry = jax.tree.map(lambda x: x.sum(axis=0), metrics), _join(carries)
+
+  gradients = _materialise(gradients)
+  norms = optim.norms(gradients)
+  total_norm = jnp.sqrt(sum(norm * norm for norm in norms.values()))
+  finite = jnp.isfinite(total_norm)
+  updates, opt_state = tx.update(gradients, state.opt_state, trainable)
+  updates = _materialise(updates)
+  new_trainable = jax.tree.map(jnp.add, trainable, updates)
+
+  def choose(new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
+
+  one = jnp.float32(1)
+  metrics = dict(metrics)
+  metrics['learning_rate'] = (tx.rate(state.step).astype(jnp.float32), one)
+  metrics['gradient_norm'] = (total_norm, one)
+  for kind, tree in (('gradient', gradients), ('update', updates), ('parameter', state.params)):
+    metrics |= {f'{kind}_norm/{group}': (norm, one) for group, norm in optim.norms(tree).items()}
+  skip = (~finite).astype(jnp.int32)
+  in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
+  metrics['skipped'] = ((state.skipped + skip).astype(jnp.float32), one)
+  metrics['skipped_in_a_row'] = (in_a_row.astype(jnp.float32), one)
+  new_state = TrainState(
+    step=state.step + 1,
+    params=optim.merge(choose(new_trainable, trainable), frozen),
+    opt_state=choose(opt_state, state.opt_state),
+    skipped=state.skipped + skip,
+    skipped_in_a_row=in_a_row,
+    carry=choose(new_carry, state.carry),
+  )
+  return new_state, metrics
+
+
+def eval_step(
+  params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
+) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
+  """Metrics of a batch as (sum, weight), and the carry for the next one; noise is that of step 0, nothing drops out."""
+  example = task.prepare(noise_root(key), with_step(batch, 0))
+  rng = step_rng(key, jnp.zeros((), jnp.int32))
+  score = task.evaluate or task.loss
+  loss = score(bind(task, params, train=False, rng=rng), example, _reset(carry, batch), rng)
+  return loss.metrics, loss.carry
+
+
+def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dict[str, Array]:
+  """Predictions of a batch with the rows they belong to."""
+  if task.predict is None:
+    raise ValueError('this task makes no predictions')
+  example = task.prepare(noise_root(key), with_step(batch, 0))
+  rng = step_rng(key, jnp.zeros((), jnp.int32))
+  predicted = task.predict(bind(task, params, train=False, rng=rng), example)
+  return {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}

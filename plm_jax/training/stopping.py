@@ -1,0 +1,82 @@
+"""When a run ends before its last step: early stopping, and signals."""
+
+import contextlib
+import logging
+import pathlib
+import signal
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.experimental import multihost_utils
+
+from plm_jax.training import metrics
+
+log = logging.getLogger('plm_jax')
+
+
+class Patience:
+  """Early stopping on the metric of `best`.
+
+  Attributes:
+    limit: evaluations without improvement that are waited for; None never stops.
+  """
+
+  def __init__(self, settings: Mapping[str, Any], workdir: pathlib.Path, *, start: int):
+    """Takes in what the run has seen up to step `start`."""
+    self.limit = settings['early_stop']
+    self._sign = -1.0 if settings['best'] and settings['best'][1] == 'max' else 1.0
+    self._best, self._waited = float('inf'), 0
+    if self.limit is not None:
+      name = settings['best'][0]
+      for row in metrics.read(workdir):
+        if name in row and row['step'] <= start:
+          self.see(row[name])
+
+  def see(self, value: float) -> None:
+    """Takes in the metric of one evaluation."""
+    better = self._sign * value < self._best
+    self._best = min(self._best, self._sign * value)
+    self._waited = 0 if better else self._waited + 1
+
+  @property
+  def lost(self) -> bool:
+    """Whether it is time to stop."""
+    return self.limit is not None and self._waited >= self.limit
+
+
+class Stopping:
+  """Whether a signal asked the run to save and leave."""
+
+  def __init__(self) -> None:
+    self.asked = False
+
+  def agreed(self, done: int) -> bool:
+    """True at the step at which all processes stop, soon after a signal to any of them; asked at every step."""
+    return self.asked if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(done)
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[Stopping]:
+  """SIGTERM and SIGINT ask to stop while the body runs; a second SIGINT ends the process at once.
+
+  With several processes jax listens for SIGTERM and tells the others, so SIGINT is passed on as one.
+  """
+  stopping, several = Stopping(), jax.process_count() > 1
+
+  def note(number: int, frame: Any) -> None:
+    del frame
+    if stopping.asked and number == signal.SIGINT:
+      raise KeyboardInterrupt
+    stopping.asked = True
+    log.info('stopping behind the next step; a second Ctrl-C ends the process at once')
+    if several:
+      signal.raise_signal(signal.SIGTERM)
+
+  caught = (signal.SIGINT,) if several else (signal.SIGTERM, signal.SIGINT)
+  old = {number: signal.signal(number, note) for number in caught}
+  try:
+    yield stopping
+  finally:
+    for number, handler in old.items():
+      signal.signal(number, handler)

@@ -1,0 +1,99 @@
+"""ALBERT of Hugging Face, `albert`: groups of inner blocks with shared parameters, table entries and config fields."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plm_jax.models.albert import Albert, units
+from plm_jax.weights.architectures import bert
+from plm_jax.weights.table import Entry
+
+MODEL = 'albert'
+HEADS = ('mlm', 'pair')
+MODEL_TYPES = ('albert',)
+PREFIX = 'albert.'
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.albert.make` for a config.json.
+
+  Raises:
+    ValueError: it describes what the trunk does not have.
+  """
+  overrides = bert.shared_config(theirs) | {
+    'embed_dim': theirs['embedding_size'],
+    'num_groups': theirs.get('num_hidden_groups', 1),
+    'num_inner': theirs.get('inner_group_num', 1),
+    'max_length': theirs.get('max_position_embeddings', 512),
+    'num_types': theirs.get('type_vocab_size', 2),
+    'dropout': theirs.get('hidden_dropout_prob', 0.0),
+    'attention_dropout': theirs.get('attention_probs_dropout_prob', 0.0),
+    'activation': bert.ACTIVATIONS[theirs.get('hidden_act', 'gelu_new')],
+  }
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'albert-base-v2', 'overrides': overrides}
+
+
+def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
+  """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  c = trunk.config
+  _check_form(trunk)
+  bert.check_heads(heads, HEADS)
+  name = 'AlbertForPreTraining' if 'pair' in heads else 'AlbertForMaskedLM' if heads else 'AlbertModel'
+  return {
+    'model_type': 'albert',
+    'architectures': [name],
+    **bert.shared_fields(trunk),
+    'embedding_size': c.embed_dim,
+    'num_hidden_groups': c.num_groups,
+    'inner_group_num': c.num_inner,
+    'max_position_embeddings': c.max_length,
+    'type_vocab_size': c.num_types,
+    'classifier_dropout_prob': 0.1,
+    'pad_token_id': 0,
+  }
+
+
+def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk and of the heads.
+
+  Raises:
+    ValueError: there is no place for its structure or for a head.
+  """
+  _check_form(trunk)
+  bert.check_heads(heads, HEADS)
+  out = bert.embeddings('albert.embeddings', types=True, tied=('predictions.decoder.weight',))
+  out += bert.linear('trunk/embed_project', 'albert.encoder.embedding_hidden_mapping_in')
+  theirs = 'albert.encoder.albert_layer_groups.{layer}.albert_layers.{inner}'
+  ours = 'trunk/layers'
+  blocks: list[Entry] = []
+  for part in ('query', 'key', 'value'):
+    blocks += bert.linear(f'{ours}/attention/{part}', f'{theirs}.attention.{part}')
+  blocks += bert.linear(f'{ours}/attention/out', f'{theirs}.attention.dense', inputs=2)
+  blocks += bert.norm(f'{ours}/attention/norm', f'{theirs}.attention.LayerNorm')
+  blocks += bert.linear(f'{ours}/feed_forward/mlp/up', f'{theirs}.ffn')
+  blocks += bert.linear(f'{ours}/feed_forward/mlp/down', f'{theirs}.ffn_output')
+  blocks += bert.norm(f'{ours}/feed_forward/norm', f'{theirs}.full_layer_layer_norm')
+  out += [entry._replace(inner=trunk.config.num_inner) for entry in blocks]
+  out += bert.linear('trunk/pooler', 'albert.pooler', optional=True)
+  if 'mlm' in heads:
+    out += bert.linear('mlm/dense', 'predictions.dense')
+    out += bert.norm('mlm/norm', 'predictions.LayerNorm')
+    out.append(Entry('mlm/bias', 'predictions.bias', tied=('predictions.decoder.bias',)))
+  if 'pair' in heads:
+    out += bert.linear('pair', 'sop_classifier.classifier')
+  return out
+
+
+def _check_form(trunk: Albert) -> None:
+  if trunk.config.embed_dim == trunk.config.hidden_dim:
+    raise ValueError('ALBERT has a projection behind its tables, which embed_dim = hidden_dim leaves out')
+  attention, feed_forward = (int(unit.max()) + 1 for unit in units(trunk.config))
+  groups = trunk.config.num_groups * trunk.config.num_inner
+  if (attention, feed_forward) != (groups, groups):
+    raise ValueError(
+      f'ALBERT has as many sublayers of each kind as blocks in its groups, {groups}, and here are {attention} and '
+      f'{feed_forward}: with sharing={trunk.config.sharing!r} set num_groups to num_layers'
+    )

@@ -1,0 +1,201 @@
+"""DeBERTa of Hugging Face: `deberta` (v1) and `deberta-v2` (v2 and v3), as table entries and config fields.
+
+Version 1 joins query, key and value of each head in one matrix. The absolute positions of the enhanced mask decoder are
+in the releases as `embeddings.position_embeddings`; models of Hugging Face read it only where it enters at the input.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from plm_jax.models.deberta import Config, Deberta
+from plm_jax.weights.architectures.bert import check_heads
+from plm_jax.weights.table import Entry, Part
+
+MODEL = 'deberta'
+MODEL_TYPES = ('deberta', 'deberta-v2')
+PREFIX = 'deberta.'
+HEADS = ('mlm', 'position_embed')
+
+_ACTIVATIONS = {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'relu': 'relu'}
+_THEIR_ACTIVATIONS = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.deberta.make` from a config.json.
+
+  Raises:
+    ValueError: a structure that no published DeBERTa has, and neither has ours.
+  """
+  width, heads = theirs['hidden_size'], theirs['num_attention_heads']
+  activation = theirs.get('hidden_act', 'gelu')
+  kernel = theirs.get('conv_kernel_size', 0)
+  terms = theirs.get('pos_att_type') or ()
+  terms = tuple(word.strip() for word in terms.lower().split('|')) if isinstance(terms, str) else tuple(terms)
+  known = {
+    'hidden_act': (activation, tuple(_ACTIVATIONS)),
+    'type_vocab_size': (theirs.get('type_vocab_size', 0), (0,)),
+    'embedding_size': (theirs.get('embedding_size', width), (width,)),
+    'attention_head_size': (theirs.get('attention_head_size', width // heads), (width // heads,)),
+    'talking_head': (theirs.get('talking_head', False), (False,)),
+    'relative_attention': (theirs.get('relative_attention', False), (bool(terms),)),
+    'conv_groups': (theirs.get('conv_groups', 1), (1,)),
+    'conv_act': (theirs.get('conv_act', 'tanh') if kernel else activation, (activation,)),
+  }
+  for name, (value, choices) in known.items():
+    if value not in choices:
+      raise ValueError(
+        f'config.json: {name} is {value!r}; it can be read where it is {" or ".join(map(repr, choices))}'
+      )
+  length = theirs.get('max_position_embeddings', 512)
+  farthest = theirs.get('max_relative_positions', -1)
+  newer = theirs['model_type'] == 'deberta-v2'
+  overrides = dict(
+    hidden_dim=width,
+    num_layers=theirs['num_hidden_layers'],
+    num_heads=heads,
+    mlp_dim=theirs['intermediate_size'],
+    max_length=length,
+    max_distance=length if farthest < 1 else farthest,
+    position_buckets=max(0, theirs.get('position_buckets', -1)),
+    terms=terms,
+    absolute='input' if theirs.get('position_biased_input', True) else 'decoder',
+    share_projections=theirs.get('share_att_key', False),
+    key_bias=newer,
+    table_norm='layer_norm' in theirs.get('norm_rel_ebd', 'none').lower().split('|'),
+    conv_kernel=kernel,
+    activation=_ACTIVATIONS[activation],
+    norm_epsilon=theirs.get('layer_norm_eps', 1e-7),
+    dropout=theirs.get('hidden_dropout_prob', 0.1),
+    attention_dropout=theirs.get('attention_probs_dropout_prob', 0.1),
+    init_std=theirs.get('initializer_range', 0.02),
+  )
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'deberta-base', 'overrides': overrides}
+
+
+def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
+  """The config.json of a trunk with these heads.
+
+  Raises:
+    ValueError: the trunk reads equation 4 as printed, mixes v1 and v2 in a way that theirs cannot, or has other heads.
+  """
+  c = trunk.config
+  if c.reading != 'code':
+    raise ValueError(f'reading {c.reading!r} cannot be written: their code reads the rows of p2c as "code" does')
+  newer = c.share_projections or c.table_norm or bool(c.conv_kernel) or bool(c.position_buckets)
+  if newer and not c.key_bias:
+    raise ValueError('keys without a bias are of version 1, where nothing that version 2 added has a name')
+  family = 'DebertaV2' if c.key_bias else 'Deberta'
+  check_heads(heads, HEADS)
+  kind = 'ForMaskedLM' if 'mlm' in heads else 'Model'
+  activation = _THEIR_ACTIVATIONS[c.activation]
+  out = dict(
+    model_type=MODEL_TYPES[c.key_bias],
+    architectures=[family + kind],
+    vocab_size=trunk.vocab_size,
+    hidden_size=c.hidden_dim,
+    num_hidden_layers=c.num_layers,
+    num_attention_heads=c.num_heads,
+    intermediate_size=c.mlp_dim,
+    max_position_embeddings=c.max_length,
+    max_relative_positions=c.max_distance,
+    relative_attention=bool(c.terms),
+    pos_att_type=list(c.terms),
+    position_biased_input=c.absolute == 'input',
+    type_vocab_size=0,
+    hidden_act=activation,
+    pooler_hidden_act=activation,
+    layer_norm_eps=c.norm_epsilon,
+    hidden_dropout_prob=c.dropout,
+    attention_probs_dropout_prob=c.attention_dropout,
+    initializer_range=c.init_std,
+    legacy=False,  # the head of the released weights
+  )
+  if c.key_bias:
+    out |= dict(
+      position_buckets=c.position_buckets or -1,
+      share_att_key=c.share_projections,
+      norm_rel_ebd='layer_norm' if c.table_norm else 'none',
+    )
+  if c.conv_kernel:
+    out |= dict(conv_kernel_size=c.conv_kernel, conv_act=activation)
+  return out
+
+
+def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk and of the heads: 'mlm', and 'position_embed' of the mask decoder.
+
+  Raises:
+    ValueError: there is no place for a head.
+  """
+  check_heads(heads, HEADS)
+  c = trunk.config
+  body = f'{PREFIX}embeddings'
+  out = [Entry('trunk/token_embed/table', f'{body}.word_embeddings.weight', tied=('cls.predictions.decoder.weight',))]
+  out += _norm('trunk/embed_norm', f'{body}.LayerNorm')
+  if c.absolute == 'input':
+    out.append(Entry('trunk/position_embed/table', f'{body}.position_embeddings.weight'))
+  if c.terms:
+    out.append(Entry('trunk/relative_embed/table', f'{PREFIX}encoder.rel_embeddings.weight'))
+    if c.table_norm:
+      out += _norm('trunk/relative_norm', f'{PREFIX}encoder.LayerNorm')
+  blocks = [('last', str(c.num_layers - 1), 0)]
+  if c.conv_kernel:
+    blocks.append(('first', '0', 0))
+    name = f'{PREFIX}encoder.conv'
+    out.append(Entry('trunk/convolution/dense/kernel', f'{name}.conv.weight', 'reversed'))
+    out.append(Entry('trunk/convolution/dense/bias', f'{name}.conv.bias'))
+    out += _norm('trunk/convolution/norm', f'{name}.LayerNorm')
+  if trunk.num_scanned:
+    blocks.append(('layers', '{layer}', int(bool(c.conv_kernel))))
+  for ours, number, first in blocks:
+    block = _block(f'trunk/{ours}', f'{PREFIX}encoder.layer.{number}', c)
+    out += [entry._replace(first=first) for entry in block]
+  if 'mlm' in heads:
+    theirs, other = 'lm_predictions.lm_head', 'cls.predictions'
+    for entry in (
+      *_dense('mlm/dense', f'{theirs}.dense'),
+      *_norm('mlm/norm', f'{theirs}.LayerNorm'),
+      Entry('mlm/bias', f'{theirs}.bias'),
+    ):
+      older = f'{other}.bias' if entry.ours == 'mlm/bias' else entry.theirs.replace(theirs, f'{other}.transform')
+      out.append(entry._replace(tied=(older,)))
+  if 'position_embed' in heads and c.absolute == 'decoder':
+    out.append(Entry('position_embed/table', f'{body}.position_embeddings.weight'))
+  out += [entry._replace(optional=True) for entry in _dense('trunk/pooler', 'pooler.dense')]
+  return out
+
+
+def _norm(ours: str, theirs: str) -> list[Entry]:
+  return [Entry(f'{ours}/scale', f'{theirs}.weight'), Entry(f'{ours}/bias', f'{theirs}.bias')]
+
+
+def _dense(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True) -> list[Entry]:
+  """A kernel and its bias, which has one axis or, of heads, two."""
+  kernel = Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs)
+  return [kernel, Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', 2)] if bias else [kernel]
+
+
+def _block(ours: str, theirs: str, c: Config) -> Iterator[Entry]:
+  attention = f'{theirs}.attention.self'
+  names = {'position_key': 'pos_key_proj', 'position_query': 'pos_query_proj'}
+  if c.key_bias:
+    for part in ('query', 'key', 'value'):
+      yield from _dense(f'{ours}/{part}', f'{attention}.{part}_proj')
+  else:
+    names = {'position_key': 'pos_proj', 'position_query': 'pos_q_proj'}
+    size = c.hidden_dim // c.num_heads
+    for number, part in enumerate(('query', 'key', 'value')):
+      rows = Part(number * size, (number + 1) * size, 3 * size, groups=c.num_heads)
+      yield Entry(f'{ours}/{part}/kernel', f'{attention}.in_proj.weight', 'linear', part=rows)
+    yield Entry(f'{ours}/query/bias', f'{attention}.q_bias', 'matrix', 2)
+    yield Entry(f'{ours}/value/bias', f'{attention}.v_bias', 'matrix', 2)
+  if not c.share_projections:
+    if 'c2p' in c.terms:
+      yield from _dense(f'{ours}/position_key', f'{attention}.{names["position_key"]}', bias=c.key_bias)
+    if 'p2c' in c.terms:
+      yield from _dense(f'{ours}/position_query', f'{attention}.{names["position_query"]}')
+  yield from _dense(f'{ours}/out', f'{theirs}.attention.output.dense', inputs=2)
+  yield from _norm(f'{ours}/attention_norm', f'{theirs}.attention.output.LayerNorm')
+  yield from _dense(f'{ours}/mlp/up', f'{theirs}.intermediate.dense')
+  yield from _dense(f'{ours}/mlp/down', f'{theirs}.output.dense')
+  yield from _norm(f'{ours}/mlp_norm', f'{theirs}.output.LayerNorm')

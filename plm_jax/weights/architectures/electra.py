@@ -1,0 +1,79 @@
+"""Names and shapes of ELECTRA in Hugging Face folders: discriminators with head 'rtd', generators with head 'mlm'.
+
+The two are released apart, each with its own copy of the embeddings that they shared in training.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plm_jax.models.bert import Bert
+from plm_jax.weights.architectures import bert
+from plm_jax.weights.table import Entry
+
+MODEL = 'bert'
+MODEL_TYPES = ('electra',)
+PREFIX = 'electra.'
+HEADS = ('rtd', 'mlm')
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.bert.make` for a config.json.
+
+  Raises:
+    ValueError: it describes what the trunk does not have.
+  """
+  width = theirs.get('embedding_size', 128)
+  overrides = bert.shared_config(theirs)
+  overrides |= {
+    'max_length': theirs.get('max_position_embeddings', 512),
+    'num_types': theirs.get('type_vocab_size', 2),
+    'embed_dim': None if width == overrides['hidden_dim'] else width,
+    'pooler': 'first',
+  }
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'electra-base', 'overrides': overrides}
+
+
+def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
+  """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  c = trunk.config
+  if c.position_offset or not c.num_types or c.pooler != 'first':
+    raise ValueError('ELECTRA has positions from 0, sentence types and no pooler')
+  bert.check_heads(heads, HEADS)
+  if len(heads) > 1:
+    raise ValueError('ELECTRA is released in two parts: write the discriminator with rtd and the generator with mlm')
+  name = {('rtd',): 'ElectraForPreTraining', ('mlm',): 'ElectraForMaskedLM', (): 'ElectraModel'}[tuple(heads)]
+  return {
+    'model_type': 'electra',
+    'architectures': [name],
+    **bert.shared_fields(trunk),
+    'embedding_size': c.embed_dim or c.hidden_dim,
+    'max_position_embeddings': c.max_length,
+    'type_vocab_size': c.num_types,
+    'pad_token_id': 0,
+  }
+
+
+def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk and of the head.
+
+  Raises:
+    ValueError: there is no place for a head.
+  """
+  c = trunk.config
+  bert.check_heads(heads, HEADS)
+  out = bert.embeddings('electra.embeddings', types=True, tied=('generator_lm_head.weight',))
+  if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
+    out += bert.linear('trunk/embed_project', 'electra.embeddings_project')
+  out += bert.layers('electra.encoder.layer.{layer}')
+  if 'rtd' in heads:
+    out += bert.linear('rtd/dense', 'discriminator_predictions.dense')
+    out += bert.linear('rtd/out', 'discriminator_predictions.dense_prediction')
+  if 'mlm' in heads:
+    out += bert.linear('mlm/dense', 'generator_predictions.dense')
+    out += bert.norm('mlm/norm', 'generator_predictions.LayerNorm')
+    out.append(Entry('mlm/bias', 'generator_lm_head.bias'))
+  return out

@@ -1,0 +1,70 @@
+"""Names and shapes of GLM-4 and GLM-4-0414 in Hugging Face folders: as LLaMA's, with gate and up joined."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from plm_jax.models.llama import Llama
+from plm_jax.weights.architectures import llama
+from plm_jax.weights.architectures.bert import check_heads
+from plm_jax.weights.table import Entry, Part
+
+MODEL = 'llama'
+MODEL_TYPES = ('glm', 'glm4')
+PREFIX = 'model.'
+HEADS: tuple[str, ...] = ()
+
+_VARIANTS: Mapping[str, str] = MappingProxyType({'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'})
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.llama.make` for a config.json.
+
+  Raises:
+    ValueError: it describes what the trunk does not have.
+  """
+  overrides = llama.shared_config(theirs, share=0.5) | {
+    'rotary': 'pairs',
+    'norm_epsilon': theirs.get('rms_norm_eps', 1.5625e-7),
+    'qkv_bias': theirs.get('attention_bias', True),
+  }
+  return {'vocab_size': theirs['vocab_size'], 'variant': _VARIANTS[theirs['model_type']], 'overrides': overrides}
+
+
+def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
+  """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  c = trunk.config
+  check_heads(heads, HEADS)
+  if c.rotary != 'pairs':
+    raise ValueError(f'GLM-4 rotates adjacent pairs; the trunk has rotary={c.rotary!r}')
+  sandwich = c.norm_placement == 'sandwich'
+  return {
+    'model_type': 'glm4' if sandwich else 'glm',
+    'architectures': ['Glm4ForCausalLM' if sandwich else 'GlmForCausalLM'],
+    **llama.shared_fields(trunk),
+    'partial_rotary_factor': c.rotary_share,
+    'pad_token_id': 0,
+  }
+
+
+def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk.
+
+  Raises:
+    ValueError: there is no place for a head.
+  """
+  ours, block, width = 'trunk/layers', 'model.layers.{layer}', trunk.config.mlp_dim
+  out = llama.attention(trunk, heads)
+  for number, part in enumerate(('gate', 'up')):
+    rows = Part(number * width, (number + 1) * width, 2 * width)
+    out.append(Entry(f'{ours}/mlp/{part}/kernel', f'{block}.mlp.gate_up_proj.weight', 'linear', part=rows))
+  out.append(Entry(f'{ours}/mlp/down/kernel', f'{block}.mlp.down_proj.weight', 'linear'))
+  out.append(Entry(f'{ours}/mlp_norm/scale', f'{block}.post_attention_layernorm.weight'))
+  if trunk.config.norm_placement == 'sandwich':
+    out.append(Entry(f'{ours}/after_attention_norm/scale', f'{block}.post_self_attn_layernorm.weight'))
+    out.append(Entry(f'{ours}/after_mlp_norm/scale', f'{block}.post_mlp_layernorm.weight'))
+  return out

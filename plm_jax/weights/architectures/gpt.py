@@ -1,0 +1,134 @@
+"""Names and shapes of GPT-2 in Hugging Face folders: dense kernels as ours are, query, key and value joined."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from plm_jax.models.gpt import Gpt
+from plm_jax.weights.architectures.bert import check_heads, norm
+from plm_jax.weights.table import Entry, Part
+
+MODEL = 'gpt'
+MODEL_TYPES = ('gpt2',)
+PREFIX = 'transformer.'
+HEADS: tuple[str, ...] = ()
+
+ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+  {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu_erf', 'relu': 'relu'}
+)
+
+
+def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """Keywords of `models.gpt.make` for a config.json.
+
+  Raises:
+    ValueError: it describes what the trunk does not have.
+  """
+  for field in ('scale_attn_by_inverse_layer_idx', 'reorder_and_upcast_attn'):
+    if theirs.get(field):
+      raise ValueError(f'{field} is set, which is not of the paper')
+  overrides = shared_config(theirs, activation=theirs.get('activation_function', 'gelu_new'))
+  overrides |= {'norm_placement': 'pre', 'tied': theirs.get('tie_word_embeddings', True)}
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt2', 'overrides': overrides}
+
+
+def shared_config(theirs: Mapping[str, Any], *, activation: str) -> dict[str, Any]:
+  """The fields that GPT and GPT-2 call alike.
+
+  Raises:
+    ValueError: an unknown activation.
+  """
+  if activation not in ACTIVATIONS:
+    raise ValueError(f'activation {activation!r} is none of {", ".join(ACTIVATIONS)}')
+  return {
+    'hidden_dim': theirs['n_embd'],
+    'num_layers': theirs['n_layer'],
+    'num_heads': theirs['n_head'],
+    'mlp_dim': theirs.get('n_inner') or 4 * theirs['n_embd'],
+    'max_length': theirs['n_positions'],
+    'activation': ACTIVATIONS[activation],
+    'norm_epsilon': theirs.get('layer_norm_epsilon', 1e-5),
+    'dropout': theirs.get('resid_pdrop', 0.1),
+    'attention_dropout': theirs.get('attn_pdrop', 0.1),
+    'init_std': theirs.get('initializer_range', 0.02),
+  }
+
+
+def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
+  """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  c = trunk.config
+  if c.norm_placement != 'pre':
+    raise ValueError('GPT-2 has its norms before the sublayers')
+  check_heads(heads, HEADS)
+  return {
+    'model_type': 'gpt2',
+    'architectures': ['GPT2LMHeadModel'],
+    **shared_fields(trunk),
+    'n_inner': c.mlp_dim,
+    'activation_function': {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}[c.activation],
+    'tie_word_embeddings': c.tied,
+  }
+
+
+def shared_fields(trunk: Gpt) -> dict[str, Any]:
+  """What GPT and GPT-2 write into config.json alike.
+
+  Raises:
+    ValueError: windows, or heads that are not hidden_dim / num_heads wide.
+  """
+  c = trunk.config
+  if (c.window, c.local_window) != (None, None) or c.num_heads * c.head_size != c.hidden_dim:
+    raise ValueError(
+      'GPT and GPT-2 have no window and heads of hidden_dim / num_heads; the trunk has '
+      f'window={c.window}, local_window={c.local_window}, head_dim={c.head_dim}'
+    )
+  return {
+    'vocab_size': trunk.vocab_size,
+    'n_embd': c.hidden_dim,
+    'n_layer': c.num_layers,
+    'n_head': c.num_heads,
+    'n_positions': c.max_length,
+    'layer_norm_epsilon': c.norm_epsilon,
+    'embd_pdrop': c.dropout,
+    'resid_pdrop': c.dropout,
+    'attn_pdrop': c.attention_dropout,
+    'initializer_range': c.init_std,
+  }
+
+
+def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk.
+
+  Raises:
+    ValueError: there is no place for a head.
+  """
+  check_heads(heads, HEADS)
+  tied = ('lm_head.weight',) if trunk.config.tied else ()
+  out = [
+    Entry('trunk/token_embed/table', 'transformer.wte.weight', tied=tied),
+    Entry('trunk/position_embed/table', 'transformer.wpe.weight'),
+    *blocks(trunk),
+    *norm('trunk/final_norm', 'transformer.ln_f'),
+  ]
+  if not trunk.config.tied:
+    out.append(Entry('trunk/output/table', 'lm_head.weight'))
+  return out
+
+
+def blocks(trunk: Gpt) -> list[Entry]:
+  """The blocks, alike in GPT and GPT-2."""
+  width, block, ours = trunk.config.hidden_dim, 'transformer.h.{layer}', 'trunk/layers'
+  out = []
+  for number, name in enumerate(('query', 'key', 'value')):
+    rows = (number * width, (number + 1) * width, 3 * width)
+    joined = f'{block}.attn.c_attn'
+    out.append(Entry(f'{ours}/{name}/kernel', f'{joined}.weight', 'matrix', part=Part(*rows, axis=1)))
+    out.append(Entry(f'{ours}/{name}/bias', f'{joined}.bias', 'matrix', inputs=2, part=Part(*rows)))
+  for name, theirs, inputs in (('out', 'attn.c_proj', 2), ('mlp/up', 'mlp.c_fc', 1), ('mlp/down', 'mlp.c_proj', 1)):
+    out.append(Entry(f'{ours}/{name}/kernel', f'{block}.{theirs}.weight', 'matrix', inputs=inputs))
+    out.append(Entry(f'{ours}/{name}/bias', f'{block}.{theirs}.bias', 'matrix', inputs=2))
+  return out + norm(f'{ours}/attention_norm', f'{block}.ln_1') + norm(f'{ours}/mlp_norm', f'{block}.ln_2')

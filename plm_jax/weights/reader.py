@@ -1,0 +1,168 @@
+"""Published weights in and out: Hugging Face folders of safetensors <-> our trunks and parameters.
+
+    trunk, params = weights.load(FOLDER)
+    out = trunk.apply({'params': params}, tokens=tokens, segment_ids=segment_ids)
+    weights.save(OTHER, trunk, params)
+
+One file per architecture says which tensor is which; see `weights/table.py`.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from plm_jax.checkpoint.tensor_files import WeightsError
+from plm_jax.plugins import build
+from plm_jax.types import Execution
+from plm_jax.weights import release, shapes, table
+from plm_jax.weights.release import Release
+from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
+
+log = logging.getLogger('plm_jax')
+
+# of buffers that older releases hold beside their parameters
+_BUFFERS = (
+  '.position_ids',
+  '.attn.bias',
+  '.attn.masked_bias',
+  '.rotary_emb.inv_freq',
+  'final_logits_bias',
+  '.token_type_ids',
+)
+
+
+class Reader:
+  """Our parameters as a release holds them, leaf by leaf or layer by layer.
+
+  Attributes:
+    source: the folder.
+    architecture: that reads it.
+    model: a model block, `{'name', 'variant', 'overrides'}`.
+    vocab_size: ids.
+    trunk: of this package.
+    heads: names of the heads that the release has.
+    shapes: leaf path -> shape, stacked axis included.
+  """
+
+  def __init__(self, source: Release, *, execution: Execution = Execution(), architecture: str | None = None):
+    self.source = source
+    self.architecture = _architecture_of(source, architecture)
+    module = self.architecture.module
+    try:
+      made = dict(module.read_config(source.config))
+      name = made.pop('name', None) or module.MODEL
+      self.vocab_size = int(made.pop('vocab_size'))
+      self.model = {'name': name, **made}
+      self.trunk = build.make('models', self.model, vocab_size=self.vocab_size, execution=execution)
+    except (KeyError, TypeError, ValueError) as error:
+      what = f'no {error}' if isinstance(error, KeyError) else str(error)
+      raise WeightsError(f'{source.folder / release.CONFIG}: {what}') from error
+    self._prefix = '' if any(name.startswith(module.PREFIX) for name in source) else module.PREFIX
+    self.heads = tuple(head for head in module.HEADS if self._has(module.entries(self.trunk, (head,)), head))
+    entries = [entry for entry in module.entries(self.trunk, self.heads) if entry.zeros is None]
+    self._trunk_shapes = {f'trunk/{path}': shape for path, shape in shapes.shapes(self.trunk).items()}
+    self.entries = {entry.ours: entry for entry in entries if not entry.optional or self._is_there(entry)}
+    self.shapes = {path: self._trunk_shapes.get(path) or self._head_shape(path) for path in self.entries}
+    self._check()
+    known = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
+    self.ignored = sorted(name for name in source if name not in known and not name.endswith(_BUFFERS))
+    if self.ignored:
+      log.info('%s: not read, for we have no such part: %s', source.folder, ', '.join(self.ignored[:12]))
+
+  def _check(self) -> None:
+    """Everything is there and of its shape, and the tokenizer has a row for each id; reads no tensor."""
+    for path, entry in self.entries.items():
+      shape = self.shapes[path]
+      for layer in range(shape[0]) if entry.stacked else [None]:
+        name = self._name_of(entry, layer)
+        nothing = np.broadcast_to(np.float32(0), self._shape_of(name, entry))
+        self._as_ours(entry, name, nothing, shape if layer is None else shape[1:])
+    table = self._name_of(self.entries[TOKENS])
+    release.check_tokenizer(self.source.folder, self.vocab_size, where=self.source.where(self._short(table)))
+
+  def leaf(self, path: str) -> np.ndarray:
+    """One parameter, float32, whole."""
+    entry, shape = self.entries[path], self.shapes[path]
+    if not entry.stacked:
+      return np.ascontiguousarray(self._view(entry, self._name_of(entry), shape), np.float32)
+    out = np.empty(shape, np.float32)
+    for layer in range(shape[0]):
+      out[layer] = self._view(entry, self._name_of(entry, layer), shape[1:])
+    return out
+
+  def slice(self, path: str, layer: int | None) -> Iterator[np.ndarray]:
+    """One parameter, or a layer of a stacked one, as float32 pieces in order, from one source tensor."""
+    entry, shape = self.entries[path], self.shapes[path]
+    name = self._name_of(entry, layer)
+    yield from pieces(self._matrix(entry, name, shape if layer is None else shape[1:]))
+
+  def _view(self, entry: Entry, name: str, shape: Sequence[int]) -> np.ndarray:
+    return self._matrix(entry, name, shape).reshape(tuple(shape))
+
+  def _matrix(self, entry: Entry, name: str, shape: Sequence[int]) -> np.ndarray:
+    """A view of the tensor, transposed where needed, whose elements in order are those of ours."""
+    return self._as_ours(entry, name, self.source.read(self._short(name)), shape)
+
+  def _as_ours(self, entry: Entry, name: str, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    try:
+      return table.view(entry, tensor, shape)
+    except ValueError as error:
+      sizes = f'vocab_size {self.vocab_size}' if entry.ours == TOKENS else 'the sizes'
+      raise WeightsError(
+        f'{self.source.where(self._short(name))}: {error}, as {sizes} in {release.CONFIG} would have it for our '
+        f'{entry.ours}: the two files are not of one model; fetch both again'
+      ) from error
+
+  def _shape_of(self, name: str, entry: Entry) -> tuple[int, ...]:
+    short = self._short(name)
+    if short not in self.source:
+      raise WeightsError(
+        f'{self.source.where(short)} is missing, of which our {entry.ours} is made: fetch the file again, or put the '
+        f'layers that it has into {release.CONFIG}'
+      )
+    return self.source.shape(short)
+
+  def _is_there(self, entry: Entry) -> bool:
+    return self._short(self._name_of(entry, 0 if entry.stacked else None)) in self.source
+
+  def _head_shape(self, path: str) -> tuple[int, ...]:
+    entry = self.entries[path]
+    shape = self._shape_of(self._name_of(entry), entry)
+    return shape[::-1] if entry.form in ('linear', 'reversed') else shape
+
+  def _short(self, name: str) -> str:
+    return name.removeprefix(self._prefix)
+
+  def _name_of(self, entry: Entry, layer: int | None = None) -> str:
+    """The first of the names of a tensor under which the release has it; the main one where it has none."""
+    names = self._names(entry, layer)
+    return next((name for name in names if self._short(name) in self.source), names[0])
+
+  def _names(self, entry: Entry, layer: int | None) -> list[str]:
+    names = (entry.theirs, *entry.tied)
+    return list(names) if layer is None else [entry._replace(theirs=name).name(layer) for name in names]
+
+  def _all_names(self, entry: Entry) -> list[str]:
+    layers = range(self.shapes[entry.ours][0]) if entry.stacked else [None]
+    return [name for layer in layers for name in self._names(entry, layer)]
+
+  def _has(self, entries: Sequence[Entry], head: str) -> bool:
+    own = [entry for entry in entries if entry.ours.startswith(f'{head}/')]
+    return any(self._short(self._name_of(entry)) in self.source for entry in own)
+
+
+def _architecture_of(source: Release, name: str | None) -> Architecture:
+  """The architecture of a folder, by its config.json or by name."""
+  known = architectures()
+  model_type = source.config.get('model_type')
+  types = sorted({own for architecture in known for own in architecture.module.MODEL_TYPES})
+  for architecture in known:
+    if model_type in architecture.module.MODEL_TYPES and name in (None, architecture.name):
+      return architecture
+  if name is not None and name not in [architecture.name for architecture in known]:
+    raise WeightsError(f'there is no architecture {name!r}; choices are {", ".join(a.name for a in known)}')
+  what = f', and not one of {name!r}' if model_type in types else ''
+  raise WeightsError(
+    f'{source.folder / release.CONFIG}: model_type {model_type!r} is not known here{what}; known are {", ".join(types)}'
+  )

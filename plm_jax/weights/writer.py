@@ -1,0 +1,174 @@
+"""Writes a trunk and its parameters as a folder in Hugging Face's form."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from plm_jax.checkpoint import Leaf
+from plm_jax.checkpoint.tensor_files import Plan, WeightsError
+from plm_jax.types import PyTree
+from plm_jax.weights import release, shapes, table
+from plm_jax.weights.folders import in_memory, split_heads
+from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
+
+log = logging.getLogger('plm_jax')
+
+
+def save(
+  folder: str | os.PathLike[str],
+  trunk: nn.Module,
+  params: PyTree,
+  *,
+  architecture: str | None = None,
+  tokenizer: str | os.PathLike[str] | None = None,
+) -> Path:
+  """Writes the Hugging Face form.
+
+  Args:
+    folder: made where it is missing; weights in it are replaced.
+    trunk: of this package.
+    params: as `load` gives them, or `{'trunk': ..., <head>: ...}` as a run has them.
+    architecture: a file of `weights/`; by default the first whose published form has room for the trunk.
+    tokenizer: a folder, such as the one that was loaded, whose tokenizer goes along.
+
+  Raises:
+    WeightsError: no published form has room for the trunk and its heads, or a parameter is missing or of another shape.
+  """
+  path = Path(folder).expanduser().absolute()
+  extra = None if tokenizer is None else Path(tokenizer).expanduser()
+  save_leaves(path, trunk, in_memory(split_heads(trunk, params)), architecture=architecture, tokenizer=extra)
+  return path
+
+
+def save_leaves(
+  path: Path,
+  trunk: nn.Module,
+  leaves: Mapping[str, Leaf],
+  *,
+  architecture: str | None = None,
+  tokenizer: Path | None = None,
+  token_ids: Mapping[str, int | None] = MappingProxyType({}),
+  shard: int = release.SHARD,
+) -> None:
+  """`save` of leaves that are read one at a time.
+
+  Args:
+    path: the folder.
+    trunk: of this package.
+    leaves: by path ('trunk/...', '<head>/...').
+    architecture: as in `save`.
+    tokenizer: a folder.
+    token_ids: fields of config.json such as pad_token_id, in place of those that are usual for the architecture.
+    shard: bytes of a file after which the next one begins.
+  """
+  heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
+  chosen, config = _choose(trunk, heads, architecture)
+  try:
+    chosen.module.read_config({**config, **token_ids})
+    config |= token_ids
+  except ValueError as error:
+    log.warning(
+      'The ids of the special tokens are left out of config.json, for the published form fixes them (%s): where '
+      'positions depend on them, give its models position_ids', error
+    )  # fmt: skip
+  release.write(path, config, plans(trunk, leaves, chosen), shard=shard, tokenizer=tokenizer)
+
+
+def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture) -> dict[str, Plan]:
+  """What to write for each tensor of the published form; a leaf is read, layer by layer, when its tensor is written.
+
+  Args:
+    trunk: of this package.
+    leaves: by path ('trunk/...', '<head>/...').
+    architecture: of the form.
+
+  Raises:
+    WeightsError: a parameter is missing, of another shape, or has no place.
+  """
+  heads = sorted({path.split('/')[0] for path in leaves} - {'trunk'})
+  entries = architecture.module.entries(trunk, heads)
+  zeros = {entry.theirs: entry.zeros for entry in entries if entry.zeros is not None}
+  entries = [entry for entry in entries if entry.zeros is None and not (entry.optional and entry.ours not in leaves)]
+  if missing := sorted({entry.ours for entry in entries} - set(leaves)):
+    raise WeightsError(f'parameter {missing[0]!r} is missing ({len(missing)} in all)')
+  if homeless := sorted(set(leaves) - {entry.ours for entry in entries}):
+    raise WeightsError(f'the published form of {architecture.name} has no place for {", ".join(homeless[:8])}')
+  expected = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
+  for path, leaf in leaves.items():
+    if leaf.shape != expected.get(path, leaf.shape):
+      raise WeightsError(f'parameter {path!r} is {list(leaf.shape)}, and this trunk has {list(expected[path])}')
+  leaves = {path: _unpadded(path, leaf, trunk) for path, leaf in leaves.items()}
+  groups: dict[str, list[tuple[Entry, int | None]]] = {}
+  for entry in entries:
+    layers: list[int | None] = [*range(leaves[entry.ours].shape[0])] if entry.stacked else [None]
+    for layer in layers:
+      name = entry.theirs if layer is None else entry.name(layer)
+      groups.setdefault(name, []).append((entry, layer))
+  empty = {name: Plan(np.dtype(np.float32), shape, _zeros(shape)) for name, shape in zeros.items()}
+  return {name: _plan(group, leaves) for name, group in groups.items()} | empty
+
+
+def _unpadded(path: str, leaf: Leaf, trunk: nn.Module) -> Leaf:
+  """Without the rows that `vocab_multiple` adds to a table of tokens."""
+  if path not in (TOKENS, 'trunk/output/table'):
+    return leaf
+  return Leaf((trunk.vocab_size, *leaf.shape[1:]), lambda layer: leaf.read(layer)[: trunk.vocab_size])
+
+
+def _zeros(shape: tuple[int, ...]) -> Callable[[], Iterator[np.ndarray]]:
+  return lambda: iter([np.zeros(shape, np.float32)])
+
+
+def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf]) -> Plan:
+  def part(entry: Entry, layer: int | None) -> np.ndarray:
+    return table.to_theirs(entry, leaves[entry.ours].read(layer))
+
+  first, layer = group[0]
+  own = leaves[first.ours].shape
+  shape = list(table.shape_of_theirs(first, own if layer is None else own[1:]))
+  if first.part is None:
+    return Plan(np.dtype(np.float32), tuple(shape), lambda: pieces(part(first, layer)))
+  joined = first.part
+  shape[joined.axis] = joined.total * joined.groups
+  if sum(entry.part.stop - entry.part.start for entry, _ in group if entry.part) != joined.total:
+    raise WeightsError(f'the parts of {first.theirs!r} do not fill it: {", ".join(entry.ours for entry, _ in group)}')
+
+  def join() -> Iterator[np.ndarray]:
+    whole = np.empty(shape, np.float32)
+    for entry, layer in group:
+      assert entry.part is not None
+      place = table.section(whole, entry.part)
+      place[...] = part(entry, layer).reshape(place.shape)
+    yield from pieces(whole)
+
+  return Plan(np.dtype(np.float32), tuple(shape), join)
+
+
+def heads_with_a_place(trunk: nn.Module) -> set[str]:
+  """The heads that published forms of the trunk have, all taken together."""
+  own = type(trunk).__module__.rpartition('.')[2]
+  return {head for a in architectures() if own == a.module.MODEL for head in a.module.HEADS}
+
+
+def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
+  """The architecture whose published form has room for a trunk and its heads, and its config.json."""
+  own = type(trunk).__module__.rpartition('.')[2]
+  known = [a for a in architectures() if own == a.module.MODEL and name in (None, a.name)]
+  reasons = []
+  for architecture in sorted(known, key=lambda architecture: architecture.name != own):
+    try:
+      return architecture, architecture.module.write_config(trunk, heads)
+    except ValueError as error:
+      reasons.append(f'{architecture.name}: {error}')
+  if name is not None and not known:
+    raise WeightsError(f'{name!r} is not a published form of a {type(trunk).__name__}')
+  raise WeightsError(
+    f'no published form has room for this {type(trunk).__name__} with heads {", ".join(heads) or "none"}'
+    + ''.join(f'\n  {reason}' for reason in reasons)
+  )

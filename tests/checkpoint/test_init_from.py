@@ -1,0 +1,298 @@
+"""Starting from saved parameters: each way to fit a leaf, and each refusal."""
+
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from plm_jax import checkpoint
+from plm_jax.checkpoint import init_from
+from plm_jax.checkpoint.init_from import initialise, interpolate_positions
+
+
+def trunk(
+  seed: int, *, layers: int = 6, positions: int = 8, vocab: int = 20, hidden: int = 4, dtype: Any = jnp.float32
+) -> dict[str, Any]:
+  draw = np.random.default_rng(seed)
+
+  def table(*shape: int) -> Any:
+    return jnp.asarray(draw.standard_normal(shape), dtype)
+
+  return {
+    'token_embed': {'embedding': table(vocab, hidden)},
+    'position_embed': {'embedding': table(positions, hidden)},
+    'layers': {'query': {'kernel': table(layers, hidden, hidden)}},
+    'norm': {'scale': table(hidden)},
+  }
+
+
+@pytest.fixture(scope='module')
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  """A run folder: steps 10 (the best) and 20, each with a trunk and a head."""
+  workdir = tmp_path_factory.mktemp('pretrained')
+  with checkpoint.Checkpoints(workdir / 'checkpoints', keep=2, best=('loss', 'min')) as saved:
+    for step in (10, 20):
+      params = {'trunk': trunk(step), 'mlm_head': {'bias': jnp.zeros(20)}}
+      saved.save(step, {'params': params, 'step': jnp.int32(step)}, metrics={'loss': step})
+  return workdir
+
+
+def fresh(**sizes: Any) -> dict[str, Any]:
+  return {'trunk': trunk(1, **sizes), 'classifier': {'kernel': jnp.ones((4, 2))}}
+
+
+def entry(source: pathlib.Path, **fields: Any) -> list[dict[str, Any]]:
+  return [{'source': str(source), **fields}]
+
+
+def equal(a: Any, b: Any) -> bool:
+  return jax.tree.structure(a) == jax.tree.structure(b) and all(
+    np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+  )
+
+
+def test_the_trunk_is_restored_and_the_head_is_new(pretrained: pathlib.Path) -> None:
+  params, report = initialise(fresh(), entry(pretrained, step='newest'))
+  assert equal(params, {**fresh(), 'trunk': trunk(20)})
+  assert sorted(report.restored) == [
+    'trunk/layers/query/kernel',
+    'trunk/norm/scale',
+    'trunk/position_embed/embedding',
+    'trunk/token_embed/embedding',
+  ]
+  assert report.restored['trunk/norm/scale'] == f'{pretrained}:trunk/norm/scale'
+  assert report.new == ('classifier/kernel',)
+  assert report.skipped == ()
+
+
+@pytest.mark.parametrize(
+  ('fields', 'taken'), [({}, 10), ({'step': 'best'}, 10), ({'step': 'newest'}, 20), ({'step': 20}, 20)]
+)
+def test_which_step_is_taken(pretrained: pathlib.Path, fields: dict[str, Any], taken: int) -> None:
+  params, _ = initialise(fresh(), entry(pretrained, **fields))
+  assert equal(params['trunk'], trunk(taken))
+
+
+def test_all_of_a_source(pretrained: pathlib.Path) -> None:
+  params, report = initialise({'trunk': trunk(1), 'other': jnp.zeros(2)}, entry(pretrained, from_='', to=''))
+  assert equal(params['trunk'], trunk(10))
+  assert report.new == ('other',)
+  assert report.skipped == (f'{pretrained}:mlm_head/bias',)
+
+
+def test_saved_parameters_are_a_source_too(tmp_path: pathlib.Path) -> None:
+  checkpoint.save_params(tmp_path, {'trunk': trunk(5)})
+  params, _ = initialise(fresh(), entry(tmp_path))
+  assert equal(params['trunk'], trunk(5))
+
+
+def test_parts_go_to_other_places_and_later_entries_win(pretrained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  checkpoint.save_params(tmp_path, {'vectors': np.full((20, 4), 7, np.float32)})
+  params = {'trunk': {'encoder': trunk(1), 'decoder': trunk(2)}}
+  params, report = initialise(
+    params,
+    [
+      {'source': pretrained, 'to': 'trunk/encoder'},
+      {'source': pretrained, 'step': 20, 'to': 'trunk/decoder'},
+      {'source': tmp_path, 'from_': 'vectors', 'to': 'trunk/encoder/token_embed/embedding'},
+    ],
+  )
+  assert equal(params['trunk']['decoder'], trunk(20))
+  assert equal(params['trunk']['encoder'], {**trunk(10), 'token_embed': {'embedding': jnp.full((20, 4), 7.0)}})
+  assert report.restored['trunk/encoder/token_embed/embedding'] == f'{tmp_path}:vectors'
+  assert report.new == ()
+
+
+def test_a_part_may_be_added_to_an_earlier_one(pretrained: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  checkpoint.save_params(tmp_path, {'delta': {'embedding': np.full((20, 4), 7, np.float32)}})
+  more = {'source': tmp_path, 'from_': 'delta', 'to': 'trunk/token_embed', 'add': True}
+  params, report = initialise(fresh(), [{'source': pretrained}, more])
+  expected = {**trunk(10), 'token_embed': {'embedding': trunk(10)['token_embed']['embedding'] + 7}}
+  assert equal(params['trunk'], expected)
+  place = 'trunk/token_embed/embedding'
+  assert report.restored[place] == f'{pretrained}:{place} + {tmp_path}:delta/embedding'
+  with pytest.raises(ValueError, match='which no earlier entry gives'):
+    initialise(fresh(), [more])
+
+
+def test_some_layers_of_the_stack(pretrained: pathlib.Path) -> None:
+  params, report = initialise(fresh(layers=3), entry(pretrained, layers=[0, 2, 5]))
+  source = trunk(10)
+  np.testing.assert_array_equal(
+    params['trunk']['layers']['query']['kernel'], source['layers']['query']['kernel'][jnp.array([0, 2, 5])]
+  )
+  np.testing.assert_array_equal(params['trunk']['norm']['scale'], source['norm']['scale'])
+  assert report.restored['trunk/layers/query/kernel'].endswith(':trunk/layers/query/kernel, layers 0, 2, 5')
+
+
+def test_positions_are_interpolated_and_rows_added_where_asked(pretrained: pathlib.Path) -> None:
+  params, report = initialise(fresh(positions=15, vocab=23), entry(pretrained, resize=('interpolate', 'new_rows')))
+  source, own = trunk(10), fresh(positions=15, vocab=23)['trunk']
+  positions = params['trunk']['position_embed']['embedding']
+  np.testing.assert_array_equal(positions[::2], source['position_embed']['embedding'])
+  np.testing.assert_allclose(positions[1::2], (positions[:-1:2] + positions[2::2]) / 2, rtol=1e-6)
+  tokens = params['trunk']['token_embed']['embedding']
+  np.testing.assert_array_equal(tokens[:20], source['token_embed']['embedding'])
+  np.testing.assert_array_equal(tokens[20:], own['token_embed']['embedding'][20:])
+  assert report.restored['trunk/position_embed/embedding'].endswith(', 8 positions interpolated to 15')
+  assert report.restored['trunk/token_embed/embedding'].endswith(', rows 20 to 22 new')
+
+
+def test_new_rows_of_an_untied_output(tmp_path: pathlib.Path) -> None:
+  checkpoint.save_params(
+    tmp_path, {'trunk': {'out': {'kernel': np.ones((4, 20), np.float32), 'bias': np.ones(20, np.float32)}}}
+  )
+  params = {'trunk': {'out': {'kernel': jnp.zeros((4, 22)), 'bias': jnp.zeros(22)}}}
+  params, _ = initialise(params, entry(tmp_path, resize='new_rows'))
+  np.testing.assert_array_equal(params['trunk']['out']['kernel'], np.tile([1.0] * 20 + [0.0] * 2, (4, 1)))
+  np.testing.assert_array_equal(params['trunk']['out']['bias'], [1.0] * 20 + [0.0] * 2)
+
+
+def test_a_dtype_is_changed_only_where_asked(pretrained: pathlib.Path) -> None:
+  half = fresh(dtype=jnp.bfloat16)
+  with pytest.raises(ValueError, match=r"trunk/.* is float32 in .* and bfloat16 here: dtype='bfloat16' in this entry"):
+    initialise(half, entry(pretrained))
+  with pytest.raises(ValueError, match=r"dtype='bfloat16' in this entry"):
+    initialise(half, entry(pretrained, dtype='float16'))
+  params, report = initialise(half, entry(pretrained, dtype='bfloat16'))
+  assert equal(params['trunk'], jax.tree.map(lambda x: x.astype(jnp.bfloat16), trunk(10)))
+  assert report.restored['trunk/norm/scale'].endswith(', float32 to bfloat16')
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason='needs four devices')
+@pytest.mark.parametrize('sizes', [{}, {'vocab': 24, 'positions': 12}])
+def test_leaves_keep_their_places(pretrained: pathlib.Path, sizes: dict[str, int]) -> None:
+  mesh = jax.make_mesh((2, 2), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+  places = jax.tree.map(lambda x: NamedSharding(mesh, PartitionSpec(*['data', 'model'][: x.ndim])), fresh(**sizes))
+  placed = jax.device_put(fresh(**sizes), places)
+  params, _ = initialise(placed, entry(pretrained, resize=['new_rows', 'interpolate']))
+  assert jax.tree.map(lambda x: x.sharding, params) == places
+  expected, _ = initialise(fresh(**sizes), entry(pretrained, resize=['new_rows', 'interpolate']))
+  assert equal(params, expected)
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+  ('sizes', 'fields', 'match'),
+  [
+    (
+      {'positions': 16},
+      {},
+      r"trunk/position_embed/embedding is \[8, 4\] in .* and \[16, 4\] here: resize='interpolate'",
+    ),
+    ({'positions': 16}, {'resize': 'new_rows'}, r"resize='interpolate' in this entry"),
+    ({'vocab': 21}, {}, r"trunk/token_embed/embedding is \[20, 4\] in .* and \[21, 4\] here: resize='new_rows'"),
+    ({'vocab': 21}, {'resize': 'interpolate'}, r"resize='new_rows' in this entry"),
+    ({'vocab': 19}, {'resize': 'new_rows'}, r'\[20, 4\] in .* and \[19, 4\] here: the two models differ in size'),
+    (
+      {'layers': 3},
+      {},
+      r'trunk/layers/query/kernel is \[6, 4, 4\] .* \[3, 4, 4\] here: layers=\(\.\.\.\) .* the 3 layers',
+    ),
+    ({'layers': 3}, {'layers': (0, 1)}, r'is \[2, 4, 4\] in .* and \[3, 4, 4\] here: the two models differ'),
+    ({'layers': 3}, {'layers': (0, 2, 6)}, r'layers=\(0, 2, 6\), but .* has layers 0 to 5'),
+    ({'layers': 3}, {'layers': (-1, 0, 1)}, r'layers=\(-1, 0, 1\), but'),
+    ({'hidden': 5}, {}, r'the two models differ in size; take the variant of the source'),
+    ({}, {'from_': 'trnk'}, r"nothing under 'params/trnk'; there is params/mlm_head, params/trunk"),
+    ({}, {'to': 'encoder'}, r"'trunk' of .* has no leaf in common with 'encoder'.*this model has classifier/kernel"),
+    ({}, {'from_': 'mlm_head', 'layers': (0,)}, r"no stacked layers under 'mlm_head'"),
+    ({}, {'layer': (0,)}, r"init_from has no 'layer'; did you mean 'layers'\?"),
+    ({}, {'resize': 'stretch'}, r"resize='stretch'; choices are interpolate, new_rows"),
+  ],
+)
+def test_what_does_not_fit_is_refused_with_the_cure(
+  pretrained: pathlib.Path, sizes: dict[str, int], fields: dict[str, Any], match: str
+) -> None:
+  with pytest.raises(ValueError, match=match):
+    initialise(fresh(**sizes), entry(pretrained, **fields))
+
+
+def test_an_entry_names_its_source() -> None:
+  with pytest.raises(ValueError, match="needs a 'source'"):
+    initialise(fresh(), [{'from_': 'trunk'}])
+
+
+def test_a_damaged_source_is_refused(tmp_path: pathlib.Path) -> None:
+  file = checkpoint.save_params(tmp_path, {'trunk': trunk(5)})
+  file.write_bytes(file.read_bytes()[:-1] + b'\x7f')
+  with pytest.raises(checkpoint.CheckpointError, match='is damaged'):
+    initialise(fresh(), entry(tmp_path))
+
+
+# The report and the interpolation.
+
+
+def test_the_report_reads_as_a_table() -> None:
+  report = init_from.Report({'trunk/a': 'run:trunk/a', 'trunk/longer': 'run:trunk/b'}, ('head/k',), ('run:mlm/bias',))
+  assert report.table().splitlines() == [
+    'restored  trunk/a       run:trunk/a',
+    'restored  trunk/longer  run:trunk/b',
+    'new       head/k',
+    'skipped   run:mlm/bias',
+    '2 restored, 1 new, 1 skipped',
+  ]
+
+
+def test_another_loader_may_be_given() -> None:
+  asked = []
+
+  def load(source: str, *, step: Any, subtree: str | None) -> Any:
+    asked.append((source, step, subtree))
+    return jax.tree.map(np.asarray, trunk(9))
+
+  params, _ = initialise(fresh(), [{'source': 'hub/bert', 'step': 3}], load=load)
+  assert asked == [('hub/bert', 3, 'trunk')]
+  assert equal(params['trunk'], trunk(9))
+
+
+@pytest.mark.parametrize('length', [1, 2, 5, 8, 15, 100])
+def test_interpolation_is_linear_and_keeps_the_ends(length: int) -> None:
+  table = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
+  stretched = interpolate_positions(table, length)
+  at = np.linspace(0, 7, length)
+  expected = np.stack([np.interp(at, np.arange(8), column) for column in table.T], axis=1)
+  np.testing.assert_allclose(stretched, expected, rtol=1e-5, atol=1e-6)
+  assert stretched.dtype == np.float32
+  np.testing.assert_array_equal(stretched[0], table[0])
+  if length > 1:
+    np.testing.assert_array_equal(stretched[-1], table[-1])
+  if length == 8:
+    np.testing.assert_array_equal(stretched, table)
+
+
+def test_rows_before_the_positions_are_kept(pretrained: pathlib.Path) -> None:
+  table = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)  # 2 rows and 8 positions, as in RoBERTa
+  stretched = interpolate_positions(table, 17, before=2)
+  np.testing.assert_array_equal(stretched[:2], table[:2])
+  np.testing.assert_array_equal(stretched[2::2], table[2:])
+  np.testing.assert_array_equal(stretched[2:], interpolate_positions(table[2:], 15))
+  with pytest.raises(ValueError, match='a position table of 10 rows cannot become one of 2'):
+    interpolate_positions(table, 2, before=2)
+  rows = {'position_embed': range(2, 13)}
+  params, report = initialise(fresh(positions=13), entry(pretrained, resize='interpolate'), position_rows=rows)
+  source = trunk(10)['position_embed']['embedding']
+  np.testing.assert_array_equal(params['trunk']['position_embed']['embedding'][:3], source[:3])
+  np.testing.assert_array_equal(params['trunk']['position_embed']['embedding'][2::2], source[2:])
+  assert report.restored['trunk/position_embed/embedding'].endswith(', 6 positions interpolated to 11')
+
+
+def test_layers_are_never_interpolated(tmp_path: pathlib.Path) -> None:
+  """XLNet's kernels of relative positions are stacked by layer, and are no table of positions."""
+  kernel = {'trunk': {'layers': {'position': {'kernel': np.ones((6, 4, 4), np.float32)}}}}
+  checkpoint.save_params(tmp_path, kernel)
+  params = {'trunk': {'layers': {'position': {'kernel': jnp.zeros((12, 4, 4))}}}}
+  with pytest.raises(ValueError, match='the two models differ in size'):
+    initialise(params, entry(tmp_path, resize='interpolate'))
+
+
+def test_interpolation_keeps_the_dtype_and_refuses_nothing_to_do() -> None:
+  assert interpolate_positions(np.ones((1, 2), jnp.bfloat16), 4).tolist() == [[1.0, 1.0]] * 4
+  assert interpolate_positions(np.ones((4, 2), jnp.bfloat16), 8).dtype == jnp.bfloat16
+  with pytest.raises(ValueError, match='a position table of 4 rows cannot become one of 0'):
+    interpolate_positions(np.ones((4, 2)), 0)

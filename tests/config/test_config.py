@@ -1,0 +1,462 @@
+"""Configs: defaults, overrides, the round trip through JSON, resuming, and the command line, all without jax."""
+
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+
+from plm_jax import config, errors
+from plm_jax.cli import command
+from plm_jax.config import overrides
+from plm_jax.errors import ConfigError
+from tests import fakes
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FILE = """
+from experiments import common
+
+
+def get_config(arg=''):
+  if arg not in ('', 'quick'):
+    raise ValueError(f'no argument {arg!r}')
+  return common.start(3 if arg else 5)
+"""
+COMMON = """
+from ml_collections import ConfigDict
+
+
+def start(steps):
+  c = ConfigDict()
+  c.steps = steps
+  c.vocab = dict(name='pieces', path='here')
+  c.model = dict(name='small', variant='tiny')
+  c.objective = dict(name='masked')
+  c.data = dict(name='stream', path='there', length=8, batch_size=4, per_class=2, fields=('a', 'b'))
+  c.optim = dict(rate=1, decay=(('.*', 0.1),))
+  c.eval = dict(validation=dict(data=dict(split='validation')))
+  c.best = ('validation/loss', 'min')
+  return c
+"""
+# the driver stands for a command: it says what it got, and whether jax was loaded on the way
+DRIVER = """
+import json, sys
+sys.path.insert(0, {root!r})
+import pathlib
+from plm_jax import config, signatures
+signatures.ROOT = pathlib.Path({package!r})
+
+def main():
+  parser = config.command('train', 'Trains.')
+  parser.add_argument('--stop_at', type=int)
+  arguments, settings = config.parse(parser)
+  print(json.dumps(dict(settings=settings, stop_at=arguments.stop_at)))
+
+code = config.run(main)
+assert not {{'jax', 'numpy', 'flax'}} & set(sys.modules), 'a heavy library was loaded'
+sys.exit(code)
+"""
+
+
+def base():
+  return {
+    'steps': 5,
+    'vocab': {'name': 'pieces', 'path': 'here'},
+    'model': {'name': 'small', 'variant': 'tiny'},
+    'objective': {'name': 'masked'},
+    'data': {'name': 'stream', 'path': 'there', 'length': 8, 'batch_size': 4},
+    'optim': {'rate': 0.1},
+  }
+
+
+@pytest.fixture(autouse=True)
+def package(monkeypatch, tmp_path):
+  return fakes.use(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def file(tmp_path):
+  folder = tmp_path / 'repository' / 'experiments' / 'paper'
+  folder.mkdir(parents=True)
+  (folder.parent / 'common.py').write_text(COMMON)
+  (folder / 'base.py').write_text(FILE)
+  return folder / 'base.py'
+
+
+def changed(*changes, start=None):
+  values, remarks = overrides.apply(start or base(), changes)
+  return config.resolve(values), remarks
+
+
+def message(call, *arguments):
+  with pytest.raises(ConfigError) as caught:
+    call(*arguments)
+  return str(caught.value)
+
+
+# Reading and completing.
+
+
+def test_a_file_is_run_from_any_folder_and_takes_an_argument(file, monkeypatch, tmp_path):
+  assert config.load(str(file))['steps'] == 5
+  assert config.load(f'{file}:quick')['steps'] == 3
+  monkeypatch.chdir(tmp_path)
+  assert config.load('repository/experiments/paper/base.py')['steps'] == 5
+  assert str(file.parent.parent.parent) not in sys.path
+
+
+def test_every_default_is_filled_in():
+  values = config.resolve(base())
+  assert values['objective'] == {
+    'name': 'masked',
+    'where': {'name': 'fixed_count', 'rate': 0.15, 'max_count': None},
+    'edit': None,
+    'masking': 'dynamic',
+    'copies': 10,
+  }
+  assert values['execution'] == {'dtype': 'float32', 'remat': 'none'}
+  assert values['sharding'] == {'mesh': {'data': -1}, 'rules': 'data'}
+  assert values['optim']['schedule'] == 'linear'
+  assert values['adapter'] is None
+  assert values['log'] == ['tensorboard']
+  assert 'vocab_size' not in values['model']
+  assert not {'seed', 'host', 'hosts', 'vocab'} & set(values['data'])
+
+
+def test_an_evaluation_takes_over_the_training_data_but_not_its_part(file):
+  values = config.resolve(config.load(str(file)))
+  data = values['eval']['validation']['data']
+  assert data == {**values['data'], 'split': 'validation', 'per_class': None}
+  values, _ = changed(('data.length', '16'), start=config.load(str(file)))
+  assert values['eval']['validation']['data']['length'] == 16
+
+
+def test_an_evaluation_on_another_source_inherits_nothing():
+  values = base() | {'eval': {'other': {'data': {'name': 'else'}}}}
+  assert 'else' in message(config.resolve, values)
+
+
+def test_json_gives_the_same_run(file, tmp_path):
+  values = config.resolve(config.load(str(file)))
+  (tmp_path / 'config.json').write_text(json.dumps(values))
+  again = config.resolve(config.load(str(tmp_path / 'config.json')))
+  assert again == values
+  assert list(again) == list(values)
+  assert config.load(str(tmp_path)) == values
+  assert values['data']['fields'] == ['a', 'b']
+  assert values['best'] == ['validation/loss', 'min']
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    ({'modell': {}}, ["config: a config has no keyword 'modell'", "mean 'model'"]),
+    ({'model': {'name': 'smal', 'variant': 'x'}}, ['config.model.name', "mean 'small'"]),
+    ({'model': {'name': 'small', 'variant': 'tinny'}}, ['config.model.variant', "mean 'tiny'", 'small-base']),
+    ({'model': {'name': 'small'}}, ['config.model: make in fake_', "needs 'variant'"]),
+    ({'model': {'name': 'small', 'variant': 'tiny', 'overrides': {'dropuot': 0}}}, ["mean 'dropout'", 'overrides']),
+    ({'model': {'name': 'small', 'variant': 'tiny', 'vocab_size': 9}}, ["no keyword 'vocab_size'"]),
+    ({'model': 'small'}, ['config.model: expected Mapping']),
+    ({'objective': {'name': 'masked', 'where': {'rate': 0.1}}}, ['config.objective.where: needs a name', 'iid']),
+    ({'objective': {'name': 'masked', 'edit': {'name': 'mixed', 'mask_id': 3}}}, ["no keyword 'mask_id'", 'mask:']),
+    ({'objective': {'name': 'masked', 'masking': 'static '}}, ['config.objective.masking: expected Literal']),
+    ({'objective': None}, ['give objective or adapter; neither']),
+    ({'adapter': {'name': 'classify'}}, ['give objective or adapter; both']),
+    ({'epochs': 2}, ['give steps or epochs; both']),
+    ({'steps': None}, ['give steps or epochs; neither']),
+    ({'steps': 0}, ['config.steps=0: must be above 0']),
+    ({'steps': 2.5}, ['config.steps: expected int | None, got float']),
+    ({'optim': {'rate': 1, 'name': 'adamm'}}, ['config.optim.name', "mean 'adamw'"]),
+    ({'optim': {'rate': 1, 'schedule': 'lin'}}, ['config.optim.schedule', "'linear'"]),
+    ({'optim': {'rate': 1, 'decay': [['.*']], 'params': 1}}, ["no keyword 'params'"]),
+    ({'sharding': {'rules': 'fsdpp'}}, ['config.sharding.rules', "mean 'fsdp'"]),
+    ({'eval': {'validation': {'data': {'splitt': 'x'}}}}, ['config.eval.validation.data', "mean 'split'"]),
+    ({'best': ('valid/loss', 'min')}, ['config.best']),
+    ({'early_stop': 3}, ['config.early_stop: needs config.best']),
+    ({'init_from': [{'source': 'x', 'form_': 'trunk'}]}, ['config.init_from.0', "mean 'from_'"]),
+    ({'seed': {1, 2}}, ['config.seed', 'not {1, 2}']),
+    ({'optim': {'rate': float('inf')}}, ['config.optim.rate', 'finite', 'not inf']),
+    ({'eval': {'validation': {'data': {}, 'every': 0}}}, ['config.eval.validation.every=0']),
+  ],
+)
+def test_a_mistake_in_a_config_is_named(change, words):
+  text = message(config.resolve, base() | change)
+  for word in words:
+    assert word in text
+
+
+@pytest.mark.parametrize(
+  ('text', 'words'),
+  [
+    ('def get_config(arg=""):\n  return {\n', ['base.py, line 2']),
+    ('import nothing_of_that_name\n', ['line 1', 'ModuleNotFoundError', 'nothing_of_that_name']),
+    ('def get_config(arg=""):\n  raise ValueError("no such size")\n', ['line 2: no such size']),
+    ('def config():\n  return {}\n', ['get_config']),
+  ],
+)
+def test_a_broken_file_is_one_message_with_its_line(file, text, words):
+  file.write_text(text)
+  told = message(config.load, str(file))
+  for word in words:
+    assert word in told
+
+
+def test_what_is_no_config_is_refused(tmp_path):
+  assert 'there is no file' in message(config.load, str(tmp_path / 'nothing.py'))
+  (tmp_path / 'config.json').write_text('{"steps": ')
+  assert 'not JSON' in message(config.load, str(tmp_path))
+  (tmp_path / 'config.json').write_text('[]')
+  assert 'a config is an object' in message(config.load, str(tmp_path))
+  (tmp_path / 'config.yaml').write_text('')
+  assert 'a config is a .py file' in message(config.load, str(tmp_path / 'config.yaml'))
+
+
+# Overrides.
+
+
+@pytest.mark.parametrize(
+  ('key', 'text', 'value'),
+  [
+    ('optim.rate', '1e-4', 1e-4),
+    ('optim.rate', '1', 1.0),
+    ('optim.clip', '0.5', 0.5),
+    ('optim.decay', "[('.*', 0.1)]", [['.*', 0.1]]),
+    ('optim.warmup', '0.1', 0.1),
+    ('optim.warmup', '100', 100),
+    ('steps', '1_000', 1000),
+    ('execution.remat', 'none', 'none'),
+    ('accumulate', '4', 4),
+    ('sharding.mesh.model', '2', 2),
+    ('sharding.rules', 'fsdp', 'fsdp'),
+    ('model.overrides.hidden_dim', '64', 64),
+    ('model.overrides.window', 'None', None),
+    ('model.overrides', '{"hidden_dim": 8, "window": null}', {'hidden_dim': 8, 'window': None}),
+    ('model.variant', 'small-base', 'small-base'),
+    ('objective.where.rate', '0.3', 0.3),
+    ('objective.where.max_count', 'none', None),
+    ('objective.where.name', 'iid', 'iid'),
+    ('objective.edit.name', 'mixed', 'mixed'),
+    ('objective.masking', 'static', 'static'),
+    ('data.path', '123', '123'),
+    ('data.cache', 'none', 'none'),
+    ('data.fields', "('a', 'b')", ['a', 'b']),
+    ('vocab.extra', "['[X]']", ['[X]']),
+    ('init_from', "[{'source': 'x'}]", None),
+    ('best', 'NONE', None),
+    ('log', '()', []),
+    ('log', "['wandb']", ['wandb']),
+  ],
+)
+def test_one_key_is_changed(key, text, value):
+  values, _ = changed((key, text))
+  for part in key.split('.'):
+    values = values[part]
+  if key == 'init_from':
+    assert values[0]['source'] == 'x' and values[0]['to'] == 'trunk'
+  else:
+    assert values == value
+    assert type(values) is type(value)
+
+
+def test_parts_of_lists_and_evaluations_are_changed():
+  start = base() | {'init_from': ({'source': 'x'},), 'eval': {'validation': {'data': {'split': 'validation'}}}}
+  changes = [('init_from.0.step', 'best'), ('eval.validation.data.length', '99'), ('eval.validation.every', '3')]
+  values, _ = changed(*changes, start=start)
+  assert values['init_from'][0]['step'] == 'best'
+  assert values['eval']['validation']['data']['length'] == 99
+  assert values['data']['length'] == 8
+  assert values['eval']['validation']['every'] == 3
+  assert 'step' not in start['init_from'][0]
+
+
+def test_none_removes_a_block():
+  values, _ = changed(('objective', 'none'), ('adapter.name', 'classify'), ('adapter.classes', '3'))
+  assert values['objective'] is None
+  assert values['adapter'] == {'name': 'classify', 'classes': 3, 'layers': [], 'frozen': False}
+
+
+def test_a_name_is_changed_before_its_keywords_and_drops_those_that_are_foreign():
+  start = base() | {'objective': {'name': 'masked', 'where': {'name': 'fixed_count', 'max_count': 20, 'rate': 0.2}}}
+  values, remarks = changed(('objective.where.rate', '0.5'), ('objective.where.name', 'iid'), start=start)
+  assert values['objective']['where'] == {'name': 'iid', 'rate': 0.5}
+  assert remarks == ["config.objective.where: max_count of 'fixed_count' is dropped, 'iid' does not take it"]
+
+
+@pytest.mark.parametrize(
+  ('key', 'text', 'words'),
+  [
+    ('optim.rat', '1', ['config.optim', "mean 'rate'"]),
+    ('optim.rate', 'fast', ["config.optim.rate: expected float, got 'fast'"]),
+    ('optim.rate', 'none', ['expected float']),
+    ('optm.rate', '1', ["mean 'optim'"]),
+    ('objective.where.ratio', '1', ['config.objective.where', 'It takes: name: str, rate: float']),
+    ('objective.edit.mask', '0.5', ['config.objective.edit: needs a name', 'mixed']),
+    ('objective.where.name', 'idd', ["mean 'iid'"]),
+    ('eval.validaton.data.length', '3', ['config.eval', "'validaton'", "mean 'validation'"]),
+    ('init_from.1.step', '3', ['config.init_from', "'1'"]),
+    ('seed.first', '3', ['config.seed is a single value (int)']),
+    ('steps', '2.5', ["config.steps: expected int | None, got '2.5'"]),
+    ('model.overrides.layers', '3', ['config.model.overrides', 'hidden_dim']),
+    ('execution.remat', 'some', ["expected Literal['none', 'dots', 'full']"]),
+    ('data.host', '1', ['config.data']),
+    ('init_from.0.step', 'last', ["expected int | Literal['newest', 'best'] | None, got 'last'"]),
+  ],
+)
+def test_a_mistake_in_an_override_is_named(key, text, words):
+  start = base() | {'init_from': [{'source': 'x'}], 'eval': {'validation': {'data': {}}}}
+  told = message(overrides.apply, start, [(key, text)])
+  for word in words:
+    assert word in told
+
+
+# Resuming.
+
+
+def test_differences_are_shown_old_to_new():
+  old = config.resolve(base())
+  new, _ = changed(('optim.rate', '0.2'), ('vocab.extra', "['[X]']"), ('objective.where.name', 'iid'))
+  assert config.differences(old, old) == []
+  assert config.differences(json.loads(json.dumps(old)), old) == []
+  assert config.differences(new, old) == [
+    "vocab.extra: [] -> ['[X]']",
+    'optim.rate: 0.1 -> 0.2',
+    'objective.where.name: fixed_count -> iid',
+    'objective.where.max_count: None -> not there',
+  ]
+
+
+def test_only_what_leaves_results_alone_may_change_on_resume():
+  old = config.resolve(base())
+  new, _ = changed(('execution.dtype', 'bfloat16'), ('sharding.mesh.data', '2'), ('keep', '9'), ('log_every', '1'))
+  assert config.check_resume(new, old) == [
+    'log_every: 100 -> 1',
+    'keep: 2 -> 9',
+    'sharding.mesh.data: -1 -> 2',
+    'execution.dtype: float32 -> bfloat16',
+  ]
+  new, _ = changed(('steps', '6'), ('keep', '9'), ('data.length', '4'))
+  told = message(config.check_resume, new, old)
+  assert 'steps: 5 -> 6' in told
+  assert 'data.length: 8 -> 4' in told
+  assert 'keep: 2' not in told
+
+
+def test_a_stage_turns_what_a_block_refuses_into_a_config_error():
+  with pytest.raises(ConfigError, match=r'^data: no such split$'), errors.stage('data'):
+    raise ValueError('no such split')
+  with pytest.raises(ConfigError, match=r'^data\.split: no such split$'), errors.stage('data'):
+    raise FileNotFoundError('data.split: no such split')
+  with pytest.raises(ConfigError, match='as it is'), errors.stage('data'):
+    raise ConfigError('as it is')
+  with pytest.raises(ZeroDivisionError), errors.stage('data'):
+    raise ZeroDivisionError
+
+
+# The command line.
+
+
+@pytest.fixture
+def call(tmp_path, package, file):
+  driver = tmp_path / 'driver.py'
+  driver.write_text(DRIVER.format(root=str(ROOT), package=str(package)))
+
+  def run(*words):
+    began = time.monotonic()
+    # any folder but that of the repository
+    done = subprocess.run(
+      [sys.executable, str(driver), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    seconds = time.monotonic() - began
+    if 'PYTEST_XDIST_WORKER' not in os.environ:
+      assert seconds < 2, f'{seconds:.2f} s'
+    return done
+
+  return run
+
+
+def test_a_command_hands_over_the_resolved_config(call, file):
+  done = call(f'--config={file}:quick', '--workdir', 'w', '--stop_at=2', '--config.optim.rate', '-1', '--config.seed=7')
+  assert done.returncode == 0, done.stderr
+  told = json.loads(done.stdout)
+  assert told['stop_at'] == 2
+  assert told['settings']['optim']['rate'] == -1.0
+  assert told['settings']['seed'] == 7
+  assert told['settings']['steps'] == 3
+
+
+def test_a_run_folder_stands_for_its_config(call, file, tmp_path):
+  (tmp_path / 'w').mkdir()
+  (tmp_path / 'w' / 'config.json').write_text(json.dumps(config.resolve(config.load(str(file)))))
+  done = call('--workdir=w')
+  assert json.loads(done.stdout)['settings'] == config.resolve(config.load(str(file)))
+
+
+def test_print_config_and_help_and_list_end_with_0(call, file):
+  done = call(f'--config={file}', '--print_config', '--config.seed=7')
+  assert done.returncode == 0
+  assert json.loads(done.stdout.rpartition('{"settings"')[0])['seed'] == 7
+  done = call('--help')
+  assert done.returncode == 0
+  assert '--stop_at' in done.stdout and '--config' in done.stdout
+  done = call('--list')
+  assert done.returncode == 0
+  for word in (
+    'small',
+    'Small: an encoder',
+    '2018',
+    'small-base',
+    'fixed_count',
+    'So many tokens.',
+    'adapters: classify',
+  ):
+    assert word in done.stdout
+
+
+@pytest.mark.parametrize(
+  ('words', 'told'),
+  [
+    (['--config=nothing.py', '--workdir=w'], 'there is no file nothing.py'),
+    (['--config={file}:quik', '--workdir=w'], "no argument 'quik'"),
+    (['--config={file}', '--config.optim.rat=1', '--workdir=w'], "mean 'rate'"),
+    (['--config={file}', '--config.optim.rate=fast', '--workdir=w'], 'expected float'),
+    (['--config={file}', '--config.optim.rate', '--workdir=w'], '--config.optim.rate needs a value'),
+    (['--config={file}', '--wrkdir=w'], 'Did you mean --workdir?'),
+    (['--config={file}', '--stop_at=soon', '--workdir=w'], 'invalid int value'),
+    (['--config={file}'], 'needs --workdir=DIR'),
+    (['--workdir=w'], '--workdir=w: there is no such folder; name the folder of a run, or --config=FILE as well'),
+  ],
+)
+def test_a_mistake_ends_with_2_and_one_message(call, file, words, told):
+  done = call(*[word.format(file=file) for word in words])
+  assert done.returncode == 2
+  assert told in done.stderr
+  assert 'Traceback' not in done.stderr
+  assert done.stdout == ''
+
+
+def test_an_interruption_is_no_traceback(capsys):
+  def main():
+    raise KeyboardInterrupt
+
+  assert command.run(main) == 130
+  assert capsys.readouterr().err == 'interrupted\n'
+
+
+def test_a_reader_of_a_listing_may_leave_early(tmp_path, package):
+  (tmp_path / 'driver.py').write_text(DRIVER.format(root=str(ROOT), package=str(package)))
+  lines = '\n'.join(f'def noise_{number}(key): ...' for number in range(5000))
+  (package / 'noise' / 'long.py').write_text(lines)
+  words = f'{shlex.join([sys.executable, str(tmp_path / "driver.py")])} --list | head -n 1; exit ${{PIPESTATUS[0]}}'
+  done = subprocess.run(['bash', '-c', words], capture_output=True, text=True, check=False)
+  assert done.stderr == ''
+  assert done.stdout == 'Models\n'
+  assert done.returncode == 0
+
+
+def test_suggestions_fall_back_on_parts_of_words():
+  assert errors.suggest('lin', ['linear', 'cosine']) == " Did you mean 'linear'?"
+  assert errors.suggest('xyz', ['linear', 'cosine']) == ''

@@ -1,0 +1,413 @@
+"""Sources: splits and slices, local files, TFDS sets, what goes wrong and what is said then, filters."""
+
+import gzip
+import json
+import pathlib
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from plm_jax.data.corpora import filters, local, sources
+
+
+@pytest.fixture
+def folder(tmp_path):
+  """A labelled set: train (20 rows), validation (5 rows, gzip), the names of its classes."""
+  for name, rows in (('train.jsonl', 20), ('validation.jsonl.gz', 5)):
+    lines = [json.dumps({'text': f'{name} {n}', 'label': n % 2, 'scores': [n, 0.5]}) for n in range(rows)]
+    content = ('\n'.join(lines) + '\n').encode()
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith('.gz') else content)
+  (tmp_path / 'labels.json').write_text('{"label": ["even", "odd"]}')
+  (tmp_path / 'notes.md').write_text('not a split')
+  return tmp_path
+
+
+def texts(records):
+  return [row['text'] for row in records]
+
+
+# Splits.
+
+
+def test_a_folder_has_a_split_for_each_file(folder):
+  records = sources.open_source(str(folder), split='validation', cache=str(folder / 'cache'))
+  assert len(records) == 5
+  assert records[-1] == {'text': 'validation.jsonl.gz 4', 'label': 0, 'scores': [4, 0.5]}
+  assert records.fields == ('text', 'label', 'scores')
+  assert records.names == ('even', 'odd')
+  assert records.labels == {'label': ('even', 'odd')}
+  with pytest.raises(IndexError, match='row 5 of'):
+    records[5]
+
+
+@pytest.mark.parametrize(
+  ('split', 'expected'),
+  [
+    ('train', range(20)),
+    ('train[:50%]', range(10)),
+    ('train[10:13]', range(10, 13)),
+    ('train[-5%:]', [19]),
+    ('train[-2:]', [18, 19]),
+    ('train[:-90%]', [0, 1]),
+    ('train[33%:66%]', range(7, 13)),
+    (' train [ 1 : 2 ] ', [1]),
+    ('train[:2]+train[-1:]', [0, 1, 19]),
+  ],
+)
+def test_slices(folder, split, expected):
+  records = sources.open_source(str(folder), split=split, cache=str(folder / 'cache'))
+  assert texts(records) == [f'train.jsonl {n}' for n in expected]
+
+
+def test_percentages_leave_nothing_out_and_take_nothing_twice(folder):
+  parts = [f'train[{start}%:{start + 7}%]' for start in range(0, 98, 7)]
+  found = [text for part in [*parts, 'train[98%:]'] for text in _try(folder, part)]
+  assert found == [f'train.jsonl {n}' for n in range(20)]
+
+
+def _try(folder, split):
+  try:
+    return texts(sources.open_source(str(folder), split=split, cache=str(folder / 'cache')))
+  except ValueError as error:
+    assert 'holds no row' in str(error)
+    return []
+
+
+@pytest.mark.parametrize(
+  ('split', 'words'),
+  [
+    ('trian', ["no split 'trian'", 'train, validation', "did you mean 'train'"]),
+    ('test', ["no split 'test'", 'train, validation']),
+    ('train[3]', ['slice such as']),
+    ('train[a:b]', ['slice such as']),
+    ('train[5:5]', ['holds no row', '20']),
+    ('train[:21]', ['21', 'there are 20']),
+    ('train[:101%]', ['101%', 'there are 20']),
+    ('', ["no split ''"]),
+  ],
+)
+def test_a_split_that_makes_no_sense_is_refused_with_those_that_exist(folder, split, words):
+  with pytest.raises(ValueError) as error:
+    sources.open_source(str(folder), split=split, cache=str(folder / 'cache'))
+  for word in words:
+    assert word in str(error.value)
+
+
+# Digests.
+
+
+def test_the_digest_follows_the_content_and_the_slice(folder):
+  def digest(split='train'):
+    return sources.open_source(str(folder), split=split, cache=str(folder / 'cache')).digest
+
+  first = digest()
+  assert digest() == first == digest('train[:100%]')
+  assert len({first, digest('validation'), digest('train[:10]'), digest('train[10:]')}) == 4
+  content = (folder / 'train.jsonl').read_text()
+  (folder / 'train.jsonl').write_text(content.replace('"label": 1', '"label": 0', 1))
+  assert digest() != first
+  (folder / 'train.jsonl').write_text(content)
+  assert digest() == first
+
+
+def test_a_file_is_hashed_again_only_when_it_has_changed(tmp_path, monkeypatch):
+  path = tmp_path / 'a.txt'
+  path.write_text('one')
+  first = local.digest(path, cache=str(tmp_path))
+
+  def refuse(*arguments):
+    raise AssertionError('read again')
+
+  monkeypatch.setattr(local.hashlib, 'file_digest', refuse)
+  assert local.digest(path, cache=str(tmp_path)) == first
+  path.write_text('two, longer')
+  with pytest.raises(AssertionError, match='read again'):
+    local.digest(path, cache=str(tmp_path))
+
+
+# Local files.
+
+
+@pytest.mark.parametrize('zipped', [False, True])
+@pytest.mark.parametrize(
+  ('documents', 'expected'),
+  [
+    ('blank_line', ['a b\nc', 'd', 'ü e']),
+    ('line', ['a b', 'c', 'd', 'ü e']),
+    ('file', ['a b\nc\n \n\nd\n\nü e']),
+  ],
+)
+def test_documents_of_a_text_file(tmp_path, documents, expected, zipped):
+  content = '\n\na b\nc\n \n\nd\n\nü e\n\n'.encode()
+  path = tmp_path / ('text.txt.gz' if zipped else 'text.txt')
+  path.write_bytes(gzip.compress(content) if zipped else content)
+  found = sources.documents(str(path), cache=str(tmp_path), documents=documents)
+  assert list(found) == expected
+  assert len(found) == len(expected)
+
+
+def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
+  path = tmp_path / 'text.txt'
+  path.write_bytes(b'\xef\xbb\xbfone\r\n\r\ntwo\r\n')
+  assert list(sources.documents(str(path), cache=str(tmp_path))) == ['one', 'two']
+
+
+def test_how_documents_end_is_part_of_the_digest(tmp_path):
+  (tmp_path / 'a.txt').write_text('one\ntwo\n')
+  ways = [sources.documents(str(tmp_path / 'a.txt'), cache=str(tmp_path), documents=way) for way in local.BOUNDARIES]
+  assert len({way.digest for way in ways}) == 3
+  with pytest.raises(ValueError, match=r'paragraph.*blank_line, line, file'):
+    sources.documents(str(tmp_path / 'a.txt'), cache=str(tmp_path), documents='paragraph')
+
+
+def test_a_plain_file_stays_on_disk(tmp_path):
+  path = tmp_path / 'a.jsonl'
+  path.write_text(''.join(f'{{"text": "{n:0100}"}}\n' for n in range(1000)))
+  rows = local.FileRows(path)
+  assert len(pickle.dumps(rows)) < 20_000 < path.stat().st_size
+  assert pickle.loads(pickle.dumps(rows))[999] == rows[999] == {'text': f'{999:0100}'}  # noqa: S301
+
+
+@pytest.mark.parametrize('name', ['a.jsonl', 'a.jsonl.gz'])
+@pytest.mark.parametrize(
+  ('line', 'words'), [('{"text": "b"', 'not valid JSON'), ('[1]', 'object is needed, got list'), ('"b"', 'got str')]
+)
+def test_a_broken_line_is_named(tmp_path, name, line, words):
+  content = f'{{"text": "a"}}\n\n{line}\n'.encode()
+  (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith('.gz') else content)
+  records = sources.open_source(str(tmp_path / name), cache=str(tmp_path))
+  assert len(records) == 2
+  with pytest.raises(ValueError, match=rf'{name}, line 3: .*{words}'):
+    records[1]
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+  (tmp_path / 'a.txt').write_bytes('grün\n\n'.encode() + 'grün\n'.encode('latin-1'))
+  records = sources.documents(str(tmp_path / 'a.txt'), cache=str(tmp_path))
+  with pytest.raises(ValueError, match=r'a\.txt, line 3: not valid UTF-8'):
+    records[1]
+
+
+def test_files_that_cannot_be_read(tmp_path, folder):
+  def refused(path, kind, *words):
+    with pytest.raises(kind) as error:
+      sources.open_source(str(path), cache=str(tmp_path / 'cache'))
+    for word in words:
+      assert word in str(error.value)
+
+  (tmp_path / 'empty.txt').write_text('\n \n')
+  refused(tmp_path / 'empty.txt', ValueError, 'empty.txt holds no rows')
+  (tmp_path / 'cut.txt.gz').write_bytes(gzip.compress(b'text ' * 1000)[:-20])
+  refused(tmp_path / 'cut.txt.gz', ValueError, 'cut.txt.gz is not a whole gzip file')
+  refused(tmp_path / 'notes.md', ValueError, 'notes.md', '.jsonl.gz')
+  refused(tmp_path / 'emty.txt', FileNotFoundError, "did you mean 'empty.txt'", 'tfds:<name>')
+  (tmp_path / 'bare').mkdir()
+  refused(tmp_path / 'bare', FileNotFoundError, '<split>.jsonl')
+  (folder / 'train.txt').write_text('a second train')
+  refused(folder, ValueError, 'both train.jsonl and train.txt')
+  refused('pydocs/sumarise', ValueError, "did you mean 'pydocs/summarise'")
+
+
+# Which field is the text.
+
+
+def test_the_field_of_the_text(tmp_path):
+  def found(row, **settings):
+    (tmp_path / 'a.jsonl').write_text(json.dumps(row))
+    return sources.documents(str(tmp_path / 'a.jsonl'), cache=str(tmp_path), **settings)
+
+  assert list(found({'text': 'a', 'title': 'b'})) == ['a']
+  assert list(found({'sentence': 'a', 'label': 1})) == ['a']
+  assert list(found({'text': 'a', 'title': 'b'}, text='title')) == ['b']
+  assert found({'text': 'a', 'title': 'b'}).digest != found({'text': 'a', 'title': 'b'}, text='title').digest
+  with pytest.raises(ValueError, match=r'no single field of text.*premise, hypothesis'):
+    found({'premise': 'a', 'hypothesis': 'b'})
+  with pytest.raises(ValueError, match=r"no text in a field 'premis'.*did you mean 'premise'"):
+    found({'premise': 'a', 'hypothesis': 'b'}, text='premis')
+  with pytest.raises(ValueError, match=r'\(none\)'):
+    found({'label': 1})
+
+
+# TensorFlow Datasets.
+
+
+@pytest.fixture(scope='module')
+def tfds_cache(tmp_path_factory):
+  """A cache that holds a prepared TFDS set, `small/plain`, with every kind of field."""
+  import tensorflow_datasets as tfds
+
+  class Small(tfds.core.GeneratorBasedBuilder):
+    VERSION = tfds.core.Version('1.2.0')
+    BUILDER_CONFIGS = [tfds.core.BuilderConfig(name='plain')]
+    url_infos = None
+
+    def _info(self):
+      features = {
+        'text': tfds.features.Text(),
+        'label': tfds.features.ClassLabel(names=['no', 'yes']),
+        'tags': tfds.features.Sequence(tfds.features.ClassLabel(names=['O', 'B'])),
+        'answers': tfds.features.Sequence({'text': tfds.features.Text(), 'answer_start': np.int32}),
+        'score': np.float32,
+      }
+      return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features))
+
+    def _split_generators(self, dl_manager):
+      return {'train': self._generate_examples(12), 'test': self._generate_examples(3)}
+
+    def _generate_examples(self, rows):
+      for n in range(rows):
+        answers = {'text': ['ä', 'b'], 'answer_start': [n, n + 1]}
+        yield n, {'text': f'grün {n}', 'label': n % 2, 'tags': [0, 1, n % 2], 'answers': answers, 'score': 0.5}
+
+  cache = tmp_path_factory.mktemp('cache')
+  builder = Small(config='plain', data_dir=str(cache / 'tfds'), file_format='array_record')
+  builder.download_and_prepare()
+  return cache
+
+
+def test_a_tfds_set_reads_as_plain_python(tfds_cache):
+  records = sources.open_source('tfds:small/plain', split='train[:50%]', cache=str(tfds_cache))
+  assert len(records) == 6
+  rows = sorted(records, key=lambda row: row['text'])
+  n = int(rows[0]['text'].split()[1])
+  assert rows[0] == {
+    'text': f'grün {n}',
+    'label': n % 2,
+    'tags': [0, 1, n % 2],
+    'answers': {'text': ['ä', 'b'], 'answer_start': [n, n + 1]},
+    'score': 0.5,
+  }
+  assert type(rows[0]['tags'][0]) is int
+  assert records.names == ('no', 'yes')
+  assert records.labels['tags'] == ('O', 'B')
+  everything = sources.open_source('tfds:small/plain', split='train[:6]+train[6:]', cache=str(tfds_cache))
+  assert sorted(texts(everything)) == sorted(f'grün {n}' for n in range(12))
+  assert everything.digest != records.digest
+
+
+def test_a_tfds_folder_is_a_path_too(tfds_cache):
+  folder = tfds_cache / 'tfds' / 'small' / 'plain' / '1.2.0'
+  by_path = sources.open_source(str(folder), split='test', cache=str(tfds_cache))
+  by_name = sources.open_source('tfds:small/plain', split='test', cache=str(tfds_cache))
+  assert list(by_path) == list(by_name)
+  assert by_path.digest == by_name.digest
+  with pytest.raises(ValueError, match=r'there are (test, train|train, test)'):
+    sources.open_source('tfds:small/plain', split='validation', cache=str(tfds_cache))
+
+
+def test_tfds_sets_that_cannot_be_read(tfds_cache, tmp_path, monkeypatch):
+  import shutil
+
+  def refused(path, cache, *words):
+    with pytest.raises((ValueError, ModuleNotFoundError)) as error:
+      sources.open_source(path, cache=str(cache))
+    for word in words:
+      assert word in str(error.value)
+
+  refused('tfds:ag_news_subst', tmp_path, "did you mean 'ag_news_subset'")
+  refused('tfds:glue/sst3', tmp_path, 'glue/sst3', 'sst2', 'mrpc')
+  # Without a network, and without what TFDS needs: either way the cure is in the message.
+  monkeypatch.delenv('HTTPS_PROXY', raising=False)
+  monkeypatch.setattr('urllib.request.getproxies', dict)
+  monkeypatch.setattr('socket.getaddrinfo', _no_network)
+  refused('tfds:ag_news_subset', tmp_path, 'ag_news_subset', '--file_format=array_record', str(tmp_path / 'tfds'))
+  shutil.copytree(tfds_cache / 'tfds', tmp_path / 'tfds', dirs_exist_ok=True)
+  info = tmp_path / 'tfds' / 'small' / 'plain' / '1.2.0' / 'dataset_info.json'
+  info.write_text(info.read_text().replace('array_record', 'tfrecord'))
+  refused(str(info.parent), tmp_path, 'tfrecord', "file_format='array_record'", 'download_and_prepare')
+
+
+def _no_network(*arguments):
+  import socket
+
+  raise socket.gaierror('no network in this test')
+
+
+def test_neither_jax_nor_tfds_is_imported_for_a_local_file(tmp_path):
+  (tmp_path / 'a.txt').write_text('one')
+  code = (
+    'import sys\nfrom plm_jax.data import sources\n'
+    f'print(sources.documents({str(tmp_path / "a.txt")!r}, cache={str(tmp_path)!r})[0])\n'
+    "print([name for name in ('jax', 'tensorflow_datasets', 'tensorflow') if name in sys.modules])"
+  )
+  root = pathlib.Path(sources.__file__).parents[3]
+  done = subprocess.run([sys.executable, '-c', code], cwd=root, capture_output=True, text=True, check=True)
+  assert done.stdout.split('\n')[:2] == ['one', '[]']
+
+
+# What people have.
+
+
+@pytest.mark.parametrize(
+  ('name', 'rows', 'field'),
+  [
+    ('trec', 5452, 'text'),
+    ('squad', 11877, 'context'),
+    ('universal_dependencies_en_ewt', 12544, 'text'),
+    ('chinese_classics', 440, 'text'),
+  ],
+)
+def test_shared_data(shared_data, tmp_path, name, rows, field):
+  records = sources.open_source(str(shared_data(name)), cache=str(tmp_path))
+  assert len(records) == rows
+  assert isinstance(records[rows - 1][field], str)
+
+
+# Filters.
+
+
+def test_every_document_is_kept_or_counted_under_one_reason():
+  documents = [
+    'The cat sat on the mat and looked at the dog.',
+    'short',
+    'the cat SAT on the mat, and looked at the dog',
+    'The cat sat on the mat and looked at the dog, which ran away.',
+    'Die Katze liegt unter der Matte und schläft dort gerne lange.',
+    '0.01 0.02 0.03 0.04 0.05 0.06 the end of the 0.07 0.08 0.09',
+    'The whole story is a long one. ' * 10,
+    'A fresh document that is about something else is kept.',
+  ]
+  kept, stats = filters.filter_documents(
+    documents, min_chars=20, max_chars=200, min_alpha=0.6, min_english=0.1, dedup_prefix=30
+  )
+  assert kept == [documents[0], documents[7]]
+  assert stats == filters.FilterStats(
+    read=8,
+    kept=2,
+    kept_chars=len(documents[0]) + len(documents[7]),
+    too_short=1,
+    too_long=1,
+    few_letters=1,
+    not_english=1,
+    duplicate=1,
+    near_duplicate=1,
+  )
+
+
+def test_without_rules_a_filter_only_drops_copies():
+  documents = ['a', 'b', 'A.', 'b']
+  assert filters.filter_documents(documents)[0] == ['a', 'b']
+  assert filters.filter_documents(documents, dedup=False)[0] == documents
+  rows = [{'text': 'a', 'n': 1}, {'text': 'a', 'n': 2}]
+  assert filters.filter_documents(rows, text=lambda row: row['text'])[0] == rows[:1]
+
+
+def test_a_corpus_is_filtered_by_settings_that_enter_its_digest(tmp_path):
+  path = tmp_path / 'a.txt'
+  path.write_text('the one of them\n\nshort\n\nThe one, of them\n\nthe other of them\n')
+
+  def found(**quality):
+    return sources.documents(str(path), cache=str(tmp_path), quality=quality)
+
+  kept = found(min_chars=10)
+  assert list(kept) == ['the one of them', 'the other of them']
+  assert (kept.stats.too_short, kept.stats.duplicate) == (1, 1)
+  assert kept.description.endswith('4 rows, of which 2 are kept')
+  everything = sources.documents(str(path), cache=str(tmp_path))
+  assert len({everything.digest, kept.digest, found(min_chars=11).digest, found().digest}) == 4
+  assert found(min_chars=10).digest == kept.digest
+  with pytest.raises(ValueError, match=r"no setting 'min_char' .* did you mean 'min_chars'"):
+    found(min_char=3)

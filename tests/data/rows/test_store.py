@@ -1,0 +1,258 @@
+"""The token store: written once, finished after any interruption, repaired after any damage."""
+
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from plm_jax.data.rows import store
+from tests.data import corpora
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+SIZES = [5, 0, 17, 3, 40, 1, 8, 8, 0, 25, 11, 2, 30, 6, 6, 9]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+  monkeypatch.setattr(store, '_BLOCK_DOCUMENTS', 3)
+
+
+def files(tokens: store.Tokens) -> dict[str, bytes]:
+  return {name: (tokens.folder / name).read_bytes() for name in ('tokens.bin', 'lengths.bin', 'manifest.json')}
+
+
+def whole(cache) -> dict[str, bytes]:
+  return files(store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(), cache=str(cache)))
+
+
+class Stop(Exception):
+  pass
+
+
+def stop_after(blocks: int):
+  """Lets so many blocks pass."""
+  left = [blocks]
+
+  def each(texts):
+    left[0] -= 1
+    if left[0] < 0:
+      raise Stop
+
+  return each
+
+
+def test_holds_every_document(tmp_path):
+  texts, vocab = corpora.documents(SIZES), corpora.NumberVocab()
+  for tokens in (store.on_disk(texts, vocab=vocab, cache=str(tmp_path)), store.in_memory(texts, vocab=vocab)):
+    assert tokens.offsets.tolist() == [0, *np.cumsum(SIZES)]
+    for index, text in enumerate(texts):
+      assert tokens.ids[tokens.offsets[index] : tokens.offsets[index + 1]].tolist() == vocab.encode(text)
+
+
+@pytest.mark.parametrize(('size', 'dtype'), [(2**16 - len(corpora.SPECIAL), np.uint16), (2**16, np.uint32)])
+def test_takes_the_smallest_type_that_holds_the_vocabulary(tmp_path, size, dtype):
+  texts = corpora.Texts([f'0 {size - 1}'])
+  for tokens in (
+    store.on_disk(texts, vocab=corpora.NumberVocab(size), cache=str(tmp_path)),
+    store.in_memory(texts, vocab=corpora.NumberVocab(size)),
+  ):
+    assert tokens.ids.dtype == dtype
+    assert tokens.ids.tolist() == [10, size + 9]
+
+
+def test_is_not_tokenised_twice(tmp_path):
+  first = store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(), cache=str(tmp_path))
+  again = store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(each=stop_after(0)), cache=str(tmp_path))
+  assert again.folder == first.folder
+  np.testing.assert_array_equal(again.ids, first.ids)
+
+
+def test_other_text_or_vocabulary_is_another_store(tmp_path):
+  made = [
+    store.on_disk(texts, vocab=vocab, cache=str(tmp_path)).digest
+    for texts, vocab in (
+      (corpora.documents(SIZES), corpora.NumberVocab()),
+      (corpora.documents(SIZES[:-1]), corpora.NumberVocab()),
+      (corpora.documents(SIZES), corpora.NumberVocab(20_000)),
+    )
+  ]
+  assert len(set(made)) == 3
+
+
+@pytest.mark.parametrize('blocks', range(6))
+def test_goes_on_after_the_last_finished_block(tmp_path, blocks):
+  with pytest.raises(Stop):
+    vocab = corpora.NumberVocab(each=stop_after(blocks))
+    store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  seen = []
+  vocab = corpora.NumberVocab(each=seen.append)
+  finished = store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  assert len(seen) == 6 - blocks
+  assert files(finished) == whole(tmp_path / 'b')
+
+
+@pytest.mark.parametrize(
+  ('name', 'change', 'blocks'),
+  [
+    ('tokens.bin', lambda data: data[:-3], 4),
+    ('lengths.bin', lambda data: data[:-3], 4),
+    ('blocks.jsonl', lambda data: data[:-3], 4),
+    ('tokens.bin', lambda data: bytes([*data[:-1], data[-1] ^ 1]), 4),
+    ('tokens.bin', lambda data: data + b'abc', 3),
+    ('lengths.bin', lambda data: data + b'abc', 3),
+    ('lengths.bin', lambda data: b'', 6),
+  ],
+)
+def test_goes_on_after_a_torn_write(tmp_path, name, change, blocks):
+  with pytest.raises(Stop):
+    vocab = corpora.NumberVocab(each=stop_after(3))
+    store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  (path,) = (tmp_path / 'a').rglob(name)
+  path.write_bytes(change(path.read_bytes()))
+  seen = []
+  vocab = corpora.NumberVocab(each=seen.append)
+  finished = store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  assert len(seen) == blocks, 'blocks that were whole are tokenised again, or torn ones only found at the end'
+  assert files(finished) == whole(tmp_path / 'b')
+
+
+def test_reports_progress_in_lines_where_there_is_no_terminal(tmp_path, caplog):
+  caplog.set_level(logging.INFO)
+  whole(tmp_path)
+  (line,) = (record.message for record in caplog.records if record.message.startswith('Tokenising'))
+  assert line.startswith(f'Tokenising: {len(SIZES)} of {len(SIZES)} documents, ')
+  assert line.endswith(' M tokens/s.')
+
+
+def test_goes_on_after_a_kill(tmp_path):
+  code = (
+    'from plm_jax.data import store; from tests.data import corpora; store._BLOCK_DOCUMENTS = 3; '
+    f'corpora.tokenise_slowly({str(tmp_path / "a")!r}, {SIZES}, 0.3)'
+  )
+  process = subprocess.Popen([sys.executable, '-c', code], cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)})
+  deadline = time.monotonic() + 60
+  while not any(path.read_text().count('\n') >= 2 for path in (tmp_path / 'a').rglob('blocks.jsonl')):
+    assert process.poll() is None, 'finished before it could be killed'
+    assert time.monotonic() < deadline
+    time.sleep(0.02)
+  process.send_signal(signal.SIGKILL)
+  assert process.wait() == -signal.SIGKILL
+  assert not list((tmp_path / 'a').rglob('manifest.json'))
+  seen = []
+  vocab = corpora.NumberVocab(each=seen.append)
+  finished = store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  assert 0 < len(seen) <= 4
+  assert files(finished) == whole(tmp_path / 'b')
+
+
+def damage_bit(path: pathlib.Path) -> None:
+  data = bytearray(path.read_bytes())
+  data[len(data) // 2] ^= 16
+  path.write_bytes(data)
+
+
+@pytest.mark.parametrize('name', ['tokens.bin', 'lengths.bin'])
+@pytest.mark.parametrize(
+  'damage',
+  [
+    damage_bit,
+    lambda path: path.write_bytes(path.read_bytes()[:-10]),
+    lambda path: path.write_bytes(path.read_bytes() + b'12'),
+    lambda path: path.unlink(),
+  ],
+  ids=['bit', 'short', 'long', 'gone'],
+)
+def test_damage_is_noticed_and_repaired(tmp_path, caplog, name, damage):
+  caplog.set_level(logging.WARNING)
+  expected = whole(tmp_path)
+  (path,) = tmp_path.rglob(name)
+  damage(path)
+  assert whole(tmp_path) == expected
+  assert any('damaged' in record.message or 'bytes instead of' in record.message for record in caplog.records)
+  caplog.clear()
+  assert whole(tmp_path) == expected
+  assert not caplog.records
+
+
+def test_a_large_store_is_checked_again_only_after_a_change(tmp_path, monkeypatch):
+  monkeypatch.setattr(store, '_ALWAYS_CHECKED', 0)
+  expected = whole(tmp_path)
+  checked = []
+  monkeypatch.setattr(store, '_sha256', lambda data, sha256=store._sha256: checked.append(1) or sha256(data))
+  assert whole(tmp_path) == expected
+  assert not checked
+  (path,) = tmp_path.rglob('tokens.bin')
+  damage_bit(path)
+  os.utime(path, ns=(1, 1))
+  assert whole(tmp_path) == expected
+  assert checked
+
+
+def test_a_damaged_manifest_starts_over(tmp_path):
+  expected = whole(tmp_path)
+  (path,) = tmp_path.rglob('manifest.json')
+  path.write_text('{"blocks": [[')
+  assert whole(tmp_path) == expected
+
+
+def test_tokens_that_cannot_be_made_again_are_refused(tmp_path):
+  whole(tmp_path)
+  (path,) = tmp_path.rglob('tokens.bin')
+  damage_bit(path)
+  changed = corpora.NumberVocab()
+  changed.encode = lambda text: []
+  with pytest.raises(RuntimeError, match='Delete the folder'):
+    store.on_disk(corpora.documents(SIZES), vocab=changed, cache=str(tmp_path))
+
+
+def test_two_writers_take_turns(tmp_path):
+  calls, results = [], []
+
+  def each(texts):
+    calls.append(len(texts))
+    time.sleep(0.02)
+
+  def run():
+    vocab = corpora.NumberVocab(each=each)
+    results.append(files(store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))))
+
+  threads = [threading.Thread(target=run) for _ in range(3)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert sum(calls) == len(SIZES)
+  assert results == [whole(tmp_path / 'b')] * 3
+
+
+def test_blocks_are_bounded_by_characters(tmp_path, monkeypatch):
+  monkeypatch.setattr(store, '_BLOCK_DOCUMENTS', 1000)
+  monkeypatch.setattr(store, '_BLOCK_CHARACTERS', 50)
+  seen = []
+  store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(each=seen.append), cache=str(tmp_path))
+  assert sum(map(len, seen)) == len(SIZES)
+  for block in seen:
+    assert sum(map(len, block[:-1])) < 50
+
+
+def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path):
+  tokens = store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(), cache=str(tmp_path))
+  made = []
+
+  def make():
+    made.append(1)
+    return {'a': np.arange(1000), 'b': np.zeros(0, np.int32)}
+
+  for _ in range(2):
+    np.testing.assert_array_equal(store.cached(tokens, 'rows', make)['a'], np.arange(1000))
+  assert len(made) == 1
+  damage_bit(tokens.folder / 'rows.npz')
+  np.testing.assert_array_equal(store.cached(tokens, 'rows', make)['a'], np.arange(1000))
+  assert len(made) == 2

@@ -1,0 +1,133 @@
+"""Ordered patterns over parameter paths: matching, values, errors, the printed table."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import paths
+from plm_jax.errors import ConfigError
+from plm_jax.optim import groups
+
+S = jax.ShapeDtypeStruct
+PARAMS = {
+  'trunk': {
+    'embed': {'tokens': {'table': S((100, 8), jnp.float32)}},
+    'layers': {
+      'attention': {'query': {'kernel': S((3, 8, 2, 4), jnp.float32), 'bias': S((3, 2, 4), jnp.float32)}},
+      'norm': {'scale': S((3, 8), jnp.float32)},
+    },
+    'layers_norm': {'scale': S((8,), jnp.float32)},
+  },
+  'head': {'kernel': S((8, 5), jnp.float32), 'bias': S((5,), jnp.float32)},
+}
+
+
+def resolve(values, **keywords):
+  return groups.resolve(values, PARAMS, steps=1000, what='scale', **keywords)
+
+
+def test_first_match_wins_and_layers_are_matched_one_by_one():
+  found = resolve((('trunk/layers/1/.*', 0.5), ('.*/bias', 0.0), ('trunk/.*', None), ('.*', 2)))
+  assert found == {
+    'trunk/embed/tokens/table': (None,),
+    'trunk/layers/attention/query/kernel': (None, 0.5, None),
+    'trunk/layers/attention/query/bias': (0.0, 0.5, 0.0),
+    'trunk/layers/norm/scale': (None, 0.5, None),
+    'trunk/layers_norm/scale': (None,),
+    'head/kernel': (2.0,),
+    'head/bias': (0.0,),
+  }
+
+
+def test_lists_from_json_and_a_bare_number():
+  assert resolve([['head/.*', None], ['.*', 1]]) == resolve((('head/.*', None), ('.*', 1.0)))
+  assert set(resolve(0.1).values()) == {(0.1,), (0.1, 0.1, 0.1)}
+
+
+def test_a_pattern_matches_whole_paths():
+  with pytest.raises(ConfigError, match=r"'head' matches no parameter.*head/kernel"):
+    resolve((('head', None), ('.*', 1.0)))
+
+
+def test_an_unmatched_parameter_is_named():
+  with pytest.raises(ConfigError, match=r"no pattern matches 'trunk/layers/2/attention/query/bias'.*\('\.\*', value\)"):
+    resolve((('trunk/layers/[01]/.*', 1.0), ('.*kernel', 1.0), ('head/.*|.*table|.*scale', 1.0)))
+
+
+def test_a_pattern_without_a_parameter_lists_some():
+  with pytest.raises(ConfigError, match=r"optim.scale: 'trunk/layers/3/.*' matches no parameter.*trunk/layers/0"):
+    resolve((('trunk/layers/3/.*', 1.0), ('.*', 1.0)))
+
+
+def test_a_pattern_that_never_decides_is_an_error_unless_nothing_changes():
+  with pytest.raises(ConfigError, match=r"'head/.*' decides nothing"):
+    resolve((('.*', 1.0), ('head/.*', 2.0)))
+  resolve((('.*scale', 0.0), ('.*norm/.*', 0.0), ('.*', 1.0)))
+  resolve((('trunk/.*', None), ('head/.*', 1.0), ('.*', 0.5)))
+
+
+@pytest.mark.parametrize('value', ['fast', True, {'freeze': 3}, {'unfreeze': 3, 'until': 4}, (1, 2)])
+def test_other_values_are_refused(value):
+  with pytest.raises(ConfigError, match=r'optim.scale: .* is none of a number, None'):
+    resolve((('.*', value),))
+
+
+def test_an_entry_is_a_pair():
+  with pytest.raises(ConfigError, match='pair'):
+    resolve(('.*', 1.0))
+
+
+def test_words_stand_for_schedules():
+  found = resolve((('.*', 'rate'),), words={'rate': jnp.sqrt})
+  assert found['head/kernel'] == (jnp.sqrt,)
+  with pytest.raises(ConfigError, match=r"none of .*'rate'"):
+    resolve((('.*', 'rating'),), words={'rate': jnp.sqrt})
+
+
+def test_unfreezing():
+  values = resolve(
+    (('trunk/layers/2/.*', {'unfreeze': 100}), ('trunk/.*', {'unfreeze': 0.5, 'scale': 0.25}), ('.*', 1))
+  )
+  kernel = values['trunk/layers/attention/query/kernel']
+  at = jax.jit(lambda step: groups.factor(kernel, step, 4))
+  for step, expected in ((0, (0, 0, 0)), (99, (0, 0, 0)), (100, (0, 0, 1)), (499, (0, 0, 1)), (500, (0.25, 0.25, 1))):
+    np.testing.assert_array_equal(np.ravel(at(step)), expected)
+  assert at(0).shape == (3, 1, 1, 1)
+
+
+def test_layerwise_values_fall_from_the_top():
+  values = resolve((('trunk/layers/.*', {'layerwise': 0.5, 'scale': 0.8}), ('.*', {'layerwise': 0.5})))
+  assert values['trunk/layers/norm/scale'] == pytest.approx((0.2, 0.4, 0.8))
+  assert values['head/kernel'] == (1.0,)
+
+
+def test_what_counts_as_stacked():
+  leaf = S((3, 8), jnp.float32)
+  assert paths.virtual_paths('trunk/decoder/layers/mlp/bias', leaf)[2] == 'trunk/decoder/layers/2/mlp/bias'
+  assert paths.virtual_paths('trunk/layers/0/bias', leaf) == ['trunk/layers/0/bias']
+  assert paths.virtual_paths('trunk/my_layers/bias', leaf) == ['trunk/my_layers/bias']
+  assert paths.virtual_paths('head/layers', leaf) == ['head/layers']
+  assert paths.virtual_paths('trunk/layers/count', S((), jnp.int32)) == ['trunk/layers/count']
+
+
+def test_boxes_of_axis_names_do_not_show():
+  boxed = jax.tree.map(lambda leaf: nn.LogicallyPartitioned(leaf, (None,) * len(leaf.shape)), PARAMS)
+  assert groups.resolve(1.0, boxed, steps=1, what='scale') == resolve(1.0)
+
+
+def test_table():
+  scale = (
+    ('trunk/embed/.*', None),
+    ('trunk/layers/[01]/.*', 0.5),
+    ('trunk/layers/2/.*', {'unfreeze': 0.1}),
+    ('.*', 1.0),
+  )
+  text = groups.table(PARAMS, scale=scale, decay=(('.*(bias|scale)', 0.0), ('.*', 'rate')), steps=1000)
+  rows = [line.split(maxsplit=5) for line in text.splitlines()]
+  assert ['trunk/embed', '1', '800', 'frozen', 'rate'] in rows
+  assert ['trunk/layers', '0-1', '2', '128', '0.5', 'rate'] in rows
+  assert ['trunk/layers', '0-1', '4', '32', '0.5', '0'] in rows
+  assert ['trunk/layers', '2', '1', '64', '1', 'from step 100  rate'] in rows
+  assert text.endswith('\n293 of 1,093 parameters train')
