@@ -7,7 +7,8 @@ n layers, t targets.
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import flax.linen as nn
 import jax
@@ -234,23 +235,214 @@ class Execution:
   attention: Literal['auto', 'xla', 'chunked', 'flash', 'cudnn'] = 'auto'
 
 
-def require(trunk: nn.Module, *, objective: str, attention: Sequence[str], inputs: Sequence[str]) -> None:
-  """Raises where `trunk` cannot serve `objective`, naming what each of them has and wants.
+# What a trunk offers -----------------------------------------------------------------------------------------------
+
+
+class HeadStyle(NamedTuple):
+  """What a head on the vocabulary is built like, so that it fits its trunk.
+
+  Attributes:
+    activation: a name of `layers.mlp.ACTIVATIONS`.
+    norm_epsilon: of its LayerNorm.
+    init_std: standard deviation of its initial kernels.
+  """
+
+  activation: str
+  norm_epsilon: float
+  init_std: float
+
+
+class Trunk(Protocol):
+  """What every file of `models/` makes. Heads, objectives, adapters and weights read this of a trunk and nothing else.
+
+  Attributes:
+    INPUTS: names of the keyword arguments of `__call__`.
+    ATTENTION: which positions a position sees; 'none' for trunks whose vectors do not depend on their neighbours.
+    NAME: the file of `models/` that defines it.
+    config: sizes; read by the file itself and by `weights/`, which writes them as another library names them.
+    vocab_size: ids of the vocabulary.
+    execution: how it is computed.
+  """
+
+  INPUTS: tuple[str, ...]
+  ATTENTION: Literal['bidirectional', 'causal', 'prefix', 'permutation', 'encoder-decoder', 'none']
+  NAME: str
+  config: Any
+  vocab_size: int
+  execution: Execution
+
+  @property
+  def hidden_dim(self) -> int:
+    """d, the width of `hidden`."""
+    ...
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """Path of each learned table of positions -> its rows that stand for a position, from position 0 on."""
+    ...
+
+  def __call__(self, *args: Any, **inputs: Any) -> dict[str, Any]:
+    """'hidden' [b, l, d] after any final norm; 'layers' [n+1, b, l, d], embeddings first; 'carry'.
+
+    With two stacks `hidden` and `layers` are the decoder's, and 'encoder_hidden' and 'encoder_layers' stand beside.
+    All parameters of an untied output matrix exist after the first call, whether it was used or not.
+    """
+    ...
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """What stands for a row: [b, l, d] -> [b, d]."""
+    ...
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """Recurrent state at step 0, () for none; leaves lead with the batch axis."""
+    ...
+
+  def init_all(self) -> None:
+    """Touches every parameter; `trunk.init(key, method='init_all')` makes a whole trunk."""
+    ...
+
+
+class Attends(Protocol):
+  """A trunk that gives logits over its vocabulary.
+
+  Attributes:
+    token_dim: e, the width of the features that `attend` takes.
+    head_style: what a head in front of `attend` is built like.
+  """
+
+  @property
+  def token_dim(self) -> int: ...
+
+  @property
+  def head_style(self) -> HeadStyle: ...
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] of features [..., e], by the tied table or the trunk's own output matrix."""
+    ...
+
+
+class Shares(Protocol):
+  """A trunk whose tables a second trunk may read; `embed` and `embeddings` of the second one take them."""
+
+  @property
+  def token_embed(self) -> nn.Module: ...
+
+  @property
+  def embedding_sizes(self) -> dict[str, int]:
+    """Sizes that two trunks must have in common to share all tables, by the names of `Config`."""
+    ...
+
+
+class Decodes(Protocol):
+  """A trunk that generates token by token.
+
+  A trunk with an encoder also has `encode`.
+  """
+
+  def init_cache(self, batch_size: int, length: int) -> PyTree: ...
+
+  def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]: ...
+
+
+class Refines(Protocol):
+  """A trunk whose last block runs again with other queries (DeBERTa's enhanced mask decoder, He et al. 2020, §3.2)."""
+
+  def refine(self, query: Array, hidden: Array, segment_ids: Array, *, train: bool = False) -> Array: ...
+
+
+class Directions(Protocol):
+  """A recurrent trunk that reads both ways."""
+
+  def directions(self, layers: Array) -> tuple[Array, Array]:
+    """States of each layer read forward and backward: [n+1, b, l, d] -> two of [n, b, l, d/2]."""
+    ...
+
+
+def require(
+  trunk: Trunk,
+  *,
+  user: str,
+  attention: Sequence[str] | None = None,
+  inputs: Sequence[str] = (),
+  offers: Sequence[type] = (),
+) -> None:
+  """Raises where `trunk` cannot serve `user`, naming what each of them has and wants.
 
   Args:
-    trunk: declares `INPUTS` (the names its `__call__` takes) and `ATTENTION` ('bidirectional' or 'causal').
-    objective: its name, for the message.
-    attention: the kinds of attention that the objective can use.
-    inputs: the input names that the objective hands over.
+    trunk: what is asked.
+    user: who asks, such as "objective 'mlm'", for the message.
+    attention: the kinds of attention that the user can work with; None takes every kind.
+    inputs: names of the inputs that the user hands over.
+    offers: protocols beside `Trunk` that the user relies on, such as `Attends`.
+
+  Raises:
+    ValueError: with all that is missing.
   """
   name = type(trunk).__name__
-  if trunk.ATTENTION not in attention:
+  there = {*dir(type(trunk)), *(field.name for field in dataclasses.fields(trunk))}  # type: ignore[arg-type]
+  lacks = []
+  if attention is not None and trunk.ATTENTION not in attention:
+    lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')
+  if missing := [one for one in inputs if one not in trunk.INPUTS]:
+    lacks.append(f'hands over {", ".join(missing)}, and {name} takes {", ".join(trunk.INPUTS)}')
+  for protocol in offers:
+    if missing := [member for member in _members(protocol) if member not in there]:
+      lacks.append(f'needs a trunk that {protocol.__name__}, and {name} has no {", ".join(missing)}')
+  if lacks:
     raise ValueError(
-      f'objective {objective!r} needs a trunk with {" or ".join(attention)} attention, and {name} is '
-      f'{trunk.ATTENTION}: choose another model.name or objective.name (--list shows both)'
+      f'{user} {"; ".join(lacks)}: choose another model.name or {user.partition(" ")[0]}.name (see --list)'
     )
-  if missing := [name for name in inputs if name not in trunk.INPUTS]:
-    raise ValueError(
-      f'objective {objective!r} hands {missing} to {name}, which takes {", ".join(trunk.INPUTS)}: '
-      'choose another model.name or objective.name (--list shows both)'
-    )
+
+
+def _members(protocol: type) -> list[str]:
+  """The names that a protocol asks for."""
+  return sorted({*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith('_'))})
+
+
+# Keys of a batch ---------------------------------------------------------------------------------------------------
+
+
+class BatchKey(NamedTuple):
+  """One key of a batch: its axes by letter (b rows, l tokens), its dtype, and what it holds."""
+
+  axes: str
+  dtype: str
+  meaning: str
+
+
+# The only list of them. Objectives and adapters name those that they read in `READS`, files of `data/` those that they
+# may give in `GIVES`. `row_id`, `epoch` and `row_weight` are always there, so nobody names them.
+BATCH: Mapping[str, BatchKey] = MappingProxyType(
+  {
+    'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token'),
+    'segment_ids': BatchKey('bl', 'int32', 'numbers the documents of a row from 1; 0 is padding'),
+    'type_ids': BatchKey('bl', 'int32', 'which field of the example a token belongs to, from 0'),
+    'label': BatchKey('b', 'int32', 'class; float32 for a value'),
+    'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere'),
+    'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order'),
+    'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
+    'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),
+    'first': BatchKey('bl', 'int32', 'the segment that a pair begins with'),
+    'next': BatchKey('bl', 'int32', 'the segment that follows it in the text'),
+    'other': BatchKey('bl', 'int32', 'a segment of another document'),
+    'first_length': BatchKey('b', 'int32', 'tokens of `first`'),
+    'next_length': BatchKey('b', 'int32', 'tokens of `next`'),
+    'other_length': BatchKey('b', 'int32', 'tokens of `other`'),
+    'num_tokens': BatchKey('b', 'int32', 'about how many tokens the row feeds, where segment_ids cannot tell'),
+    'part': BatchKey('b', 'int32', 'which source of a mixture the row comes from'),
+    'reset': BatchKey('b', 'bool', 'the row begins anew, not where the row before it in this place ended'),
+    'next_token': BatchKey('b', 'int32', 'what follows the last token of the row, `Vocab.pad_id` where nothing does'),
+    'reversed': BatchKey('b', 'bool', 'the row holds text from its end to its beginning'),
+    'row_id': BatchKey('b', 'int32', 'number of the row in its source, -1 where the row weighs nothing'),
+    'epoch': BatchKey('b', 'int32', 'how often the source was gone through before'),
+    'row_weight': BatchKey('b', 'float32', '1, or 0 for a copy of another row that only fills the batch up'),
+  }
+)
+
+
+# What a keyword is -------------------------------------------------------------------------------------------------
+
+# Annotations of keywords are read from source and never evaluated (plugins/values.py). A bound is written as a
+# comparison with x; a kind names what stands in a block: `Annotated[Mapping[str, Any], 'noise.where']`.
+Rate = Annotated[float, '0 <= x <= 1']
+Count = Annotated[int, '1 <= x']

@@ -154,7 +154,7 @@ def make(
       f'adapter.lm_weight={lm_weight} trains the trunk, which adapter.frozen keeps: leave one of them out'
     )
   if lm_weight:
-    require(trunk, objective='classify with lm_weight', attention=('causal',), inputs=('tokens', 'segment_ids'))
+    require(trunk, user="adapter 'classify' with lm_weight", attention=('causal',), inputs=('tokens', 'segment_ids'))
   del vocab
   regression = kind == 'regression'
 

@@ -97,7 +97,7 @@ def make(
     copies: corruptions of a row when static.
     logit_rows: batch rows whose logits are in memory at a time.
   """
-  require(trunk, objective='blank_infilling', attention=('prefix',), inputs=INPUTS)
+  require(trunk, user="objective 'blank_infilling'", attention=('prefix',), inputs=INPUTS)
   if masking not in ('dynamic', 'static'):
     raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
   if unknown := set(levels) - set(LEVELS):

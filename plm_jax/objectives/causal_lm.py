@@ -104,7 +104,7 @@ def make(
       in what is trained on and in the metric 'z_loss', not in 'loss'.
     logit_rows: batch rows whose logits are in memory at a time.
   """
-  require(trunk, objective='causal_lm', attention=('causal',), inputs=('tokens', 'segment_ids'))
+  require(trunk, user="objective 'causal_lm'", attention=('causal',), inputs=('tokens', 'segment_ids'))
   if packing not in ('segments', 'stream'):
     raise ValueError(f'objective.packing={packing!r}; choices are segments, stream')
   if predict not in ('all', 'last_word'):

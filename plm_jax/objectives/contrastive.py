@@ -158,7 +158,7 @@ def make(
     raise ValueError(f"objective.hard_negatives needs partners='fields' and rows of three texts, not {partners!r}")
   fills = mlm_weight > 0
   kinds = ('bidirectional',) if fills or partners == 'ngram' else ('bidirectional', 'causal')
-  require(trunk, objective='contrastive', attention=kinds, inputs=('tokens', 'segment_ids'))
+  require(trunk, user="objective 'contrastive'", attention=kinds, inputs=('tokens', 'segment_ids'))
   mask_id = -1 if vocab.mask_id is None else vocab.mask_id
   if partners == 'ngram' and mask_id < 0:
     raise ValueError("objective.partners='ngram' needs a vocabulary with a mask token; vocab.extra adds one")

@@ -101,7 +101,7 @@ def make(
   two_rows = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
   require(
     trunk,
-    objective='denoise_seq2seq',
+    user="objective 'denoise_seq2seq'",
     attention=('encoder-decoder', 'causal', 'prefix'),
     inputs=('tokens', 'segment_ids', 'positions') if joined else two_rows,
   )

@@ -108,13 +108,13 @@ def make(
     positions: where predictions are compared: 'all' tokens or the 'masked' (corrupted) ones. Never at padding.
     logit_rows: batch rows whose vocabulary logits are in memory at a time.
   """
-  require(trunk, objective='distill', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
+  require(trunk, user="objective 'distill'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   if positions not in ('all', 'masked'):
     raise ValueError(f'objective.positions={positions!r}; choices are all, masked')
   if temperature <= 0:
     raise ValueError(f'objective.temperature={temperature} must be above 0')
   second = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)
-  require(second, objective='distill', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
+  require(second, user="objective 'distill'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   ours, theirs = trunk.config.hidden_dim, second.config.hidden_dim
   if cosine_weight and ours != theirs:
     raise ValueError(

@@ -78,7 +78,7 @@ def make(
     copies: maskings of a row when static.
     steps: times that the last layer is applied (released code: 2).
   """
-  require(trunk, objective='emd_mlm', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
+  require(trunk, user="objective 'emd_mlm'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   name = type(trunk).__name__
   if not isinstance(trunk, Refines):
     raise ValueError(

@@ -142,7 +142,7 @@ def make(
     masking: 'dynamic' draws anew at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
     copies: maskings of a row when static.
   """
-  require(trunk, objective='mlm', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
+  require(trunk, user="objective 'mlm'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   if vocab.mask_id is None:
     raise ValueError('objective mlm needs a vocabulary with a mask token; vocab.extra adds one')
   if masking not in ('dynamic', 'static'):

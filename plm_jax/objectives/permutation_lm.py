@@ -72,7 +72,7 @@ def make(
   """
   require(
     trunk,
-    objective='permutation_lm',
+    user="objective 'permutation_lm'",
     attention=('permutation',),
     inputs=('tokens', 'segment_ids', 'permutation_mask', 'target_positions', 'carry'),
   )

@@ -57,7 +57,7 @@ def make(
   """
   require(
     trunk,
-    objective='permuted_lm',
+    user="objective 'permuted_lm'",
     attention=('bidirectional',),
     inputs=('tokens', 'segment_ids', 'type_ids', 'positions', 'allowed'),
   )

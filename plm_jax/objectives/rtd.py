@@ -107,7 +107,7 @@ def make(
     weight: of the discriminator's loss; 50 fits binary losses, 1 those over the vocabulary.
     logit_rows: batch rows whose vocabulary logits are in memory at a time under 'all_tokens_mlm'.
   """
-  require(trunk, objective='rtd', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
+  require(trunk, user="objective 'rtd'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   if vocab.mask_id is None:
     raise ValueError('objective rtd needs a vocabulary with a mask token; vocab.extra adds one')
   check('sharing', sharing, SHARING)

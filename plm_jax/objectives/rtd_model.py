@@ -176,7 +176,7 @@ def make_generator(
       "sharing='all' and sampling='uniform' do without"
     )
   generator = build.make('models', settings, vocab_size=vocab.size, execution=trunk.execution)
-  require(generator, objective='rtd', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
+  require(generator, user="objective 'rtd'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   if sharing == 'none':
     return generator
   widths = [one.bind({}).token_embed.features for one in (trunk, generator)]

@@ -69,7 +69,9 @@ def make(
       the data the same `copies`).
     copies: of each row when static.
   """
-  require(trunk, objective='sentence_pair', attention=('bidirectional',), inputs=('tokens', 'segment_ids', 'type_ids'))
+  require(
+    trunk, user="objective 'sentence_pair'", attention=('bidirectional',), inputs=('tokens', 'segment_ids', 'type_ids')
+  )
   if question not in QUESTIONS:
     raise ValueError(f'objective.question={question!r}; choices are {", ".join(QUESTIONS)}')
   if layout not in SEPARATORS:

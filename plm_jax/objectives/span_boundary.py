@@ -141,7 +141,7 @@ def make(
     places: rows of the table of places; the released code has 20 unless told otherwise.
     place_dim: its width.
   """
-  require(trunk, objective='span_boundary', attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
+  require(trunk, user="objective 'span_boundary'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
   if vocab.mask_id is None:
     raise ValueError('objective span_boundary needs a vocabulary with a mask token; vocab.extra adds one')
   if masking not in ('dynamic', 'static'):

@@ -73,7 +73,7 @@ def make(
     masking: as in `mlm`; a static row keeps its kind too.
     copies: as in `mlm`.
   """
-  require(trunk, objective='unilm', attention=('bidirectional',), inputs=('tokens', 'segment_ids', 'allowed'))
+  require(trunk, user="objective 'unilm'", attention=('bidirectional',), inputs=('tokens', 'segment_ids', 'allowed'))
   if unknown := set(kinds) - set(KINDS):
     raise ValueError(f'objective.kinds: no kind {sorted(unknown)[0]!r}; choices are {", ".join(KINDS)}')
   if min(kinds.values(), default=0) < 0 or sum(kinds.values()) <= 0:
