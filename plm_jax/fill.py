@@ -1,4 +1,4 @@
-"""Fills blanks: the cloze test that masked language models are trained on (Devlin et al. 2018, §3.1).
+"""Fills blanks in a text with a masked language model.
 
 python -m plm_jax.fill --workdir=runs/quickstart/pretrain --text="Returns the [MASK] of the array."
 

@@ -1,4 +1,4 @@
-"""Draws what each attention head looks at in one text.
+"""Draws the attention weights of every head for one text.
 
 python -m plm_jax.heads --workdir=runs/quickstart/pretrain --text="Returns the sum of the array." --out=heads.png
 
