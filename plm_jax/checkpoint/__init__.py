@@ -1,8 +1,9 @@
 """The state of a run on disk: saved in the background, checked against digests, restored onto any devices.
 
 Public names: `Checkpoints` saves and restores the steps of a run; `restore`, `best_step` and `Step` serve commands that
-only read them. `open_params` and `save_params` handle parameters alone, as `Params` of `Leaf`s; commands open folders of
-weights with `weights.open`, which calls it. `init_from` starts a model from parts of others.
+only read them. `open_params` and `save_params` handle parameters alone, as `Params` that map a path to a `Leaf`;
+commands open folders of weights with `weights.open`, which calls the former. `init_from` starts a model from parts of
+others.
 """
 
 from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, restore

@@ -108,7 +108,7 @@ def export(
 
 
 def _plans(leaves: Mapping[str, Leaf], layers: Mapping[str, int | None]) -> Iterator[tuple[str, tensor_files.Plan]]:
-  """(name, tensor) of what an import writes: a leaf as `path`, a stacked one as `path@0`, `path@1`, ..., all float32."""
+  """(name, tensor) of what an import writes, float32: a leaf as `path`, a stacked one as `path@0`, `path@1`, ..."""
 
   def plan(leaf: Leaf, layer: int | None) -> tensor_files.Plan:
     shape = leaf.shape if layer is None else leaf.shape[1:]

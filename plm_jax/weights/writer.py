@@ -161,16 +161,14 @@ def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf])
 
 def heads_with_a_place(trunk: nn.Module) -> set[str]:
   """The heads that published forms of the trunk have, all taken together."""
-  own = type(trunk).__module__.rpartition('.')[2]
-  return {head for a in architectures() if own == a.module.MODEL for head in a.module.HEADS}
+  return {head for a in architectures() if trunk.NAME == a.module.MODEL for head in a.module.HEADS}
 
 
 def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
   """The architecture whose published form has room for a trunk and its heads, and its config.json."""
-  own = type(trunk).__module__.rpartition('.')[2]
-  known = [a for a in architectures() if own == a.module.MODEL and name in (None, a.name)]
+  known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
   reasons = []
-  for architecture in sorted(known, key=lambda architecture: architecture.name != own):
+  for architecture in sorted(known, key=lambda architecture: architecture.name != trunk.NAME):
     try:
       return architecture, architecture.module.write_config(trunk, heads)
     except ValueError as error:
