@@ -8,7 +8,6 @@ import ast
 import enum
 import functools
 import pathlib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -204,8 +203,8 @@ def _written_out(node: ast.expr, file: pathlib.Path) -> ast.expr:
   match node:
     case ast.Name() | ast.Attribute():
       place = _find(file, node)
-      alias = place is not None and isinstance(place.node, ast.Subscript | ast.BinOp | ast.Name | ast.Attribute)
-      return _written_out(place.node, place.file) if alias else node
+      if place is not None and isinstance(place.node, ast.Subscript | ast.BinOp | ast.Name | ast.Attribute):
+        return _written_out(place.node, place.file)
     case ast.Constant(value=str(text)):
       return _written_out(ast.parse(text, mode='eval').body, file)
     case ast.BinOp():
