@@ -34,8 +34,8 @@ def _heads(settings: dict[str, Any], arguments: argparse.Namespace) -> int:
   from rich.console import Console
   from rich.table import Table
 
-  from plm_jax import checkpoint
-  from plm_jax.checkpoint import records
+  from plm_jax import weights as weight_folders
+  from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.training import parts
 
@@ -45,7 +45,7 @@ def _heads(settings: dict[str, Any], arguments: argparse.Namespace) -> int:
   if vocab.cls_id is not None and vocab.sep_id is not None:
     ids = [vocab.cls_id, *ids, vocab.sep_id]
   trunk = parts.make_parts(settings, vocab).trunk
-  params = checkpoint.load_params(arguments.workdir, step=records.step_named(arguments.step), subtree='trunk')
+  params = weights.open(arguments.workdir, step=step_named(arguments.step)).params.tree('trunk')
   tokens = jnp.asarray([ids])
   _, sown = jax.jit(
     lambda params: trunk.apply({'params': params}, tokens, segment_ids=jnp.ones_like(tokens), mutable=['attention'])

@@ -10,11 +10,11 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plm_jax.checkpoint import Leaf
+from plm_jax import files
+from plm_jax.checkpoint import Leaf, in_memory
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.types import PyTree
 from plm_jax.weights import release, shapes, table
-from plm_jax.weights.folders import in_memory, split_heads
 from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
 
 log = logging.getLogger('plm_jax')
@@ -40,9 +40,9 @@ def save(
   Raises:
     WeightsError: no published form has room for the trunk and its heads, or a parameter is missing or of another shape.
   """
-  path = Path(folder).expanduser().absolute()
-  extra = None if tokenizer is None else Path(tokenizer).expanduser()
-  save_leaves(path, trunk, in_memory(split_heads(trunk, params)), architecture=architecture, tokenizer=extra)
+  path = files.path(folder).absolute()
+  extra = None if tokenizer is None else files.path(tokenizer)
+  save_leaves(path, trunk, in_memory(_split_heads(trunk, params)), architecture=architecture, tokenizer=extra)
   return path
 
 
@@ -112,6 +112,15 @@ def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architectu
       groups.setdefault(name, []).append((entry, layer))
   empty = {name: Plan(np.dtype(np.float32), shape, _zeros(shape)) for name, shape in zeros.items()}
   return {name: _plan(group, leaves) for name, group in groups.items()} | empty
+
+
+def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
+  """{'trunk': ..., <head>: ...} of what `load` gives, where heads stand beside the parts of the trunk."""
+  if 'trunk' in params:
+    return dict(params)
+  own = {path.split('/')[0] for path in shapes.shapes(trunk)}
+  heads = {name: tree for name, tree in params.items() if name not in own}
+  return {'trunk': {name: tree for name, tree in params.items() if name in own}, **heads}
 
 
 def _unpadded(path: str, leaf: Leaf, trunk: nn.Module) -> Leaf:
