@@ -1,49 +1,307 @@
-"""Files that are there whole or not at all, their digests, and locks between processes."""
+"""The only door to files: runs, weights, vocabularies and data are opened, listed, renamed and locked here.
 
+Every function takes a path of this machine. Addresses such as gs:// will be added here and nowhere else, so other
+files only join names (`folder / 'config.json'`) and call these functions; a test refuses `open`, `shutil` and reading
+or writing by `pathlib` elsewhere. Text is UTF-8. What `write_*` and `replacing` write is there whole or not at all,
+even if the process is killed. Libraries that open files by themselves (Orbax, safetensors, TensorBoard) get the path.
+"""
+
+import builtins
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
+import json
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, TextIO, overload
+
+from plm_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+  import numpy as np
 
 log = logging.getLogger('plm_jax')
 
+Where = str | os.PathLike[str]
+_REQUIRED = object()  # `read_json` without a default
+
+
+def path(where: Where) -> Path:
+  """A path as a user writes it: '~' is the home folder.
+
+  Raises:
+    ConfigError: an address such as gs://, which has to be mounted.
+  """
+  if '://' in os.fspath(where):
+    raise ConfigError(f'{where} is not a folder of this machine: mount it (gcsfuse, NFS) and name the mount')
+  return Path(where).expanduser()
+
+
+# Whole files -------------------------------------------------------------------------------------------------------
+
+
+def read_text(file: Where) -> str:
+  """The text of a file."""
+  return Path(file).read_text(encoding='utf-8')
+
+
+def read_bytes(file: Where) -> bytes:
+  """The bytes of a file."""
+  return Path(file).read_bytes()
+
+
+def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
+  """The value in a JSON file; `default`, where one is given, if there is no such file.
+
+  Raises:
+    FileNotFoundError: no such file, and no default.
+    json.JSONDecodeError: the file is not JSON.
+  """
+  try:
+    return json.loads(read_text(file))
+  except FileNotFoundError:
+    if default is _REQUIRED:
+      raise
+    return default
+
+
+def write_text(file: Where, text: str) -> None:
+  """Writes a text file."""
+  with replacing(file) as temporary:
+    temporary.write_text(text, encoding='utf-8')
+
+
+def write_json(file: Where, value: Any, *, indent: int | None = 2) -> None:
+  """Writes plain data as strict JSON (no NaN), keys in their order, on one line if `indent` is None."""
+  write_text(file, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + '\n')
+
+
+def append(file: Where, text: str) -> None:
+  """Adds text to the end of a file, which is made if it is missing."""
+  with Path(file).open('a', encoding='utf-8') as stream:
+    stream.write(text)
+
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-  """A path to write to; at the end of the body the file is flushed to disk and takes the place of `path`."""
-  temporary = path.with_name(f'{path.name}.{os.getpid()}.tmp')
+def replacing(file: Where) -> Iterator[Path]:
+  """A temporary path to write to; when the body has ended, it is flushed to disk and replaces `file`."""
+  target = Path(file)
+  temporary = target.with_name(f'{target.name}.{os.getpid()}.tmp')
   try:
     yield temporary
-    with temporary.open('rb') as file:
-      os.fsync(file.fileno())
-    temporary.replace(path)
+    with temporary.open('rb') as stream:
+      os.fsync(stream.fileno())
+    temporary.replace(target)
   finally:
     temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-  """Writes a text file so that a reader, or a killed process, sees the old one or the new one."""
-  with replacing(path) as temporary:
-    temporary.write_text(text, encoding='utf-8')
+# Parts of files ----------------------------------------------------------------------------------------------------
 
 
-def sha256(path: Path) -> str:
+@overload
+def open(file: Where, mode: Literal['r', 'w', 'a'] = 'r') -> TextIO: ...
+@overload
+def open(file: Where, mode: Literal['rb', 'wb', 'ab', 'r+b']) -> BinaryIO: ...
+def open(file: Where, mode: str = 'r') -> IO[Any]:
+  """Opens a file to read or write it piece by piece. A killed process may leave it half written: see `replacing`."""
+  return builtins.open(file, mode, encoding=None if 'b' in mode else 'utf-8')
+
+
+def flush_to_disk(stream: IO[Any]) -> None:
+  """Returns when what was written to an open file would survive a loss of power."""
+  stream.flush()
+  os.fsync(stream.fileno())
+
+
+def read_array(file: Where, dtype: Any, *, count: int = -1, offset: int = 0) -> 'np.ndarray':
+  """`count` elements (-1: all) of a file of raw numbers, from byte `offset` on: dtype[count], in memory of its own."""
+  import numpy as np
+
+  return np.fromfile(file, dtype, count, offset=offset)
+
+
+def map_array(file: Where, dtype: Any) -> 'np.ndarray':
+  """A file of raw numbers as a read-only array dtype[n], read from disk when it is used; the file may not be empty."""
+  import numpy as np
+
+  return np.memmap(file, dtype, 'r')
+
+
+# Folders -----------------------------------------------------------------------------------------------------------
+
+
+def exists(where: Where) -> bool:
+  """Whether there is a file or a folder."""
+  return Path(where).exists()
+
+
+def is_file(where: Where) -> bool:
+  """Whether there is a file."""
+  return Path(where).is_file()
+
+
+def is_folder(where: Where) -> bool:
+  """Whether there is a folder."""
+  return Path(where).is_dir()
+
+
+def size(file: Where) -> int:
+  """Bytes of a file."""
+  return Path(file).stat().st_size
+
+
+def modified_ns(file: Where) -> int:
+  """When a file was last written, in nanoseconds since 1970."""
+  return Path(file).stat().st_mtime_ns
+
+
+def listing(folder: Where, pattern: str = '*') -> list[Path]:
+  """The files and folders in a folder whose names match, sorted; empty if there is no such folder."""
+  return sorted(Path(folder).glob(pattern))
+
+
+def files_below(folder: Where) -> list[Path]:
+  """Every file in a folder and in the folders below it, sorted."""
+  return sorted(found for found in Path(folder).rglob('*') if found.is_file())
+
+
+def walk(folder: Where) -> Iterator[tuple[str, list[str], list[str]]]:
+  """(folder, names of its folders, names of its files), from the top, like `os.walk`: a name removed is not visited."""
+  return os.walk(folder)
+
+
+def make_folder(folder: Where) -> None:
+  """Makes a folder and those above it; one that exists is left as it is."""
+  Path(folder).mkdir(parents=True, exist_ok=True)
+
+
+def move(source: Where, target: Where) -> None:
+  """Renames a file or a folder. A file at `target` is replaced; a folder there must be empty."""
+  os.replace(source, target)
+
+
+def copy(source: Where, target: Where) -> None:
+  """Copies the bytes of a file."""
+  shutil.copyfile(source, target)
+
+
+def remove(file: Where) -> None:
+  """Removes a file, if it exists."""
+  Path(file).unlink(missing_ok=True)
+
+
+def remove_folder(folder: Where) -> None:
+  """Removes a folder with everything in it, if it exists; what cannot be removed stays without an error."""
+  shutil.rmtree(folder, ignore_errors=True)
+
+
+# Digests and locks -------------------------------------------------------------------------------------------------
+
+
+def sha256(file: Where) -> str:
   """The hex sha256 of a file's bytes."""
-  with path.open('rb') as file:
-    return hashlib.file_digest(file, 'sha256').hexdigest()
+  with Path(file).open('rb') as stream:
+    return hashlib.file_digest(stream, 'sha256').hexdigest()
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, doing: str) -> Iterator[None]:
-  """Holds a lock between processes, waiting for it if need be; the system lets go of it however a process ends."""
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with path.open('w') as file:
+def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
+  """Holds a lock between processes while the body runs. The system releases it however the process ends.
+
+  Args:
+    file: the lock; made with its folder if it is missing, and left there.
+    doing: what the process that holds the lock does, for the log.
+    wait: until another process releases the lock.
+
+  Raises:
+    BlockingIOError: another process holds the lock, and `wait` is False.
+  """
+  file = Path(file)
+  make_folder(file.parent)
+  with file.open('a') as stream:
     try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-      log.info('%s: waiting for another process that is %s', path.parent, doing)
-      fcntl.flock(file, fcntl.LOCK_EX)
+      if not wait:
+        raise
+      log.info('%s: waiting for another process that is %s', file.parent, doing)
+      fcntl.flock(stream, fcntl.LOCK_EX)
     yield
+
+
+# The folder of a run -----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFolder:
+  """Where a run keeps what; the only place that spells these names.
+
+  Attributes:
+    root: the folder that `--workdir` names.
+  """
+
+  root: Path
+
+  @classmethod
+  def at(cls, where: Where) -> 'RunFolder':
+    """The folder as a user writes it."""
+    return cls(path(where))
+
+  @property
+  def config(self) -> Path:
+    """All settings, as JSON; written when the run begins."""
+    return self.root / 'config.json'
+
+  @property
+  def vocab(self) -> Path:
+    """The folder of its vocabulary."""
+    return self.root / 'vocab'
+
+  @property
+  def checkpoints(self) -> Path:
+    """The folder of its checkpoints, one folder per saved step."""
+    return self.root / 'checkpoints'
+
+  def step(self, number: int) -> Path:
+    """The folder of one checkpoint."""
+    return self.checkpoints / str(number)
+
+  @property
+  def metrics(self) -> Path:
+    """One JSON object per line and logged step."""
+    return self.root / 'metrics.jsonl'
+
+  @property
+  def result(self) -> Path:
+    """What came out, as JSON; has `finished` once the run is complete."""
+    return self.root / 'result.json'
+
+  @property
+  def data(self) -> Path:
+    """Digests of what the run reads, as JSON."""
+    return self.root / 'data.json'
+
+  @property
+  def evaluations(self) -> Path:
+    """One JSON object per line and evaluated checkpoint."""
+    return self.root / 'evaluations.jsonl'
+
+  @property
+  def curves(self) -> Path:
+    """The picture of its metrics."""
+    return self.root / 'curves.png'
+
+  @property
+  def log(self) -> Path:
+    """The text of the log."""
+    return self.root / 'log.txt'
+
+  @property
+  def lock(self) -> Path:
+    """Held by the process that trains in the folder."""
+    return self.root / '.lock'
