@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes or repairs .venv in the repository root and installs requirements.txt into it.
+# Makes or repairs .venv in the repository root, installs requirements.txt into it, and puts plm-jax beside its python.
 #
 #   bash launch/setup.sh [EXTRA ...]     also installs requirements-EXTRA.txt: test, compare, wandb, tpu
 #
@@ -64,6 +64,18 @@ make_venv() {
   "$base" -m venv "$venv"
 }
 
+# Puts the command .venv/bin/plm-jax and the checkout on the path of .venv, as `pip install --editable` would, but without
+# building anything, so that it needs no network and no setuptools. What is there already is left alone.
+install_command() {
+  local packages script="$venv/bin/plm-jax"
+  [[ ! -x $script ]] || return 0
+  packages="$("$python" -I -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
+  printf '%s\n' "$root" >"$packages/plm_jax.pth"
+  printf '%s\n' '#!/bin/sh' 'exec "$(dirname -- "$(readlink -f -- "$0")")/python" -m plm_jax "$@"' >"$script.new"
+  chmod +x -- "$script.new"
+  mv -- "$script.new" "$script"
+}
+
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
@@ -102,7 +114,10 @@ missing=()
 for list in "${lists[@]}"; do
   cmp -s -- "$list" "$stamps/${list##*/}" || missing+=("${list##*/}")
 done
-[[ ${#missing[@]} -gt 0 ]] || exit 0
+if [[ ${#missing[@]} -eq 0 ]]; then
+  install_command
+  exit 0
+fi
 
 has_pip() { "$python" -I -m pip --version >/dev/null 2>&1; }
 if ! has_pip && ! { "$python" -I -m ensurepip >/dev/null 2>&1 && has_pip; }; then
@@ -128,5 +143,6 @@ if ! PIP_USER=0 PIP_REQUIRE_VIRTUALENV=1 "$python" -I -m pip install --no-input 
 fi
 mkdir -p -- "$stamps"
 cp -- "${lists[@]}" "$stamps/"
+install_command
 rm -f -- "$unfinished"
 say 'Done.'

@@ -1,4 +1,4 @@
-"""Scores the checkpoints of a run: one of them, or each as it appears, beside a training process that goes on.
+"""Scores the checkpoints of a run, while it trains or afterwards, or the model in a folder.
 
 Or, with --weights, a model as it is, without training: its folder says vocabulary, architecture and sizes, the config
 what is measured and on what.

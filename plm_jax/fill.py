@@ -1,4 +1,4 @@
-"""Fills blanks: the cloze test that masked language models are trained on (Devlin et al. 2018, §3.1).
+"""Fills blanks in a text with a masked language model.
 
 python -m plm_jax.fill --workdir=runs/quickstart/pretrain --text="Returns the [MASK] of the array."
 
@@ -36,8 +36,8 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
   from rich.console import Console
   from rich.table import Table
 
-  from plm_jax import checkpoint
-  from plm_jax.checkpoint import records
+  from plm_jax import weights
+  from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.objectives import mlm
   from plm_jax.training.parts import check_length, make_parts, make_vocab
@@ -63,7 +63,7 @@ def fill(settings: dict, workdir: str, *, text: str, top: int, step: str) -> int
       'folder of a run with a masked objective'
     )
   check_length(parts.trunk, len(ids), where='--text')
-  params = checkpoint.load_params(workdir, step=records.step_named(step))
+  params = weights.open(workdir, step=step_named(step)).params.tree()
   if 'mlm' not in params:
     raise ConfigError(
       f'fill: the run in {workdir} has no head that fills blanks, only {", ".join(params)}; name the folder of a run '

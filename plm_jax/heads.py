@@ -1,4 +1,4 @@
-"""Draws what each attention head looks at in one text.
+"""Draws the attention weights of every head for one text.
 
 python -m plm_jax.heads --workdir=runs/quickstart/pretrain --text="Returns the sum of the array." --out=heads.png
 
@@ -34,8 +34,8 @@ def _heads(settings: dict[str, Any], arguments: argparse.Namespace) -> int:
   from rich.console import Console
   from rich.table import Table
 
-  from plm_jax import checkpoint
-  from plm_jax.checkpoint import records
+  from plm_jax import weights
+  from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.training import parts
 
@@ -45,21 +45,21 @@ def _heads(settings: dict[str, Any], arguments: argparse.Namespace) -> int:
   if vocab.cls_id is not None and vocab.sep_id is not None:
     ids = [vocab.cls_id, *ids, vocab.sep_id]
   trunk = parts.make_parts(settings, vocab).trunk
-  params = checkpoint.load_params(arguments.workdir, step=records.step_named(arguments.step), subtree='trunk')
+  params = weights.open(arguments.workdir, step=step_named(arguments.step)).params.tree('trunk')
   tokens = jnp.asarray([ids])
   _, sown = jax.jit(
     lambda params: trunk.apply({'params': params}, tokens, segment_ids=jnp.ones_like(tokens), mutable=['attention'])
   )(params)
-  weights = np.asarray(sown['attention']['layers']['weights'][0][:, 0])  # [n, 1, h, l, l] -> [n, h, l, l]
+  attention = np.asarray(sown['attention']['layers']['weights'][0][:, 0])  # [n, 1, h, l, l] -> [n, h, l, l]
   names = [vocab.decode([token]).strip() or vocab.token(token) for token in ids]
-  _draw(weights, names, arguments.out)
+  _draw(attention, names, arguments.out)
   distance = np.abs(np.arange(len(ids))[:, None] - np.arange(len(ids)))
-  seen = (weights > 0).sum(axis=-1)
+  seen = (attention > 0).sum(axis=-1)
   table = Table(title=arguments.text)
   for column in ('layer', 'head', 'mean distance', 'entropy, bits', 'of uniform'):
     table.add_column(column, justify='right')
-  for layer, head in np.ndindex(weights.shape[:2]):
-    here = weights[layer, head]
+  for layer, head in np.ndindex(attention.shape[:2]):
+    here = attention[layer, head]
     entropy = -(here * np.log2(np.maximum(here, 1e-30))).sum(axis=-1).mean()
     uniform = np.log2(np.maximum(seen[layer, head], 1)).mean()
     far = (here * distance).sum(axis=-1).mean()

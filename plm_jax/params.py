@@ -1,4 +1,4 @@
-"""Counts parameters, by shape only, beside the operations of a row: sharing layers cuts the first, not the second.
+"""Counts parameters and operations of every published size, or of a config, from shapes alone.
 
 python -m plm_jax.params                                           every published size, beside the paper's figure
 python -m plm_jax.params --config=experiments/bert/base.py         the model of a config, with its head

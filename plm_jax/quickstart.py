@@ -1,4 +1,4 @@
-"""The first minutes: pre-train a tiny BERT on the docstrings of the installed packages, and see what it is worth.
+"""Pre-trains a tiny BERT on docstrings and fine-tunes it: a complete experiment in six minutes.
 
 python -m plm_jax.quickstart [--workdir=runs/quickstart]
 

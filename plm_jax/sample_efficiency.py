@@ -1,4 +1,4 @@
-"""What pre-training is worth: the same network fine-tuned from a pre-trained start and from scratch, by size of data.
+"""Fine-tunes from pre-trained parameters and from scratch, with few labels and with more.
 
 python -m plm_jax.sample_efficiency --config=experiments/quickstart/classify.py --workdir=runs/mine \\
     --sizes=8,32 --seeds=3 --rates=1e-3,3e-4

@@ -1,4 +1,4 @@
-"""Trains: pre-training and fine-tuning are the same script with another config.
+"""Trains a model: pre-training and fine-tuning are the same command with another config.
 
 python -m plm_jax.train --config=experiments/quickstart/pretrain.py --workdir=runs/mine [--config.optim.rate=1e-3 ...]
 

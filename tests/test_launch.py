@@ -56,6 +56,23 @@ def test_second_run_does_nothing(checkout: pathlib.Path, tmp_path: pathlib.Path)
   assert not (tmp_path / '.venv').exists()
 
 
+def test_the_console_script_runs_the_checkout(checkout: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  package = checkout / 'plm_jax'
+  package.mkdir()
+  (package / '__main__.py').write_text('import sys\nprint(__file__, sys.argv[1:])\nsys.exit(2)\n')
+  script = checkout / '.venv' / 'bin' / 'plm-jax'
+  (tmp_path / 'link').symlink_to(script)
+  for name in (script, tmp_path / 'link'):
+    done = subprocess.run([name, 'train', 'two words'], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (2, f"{package / '__main__.py'} ['train', 'two words']"), (
+      done.stderr
+    )
+  script.unlink()  # as in an environment of before the script
+  done = set_up(checkout / 'launch' / 'setup.sh')
+  assert (done.returncode, done.stdout, done.stderr) == (0, '', '')
+  assert script.exists()
+
+
 def test_changed_list_is_installed_again(checkout: pathlib.Path) -> None:
   (checkout / 'requirements.txt').write_text('# nothing more\n')
   done = set_up(checkout / 'launch' / 'setup.sh', 'test')

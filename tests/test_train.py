@@ -290,7 +290,7 @@ def test_early_stop_is_the_end_of_a_run(data: pathlib.Path, tmp_path: pathlib.Pa
 
 
 def test_a_run_that_diverges_stops_with_4(data: pathlib.Path, mlm: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  params = checkpoint.load_params(mlm)
+  params = checkpoint.open_params(mlm).tree()
   params['mlm']['bias'][7] = np.inf
   checkpoint.save_params(tmp_path / 'broken', params)
   settings = runs.settings(

@@ -70,7 +70,7 @@ def parse(
   if arguments.list:
     from plm_jax.plugins import listing
 
-    _show(listing.text())
+    show(listing.text())
     return arguments, None
   own = pathlib.Path(arguments.workdir or '') / 'config.json'
   if arguments.config is None and arguments.workdir and not own.is_file():
@@ -85,7 +85,7 @@ def parse(
   for remark in remarks:
     print(remark, file=sys.stderr)
   if arguments.print_config:
-    _show(json.dumps(settings, indent=2))
+    show(json.dumps(settings, indent=2))
     return arguments, None
   if workdir and arguments.workdir is None:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')
@@ -128,7 +128,7 @@ def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
   return changes, rest
 
 
-def _show(text: str) -> None:
+def show(text: str) -> None:
   """Prints a long text; a reader that leaves early, such as `head`, is no mistake."""
   try:
     print(text, flush=True)

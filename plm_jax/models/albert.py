@@ -23,6 +23,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
@@ -76,54 +77,6 @@ class Config:
       raise ValueError(f'model.overrides.sharing={self.sharing!r}; choices are {", ".join(SHARING)}')
     if not 1 <= self.num_groups <= self.num_layers:
       raise ValueError(f'num_groups {self.num_groups} is not in 1..{self.num_layers}, the number of layers')
-
-
-_BASE = Config()
-_LARGE = Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
-_XLARGE = Config(hidden_dim=2048, num_layers=24, num_heads=16, mlp_dim=8192)
-_XXLARGE = Config(hidden_dim=4096, num_layers=12, num_heads=64, mlp_dim=16384, dropout=0.0, attention_dropout=0.0)
-_V2: dict[str, Any] = dict(dropout=0.0, attention_dropout=0.0)
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'albert-base-v1': _BASE,
-    'albert-large-v1': _LARGE,
-    'albert-xlarge-v1': _XLARGE,
-    'albert-xxlarge-v1': _XXLARGE,
-    'albert-base-v2': dataclasses.replace(_BASE, **_V2),
-    'albert-large-v2': dataclasses.replace(_LARGE, **_V2),
-    'albert-xlarge-v2': dataclasses.replace(_XLARGE, **_V2),
-    'albert-xxlarge-v2': _XXLARGE,
-    'tiny': Config(embed_dim=64, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-_HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
-
-
-def _published(parameters: int, paper: str, with_heads: int, note: str = '') -> Published:
-  also = (('with heads for masked tokens and sentence order', with_heads),)
-  return Published(30_000, parameters, paper, note, also)
-
-
-_SIZES = {
-  'base': _published(11_683_584, '12M', 11_813_810),
-  'large': _published(17_683_968, '18M', 17_847_474),
-  'xlarge': _published(58_724_864, '60M', 59_021_490, _HEADS),
-  'xxlarge': _published(222_595_584, '235M', 223_158_450, '233M in the text of the paper'),
-}
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {f'albert-{size}-{version}': published for version in ('v1', 'v2') for size, published in _SIZES.items()}
-)
-
-PAPER = Paper(
-  year=2019,
-  title='Lan et al., ALBERT',
-  architecture='encoder',
-  objective_family='denoising',
-  adapters=('classify', 'tag', 'span', 'choose'),
-)
 
 
 class Attention(nn.Module):
@@ -228,21 +181,12 @@ class Layers(nn.Module):
     return hidden, layers
 
 
-class Albert(nn.Module):
-  """The encoder without a pre-training head.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Albert(Base):
+  """The encoder without a pre-training head."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'albert'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
@@ -296,6 +240,11 @@ class Albert(nn.Module):
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   @property
+  def token_dim(self) -> int:
+    """e, the width of the tables and of the features that `attend` takes."""
+    return self.config.embed_dim
+
+  @property
   def position_rows(self) -> dict[str, range]:
     """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
     return {'position_embed': range(self.config.max_length)}
@@ -304,15 +253,6 @@ class Albert(nn.Module):
     """tanh of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d]."""
     del segment_ids
     return jnp.tanh(self.pooler(hidden[:, 0]))
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table, of features as wide as the table: [..., e]."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """An ALBERT carries nothing between rows."""
-    del batch_size
-    return ()
 
 
 def make(
@@ -331,3 +271,53 @@ def make(
     execution: how to compute it.
   """
   return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+_BASE = Config()
+_LARGE = Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
+_XLARGE = Config(hidden_dim=2048, num_layers=24, num_heads=16, mlp_dim=8192)
+_XXLARGE = Config(hidden_dim=4096, num_layers=12, num_heads=64, mlp_dim=16384, dropout=0.0, attention_dropout=0.0)
+_V2: dict[str, Any] = dict(dropout=0.0, attention_dropout=0.0)
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'albert-base-v1': _BASE,
+    'albert-large-v1': _LARGE,
+    'albert-xlarge-v1': _XLARGE,
+    'albert-xxlarge-v1': _XXLARGE,
+    'albert-base-v2': dataclasses.replace(_BASE, **_V2),
+    'albert-large-v2': dataclasses.replace(_LARGE, **_V2),
+    'albert-xlarge-v2': dataclasses.replace(_XLARGE, **_V2),
+    'albert-xxlarge-v2': _XXLARGE,
+    'tiny': Config(embed_dim=64, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
+
+
+def _published(parameters: int, paper: str, with_heads: int, note: str = '') -> Published:
+  also = (('with heads for masked tokens and sentence order', with_heads),)
+  return Published(vocab_size=30_000, parameters=parameters, paper=paper, note=note, also=also)
+
+
+_SIZES = {
+  'base': _published(11_683_584, '12M', 11_813_810),
+  'large': _published(17_683_968, '18M', 17_847_474),
+  'xlarge': _published(58_724_864, '60M', 59_021_490, _HEADS),
+  'xxlarge': _published(222_595_584, '235M', 223_158_450, '233M in the text of the paper'),
+}
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {f'albert-{size}-{version}': published for version in ('v1', 'v2') for size, published in _SIZES.items()}
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Lan et al., ALBERT',
+  architecture='encoder',
+  objective_family='denoising',
+  adapters=('classify', 'tag'),
+)

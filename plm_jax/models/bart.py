@@ -22,7 +22,9 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.multihead import MultiHead
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
@@ -64,32 +66,6 @@ class Config:
   def __post_init__(self):
     if self.hidden_dim % self.num_heads:
       raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'bart-base': Config(),
-    'bart-large': Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'bart-base': Published(
-      50_265, 139_420_416, '140M', also=(('with the 51,201 rows of the released table', 140_139_264),)
-    ),
-    'bart-large': Published(50_265, 406_291_456, '400M'),
-  }
-)
-
-PAPER = Paper(
-  year=2019,
-  title='Lewis et al., BART',
-  architecture='encoder-decoder',
-  objective_family='denoising',
-  adapters=('classify', 'span', 'sequence', 'translate_bart'),
-)
 
 
 class Encoded(NamedTuple):
@@ -228,21 +204,12 @@ class Stack(nn.Module):
     return x, caches.keep(cache, **new)
 
 
-class Bart(nn.Module):
-  """Encoder and decoder without a pre-training head: logits are the tied product alone, with no bias.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Bart(Base):
+  """Encoder and decoder without a pre-training head: logits are the tied product alone, with no bias."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'bart'
   INPUTS = (
     'encoder_tokens',
     'encoder_segment_ids',
@@ -360,18 +327,7 @@ class Bart(nn.Module):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The decoder's state at the last real token of each row: [b, l, d] -> [b, d] (§3.1)."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A BART carries nothing between rows."""
-    del batch_size
-    return ()
+    return last(hidden, segment_ids)
 
 
 def make(
@@ -390,3 +346,34 @@ def make(
     execution: how to compute it.
   """
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'bart-base': Config(),
+    'bart-large': Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'bart-base': Published(
+      vocab_size=50_265,
+      parameters=139_420_416,
+      paper='140M',
+      also=(('with the 51,201 rows of the released table', 140_139_264),),
+    ),
+    'bart-large': Published(vocab_size=50_265, parameters=406_291_456, paper='400M'),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Lewis et al., BART',
+  architecture='encoder-decoder',
+  objective_family='denoising',
+  adapters=('classify',),
+)

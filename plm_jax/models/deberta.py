@@ -32,8 +32,9 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import ACTIVATIONS, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, Paper, Published
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -107,59 +108,6 @@ class Config:
         f'position_buckets {self.position_buckets} must be at least 4 and below twice max_distance - 1 '
         f'(max_distance is {self.max_distance}): the first half of the buckets are of one distance each'
       )
-
-
-_V2 = Config(position_buckets=256, share_projections=True, key_bias=True, table_norm=True)
-_LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
-_XLARGE: dict[str, Any] = dict(hidden_dim=1536, num_layers=24, num_heads=24, mlp_dim=6144, conv_kernel=3)
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'deberta-base': Config(),
-    'deberta-large': Config(**_LARGE),
-    'deberta-v2-xlarge': dataclasses.replace(_V2, **_XLARGE),
-    'deberta-v2-xxlarge': dataclasses.replace(_V2, **_XLARGE | {'num_layers': 48}),
-    'deberta-v3-xsmall': dataclasses.replace(_V2, hidden_dim=384, num_heads=6, mlp_dim=1536),
-    'deberta-v3-small': dataclasses.replace(_V2, num_layers=6),
-    'deberta-v3-base': _V2,
-    'deberta-v3-large': dataclasses.replace(_V2, **_LARGE),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64),
-  }
-)
-
-
-_V3 = 2021, 'He et al., DeBERTaV3'
-
-
-def _published(
-  vocab_size: int, without_pooler: int, backbone: str, width: int, source: tuple[int, str] | None = None
-) -> Published:
-  also = (('without the pooler, which releases leave to fine-tuning', without_pooler),)
-  return Published(
-    vocab_size, without_pooler + width * (width + 1), f'{backbone} without embeddings', also=also, source=source
-  )
-
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'deberta-base': _published(50_265, 138_601_728, '100M', 768),
-    'deberta-large': _published(50_265, 405_163_008, '350M', 1024),
-    'deberta-v2-xlarge': _published(128_100, 884_593_152, '710M', 1536),
-    'deberta-v2-xxlarge': _published(128_100, 1_564_549_632, '1320M', 1536),
-    'deberta-v3-xsmall': _published(128_100, 70_682_112, '22M', 384, _V3),
-    'deberta-v3-small': _published(128_100, 141_304_320, '44M', 768, _V3),
-    'deberta-v3-base': _published(128_100, 183_831_552, '86M', 768, _V3),
-    'deberta-v3-large': _published(128_100, 434_012_160, '304M', 1024, _V3),
-  }
-)
-
-PAPER = Paper(
-  year=2020,
-  title='He et al., DeBERTa',
-  architecture='encoder',
-  objective_family='denoising',
-  adapters=('classify', 'tag', 'span', 'choose'),
-)
 
 
 class Context(NamedTuple):
@@ -296,21 +244,12 @@ class Convolution(nn.Module):
     return LayerNorm(c.norm_epsilon, self.dtype, name='norm')(x + y)
 
 
-class Deberta(nn.Module):
-  """The encoder without a pre-training head.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Deberta(Base):
+  """The encoder without a pre-training head."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'deberta'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
@@ -407,6 +346,11 @@ class Deberta(nn.Module):
     return Context(mask, self.relative_norm(table) if c.table_norm else table, query)
 
   @property
+  def decoder_positions(self) -> int:
+    """Absolute positions that enter in the mask decoder; 0 where they enter at the input."""
+    return self.config.max_length if self.config.absolute == 'decoder' else 0
+
+  @property
   def position_rows(self) -> dict[str, range]:
     """Rows of the learned position table that stand for a position, by its path, where it is part of the trunk."""
     return {'position_embed': range(self.config.max_length)} if self.config.absolute == 'input' else {}
@@ -415,15 +359,6 @@ class Deberta(nn.Module):
     """Activation of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d] (released code)."""
     del segment_ids
     return ACTIVATIONS[self.config.activation](self.pooler(hidden[:, 0]))
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A DeBERTa carries nothing between rows."""
-    del batch_size
-    return ()
 
 
 def make(
@@ -442,3 +377,62 @@ def make(
     execution: how to compute it.
   """
   return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+_V2 = Config(position_buckets=256, share_projections=True, key_bias=True, table_norm=True)
+_LARGE: dict[str, Any] = dict(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
+_XLARGE: dict[str, Any] = dict(hidden_dim=1536, num_layers=24, num_heads=24, mlp_dim=6144, conv_kernel=3)
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'deberta-base': Config(),
+    'deberta-large': Config(**_LARGE),
+    'deberta-v2-xlarge': dataclasses.replace(_V2, **_XLARGE),
+    'deberta-v2-xxlarge': dataclasses.replace(_V2, **_XLARGE | {'num_layers': 48}),
+    'deberta-v3-xsmall': dataclasses.replace(_V2, hidden_dim=384, num_heads=6, mlp_dim=1536),
+    'deberta-v3-small': dataclasses.replace(_V2, num_layers=6),
+    'deberta-v3-base': _V2,
+    'deberta-v3-large': dataclasses.replace(_V2, **_LARGE),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, max_distance=64),
+  }
+)
+
+
+_V3 = 2021, 'He et al., DeBERTaV3'
+
+
+def _published(
+  vocab_size: int, without_pooler: int, backbone: str, width: int, source: tuple[int, str] | None = None
+) -> Published:
+  also = (('without the pooler, which releases leave to fine-tuning', without_pooler),)
+  return Published(
+    vocab_size=vocab_size,
+    parameters=without_pooler + width * (width + 1),
+    paper=f'{backbone} without embeddings',
+    also=also,
+    source=source,
+  )
+
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'deberta-base': _published(50_265, 138_601_728, '100M', 768),
+    'deberta-large': _published(50_265, 405_163_008, '350M', 1024),
+    'deberta-v2-xlarge': _published(128_100, 884_593_152, '710M', 1536),
+    'deberta-v2-xxlarge': _published(128_100, 1_564_549_632, '1320M', 1536),
+    'deberta-v3-xsmall': _published(128_100, 70_682_112, '22M', 384, _V3),
+    'deberta-v3-small': _published(128_100, 141_304_320, '44M', 768, _V3),
+    'deberta-v3-base': _published(128_100, 183_831_552, '86M', 768, _V3),
+    'deberta-v3-large': _published(128_100, 434_012_160, '304M', 1024, _V3),
+  }
+)
+
+PAPER = Paper(
+  year=2020,
+  title='He et al., DeBERTa',
+  architecture='encoder',
+  objective_family='denoising',
+  adapters=('classify', 'tag'),
+)

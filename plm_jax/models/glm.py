@@ -30,9 +30,11 @@ from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, Paper, Published
 
 PLACEMENTS = ('pre', 'post', 'deepnorm')
 
@@ -75,34 +77,6 @@ class Config:
       raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
     if self.norm_placement not in PLACEMENTS:
       raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
-
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'glm-base': Config(),
-    'glm-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    'glm-10b': Config(hidden_dim=4096, num_layers=48, num_heads=64, mlp_dim=16384, max_length=1024),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-_PADDED = 'the vocabulary with its special tokens, padded to a multiple of 128'
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'glm-base': Published(30_592, 109_338_624, '110M', _PADDED),
-    'glm-large': Published(30_592, 334_688_256, '335M', _PADDED),
-    'glm-10b': Published(50_304, 9_880_682_496, '10B', _PADDED),
-  }
-)
-
-PAPER = Paper(
-  year=2021,
-  title='Du et al., GLM',
-  architecture='decoder',
-  objective_family='autoregressive',
-  adapters=('prompt',),
-)
 
 
 def xavier(gain: float) -> Initializer:
@@ -181,21 +155,12 @@ class Block(nn.Module):
     return x if self.config.norm_placement == 'pre' else norm(x)
 
 
-class Glm(nn.Module):
-  """The trunk with its tied output.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Glm(Base):
+  """The trunk with its tied output."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'glm'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'block_positions', 'prefix')
   ATTENTION = 'prefix'
 
@@ -268,18 +233,7 @@ class Glm(nn.Module):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table, without a bias."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A GLM carries nothing between rows."""
-    del batch_size
-    return ()
+    return last(hidden, segment_ids)
 
   def init_cache(
     self,
@@ -347,3 +301,32 @@ def make(
     execution: how to compute it.
   """
   return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'glm-base': Config(),
+    'glm-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    'glm-10b': Config(hidden_dim=4096, num_layers=48, num_heads=64, mlp_dim=16384, max_length=1024),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_PADDED = 'the vocabulary with its special tokens, padded to a multiple of 128'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'glm-base': Published(vocab_size=30_592, parameters=109_338_624, paper='110M', note=_PADDED),
+    'glm-large': Published(vocab_size=30_592, parameters=334_688_256, paper='335M', note=_PADDED),
+    'glm-10b': Published(vocab_size=50_304, parameters=9_880_682_496, paper='10B', note=_PADDED),
+  }
+)
+
+PAPER = Paper(
+  year=2021,
+  title='Du et al., GLM',
+  architecture='decoder',
+  objective_family='autoregressive',
+)

@@ -30,9 +30,11 @@ from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, Paper, Published
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,65 +90,6 @@ class Config:
   @property
   def head_size(self) -> int:
     return self.hidden_dim // self.num_heads if self.head_dim is None else self.head_dim
-
-
-def _gpt3(hidden_dim: int, num_layers: int, num_heads: int) -> Config:
-  return Config(
-    hidden_dim=hidden_dim, num_layers=num_layers, num_heads=num_heads, mlp_dim=4 * hidden_dim, max_length=2048
-  )
-
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'gpt': Config(max_length=512, norm_placement='post', position_std=0.02, scale_residual=False),
-    'gpt2': Config(),
-    'gpt2-medium': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    'gpt2-large': Config(hidden_dim=1280, num_layers=36, num_heads=20, mlp_dim=5120),
-    'gpt2-xl': Config(hidden_dim=1600, num_layers=48, num_heads=25, mlp_dim=6400),
-    'gpt3-small': _gpt3(768, 12, 12),
-    'gpt3-medium': _gpt3(1024, 24, 16),
-    'gpt3-large': _gpt3(1536, 24, 16),
-    'gpt3-xl': _gpt3(2048, 24, 16),
-    'gpt3-2.7b': _gpt3(2560, 32, 32),
-    'gpt3-6.7b': _gpt3(4096, 32, 32),
-    'gpt3-13b': _gpt3(5120, 40, 40),
-    'gpt3-175b': _gpt3(12288, 96, 96),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-_GPT2 = 2019, 'Radford et al., GPT-2'
-_GPT3 = 2020, 'Brown et al., GPT-3'
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'gpt': Published(40_478, 116_534_784, '117M'),
-    'gpt2': Published(50_257, 124_439_808, '117M', 'corrected by OpenAI to 124M', source=_GPT2),
-    'gpt2-medium': Published(50_257, 354_823_168, '345M', 'corrected by OpenAI to 355M', source=_GPT2),
-    'gpt2-large': Published(50_257, 774_030_080, '762M', 'corrected by OpenAI to 774M', source=_GPT2),
-    'gpt2-xl': Published(50_257, 1_557_611_200, '1542M', 'corrected by OpenAI to 1.5B', source=_GPT2),
-    'gpt3-small': Published(50_257, 125_226_240, '125M', source=_GPT3),
-    'gpt3-medium': Published(50_257, 355_871_744, '350M', source=_GPT3),
-    'gpt3-large': Published(50_257, 760_300_032, '760M', source=_GPT3),
-    'gpt3-xl': Published(
-      50_257, 1_315_723_264, '1.3B', also=(('24 heads of 128, as printed', 1_517_123_584),), source=_GPT3
-    ),
-    'gpt3-2.7b': Published(50_257, 2_651_553_280, '2.7B', source=_GPT3),
-    'gpt3-6.7b': Published(50_257, 6_658_404_352, '6.7B', source=_GPT3),
-    'gpt3-13b': Published(
-      50_257, 12_853_386_240, '13.0B', also=(('a width of 5,140, as printed', 12_952_938_780),), source=_GPT3
-    ),
-    'gpt3-175b': Published(50_257, 174_604_259_328, '175.0B', source=_GPT3),
-  }
-)
-
-PAPER = Paper(
-  year=2018,
-  title='Radford et al., GPT',
-  architecture='decoder',
-  objective_family='autoregressive',
-  adapters=('classify', 'similarity', 'choose', 'prompt'),
-)
 
 
 # what all layers may look at, and what every second one may instead
@@ -241,21 +184,12 @@ class Block(nn.Module):
     return norm(x) if self.config.norm_placement == 'post' else x
 
 
-class Gpt(nn.Module):
-  """The decoder with its output matrix.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Gpt(Base):
+  """The decoder with its output matrix."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'gpt'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'causal'
 
@@ -316,6 +250,8 @@ class Gpt(nn.Module):
     (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), masks, train)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
+    if self.is_initializing():
+      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   @property
@@ -325,18 +261,11 @@ class Gpt(nn.Module):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d] (GPT §3.2)."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return last(hidden, segment_ids)
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] by the tied token table or the trunk's own matrix."""
     return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A GPT carries nothing between rows."""
-    del batch_size
-    return ()
 
   def init_cache(
     self,
@@ -403,3 +332,81 @@ def make(
     execution: how to compute it.
   """
   return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+
+def _gpt3(hidden_dim: int, num_layers: int, num_heads: int) -> Config:
+  return Config(
+    hidden_dim=hidden_dim, num_layers=num_layers, num_heads=num_heads, mlp_dim=4 * hidden_dim, max_length=2048
+  )
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'gpt': Config(max_length=512, norm_placement='post', position_std=0.02, scale_residual=False),
+    'gpt2': Config(),
+    'gpt2-medium': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    'gpt2-large': Config(hidden_dim=1280, num_layers=36, num_heads=20, mlp_dim=5120),
+    'gpt2-xl': Config(hidden_dim=1600, num_layers=48, num_heads=25, mlp_dim=6400),
+    'gpt3-small': _gpt3(768, 12, 12),
+    'gpt3-medium': _gpt3(1024, 24, 16),
+    'gpt3-large': _gpt3(1536, 24, 16),
+    'gpt3-xl': _gpt3(2048, 24, 16),
+    'gpt3-2.7b': _gpt3(2560, 32, 32),
+    'gpt3-6.7b': _gpt3(4096, 32, 32),
+    'gpt3-13b': _gpt3(5120, 40, 40),
+    'gpt3-175b': _gpt3(12288, 96, 96),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_GPT2 = 2019, 'Radford et al., GPT-2'
+_GPT3 = 2020, 'Brown et al., GPT-3'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'gpt': Published(vocab_size=40_478, parameters=116_534_784, paper='117M'),
+    'gpt2': Published(
+      vocab_size=50_257, parameters=124_439_808, paper='117M', note='corrected by OpenAI to 124M', source=_GPT2
+    ),
+    'gpt2-medium': Published(
+      vocab_size=50_257, parameters=354_823_168, paper='345M', note='corrected by OpenAI to 355M', source=_GPT2
+    ),
+    'gpt2-large': Published(
+      vocab_size=50_257, parameters=774_030_080, paper='762M', note='corrected by OpenAI to 774M', source=_GPT2
+    ),
+    'gpt2-xl': Published(
+      vocab_size=50_257, parameters=1_557_611_200, paper='1542M', note='corrected by OpenAI to 1.5B', source=_GPT2
+    ),
+    'gpt3-small': Published(vocab_size=50_257, parameters=125_226_240, paper='125M', source=_GPT3),
+    'gpt3-medium': Published(vocab_size=50_257, parameters=355_871_744, paper='350M', source=_GPT3),
+    'gpt3-large': Published(vocab_size=50_257, parameters=760_300_032, paper='760M', source=_GPT3),
+    'gpt3-xl': Published(
+      vocab_size=50_257,
+      parameters=1_315_723_264,
+      paper='1.3B',
+      also=(('24 heads of 128, as printed', 1_517_123_584),),
+      source=_GPT3,
+    ),
+    'gpt3-2.7b': Published(vocab_size=50_257, parameters=2_651_553_280, paper='2.7B', source=_GPT3),
+    'gpt3-6.7b': Published(vocab_size=50_257, parameters=6_658_404_352, paper='6.7B', source=_GPT3),
+    'gpt3-13b': Published(
+      vocab_size=50_257,
+      parameters=12_853_386_240,
+      paper='13.0B',
+      also=(('a width of 5,140, as printed', 12_952_938_780),),
+      source=_GPT3,
+    ),
+    'gpt3-175b': Published(vocab_size=50_257, parameters=174_604_259_328, paper='175.0B', source=_GPT3),
+  }
+)
+
+PAPER = Paper(
+  year=2018,
+  title='Radford et al., GPT',
+  architecture='decoder',
+  objective_family='autoregressive',
+  adapters=('classify',),
+)

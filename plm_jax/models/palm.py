@@ -25,9 +25,11 @@ from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, HeadStyle, Paper, Published
 
 Angles = tuple[Array, Array]
 
@@ -71,32 +73,6 @@ class Config:
       raise ValueError(f'num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}')
     if self.head_dim < 2 or self.head_dim % 2:
       raise ValueError(f'head_dim {self.head_dim} is not an even number, and rotation turns pairs of components')
-
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'palm-8b': Config(),
-    'palm-62b': Config(hidden_dim=8192, num_layers=64, num_heads=32, mlp_dim=32768),
-    'palm-540b': Config(hidden_dim=18432, num_layers=118, num_heads=48, mlp_dim=73728),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, head_dim=64, mlp_dim=512),
-  }
-)
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'palm-8b': Published(256_000, 8_632_012_800, '8.63B'),
-    'palm-62b': Published(256_000, 62_495_662_080, '62.50B'),
-    'palm-540b': Published(256_000, 540_356_474_880, '540.35B'),
-  }
-)
-
-PAPER = Paper(
-  year=2022,
-  title='Chowdhery et al., PaLM',
-  architecture='decoder',
-  objective_family='autoregressive',
-  adapters=('prompt', 'sequence'),
-)
 
 
 class Block(nn.Module):
@@ -155,21 +131,12 @@ class Block(nn.Module):
     return self.out(attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how))
 
 
-class Palm(nn.Module):
-  """The decoder with its tied output.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Palm(Base):
+  """The decoder with its tied output."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'palm'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'causal'
 
@@ -219,25 +186,18 @@ class Palm(nn.Module):
   def _angles(self, positions: Array) -> Angles:
     return position.rotary_angles(positions, dim=self.config.head_dim, base=self.config.rotary_base)
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """No position is learned."""
-    return {}
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return last(hidden, segment_ids)
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """What a head in front of `attend` is built like."""
+    return HeadStyle('silu', self.config.norm_epsilon, 1 / math.sqrt(self.config.hidden_dim))
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] by the token table, divided by sqrt(d)."""
     return self.token_embed.attend(features / math.sqrt(self.config.hidden_dim))
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A PaLM carries nothing between rows."""
-    del batch_size
-    return ()
 
   def init_cache(
     self,
@@ -291,3 +251,30 @@ def make(
     execution: how to compute it.
   """
   return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'palm-8b': Config(),
+    'palm-62b': Config(hidden_dim=8192, num_layers=64, num_heads=32, mlp_dim=32768),
+    'palm-540b': Config(hidden_dim=18432, num_layers=118, num_heads=48, mlp_dim=73728),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, head_dim=64, mlp_dim=512),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'palm-8b': Published(vocab_size=256_000, parameters=8_632_012_800, paper='8.63B'),
+    'palm-62b': Published(vocab_size=256_000, parameters=62_495_662_080, paper='62.50B'),
+    'palm-540b': Published(vocab_size=256_000, parameters=540_356_474_880, paper='540.35B'),
+  }
+)
+
+PAPER = Paper(
+  year=2022,
+  title='Chowdhery et al., PaLM',
+  architecture='decoder',
+  objective_family='autoregressive',
+)

@@ -28,9 +28,11 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp, Mlp
 from plm_jax.layers.multihead import MultiHead
 from plm_jax.layers.norm import RMSNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, Paper, Published, PyTree
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix']
 
@@ -77,67 +79,6 @@ class Config:
   def __post_init__(self):
     if self.structure not in get_args(Structure):
       raise ValueError(f'structure {self.structure!r} is none of {", ".join(get_args(Structure))}')
-
-
-_SMALL_11 = Config(
-  num_layers=8,
-  num_heads=6,
-  mlp_dim=1024,
-  activation='gelu_tanh',
-  gated=True,
-  tied=False,
-  dropout=0,
-  attention_dropout=0,
-)
-
-
-def _version_11(**fields: Any) -> Config:
-  return dataclasses.replace(_SMALL_11, **fields)
-
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    't5-small': Config(),
-    't5-base': Config(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072),
-    't5-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    't5-3b': Config(hidden_dim=1024, num_layers=24, num_heads=32, head_dim=128, mlp_dim=16384),
-    't5-11b': Config(hidden_dim=1024, num_layers=24, num_heads=128, head_dim=128, mlp_dim=65536),
-    't5-v1_1-small': _SMALL_11,
-    't5-v1_1-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
-    't5-v1_1-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
-    't5-v1_1-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
-    't5-v1_1-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-_ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
-_LATER = 'released after the paper'
-
-_GATED = 2020, 'Shazeer, GLU variants improve Transformer'
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    't5-small': Published(_ROWS, 60_506_624, '60M'),
-    't5-base': Published(_ROWS, 222_903_552, '220M'),
-    't5-large': Published(_ROWS, 737_668_096, '770M'),
-    't5-3b': Published(_ROWS, 2_851_598_336, '2.8B'),
-    't5-11b': Published(_ROWS, 11_307_321_344, '11B'),
-    't5-v1_1-small': Published(_ROWS, 76_961_152, 'none', _LATER, source=_GATED),
-    't5-v1_1-base': Published(_ROWS, 247_577_856, 'none', _LATER, source=_GATED),
-    't5-v1_1-large': Published(_ROWS, 783_150_080, 'none', _LATER, source=_GATED),
-    't5-v1_1-xl': Published(_ROWS, 2_849_757_184, 'none', _LATER, source=_GATED),
-    't5-v1_1-xxl': Published(_ROWS, 11_135_332_352, 'none', _LATER, source=_GATED),
-  }
-)
-
-PAPER = Paper(
-  year=2019,
-  title='Raffel et al., T5',
-  architecture='encoder-decoder',
-  objective_family='denoising',
-  adapters=('sequence',),
-)
 
 
 class Encoded(NamedTuple):
@@ -304,13 +245,12 @@ class Stack(nn.Module):
     return self.final_norm(x), caches.keep(cache, **new)
 
 
-class _Trunk(nn.Module):
+class _Trunk(Base):
   """What T5s of any structure have in common: tables, the output, pooling."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
+
+  NAME = 't5'
 
   def setup(self) -> None:
     self.token_embed = self.embed or self._table()
@@ -329,16 +269,14 @@ class _Trunk(nn.Module):
       dtype=self.execution.dtype,
     )
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """Rows of learned position tables by path: there are none, and rows may be of any length."""
-    return {}
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return last(hidden, segment_ids)
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """What a head in front of `attend` is built like."""
+    return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.hidden_dim**-0.5)
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v], by the scaled token table or the trunk's own matrix."""
@@ -346,21 +284,9 @@ class _Trunk(nn.Module):
       return self.output.attend(features)
     return self.token_embed.attend(features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype))
 
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A T5 carries nothing between rows."""
-    del batch_size
-    return ()
-
 
 class T5(_Trunk):
-  """Encoder and decoder.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+  """Encoder and decoder."""
 
   INPUTS = (
     'encoder_tokens',
@@ -411,6 +337,8 @@ class T5(_Trunk):
       encoded=Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids)),
       train=train,
     )
+    if self.is_initializing():
+      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {
       'hidden': hidden,
       'layers': layers,
@@ -466,17 +394,10 @@ class T5(_Trunk):
 
 
 class T5Decoder(_Trunk):
-  """A decoder alone: the language model of the paper's comparison (§3.2.1).
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+  """A decoder alone: the language model of the paper's comparison (§3.2.1)."""
 
   INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
-  ATTENTION = 'causal'
+  ATTENTION: ClassVar[AttentionKind] = 'causal'
 
   def __call__(
     self,
@@ -508,6 +429,8 @@ class T5Decoder(_Trunk):
   ) -> dict[str, Any]:
     x = self.token_embed(tokens)
     hidden, layers = self.decoder(x, mask=mask, positions=positions, bidirectional=bidirectional, train=train)
+    if self.is_initializing():
+      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': layers, 'carry': ()}
 
   def init_cache(
@@ -597,3 +520,65 @@ def make(
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
   trunk = {'decoder': T5Decoder, 'prefix': T5Prefix}.get(config.structure, T5)
   return trunk(config, vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+_SMALL_11 = Config(
+  num_layers=8,
+  num_heads=6,
+  mlp_dim=1024,
+  activation='gelu_tanh',
+  gated=True,
+  tied=False,
+  dropout=0,
+  attention_dropout=0,
+)
+
+
+def _version_11(**fields: Any) -> Config:
+  return dataclasses.replace(_SMALL_11, **fields)
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    't5-small': Config(),
+    't5-base': Config(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072),
+    't5-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    't5-3b': Config(hidden_dim=1024, num_layers=24, num_heads=32, head_dim=128, mlp_dim=16384),
+    't5-11b': Config(hidden_dim=1024, num_layers=24, num_heads=128, head_dim=128, mlp_dim=65536),
+    't5-v1_1-small': _SMALL_11,
+    't5-v1_1-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
+    't5-v1_1-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
+    't5-v1_1-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
+    't5-v1_1-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
+_LATER = 'released after the paper'
+
+_GATED = 2020, 'Shazeer, GLU variants improve Transformer'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    't5-small': Published(vocab_size=_ROWS, parameters=60_506_624, paper='60M'),
+    't5-base': Published(vocab_size=_ROWS, parameters=222_903_552, paper='220M'),
+    't5-large': Published(vocab_size=_ROWS, parameters=737_668_096, paper='770M'),
+    't5-3b': Published(vocab_size=_ROWS, parameters=2_851_598_336, paper='2.8B'),
+    't5-11b': Published(vocab_size=_ROWS, parameters=11_307_321_344, paper='11B'),
+    't5-v1_1-small': Published(vocab_size=_ROWS, parameters=76_961_152, paper='none', note=_LATER, source=_GATED),
+    't5-v1_1-base': Published(vocab_size=_ROWS, parameters=247_577_856, paper='none', note=_LATER, source=_GATED),
+    't5-v1_1-large': Published(vocab_size=_ROWS, parameters=783_150_080, paper='none', note=_LATER, source=_GATED),
+    't5-v1_1-xl': Published(vocab_size=_ROWS, parameters=2_849_757_184, paper='none', note=_LATER, source=_GATED),
+    't5-v1_1-xxl': Published(vocab_size=_ROWS, parameters=11_135_332_352, paper='none', note=_LATER, source=_GATED),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Raffel et al., T5',
+  architecture='encoder-decoder',
+  objective_family='denoising',
+)

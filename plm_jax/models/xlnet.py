@@ -26,7 +26,9 @@ from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
@@ -72,36 +74,6 @@ class Config:
       raise ValueError(
         f'memory_length {self.memory_length} must be 0 or more and reuse_length {self.reuse_length} 1 or more, or None'
       )
-
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'xlnet-base': Config(),
-    'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, memory_length=48),
-  }
-)
-
-_BODY = 'without the summary layer'
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'xlnet-base': Published(
-      32_000, 117_308_928, 'as BERT-base', also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336))
-    ),
-    'xlnet-large': Published(
-      32_000, 361_318_400, 'as BERT-large', also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800))
-    ),
-  }
-)
-
-PAPER = Paper(
-  year=2019,
-  title='Yang et al., XLNet',
-  architecture='encoder',
-  objective_family='permutation',
-  adapters=('classify', 'span', 'choose'),
-)
 
 
 @flax.struct.dataclass
@@ -232,21 +204,12 @@ class Start(nn.Module):
     return self.param('vector', init, (1, 1, self.features), jnp.float32)
 
 
-class Xlnet(nn.Module):
-  """The two streams without a pre-training head.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Xlnet(Base):
+  """The two streams without a pre-training head."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'xlnet'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'carry', 'reversed', 'permutation_mask', 'target_positions')
   ATTENTION = 'permutation'
 
@@ -376,20 +339,9 @@ class Xlnet(nn.Module):
     c = self.config
     return max(length // 2, 1) if c.reuse_length is None else min(c.reuse_length, length)
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """Rows of learned position tables by path: there are none, and rows may be of any length."""
-    return {}
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """tanh of a dense layer on the last real token, <cls>: [b, l, d] -> [b, d] (released code, summary type 'last')."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.tanh(self.pooler(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]))
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
-    return self.token_embed.attend(features)
+    return jnp.tanh(self.pooler(last(hidden, segment_ids)))
 
   def init_carry(self, batch_size: int) -> PyTree:
     """An empty memory: 'states' [b, n, m, d], what each block read, and 'segment_ids' int32[b, m], 0 where empty."""
@@ -416,3 +368,41 @@ def make(
     execution: how to compute it.
   """
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'xlnet-base': Config(),
+    'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, memory_length=48),
+  }
+)
+
+_BODY = 'without the summary layer'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'xlnet-base': Published(
+      vocab_size=32_000,
+      parameters=117_308_928,
+      paper='as BERT-base',
+      also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336)),
+    ),
+    'xlnet-large': Published(
+      vocab_size=32_000,
+      parameters=361_318_400,
+      paper='as BERT-large',
+      also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800)),
+    ),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Yang et al., XLNet',
+  architecture='encoder',
+  objective_family='permutation',
+  adapters=('classify',),
+)

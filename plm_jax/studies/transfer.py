@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax import optim, sharding
+from plm_jax import optim, sharding, weights
 from plm_jax.checkpoint import init_from
 from plm_jax.errors import ConfigError, stage
 from plm_jax.training import evaluation, feed
@@ -27,7 +27,6 @@ from plm_jax.training.metrics import write_json
 from plm_jax.training.parts import check_vocab_of, make_evaluations, make_parts, make_source, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
 from plm_jax.types import Source
-from plm_jax.weights import folders
 
 log = logging.getLogger('plm_jax')
 
@@ -143,7 +142,10 @@ class Trainer:
       if cell.start == 'pretrained':
         with stage('init_from'):
           params, _ = init_from.initialise(
-            state.params, self._settings['init_from'], load=folders.load_params, position_rows=self._position_rows
+            state.params,
+            self._settings['init_from'],
+            open_params=lambda source, step: weights.open(source, step=step).params,
+            position_rows=self._position_rows,
           )
         state = dataclasses.replace(state, params=params)
       batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))

@@ -22,7 +22,6 @@ from plm_jax.text import tokenizer
 from plm_jax.training import evaluation, feed, parts
 from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker
 from plm_jax.types import Execution, Source, Task, Vocab
-from plm_jax.weights import folders
 
 log = logging.getLogger('plm_jax')
 
@@ -104,11 +103,12 @@ def _model_of(folder: pathlib.Path, settings: Mapping[str, Any]) -> tuple[Task, 
   """
   if not folder.is_dir():
     raise ConfigError(f'--weights={folder}: there is no such folder')
+  opened = weights.open(folder)
   with stage('vocab'):
-    vocab = tokenizer.load(folder / 'vocab' if (folder / 'vocab').is_dir() else folder)
+    vocab = tokenizer.load(opened.vocab)
   try:
-    trunk, _ = weights.load(folder, execution=Execution(**settings['execution']))
-    params = folders.load_params(str(folder), step=None)
+    trunk = opened.trunk(Execution(**settings['execution']))
+    params = opened.params.tree()
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
   return parts.parts_of(trunk, settings, vocab).task, vocab, params

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from plm_jax import checkpoint, errors, optim, sharding
+from plm_jax import checkpoint, errors, optim, sharding, weights
 from plm_jax.checkpoint import init_from
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
@@ -31,7 +31,6 @@ from plm_jax.training.parts import Parts, check_vocab_of, make_evaluations, make
 from plm_jax.training.step import TrainState, abstract_params, bind, eval_step, state_maker, step_rng, train_step
 from plm_jax.training.stopping import Patience, catch_signals
 from plm_jax.types import Source, Task
-from plm_jax.weights import folders
 
 log = logging.getLogger('plm_jax')
 
@@ -233,7 +232,10 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts) ->
         raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
       check_vocab_of(entry['source'], parts.vocab)
     params, report = init_from.initialise(
-      state.params, settings['init_from'], load=folders.load_params, position_rows=parts.trunk.position_rows
+      state.params,
+      settings['init_from'],
+      open_params=lambda source, step: weights.open(source, step=step).params,
+      position_rows=parts.trunk.position_rows,
     )
   log.info(report.table())
   return dataclasses.replace(state, params=params)

@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import errors
+from plm_jax import errors, weights
 from plm_jax.errors import ConfigError
 from plm_jax.layers import positions
 from plm_jax.plugins import build
 from plm_jax.text import tokenizer
 from plm_jax.types import Execution, Source, Task, Vocab
-from plm_jax.weights import release
 
 log = logging.getLogger('plm_jax')
 
@@ -142,8 +141,7 @@ def check_labels(task: Task, source: Source, *, path: str) -> None:
 
 def check_vocab_of(source: str, vocab: Vocab) -> None:
   """Raises where parameters in `source` were trained with ids that are not those of `vocab`; lists ids that are new."""
-  folder = pathlib.Path(source).expanduser()
-  folder = folder if release.is_release(folder) else folder / 'vocab'
+  folder = weights.open(source).vocab
   if not tokenizer.exists(folder):
     return
   added = tokenizer.check_compatible(vocab, tokenizer.load(folder))

@@ -189,7 +189,7 @@ def train_step(
     metrics, new_carry = loss.metrics, loss.carry
   else:
     if task.couples_rows:
-      raise ValueError('this objective couples the rows of a batch: execution.accumulate must be 1')
+      raise ValueError('this objective couples the rows of a batch: accumulate must be 1')
 
     def add(total: PyTree, part: tuple[Example, PyTree, Array]) -> tuple[PyTree, PyTree]:
       example, carry, number = part
@@ -211,16 +211,11 @@ def train_step(
   def choose(new: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
-  one = jnp.float32(1)
-  metrics = dict(metrics)
-  metrics['learning_rate'] = (tx.rate(state.step).astype(jnp.float32), one)
-  metrics['gradient_norm'] = (total_norm, one)
-  for kind, tree in (('gradient', gradients), ('update', updates), ('parameter', state.params)):
-    metrics |= {f'{kind}_norm/{group}': (norm, one) for group, norm in optim.norms(tree).items()}
+  metrics = metrics | _measures(state, tx, total_norm, gradients, updates)
   skip = (~finite).astype(jnp.int32)
   in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
-  metrics['skipped'] = ((state.skipped + skip).astype(jnp.float32), one)
-  metrics['skipped_in_a_row'] = (in_a_row.astype(jnp.float32), one)
+  metrics['skipped'] = ((state.skipped + skip).astype(jnp.float32), jnp.float32(1))
+  metrics['skipped_in_a_row'] = (in_a_row.astype(jnp.float32), jnp.float32(1))
   new_state = TrainState(
     step=state.step + 1,
     params=optim.merge(choose(new_trainable, trainable), frozen),
@@ -230,6 +225,17 @@ def train_step(
     carry=choose(new_carry, state.carry),
   )
   return new_state, metrics
+
+
+def _measures(
+  state: TrainState, tx: optim.Optimiser, total_norm: Array, gradients: PyTree, updates: PyTree
+) -> dict[str, tuple[Array, Array]]:
+  """What is measured of every update, as (value, 1): the rate, and norms of the model and of its groups."""
+  one = jnp.float32(1)
+  measured = {'learning_rate': (tx.rate(state.step).astype(jnp.float32), one), 'gradient_norm': (total_norm, one)}
+  for kind, tree in (('gradient', gradients), ('update', updates), ('parameter', state.params)):
+    measured |= {f'{kind}_norm/{group}': (norm, one) for group, norm in optim.norms(tree).items()}
+  return measured
 
 
 def eval_step(

@@ -1,0 +1,79 @@
+"""Lists the commands by purpose, or runs one of them.
+
+plm-jax                            the list; `python -m plm_jax` is the same
+plm-jax train --config=FILE ...    the same as `python -m plm_jax.train --config=FILE ...`
+plm-jax train --help               the flags of a command
+"""
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError, suggest
+from plm_jax.plugins import build, signatures
+
+# Purpose -> commands, in the order of the list. A command in no row is shown under OTHERS.
+PURPOSES: dict[str, tuple[str, ...]] = {
+  'Train and score': ('train', 'evaluate', 'sample_efficiency', 'quickstart'),
+  'Look inside': ('fill', 'generate', 'heads', 'params'),
+  'Weights and vocabularies': ('convert', 'vocab'),
+  'Data and noise': ('noise', 'data.pydocs'),
+}
+OTHERS = 'Others'
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Runs the command that the first word names with the words behind it; without words, lists the commands.
+
+  Args:
+    argv: the words; None takes those of this process.
+
+  Raises:
+    ConfigError: no such command.
+  """
+  name, *rest = (sys.argv[1:] if argv is None else argv) or ['--help']
+  known = commands()
+  if name in ('-h', '--help', '--list'):
+    command.show(listing(known))
+    return 0
+  if name not in known:
+    raise ConfigError(f'plm-jax: there is no command {name!r}.{suggest(name, known)} Commands: {", ".join(known)}.')
+  return build.import_file(known[name]).main(rest)
+
+
+def script() -> int:
+  """The console script `plm-jax`: `main`, with its errors as exit codes."""
+  return command.run(main)
+
+
+def commands() -> dict[str, str]:
+  """What a person types -> the module with its `main`; read from the source, nothing is imported."""
+  return {module.removesuffix('.__main__'): module for module in _modules()}
+
+
+def listing(known: dict[str, str]) -> str:
+  """The commands by purpose, one line each: the first line of their docstrings."""
+  listed = {name for names in PURPOSES.values() for name in names}
+  groups = {**PURPOSES, OTHERS: tuple(name for name in known if name not in listed)}
+  width = max(map(len, known))
+  lines = ['plm-jax COMMAND [FLAGS], or python -m plm_jax.COMMAND [FLAGS]; COMMAND --help shows the flags']
+  for purpose, names in groups.items():
+    if names:
+      lines += ['', purpose]
+      lines += [f'  {name:{width}}  {signatures.first_line(known[name]).rstrip(".")}' for name in names]
+  return '\n'.join(lines)
+
+
+def _modules() -> Iterator[str]:
+  """The files that define `main`, but for this one: 'train', 'noise.__main__', ..."""
+  for file in sorted(signatures.ROOT.rglob('*.py')):
+    text = file.read_text(encoding='utf-8')
+    if file.samefile(__file__) or '\ndef main(' not in text or "__name__ == '__main__'" not in text:
+      continue
+    if any(isinstance(node, ast.FunctionDef) and node.name == 'main' for node in ast.parse(text).body):
+      yield '.'.join(file.relative_to(signatures.ROOT).with_suffix('').parts)
+
+
+if __name__ == '__main__':
+  sys.exit(script())
