@@ -26,6 +26,7 @@ from plm_jax.data.rows import examples, order, packing, store
 from plm_jax.types import Source, Vocab
 
 logger = logging.getLogger(__name__)
+QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)
 
 
 class _Layout(NamedTuple):

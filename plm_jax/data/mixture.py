@@ -20,6 +20,7 @@ from plm_jax.plugins import build
 from plm_jax.types import Source, Vocab
 
 _ROUND = 4096  # rows; shares are exact to 1 / 4096
+QUICK = dict(length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
 
 
 def shares(

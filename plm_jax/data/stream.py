@@ -25,6 +25,7 @@ from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.types import Source, Vocab
 
 logger = logging.getLogger(__name__)
+QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
 
 
 class _Layout(NamedTuple):
