@@ -47,6 +47,11 @@ def command(name: str, description: str) -> Parser:
   return parser
 
 
+def add_step(parser: Parser) -> None:
+  """Adds `--step`, which checkpoint of a run to take; `checkpoint.records.step_named` reads it."""
+  parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; default: the best, else the newest")
+
+
 def parse(
   parser: Parser, argv: Sequence[str] | None = None, *, workdir: bool = True
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
