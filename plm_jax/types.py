@@ -237,6 +237,9 @@ class Execution:
 
 # What a trunk offers -----------------------------------------------------------------------------------------------
 
+# which positions a position sees; 'none' where its vector does not depend on its neighbours
+AttentionKind = Literal['bidirectional', 'causal', 'prefix', 'permutation', 'encoder-decoder', 'none']
+
 
 class HeadStyle(NamedTuple):
   """What a head on the vocabulary is built like, so that it fits its trunk.
@@ -257,7 +260,7 @@ class Trunk(Protocol):
 
   Attributes:
     INPUTS: names of the keyword arguments of `__call__`.
-    ATTENTION: which positions a position sees; 'none' for trunks whose vectors do not depend on their neighbours.
+    ATTENTION: which positions a position sees.
     NAME: the file of `models/` that defines it.
     config: sizes; read by the file itself and by `weights/`, which writes them as another library names them.
     vocab_size: ids of the vocabulary.
@@ -265,7 +268,7 @@ class Trunk(Protocol):
   """
 
   INPUTS: tuple[str, ...]
-  ATTENTION: Literal['bidirectional', 'causal', 'prefix', 'permutation', 'encoder-decoder', 'none']
+  ATTENTION: AttentionKind
   NAME: str
   config: Any
   vocab_size: int
@@ -321,8 +324,29 @@ class Attends(Protocol):
     ...
 
 
+class SharesTokens(Protocol):
+  """A trunk whose token table a second trunk may read, which is given it as `embed`.
+
+  Attributes:
+    embed: the table of another trunk, which this one reads in place of its own.
+  """
+
+  embed: nn.Module | None
+
+  @property
+  def token_embed(self) -> nn.Module:
+    """The table, of a trunk that is bound or set up inside another module."""
+    ...
+
+
 class Shares(Protocol):
-  """A trunk whose tables a second trunk may read; `embed` and `embeddings` of the second one take them."""
+  """A trunk whose tables a second one of the same NAME may all read, which is given the trunk as `embeddings`.
+
+  Attributes:
+    embeddings: another trunk, whose tables this one reads in place of its own; its token table comes as `embed`.
+  """
+
+  embeddings: nn.Module | None
 
   @property
   def token_embed(self) -> nn.Module: ...
@@ -347,14 +371,27 @@ class Decodes(Protocol):
 class Refines(Protocol):
   """A trunk whose last block runs again with other queries (DeBERTa's enhanced mask decoder, He et al. 2020, §3.2)."""
 
+  @property
+  def decoder_positions(self) -> int:
+    """Absolute positions that the decoder tells apart; 0 where absolute positions enter at the input."""
+    ...
+
   def refine(self, query: Array, hidden: Array, segment_ids: Array, *, train: bool = False) -> Array: ...
 
 
 class Directions(Protocol):
   """A recurrent trunk that reads both ways."""
 
-  def directions(self, layers: Array) -> tuple[Array, Array]:
-    """States of each layer read forward and backward: [n+1, b, l, d] -> two of [n, b, l, d/2]."""
+  def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
+    """States of each layer read forward and backward: [n+1, b, l, d] and int[b, l] -> two of [n, b, l, f]."""
+    ...
+
+
+class Remembers(Protocol):
+  """A trunk whose carry is a memory of the rows before (Transformer-XL)."""
+
+  def reuse(self, length: int) -> int:
+    """Positions at the start of a row of this length that enter the memory."""
     ...
 
 
@@ -379,7 +416,8 @@ def require(
     ValueError: with all that is missing.
   """
   name = type(trunk).__name__
-  there = {*dir(type(trunk)), *(field.name for field in dataclasses.fields(trunk))}  # type: ignore[arg-type]
+  # bound, since submodules of `setup`, such as `token_embed`, do not exist before
+  there = dir(trunk.bind({}) if isinstance(trunk, nn.Module) else trunk)
   lacks = []
   if attention is not None and trunk.ATTENTION not in attention:
     lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')

@@ -13,3 +13,14 @@ def largest(hidden: Array, segment_ids: Array) -> Array:
   real = (segment_ids > 0)[..., None]
   place = jnp.where(real, hidden, -jnp.inf).argmax(axis=1, keepdims=True)
   return jnp.where(real.any(axis=1), jnp.take_along_axis(hidden, place, axis=1)[:, 0], 0)
+
+
+def last(hidden: Array, segment_ids: Array) -> Array:
+  """The state of the last real token of each row, on whichever side padding stands: [b, l, d] -> [b, d].
+
+  Of a row of padding alone, the first state.
+  """
+  # segments  1 1 2 0   index of a real token, else 0:  0 1 2 0   last: 2
+  index = jnp.arange(segment_ids.shape[1])
+  place = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)  # [b]
+  return jnp.take_along_axis(hidden, place[:, None, None], axis=1)[:, 0]

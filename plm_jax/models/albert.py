@@ -23,6 +23,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
@@ -122,7 +123,7 @@ PAPER = Paper(
   title='Lan et al., ALBERT',
   architecture='encoder',
   objective_family='denoising',
-  adapters=('classify', 'tag', 'span', 'choose'),
+  adapters=('classify', 'tag'),
 )
 
 
@@ -228,21 +229,12 @@ class Layers(nn.Module):
     return hidden, layers
 
 
-class Albert(nn.Module):
-  """The encoder without a pre-training head.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Albert(Base):
+  """The encoder without a pre-training head."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'albert'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
@@ -296,6 +288,11 @@ class Albert(nn.Module):
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   @property
+  def token_dim(self) -> int:
+    """e, the width of the tables and of the features that `attend` takes."""
+    return self.config.embed_dim
+
+  @property
   def position_rows(self) -> dict[str, range]:
     """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
     return {'position_embed': range(self.config.max_length)}
@@ -304,15 +301,6 @@ class Albert(nn.Module):
     """tanh of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d]."""
     del segment_ids
     return jnp.tanh(self.pooler(hidden[:, 0]))
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table, of features as wide as the table: [..., e]."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """An ALBERT carries nothing between rows."""
-    del batch_size
-    return ()
 
 
 def make(

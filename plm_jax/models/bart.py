@@ -22,7 +22,9 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.multihead import MultiHead
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
@@ -88,7 +90,7 @@ PAPER = Paper(
   title='Lewis et al., BART',
   architecture='encoder-decoder',
   objective_family='denoising',
-  adapters=('classify', 'span', 'sequence', 'translate_bart'),
+  adapters=('classify',),
 )
 
 
@@ -228,21 +230,12 @@ class Stack(nn.Module):
     return x, caches.keep(cache, **new)
 
 
-class Bart(nn.Module):
-  """Encoder and decoder without a pre-training head: logits are the tied product alone, with no bias.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Bart(Base):
+  """Encoder and decoder without a pre-training head: logits are the tied product alone, with no bias."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'bart'
   INPUTS = (
     'encoder_tokens',
     'encoder_segment_ids',
@@ -360,18 +353,7 @@ class Bart(nn.Module):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The decoder's state at the last real token of each row: [b, l, d] -> [b, d] (§3.1)."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A BART carries nothing between rows."""
-    del batch_size
-    return ()
+    return last(hidden, segment_ids)
 
 
 def make(

@@ -23,8 +23,9 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, Paper, Published
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +176,7 @@ PAPER = Paper(
   title='Devlin et al., BERT',
   architecture='encoder',
   objective_family='denoising',
-  adapters=('classify', 'tag', 'span', 'choose'),
+  adapters=('classify', 'tag'),
 )
 
 
@@ -213,23 +214,17 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
 
-class Bert(nn.Module):
+class Bert(Base):
   """The encoder without a pre-training head.
 
   Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
     embeddings: another Bert, whose position and sentence-type tables and embedding norm this one reads as well.
   """
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
   embeddings: nn.Module | None = None
 
+  NAME = 'bert'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'allowed')
   ATTENTION = 'bidirectional'
 
@@ -296,6 +291,22 @@ class Bert(nn.Module):
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   @property
+  def token_dim(self) -> int:
+    """e, the width of the tables and of the features that `attend` takes."""
+    return self.config.embed_dim or self.config.hidden_dim
+
+  @property
+  def embedding_sizes(self) -> dict[str, int]:
+    """What another Bert must have in common with this one to read its tables."""
+    c = self.config
+    return {
+      'embed_dim': self.token_dim,
+      'max_length': c.max_length,
+      'position_offset': c.position_offset,
+      'num_types': c.num_types,
+    }
+
+  @property
   def position_rows(self) -> dict[str, range]:
     """Rows of the learned position table that stand for a position, by its path: the first is that of position 0."""
     c = self.config
@@ -309,15 +320,6 @@ class Bert(nn.Module):
     """
     del segment_ids
     return jnp.tanh(self.pooler(hidden[:, 0])) if self.config.pooler == 'tanh' else hidden[:, 0]
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table, of features as wide as the table: [..., e]."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A BERT carries nothing between rows."""
-    del batch_size
-    return ()
 
 
 def make(

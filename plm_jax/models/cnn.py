@@ -23,8 +23,9 @@ from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, Paper, Published
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,21 +116,12 @@ def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
   return jnp.stack([jnp.where(one, around[:, start : start + length], 0) for start, one in enumerate(same)], axis=2)
 
 
-class Cnn(nn.Module):
-  """The encoder without a pre-training head.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Cnn(Base):
+  """The encoder without a pre-training head."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'cnn'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
@@ -169,23 +161,9 @@ class Cnn(nn.Module):
     hidden, layers = self.layers(x, segment_ids, train)
     return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """No position is learned."""
-    return {}
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
     return largest(hidden, segment_ids)
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A convolutional encoder carries nothing between rows."""
-    del batch_size
-    return ()
 
 
 def make(

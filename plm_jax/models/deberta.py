@@ -32,8 +32,9 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import ACTIVATIONS, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, Paper, Published
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -158,7 +159,7 @@ PAPER = Paper(
   title='He et al., DeBERTa',
   architecture='encoder',
   objective_family='denoising',
-  adapters=('classify', 'tag', 'span', 'choose'),
+  adapters=('classify', 'tag'),
 )
 
 
@@ -296,21 +297,12 @@ class Convolution(nn.Module):
     return LayerNorm(c.norm_epsilon, self.dtype, name='norm')(x + y)
 
 
-class Deberta(nn.Module):
-  """The encoder without a pre-training head.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Deberta(Base):
+  """The encoder without a pre-training head."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'deberta'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
@@ -407,6 +399,11 @@ class Deberta(nn.Module):
     return Context(mask, self.relative_norm(table) if c.table_norm else table, query)
 
   @property
+  def decoder_positions(self) -> int:
+    """Absolute positions that enter in the mask decoder; 0 where they enter at the input."""
+    return self.config.max_length if self.config.absolute == 'decoder' else 0
+
+  @property
   def position_rows(self) -> dict[str, range]:
     """Rows of the learned position table that stand for a position, by its path, where it is part of the trunk."""
     return {'position_embed': range(self.config.max_length)} if self.config.absolute == 'input' else {}
@@ -415,15 +412,6 @@ class Deberta(nn.Module):
     """Activation of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d] (released code)."""
     del segment_ids
     return ACTIVATIONS[self.config.activation](self.pooler(hidden[:, 0]))
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A DeBERTa carries nothing between rows."""
-    del batch_size
-    return ()
 
 
 def make(

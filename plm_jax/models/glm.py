@@ -30,9 +30,11 @@ from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, Paper, Published
 
 PLACEMENTS = ('pre', 'post', 'deepnorm')
 
@@ -101,7 +103,6 @@ PAPER = Paper(
   title='Du et al., GLM',
   architecture='decoder',
   objective_family='autoregressive',
-  adapters=('prompt',),
 )
 
 
@@ -181,21 +182,12 @@ class Block(nn.Module):
     return x if self.config.norm_placement == 'pre' else norm(x)
 
 
-class Glm(nn.Module):
-  """The trunk with its tied output.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Glm(Base):
+  """The trunk with its tied output."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'glm'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'block_positions', 'prefix')
   ATTENTION = 'prefix'
 
@@ -268,18 +260,7 @@ class Glm(nn.Module):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table, without a bias."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A GLM carries nothing between rows."""
-    del batch_size
-    return ()
+    return last(hidden, segment_ids)
 
   def init_cache(
     self,

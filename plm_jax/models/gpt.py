@@ -30,9 +30,11 @@ from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, Paper, Published
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +147,7 @@ PAPER = Paper(
   title='Radford et al., GPT',
   architecture='decoder',
   objective_family='autoregressive',
-  adapters=('classify', 'similarity', 'choose', 'prompt'),
+  adapters=('classify',),
 )
 
 
@@ -241,21 +243,12 @@ class Block(nn.Module):
     return norm(x) if self.config.norm_placement == 'post' else x
 
 
-class Gpt(nn.Module):
-  """The decoder with its output matrix.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Gpt(Base):
+  """The decoder with its output matrix."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'gpt'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'causal'
 
@@ -316,6 +309,8 @@ class Gpt(nn.Module):
     (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), masks, train)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
+    if self.is_initializing():
+      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   @property
@@ -325,18 +320,11 @@ class Gpt(nn.Module):
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d] (GPT §3.2)."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return last(hidden, segment_ids)
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] by the tied token table or the trunk's own matrix."""
     return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A GPT carries nothing between rows."""
-    del batch_size
-    return ()
 
   def init_cache(
     self,

@@ -29,9 +29,11 @@ from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import RMSNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, HeadStyle, Paper, Published
 
 PLACEMENTS = ('pre', 'sandwich')
 LAYOUTS = ('halves', 'pairs')
@@ -169,7 +171,7 @@ PAPER = Paper(
   title='Touvron et al., LLaMA',
   architecture='decoder',
   objective_family='autoregressive',
-  adapters=('classify', 'choose', 'prompt'),
+  adapters=('classify',),
 )
 
 
@@ -245,21 +247,12 @@ class Block(nn.Module):
     return x + self.mlp_dropout(found, train=train)
 
 
-class Llama(nn.Module):
-  """The decoder with its output matrix.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Llama(Base):
+  """The decoder with its output matrix."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'llama'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'causal'
 
@@ -305,30 +298,26 @@ class Llama(nn.Module):
     x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
     context = Mask(segment_ids, segment_ids, causal=True), self._angles(positions)
     hidden, layers = self.layers(x, context, train)
-    return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+    hidden = self.final_norm(hidden)
+    if self.is_initializing():
+      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
+    return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def _angles(self, positions: Array) -> Angles:
     return position.rotary_angles(positions, dim=self.config.rotary_dim, base=self.config.rotary_base)
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """Rows of learned position tables by path: there are none, and rows may be of any length."""
-    return {}
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return last(hidden, segment_ids)
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """What a head in front of `attend` is built like."""
+    return HeadStyle('silu', self.config.norm_epsilon, self.config.init_std)
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] by the trunk's own matrix or the tied token table."""
     return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A LLaMA carries nothing between rows."""
-    del batch_size
-    return ()
 
   def init_cache(
     self,

@@ -27,6 +27,7 @@ from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
@@ -151,21 +152,12 @@ class Block(nn.Module):
     return x, x
 
 
-class LstmEncoder(nn.Module):
-  """The encoder without a pre-training head.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class LstmEncoder(Base):
+  """The encoder without a pre-training head."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'lstm'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'bidirectional'
 
@@ -205,23 +197,28 @@ class LstmEncoder(nn.Module):
     hidden, layers = self.layers(x, segment_ids, train)
     return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """No position is learned."""
-    return {}
+  def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
+    """States of each layer read forward and backward, before `down` mixes them.
+
+    Args:
+      layers: [n+1, b, l, d], of a call; the input of layer i is layers[i], so the states are computed again from it.
+      segment_ids: int[b, l].
+
+    Returns:
+      Forward and backward states, [n, b, l, f] both.
+    """
+    c, dtype = self.config, self.execution.dtype
+
+    def one(own: PyTree, x: Array) -> Any:
+      y: Any = LayerNorm(c.norm_epsilon, dtype, parent=None).apply({'params': own['norm']}, x)
+      return Lstm(c.mlp_dim, dtype, parent=None).apply({'params': own['lstm']}, y, segment_ids)
+
+    states = jax.vmap(one)(nn.unbox(self.layers.variables['params']), layers[:-1])  # [n, b, l, 2, f]
+    return states[..., 0, :], states[..., 1, :]
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
     return largest(hidden, segment_ids)
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
-    return self.token_embed.attend(features)
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A state ends with its document, so nothing is carried between rows."""
-    del batch_size
-    return ()
 
 
 def make(

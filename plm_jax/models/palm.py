@@ -25,9 +25,11 @@ from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Execution, HeadStyle, Paper, Published
 
 Angles = tuple[Array, Array]
 
@@ -95,7 +97,6 @@ PAPER = Paper(
   title='Chowdhery et al., PaLM',
   architecture='decoder',
   objective_family='autoregressive',
-  adapters=('prompt', 'sequence'),
 )
 
 
@@ -155,21 +156,12 @@ class Block(nn.Module):
     return self.out(attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how))
 
 
-class Palm(nn.Module):
-  """The decoder with its tied output.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Palm(Base):
+  """The decoder with its tied output."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'palm'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION = 'causal'
 
@@ -219,25 +211,18 @@ class Palm(nn.Module):
   def _angles(self, positions: Array) -> Angles:
     return position.rotary_angles(positions, dim=self.config.head_dim, base=self.config.rotary_base)
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """No position is learned."""
-    return {}
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return last(hidden, segment_ids)
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """What a head in front of `attend` is built like."""
+    return HeadStyle('silu', self.config.norm_epsilon, 1 / math.sqrt(self.config.hidden_dim))
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] by the token table, divided by sqrt(d)."""
     return self.token_embed.attend(features / math.sqrt(self.config.hidden_dim))
-
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A PaLM carries nothing between rows."""
-    del batch_size
-    return ()
 
   def init_cache(
     self,

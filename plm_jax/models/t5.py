@@ -28,9 +28,11 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp, Mlp
 from plm_jax.layers.multihead import MultiHead
 from plm_jax.layers.norm import RMSNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, Paper, Published, PyTree
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix']
 
@@ -136,7 +138,6 @@ PAPER = Paper(
   title='Raffel et al., T5',
   architecture='encoder-decoder',
   objective_family='denoising',
-  adapters=('sequence',),
 )
 
 
@@ -304,13 +305,12 @@ class Stack(nn.Module):
     return self.final_norm(x), caches.keep(cache, **new)
 
 
-class _Trunk(nn.Module):
+class _Trunk(Base):
   """What T5s of any structure have in common: tables, the output, pooling."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
+
+  NAME = 't5'
 
   def setup(self) -> None:
     self.token_embed = self.embed or self._table()
@@ -329,16 +329,14 @@ class _Trunk(nn.Module):
       dtype=self.execution.dtype,
     )
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """Rows of learned position tables by path: there are none, and rows may be of any length."""
-    return {}
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+    return last(hidden, segment_ids)
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """What a head in front of `attend` is built like."""
+    return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.hidden_dim**-0.5)
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v], by the scaled token table or the trunk's own matrix."""
@@ -346,21 +344,9 @@ class _Trunk(nn.Module):
       return self.output.attend(features)
     return self.token_embed.attend(features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype))
 
-  def init_carry(self, batch_size: int) -> PyTree:
-    """A T5 carries nothing between rows."""
-    del batch_size
-    return ()
-
 
 class T5(_Trunk):
-  """Encoder and decoder.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+  """Encoder and decoder."""
 
   INPUTS = (
     'encoder_tokens',
@@ -411,6 +397,8 @@ class T5(_Trunk):
       encoded=Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids)),
       train=train,
     )
+    if self.is_initializing():
+      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {
       'hidden': hidden,
       'layers': layers,
@@ -466,17 +454,10 @@ class T5(_Trunk):
 
 
 class T5Decoder(_Trunk):
-  """A decoder alone: the language model of the paper's comparison (§3.2.1).
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+  """A decoder alone: the language model of the paper's comparison (§3.2.1)."""
 
   INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
-  ATTENTION = 'causal'
+  ATTENTION: ClassVar[AttentionKind] = 'causal'
 
   def __call__(
     self,
@@ -508,6 +489,8 @@ class T5Decoder(_Trunk):
   ) -> dict[str, Any]:
     x = self.token_embed(tokens)
     hidden, layers = self.decoder(x, mask=mask, positions=positions, bidirectional=bidirectional, train=train)
+    if self.is_initializing():
+      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': layers, 'carry': ()}
 
   def init_cache(

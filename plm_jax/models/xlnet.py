@@ -26,7 +26,9 @@ from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Mlp
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
+from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Execution, Paper, Published, PyTree
 
@@ -100,7 +102,7 @@ PAPER = Paper(
   title='Yang et al., XLNet',
   architecture='encoder',
   objective_family='permutation',
-  adapters=('classify', 'span', 'choose'),
+  adapters=('classify',),
 )
 
 
@@ -232,21 +234,12 @@ class Start(nn.Module):
     return self.param('vector', init, (1, 1, self.features), jnp.float32)
 
 
-class Xlnet(nn.Module):
-  """The two streams without a pre-training head.
-
-  Attributes:
-    config: sizes.
-    vocab_size: ids of the vocabulary.
-    execution: how to compute it.
-    embed: token table handed in by a second trunk that shares it.
-  """
+class Xlnet(Base):
+  """The two streams without a pre-training head."""
 
   config: Config
-  vocab_size: int
-  execution: Execution = Execution()
-  embed: nn.Module | None = None
 
+  NAME = 'xlnet'
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'carry', 'reversed', 'permutation_mask', 'target_positions')
   ATTENTION = 'permutation'
 
@@ -376,20 +369,9 @@ class Xlnet(nn.Module):
     c = self.config
     return max(length // 2, 1) if c.reuse_length is None else min(c.reuse_length, length)
 
-  @property
-  def position_rows(self) -> dict[str, range]:
-    """Rows of learned position tables by path: there are none, and rows may be of any length."""
-    return {}
-
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """tanh of a dense layer on the last real token, <cls>: [b, l, d] -> [b, d] (released code, summary type 'last')."""
-    index = jnp.arange(segment_ids.shape[1])
-    last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
-    return jnp.tanh(self.pooler(jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]))
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table."""
-    return self.token_embed.attend(features)
+    return jnp.tanh(self.pooler(last(hidden, segment_ids)))
 
   def init_carry(self, batch_size: int) -> PyTree:
     """An empty memory: 'states' [b, n, m, d], what each block read, and 'segment_ids' int32[b, m], 0 where empty."""

@@ -1,0 +1,82 @@
+"""What trunks have in common apart from their architecture; a file of `models/` states what differs.
+
+`Base` satisfies `types.Trunk` and `types.Attends` for a trunk with a tied output, without learned positions and without
+recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which makes `token_embed`), `__call__` and `pool`, and
+states again what is different for it.
+"""
+
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers.linear import Embed, Initializer
+from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, PyTree
+
+
+class Base(nn.Module):
+  """A trunk without its architecture.
+
+  Attributes:
+    config: sizes, the `Config` of the file.
+    vocab_size: ids of the vocabulary.
+    execution: how to compute it.
+    embed: the token table of another trunk, which this one then reads in place of its own.
+  """
+
+  config: Any
+  vocab_size: int
+  execution: Execution = Execution()
+  embed: nn.Module | None = None
+
+  NAME: ClassVar[str]
+  INPUTS: ClassVar[tuple[str, ...]]
+  ATTENTION: ClassVar[AttentionKind]
+
+  @property
+  def hidden_dim(self) -> int:
+    """d, the width of 'hidden'."""
+    return self.config.hidden_dim
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """No position has a learned vector, so a row may have any length."""
+    return {}
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """Nothing is carried from one row to the next."""
+    del batch_size
+    return ()
+
+  @property
+  def token_dim(self) -> int:
+    """e, the width of the features that `attend` takes."""
+    return self.hidden_dim
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """What a head in front of `attend` is built like."""
+    return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.init_std)
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] of features [..., e], by the tied token table."""
+    return self.token_embed.attend(features)
+
+  def init_all(self) -> None:
+    """Uses every parameter once: `trunk.init(key, method='init_all')` makes the parameters of the whole trunk."""
+    ones = jnp.ones((1, 1), jnp.int32)
+    sides = ('encoder_', 'decoder_') if 'encoder_tokens' in self.INPUTS else ('',)
+    out = self(**{f'{side}{name}': ones for side in sides for name in ('tokens', 'segment_ids')})
+    self.pool(out['hidden'], ones)
+    self.attend(jnp.zeros((1, 1, self.token_dim)))
+
+  def make_table(self, table_init: Initializer) -> Embed:
+    """A table of vectors [v, e], for tokens or for an output matrix; called from `setup`."""
+    return Embed(
+      self.vocab_size,
+      self.token_dim,
+      ('vocab', 'embed'),
+      table_init,
+      multiple=self.config.vocab_multiple,
+      dtype=self.execution.dtype,
+    )
