@@ -11,7 +11,6 @@ import json
 import sys
 from collections.abc import Sequence
 
-from plm_jax import config
 from plm_jax.cli import command
 
 
@@ -27,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   from plm_jax.training import sizes  # loads jax
 
-  rows = sizes.published() if settings is None else [sizes.of_config(settings, config.reads(settings))]
+  rows = sizes.published() if settings is None else [sizes.of_config(settings)]
   if arguments.json:
     print(json.dumps(rows, indent=2))
   else:

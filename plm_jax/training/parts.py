@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import config, errors, files
+from plm_jax import errors, files
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
@@ -90,7 +90,7 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:
   blocks = {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
   for where, block in blocks.items():
     check_length(trunk, task.row_length(block['length']), where=where)
-  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', tuple(config.reads(settings)))
+  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', ())
 
 
 def check_length(trunk: nn.Module, length: int, *, where: str) -> None:

@@ -3,6 +3,7 @@
 The engine of `python -m plm_jax.params`, and of the counts that a run puts into its log and its result.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Collection, Mapping
@@ -22,7 +23,7 @@ from plm_jax.training.parts import Settings, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, bind, step_rng
 from plm_jax.types import BATCH, PyTree, Task
 
-UNBOUNDED = 512  # the row length at which trunks without a table of positions are counted
+UNBOUNDED = 512  # tokens of the row that is counted for a trunk whose rows may have any length
 ALWAYS = ('row_id', 'epoch', 'row_weight')  # keys of every batch
 
 
@@ -63,17 +64,12 @@ def _count(tree: PyTree) -> int:
 # Of a config ---------------------------------------------------------------------------------------------------------
 
 
-def of_config(settings: Settings, reads: Collection[str]) -> dict[str, Any]:
-  """The model of a config with its head; no data is needed.
-
-  Args:
-    settings: of a run.
-    reads: the keys of a batch that its task reads, see `config.reads`.
-  """
+def of_config(settings: Settings) -> dict[str, Any]:
+  """The model of a config with its head; no data is read."""
   vocab = make_vocab(settings)
-  task = make_parts(settings, vocab).task
-  length = settings['data']['length']
-  spec = batch_spec(reads, rows=1, length=length)
+  parts = make_parts(settings, vocab)
+  task, length = parts.task, settings['data']['length']
+  spec = batch_spec(parts.reads or BATCH, rows=1, length=length)
   params = abstract_params(task, spec)
   return {
     'family': settings['model']['name'],
@@ -106,7 +102,9 @@ def published() -> list[dict[str, Any]]:
     module = build.import_file(f'models.{family}')
     for variant, known in module.PUBLISHED.items():
       trunk = module.make(vocab_size=known.vocab_size, variant=variant)
-      length, parts, cost = _of_trunk(trunk)
+      sizes = dataclasses.asdict(module.CONFIGS[variant])
+      length = sizes.get('max_length', UNBOUNDED)
+      parts, cost = _of_trunk(trunk, length)
       left_out = ['heads of pre-training']
       if 'output' not in parts:
         left_out.append('the output matrix, which is the token table')
@@ -134,12 +132,11 @@ def published() -> list[dict[str, Any]]:
   return rows
 
 
-def _of_trunk(trunk: Any) -> tuple[int, dict[str, int], int]:
-  """The longest row of a trunk, the parameters of its parts, and the operations of one such row.
+def _of_trunk(trunk: Any, length: int) -> tuple[dict[str, int], int]:
+  """The parameters of the parts of a trunk, and the operations of a row.
 
   The row is read, pooled, and scored against the vocabulary at every position.
   """
-  length = min(map(len, trunk.position_rows.values()), default=UNBOUNDED)
   ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
   row = {'tokens': ids, 'segment_ids': ids}
   if 'encoder_tokens' in trunk.INPUTS:  # a row of this length on each side
@@ -153,7 +150,7 @@ def _of_trunk(trunk: Any) -> tuple[int, dict[str, int], int]:
     segment_ids = row.get('segment_ids', row.get('decoder_segment_ids'))
     return apply(apply(**row)['hidden'], segment_ids, method='pool'), apply(features, method='attend')
 
-  return length, {name: _count(part) for name, part in tree.items()}, flops.count(forward, tree, row)
+  return {name: _count(part) for name, part in tree.items()}, flops.count(forward, tree, row)
 
 
 def show(rows: list[dict[str, Any]]) -> None:
