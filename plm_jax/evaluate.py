@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
   if arguments.weights is not None and (arguments.follow or arguments.step != 'auto'):
     raise ConfigError('--weights names one model: --step and --follow choose among the checkpoints of a run.')
-  from plm_jax.checkpoint import records
+  from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.files import RunFolder
   from plm_jax.training import evaluate_saved  # loads jax
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if folder is None or arguments.weights:
     evaluate_saved.evaluate_folder(settings, arguments.weights, folder=folder, **what)
   else:
-    step = records.step_named(arguments.step)
+    step = step_named(arguments.step)
     evaluate_saved.evaluate_run(settings, folder, step=step, follow=arguments.follow, timeout=arguments.timeout, **what)
   return 0
 

@@ -20,13 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0
-  from plm_jax.checkpoint import records
+  from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.files import RunFolder
   from plm_jax.inference import blanks
 
   logs.start()
-  step = records.step_named(arguments.step)
+  step = step_named(arguments.step)
   blanks.show(blanks.fill(settings, RunFolder.at(arguments.workdir), text=arguments.text, top=arguments.top, step=step))
   return 0
 

@@ -22,13 +22,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0
-  from plm_jax.checkpoint import records
+  from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.files import RunFolder
   from plm_jax.inference import attention_maps
 
   logs.start()
-  folder, step = RunFolder.at(arguments.workdir), records.step_named(arguments.step)
+  folder, step = RunFolder.at(arguments.workdir), step_named(arguments.step)
   maps = attention_maps.look(settings, folder, text=arguments.text, step=step)
   attention_maps.draw(maps, arguments.out)
   attention_maps.show(attention_maps.measure(maps), title=arguments.text)

@@ -290,7 +290,7 @@ def test_early_stop_is_the_end_of_a_run(data: pathlib.Path, tmp_path: pathlib.Pa
 
 
 def test_a_run_that_diverges_stops_with_4(data: pathlib.Path, mlm: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  params = checkpoint.load_params(mlm)
+  params = checkpoint.open_params(mlm).tree()
   params['mlm']['bias'][7] = np.inf
   checkpoint.save_params(tmp_path / 'broken', params)
   settings = runs.settings(
@@ -542,7 +542,7 @@ def test_fill_refuses_what_cannot_be_filled(mlm: pathlib.Path, gpt: pathlib.Path
   for workdir, text, said in (
     (mlm, 'no gap', 'the text has no blank'),
     (mlm, 'a [MASK] ' * 40, 'learned positions for 32 tokens'),
-    (gpt, 'a [MASK]', 'reads from left to right'),
+    (gpt, 'a [MASK]', 'causal attention'),
     (classify, 'a [MASK]', 'trained with an adapter'),
   ):
     with pytest.raises(ConfigError, match=said):

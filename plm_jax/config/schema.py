@@ -173,7 +173,7 @@ def child(kind: str, key: str, settings: Mapping[str, Any]) -> str | None:
     return kind
   if key == 'overrides' and kind == 'models' and signatures.has(f'models.{settings["name"]}', 'Config'):
     return f'models.{settings["name"]}:Config'
-  if kind in ('objectives', 'adapters') and signatures.has(f'noise.{key}'):
+  if kind in ('objectives', 'adapters') and signatures.places(f'noise.{key}'):
     return f'noise.{key}'
   return None
 

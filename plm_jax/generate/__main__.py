@@ -118,7 +118,7 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
     vocab = tokenizer.load(folder / 'vocab' if is_run else folder)
   about = json.loads((folder / 'config.json').read_text()) if (folder / 'config.json').is_file() else {}
   try:
-    trunk, params = weights.load(folder, step='best' if step is None else step)
+    trunk, params = weights.load(folder, step=step)
   except CheckpointError as error:
     raise ConfigError(f'generate: {error}') from error
   if arguments.trace is not None and trunk.ATTENTION != 'causal':

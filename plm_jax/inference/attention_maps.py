@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax import checkpoint, files
+from plm_jax import files, weights
 from plm_jax.checkpoint import Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
@@ -38,7 +38,7 @@ def look(settings: Settings, folder: RunFolder, *, text: str, step: Step = None)
     settings: of the run.
     folder: of the run.
     text: of a few words.
-    step: of the run, see `checkpoint.load_params`.
+    step: of the run, see `weights.open`.
 
   Raises:
     ConfigError: the trunk reads something else than one text, or has no attention.
@@ -51,7 +51,7 @@ def look(settings: Settings, folder: RunFolder, *, text: str, step: Step = None)
       f'heads: the {settings["model"]["name"]} in {folder.root} has {trunk.ATTENTION} attention; name the folder of a '
       'model with attention in one stack'
     )
-  params = checkpoint.load_params(folder.root, step=step, subtree='trunk')
+  params = weights.open(folder.root, step=step).params.tree('trunk')
   names = [vocab.decode([token]).strip() or vocab.token(token) for token in ids]
   return Maps(names, _weights(trunk, params, ids))
 
@@ -99,10 +99,10 @@ def measure(maps: Maps) -> list[Head]:
   distance = np.abs(np.arange(length)[:, None] - np.arange(length))
   heads = []
   for layer, head in np.ndindex(maps.weights.shape[:2]):
-    weights = maps.weights[layer, head]  # [l, l]
-    entropy = -(weights * np.log2(np.maximum(weights, 1e-30))).sum(axis=-1).mean()
-    uniform = np.log2(np.maximum((weights > 0).sum(axis=-1), 1)).mean()
-    heads.append(Head(layer, head, (weights * distance).sum(axis=-1).mean(), entropy, uniform))
+    shares = maps.weights[layer, head]  # [l, l]
+    entropy = -(shares * np.log2(np.maximum(shares, 1e-30))).sum(axis=-1).mean()
+    uniform = np.log2(np.maximum((shares > 0).sum(axis=-1), 1)).mean()
+    heads.append(Head(layer, head, (shares * distance).sum(axis=-1).mean(), entropy, uniform))
   return heads
 
 

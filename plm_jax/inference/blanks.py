@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax import checkpoint, errors
+from plm_jax import errors, weights
 from plm_jax.checkpoint import Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
@@ -37,7 +37,7 @@ def fill(settings: Settings, folder: RunFolder, *, text: str, top: int = 5, step
     folder: of a run with a masked objective.
     text: with one blank or more: any spelling of `text.spec.BLANKS`, or the mask token of the vocabulary.
     top: tokens per blank, at most the size of the vocabulary.
-    step: of the run, see `checkpoint.load_params`.
+    step: of the run, see `weights.open`.
 
   Raises:
     ConfigError: the text has no blank, or the run cannot fill any.
@@ -55,7 +55,7 @@ def fill(settings: Settings, folder: RunFolder, *, text: str, top: int = 5, step
   parts = make_parts(settings, vocab)
   _check_fills(parts, settings, folder)
   check_length(parts.trunk, len(ids), where='--text')
-  params = checkpoint.load_params(folder.root, step=step)
+  params = weights.open(folder.root, step=step).params.tree()
   if 'mlm' not in params:
     raise ConfigError(
       f'fill: the run in {folder.root} has no head that fills blanks, only {", ".join(params)}; name the folder of a '

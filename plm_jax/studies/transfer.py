@@ -21,15 +21,20 @@ from rich.console import Console
 from rich.table import Table
 
 from plm_jax import files, optim, sharding
-from plm_jax.checkpoint import init_from
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import Where
 from plm_jax.training import evaluation, feed
 from plm_jax.training.metrics import write_json
-from plm_jax.training.parts import check_vocab_of, make_evaluations, make_parts, make_source, make_vocab
+from plm_jax.training.parts import (
+  check_vocab_of,
+  init_params_from,
+  make_evaluations,
+  make_parts,
+  make_source,
+  make_vocab,
+)
 from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
 from plm_jax.types import Source
-from plm_jax.weights import folders
 
 log = logging.getLogger(__name__)
 
@@ -170,12 +175,7 @@ class Trainer:
       state = maker.fresh(key)
       if cell.start == 'pretrained':
         with stage('init_from'):
-          params, _ = init_from.initialise(
-            state.params,
-            self._settings['init_from'],
-            load=folders.load_params,
-            position_rows=self._parts.trunk.position_rows,
-          )
+          params, _ = init_params_from(self._settings, self._parts, state.params)
         state = dataclasses.replace(state, params=params)
       batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = {round(steps / 3), round(steps * 2 / 3)}

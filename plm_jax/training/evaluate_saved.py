@@ -21,7 +21,6 @@ from plm_jax.training import evaluation, feed, parts, run_folder
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker
 from plm_jax.types import Execution, PyTree, Source, Task
-from plm_jax.weights import folders
 
 log = logging.getLogger(__name__)
 
@@ -247,15 +246,14 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
 
 def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
   """The task on the trunk of a folder, with its vocabulary, and all parameters there by name."""
-  root = files.path(source)
-  if not files.is_folder(root):
+  if not files.is_folder(files.path(source)):
     raise ConfigError(f'--weights={source}: there is no such folder')
-  own = RunFolder(root).vocab
+  opened = weights.open(source)
   with errors.stage('vocab'):
-    vocab = tokenizer.load(own if files.is_folder(own) else root)
+    vocab = tokenizer.load(opened.vocab)
   try:
-    trunk, _ = weights.load(root, execution=Execution(**settings['execution']))
-    params = folders.load_params(str(root), step=None)
+    trunk = opened.trunk(Execution(**settings['execution']))
+    params = opened.params.tree()
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
   return parts.parts_of(trunk, settings, vocab), params

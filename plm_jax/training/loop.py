@@ -17,18 +17,24 @@ from typing import Any, NamedTuple
 import jax
 
 from plm_jax import checkpoint, errors, files, optim, sharding
-from plm_jax.checkpoint import init_from
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.training import curves, feed, metrics, run_folder, sizes
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.meter import Meter
-from plm_jax.training.parts import Parts, check_vocab_of, make_evaluations, make_parts, make_source, make_vocab
+from plm_jax.training.parts import (
+  Parts,
+  check_vocab_of,
+  init_params_from,
+  make_evaluations,
+  make_parts,
+  make_source,
+  make_vocab,
+)
 from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
 from plm_jax.training.stopping import Patience, catch_signals
 from plm_jax.types import Source, Task
-from plm_jax.weights import folders
 
 log = logging.getLogger(__name__)
 
@@ -230,9 +236,7 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts) ->
       if not files.exists(files.path(entry['source'])):
         raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
       check_vocab_of(entry['source'], parts.vocab)
-    params, report = init_from.initialise(
-      state.params, settings['init_from'], load=folders.load_params, position_rows=parts.trunk.position_rows
-    )
+    params, report = init_params_from(settings, parts, state.params)
   log.info(report.table())
   return dataclasses.replace(state, params=params)
 

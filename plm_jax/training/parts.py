@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import errors, files
+from plm_jax import errors, weights
+from plm_jax.checkpoint import init_from
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import build
 from plm_jax.text import tokenizer
-from plm_jax.types import Execution, Source, Task, Vocab
-from plm_jax.weights import release
+from plm_jax.types import Execution, PyTree, Source, Task, Vocab
 
 log = logging.getLogger(__name__)
 
@@ -176,14 +176,27 @@ def check_labels(task: Task, source: Source, *, path: str) -> None:
     raise ValueError(f'labels of {path} are {source.names}, in this order, and adapter.tags={task.class_names}')
 
 
+def init_params_from(settings: Settings, parts: Parts, params: PyTree) -> tuple[PyTree, init_from.Report]:
+  """The parameters, with those that `init_from` of the settings names replaced, and what was replaced.
+
+  Raises:
+    CheckpointError, ValueError: see `checkpoint.init_from.initialise`.
+  """
+  return init_from.initialise(
+    params,
+    settings['init_from'],
+    open_params=lambda source, step: weights.open(source, step=step).params,
+    position_rows=parts.trunk.position_rows,
+  )
+
+
 def check_vocab_of(source: str, vocab: Vocab) -> None:
   """Logs the ids of `vocab` that parameters in `source` do not know.
 
   Raises:
     ValueError: the other ids do not mean the same.
   """
-  folder = files.path(source)
-  folder = folder if release.is_release(folder) else RunFolder(folder).vocab
+  folder = weights.open(source).vocab
   if not tokenizer.exists(folder):
     return
   added = tokenizer.check_compatible(vocab, tokenizer.load(folder))

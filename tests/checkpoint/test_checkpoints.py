@@ -499,7 +499,7 @@ TWO_PROCESSES = """
     assert saved.steps() == [1, 2, 3]
   file = checkpoint.save_params(folder / 'alone', {'trunk': state(5)})
   jax.experimental.multihost_utils.sync_global_devices('written')
-  np.testing.assert_array_equal(checkpoint.load_params(file)['trunk']['x'], values + 5)
+  np.testing.assert_array_equal(checkpoint.open_params(file).tree()['trunk']['x'], values + 5)
   jax.experimental.multihost_utils.sync_global_devices('read')
   for step in (1, 2, 3):
     (folder / str(step) / steps.RECORD).unlink(missing_ok=True)
@@ -539,50 +539,50 @@ def test_two_processes_agree(tmp_path: pathlib.Path) -> None:
 # Parameters on their own.
 
 
-def test_load_params_reads_a_part_of_a_run(folder: pathlib.Path) -> None:
+def test_open_params_reads_a_part_of_a_run(folder: pathlib.Path) -> None:
   expected = jax.tree.map(np.asarray, make_state(20).params)
-  assert same_bits(checkpoint.load_params(folder), expected)
-  assert same_bits(checkpoint.load_params(folder.parent), expected)
-  trunk = checkpoint.load_params(folder.parent, subtree='trunk')
+  assert same_bits(checkpoint.open_params(folder).tree(), expected)
+  assert same_bits(checkpoint.open_params(folder.parent).tree(), expected)
+  trunk = checkpoint.open_params(folder.parent).tree('trunk')
   assert same_bits(trunk, expected['trunk'])
   assert isinstance(trunk['odd'], np.ndarray)
-  leaf = checkpoint.load_params(folder.parent, step=10, subtree='head/bias')
+  leaf = checkpoint.open_params(folder.parent, step=10).tree('head/bias')
   np.testing.assert_array_equal(leaf, np.full(5, 10.0))
-  with pytest.raises(ValueError, match=r"nothing under 'params/trunk/layer'; there is .*params/trunk/layers"):
-    checkpoint.load_params(folder, subtree='trunk/layer')
+  with pytest.raises(ValueError, match=r"step 20 .* nothing under 'trunk/layer'; there is .*trunk/layers"):
+    checkpoint.open_params(folder).tree('trunk/layer')
 
 
-def test_load_params_finds_damage(folder: pathlib.Path) -> None:
+def test_open_params_finds_damage(folder: pathlib.Path) -> None:
   flip_bit(max(files_of(folder / '20' / 'state'), key=lambda path: path.stat().st_size), random.Random(2))
-  np.testing.assert_array_equal(checkpoint.load_params(folder)['head']['bias'], np.full(5, 10.0))
+  np.testing.assert_array_equal(checkpoint.open_params(folder).tree()['head']['bias'], np.full(5, 10.0))
   with pytest.raises(CheckpointError, match=r'step 20 .* is damaged'):
-    checkpoint.load_params(folder, step=20)
+    checkpoint.open_params(folder, step=20).tree()
 
 
-def test_load_params_of_the_best_step(tmp_path: pathlib.Path) -> None:
+def test_open_params_of_the_best_step(tmp_path: pathlib.Path) -> None:
   with Checkpoints(tmp_path / 'checkpoints', keep=1, best=LOSS) as saved:
     for step, loss in ((1, 1.0), (2, 2.0), (3, 3.0)):
       saved.save(step, make_state(step), metrics={'validation/loss': loss})
   for step, found in (('best', 1), (None, 1), ('newest', 3)):
-    np.testing.assert_array_equal(checkpoint.load_params(tmp_path, step=step)['head']['bias'], np.full(5, found))
+    np.testing.assert_array_equal(checkpoint.open_params(tmp_path, step=step).tree()['head']['bias'], np.full(5, found))
 
 
 def test_no_run_there(tmp_path: pathlib.Path) -> None:
   with pytest.raises(CheckpointError, match=r'no checkpoint in .*elsewhere: expected folders named by step'):
-    checkpoint.load_params(tmp_path / 'elsewhere')
+    checkpoint.open_params(tmp_path / 'elsewhere').tree()
 
 
 def test_params_alone_round_trip(tmp_path: pathlib.Path) -> None:
   params = {**make_state(3).params, 'scalar': jnp.float32(2.5), 'turned': np.arange(6.0).reshape(2, 3).T}
   file = checkpoint.save_params(tmp_path / 'out', params)
   expected = jax.tree.map(np.asarray, params)
-  assert same_bits(checkpoint.load_params(tmp_path / 'out'), expected)
-  assert same_bits(checkpoint.load_params(file, subtree='trunk/layers'), expected['trunk']['layers'])
+  assert same_bits(checkpoint.open_params(tmp_path / 'out').tree(), expected)
+  assert same_bits(checkpoint.open_params(file).tree('trunk/layers'), expected['trunk']['layers'])
   assert sorted(path.name for path in file.parent.iterdir()) == ['params.safetensors', 'params.safetensors.sha256']
   digest, name = (tmp_path / 'out' / 'params.safetensors.sha256').read_text().split()
   assert (digest, name) == (subprocess.check_output(['sha256sum', file], text=True).split()[0], file.name)
   with pytest.raises(ValueError, match="nothing under 'body'; there is head, scalar, trunk, turned"):
-    checkpoint.load_params(file, subtree='body')
+    checkpoint.open_params(file).tree('body')
 
 
 def test_params_alone_are_checked(tmp_path: pathlib.Path) -> None:
@@ -591,11 +591,11 @@ def test_params_alone_are_checked(tmp_path: pathlib.Path) -> None:
   for _ in range(40):
     flip_bit(file, draw)
     with pytest.raises(CheckpointError, match='is damaged: its sha256 is not the one in'):
-      checkpoint.load_params(file)
+      checkpoint.open_params(file).tree()
     file.write_bytes(sound)
   (tmp_path / 'params.safetensors.sha256').unlink()
   with pytest.raises(CheckpointError, match='cannot be checked: save it again with save_params'):
-    checkpoint.load_params(tmp_path)
+    checkpoint.open_params(tmp_path).tree()
 
 
 @pytest.fixture(autouse=True)

@@ -47,16 +47,17 @@ DRIVER = """
 import json, sys
 sys.path.insert(0, {root!r})
 import pathlib
-from plm_jax import config, signatures
+from plm_jax.cli import command
+from plm_jax.plugins import signatures
 signatures.ROOT = pathlib.Path({package!r})
 
 def main():
-  parser = config.command('train', 'Trains.')
+  parser = command.command('train', 'Trains.')
   parser.add_argument('--stop_at', type=int)
-  arguments, settings = config.parse(parser)
+  arguments, settings = command.parse(parser)
   print(json.dumps(dict(settings=settings, stop_at=arguments.stop_at)))
 
-code = config.run(main)
+code = command.run(main)
 assert not {{'jax', 'numpy', 'flax'}} & set(sys.modules), 'a heavy library was loaded'
 sys.exit(code)
 """

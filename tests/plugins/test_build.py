@@ -22,8 +22,8 @@ def test_names_are_the_files_with_a_make():
 
 
 def test_functions_are_those_that_start_with_a_key():
-  assert signatures.functions('noise.where') == ['fixed_count', 'iid']
-  assert signatures.functions('optimisers', first=('context',)) == ['adamw', 'lamb']
+  assert list(signatures.places('noise.where')) == ['fixed_count', 'iid']
+  assert signatures.functions('optim.rules', first=('context',)) == ['adamw', 'lamb']
 
 
 def test_a_signature_has_annotations_and_defaults_without_an_import():
@@ -51,7 +51,7 @@ def test_tables_papers_and_first_lines_are_read():
   }
   assert signatures.paper('text.pieces') == {}
   assert signatures.first_line('text.pieces') == 'Word pieces.'
-  assert signatures.first_line('noise.where', 'fixed_count') == 'So many tokens.'
+  assert signatures.first_line('noise.where.tokens', 'fixed_count') == 'So many tokens.'
 
 
 def test_make_passes_settings_and_what_is_given():
@@ -89,9 +89,7 @@ def test_a_mistake_names_the_thing_the_choices_and_the_cure(folder, settings, gi
 
 
 def test_a_wrong_noise_function_or_keyword_is_named():
-  with pytest.raises(
-    ConfigError, match=r"no function 'fixed_cont' in .*noise/where/tokens.py.*mean 'fixed_count'.*iid"
-  ):
+  with pytest.raises(ConfigError, match=r"no function 'fixed_cont' in .*noise/where.*mean 'fixed_count'.*iid"):
     build.pick('noise.where', {'name': 'fixed_cont'})
   with pytest.raises(ConfigError, match=r"'ratio'.*It takes: rate: float = 0.15, max_count: int \| None = None"):
     build.pick('noise.where', {'name': 'fixed_count', 'ratio': 0.2})

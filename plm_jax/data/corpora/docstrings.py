@@ -138,7 +138,7 @@ def _read_apart(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
   Not a process pool: a fork of a process whose JAX runs threads may never return, and a spawned worker would first run
   the caller's script again.
   """
-  command = [sys.executable, '-m', 'plm_jax.data.docstrings']
+  command = [sys.executable, '-m', __name__]
   environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), 'PYTHONHASHSEED': '0'}
   try:
     answer = subprocess.run(

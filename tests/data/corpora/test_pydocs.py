@@ -304,7 +304,7 @@ def test_a_build_goes_on_after_a_kill_and_is_done_once(tmp_path):
   left.mkdir(parents=True)
   (left / 'pydocs-train.array_record-00000-of-00001').write_bytes(b'half')
   code = (
-    'from plm_jax.data import pydocs\nfrom plm_jax.data.docstrings import Package\n'
+    'from plm_jax.data.corpora import pydocs\nfrom plm_jax.data.corpora.docstrings import Package\n'
     "packages = (Package('python', ('json', 'statistics.py', 'textwrap.py')),)\n"
     f'print(pydocs.prepare(cache={str(tmp_path)!r}, packages=packages)["corpus"])\n'
   )

@@ -329,7 +329,7 @@ def _no_network(*arguments):
 def test_neither_jax_nor_tfds_is_imported_for_a_local_file(tmp_path):
   (tmp_path / 'a.txt').write_text('one')
   code = (
-    'import sys\nfrom plm_jax.data import sources\n'
+    'import sys\nfrom plm_jax.data.corpora import sources\n'
     f'print(sources.documents({str(tmp_path / "a.txt")!r}, cache={str(tmp_path)!r})[0])\n'
     "print([name for name in ('jax', 'tensorflow_datasets', 'tensorflow') if name in sys.modules])"
   )
