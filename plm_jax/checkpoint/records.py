@@ -72,7 +72,7 @@ def write(folder: Path, record: Record) -> None:
   hashes = _hashes(paths)
   sized = {name: (files.size(path), hashes[name]) for name, path in paths.items()}
   content = dataclasses.asdict(dataclasses.replace(record, files=sized))
-  files.write_json(folder / RECORD, {'record': content, 'sha256': _sha256(content)}, indent=None)
+  files.write_text(folder / RECORD, json.dumps({'record': content, 'sha256': _sha256(content)}))
 
 
 def read(folder: Path) -> Record:

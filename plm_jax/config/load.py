@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax import errors
-from plm_jax.config import schema
+from plm_jax.config import earlier, schema
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
 
@@ -84,7 +84,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     raise ConfigError(f'{path}: not JSON: {error}.') from None
   if not isinstance(value, dict):
     raise ConfigError(f'{path}: a config is an object, not {type(value).__name__}.')
-  return value
+  return earlier.current(value)
 
 
 def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
@@ -125,9 +125,3 @@ def _where(error: Exception, path: pathlib.Path) -> str:
   place = f'{path}, line {lines[-1]}' if lines else str(path)
   kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
   return f'{place}: {kind}{error}'
-
-
-# Comparing -----------------------------------------------------------------------------------------------------------
-
-
-# The command line ----------------------------------------------------------------------------------------------------

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.data.corpora import local, sources
+from plm_jax.data.corpora import sources
+from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store
 from plm_jax.types import Source, Vocab
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger('plm_jax')
 
 
 class Lanes(NamedTuple):
@@ -62,7 +63,7 @@ def make(
   reverse_half: bool = False,
   end: str | None = None,
   text: str | None = None,
-  documents: local.Boundary = 'blank_line',
+  documents: Boundary = 'blank_line',
   quality: Mapping[str, Any] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
@@ -129,7 +130,7 @@ def make(
   if steps * batch_size >= 2**31:
     raise ValueError(f'{path} ({split}) has {steps * batch_size} rows; row_id holds less than 2**31: read it in parts.')
   digest = store.digest_of(tokens.digest, 'bptt', length, batch_size, stride, second_segment, reverse_half, end_id)
-  logger.info(
+  log.info(
       '%s (%s): %d documents, %d tokens, %d steps an epoch of %d rows of %d.',
       path, split, len(filled), total, steps, batch_size, length,
   )  # fmt: skip

@@ -25,7 +25,7 @@ import numpy as np
 from plm_jax.data.rows import examples, order, packing, store
 from plm_jax.types import Source, Vocab
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger('plm_jax')
 
 
 class _Layout(NamedTuple):
@@ -176,7 +176,7 @@ def make(
   whole = np.diff(offsets).reshape(rows, columns)
   counts = fit(whole, room=length - specials)
   cut = int((counts < whole).any(axis=1).sum())
-  logger.info('%s (%s): %d rows, %d of them cut to %d tokens.', path, split, rows, cut, length)
+  log.info('%s (%s): %d rows, %d of them cut to %d tokens.', path, split, rows, cut, length)
   bucket = np.searchsorted(widths, counts.sum(axis=1) + specials)  # [rows], the shortest that holds the row
 
   starts = offsets[:-1].reshape(rows, columns)
@@ -256,7 +256,7 @@ def first_pieces(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
   """
   some = np.diff(offsets) > 0
   if not some.all():
-    logger.warning('%d of %d words have no token in this vocabulary, and are not labelled.', (~some).sum(), len(some))
+    log.warning('%d of %d words have no token in this vocabulary, and are not labelled.', (~some).sum(), len(some))
   placed = np.full(offsets[-1], -1, np.int32)
   placed[offsets[:-1][some]] = labels[some]
   return placed

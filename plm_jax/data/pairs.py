@@ -21,11 +21,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.data.corpora import local, sources
+from plm_jax.data.corpora import sources
+from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.types import Source, Vocab
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger('plm_jax')
 
 _SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 _TRIES = 10  # draws of another document, as in BERT's script
@@ -64,7 +65,7 @@ def make(
   short_probability: float = 0.1,
   copies: int | None = None,
   text: str | None = None,
-  documents: local.Boundary = 'blank_line',
+  documents: Boundary = 'blank_line',
   quality: Mapping[str, Any] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
@@ -112,7 +113,7 @@ def make(
 
   texts = sources.documents(path, split=split, cache=cache, text=text, documents=documents, quality=quality)
   if quality is not None:
-    logger.info('%s (%s): %s', path, split, texts.stats)
+    log.info('%s (%s): %s', path, split, texts.stats)
   tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   if not len(tokens.ids):
     raise ValueError(f'{path} ({split}) has no text: {len(texts)} documents, 0 tokens.')
@@ -131,10 +132,10 @@ def make(
   if rows >= 2**31:
     raise ValueError(f'{path} ({split}) has {rows} rows; row_id holds less than 2**31: read it in parts.')
   if len(rows_of.heads) < 3:
-    logger.warning('%s (%s) is one document: segments from another one are from this one too.', path, split)
+    log.warning('%s (%s) is one document: segments from another one are from this one too.', path, split)
   sizes = rows_of.sentences[rows_of.end] - rows_of.sentences[rows_of.begin]
   mean = float(np.minimum(sizes, room).mean()) + _SPECIALS
-  logger.info(
+  log.info(
       '%s (%s): %d documents, %d sentences, %d rows; about %.0f tokens a row, %.0f a batch.',
       path, split, len(rows_of.heads) - 1, len(rows_of.sentences) - 1, rows, mean, mean * batch_size,
   )  # fmt: skip

@@ -20,11 +20,12 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.data.corpora import local, sources
+from plm_jax.data.corpora import sources
+from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.types import Source, Vocab
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger('plm_jax')
 
 
 class _Layout(NamedTuple):
@@ -82,7 +83,7 @@ def make(
   end: str | None = None,
   bos: bool = False,
   text: str | None = None,
-  documents: local.Boundary = 'blank_line',
+  documents: Boundary = 'blank_line',
   quality: Mapping[str, Any] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
@@ -138,7 +139,7 @@ def make(
 
   texts = sources.documents(path, split=split, cache=cache, text=text, documents=documents, quality=quality)
   if quality is not None:
-    logger.info('%s (%s): %s', path, split, texts.stats)
+    log.info('%s (%s): %s', path, split, texts.stats)
   tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   if not len(tokens.ids):
     raise ValueError(f'{path} ({split}) has no text: {len(texts)} documents, 0 tokens.')
@@ -158,7 +159,7 @@ def make(
   rows = len(plan.rows) - 1
   if rows >= 2**31:
     raise ValueError(f'{path} ({split}) has {rows} rows of {length}; row_id holds less than 2**31: read it in parts.')
-  logger.info(
+  log.info(
       '%s (%s): %d documents, %d tokens, %d rows of %d, %.1f %% filled.',
       path, split, len(tokens.offsets) - 1, len(tokens.ids), rows, length, 100 * len(tokens.ids) / (rows * length),
   )  # fmt: skip

@@ -10,7 +10,7 @@ from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import order, store
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger('plm_jax')
 
 IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
 KEPT_ROWS, KEPT_SOURCES = 20_000, 4
@@ -84,7 +84,7 @@ def read(
   if not len(row_ids):
     raise ValueError(f'{where}: none of {len(labels)} rows has a label ({label!r} is {missing} in all).')
   if len(row_ids) < len(labels):
-    logger.info('%s: %d rows without a label are left out.', where, len(labels) - len(row_ids))
+    log.info('%s: %d rows without a label are left out.', where, len(labels) - len(row_ids))
   labels = labels[row_ids]
   if kind == 'regression':
     labels = labels.astype(np.float32)
