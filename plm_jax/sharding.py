@@ -18,7 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from plm_jax.types import Array, PyTree
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 AXES: dict[str, str] = {
   'batch': 'rows of a batch',

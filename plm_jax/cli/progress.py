@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 SHOWN = (
   'loss', 'perplexity', 'unit_perplexity', 'word_perplexity', 'bits_per_byte', 'accuracy', 'word_accuracy', 'f1',

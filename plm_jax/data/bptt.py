@@ -22,7 +22,7 @@ from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store
 from plm_jax.types import Source, Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 
 class Lanes(NamedTuple):

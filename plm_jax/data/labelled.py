@@ -25,7 +25,7 @@ import numpy as np
 from plm_jax.data.rows import examples, order, packing, store
 from plm_jax.types import Source, Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 
 class _Layout(NamedTuple):

@@ -26,7 +26,7 @@ from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.types import Source, Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 _SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 _TRIES = 10  # draws of another document, as in BERT's script

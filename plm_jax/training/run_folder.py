@@ -12,6 +12,7 @@ from typing import Any
 
 from plm_jax import config, files
 from plm_jax.checkpoint import records
+from plm_jax.cli import logs
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
 from plm_jax.training import feed
@@ -44,7 +45,7 @@ def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
     return
   handler = logging.FileHandler(folder.log, encoding='utf-8')
   handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
-  package = logging.getLogger('plm_jax')
+  package = logging.getLogger(logs.PACKAGE)
   package.addHandler(handler)
   try:
     yield
