@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from plm_jax import files
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
-from plm_jax.weights.convert import export, import_release
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = command.Parser('python -m plm_jax.convert', description=__doc__, allow_abbrev=False,
                          formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
   parser.add_argument('direction', choices=('import', 'export'))
-  parser.add_argument('source', type=Path, metavar='SRC')
-  parser.add_argument('target', type=Path, metavar='DST')
+  parser.add_argument('source', metavar='SRC')
+  parser.add_argument('target', metavar='DST')
   parser.add_argument('--architecture', help='a file of plm_jax/weights; found from the folder by default')
   parser.add_argument('--step', default='best', help='of a run folder: a number, newest or best (default)')
   parser.add_argument(
@@ -35,14 +35,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--shard', type=float, default=4, metavar='GB', help='size of a file of weights (default 4)')
   parser.add_argument('--force', action='store_true', help='replace what an earlier conversion left in DST')
   arguments = parser.parse_args(argv)
-  source, target = (path.expanduser().absolute() for path in (arguments.source, arguments.target))
-  if not source.is_dir():
+  source, target = (files.path(path).absolute() for path in (arguments.source, arguments.target))
+  if not files.is_folder(source):
     raise ConfigError(f'there is no folder {source}')
   if arguments.shard <= 0:
     raise ConfigError(f'--shard={arguments.shard:g}: must be above 0')
   shard = round(arguments.shard * 1e9)
   _check_target(source, target, direction=arguments.direction, force=arguments.force)
   from plm_jax.cli import logs
+  from plm_jax.weights.convert import export, import_release  # loads jax
 
   logs.start()
   if arguments.direction == 'import':
@@ -59,12 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _check_target(source: Path, target: Path, *, direction: Literal['import', 'export'], force: bool) -> None:
   """Nothing but what this command made is ever replaced."""
-  if target.is_file():
+  if files.is_file(target):
     raise ConfigError(f'{target} is a file: name a folder')
-  if not target.exists() or not any(target.iterdir()):
+  if not files.listing(target):
     return
   ours = {'import': 'params.index.json', 'export': 'model*.safetensors'}[direction]
-  if target == source or (target / 'checkpoints').exists() or not any(target.glob(ours)):
+  if target == source or files.exists(files.RunFolder(target).checkpoints) or not files.listing(target, ours):
     raise ConfigError(f'{target} is not empty, and not what an {direction} makes: name another folder')
   if not force:
     raise ConfigError(f'{target} is not empty: name another folder, or --force to replace what is in it')

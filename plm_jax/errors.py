@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, get_args
 
 
 class RunError(Exception):
@@ -31,11 +31,36 @@ def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, 
     )
 
 
+def one_of(label: str, value: Any, literal: Any) -> None:
+  """Raises unless a value is one of those of a `Literal` type, which is the only list of them.
+
+  Args:
+    label: what the value was given for, such as 'objective.masking'.
+    value: what is checked.
+    literal: the type, such as `Literal['dynamic', 'static']`.
+
+  Raises:
+    ValueError: with the choices.
+  """
+  choices = get_args(literal)
+  if value not in choices:
+    texts = [str(choice) for choice in choices]
+    raise ValueError(f'{label}={value!r}; choices are {", ".join(texts)}.{suggest(str(value), texts)}')
+
+
 @contextlib.contextmanager
 def stage(block: str) -> Iterator[None]:
-  """Turns what a block's `make` refuses into a ConfigError that names the block."""
+  """Turns what a user can mend into a ConfigError that names the block: a ValueError, a file that cannot be read.
+
+  Every other exception is a mistake in code. It keeps its traceback and gets the block as a note.
+  """
   try:
     yield
-  except (ValueError, TypeError, KeyError, FileNotFoundError) as error:
+  except (ConfigError, RunError):
+    raise
+  except (ValueError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
     message = str(error)
     raise ConfigError(message if message.startswith(block) else f'{block}: {message}') from error
+  except Exception as error:
+    error.add_note(f'while making {block!r} of the config')
+    raise

@@ -1,9 +1,9 @@
 """The only door to files: runs, weights, vocabularies and data are opened, listed, renamed and locked here.
 
 Every function takes a path of this machine. Addresses such as gs:// will be added here and nowhere else, so other
-files only join names (`folder / 'config.json'`) and call these functions; a test refuses `open`, `shutil`, and input
-and output by `pathlib` elsewhere. Text is UTF-8. What `write_*` and `replacing` write is there whole or not at all, even
-if the process is killed. Libraries that open files by themselves (Orbax, safetensors, TensorBoard) get the path.
+files only join names (`folder / 'config.json'`) and call these functions; a test refuses `open`, `shutil` and reading
+or writing by `pathlib` elsewhere. Text is UTF-8. What `write_*` and `replacing` write is there whole or not at all,
+even if the process is killed. Libraries that open files by themselves (Orbax, safetensors, TensorBoard) get the path.
 """
 
 import builtins
@@ -24,7 +24,7 @@ from plm_jax.errors import ConfigError
 if TYPE_CHECKING:
   import numpy as np
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 Where = str | os.PathLike[str]
 _REQUIRED = object()  # `read_json` without a default

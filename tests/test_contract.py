@@ -61,6 +61,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('distill', r'teacher/.*'): 'the teacher is frozen',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
+  ('contrastive', r'trunk/output/table'): 'rows are compared, and no tokens are predicted',
 }
 
 MODELS = signatures.names('models')

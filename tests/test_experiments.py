@@ -177,7 +177,8 @@ def test_defaults_of_every_plug_in_can_be_read():
 def test_listing_and_resolving_load_no_jax(tmp_path):
   program = f"""
 import sys
-from plm_jax import config, listing
+from plm_jax import config
+from plm_jax.plugins import listing
 for name in {NAMES!r}:
   config.resolve(config.load(name))
 print(listing.text())

@@ -22,6 +22,7 @@ from plm_jax.types import Array, Attends, Batch, Example, Forward, Loss, Paper, 
 
 PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'label')
+QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
 
 Kind = Literal['class', 'regression']
 Pool = Literal['trunk', 'mean']

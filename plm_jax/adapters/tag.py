@@ -24,6 +24,7 @@ from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, R
 
 PAPER = Paper(year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'labels')
+QUICK = dict(tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'), layers=(-1,))  # of a smoke test (`file.py:quick`)
 
 
 class Model(nn.Module):

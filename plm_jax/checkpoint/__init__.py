@@ -1,6 +1,14 @@
+"""The state of a run on disk: saved in the background, checked against digests, restored onto any devices.
+
+Public names: `Checkpoints` saves and restores the steps of a run; `restore`, `best_step` and `Step` serve commands that
+only read them. `open_params` and `save_params` handle parameters alone, as `Params` that map a path to a `Leaf`;
+commands open folders of weights with `weights.open`, which calls the former. `init_from` starts a model from parts of
+others.
+"""
+
 from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, restore
-from plm_jax.checkpoint.params import INDEX, NAME, Leaf, load_params, open_index, save_params
-from plm_jax.checkpoint.records import CheckpointError, Step, best_step
+from plm_jax.checkpoint.params import INDEX, NAME, Leaf, Params, in_memory, open_params, save_params
+from plm_jax.checkpoint.records import CheckpointError, Step, best_step, step_named
 
 __all__ = [
   'INDEX',
@@ -9,10 +17,12 @@ __all__ = [
   'CheckpointError',
   'Checkpoints',
   'Leaf',
+  'Params',
   'Step',
   'best_step',
-  'load_params',
-  'open_index',
+  'in_memory',
+  'open_params',
   'restore',
   'save_params',
+  'step_named',
 ]

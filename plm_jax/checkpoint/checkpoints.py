@@ -1,14 +1,13 @@
 """Checkpoints of a run: saved in the background, restored onto any devices.
 
 Orbax writes `<workdir>/checkpoints/<step>/` in the background and gives the folder its name when all of it is there.
-The record of `steps.py` is part of it by then, and older steps are deleted only after that: whenever a process is
+The record of `records.py` is part of it by then, and older steps are deleted only after that: whenever a process is
 killed, the steps that have a name are whole. What is read is compared with the record first.
 """
 
 import dataclasses
 import logging
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,14 +21,11 @@ from orbax.checkpoint import checkpoint_managers
 
 from plm_jax import files
 from plm_jax.checkpoint import records
-from plm_jax.checkpoint.params import load_params, save_params
 from plm_jax.checkpoint.records import CheckpointError, Leaves, Record, Step, best_step
 from plm_jax.paths import flat
 from plm_jax.types import PyTree
 
-__all__ = ['CheckpointError', 'Checkpoints', 'best_step', 'load_params', 'restore', 'save_params']
-
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 SET_ASIDE = 'set_aside'
 TIMEOUT_S = 3600
@@ -90,9 +86,9 @@ class Checkpoints:
     policies = [checkpoint_managers.LatestN(keep), self._keep_best]
     try:
       if jax.process_index() == 0:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(self.folder)
         files.write_text(self.folder / '.writable', '')
-        (self.folder / '.writable').unlink()
+        files.remove(self.folder / '.writable')
       self._manager = ocp.CheckpointManager(
         epath.Path(self.folder),
         options=ocp.CheckpointManagerOptions(
@@ -217,7 +213,7 @@ class Checkpoints:
     """Called by Orbax, in process 0, when all processes have written and before the step gets its name."""
     assert self._saving is not None
     unnamed = _unnamed(self.folder, self._saving.step)
-    records.write(unnamed if unnamed.exists() else self.folder / str(self._saving.step), self._saving)
+    records.write(unnamed if files.exists(unnamed) else self.folder / str(self._saving.step), self._saving)
 
   def _give_up(self, error: BaseException) -> NoReturn:
     """Removes what the failed save left and says what stands."""
@@ -226,7 +222,7 @@ class Checkpoints:
     self._keep_best.scores.pop(step, None)
     self._at = max(self.steps(), default=NOTHING)
     if jax.process_index() == 0:
-      shutil.rmtree(_unnamed(self.folder, step), ignore_errors=True)
+      files.remove_folder(_unnamed(self.folder, step))
     self._manager.reload()
     raise CheckpointError(
       f'step {step} could not be saved in {self.folder}: {error}. Whole steps there: {self.steps() or "none"}. '
@@ -240,7 +236,7 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
   Args:
     folder: `<workdir>/checkpoints`.
     abstract_state: the state as `jax.ShapeDtypeStruct` with shardings; a leaf without one goes to the first device.
-    step: see `steps.pick`.
+    step: see `records.pick`.
 
   Returns:
     (step, state), of the same types as `abstract_state` and bit for bit what was saved.
@@ -270,9 +266,9 @@ def _unnamed(folder: Path, step: int) -> Path:
 
 def _set_aside(folder: Path, step: int) -> None:
   target = folder / SET_ASIDE / str(step)
-  shutil.rmtree(target, ignore_errors=True)
-  target.parent.mkdir(exist_ok=True)
-  (folder / str(step)).rename(target)
+  files.remove_folder(target)
+  files.make_folder(target.parent)
+  files.move(folder / str(step), target)
   log.warning('step %d is newer than the step this run goes on from: moved to %s, delete it at will', step, target)
 
 

@@ -5,7 +5,6 @@ left out unless an entry asks for it; the report names what was restored, what i
 """
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,8 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from plm_jax.checkpoint.params import load_params
+from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.records import Step
+from plm_jax.errors import suggest
 from plm_jax.paths import flat
 from plm_jax.types import Array, PyTree
 
@@ -53,9 +53,7 @@ class Entry:
     names = [field.name for field in dataclasses.fields(cls)]
     for name in fields:
       if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f'; did you mean {near[0]!r}?' if near else ''
-        raise ValueError(f'init_from has no {name!r}{hint} There are {", ".join(names)}')
+        raise ValueError(f'init_from has no {name!r}.{suggest(name, names)} There are: {", ".join(names)}')
     if 'source' not in fields:
       raise ValueError("init_from: an entry needs a 'source', a run folder or one with saved parameters")
     entry = cls(**fields)
@@ -99,7 +97,7 @@ def initialise(
   params: PyTree,
   init_from: Sequence[Mapping[str, Any]],
   *,
-  load: Callable[..., PyTree] = load_params,
+  open_params: Callable[..., Params] = open_params,
   position_rows: Mapping[str, range] = MappingProxyType({}),
 ) -> tuple[PyTree, Report]:
   """Puts saved parameters into fresh ones.
@@ -107,7 +105,7 @@ def initialise(
   Args:
     params: nested dicts of placed arrays; each leaf keeps its shape, dtype and sharding.
     init_from: fields of `Entry` each; later entries overwrite earlier ones.
-    load: (source, step=, subtree=) -> nested dicts of numpy arrays.
+    open_params: (source, step=) -> its parameters.
     position_rows: of the trunk in `params`. Rows of a position table before these are not positions (RoBERTa's first
       two) and are kept as they are when it is interpolated.
 
@@ -123,7 +121,7 @@ def initialise(
   leaves, restored, skipped = dict(fresh), {}, []
   for fields in init_from:
     entry = Entry.read(fields)
-    source = flat(load(entry.source, step=entry.step, subtree=entry.from_ or None))
+    source = open_params(entry.source, step=entry.step).arrays(entry.from_ or None)
     if entry.layers is not None and not any(_is_stacked(_join(entry.from_, name)) for name in source):
       raise ValueError(f'init_from: {entry.source} has no stacked layers under {entry.from_!r} to take layers= from')
     taken = False

@@ -1,15 +1,19 @@
-"""Parameters on their own: read from a run's checkpoint, or written to and read from one safetensors file."""
+"""Parameters without the rest of a training state: read from a run's checkpoint or from safetensors files, and saved.
 
-import json
+Three forms are read: a step of a run (Orbax); what `save_params` wrote, one `params.safetensors` with its sha256 beside
+it; and what `python -m plm_jax.convert import` wrote, several files with an index. Everything is checked against its
+digest before it is used.
+"""
+
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-import safetensors
 import safetensors.numpy
 from etils import epath
 from jax.experimental import multihost_utils
@@ -21,52 +25,91 @@ from plm_jax.paths import flat, nested
 from plm_jax.types import PyTree
 
 NAME = 'params.safetensors'
-INDEX = 'params.index.json'  # of several files, a layer of a stacked leaf an array of its own
+INDEX = 'params.index.json'  # of several files; there each layer of a stacked leaf is an array of its own
 
 
 class Leaf(NamedTuple):
-  """A parameter that may still be on disk: its shape, and what reads it, or a layer of it, as a numpy array."""
+  """A parameter that may still be on disk.
+
+  Attributes:
+    shape: of the whole leaf.
+    read: None -> the whole leaf, a number -> that layer of a stacked leaf. The array has the dtype that is stored and
+      may be a view of a larger one; nobody writes to it.
+  """
 
   shape: tuple[int, ...]
   read: Callable[[int | None], np.ndarray]
 
 
-def load_params(source: str | os.PathLike[str], *, step: Step = 'newest', subtree: str | None = None) -> PyTree:
-  """Reads parameters only, checked against their digests.
+class Params(Mapping[str, Leaf]):
+  """Saved parameters: leaf path, joined by '/', -> `Leaf`. Only what is asked for is read into memory."""
+
+  def __init__(
+    self,
+    leaves: Mapping[str, Leaf],
+    *,
+    where: str,
+    read: Callable[[Collection[str]], Mapping[str, np.ndarray]] | None = None,
+  ):
+    """Names leaves.
+
+    Args:
+      leaves: by path.
+      where: they are, for messages.
+      read: paths -> arrays, where reading several at once is faster than one after the other.
+    """
+    self._leaves = dict(leaves)
+    self._where = where
+    self._read = read or (lambda names: {name: self._leaves[name].read(None) for name in names})
+
+  def __getitem__(self, path: str) -> Leaf:
+    return self._leaves[path]
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self._leaves)
+
+  def __len__(self) -> int:
+    return len(self._leaves)
+
+  def arrays(self, subtree: str | None = None) -> dict[str, np.ndarray]:
+    """The leaves below `subtree`, such as 'trunk', in memory: path below it -> array; '' -> array if it is a leaf.
+
+    Raises:
+      ValueError: there is nothing of that name.
+    """
+    names = _below(self._leaves, subtree, where=self._where) if subtree else {name: name for name in self._leaves}
+    found = self._read(list(names.values()))
+    return {short: found[name] for short, name in names.items()}
+
+  def tree(self, subtree: str | None = None) -> PyTree:
+    """`arrays` as nested dicts; the array itself where `subtree` is a leaf."""
+    return nested(self.arrays(subtree))
+
+
+def in_memory(params: PyTree, *, where: str = 'memory') -> Params:
+  """Nested dicts of arrays as `Params`."""
+  return Params({path: _leaf_of(array) for path, array in flat(params).items()}, where=where)
+
+
+def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Params:
+  """Opens parameters in a form of this package; `weights.open` also takes the form of Hugging Face.
 
   Args:
-    source: a run folder, its `checkpoints`, a folder made by `save_params`, or the `.safetensors` file in it.
-    step: of a run; see `steps.pick`.
-    subtree: part of the parameters, such as 'trunk', or one leaf; None takes all.
-
-  Returns:
-    Nested dicts of numpy arrays; the array itself where `subtree` is a leaf.
+    source: a run folder, its `checkpoints`, a folder made by `save_params` or the `.safetensors` file in it, or a
+      folder made by `python -m plm_jax.convert import`.
+    step: of a run; see `records.pick`.
 
   Raises:
     CheckpointError: nothing there, or damaged.
-    ValueError: no such subtree.
   """
   folder = records.local(source)
-  if (folder / INDEX).is_file():
-    leaves = open_index(folder)
-    names = _select(leaves, subtree, where=str(folder)) if subtree else {name: name for name in leaves}
-    return nested({short: leaves[name].read(None) for short, name in names.items()})
-  file = folder / NAME if folder.is_dir() else folder
-  if file.is_file():
-    return nested(_read_safetensors(file, subtree))
-  folder = folder / 'checkpoints' if (folder / 'checkpoints').is_dir() else folder
-  chosen = records.choose(folder, step)
-  saved = records.read(folder / str(chosen)).leaves
-  names = _select(saved, f'params/{subtree}' if subtree else 'params', where=f'step {chosen} in {folder}')
-  item = nested({name: jax.ShapeDtypeStruct(saved[name][1], np.dtype(saved[name][0])) for name in names.values()})
-  as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), item)
-  read = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy, partial_restore=True)
-  try:
-    restored = ocp.PyTreeCheckpointHandler().restore(epath.Path(folder / str(chosen) / records.ITEM), args=read)
-  except records.FAILURES as error:
-    raise CheckpointError(f'step {chosen} in {folder} is whole and could not be read: {error}') from error
-  found = flat(restored)
-  return nested({short: found[name] for short, name in names.items()})
+  if files.is_file(folder / INDEX):
+    return _open_index(folder)
+  file = folder / NAME if files.is_folder(folder) else folder
+  if files.is_file(file):
+    return _open_file(file)
+  inside = files.RunFolder(folder).checkpoints
+  return _open_step(inside if files.is_folder(inside) else folder, step)
 
 
 def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
@@ -83,7 +126,7 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
   file = folder / NAME
   host = {name: np.ascontiguousarray(_on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
   if jax.process_index() == 0:
-    folder.mkdir(parents=True, exist_ok=True)
+    files.make_folder(folder)
     with files.replacing(file) as temporary:
       safetensors.numpy.save_file(host, temporary)
       sha256 = files.sha256(temporary)
@@ -91,20 +134,51 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
   return file
 
 
-def _select(names: Iterable[str], path: str, *, where: str) -> dict[str, str]:
-  """Name below `path` -> full name; raises ValueError with the choices where nothing is below it."""
-  names = list(names)
-  found = {name[len(path) :].lstrip('/'): name for name in names if f'{name}/'.startswith(f'{path}/')}
-  if not found:
-    depth = path.count('/') + 1
-    choices = sorted({'/'.join(name.split('/')[:depth]) for name in names if name.startswith(path.rpartition('/')[0])})
-    raise ValueError(f'{where} has nothing under {path!r}; there is {", ".join(choices) or "nothing at all"}')
-  return found
+def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
+  """Writes where the leaves of several files are, and the sha256 of each file.
+
+  Args:
+    folder: with the files, `params-*.safetensors`.
+    layers: leaf path -> None, or the number of layers of a stacked leaf, which are arrays `path@0`, `path@1`, ...
+  """
+  digests = {file.name: files.sha256(file) for file in files.listing(folder, 'params-*.safetensors')}
+  files.write_json(folder / INDEX, {'leaves': dict(layers), 'sha256': digests})
 
 
-def _read_safetensors(file: Path, subtree: str | None) -> dict[str, np.ndarray]:
+# The three forms ---------------------------------------------------------------------------------------------------
+
+
+def _open_step(folder: Path, step: Step) -> Params:
+  """The parameters of a step; the first leaf that is read brings all of them into memory."""
+  chosen = records.choose(folder, step)
+  where = f'step {chosen} in {folder}'
+  saved = records.read(folder / str(chosen)).leaves
+  names = _below(saved, 'params', where=where)
+  item = epath.Path(folder / str(chosen) / records.ITEM)
+
+  def read(paths: Collection[str]) -> dict[str, np.ndarray]:
+    wanted = {names[path]: saved[names[path]] for path in paths}
+    target = nested({name: jax.ShapeDtypeStruct(shape, np.dtype(dtype)) for name, (dtype, shape) in wanted.items()})
+    as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), target)
+    arguments = ocp.args.PyTreeRestore(item=target, restore_args=as_numpy, partial_restore=True)
+    try:
+      found = flat(ocp.PyTreeCheckpointHandler().restore(item, args=arguments))
+    except records.FAILURES as error:
+      raise CheckpointError(f'{where} is whole and could not be read: {error}') from error
+    return {path: found[names[path]] for path in paths}
+
+  everything = functools.cache(lambda: read(list(names)))
+
+  def leaf(path: str) -> Leaf:
+    return Leaf(saved[names[path]][1], lambda layer: _layer(everything()[path], layer))
+
+  return Params({path: leaf(path) for path in names}, where=where, read=read)
+
+
+def _open_file(file: Path) -> Params:
+  """The parameters of one file, each read when it is asked for."""
   try:
-    expected = _sha256_file(file).read_text(encoding='utf-8').split()[0]
+    expected = files.read_text(_sha256_file(file)).split()[0]
   except (OSError, IndexError, ValueError) as error:
     raise CheckpointError(
       f'{_sha256_file(file)} is missing or empty, so {file.name} cannot be checked: save it again with save_params, '
@@ -112,40 +186,24 @@ def _read_safetensors(file: Path, subtree: str | None) -> dict[str, np.ndarray]:
     ) from error
   if files.sha256(file) != expected:
     raise CheckpointError(f'{file} is damaged: its sha256 is not the one in {_sha256_file(file).name}')
-  with safetensors.safe_open(file, framework='numpy') as tensors:
-    present = list(tensors.keys())
-    names = _select(present, subtree, where=str(file)) if subtree else {name: name for name in present}
-    return {short: tensors.get_tensor(name) for short, name in names.items()}
+  container = tensor_files.Container(file)
+
+  def leaf(name: str) -> Leaf:
+    shape = container.tensors[name].shape
+    return Leaf(shape, lambda layer: _layer(container.read(name), layer))
+
+  return Params({name: leaf(name) for name in container.tensors}, where=str(file))
 
 
-def write_index(folder: Path, layers: Mapping[str, int | None]) -> None:
-  """Says where the leaves of several files are, and what the sha256 of each file is.
-
-  Args:
-    folder: with the files.
-    layers: leaf path -> None, or the number of layers of a stacked leaf, which are arrays `path@0`, `path@1`, ...
-  """
-  names = sorted(file.name for file in folder.glob('params-*.safetensors'))
-  content = {
-    'leaves': dict(layers),
-    'sha256': {name: files.sha256(folder / name) for name in names},
-  }
-  files.write_text(folder / INDEX, json.dumps(content, indent=1))
-
-
-def open_index(folder: Path) -> dict[str, Leaf]:
-  """The leaves of a folder with `write_index`, checked against their digests; each is read when it is asked for.
-
-  Raises:
-    CheckpointError: a file is missing or damaged.
-  """
+def _open_index(folder: Path) -> Params:
+  """The parameters of several files, a leaf or a layer of it read when it is asked for."""
   try:
-    index = json.loads((folder / INDEX).read_text(encoding='utf-8'))
+    index = files.read_json(folder / INDEX)
     layers, digests = dict(index['leaves']), dict(index['sha256'])
   except (OSError, ValueError, KeyError, TypeError) as error:
     raise CheckpointError(f'{folder / INDEX} is damaged ({type(error).__name__}: {error}): import again') from error
   for name, sha256 in digests.items():
-    if not (folder / name).is_file() or files.sha256(folder / name) != sha256:
+    if not files.is_file(folder / name) or files.sha256(folder / name) != sha256:
       raise CheckpointError(
         f'{folder / name} is missing or damaged: its sha256 is not the one in {INDEX}; import again'
       )
@@ -154,10 +212,12 @@ def open_index(folder: Path) -> dict[str, Leaf]:
   lost = [path for path, count in layers.items() if (path if count is None else f'{path}@0') not in holds]
   if lost:
     raise CheckpointError(f'{folder / INDEX} names {lost[0]}, which is in none of the files: import again')
-  return {path: _leaf(path, count, holds) for path, count in layers.items()}
+  return Params({path: _indexed(path, count, holds) for path, count in layers.items()}, where=str(folder))
 
 
-def _leaf(path: str, layers: int | None, holds: Mapping[str, tensor_files.Container]) -> Leaf:
+def _indexed(path: str, layers: int | None, holds: Mapping[str, tensor_files.Container]) -> Leaf:
+  """A leaf of an index: `holds` has it as `path`, or its layers as `path@0`, `path@1`, ..."""
+
   def array(name: str) -> np.ndarray:
     return holds[name].read(name)
 
@@ -175,6 +235,25 @@ def _leaf(path: str, layers: int | None, holds: Mapping[str, tensor_files.Contai
   first = holds[name].tensors[name]
   shape = first.shape if layers is None else (layers, *first.shape)
   return Leaf(shape, read)
+
+
+def _leaf_of(array: jax.Array | np.ndarray) -> Leaf:
+  return Leaf(tuple(np.shape(array)), lambda layer: np.asarray(_layer(array, layer)))
+
+
+def _layer(array: Any, layer: int | None) -> Any:
+  return array if layer is None else array[layer]
+
+
+def _below(names: Iterable[str], path: str, *, where: str) -> dict[str, str]:
+  """Name below `path` -> full name; raises ValueError with the choices where nothing is below it."""
+  names = list(names)
+  found = {name[len(path) :].lstrip('/'): name for name in names if f'{name}/'.startswith(f'{path}/')}
+  if not found:
+    depth = path.count('/') + 1
+    choices = sorted({'/'.join(name.split('/')[:depth]) for name in names if name.startswith(path.rpartition('/')[0])})
+    raise ValueError(f'{where} has nothing under {path!r}; there is {", ".join(choices) or "nothing at all"}')
+  return found
 
 
 def _sha256_file(file: Path) -> Path:

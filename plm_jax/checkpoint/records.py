@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from plm_jax import files
 from plm_jax.errors import ConfigError, RunError
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 ITEM, RECORD = 'state', 'digest.json'
 UNSOUND = -1  # said in place of a step where process 0 finds none to trust
@@ -60,16 +60,17 @@ class Record:
 
 def local(folder: str | os.PathLike[str]) -> Path:
   """The folder as an absolute path; refuses addresses such as gs://, which have to be mounted."""
-  if '://' in os.fspath(folder):
-    raise CheckpointError(f'{folder} is not a folder of this machine: mount it (gcsfuse, NFS) and name the mount')
-  return Path(folder).expanduser().absolute()
+  try:
+    return files.path(folder).absolute()
+  except ConfigError as error:
+    raise CheckpointError(str(error)) from error
 
 
 def write(folder: Path, record: Record) -> None:
   """Writes the record with the files that the folder holds now in place of `record.files`."""
   paths = _files(folder)
   hashes = _hashes(paths)
-  sized = {name: (path.stat().st_size, hashes[name]) for name, path in paths.items()}
+  sized = {name: (files.size(path), hashes[name]) for name, path in paths.items()}
   content = dataclasses.asdict(dataclasses.replace(record, files=sized))
   files.write_text(folder / RECORD, json.dumps({'record': content, 'sha256': _sha256(content)}))
 
@@ -81,12 +82,12 @@ def read(folder: Path) -> Record:
     Damaged: no record, a damaged record, a missing file or one of another size.
   """
   try:
-    stored = json.loads((folder / RECORD).read_text(encoding='utf-8'))
+    stored = files.read_json(folder / RECORD)
     if stored['sha256'] != _sha256(stored['record']):
       raise Damaged(f'{RECORD} does not match its own sha256')
     record = _record(stored['record'])
     present = _files(folder)
-    sizes = {name: path.stat().st_size for name, path in present.items()}
+    sizes = {name: files.size(path) for name, path in present.items()}
   except FileNotFoundError as error:
     raise Damaged(f'{Path(error.filename).name} is missing: the step is unfinished or was changed') from error
   except (OSError, ValueError, KeyError, TypeError) as error:
@@ -118,9 +119,7 @@ def check(folder: Path) -> Record:
 
 def numbered(folder: Path) -> list[int]:
   """Every step folder, whole or not, oldest first."""
-  if not folder.is_dir():
-    return []
-  return sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal() and path.is_dir())
+  return sorted(int(path.name) for path in files.listing(folder) if path.name.isdecimal() and files.is_folder(path))
 
 
 def records(folder: Path) -> tuple[dict[int, Record], dict[int, Damaged]]:
@@ -225,8 +224,7 @@ def _newest(folder: Path, present: list[int]) -> int:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-  paths = sorted(path for path in folder.rglob('*') if path.is_file())
-  names = {path.relative_to(folder).as_posix(): path for path in paths}
+  names = {path.relative_to(folder).as_posix(): path for path in files.files_below(folder)}
   return {name: path for name, path in names.items() if name not in UNCHECKED}
 
 

@@ -7,7 +7,6 @@ needs one tensor at a time both ways. Form: 8 bytes with the length of a JSON he
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import files
 from plm_jax.errors import ConfigError
 
 DTYPES = {
@@ -22,6 +22,9 @@ DTYPES = {
   'F32': np.dtype(np.float32),
   'F16': np.dtype(np.float16),
   'BF16': np.dtype(jnp.bfloat16),
+  'U64': np.dtype(np.uint64),
+  'U32': np.dtype(np.uint32),
+  'U16': np.dtype(np.uint16),
   'I64': np.dtype(np.int64),
   'I32': np.dtype(np.int32),
   'I16': np.dtype(np.int16),
@@ -55,8 +58,8 @@ class Container:
   def __init__(self, file: Path):
     self.file = file
     try:
-      size = file.stat().st_size
-      with file.open('rb') as stream:
+      size = files.size(file)
+      with files.open(file, 'rb') as stream:
         length = int.from_bytes(stream.read(8), 'little')
         if size < 8 or length > min(_MOST_HEADER, size - 8):
           raise WeightsError(
@@ -90,7 +93,7 @@ class Container:
     """One tensor, in memory of its own."""
     tensor = self.tensors[name]
     count = math.prod(tensor.shape)
-    return np.fromfile(self.file, tensor.dtype, count, offset=tensor.begin).reshape(tensor.shape)
+    return files.read_array(self.file, tensor.dtype, count=count, offset=tensor.begin).reshape(tensor.shape)
 
 
 class Plan(NamedTuple):
@@ -103,6 +106,19 @@ class Plan(NamedTuple):
   @property
   def size(self) -> int:
     return math.prod(self.shape) * self.dtype.itemsize
+
+
+def shards(plans: Iterable[tuple[str, Plan]], size: int) -> list[dict[str, Plan]]:
+  """The tensors of each file: in order, as many as `size` bytes hold, and at least one."""
+  groups: list[dict[str, Plan]] = [{}]
+  filled = 0
+  for name, plan in plans:
+    if groups[-1] and filled + plan.size > size:
+      groups.append({})
+      filled = 0
+    groups[-1][name] = plan
+    filled += plan.size
+  return groups
 
 
 def write(file: Path, plans: Mapping[str, Plan]) -> None:
@@ -119,7 +135,7 @@ def write(file: Path, plans: Mapping[str, Plan]) -> None:
     place += plan.size
   text = json.dumps(header, ensure_ascii=False).encode()
   text += b' ' * (-len(text) % 8)
-  with file.open('wb') as stream:
+  with files.open(file, 'wb') as stream:
     stream.write(len(text).to_bytes(8, 'little') + text)
     for name, plan in plans.items():
       before = stream.tell()
@@ -128,5 +144,4 @@ def write(file: Path, plans: Mapping[str, Plan]) -> None:
         del piece  # it may be a view of a tensor, which would stay while the next one is read
       if stream.tell() - before != plan.size:
         raise WeightsError(f'{file}: tensor {name!r} has {stream.tell() - before} bytes instead of {plan.size}')
-    stream.flush()
-    os.fsync(stream.fileno())
+    files.flush_to_disk(stream)

@@ -79,54 +79,6 @@ class Config:
       raise ValueError(f'num_groups {self.num_groups} is not in 1..{self.num_layers}, the number of layers')
 
 
-_BASE = Config()
-_LARGE = Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
-_XLARGE = Config(hidden_dim=2048, num_layers=24, num_heads=16, mlp_dim=8192)
-_XXLARGE = Config(hidden_dim=4096, num_layers=12, num_heads=64, mlp_dim=16384, dropout=0.0, attention_dropout=0.0)
-_V2: dict[str, Any] = dict(dropout=0.0, attention_dropout=0.0)
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'albert-base-v1': _BASE,
-    'albert-large-v1': _LARGE,
-    'albert-xlarge-v1': _XLARGE,
-    'albert-xxlarge-v1': _XXLARGE,
-    'albert-base-v2': dataclasses.replace(_BASE, **_V2),
-    'albert-large-v2': dataclasses.replace(_LARGE, **_V2),
-    'albert-xlarge-v2': dataclasses.replace(_XLARGE, **_V2),
-    'albert-xxlarge-v2': _XXLARGE,
-    'tiny': Config(embed_dim=64, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-_HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
-
-
-def _published(parameters: int, paper: str, with_heads: int, note: str = '') -> Published:
-  also = (('with heads for masked tokens and sentence order', with_heads),)
-  return Published(30_000, parameters, paper, note, also)
-
-
-_SIZES = {
-  'base': _published(11_683_584, '12M', 11_813_810),
-  'large': _published(17_683_968, '18M', 17_847_474),
-  'xlarge': _published(58_724_864, '60M', 59_021_490, _HEADS),
-  'xxlarge': _published(222_595_584, '235M', 223_158_450, '233M in the text of the paper'),
-}
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {f'albert-{size}-{version}': published for version in ('v1', 'v2') for size, published in _SIZES.items()}
-)
-
-PAPER = Paper(
-  year=2019,
-  title='Lan et al., ALBERT',
-  architecture='encoder',
-  objective_family='denoising',
-  adapters=('classify', 'tag'),
-)
-
-
 class Attention(nn.Module):
   """norm(x + dropout(self-attention(x)))."""
 
@@ -319,3 +271,53 @@ def make(
     execution: how to compute it.
   """
   return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+_BASE = Config()
+_LARGE = Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096)
+_XLARGE = Config(hidden_dim=2048, num_layers=24, num_heads=16, mlp_dim=8192)
+_XXLARGE = Config(hidden_dim=4096, num_layers=12, num_heads=64, mlp_dim=16384, dropout=0.0, attention_dropout=0.0)
+_V2: dict[str, Any] = dict(dropout=0.0, attention_dropout=0.0)
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'albert-base-v1': _BASE,
+    'albert-large-v1': _LARGE,
+    'albert-xlarge-v1': _XLARGE,
+    'albert-xxlarge-v1': _XXLARGE,
+    'albert-base-v2': dataclasses.replace(_BASE, **_V2),
+    'albert-large-v2': dataclasses.replace(_LARGE, **_V2),
+    'albert-xlarge-v2': dataclasses.replace(_XLARGE, **_V2),
+    'albert-xxlarge-v2': _XXLARGE,
+    'tiny': Config(embed_dim=64, hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_HEADS = 'the rule d/64 of the paper gives 32 heads; the count is the same'
+
+
+def _published(parameters: int, paper: str, with_heads: int, note: str = '') -> Published:
+  also = (('with heads for masked tokens and sentence order', with_heads),)
+  return Published(vocab_size=30_000, parameters=parameters, paper=paper, note=note, also=also)
+
+
+_SIZES = {
+  'base': _published(11_683_584, '12M', 11_813_810),
+  'large': _published(17_683_968, '18M', 17_847_474),
+  'xlarge': _published(58_724_864, '60M', 59_021_490, _HEADS),
+  'xxlarge': _published(222_595_584, '235M', 223_158_450, '233M in the text of the paper'),
+}
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {f'albert-{size}-{version}': published for version in ('v1', 'v2') for size, published in _SIZES.items()}
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Lan et al., ALBERT',
+  architecture='encoder',
+  objective_family='denoising',
+  adapters=('classify', 'tag'),
+)

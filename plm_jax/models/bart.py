@@ -68,32 +68,6 @@ class Config:
       raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
 
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'bart-base': Config(),
-    'bart-large': Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'bart-base': Published(
-      50_265, 139_420_416, '140M', also=(('with the 51,201 rows of the released table', 140_139_264),)
-    ),
-    'bart-large': Published(50_265, 406_291_456, '400M'),
-  }
-)
-
-PAPER = Paper(
-  year=2019,
-  title='Lewis et al., BART',
-  architecture='encoder-decoder',
-  objective_family='denoising',
-  adapters=('classify',),
-)
-
-
 class Encoded(NamedTuple):
   """States [b, m, d] of an encoder, and which of them a position of the decoder may look at."""
 
@@ -372,3 +346,34 @@ def make(
     execution: how to compute it.
   """
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'bart-base': Config(),
+    'bart-large': Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'bart-base': Published(
+      vocab_size=50_265,
+      parameters=139_420_416,
+      paper='140M',
+      also=(('with the 51,201 rows of the released table', 140_139_264),),
+    ),
+    'bart-large': Published(vocab_size=50_265, parameters=406_291_456, paper='400M'),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Lewis et al., BART',
+  architecture='encoder-decoder',
+  objective_family='denoising',
+  adapters=('classify',),
+)

@@ -61,23 +61,6 @@ class Config:
       raise ValueError(f'activation {self.activation!r} is none of {", ".join(ACTIVATIONS)}')
 
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
-)
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {'cnn-base': Published(30_522, 108_432_384, 'none', 'not from a paper: as large as bert-base, with its vocabulary')}
-)
-
-PAPER = Paper(
-  year=2014,
-  title='Kim, Convolutional Neural Networks for Sentence Classification',
-  architecture='cnn',
-  objective_family='denoising',
-  adapters=('classify', 'tag'),
-)
-
-
 class Block(nn.Module):
   """x + dropout(down(activation(convolution(norm x)))); documents are walls."""
 
@@ -182,3 +165,29 @@ def make(
     execution: how to compute it.
   """
   return Cnn(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {'cnn-base': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=384)}
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'cnn-base': Published(
+      vocab_size=30_522,
+      parameters=108_432_384,
+      paper='none',
+      note='not from a paper: as large as bert-base, with its vocabulary',
+    )
+  }
+)
+
+PAPER = Paper(
+  year=2014,
+  title='Kim, Convolutional Neural Networks for Sentence Classification',
+  architecture='cnn',
+  objective_family='denoising',
+  adapters=('classify', 'tag'),
+)

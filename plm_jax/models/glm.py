@@ -79,33 +79,6 @@ class Config:
       raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
 
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'glm-base': Config(),
-    'glm-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    'glm-10b': Config(hidden_dim=4096, num_layers=48, num_heads=64, mlp_dim=16384, max_length=1024),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-_PADDED = 'the vocabulary with its special tokens, padded to a multiple of 128'
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'glm-base': Published(30_592, 109_338_624, '110M', _PADDED),
-    'glm-large': Published(30_592, 334_688_256, '335M', _PADDED),
-    'glm-10b': Published(50_304, 9_880_682_496, '10B', _PADDED),
-  }
-)
-
-PAPER = Paper(
-  year=2021,
-  title='Du et al., GLM',
-  architecture='decoder',
-  objective_family='autoregressive',
-)
-
-
 def xavier(gain: float) -> Initializer:
   """N(0, gain sqrt(2 / (inputs + outputs))) (Glorot & Bengio 2010); a kernel with heads is a square matrix."""
 
@@ -328,3 +301,32 @@ def make(
     execution: how to compute it.
   """
   return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'glm-base': Config(),
+    'glm-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    'glm-10b': Config(hidden_dim=4096, num_layers=48, num_heads=64, mlp_dim=16384, max_length=1024),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_PADDED = 'the vocabulary with its special tokens, padded to a multiple of 128'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'glm-base': Published(vocab_size=30_592, parameters=109_338_624, paper='110M', note=_PADDED),
+    'glm-large': Published(vocab_size=30_592, parameters=334_688_256, paper='335M', note=_PADDED),
+    'glm-10b': Published(vocab_size=50_304, parameters=9_880_682_496, paper='10B', note=_PADDED),
+  }
+)
+
+PAPER = Paper(
+  year=2021,
+  title='Du et al., GLM',
+  architecture='decoder',
+  objective_family='autoregressive',
+)

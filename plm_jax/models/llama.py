@@ -111,70 +111,6 @@ class Config:
     return int(self.head_dim * self.rotary_share)
 
 
-_13B = Config(hidden_dim=5120, num_layers=40, num_heads=40, mlp_dim=13824)
-_CHATGLM2 = Config(
-  num_layers=28,
-  num_kv_heads=2,
-  mlp_dim=13696,
-  max_length=32_768,
-  norm_epsilon=1e-5,
-  rotary='pairs',
-  rotary_share=0.5,
-  qkv_bias=True,
-)
-_GLM4 = dataclasses.replace(_CHATGLM2, num_layers=40, max_length=131_072, norm_epsilon=1.5625e-7)
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'llama-7b': Config(),
-    'llama-13b': _13B,
-    'llama-33b': Config(hidden_dim=6656, num_layers=60, num_heads=52, mlp_dim=17920),
-    'llama-65b': Config(hidden_dim=8192, num_layers=80, num_heads=64, mlp_dim=22016),
-    'llama2-7b': Config(max_length=4096, norm_epsilon=1e-5),
-    'llama2-13b': dataclasses.replace(_13B, max_length=4096, norm_epsilon=1e-5),
-    'llama2-70b': Config(
-      hidden_dim=8192,
-      num_layers=80,
-      num_heads=64,
-      num_kv_heads=8,
-      mlp_dim=28672,
-      max_length=4096,
-      norm_epsilon=1e-5,
-    ),
-    'chatglm2-6b': _CHATGLM2,
-    'glm-4-9b': _GLM4,
-    'glm-4-9b-0414': dataclasses.replace(_GLM4, max_length=32_768, norm_epsilon=1e-5, norm_placement='sandwich'),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, num_kv_heads=1, mlp_dim=352),
-  }
-)
-
-_LLAMA2 = 2023, 'Touvron et al., LLaMA 2'
-_GLM_PAPER = 2024, 'GLM team, ChatGLM: from GLM-130B to GLM-4'
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'llama-7b': Published(32_000, 6_738_415_616, '6.7B'),
-    'llama-13b': Published(32_000, 13_015_864_320, '13.0B'),
-    'llama-33b': Published(32_000, 32_528_943_616, '32.5B'),
-    'llama-65b': Published(32_000, 65_285_660_672, '65.2B'),
-    'llama2-7b': Published(32_000, 6_738_415_616, '7B', source=_LLAMA2),
-    'llama2-13b': Published(32_000, 13_015_864_320, '13B', source=_LLAMA2),
-    'llama2-70b': Published(32_000, 68_976_648_192, '70B', source=_LLAMA2),
-    'chatglm2-6b': Published(65_024, 6_243_584_000, '6B', source=_GLM_PAPER),
-    'glm-4-9b': Published(151_552, 9_399_951_360, '9B', source=_GLM_PAPER),
-    'glm-4-9b-0414': Published(151_552, 9_400_279_040, '9B', 'glm-4-9b with two more norms a layer', source=_GLM_PAPER),
-  }
-)
-
-PAPER = Paper(
-  year=2023,
-  title='Touvron et al., LLaMA',
-  architecture='decoder',
-  objective_family='autoregressive',
-  adapters=('classify',),
-)
-
-
 class Block(nn.Module):
   """Masked self-attention and feed-forward, with a norm before and, in a sandwich, another behind each."""
 
@@ -371,3 +307,75 @@ def make(
     execution: how to compute it.
   """
   return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+_13B = Config(hidden_dim=5120, num_layers=40, num_heads=40, mlp_dim=13824)
+_CHATGLM2 = Config(
+  num_layers=28,
+  num_kv_heads=2,
+  mlp_dim=13696,
+  max_length=32_768,
+  norm_epsilon=1e-5,
+  rotary='pairs',
+  rotary_share=0.5,
+  qkv_bias=True,
+)
+_GLM4 = dataclasses.replace(_CHATGLM2, num_layers=40, max_length=131_072, norm_epsilon=1.5625e-7)
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'llama-7b': Config(),
+    'llama-13b': _13B,
+    'llama-33b': Config(hidden_dim=6656, num_layers=60, num_heads=52, mlp_dim=17920),
+    'llama-65b': Config(hidden_dim=8192, num_layers=80, num_heads=64, mlp_dim=22016),
+    'llama2-7b': Config(max_length=4096, norm_epsilon=1e-5),
+    'llama2-13b': dataclasses.replace(_13B, max_length=4096, norm_epsilon=1e-5),
+    'llama2-70b': Config(
+      hidden_dim=8192,
+      num_layers=80,
+      num_heads=64,
+      num_kv_heads=8,
+      mlp_dim=28672,
+      max_length=4096,
+      norm_epsilon=1e-5,
+    ),
+    'chatglm2-6b': _CHATGLM2,
+    'glm-4-9b': _GLM4,
+    'glm-4-9b-0414': dataclasses.replace(_GLM4, max_length=32_768, norm_epsilon=1e-5, norm_placement='sandwich'),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, num_kv_heads=1, mlp_dim=352),
+  }
+)
+
+_LLAMA2 = 2023, 'Touvron et al., LLaMA 2'
+_GLM_PAPER = 2024, 'GLM team, ChatGLM: from GLM-130B to GLM-4'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'llama-7b': Published(vocab_size=32_000, parameters=6_738_415_616, paper='6.7B'),
+    'llama-13b': Published(vocab_size=32_000, parameters=13_015_864_320, paper='13.0B'),
+    'llama-33b': Published(vocab_size=32_000, parameters=32_528_943_616, paper='32.5B'),
+    'llama-65b': Published(vocab_size=32_000, parameters=65_285_660_672, paper='65.2B'),
+    'llama2-7b': Published(vocab_size=32_000, parameters=6_738_415_616, paper='7B', source=_LLAMA2),
+    'llama2-13b': Published(vocab_size=32_000, parameters=13_015_864_320, paper='13B', source=_LLAMA2),
+    'llama2-70b': Published(vocab_size=32_000, parameters=68_976_648_192, paper='70B', source=_LLAMA2),
+    'chatglm2-6b': Published(vocab_size=65_024, parameters=6_243_584_000, paper='6B', source=_GLM_PAPER),
+    'glm-4-9b': Published(vocab_size=151_552, parameters=9_399_951_360, paper='9B', source=_GLM_PAPER),
+    'glm-4-9b-0414': Published(
+      vocab_size=151_552,
+      parameters=9_400_279_040,
+      paper='9B',
+      note='glm-4-9b with two more norms a layer',
+      source=_GLM_PAPER,
+    ),
+  }
+)
+
+PAPER = Paper(
+  year=2023,
+  title='Touvron et al., LLaMA',
+  architecture='decoder',
+  objective_family='autoregressive',
+  adapters=('classify',),
+)

@@ -75,31 +75,6 @@ class Config:
       raise ValueError(f'head_dim {self.head_dim} is not an even number, and rotation turns pairs of components')
 
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'palm-8b': Config(),
-    'palm-62b': Config(hidden_dim=8192, num_layers=64, num_heads=32, mlp_dim=32768),
-    'palm-540b': Config(hidden_dim=18432, num_layers=118, num_heads=48, mlp_dim=73728),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, head_dim=64, mlp_dim=512),
-  }
-)
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'palm-8b': Published(256_000, 8_632_012_800, '8.63B'),
-    'palm-62b': Published(256_000, 62_495_662_080, '62.50B'),
-    'palm-540b': Published(256_000, 540_356_474_880, '540.35B'),
-  }
-)
-
-PAPER = Paper(
-  year=2022,
-  title='Chowdhery et al., PaLM',
-  architecture='decoder',
-  objective_family='autoregressive',
-)
-
-
 class Block(nn.Module):
   """x + attention(norm x) + mlp(norm x), with one norm."""
 
@@ -276,3 +251,30 @@ def make(
     execution: how to compute it.
   """
   return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'palm-8b': Config(),
+    'palm-62b': Config(hidden_dim=8192, num_layers=64, num_heads=32, mlp_dim=32768),
+    'palm-540b': Config(hidden_dim=18432, num_layers=118, num_heads=48, mlp_dim=73728),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, head_dim=64, mlp_dim=512),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'palm-8b': Published(vocab_size=256_000, parameters=8_632_012_800, paper='8.63B'),
+    'palm-62b': Published(vocab_size=256_000, parameters=62_495_662_080, paper='62.50B'),
+    'palm-540b': Published(vocab_size=256_000, parameters=540_356_474_880, paper='540.35B'),
+  }
+)
+
+PAPER = Paper(
+  year=2022,
+  title='Chowdhery et al., PaLM',
+  architecture='decoder',
+  objective_family='autoregressive',
+)

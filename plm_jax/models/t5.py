@@ -81,66 +81,6 @@ class Config:
       raise ValueError(f'structure {self.structure!r} is none of {", ".join(get_args(Structure))}')
 
 
-_SMALL_11 = Config(
-  num_layers=8,
-  num_heads=6,
-  mlp_dim=1024,
-  activation='gelu_tanh',
-  gated=True,
-  tied=False,
-  dropout=0,
-  attention_dropout=0,
-)
-
-
-def _version_11(**fields: Any) -> Config:
-  return dataclasses.replace(_SMALL_11, **fields)
-
-
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    't5-small': Config(),
-    't5-base': Config(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072),
-    't5-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    't5-3b': Config(hidden_dim=1024, num_layers=24, num_heads=32, head_dim=128, mlp_dim=16384),
-    't5-11b': Config(hidden_dim=1024, num_layers=24, num_heads=128, head_dim=128, mlp_dim=65536),
-    't5-v1_1-small': _SMALL_11,
-    't5-v1_1-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
-    't5-v1_1-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
-    't5-v1_1-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
-    't5-v1_1-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
-  }
-)
-
-_ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
-_LATER = 'released after the paper'
-
-_GATED = 2020, 'Shazeer, GLU variants improve Transformer'
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    't5-small': Published(_ROWS, 60_506_624, '60M'),
-    't5-base': Published(_ROWS, 222_903_552, '220M'),
-    't5-large': Published(_ROWS, 737_668_096, '770M'),
-    't5-3b': Published(_ROWS, 2_851_598_336, '2.8B'),
-    't5-11b': Published(_ROWS, 11_307_321_344, '11B'),
-    't5-v1_1-small': Published(_ROWS, 76_961_152, 'none', _LATER, source=_GATED),
-    't5-v1_1-base': Published(_ROWS, 247_577_856, 'none', _LATER, source=_GATED),
-    't5-v1_1-large': Published(_ROWS, 783_150_080, 'none', _LATER, source=_GATED),
-    't5-v1_1-xl': Published(_ROWS, 2_849_757_184, 'none', _LATER, source=_GATED),
-    't5-v1_1-xxl': Published(_ROWS, 11_135_332_352, 'none', _LATER, source=_GATED),
-  }
-)
-
-PAPER = Paper(
-  year=2019,
-  title='Raffel et al., T5',
-  architecture='encoder-decoder',
-  objective_family='denoising',
-)
-
-
 class Encoded(NamedTuple):
   """States [b, m, d] of an encoder, and which of them a position of the decoder may look at."""
 
@@ -580,3 +520,65 @@ def make(
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
   trunk = {'decoder': T5Decoder, 'prefix': T5Prefix}.get(config.structure, T5)
   return trunk(config, vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+_SMALL_11 = Config(
+  num_layers=8,
+  num_heads=6,
+  mlp_dim=1024,
+  activation='gelu_tanh',
+  gated=True,
+  tied=False,
+  dropout=0,
+  attention_dropout=0,
+)
+
+
+def _version_11(**fields: Any) -> Config:
+  return dataclasses.replace(_SMALL_11, **fields)
+
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    't5-small': Config(),
+    't5-base': Config(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=3072),
+    't5-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    't5-3b': Config(hidden_dim=1024, num_layers=24, num_heads=32, head_dim=128, mlp_dim=16384),
+    't5-11b': Config(hidden_dim=1024, num_layers=24, num_heads=128, head_dim=128, mlp_dim=65536),
+    't5-v1_1-small': _SMALL_11,
+    't5-v1_1-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
+    't5-v1_1-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
+    't5-v1_1-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
+    't5-v1_1-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
+  }
+)
+
+_ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
+_LATER = 'released after the paper'
+
+_GATED = 2020, 'Shazeer, GLU variants improve Transformer'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    't5-small': Published(vocab_size=_ROWS, parameters=60_506_624, paper='60M'),
+    't5-base': Published(vocab_size=_ROWS, parameters=222_903_552, paper='220M'),
+    't5-large': Published(vocab_size=_ROWS, parameters=737_668_096, paper='770M'),
+    't5-3b': Published(vocab_size=_ROWS, parameters=2_851_598_336, paper='2.8B'),
+    't5-11b': Published(vocab_size=_ROWS, parameters=11_307_321_344, paper='11B'),
+    't5-v1_1-small': Published(vocab_size=_ROWS, parameters=76_961_152, paper='none', note=_LATER, source=_GATED),
+    't5-v1_1-base': Published(vocab_size=_ROWS, parameters=247_577_856, paper='none', note=_LATER, source=_GATED),
+    't5-v1_1-large': Published(vocab_size=_ROWS, parameters=783_150_080, paper='none', note=_LATER, source=_GATED),
+    't5-v1_1-xl': Published(vocab_size=_ROWS, parameters=2_849_757_184, paper='none', note=_LATER, source=_GATED),
+    't5-v1_1-xxl': Published(vocab_size=_ROWS, parameters=11_135_332_352, paper='none', note=_LATER, source=_GATED),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Raffel et al., T5',
+  architecture='encoder-decoder',
+  objective_family='denoising',
+)

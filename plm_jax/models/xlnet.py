@@ -76,36 +76,6 @@ class Config:
       )
 
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {
-    'xlnet-base': Config(),
-    'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
-    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, memory_length=48),
-  }
-)
-
-_BODY = 'without the summary layer'
-
-PUBLISHED: Mapping[str, Published] = MappingProxyType(
-  {
-    'xlnet-base': Published(
-      32_000, 117_308_928, 'as BERT-base', also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336))
-    ),
-    'xlnet-large': Published(
-      32_000, 361_318_400, 'as BERT-large', also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800))
-    ),
-  }
-)
-
-PAPER = Paper(
-  year=2019,
-  title='Yang et al., XLNet',
-  architecture='encoder',
-  objective_family='permutation',
-  adapters=('classify',),
-)
-
-
 @flax.struct.dataclass
 class Stream:
   """How one of the two streams looks at the keys; q is l for the content stream and t for the query stream.
@@ -398,3 +368,41 @@ def make(
     execution: how to compute it.
   """
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'xlnet-base': Config(),
+    'xlnet-large': Config(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=4096),
+    'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512, memory_length=48),
+  }
+)
+
+_BODY = 'without the summary layer'
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'xlnet-base': Published(
+      vocab_size=32_000,
+      parameters=117_308_928,
+      paper='as BERT-base',
+      also=((_BODY, 116_718_336), (f'{_BODY}, with its output bias', 116_750_336)),
+    ),
+    'xlnet-large': Published(
+      vocab_size=32_000,
+      parameters=361_318_400,
+      paper='as BERT-large',
+      also=((_BODY, 360_268_800), (f'{_BODY}, with its output bias', 360_300_800)),
+    ),
+  }
+)
+
+PAPER = Paper(
+  year=2019,
+  title='Yang et al., XLNet',
+  architecture='encoder',
+  objective_family='permutation',
+  adapters=('classify',),
+)

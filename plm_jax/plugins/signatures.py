@@ -8,10 +8,14 @@ import ast
 import enum
 import functools
 import pathlib
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from plm_jax.plugins.annotations import tail
+
 ROOT = pathlib.Path(__file__).parent.parent
+# What the first argument of a function that a config can name is called: a noise function has a key, an update rule a
+# context, a schedule the step.
+FIRST_ARGUMENTS = ('rng', 'key', 'context', 'step')
 ARITHMETIC = {
   ast.Add: lambda left, right: left + right,
   ast.Sub: lambda left, right: left - right,
@@ -34,26 +38,20 @@ class Keyword(NamedTuple):
   annotation: str
   default: Any = Missing.REQUIRED
 
-  def __str__(self) -> str:
-    if self.default is Missing.REQUIRED:
-      return self.annotation
-    return f'{self.annotation} = {"..." if self.default is Missing.COMPUTED else repr(self.default)}'
-
 
 # Files and their definitions -----------------------------------------------------------------------------------------
 
 
 def names(folder: str) -> list[str]:
   """The files of a folder that have a `make`, sorted."""
-  files = sorted(file for file in (ROOT / folder).glob('*.py') if not file.stem.startswith('_'))
+  files = sorted(file for file in ROOT.joinpath(*folder.split('.')).glob('*.py') if not file.stem.startswith('_'))
   return [file.stem for file in files if 'make' in _definitions(file)]
 
 
-def functions(module: str, *, first: tuple[str, ...] = ('rng', 'key')) -> list[str]:
-  """The public functions of a file such as 'noise.where' whose first argument has one of these names: those of a noise
-  file that corrupt a row start with a key."""
+def functions(module: str) -> list[str]:
+  """The functions of a file that a config may name: public ones whose first argument is one of `FIRST_ARGUMENTS`."""
   definitions = _definitions(_file(module)).items() if has(module) else ()
-  return [name for name, node in definitions if not name.startswith('_') and _first_argument(node) in first]
+  return [name for name, node in definitions if not name.startswith('_') and _first_argument(node) in FIRST_ARGUMENTS]
 
 
 def files(kind: str) -> list[str]:
@@ -64,8 +62,13 @@ def files(kind: str) -> list[str]:
 
 
 def places(kind: str) -> dict[str, str]:
-  """Function -> the file that it stands in, for every function of a kind of noise such as 'noise.where'."""
-  return {name: module for module in files(kind) for name in functions(module)}
+  """Name -> the file that it stands in, for every name of a kind.
+
+  The names of a folder whose files have a `make` are its files; of any other file or folder, such as 'noise.where' or
+  'optim.rules', they are functions.
+  """
+  plain = {name: f'{kind}.{name}' for name in names(kind)}
+  return plain or {name: module for module in files(kind) for name in functions(module)}
 
 
 def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:
@@ -76,12 +79,17 @@ def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:
 @functools.cache
 def _keywords(file: pathlib.Path, function: str) -> dict[str, Keyword]:
   node = _definitions(file)[function]
-  aliases = _aliases(file)
   if isinstance(node, ast.ClassDef):
     fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
-    return {ast.unparse(f.target): Keyword(_spell(f.annotation, aliases), _default(f.value, aliases)) for f in fields}
+    return {ast.unparse(f.target): Keyword(_spell(f.annotation, file), _default(f.value, file)) for f in fields}
   pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
-  return {item.arg: Keyword(_spell(item.annotation, aliases), _default(value, aliases)) for item, value in pairs}
+  return {item.arg: Keyword(_spell(item.annotation, file), _default(value, file)) for item, value in pairs}
+
+
+def passes_on(module: str, function: str) -> bool:
+  """Whether a function takes more keywords than it names, as `**rest`."""
+  node = _definitions(_file(module))[function]
+  return isinstance(node, ast.FunctionDef) and node.args.kwarg is not None
 
 
 def signature(folder: str, name: str) -> dict[str, Keyword]:
@@ -103,17 +111,27 @@ def first_line(module: str, function: str | None = None) -> str:
 
 def paper(module: str) -> dict[str, Any]:
   """The literal keywords of a file's `PAPER = Paper(...)`; empty where it has none."""
-  aliases = _aliases(_file(module))
-  node = aliases.get('PAPER')
+  file = _file(module)
+  node = _bound(file).get('PAPER')
   if not isinstance(node, ast.Call):
     return {}
-  values = {item.arg: _default(item.value, aliases) for item in node.keywords if item.arg}
+  values = {item.arg: _default(item.value, file) for item in node.keywords if item.arg}
   return {name: value for name, value in values.items() if value is not Missing.COMPUTED}
+
+
+def literal(module: str, name: str) -> Any:
+  """The value of a module-level literal such as `READS`; None where the file has none.
+
+  Raises:
+    ValueError: there is one, and it is no literal.
+  """
+  node = _bound(_file(module)).get(name) if has(module) else None
+  return None if not isinstance(node, ast.expr) else _literal(node, _file(module))
 
 
 def table(module: str, name: str) -> list[str]:
   """The keys of a module-level dict, such as the published sizes in `CONFIGS`; empty where the file has none."""
-  node = _aliases(_file(module)).get(name) if has(module) else None
+  node = _bound(_file(module)).get(name) if has(module) else None
   if isinstance(node, ast.Call) and node.args:
     node = node.args[0]
   if not isinstance(node, ast.Dict):
@@ -140,16 +158,27 @@ def _definitions(file: pathlib.Path) -> dict[str, ast.FunctionDef | ast.ClassDef
   return {node.name: node for node in _tree(file).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
+class _Import(NamedTuple):
+  """A name that `from module import name` binds."""
+
+  module: str
+  name: str
+
+
+class _Place(NamedTuple):
+  """What a name stands for: a node of a file, or the file itself where `node` is None."""
+
+  file: pathlib.Path
+  node: ast.expr | ast.stmt | None
+
+
 @functools.cache
-def _aliases(file: pathlib.Path) -> dict[str, ast.expr]:
-  """Module-level names and the expressions bound to them, those imported from files of this package included."""
-  bound: dict[str, ast.expr] = {}
+def _bound(file: pathlib.Path) -> dict[str, ast.expr | ast.stmt | _Import]:
+  """Module-level names of a file and what is bound to them."""
+  bound: dict[str, ast.expr | ast.stmt | _Import] = dict(_definitions(file))
   for node in _tree(file).body:
-    if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f'{ROOT.name}.'):
-      source = ROOT.joinpath(*node.module.split('.')[1:])
-      source = source / '__init__.py' if source.is_dir() else source.with_suffix('.py')
-      theirs = _aliases(source) if source.is_file() else {}
-      bound |= {item.asname or item.name: theirs[item.name] for item in node.names if item.name in theirs}
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+      bound |= {item.asname or item.name: _Import(node.module, item.name) for item in node.names}
     elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
       bound[node.targets[0].id] = node.value
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
@@ -157,61 +186,96 @@ def _aliases(file: pathlib.Path) -> dict[str, ast.expr]:
   return bound
 
 
+def _find(file: pathlib.Path, node: ast.expr) -> _Place | None:
+  """What a name or a dotted name in a file stands for; None where it is not defined in this package."""
+  if isinstance(node, ast.Name):
+    return _follow(file, node.id, ())
+  if isinstance(node, ast.Attribute) and (owner := _find(file, node.value)) and owner.node is None:
+    return _follow(owner.file, node.attr, ())
+  return None
+
+
+def _follow(file: pathlib.Path, name: str, seen: tuple[tuple[pathlib.Path, str], ...]) -> _Place | None:
+  """Follows imports of a name from file to file of this package, through the `__init__` of folders as well."""
+  bound = _bound(file).get(name)
+  if not isinstance(bound, _Import):
+    return _Place(file, bound) if bound else None
+  if (file, name) in seen or bound.module.partition('.')[0] != ROOT.name:
+    return None
+  base = ROOT.joinpath(*bound.module.split('.')[1:])
+  source = base / '__init__.py' if base.is_dir() else base.with_suffix('.py')
+  if source.is_file() and (found := _follow(source, bound.name, (*seen, (file, name)))):
+    return found
+  inside = (base / bound.name / '__init__.py', base / f'{bound.name}.py')
+  return next((_Place(part, None) for part in inside if part.is_file()), None)
+
+
 def _first_argument(node: ast.FunctionDef | ast.ClassDef) -> str | None:
   return node.args.args[0].arg if isinstance(node, ast.FunctionDef) and node.args.args else None
 
 
-def _spell(annotation: ast.expr | None, aliases: Mapping[str, ast.expr]) -> str:
-  """An annotation as text, with the aliases of its file written out."""
-  if annotation is None:
-    return 'Any'
+def _spell(annotation: ast.expr | None, file: pathlib.Path) -> str:
+  """An annotation as text, with the aliases of this package written out."""
+  return 'Any' if annotation is None else ast.unparse(_written_out(annotation, file))
 
-  class WriteOut(ast.NodeTransformer):
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-      return self.visit(aliases[node.id]) if isinstance(aliases.get(node.id), ast.Subscript | ast.BinOp) else node
 
-  return ast.unparse(WriteOut().visit(ast.parse(ast.unparse(annotation), mode='eval').body))
+def _written_out(node: ast.expr, file: pathlib.Path) -> ast.expr:
+  match node:
+    case ast.Name() | ast.Attribute():
+      place = _find(file, node)
+      if place is not None and isinstance(place.node, ast.Subscript | ast.BinOp | ast.Name | ast.Attribute):
+        return _written_out(place.node, place.file)
+    case ast.Constant(value=str(text)):
+      return _written_out(ast.parse(text, mode='eval').body, file)
+    case ast.BinOp():
+      return ast.BinOp(_written_out(node.left, file), node.op, _written_out(node.right, file))
+    case ast.Subscript(slice=ast.Tuple() as inner) if tail(node.value) == 'Annotated':
+      first, *notes = inner.elts
+      return ast.Subscript(node.value, ast.Tuple([_written_out(first, file), *notes]))
+    case ast.Subscript() if tail(node.value) != 'Literal':
+      return ast.Subscript(node.value, _written_out(node.slice, file))
+    case ast.Tuple() | ast.List():
+      return type(node)([_written_out(item, file) for item in node.elts])
+  return node
 
 
 # Values --------------------------------------------------------------------------------------------------------------
 
 
-def _default(node: ast.expr | None, aliases: Mapping[str, ast.expr]) -> Any:
+def _default(node: ast.expr | None, file: pathlib.Path) -> Any:
   if node is None:
     return Missing.REQUIRED
   try:
-    return _literal(node, aliases)
+    return _literal(node, file)
   except ValueError:
     return Missing.COMPUTED
 
 
-def _literal(node: ast.expr, aliases: Mapping[str, ast.expr]) -> Any:
+def _literal(node: ast.expr, file: pathlib.Path) -> Any:
   """The value of a default: a literal, a named literal, arithmetic on numbers, `dict(...)` or a read-only view of one.
 
   Raises:
     ValueError: for anything that needs running code.
   """
   match node:
-    case ast.Name() if node.id in aliases:
-      return _literal(aliases[node.id], aliases)
+    case ast.Name() | ast.Attribute():
+      place = _find(file, node)
+      if place is None or not isinstance(place.node, ast.expr):
+        raise ValueError(f'{ast.unparse(node)} is not a literal')
+      return _literal(place.node, place.file)
     case ast.BinOp() if type(node.op) in ARITHMETIC:
-      return ARITHMETIC[type(node.op)](_literal(node.left, aliases), _literal(node.right, aliases))
+      return ARITHMETIC[type(node.op)](_literal(node.left, file), _literal(node.right, file))
     case ast.Tuple() | ast.List():
-      return tuple(_literal(item, aliases) for item in node.elts)
+      return tuple(_literal(item, file) for item in node.elts)
     case ast.Dict() if None not in node.keys:
-      return {_literal(k, aliases): _literal(v, aliases) for k, v in zip(node.keys, node.values, strict=True) if k}
+      return {_literal(k, file): _literal(v, file) for k, v in zip(node.keys, node.values, strict=True) if k}
     case ast.Call(func=ast.Name(id='dict'), args=[]):
-      return {item.arg: _literal(item.value, aliases) for item in node.keywords}
+      return {item.arg: _literal(item.value, file) for item in node.keywords}
     case ast.Call(args=[inner]) if tail(node.func) == 'MappingProxyType':
-      return _literal(inner, aliases)
+      return _literal(inner, file)
     case ast.Call(func=ast.Name(id='field'), keywords=[ast.keyword(arg='default_factory', value=made)]):
-      return _literal(made.body, aliases) if isinstance(made, ast.Lambda) else {'dict': {}}.get(tail(made), ())
+      return _literal(made.body, file) if isinstance(made, ast.Lambda) else {'dict': {}}.get(tail(made), ())
   return ast.literal_eval(node)
-
-
-def tail(node: ast.expr) -> str:
-  """The last part of a possibly dotted name: 'Mapping' of `collections.abc.Mapping`."""
-  return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ''
 
 
 def experiment_files() -> list[pathlib.Path]:

@@ -1,19 +1,22 @@
-"""The trunk and the parameters of a folder: a release in Hugging Face's form, a run, or an import."""
+"""The one door to parameters: a release in Hugging Face's form, a run, an import, or parameters that were saved alone.
 
+`open` finds out which kind of folder it is and returns `Weights`, which reads the rest when it is asked for.
+"""
+
+import functools
 import json
 import os
-import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import numpy as np
 
-from plm_jax import checkpoint, paths
-from plm_jax.checkpoint import Leaf, Step
+from plm_jax import checkpoint, files
+from plm_jax.checkpoint import Leaf, Params, Step
 from plm_jax.checkpoint.tensor_files import WeightsError
-from plm_jax.paths import flat, nested
+from plm_jax.paths import nested
 from plm_jax.plugins import build
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import release, shapes
@@ -21,35 +24,177 @@ from plm_jax.weights.reader import Reader
 from plm_jax.weights.release import Release
 from plm_jax.weights.table import TOKENS
 
-
-def load_params(source: str, *, step: Any = 'newest', subtree: str | None = None) -> PyTree:
-  """`checkpoint.load_params`, which also reads a Hugging Face folder."""
-  folder = pathlib.Path(source).expanduser()
-  if not release.is_release(folder):
-    return checkpoint.load_params(source, step=step, subtree=subtree)
-  reader = Reader(release.Release(folder))
-  prefix = f'{subtree}/' if subtree else ''
-  found = {path.removeprefix(prefix): reader.leaf(path) for path in reader.shapes if path.startswith(prefix)}
-  if not found:
-    raise ValueError(f'{folder} has nothing under {subtree!r}; there is {", ".join(("trunk", *reader.heads))}')
-  return paths.nested(found)
-
-
+MODEL = 'model.json'  # of an import
 Part = Literal['trunk', 'generator']
+TOKEN_IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_eos_token_id')
+
+
+class Model(NamedTuple):
+  """What a trunk is made of.
+
+  Attributes:
+    block: of a config: name, variant, overrides.
+    vocab_size: ids of the vocabulary.
+  """
+
+  block: Mapping[str, Any]
+  vocab_size: int
+
+
+class Weights:
+  """A folder of weights that was opened. Its model and its parameters are read from disk when they are asked for.
+
+  Attributes:
+    folder: where it is.
+    vocab: the folder of its vocabulary or tokenizer, which it may lack.
+    step: of a run.
+    part: of a run that trains two trunks; None for everything, by the names that the run has.
+  """
+
+  def __init__(self, folder: Path, *, step: Step, part: Part | None):
+    self.folder = folder
+    self.vocab = files.RunFolder(folder).vocab
+    self.step = step
+    self.part = part
+
+  @functools.cached_property
+  def model(self) -> Model:
+    """The model that the parameters belong to.
+
+    Raises:
+      WeightsError: the folder does not say, or the run has no such part.
+    """
+    try:
+      if files.is_file(self.folder / checkpoint.INDEX):
+        about = files.read_json(self.folder / MODEL)
+        return Model(about['model'], about['vocab_size'])
+      settings = files.read_json(files.RunFolder(self.folder).config)
+      vocab = files.read_json(self.vocab / 'vocab.json')
+      block = (settings['objective'] or {}).get('generator') if self.part == 'generator' else settings['model']
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+      raise WeightsError(
+        f'{self.folder} is neither a Hugging Face folder (config.json with a model_type) nor a run folder nor an '
+        f'import: {error}'
+      ) from error
+    if block is None:
+      raise WeightsError(f'{files.RunFolder(self.folder).config}: the objective of this run has no generator')
+    return Model(block, vocab['size'])
+
+  @functools.cached_property
+  def params(self) -> Params:
+    """The parameters: 'trunk/...' and '<head>/...' -> a leaf that is read when it is asked for.
+
+    Raises:
+      CheckpointError: none, or damaged ones.
+      WeightsError: the run has no such part.
+    """
+    everything = checkpoint.open_params(self.folder, step=self.step)
+    if self.part is None or files.is_file(self.folder / checkpoint.INDEX):
+      return everything
+    leaves = _generator(everything, self.trunk()) if self.part == 'generator' else _first_trunk(everything)
+    return Params(leaves, where=str(self.folder))
+
+  @functools.cached_property
+  def token_ids(self) -> dict[str, int | None]:
+    """Fields of config.json in Hugging Face's form, such as pad_token_id -> id."""
+    if files.is_file(self.folder / MODEL):
+      return files.read_json(self.folder / MODEL).get('token_ids', {})
+    settings = files.read_json(files.RunFolder(self.folder).config)
+    ids = release.token_ids(self.vocab)
+    found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
+    start = (settings.get('objective') or {}).get('start')  # of a decoder
+    return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
+
+  @property
+  def heads(self) -> tuple[str, ...]:
+    """What there is beside the trunk, by name."""
+    return tuple(sorted({path.partition('/')[0] for path in self.params} - {'trunk'}))
+
+  def trunk(self, execution: Execution = Execution()) -> nn.Module:
+    """The trunk, which computes as `execution` says."""
+    return build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
+
+
+class Published(Weights):
+  """A folder in Hugging Face's form.
+
+  Attributes:
+    reader: how its tensors correspond to our parameters; making it checks all names and shapes.
+  """
+
+  def __init__(self, folder: Path, *, architecture: str | None):
+    super().__init__(folder, step=None, part=None)
+    self.vocab = folder
+    self._architecture = architecture
+
+  @functools.cached_property
+  def reader(self) -> Reader:
+    return Reader(Release(self.folder), architecture=self._architecture)
+
+  @functools.cached_property
+  def model(self) -> Model:
+    """As in `Weights`, from config.json."""
+    return Model(self.reader.model, self.reader.vocab_size)
+
+  @functools.cached_property
+  def params(self) -> Params:
+    """As in `Weights`; `Params.arrays` are float32, single leaves have the dtype of the release."""
+    leaves = self.reader.leaves()
+
+    def read(names: Collection[str]) -> dict[str, np.ndarray]:
+      return {name: np.asarray(leaves[name].read(None), np.float32, order='C') for name in names}
+
+    return Params(leaves, where=str(self.folder), read=read)
+
+  @functools.cached_property
+  def token_ids(self) -> dict[str, int | None]:
+    """As in `Weights`, from config.json."""
+    return {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
+
+  @property
+  def heads(self) -> tuple[str, ...]:
+    """As in `Weights`, in the order of the architecture."""
+    return self.reader.heads
+
+
+def open(
+  folder: str | os.PathLike[str],
+  *,
+  step: Step = None,
+  part: Part | None = None,
+  architecture: str | None = None,
+) -> Weights:
+  """Opens a folder of weights.
+
+  Args:
+    folder: one in Hugging Face's form, a run folder, what `python -m plm_jax.convert import` wrote, or what
+      `checkpoint.save_params` wrote (which says nothing of its model).
+    step: of a run: a number, 'newest' or 'best'; None is the best where steps have scores, else the newest.
+    part: of a run that trains two trunks (replaced token detection): the trunk as it is used alone, or the generator;
+      None gives all parameters by the names that the run has.
+    architecture: a file of `architectures/`, where the config.json of a release leaves it open.
+
+  Returns:
+    `Weights`; what is wrong with the folder is found when its model or its parameters are asked for.
+  """
+  path = files.path(folder)
+  if release.is_release(path):
+    return Published(path, architecture=architecture)
+  return Weights(path, step=step, part=part)
 
 
 def load(
   folder: str | os.PathLike[str],
   *,
-  step: Step = 'best',
+  step: Step = None,
   part: Part = 'trunk',
   execution: Execution = Execution(),
 ) -> tuple[nn.Module, PyTree]:
-  """The trunk of a folder and its parameters.
+  """The trunk of a folder and its parameters, all in memory: the short form of `open`.
 
   Args:
     folder: a Hugging Face folder, a run folder, or a folder written by `python -m plm_jax.convert import`.
-    step: of a run folder; the best where one was kept, else the newest.
+    step: of a run folder; None is the best where one was kept, else the newest.
     part: 'generator' is the second trunk of a run folder of replaced token detection.
     execution: how the trunk computes.
 
@@ -59,88 +204,35 @@ def load(
 
   Raises:
     WeightsError: an architecture that is not known, or a tensor that is missing, damaged or of another shape.
+    CheckpointError: damaged parameters of a run or an import.
   """
-  path = Path(folder).expanduser()
-  if release.is_release(path):
-    source = Release(path)
-    reader = Reader(source, execution=execution)
-    return reader.trunk, _flat_heads(nested({name: reader.leaf(name) for name in reader.shapes}))
-  trunk, leaves = open_own(path, step=step, part=part, execution=execution)
-  return trunk, _flat_heads(nested({name: np.asarray(leaf.read(None), np.float32) for name, leaf in leaves.items()}))
+  opened = open(folder, step=step, part=part)
+  trunk = opened.trunk(execution)
+  params = nested({path: np.asarray(array, np.float32) for path, array in opened.params.arrays().items()})
+  return trunk, {**params['trunk'], **{name: tree for name, tree in params.items() if name != 'trunk'}}
 
 
-def open_own(
-  path: Path, *, step: Step = 'best', part: Part = 'trunk', execution: Execution = Execution()
-) -> tuple[nn.Module, dict[str, Leaf]]:
-  """The trunk of a run folder or an import, and its parameters by path; those of an import are read when asked for.
+def _generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:
+  """The second of two trunks that were trained together, with what it shares and its own head.
 
   Raises:
-    WeightsError: it is neither, or has no such part.
-    CheckpointError: its parameters are damaged.
+    WeightsError: there is none.
   """
-  model, vocab_size = _own_model(path, part)
-  trunk = build.make('models', model, vocab_size=vocab_size, execution=execution)
-  if (path / checkpoint.INDEX).is_file():
-    return trunk, checkpoint.open_index(path)
-  params = checkpoint.load_params(path, step=step)
-  return trunk, in_memory(nested(_part_of(flat(params), trunk, part)))
+  if not any(path.startswith('generator/') for path in params):
+    raise WeightsError('this run has no parameters of a generator')
+  leaves = {}
+  for path in shapes.shapes(trunk):
+    leaf = params.get(f'generator/{path}') or params.get(f'trunk/{path}')
+    if leaf is not None:
+      leaves[f'trunk/{path}'] = leaf
+  return leaves | {path: leaf for path, leaf in params.items() if path.startswith('mlm/')}
 
 
-def _part_of(leaves: Mapping[str, Any], trunk: nn.Module, part: Part) -> dict[str, Any]:
-  """The parameters of one of two trunks that were trained together, with what it shares and its own head."""
+def _first_trunk(params: Params) -> dict[str, Leaf]:
+  """The first trunk with its heads; of a run without a second one, everything."""
+  leaves = dict(params)
+  if 'delta/table' in leaves:  # what the table of tokens is beyond the generator's (DeBERTa-v3)
+    own, shared = leaves.pop('delta/table'), leaves['generator/token_embed/table']
+    leaves[TOKENS] = Leaf(own.shape, lambda layer: own.read(layer) + shared.read(layer))
   second = any(path.startswith('generator/') for path in leaves)
-  if part == 'generator':
-    if not second:
-      raise WeightsError('this run has no parameters of a generator')
-    own = {
-      f'trunk/{path}': leaves.get(f'generator/{path}', leaves.get(f'trunk/{path}')) for path in shapes.shapes(trunk)
-    }
-    heads = {path: leaf for path, leaf in leaves.items() if path.startswith('mlm/')}
-    return {path: leaf for path, leaf in own.items() if leaf is not None} | heads
-  out = dict(leaves)
-  if 'delta/table' in out:  # what the table of tokens is beyond the generator's
-    out[TOKENS] = out.pop('delta/table') + out['generator/token_embed/table']
-  theirs = ('generator/', 'mlm/') if second else ()
-  return {path: leaf for path, leaf in out.items() if not path.startswith(theirs)}
-
-
-def in_memory(params: PyTree) -> dict[str, Leaf]:
-  """The leaves of a tree by path."""
-  return {path: _leaf(array) for path, array in flat(params).items()}
-
-
-def _leaf(array: Any) -> Leaf:
-  return Leaf(tuple(np.shape(array)), lambda layer: np.asarray(array if layer is None else array[layer]))
-
-
-def _own_model(path: Path, part: Part) -> tuple[dict[str, Any], int]:
-  """The model block and the vocabulary size of a run folder or of an import."""
-  try:
-    if (path / checkpoint.INDEX).is_file():
-      about = json.loads((path / 'model.json').read_text(encoding='utf-8'))
-      return about['model'], about['vocab_size']
-    settings = json.loads((path / 'config.json').read_text(encoding='utf-8'))
-    vocab = json.loads((path / 'vocab' / 'vocab.json').read_text(encoding='utf-8'))
-    model = settings['model'] if part == 'trunk' else (settings['objective'] or {}).get('generator')
-  except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-    raise WeightsError(
-      f'{path} is neither a Hugging Face folder (config.json with a model_type) nor a run folder nor an import: {error}'
-    ) from error
-  if model is None:
-    raise WeightsError(f'{path / "config.json"}: the objective of this run has no generator')
-  return model, vocab['size']
-
-
-def _flat_heads(params: Mapping[str, Any]) -> PyTree:
-  """{'trunk': ..., <head>: ...} -> the trunk's own tree with the heads beside its parts."""
-  heads = {name: tree for name, tree in params.items() if name != 'trunk'}
-  return {**params['trunk'], **heads}
-
-
-def split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
-  """Undoes `_flat_heads`; leaves the parameters of a run as they are."""
-  if 'trunk' in params:
-    return dict(params)
-  own = {path.split('/')[0] for path in shapes.shapes(trunk)}
-  heads = {name: tree for name, tree in params.items() if name not in own}
-  return {'trunk': {name: tree for name, tree in params.items() if name in own}, **heads}
+  return {path: leaf for path, leaf in leaves.items() if not (second and path.startswith(('generator/', 'mlm/')))}

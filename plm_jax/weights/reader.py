@@ -1,27 +1,21 @@
-"""Published weights in and out: Hugging Face folders of safetensors <-> our trunks and parameters.
+"""Reads a release: its tensors as parameters of this package, leaf by leaf or layer by layer."""
 
-    trunk, params = weights.load(FOLDER)
-    out = trunk.apply({'params': params}, tokens=tokens, segment_ids=segment_ids)
-    weights.save(OTHER, trunk, params)
-
-One file per architecture says which tensor is which; see `weights/table.py`.
-"""
-
+import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from plm_jax.checkpoint import Leaf
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.plugins import build
-from plm_jax.types import Execution
 from plm_jax.weights import release, shapes, table
 from plm_jax.weights.release import Release
-from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
+from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
-# of buffers that older releases hold beside their parameters
+# Ends of the names of buffers, which older releases hold beside their parameters.
 _BUFFERS = (
   '.position_ids',
   '.attn.bias',
@@ -33,19 +27,24 @@ _BUFFERS = (
 
 
 class Reader:
-  """Our parameters as a release holds them, leaf by leaf or layer by layer.
+  """The correspondence between a release and our parameters; making one checks every name and shape.
 
   Attributes:
-    source: the folder.
-    architecture: that reads it.
-    model: a model block, `{'name', 'variant', 'overrides'}`.
-    vocab_size: ids.
-    trunk: of this package.
+    source: the release.
+    architecture: the one that describes it.
+    model: the model block of a config: name, variant, overrides.
+    vocab_size: ids of the vocabulary.
+    trunk: the trunk of this package.
     heads: names of the heads that the release has.
-    shapes: leaf path -> shape, stacked axis included.
+    entries: leaf path -> how the release holds it.
+    shapes: leaf path -> shape of ours, stacked axis included.
+    ignored: names of tensors that no leaf is made of.
+
+  Raises:
+    WeightsError: an unknown architecture, or a tensor that is missing or of another shape.
   """
 
-  def __init__(self, source: Release, *, execution: Execution = Execution(), architecture: str | None = None):
+  def __init__(self, source: Release, *, architecture: str | None = None):
     self.source = source
     self.architecture = _architecture_of(source, architecture)
     module = self.architecture.module
@@ -54,7 +53,7 @@ class Reader:
       name = made.pop('name', None) or module.MODEL
       self.vocab_size = int(made.pop('vocab_size'))
       self.model = {'name': name, **made}
-      self.trunk = build.make('models', self.model, vocab_size=self.vocab_size, execution=execution)
+      self.trunk = build.make('models', self.model, vocab_size=self.vocab_size)
     except (KeyError, TypeError, ValueError) as error:
       what = f'no {error}' if isinstance(error, KeyError) else str(error)
       raise WeightsError(f'{source.folder / release.CONFIG}: {what}') from error
@@ -81,28 +80,26 @@ class Reader:
     table = self._name_of(self.entries[TOKENS])
     release.check_tokenizer(self.source.folder, self.vocab_size, where=self.source.where(self._short(table)))
 
-  def leaf(self, path: str) -> np.ndarray:
-    """One parameter, float32, whole."""
+  def leaves(self) -> dict[str, Leaf]:
+    """Our parameters by path; each is read from one tensor of the release at a time."""
+    return {path: Leaf(shape, functools.partial(self._read, path)) for path, shape in self.shapes.items()}
+
+  def _read(self, path: str, layer: int | None) -> np.ndarray:
+    """A leaf, or one layer of it, as a view of the tensor of the release; a whole stacked leaf is float32."""
     entry, shape = self.entries[path], self.shapes[path]
     if not entry.stacked:
-      return np.ascontiguousarray(self._view(entry, self._name_of(entry), shape), np.float32)
+      whole = self._view(entry, self._name_of(entry), shape)
+      return whole if layer is None else whole[layer]
+    if layer is not None:
+      return self._view(entry, self._name_of(entry, layer), shape[1:])
     out = np.empty(shape, np.float32)
-    for layer in range(shape[0]):
-      out[layer] = self._view(entry, self._name_of(entry, layer), shape[1:])
+    for number in range(shape[0]):
+      out[number] = self._view(entry, self._name_of(entry, number), shape[1:])
     return out
 
-  def slice(self, path: str, layer: int | None) -> Iterator[np.ndarray]:
-    """One parameter, or a layer of a stacked one, as float32 pieces in order, from one source tensor."""
-    entry, shape = self.entries[path], self.shapes[path]
-    name = self._name_of(entry, layer)
-    yield from pieces(self._matrix(entry, name, shape if layer is None else shape[1:]))
-
   def _view(self, entry: Entry, name: str, shape: Sequence[int]) -> np.ndarray:
-    return self._matrix(entry, name, shape).reshape(tuple(shape))
-
-  def _matrix(self, entry: Entry, name: str, shape: Sequence[int]) -> np.ndarray:
-    """A view of the tensor, transposed where needed, whose elements in order are those of ours."""
-    return self._as_ours(entry, name, self.source.read(self._short(name)), shape)
+    """A tensor of the release in our shape, transposed where needed."""
+    return self._as_ours(entry, name, self.source.read(self._short(name)), shape).reshape(tuple(shape))
 
   def _as_ours(self, entry: Entry, name: str, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
     try:

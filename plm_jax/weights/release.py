@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ SHARD = 5 * 10**9
 
 def is_release(folder: Path) -> bool:
   """Whether there is a config.json that names a `model_type`."""
-  return 'model_type' in _read_json(folder / CONFIG) if (folder / CONFIG).is_file() else False
+  return 'model_type' in _read_json(folder / CONFIG) if files.is_file(folder / CONFIG) else False
 
 
 class Release:
@@ -61,20 +60,20 @@ class Release:
   def _read_index(self) -> dict[str, str]:
     """Tensor -> file, of several files."""
     file = self.folder / INDEX
-    if not file.is_file():
+    if not files.is_file(file):
       return {}
     index = _read_json(file).get('weight_map')
     if not isinstance(index, dict) or not index or not all(isinstance(name, str) for name in index.values()):
       raise WeightsError(f'{file} has no weight_map from tensors to files: fetch it again')
     for tensor, name in index.items():
-      if Path(name).name != name or not (self.folder / name).is_file():
+      if Path(name).name != name or not files.is_file(self.folder / name):
         raise WeightsError(f'{file} places tensor {tensor!r} in {name}, which is not in the folder: fetch that file')
     return index
 
   def _single(self) -> str:
-    if (self.folder / SINGLE).is_file():
+    if files.is_file(self.folder / SINGLE):
       return SINGLE
-    if found := [name for name in _PICKLES if (self.folder / name).is_file()]:
+    if found := [name for name in _PICKLES if files.is_file(self.folder / name)]:
       raise WeightsError(
         f'{self.folder} has only {found[0]}: reading a pickle executes what is in it, so it is refused. If '
         'you trust its source, save it once with `AutoModel.from_pretrained(...).save_pretrained(FOLDER)`, '
@@ -122,14 +121,7 @@ def write(
   Raises:
     WeightsError: the disk is full, or what gives the bytes fails; the folder is as it was.
   """
-  groups: list[dict[str, Plan]] = [{}]
-  size = 0
-  for name, plan in plans.items():
-    if groups[-1] and size + plan.size > shard:
-      groups.append({})
-      size = 0
-    groups[-1][name] = plan
-    size += plan.size
+  groups = tensor_files.shards(plans.items(), shard)
   with making(folder) as partial:
     numbered = [f'model-{number:05}-of-{len(groups):05}.safetensors' for number in range(1, len(groups) + 1)]
     names = [SINGLE] if len(groups) == 1 else numbered
@@ -138,15 +130,15 @@ def write(
     if len(groups) > 1:
       index = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
       total = sum(plan.size for plan in plans.values())
-      files.write_text(partial / INDEX, json.dumps({'metadata': {'total_size': total}, 'weight_map': index}, indent=1))
+      files.write_json(partial / INDEX, {'metadata': {'total_size': total}, 'weight_map': index})
     copied = copy_tokenizer(tokenizer, partial) if tokenizer else []
-    files.write_text(partial / CONFIG, json.dumps(dict(config), indent=2) + '\n')
-    folder.mkdir(parents=True, exist_ok=True)
+    files.write_json(partial / CONFIG, dict(config))
+    files.make_folder(folder)
     replaced = [folder / name for name in (INDEX, CONFIG, *(TOKENIZER_FILES if copied else ()))]
-    for old in (*folder.glob('model*.safetensors'), *replaced):
-      old.unlink(missing_ok=True)
-    for file in sorted(partial.iterdir(), key=lambda file: file.name == CONFIG):  # config.json last
-      file.replace(folder / file.name)
+    for old in (*files.listing(folder, 'model*.safetensors'), *replaced):
+      files.remove(old)
+    for file in sorted(files.listing(partial), key=lambda file: file.name == CONFIG):  # config.json last
+      files.move(file, folder / file.name)
 
 
 @contextlib.contextmanager
@@ -158,13 +150,13 @@ def making(folder: Path) -> Iterator[Path]:
   """
   partial = folder.with_name(f'{folder.name}.partial')
   try:
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    files.remove_folder(partial)
+    files.make_folder(partial)
     yield partial
   except OSError as error:
     raise WeightsError(f'{folder} cannot be written: {error}; free some space or name another folder') from error
   finally:
-    shutil.rmtree(partial, ignore_errors=True)
+    files.remove_folder(partial)
 
 
 def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
@@ -180,7 +172,7 @@ def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
 
 def tokenizer_size(folder: Path) -> int | None:
   """One more than the largest id of `tokenizer.json`; None where there is none."""
-  if not (folder / TOKENIZER).is_file():
+  if not files.is_file(folder / TOKENIZER):
     return None
   return max(_ids(_read_json(folder / TOKENIZER)).values(), default=-1) + 1
 
@@ -209,28 +201,29 @@ def copy_tokenizer(source: Path, target: Path) -> list[str]:
   in the copy.
   """
   facts = _facts(source)
-  found = [name for name in TOKENIZER_FILES if (source / name).is_file() and not (facts and name == _FACTS)]
+  found = [name for name in TOKENIZER_FILES if files.is_file(source / name) and not (facts and name == _FACTS)]
   if found:
-    target.mkdir(parents=True, exist_ok=True)
+    files.make_folder(target)
   for name in found:
-    shutil.copyfile(source / name, target / name)
+    files.copy(source / name, target / name)
   if facts and _ROLES not in found:
     roles = {f'{role}_token': token for role, token in facts['roles'].items()}
     settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'clean_up_tokenization_spaces': False, **roles}
-    files.write_text(target / _ROLES, json.dumps(settings, ensure_ascii=False, indent=1))
+    files.write_json(target / _ROLES, settings)
     found.append(_ROLES)
   return found
 
 
 def _facts(folder: Path) -> dict[str, Any]:
   """What `vocab.json` of a vocabulary folder of this package says; in a folder of GPT-2 it is the table of tokens."""
-  facts = _read_json(folder / _FACTS) if (folder / _FACTS).is_file() and (folder / TOKENIZER).is_file() else {}
+  there = files.is_file(folder / _FACTS) and files.is_file(folder / TOKENIZER)
+  facts = _read_json(folder / _FACTS) if there else {}
   return facts if isinstance(facts.get('roles'), dict) else {}
 
 
 def _read_json(file: Path) -> dict[str, Any]:
   try:
-    content = json.loads(file.read_text(encoding='utf-8'))
+    content = files.read_json(file)
   except FileNotFoundError:
     raise WeightsError(f'there is no {file}') from None
   except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:

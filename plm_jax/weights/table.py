@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from plm_jax import files
 from plm_jax.plugins import build
 
 
@@ -188,7 +189,7 @@ class Architecture(NamedTuple):
 
 def architectures() -> list[Architecture]:
   """Every architecture whose names are known."""
-  names = sorted(file.stem for file in (Path(__file__).parent / 'architectures').glob('[a-z]*.py'))
+  names = [file.stem for file in files.listing(Path(__file__).parent / 'architectures', '[a-z]*.py')]
   return [Architecture(name, build.import_file(f'weights.architectures.{name}')) for name in names]
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plm_jax.checkpoint import Leaf
+from plm_jax import files
+from plm_jax.checkpoint import Leaf, in_memory
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.types import PyTree
 from plm_jax.weights import release, shapes, table
-from plm_jax.weights.folders import in_memory, split_heads
 from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 
 def save(
@@ -40,9 +40,9 @@ def save(
   Raises:
     WeightsError: no published form has room for the trunk and its heads, or a parameter is missing or of another shape.
   """
-  path = Path(folder).expanduser().absolute()
-  extra = None if tokenizer is None else Path(tokenizer).expanduser()
-  save_leaves(path, trunk, in_memory(split_heads(trunk, params)), architecture=architecture, tokenizer=extra)
+  path = files.path(folder).absolute()
+  extra = None if tokenizer is None else files.path(tokenizer)
+  save_leaves(path, trunk, in_memory(_split_heads(trunk, params)), architecture=architecture, tokenizer=extra)
   return path
 
 
@@ -114,6 +114,15 @@ def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architectu
   return {name: _plan(group, leaves) for name, group in groups.items()} | empty
 
 
+def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
+  """{'trunk': ..., <head>: ...} of what `load` gives, where heads stand beside the parts of the trunk."""
+  if 'trunk' in params:
+    return dict(params)
+  own = {path.split('/')[0] for path in shapes.shapes(trunk)}
+  heads = {name: tree for name, tree in params.items() if name not in own}
+  return {'trunk': {name: tree for name, tree in params.items() if name in own}, **heads}
+
+
 def _unpadded(path: str, leaf: Leaf, trunk: nn.Module) -> Leaf:
   """Without the rows that `vocab_multiple` adds to a table of tokens."""
   if path not in (TOKENS, 'trunk/output/table'):
@@ -152,16 +161,14 @@ def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf])
 
 def heads_with_a_place(trunk: nn.Module) -> set[str]:
   """The heads that published forms of the trunk have, all taken together."""
-  own = type(trunk).__module__.rpartition('.')[2]
-  return {head for a in architectures() if own == a.module.MODEL for head in a.module.HEADS}
+  return {head for a in architectures() if trunk.NAME == a.module.MODEL for head in a.module.HEADS}
 
 
 def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
   """The architecture whose published form has room for a trunk and its heads, and its config.json."""
-  own = type(trunk).__module__.rpartition('.')[2]
-  known = [a for a in architectures() if own == a.module.MODEL and name in (None, a.name)]
+  known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
   reasons = []
-  for architecture in sorted(known, key=lambda architecture: architecture.name != own):
+  for architecture in sorted(known, key=lambda architecture: architecture.name != trunk.NAME):
     try:
       return architecture, architecture.module.write_config(trunk, heads)
     except ValueError as error:

@@ -410,7 +410,8 @@ def test_what_an_interrupted_save_left_is_removed(folder: pathlib.Path) -> None:
 KILLED = """
   import logging, os, pathlib, random, signal, sys, time
   import jax, jax.numpy as jnp
-  from plm_jax import checkpoint, steps  # loads everything once; devices are found after the fork
+  from plm_jax import checkpoint  # loads everything once; devices are found after the fork
+  from plm_jax.checkpoint import records
 
   folder, kills = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 
@@ -436,15 +437,15 @@ KILLED = """
     while not (folder / 'started').exists():
       assert os.waitpid(child, os.WNOHANG) == (0, 0), 'could not go on from what a kill left'
       time.sleep(0.01)
-    while number == kills - 1 and max(steps.numbered(folder), default=0) < 6:  # past the best, on any machine
+    while number == kills - 1 and max(records.numbered(folder), default=0) < 6:  # past the best, on any machine
       time.sleep(0.01)
     time.sleep(draw.uniform(0.0, 0.6))
     os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    whole, damaged = steps.records(folder)
+    whole, damaged = records.records(folder)
     for step in whole:
-      steps.check(folder / str(step))
-    newest = max(steps.numbered(folder), default=0)
+      records.check(folder / str(step))
+    newest = max(records.numbered(folder), default=0)
     assert not whole or newest in whole, (newest, damaged)
     print(newest, 5 if newest < 5 or 5 in whole else 'best lost', flush=True)
 """
@@ -471,7 +472,8 @@ TWO_PROCESSES = """
 
   process, port, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
   jax.distributed.initialize(f'localhost:{port}', num_processes=2, process_id=process)
-  from plm_jax import checkpoint, steps
+  from plm_jax import checkpoint
+  from plm_jax.checkpoint import records
 
   place = NamedSharding(Mesh(np.array(jax.devices()), ('data',)), PartitionSpec('data'))
   values = np.arange(64, dtype=np.float32)
@@ -499,10 +501,10 @@ TWO_PROCESSES = """
     assert saved.steps() == [1, 2, 3]
   file = checkpoint.save_params(folder / 'alone', {'trunk': state(5)})
   jax.experimental.multihost_utils.sync_global_devices('written')
-  np.testing.assert_array_equal(checkpoint.load_params(file)['trunk']['x'], values + 5)
+  np.testing.assert_array_equal(checkpoint.open_params(file).tree()['trunk']['x'], values + 5)
   jax.experimental.multihost_utils.sync_global_devices('read')
   for step in (1, 2, 3):
-    (folder / str(step) / steps.RECORD).unlink(missing_ok=True)
+    (folder / str(step) / records.RECORD).unlink(missing_ok=True)
   jax.experimental.multihost_utils.sync_global_devices('gone')
   try:
     checkpoint.restore(folder, abstract)
@@ -539,50 +541,50 @@ def test_two_processes_agree(tmp_path: pathlib.Path) -> None:
 # Parameters on their own.
 
 
-def test_load_params_reads_a_part_of_a_run(folder: pathlib.Path) -> None:
+def test_open_params_reads_a_part_of_a_run(folder: pathlib.Path) -> None:
   expected = jax.tree.map(np.asarray, make_state(20).params)
-  assert same_bits(checkpoint.load_params(folder), expected)
-  assert same_bits(checkpoint.load_params(folder.parent), expected)
-  trunk = checkpoint.load_params(folder.parent, subtree='trunk')
+  assert same_bits(checkpoint.open_params(folder).tree(), expected)
+  assert same_bits(checkpoint.open_params(folder.parent).tree(), expected)
+  trunk = checkpoint.open_params(folder.parent).tree('trunk')
   assert same_bits(trunk, expected['trunk'])
   assert isinstance(trunk['odd'], np.ndarray)
-  leaf = checkpoint.load_params(folder.parent, step=10, subtree='head/bias')
+  leaf = checkpoint.open_params(folder.parent, step=10).tree('head/bias')
   np.testing.assert_array_equal(leaf, np.full(5, 10.0))
-  with pytest.raises(ValueError, match=r"nothing under 'params/trunk/layer'; there is .*params/trunk/layers"):
-    checkpoint.load_params(folder, subtree='trunk/layer')
+  with pytest.raises(ValueError, match=r"step 20 .* nothing under 'trunk/layer'; there is .*trunk/layers"):
+    checkpoint.open_params(folder).tree('trunk/layer')
 
 
-def test_load_params_finds_damage(folder: pathlib.Path) -> None:
+def test_open_params_finds_damage(folder: pathlib.Path) -> None:
   flip_bit(max(files_of(folder / '20' / 'state'), key=lambda path: path.stat().st_size), random.Random(2))
-  np.testing.assert_array_equal(checkpoint.load_params(folder)['head']['bias'], np.full(5, 10.0))
+  np.testing.assert_array_equal(checkpoint.open_params(folder).tree()['head']['bias'], np.full(5, 10.0))
   with pytest.raises(CheckpointError, match=r'step 20 .* is damaged'):
-    checkpoint.load_params(folder, step=20)
+    checkpoint.open_params(folder, step=20).tree()
 
 
-def test_load_params_of_the_best_step(tmp_path: pathlib.Path) -> None:
+def test_open_params_of_the_best_step(tmp_path: pathlib.Path) -> None:
   with Checkpoints(tmp_path / 'checkpoints', keep=1, best=LOSS) as saved:
     for step, loss in ((1, 1.0), (2, 2.0), (3, 3.0)):
       saved.save(step, make_state(step), metrics={'validation/loss': loss})
   for step, found in (('best', 1), (None, 1), ('newest', 3)):
-    np.testing.assert_array_equal(checkpoint.load_params(tmp_path, step=step)['head']['bias'], np.full(5, found))
+    np.testing.assert_array_equal(checkpoint.open_params(tmp_path, step=step).tree()['head']['bias'], np.full(5, found))
 
 
 def test_no_run_there(tmp_path: pathlib.Path) -> None:
   with pytest.raises(CheckpointError, match=r'no checkpoint in .*elsewhere: expected folders named by step'):
-    checkpoint.load_params(tmp_path / 'elsewhere')
+    checkpoint.open_params(tmp_path / 'elsewhere').tree()
 
 
 def test_params_alone_round_trip(tmp_path: pathlib.Path) -> None:
   params = {**make_state(3).params, 'scalar': jnp.float32(2.5), 'turned': np.arange(6.0).reshape(2, 3).T}
   file = checkpoint.save_params(tmp_path / 'out', params)
   expected = jax.tree.map(np.asarray, params)
-  assert same_bits(checkpoint.load_params(tmp_path / 'out'), expected)
-  assert same_bits(checkpoint.load_params(file, subtree='trunk/layers'), expected['trunk']['layers'])
+  assert same_bits(checkpoint.open_params(tmp_path / 'out').tree(), expected)
+  assert same_bits(checkpoint.open_params(file).tree('trunk/layers'), expected['trunk']['layers'])
   assert sorted(path.name for path in file.parent.iterdir()) == ['params.safetensors', 'params.safetensors.sha256']
   digest, name = (tmp_path / 'out' / 'params.safetensors.sha256').read_text().split()
   assert (digest, name) == (subprocess.check_output(['sha256sum', file], text=True).split()[0], file.name)
   with pytest.raises(ValueError, match="nothing under 'body'; there is head, scalar, trunk, turned"):
-    checkpoint.load_params(file, subtree='body')
+    checkpoint.open_params(file).tree('body')
 
 
 def test_params_alone_are_checked(tmp_path: pathlib.Path) -> None:
@@ -591,11 +593,11 @@ def test_params_alone_are_checked(tmp_path: pathlib.Path) -> None:
   for _ in range(40):
     flip_bit(file, draw)
     with pytest.raises(CheckpointError, match='is damaged: its sha256 is not the one in'):
-      checkpoint.load_params(file)
+      checkpoint.open_params(file).tree()
     file.write_bytes(sound)
   (tmp_path / 'params.safetensors.sha256').unlink()
   with pytest.raises(CheckpointError, match='cannot be checked: save it again with save_params'):
-    checkpoint.load_params(tmp_path)
+    checkpoint.open_params(tmp_path).tree()
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from plm_jax.data import bptt
-from tests.data import corpora
-from tests.data.corpora import CLS, EOS, PAD, SEP
+from tests.data import small
+from tests.data.small import CLS, EOS, PAD, SEP
 
 SIZES = np.random.default_rng(0).geometric(0.04, 60).tolist()
 FORMS = {
@@ -25,13 +25,13 @@ every_form = pytest.mark.parametrize('form', FORMS)
 def folder(tmp_path_factory):
   """A corpus of 60 documents, and a cache that the tests of this file share."""
   place = tmp_path_factory.mktemp('bptt')
-  corpora.write_text(place / 'train.txt', corpora.documents(SIZES))
+  small.write_text(place / 'train.txt', small.documents(SIZES))
   return place
 
 
 def make(folder, **changes):
   settings = {
-    'vocab': corpora.NumberVocab(),
+    'vocab': small.NumberVocab(),
     'path': str(folder),
     'length': 16,
     'batch_size': 4,
@@ -56,7 +56,7 @@ def whole_stream() -> np.ndarray:
   """The tokens of the corpus in its own order, an end token after each document."""
   numbers = iter(range(sum(SIZES)))
   return np.array(
-    [token for size in SIZES for token in [*(len(corpora.SPECIAL) + next(numbers) for _ in range(size)), EOS]]
+    [token for size in SIZES for token in [*(len(small.SPECIAL) + next(numbers) for _ in range(size)), EOS]]
   )
 
 
@@ -193,8 +193,8 @@ def test_other_settings_have_other_digests(folder):
     ({'stride': 17}, 'at most 16'),
     ({'stride': 12, 'second_segment': True}, 'at most 11 with second_segment=True'),
     ({'reverse_half': True, 'batch_size': 3}, 'even batch_size'),
-    ({'vocab': corpora.NumberVocab(without=('eos', 'sep'))}, 'no end token'),
-    ({'vocab': corpora.NumberVocab(without=('cls',)), 'second_segment': True}, 'a classification token'),
+    ({'vocab': small.NumberVocab(without=('eos', 'sep'))}, 'no end token'),
+    ({'vocab': small.NumberVocab(without=('cls',)), 'second_segment': True}, 'a classification token'),
     ({'batch_size': 10_000}, 'too few for 10000 lanes'),
     ({'host': 2, 'hosts': 2}, 'host=2'),
   ],

@@ -9,15 +9,15 @@ import pytest
 
 from plm_jax.adapters import classify, tag
 from plm_jax.data import labelled
-from plm_jax.data.rows import examples
+from plm_jax.data.rows import examples, laid
 from plm_jax.training.parts import check_labels
 from tests import tiny
-from tests.data import corpora
-from tests.data.corpora import BOS, CLASSIFY, CLS, DELIMITER, EOS, PAD, SEP, START
+from tests.data import small
+from tests.data.small import BOS, CLASSIFY, CLS, DELIMITER, EOS, PAD, SEP, START
 
 
 def t(*numbers):
-  return [len(corpora.SPECIAL) + number for number in numbers]
+  return [len(small.SPECIAL) + number for number in numbers]
 
 
 def text(*numbers):
@@ -42,7 +42,7 @@ def some_rows(count, seed=0, classes=3):
 @pytest.fixture(scope='module')
 def folder(tmp_path_factory):
   place = tmp_path_factory.mktemp('labelled')
-  corpora.write_rows(place / 'train.jsonl', some_rows(203))
+  small.write_rows(place / 'train.jsonl', some_rows(203))
   (place / 'labels.json').write_text('{"label": ["no", "maybe", "yes"]}')
   return place
 
@@ -51,7 +51,7 @@ def make(path, **changes):
   path = pathlib.Path(path)
   cache = path if path.is_dir() else path.parent
   settings = {
-    'vocab': corpora.NumberVocab(),
+    'vocab': small.NumberVocab(),
     'path': str(path),
     'length': 32,
     'batch_size': 8,
@@ -104,7 +104,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize('layout', GOLDEN)
 def test_golden_pairs(tmp_path, layout):
-  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', PAIRS), length=10, batch_size=2, layout=layout)
+  source = make(small.write_rows(tmp_path / 'rows.jsonl', PAIRS), length=10, batch_size=2, layout=layout)
   assert rows_of(source) == GOLDEN[layout]
   (batch,) = source.once()
   assert batch['label'].tolist() == [1, 0]
@@ -124,14 +124,14 @@ def test_golden_pairs(tmp_path, layout):
 )
 def test_golden_single_texts(tmp_path, layout, expected):
   rows = [{'sentence': text(1, 2, 3, 4, 5, 6, 7), 'label': 0}]
-  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), length=6, batch_size=1, layout=layout)
+  source = make(small.write_rows(tmp_path / 'rows.jsonl', rows), length=6, batch_size=1, layout=layout)
   assert rows_of(source) == [expected]
 
 
 def test_three_fields_and_both_orders(tmp_path):
   rows = [{'passage': text(1, 2), 'question': text(3), 'option': text(4, 5, 6), 'label': 0}]
   fields = ('passage', 'question', 'option')
-  path = corpora.write_rows(tmp_path / 'rows.jsonl', rows)
+  path = small.write_rows(tmp_path / 'rows.jsonl', rows)
   source = make(path, length=12, batch_size=1, layout='gpt', fields=fields, both_orders=True)
   row = [START, *t(1, 2), DELIMITER, *t(3), DELIMITER, *t(4, 5, 6), CLASSIFY]
   assert rows_of(source) == [(row, None)]
@@ -142,7 +142,7 @@ def test_three_fields_and_both_orders(tmp_path):
 
 def test_an_empty_field_keeps_its_frame(tmp_path):
   rows = [{'sentence1': '', 'sentence2': text(1), 'label': 0}]
-  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), batch_size=1)
+  source = make(small.write_rows(tmp_path / 'rows.jsonl', rows), batch_size=1)
   assert rows_of(source) == [([CLS, SEP, *t(1), SEP], [0, 0, 1, 1])]
 
 
@@ -155,7 +155,7 @@ def test_fit_takes_one_token_at_a_time_off_the_longest():
       for row in expected:
         while row.sum() > room:
           row[fields - 1 - np.argmax(row[::-1])] -= 1  # of equally long ones the last, as BERT does
-      np.testing.assert_array_equal(labelled.fit(sizes, room=room), expected)
+      np.testing.assert_array_equal(laid.fit(sizes, room=room), expected)
 
 
 def test_rows_without_a_label_are_left_out_and_counted(folder, caplog):
@@ -267,12 +267,12 @@ def test_per_class_draws_the_same_balanced_rows(folder, per_class):
 
 def test_regression_takes_real_labels(tmp_path):
   rows = [{'sentence1': text(1), 'sentence2': text(2), 'label': label} for label in (2.5, 0.0, -1.0, 5.0, None)]
-  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), kind='regression', batch_size=4)
+  source = make(small.write_rows(tmp_path / 'rows.jsonl', rows), kind='regression', batch_size=4)
   (batch,) = source.once()
   assert batch['label'].dtype == np.float32 == source.spec['label'].dtype
   assert batch['label'][:3].tolist() == [2.5, 0.0, 5.0]
   assert batch['row_weight'].tolist() == [1, 1, 1, 0]
-  kept = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows[:4]), kind='regression', missing=-9)
+  kept = make(small.write_rows(tmp_path / 'rows.jsonl', rows[:4]), kind='regression', missing=-9)
   assert kept.rows == 4
 
 
@@ -285,7 +285,7 @@ TAGGED = {'kind': 'words', 'fields': ('tokens',), 'label': 'tags'}
 
 
 def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
-  path = corpora.write_rows(tmp_path / 'rows.jsonl', WORDS)
+  path = small.write_rows(tmp_path / 'rows.jsonl', WORDS)
   (tmp_path / 'labels.json').write_text('{"tags": ["O", "B-a", "I-a"]}')
   source = make(path, length=10, batch_size=3, **TAGGED)
   (batch,) = source.once()
@@ -306,7 +306,7 @@ def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
 
 
 def test_a_long_row_of_words_loses_the_last_ones(tmp_path):
-  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', WORDS[:1]), length=7, batch_size=1, **TAGGED)
+  source = make(small.write_rows(tmp_path / 'rows.jsonl', WORDS[:1]), length=7, batch_size=1, **TAGGED)
   (batch,) = source.once()
   assert batch['tokens'].tolist() == [[CLS, *t(1, 2, 3, 4, 5), SEP]]
   assert batch['labels'].tolist() == [[-1, 2, -1, 0, 1, -1, -1]]
@@ -314,7 +314,7 @@ def test_a_long_row_of_words_loses_the_last_ones(tmp_path):
 
 def test_other_labels_are_other_data(tmp_path):
   other = [{**row, 'tags': [0] * len(row['tags'])} for row in WORDS]
-  paths = [corpora.write_rows(tmp_path / f'{name}.jsonl', rows) for name, rows in (('a', WORDS), ('b', other))]
+  paths = [small.write_rows(tmp_path / f'{name}.jsonl', rows) for name, rows in (('a', WORDS), ('b', other))]
   one, two = (make(path, **TAGGED).digest for path in paths)
   assert one != two
 
@@ -326,8 +326,8 @@ def test_other_labels_are_other_data(tmp_path):
     (WORDS, {'fields': ('tokens', 'tokens')}, "kind='words' takes one field"),
     (WORDS, {'per_class': 2}, 'no per_class'),
     (WORDS, {'both_orders': True}, 'two fields'),
-    ([{'tokens': ['1', '2'], 'tags': [0]}], {}, 'row 0 needs a label'),
-    ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 needs a label'),
+    ([{'tokens': ['1', '2'], 'tags': [0]}], {}, 'row 0 of .* needs a list of words'),
+    ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 of .* needs a list of words'),
     ([{'tokens': ['1'], 'tags': ['O']}], {}, 'numbers from 0'),
     (WORDS[1:2], {}, 'none of 1 rows has a word'),
     (WORDS, {'kind': 'word'}, 'choose one of class, regression, words'),
@@ -335,7 +335,7 @@ def test_other_labels_are_other_data(tmp_path):
 )
 def test_impossible_words_are_refused(tmp_path, rows, changes, message):
   with pytest.raises(ValueError, match=message):
-    make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), **(TAGGED | changes))
+    make(small.write_rows(tmp_path / 'rows.jsonl', rows), **(TAGGED | changes))
 
 
 def test_many_rows_go_through_the_store_and_are_the_same(folder, tmp_path, monkeypatch):
@@ -373,7 +373,7 @@ def test_the_spec_of_a_host_is_global(folder):
 )
 def test_known_fields_are_found(tmp_path, fields):
   rows = [{'idx': 0, **{name: text(number) for number, name in enumerate(fields)}, 'label': 0}]
-  source = make(corpora.write_rows(tmp_path / 'rows.jsonl', rows), batch_size=1)
+  source = make(small.write_rows(tmp_path / 'rows.jsonl', rows), batch_size=1)
   expected = [CLS]
   for number in range(len(fields)):
     expected += [*t(number), SEP]
@@ -383,7 +383,7 @@ def test_known_fields_are_found(tmp_path, fields):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'layout': 'albert'}, 'choose one of bert, roberta, gpt, xlnet, plain'),
+    ({'layout': 'albert'}, 'choose one of bert, gpt, plain, roberta, xlnet'),
     ({'fields': ('body',)}, "no field 'body'"),
     ({'label': 'class'}, "no field 'class'"),
     ({'buckets': (64,)}, 'longer than length=32'),
@@ -393,7 +393,7 @@ def test_known_fields_are_found(tmp_path, fields):
     ({'per_class': 4, 'kind': 'regression'}, 'needs classes'),
     ({'both_orders': True}, 'two fields'),
     ({'batch_size': 6, 'hosts': 4}, 'batch_size=6'),
-    ({'vocab': corpora.NumberVocab(without=('cls',))}, 'no .CLS. token'),
+    ({'vocab': small.NumberVocab(without=('cls',))}, 'no .CLS. token'),
     ({'label': 'sentence'}, 'classes are numbers'),
   ],
 )
@@ -403,13 +403,13 @@ def test_impossible_settings_are_refused(folder, changes, message):
 
 
 def test_rows_that_all_lack_a_label_are_refused(tmp_path):
-  path = corpora.write_rows(tmp_path / 'rows.jsonl', [{'text': '1', 'label': -1}])
+  path = small.write_rows(tmp_path / 'rows.jsonl', [{'text': '1', 'label': -1}])
   with pytest.raises(ValueError, match='none of 1 rows has a label'):
     make(path)
 
 
 def test_unknown_fields_are_listed(tmp_path):
-  path = corpora.write_rows(tmp_path / 'rows.jsonl', [{'tweet': '1', 'label': 0}])
+  path = small.write_rows(tmp_path / 'rows.jsonl', [{'tweet': '1', 'label': 0}])
   with pytest.raises(ValueError, match=r'fields=.*tweet, label'):
     make(path)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plm_jax.data import mixture
-from tests.data import corpora
+from tests.data import small
 
 SIZES = {'a': 40, 'b': 10, 'c': 150}
 
@@ -16,7 +16,7 @@ def folder(tmp_path_factory):
   place = tmp_path_factory.mktemp('mixture')
   for name, count in SIZES.items():
     (place / name).mkdir()
-    corpora.write_text(place / name / 'train.txt', corpora.documents([6] * count))
+    small.write_text(place / name / 'train.txt', small.documents([6] * count))
   return place
 
 
@@ -24,7 +24,7 @@ def make(folder, **changes):
   parts = {
     name: {'name': 'stream', 'path': str(folder / name), 'layout': 'rows', 'cache': str(folder)} for name in SIZES
   }
-  settings = {'vocab': corpora.NumberVocab(), 'parts': parts, 'length': 8, 'batch_size': 16, 'seed': 3}
+  settings = {'vocab': small.NumberVocab(), 'parts': parts, 'length': 8, 'batch_size': 16, 'seed': 3}
   return mixture.make(**(settings | changes))
 
 

@@ -7,16 +7,16 @@ import pytest
 
 from plm_jax.data import pairs
 from plm_jax.data.rows import boundaries
-from tests.data import corpora
+from tests.data import small
 
-WORDS = (*corpora.SPECIAL, '.', *(f'W{number}' for number in range(200)), 'Dr', '3', 'x', '"', '\n\n')
+WORDS = (*small.SPECIAL, '.', *(f'W{number}' for number in range(200)), 'Dr', '3', 'x', '"', '\n\n')
 
 
-class WordVocab(corpora.NumberVocab):
+class WordVocab(small.NumberVocab):
   """Words with a space between them, a full stop among them."""
 
   def __init__(self):
-    super().__init__(len(WORDS) - len(corpora.SPECIAL))
+    super().__init__(len(WORDS) - len(small.SPECIAL))
 
   def encode(self, text):
     return [WORDS.index(word) for word in text.split(' ') if word]
@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
   place = tmp_path_factory.mktemp('pairs')
   draw = np.random.default_rng(0)
   texts = [document(draw, size) for size in (1, 2, 1, 30, 7, 12, 3, 60, 5, 9, 25, 4)]
-  corpora.write_text(place / 'train.txt', texts)
+  small.write_text(place / 'train.txt', texts)
   return place
 
 
@@ -180,7 +180,7 @@ def test_split_points_and_sentences_of_other_documents_are_uniform():
 
 
 def test_one_document_alone_still_has_pairs(tmp_path, caplog):
-  corpora.write_text(tmp_path / 'train.txt', [document(np.random.default_rng(1), 20)])
+  small.write_text(tmp_path / 'train.txt', [document(np.random.default_rng(1), 20)])
   rows = rows_of(make(tmp_path, cache=str(tmp_path)).once())
   assert all(other for _, _, other in rows.values())
   assert 'is one document' in caplog.text
@@ -237,7 +237,7 @@ def test_copies_repeat_draws(folder):
 
 def test_what_is_too_long_loses_tokens_at_both_ends(tmp_path):
   words = ' '.join(f'W{n}' for n in range(40))
-  corpora.write_text(tmp_path / 'train.txt', [f'{words} . W50 W51 .', *['W60 W61 .'] * 5])
+  small.write_text(tmp_path / 'train.txt', [f'{words} . W50 W51 .', *['W60 W61 .'] * 5])
   source = make(tmp_path, cache=str(tmp_path), length=43, batch_size=2, short_probability=0.0)
   rows = rows_of(source.once())
   assert len(rows[0][0]) == 40  # cut to the room of a row, as a sentence of its own

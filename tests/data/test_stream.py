@@ -8,8 +8,8 @@ import pytest
 
 from plm_jax.data import stream
 from plm_jax.data.rows import store
-from tests.data import corpora
-from tests.data.corpora import BOS, CLS, EOS, PAD, SEP, START
+from tests.data import small
+from tests.data.small import BOS, CLS, EOS, PAD, SEP, START
 
 LAYOUTS = ('stream', 'documents', 'rows', 'full')
 SIZES = np.random.default_rng(0).geometric(0.04, 150).tolist()
@@ -19,13 +19,13 @@ SIZES = np.random.default_rng(0).geometric(0.04, 150).tolist()
 def folder(tmp_path_factory):
   """A corpus of 150 documents, and a cache that the tests of this file share."""
   place = tmp_path_factory.mktemp('stream')
-  corpora.write_text(place / 'train.txt', corpora.documents(SIZES))
+  small.write_text(place / 'train.txt', small.documents(SIZES))
   return place
 
 
 def make(folder, **changes):
   settings = {
-    'vocab': corpora.NumberVocab(),
+    'vocab': small.NumberVocab(),
     'path': str(folder),
     'length': 16,
     'batch_size': 8,
@@ -117,7 +117,7 @@ def test_once_is_every_row_in_order(folder, layout):
 def test_every_token_is_read_once(folder, layout):
   source = make(folder, layout=layout)
   tokens = np.concatenate([batch['tokens'][batch['row_weight'] > 0] for batch in source.once()])
-  found = np.sort(tokens[tokens >= len(corpora.SPECIAL)]) - len(corpora.SPECIAL)
+  found = np.sort(tokens[tokens >= len(small.SPECIAL)]) - len(small.SPECIAL)
   np.testing.assert_array_equal(found, np.arange(sum(SIZES)))
 
 
@@ -133,11 +133,11 @@ def rows_of(source):
 
 
 def t(*numbers):
-  return [len(corpora.SPECIAL) + number for number in numbers]
+  return [len(small.SPECIAL) + number for number in numbers]
 
 
 def test_golden_rows_of_each_layout(tmp_path):
-  path = corpora.write_text(tmp_path / 'text.txt', corpora.documents([3, 7, 2]))
+  path = small.write_text(tmp_path / 'text.txt', small.documents([3, 7, 2]))
 
   def rows(length, **settings):
     return rows_of(make(tmp_path, path=path, length=length, batch_size=1, **settings))
@@ -168,18 +168,18 @@ def test_golden_rows_of_each_layout(tmp_path):
   ]
   assert rows(6, layout='rows', begin='_start_', end='')[0] == ([START, *t(0, 1, 2)], [1] * 4)
   assert rows(12, layout='stream', end='') == [(t(*range(12)), [1] * 3 + [2] * 7 + [3] * 2)]
-  without = corpora.NumberVocab(without=('eos',))
+  without = small.NumberVocab(without=('eos',))
   assert rows(6, layout='stream', vocab=without)[0][0] == [*t(0, 1, 2), SEP, *t(3, 4)]
 
 
 def test_documents_end_where_the_setting_says(tmp_path):
-  path = corpora.write_text(tmp_path / 'text.txt', ['0 1\n2', '3'])
+  path = small.write_text(tmp_path / 'text.txt', ['0 1\n2', '3'])
   for documents, expected in (('blank_line', 2), ('line', 3), ('file', 1)):
     assert make(tmp_path, path=path, layout='rows', batch_size=1, documents=documents).rows == expected
 
 
 def test_a_corpus_smaller_than_a_batch_fills_it_with_later_epochs(tmp_path):
-  path = corpora.write_text(tmp_path / 'text.txt', corpora.documents([3, 2, 4]))
+  path = small.write_text(tmp_path / 'text.txt', small.documents([3, 2, 4]))
   source = make(tmp_path, path=path, layout='rows')
   (batch,) = take(source, 0, 1)
   assert batch['epoch'].tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
@@ -187,14 +187,14 @@ def test_a_corpus_smaller_than_a_batch_fills_it_with_later_epochs(tmp_path):
 
 
 def test_digest_names_text_vocabulary_and_layout(folder, tmp_path):
-  other = corpora.write_text(tmp_path / 'train.txt', corpora.documents([*SIZES, 1]))
+  other = small.write_text(tmp_path / 'train.txt', small.documents([*SIZES, 1]))
   digest = make(folder).digest
   assert make(folder, seed=4, batch_size=2, shuffle=False, host=1, hosts=2).digest == digest
   changed = [
     make(folder, length=32),
     make(folder, layout='rows'),
     make(folder, begin='<s>'),
-    make(folder, vocab=corpora.NumberVocab(20_000)),
+    make(folder, vocab=small.NumberVocab(20_000)),
     make(folder, path=other),
     make(folder, split='train[:50%]'),
   ]
@@ -213,7 +213,7 @@ def test_text_and_plan_are_used_again(folder, monkeypatch):
     raise AssertionError('made again')
 
   monkeypatch.setattr(store, '_encode', fail)
-  monkeypatch.setitem(stream._LAYOUTS, 'documents', stream._LAYOUTS['documents']._replace(plan=fail))
+  monkeypatch.setitem(stream.LAYOUTS, 'documents', stream.LAYOUTS['documents']._replace(plan=fail))
   same(take(make(folder), 0, 1)[0], first)
 
 
@@ -232,10 +232,10 @@ def test_says_how_full_rows_are(folder, caplog):
     ({'batch_size': 6, 'hosts': 4}, 'batch_size=6'),
     ({'host': 2, 'hosts': 2}, 'host=2'),
     ({'layout': 'paragraphs'}, 'choose one of stream, documents, rows, full'),
-    ({'vocab': corpora.NumberVocab(without=('cls',))}, 'no begin token'),
-    ({'vocab': corpora.NumberVocab(without=('sep',)), 'layout': 'full'}, 'no end token'),
-    ({'vocab': corpora.NumberVocab(without=('eos', 'sep')), 'layout': 'stream'}, 'no end token'),
-    ({'vocab': corpora.NumberVocab(without=('bos',)), 'layout': 'stream', 'bos': True}, 'no begin token'),
+    ({'vocab': small.NumberVocab(without=('cls',))}, 'no begin token'),
+    ({'vocab': small.NumberVocab(without=('sep',)), 'layout': 'full'}, 'no end token'),
+    ({'vocab': small.NumberVocab(without=('eos', 'sep')), 'layout': 'stream'}, 'no end token'),
+    ({'vocab': small.NumberVocab(without=('bos',)), 'layout': 'stream', 'bos': True}, 'no begin token'),
     ({'bos': True}, "layout='stream'"),
     ({'begin': '[BEGIN]'}, r'\[BEGIN\]'),
     ({'text': 'body'}, 'body'),
@@ -247,6 +247,6 @@ def test_impossible_settings_are_refused(folder, changes, message):
 
 
 def test_an_empty_corpus_is_refused(tmp_path):
-  path = corpora.write_rows(tmp_path / 'text.jsonl', [{'text': ''}, {'text': ' '}])
+  path = small.write_rows(tmp_path / 'text.jsonl', [{'text': ''}, {'text': ' '}])
   with pytest.raises(ValueError, match='has no text: 2 documents'):
     make(tmp_path, path=path)

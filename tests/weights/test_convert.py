@@ -14,7 +14,6 @@ from plm_jax import convert, paths, train, weights
 from plm_jax.cli.command import run
 from plm_jax.text import tokenizer
 from plm_jax.training import loop
-from plm_jax.weights import folders
 from tests import runs, tiny
 from tests.weights import published
 
@@ -132,7 +131,7 @@ def test_what_was_trained_here_is_read_by_theirs(
   assert len(found) >= len(paths.flat(params)) - (2 if own.kind == 'classify' else 0)
 
   if part == 'trunk':  # what `init_from` takes is the same whatever the folder
-    starts = [folders.load_params(str(tmp_path / folder), subtree='trunk') for folder in ('hf', 'ours')]
+    starts = [weights.open(tmp_path / folder).params.tree('trunk') for folder in ('hf', 'ours')]
     jax.tree.map(np.testing.assert_array_equal, *starts)
 
   assert command('export', tmp_path / 'ours', tmp_path / 'back', '--shard=0.00005') == 0

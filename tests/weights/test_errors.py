@@ -20,7 +20,7 @@ from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.cli.command import FAILED, WRONG_USAGE, run
 from plm_jax.errors import ConfigError
 from plm_jax.types import PyTree
-from plm_jax.weights import folders, release, shapes
+from plm_jax.weights import release, shapes
 from tests import tiny
 
 SHARD = 20_000
@@ -298,7 +298,7 @@ def test_the_folder_is_sound_before_it_is_damaged(
 def test_a_start_from_a_damaged_folder_is_refused_alike(folder: pathlib.Path) -> None:
   lose_tensor(folder)
   with pytest.raises(ConfigError, match=rf'model.safetensors.*{QUERY}'):
-    folders.load_params(str(folder), subtree='trunk')
+    assert weights.open(folder).params
 
 
 # While something is written ------------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     write(file, plans)
 
   with monkeypatch.context() as patch:
-    patch.setattr(safetensors, 'write', write_one)
+    patch.setattr(tensor_files, 'write', write_one)
     yield
   assert written
 

@@ -12,7 +12,7 @@ import pytest
 from plm_jax import weights
 from plm_jax.checkpoint import tensor_files
 from plm_jax.types import PyTree
-from plm_jax.weights import convert, release
+from plm_jax.weights import convert, reader, release
 from plm_jax.weights.table import architectures
 from tests import tiny
 from tests.weights import published
@@ -124,8 +124,8 @@ def test_old_names_of_norms(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
     plans[name] = tensor_files.Plan(tensor.dtype, tensor.shape, lambda tensor=tensor: iter([tensor]))
   assert sum(name.endswith(('gamma', 'beta')) for name in plans) == 2 * (1 + 2 * 3 + 1)
   release.write(tmp_path / 'old', source.config, plans, shard=30_000)
-  reader = weights.Reader(release.Release(tmp_path / 'old'))
-  assert reader.ignored == []
+  made = reader.Reader(release.Release(tmp_path / 'old'))
+  assert made.ignored == []
   assert_same(weights.load(tmp_path / 'old')[1], weights.load(source.folder)[1])
 
 

@@ -25,7 +25,7 @@ import rich.progress
 from plm_jax import files
 from plm_jax.types import Vocab
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _FORMAT = 1
 _BLOCK_CHARACTERS = 4_000_000  # about a million tokens, 100 MB while they are in the tokenizer
@@ -118,7 +118,7 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
   except FileNotFoundError:
     pass
   except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-    logger.warning('%s is damaged (%s): making it again.', path, error)
+    log.warning('%s is damaged (%s): making it again.', path, error)
   arrays = make()
   with files.replacing(path) as part, part.open('wb') as file:
     np.savez(file, allow_pickle=False, **arrays)
@@ -130,7 +130,7 @@ def _build(folder: pathlib.Path, texts: Texts, vocab: Vocab) -> list[Block]:
   blocks = _intact_blocks(folder, vocab)
   done, tokens = _extent(blocks)
   if blocks:
-    logger.info('%s: going on after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
+    log.info('%s: going on after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
   files.write_text(folder / 'blocks.jsonl', ''.join(json.dumps(block) + '\n' for block in blocks))
   with (
     open(folder / 'tokens.bin', 'ab') as token_file,
@@ -167,7 +167,7 @@ def _intact_blocks(folder: pathlib.Path, vocab: Vocab) -> list[Block]:
     except (ValueError, TypeError):
       break
     if not _is_intact(folder, block, vocab):
-      logger.warning('%s: block %d is damaged: tokenising from there.', folder, len(blocks))
+      log.warning('%s: block %d is damaged: tokenising from there.', folder, len(blocks))
       break
     blocks.append(block)
   return blocks
@@ -200,14 +200,14 @@ def _check(folder: pathlib.Path, blocks: list[Block], texts: Texts, vocab: Vocab
     path = folder / name
     path.touch()
     if path.stat().st_size != size:
-      logger.warning('%s has %d bytes instead of %d.', path, path.stat().st_size, size)
+      log.warning('%s has %d bytes instead of %d.', path, path.stat().st_size, size)
       os.truncate(path, size)
   for block in blocks:
     if _is_intact(folder, block, vocab):
       continue
     last = block.first_document + block.documents
     where = f'documents {block.first_document}..{last - 1} of {folder}'
-    logger.warning('%s are damaged: tokenising them again.', where)
+    log.warning('%s are damaged: tokenising them again.', where)
     ids, lengths = _encode([texts[index] for index in range(block.first_document, last)], vocab)
     if (_sha256(ids.tobytes()), _sha256(lengths.tobytes())) != (block.tokens_sha256, block.lengths_sha256):
       raise RuntimeError(
@@ -237,7 +237,7 @@ def _read_manifest(folder: pathlib.Path) -> list[Block] | None:
   except FileNotFoundError:
     return None
   except (ValueError, KeyError, TypeError) as error:
-    logger.warning('%s/manifest.json is damaged (%s): tokenising again.', folder, error)
+    log.warning('%s/manifest.json is damaged (%s): tokenising again.', folder, error)
     return None
 
 
@@ -284,7 +284,7 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
       rate = f'{tokens / max(now - start, 1e-3) / 1e6:.2f} M tokens/s'
       bar.update(task, completed=done, rate=rate)
       if not console.is_terminal and (now - reported > _REPORT_SECONDS or done == total):
-        logger.info('Tokenising: %d of %d documents, %s.', done, total, rate)
+        log.info('Tokenising: %d of %d documents, %s.', done, total, rate)
         reported = now
 
     yield advance

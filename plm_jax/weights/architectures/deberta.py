@@ -145,7 +145,7 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
     out.append(Entry('trunk/convolution/dense/kernel', f'{name}.conv.weight', 'reversed'))
     out.append(Entry('trunk/convolution/dense/bias', f'{name}.conv.bias'))
     out += _norm('trunk/convolution/norm', f'{name}.LayerNorm')
-  if trunk.num_scanned:
+  if c.num_layers > len(blocks):
     blocks.append(('layers', '{layer}', int(bool(c.conv_kernel))))
   for ours, number, first in blocks:
     block = _block(f'trunk/{ours}', f'{PREFIX}encoder.layer.{number}', c)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from plm_jax.data.rows import store
-from tests.data import corpora
+from tests.data import small
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 SIZES = [5, 0, 17, 3, 40, 1, 8, 8, 0, 25, 11, 2, 30, 6, 6, 9]
@@ -29,7 +29,7 @@ def files(tokens: store.Tokens) -> dict[str, bytes]:
 
 
 def whole(cache) -> dict[str, bytes]:
-  return files(store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(), cache=str(cache)))
+  return files(store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(), cache=str(cache)))
 
 
 class Stop(Exception):
@@ -49,27 +49,27 @@ def stop_after(blocks: int):
 
 
 def test_holds_every_document(tmp_path):
-  texts, vocab = corpora.documents(SIZES), corpora.NumberVocab()
+  texts, vocab = small.documents(SIZES), small.NumberVocab()
   for tokens in (store.on_disk(texts, vocab=vocab, cache=str(tmp_path)), store.in_memory(texts, vocab=vocab)):
     assert tokens.offsets.tolist() == [0, *np.cumsum(SIZES)]
     for index, text in enumerate(texts):
       assert tokens.ids[tokens.offsets[index] : tokens.offsets[index + 1]].tolist() == vocab.encode(text)
 
 
-@pytest.mark.parametrize(('size', 'dtype'), [(2**16 - len(corpora.SPECIAL), np.uint16), (2**16, np.uint32)])
+@pytest.mark.parametrize(('size', 'dtype'), [(2**16 - len(small.SPECIAL), np.uint16), (2**16, np.uint32)])
 def test_takes_the_smallest_type_that_holds_the_vocabulary(tmp_path, size, dtype):
-  texts = corpora.Texts([f'0 {size - 1}'])
+  texts = small.Texts([f'0 {size - 1}'])
   for tokens in (
-    store.on_disk(texts, vocab=corpora.NumberVocab(size), cache=str(tmp_path)),
-    store.in_memory(texts, vocab=corpora.NumberVocab(size)),
+    store.on_disk(texts, vocab=small.NumberVocab(size), cache=str(tmp_path)),
+    store.in_memory(texts, vocab=small.NumberVocab(size)),
   ):
     assert tokens.ids.dtype == dtype
     assert tokens.ids.tolist() == [10, size + 9]
 
 
 def test_is_not_tokenised_twice(tmp_path):
-  first = store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(), cache=str(tmp_path))
-  again = store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(each=stop_after(0)), cache=str(tmp_path))
+  first = store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(), cache=str(tmp_path))
+  again = store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(each=stop_after(0)), cache=str(tmp_path))
   assert again.folder == first.folder
   np.testing.assert_array_equal(again.ids, first.ids)
 
@@ -78,9 +78,9 @@ def test_other_text_or_vocabulary_is_another_store(tmp_path):
   made = [
     store.on_disk(texts, vocab=vocab, cache=str(tmp_path)).digest
     for texts, vocab in (
-      (corpora.documents(SIZES), corpora.NumberVocab()),
-      (corpora.documents(SIZES[:-1]), corpora.NumberVocab()),
-      (corpora.documents(SIZES), corpora.NumberVocab(20_000)),
+      (small.documents(SIZES), small.NumberVocab()),
+      (small.documents(SIZES[:-1]), small.NumberVocab()),
+      (small.documents(SIZES), small.NumberVocab(20_000)),
     )
   ]
   assert len(set(made)) == 3
@@ -89,11 +89,11 @@ def test_other_text_or_vocabulary_is_another_store(tmp_path):
 @pytest.mark.parametrize('blocks', range(6))
 def test_goes_on_after_the_last_finished_block(tmp_path, blocks):
   with pytest.raises(Stop):
-    vocab = corpora.NumberVocab(each=stop_after(blocks))
-    store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+    vocab = small.NumberVocab(each=stop_after(blocks))
+    store.on_disk(small.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
   seen = []
-  vocab = corpora.NumberVocab(each=seen.append)
-  finished = store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  vocab = small.NumberVocab(each=seen.append)
+  finished = store.on_disk(small.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
   assert len(seen) == 6 - blocks
   assert files(finished) == whole(tmp_path / 'b')
 
@@ -112,13 +112,13 @@ def test_goes_on_after_the_last_finished_block(tmp_path, blocks):
 )
 def test_goes_on_after_a_torn_write(tmp_path, name, change, blocks):
   with pytest.raises(Stop):
-    vocab = corpora.NumberVocab(each=stop_after(3))
-    store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+    vocab = small.NumberVocab(each=stop_after(3))
+    store.on_disk(small.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
   (path,) = (tmp_path / 'a').rglob(name)
   path.write_bytes(change(path.read_bytes()))
   seen = []
-  vocab = corpora.NumberVocab(each=seen.append)
-  finished = store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  vocab = small.NumberVocab(each=seen.append)
+  finished = store.on_disk(small.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
   assert len(seen) == blocks, 'blocks that were whole are tokenised again, or torn ones only found at the end'
   assert files(finished) == whole(tmp_path / 'b')
 
@@ -133,8 +133,8 @@ def test_reports_progress_in_lines_where_there_is_no_terminal(tmp_path, caplog):
 
 def test_goes_on_after_a_kill(tmp_path):
   code = (
-    'from plm_jax.data import store; from tests.data import corpora; store._BLOCK_DOCUMENTS = 3; '
-    f'corpora.tokenise_slowly({str(tmp_path / "a")!r}, {SIZES}, 0.3)'
+    'from plm_jax.data.rows import store; from tests.data import small; store._BLOCK_DOCUMENTS = 3; '
+    f'small.tokenise_slowly({str(tmp_path / "a")!r}, {SIZES}, 0.3)'
   )
   process = subprocess.Popen([sys.executable, '-c', code], cwd=ROOT, env={**os.environ, 'PYTHONPATH': str(ROOT)})
   deadline = time.monotonic() + 60
@@ -146,8 +146,8 @@ def test_goes_on_after_a_kill(tmp_path):
   assert process.wait() == -signal.SIGKILL
   assert not list((tmp_path / 'a').rglob('manifest.json'))
   seen = []
-  vocab = corpora.NumberVocab(each=seen.append)
-  finished = store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
+  vocab = small.NumberVocab(each=seen.append)
+  finished = store.on_disk(small.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))
   assert 0 < len(seen) <= 4
   assert files(finished) == whole(tmp_path / 'b')
 
@@ -206,10 +206,10 @@ def test_tokens_that_cannot_be_made_again_are_refused(tmp_path):
   whole(tmp_path)
   (path,) = tmp_path.rglob('tokens.bin')
   damage_bit(path)
-  changed = corpora.NumberVocab()
+  changed = small.NumberVocab()
   changed.encode = lambda text: []
   with pytest.raises(RuntimeError, match='Delete the folder'):
-    store.on_disk(corpora.documents(SIZES), vocab=changed, cache=str(tmp_path))
+    store.on_disk(small.documents(SIZES), vocab=changed, cache=str(tmp_path))
 
 
 def test_two_writers_take_turns(tmp_path):
@@ -220,8 +220,8 @@ def test_two_writers_take_turns(tmp_path):
     time.sleep(0.02)
 
   def run():
-    vocab = corpora.NumberVocab(each=each)
-    results.append(files(store.on_disk(corpora.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))))
+    vocab = small.NumberVocab(each=each)
+    results.append(files(store.on_disk(small.documents(SIZES), vocab=vocab, cache=str(tmp_path / 'a'))))
 
   threads = [threading.Thread(target=run) for _ in range(3)]
   for thread in threads:
@@ -236,14 +236,14 @@ def test_blocks_are_bounded_by_characters(tmp_path, monkeypatch):
   monkeypatch.setattr(store, '_BLOCK_DOCUMENTS', 1000)
   monkeypatch.setattr(store, '_BLOCK_CHARACTERS', 50)
   seen = []
-  store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(each=seen.append), cache=str(tmp_path))
+  store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(each=seen.append), cache=str(tmp_path))
   assert sum(map(len, seen)) == len(SIZES)
   for block in seen:
     assert sum(map(len, block[:-1])) < 50
 
 
 def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path):
-  tokens = store.on_disk(corpora.documents(SIZES), vocab=corpora.NumberVocab(), cache=str(tmp_path))
+  tokens = store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(), cache=str(tmp_path))
   made = []
 
   def make():
