@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
 from plm_jax.layers import positions
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import blanks
@@ -140,7 +141,7 @@ def make(
     logit_rows: batch rows whose logits are in memory at a time.
   """
   require(trunk, user="objective 'blank_infilling'", attention=('prefix',), inputs=INPUTS, offers=(Attends,))
-  corrupt.check_literal('masking', masking, corrupt.Masking)
+  errors.one_of('objective.masking', masking, corrupt.Masking)
   corrupt.check_shares('levels', levels, LEVELS)
   for name, share in (('block', block), ('short', short), ('suffix', suffix)):
     if not 0.0 <= share <= 1.0:

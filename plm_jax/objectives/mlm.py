@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
@@ -141,8 +142,7 @@ def bind(
 ) -> Setup:
   """The settings of `make`, checked; `user` is who asks, for messages."""
   corrupt.find_mask(vocab, user=user)
-  if masking not in corrupt.EVERY:
-    raise ValueError(f'objective.masking={masking!r}; choices are {", ".join(corrupt.EVERY)}')
+  errors.one_of('objective.masking', masking, corrupt.Masking)
   return Setup(
     choose=corrupt.pick_where(where, vocab=vocab),
     write=corrupt.pick_edit(edit, vocab=vocab, in_place=True),
