@@ -12,7 +12,7 @@ import numpy as np
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 GIVES = ('labels',)
 
