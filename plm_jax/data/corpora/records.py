@@ -36,15 +36,20 @@ class Records(Sequence[dict[str, Any]]):
     digest: hex digest of the content.
     names: the names of the classes of the field `label`, or of the only field that has classes; else ().
     labels: field -> names of its classes, for every field that has them.
-    description: path, split and number of rows, for messages.
+    where: path and split, for messages.
   """
 
   fields: tuple[str, ...]
   digest: str
   names: tuple[str, ...]
   labels: Mapping[str, tuple[str, ...]]
-  description: str
+  where: str
   pieces: tuple[tuple[Sequence[Mapping[str, Any]], range], ...] = dataclasses.field(repr=False)
+
+  @property
+  def description(self) -> str:
+    """Path, split and number of rows, for messages."""
+    return f'{self.where}: {len(self):,} rows'
 
   def __len__(self) -> int:
     return sum(len(chosen) for _, chosen in self.pieces)
@@ -67,7 +72,7 @@ class Records(Sequence[dict[str, Any]]):
     """
     row = self[index]
     if field not in row:
-      raise ValueError(f'row {index} of {self.description} has no field {field!r}: it has {", ".join(row)}')
+      raise ValueError(f'row {index} of {self.where} has no field {field!r}: it has {", ".join(row)}')
     return row[field]
 
   def text(self, index: int, field: str) -> str:
@@ -78,7 +83,7 @@ class Records(Sequence[dict[str, Any]]):
     """
     text = self.value(index, field)
     if not isinstance(text, str):
-      raise ValueError(f'row {index} of {self.description} holds no text in {field!r}, but {text!r}')
+      raise ValueError(f'row {index} of {self.where} holds no text in {field!r}, but {text!r}')
     return text
 
 

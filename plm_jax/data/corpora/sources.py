@@ -66,7 +66,7 @@ def open_source(path: str, *, split: str = 'train', cache: str = CACHE, document
     digest=hashlib.sha256('\n'.join(digests).encode()).hexdigest(),
     names=labels.get('label', classes[0] if len(classes) == 1 else ()),
     labels=labels,
-    description=f'{path} {split}: {sum(len(chosen) for _, chosen in pieces):,} rows',
+    where=f'{path} ({split})',
     pieces=tuple(pieces),
   )
 
