@@ -2,8 +2,8 @@
 
 python -m plm_jax.quickstart [--workdir=runs/quickstart]
 
-Builds the embedded corpus, trains a vocabulary and pre-trains. Then fine-tunes, with few labels, to tell which package a
-docstring is from: once from the pre-trained parameters and once from scratch. Finished stages are not repeated.
+Builds the embedded corpus, trains a vocabulary and pre-trains. Then fine-tunes, with few labels, to tell which package
+a docstring is from: once from the pre-trained parameters and once from scratch. Finished stages are not repeated.
 """
 
 import argparse
@@ -76,8 +76,8 @@ def _report(workdir: Path, result: dict[str, Any], table: dict[str, Any], *, sec
   runs, wins = len(table['rows']) * table['seeds'], sum(row['wins'] for row in table['rows'])
   loss, perplexity = last['validation/loss'], last['validation/perplexity']
   print(f"""
-Pre-training read {millions:.1f} M tokens in {result['seconds']:.0f} s, to a validation loss of {loss:.3f} nats per masked
-word, perplexity {perplexity:.0f}. Fine-tuning from it beats training from scratch in {wins} of {runs} runs.""")
+Pre-training read {millions:.1f} M tokens in {result['seconds']:.0f} s, to a validation loss of {loss:.3f} nats per
+masked word, perplexity {perplexity:.0f}. Fine-tuning from it beats training from scratch in {wins} of {runs} runs.""")
   print(f"""Everything took {seconds / 60:.1f} minutes.
 
 Curves:  {RunFolder(workdir / 'pretrain').curves}
