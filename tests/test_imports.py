@@ -22,7 +22,7 @@ BUILD = 'plm_jax.plugins.build'
 # Ground files and folders: what of the package each may import beside itself. Everything else is a command.
 GROUND = {'types', 'errors', 'paths', 'files', 'sharding'}
 MAY_IMPORT: dict[str, set[str]] = {
-  **{name: GROUND for name in GROUND},
+  **dict.fromkeys(GROUND, GROUND),
   'plugins': GROUND,
   'config': GROUND | {'plugins'},
   'cli': GROUND | {'plugins', 'config'},

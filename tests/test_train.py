@@ -389,8 +389,8 @@ def test_an_extended_vocabulary_continues(data: pathlib.Path, mlm: pathlib.Path,
 def call(*flags: Any) -> tuple[int, str, float, set[str]]:
   """Exit code, stderr, seconds of computation and loaded modules of `python -m plm_jax.train`."""
   code = (
-    'import sys\nfrom plm_jax import train\nfrom plm_jax.cli import command\n'
-    'code = command.run(train.main)\nprint(*sys.modules)\nsys.exit(code)'
+    'import sys\nfrom plm_jax import train\nfrom plm_jax.cli import command\ncode = command.run(train.main)\n'
+    'print(*sys.modules)\nsys.exit(code)'
   )
   before = resource.getrusage(resource.RUSAGE_CHILDREN)
   done = subprocess.run(
@@ -542,7 +542,7 @@ def test_fill_refuses_what_cannot_be_filled(mlm: pathlib.Path, gpt: pathlib.Path
   for workdir, text, said in (
     (mlm, 'no gap', 'the text has no blank'),
     (mlm, 'a [MASK] ' * 40, 'learned positions for 32 tokens'),
-    (gpt, 'a [MASK]', 'causal attention'),
+    (gpt, 'a [MASK]', 'reads from left to right'),
     (classify, 'a [MASK]', 'trained with an adapter'),
   ):
     with pytest.raises(ConfigError, match=said):

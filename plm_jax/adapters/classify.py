@@ -17,6 +17,7 @@ from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
 
 PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
+QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
 
 
 class Model(nn.Module):

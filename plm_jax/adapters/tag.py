@@ -19,6 +19,7 @@ from plm_jax.layers.losses import cross_entropy
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised')
+QUICK = dict(tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'), layers=(-1,))  # of a smoke test (`file.py:quick`)
 
 
 class Model(nn.Module):

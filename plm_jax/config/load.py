@@ -1,8 +1,8 @@
-"""Configs as plain data: reading them, the command line that changes them, and comparing two of them.
+"""Configs as plain data: reading them, and checking them.
 
-A config is a Python file with `get_config(arg='')` or the `config.json` of a run, which is read as data and executes
-nothing. `resolve` checks it and fills every default in, from signatures that are read and not imported: a mistake ends
-with exit code 2 and one message before jax is loaded. What stands in a config is described in `schema.py`.
+A config is a Python file with `get_config(arg='')`, or the `config.json` of a run, which is read as data and executes
+nothing. `resolve` checks it and fills in every default, from signatures that are read from source: a mistake ends with
+exit code 2 and one message before jax is loaded. `schema.py` says which keys a config has.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax import errors
-from plm_jax.config import earlier, schema
+from plm_jax.config import earlier, quick, schema
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
 
@@ -27,7 +27,8 @@ def load(target: str) -> dict[str, Any]:
   """The config that `--config` names, as it is written, without defaults.
 
   Args:
-    target: 'file.py', 'file.py:argument', 'config.json', or a run folder that holds one.
+    target: 'file.py', 'file.py:argument', 'config.json', or a run folder that holds one. With the word `quick` in the
+      argument, every block takes the `QUICK` of its file (see `quick.py`).
 
   Raises:
     ConfigError: no such file, or a file that is no config.
@@ -44,7 +45,8 @@ def load(target: str) -> dict[str, Any]:
     return _read_json(path)
   if path.suffix != '.py':
     raise ConfigError(f'--config={target}: a config is a .py file or the config.json of a run.')
-  return _read_python(path.resolve(), argument)
+  config = _read_python(path.resolve(), argument)
+  return schema.plain(quick.shrink(config), 'config') if 'quick' in argument.split(',') else config
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -173,6 +173,9 @@ def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[st
     kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'}
   elif kind in ('objectives', 'adapters'):
     kinds = {key: f'noise.{key}' for key in known if signatures.places(f'noise.{key}')}
+    kinds |= {'generator': 'models', 'teacher': 'models', 'parts': kind}
+  elif kind == 'data':
+    kinds = {'parts': kind}
   return {
     key: keyword._replace(annotation=annotations.with_kind(keyword.annotation, kinds[key])) if key in kinds else keyword
     for key, keyword in known.items()

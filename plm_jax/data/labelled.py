@@ -27,6 +27,7 @@ from plm_jax.plugins import build
 from plm_jax.types import Count, Source, Vocab
 
 log = logging.getLogger(__name__)
+QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)
 
 # beside what the kind of rows gives
 GIVES = (

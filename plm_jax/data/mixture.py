@@ -22,6 +22,7 @@ from plm_jax.types import Count, Source, Vocab
 GIVES = ('part',)  # beside what its parts give
 
 _ROUND = 4096  # rows; shares are exact to 1 / 4096
+QUICK = dict(length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
 
 
 def shares(

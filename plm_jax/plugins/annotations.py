@@ -13,6 +13,7 @@ and unions and containers of these. The text after the type is its kind.
 """
 
 import ast
+import builtins
 import functools
 import operator
 from collections.abc import Mapping
@@ -153,24 +154,23 @@ def _is_mapping(node: ast.expr) -> bool:
 
 
 def with_kind(annotation: str, named: str) -> str:
-  """An annotation in which every mapping or text that has no kind yet is a block or name of this kind."""
+  """An annotation in which every text or `Mapping[str, Any]` without a kind is a name or block of this kind."""
+  return ast.unparse(_with_kind(parse(annotation), named))
 
-  class Mark(ast.NodeTransformer):
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-      if tail(node.value) == 'Annotated':
-        return node
-      if not _is_mapping(node):
-        self.generic_visit(node)
-        return node
-      return self.mark(node)
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-      return self.mark(node) if node.id == 'str' else node
-
-    def mark(self, node: ast.expr) -> ast.expr:
+def _with_kind(node: ast.expr, named: str) -> ast.expr:
+  match node:
+    case ast.Name(id='str'):
       return ast.Subscript(ast.Name('Annotated'), ast.Tuple([node, ast.Constant(named)]))
-
-  return ast.unparse(Mark().visit(ast.parse(annotation, mode='eval').body))
+    case ast.BinOp():
+      return ast.BinOp(_with_kind(node.left, named), node.op, _with_kind(node.right, named))
+    case ast.Subscript(slice=ast.Tuple([key, value])) if _is_mapping(node):
+      if tail(value) != 'Any':
+        return ast.Subscript(node.value, ast.Tuple([key, _with_kind(value, named)]))
+      return ast.Subscript(ast.Name('Annotated'), ast.Tuple([node, ast.Constant(named)]))
+    case ast.Subscript(slice=ast.Tuple([item, ast.Constant(value=builtins.Ellipsis)])):
+      return ast.Subscript(node.value, ast.Tuple([_with_kind(item, named), ast.Constant(...)]))
+  return node
 
 
 # Messages -----------------------------------------------------------------------------------------------------------

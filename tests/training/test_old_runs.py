@@ -34,10 +34,9 @@ def same_machine() -> bool:
     return False
   flags = next((line for line in lines if line.startswith('flags')), '').split()
   packages = ('jax', 'jaxlib', 'flax', 'optax', 'numpy')
-  return (
-    about['flags'] == hashlib.sha256(' '.join(sorted(flags)).encode()).hexdigest()[:12]
-    and {name: about[name] for name in packages} == {name: metadata.version(name) for name in packages}
-  )
+  return about['flags'] == hashlib.sha256(' '.join(sorted(flags)).encode()).hexdigest()[:12] and {
+    name: about[name] for name in packages
+  } == {name: metadata.version(name) for name in packages}
 
 
 @pytest.mark.parametrize('name', ['bert_mlm', 'gpt_causal_lm'])
