@@ -111,7 +111,7 @@ def test_what_does_not_divide_is_replicated_and_said_once(said):
 
 
 def test_a_name_that_is_not_an_axis_is_refused():
-  with pytest.raises(ValueError, match="unknown axis 'vocabs'. Did you mean 'vocab'"):
+  with pytest.raises(ValueError, match=r"unknown axis 'vocabs'. Did you mean 'vocab'"):
     sharding.spec(('vocabs', None), (4, 4), make_layout())
   with pytest.raises(ValueError, match='zip'):
     sharding.spec(('vocab',), (4, 4), make_layout())

@@ -1,4 +1,4 @@
-"""Runs that were begun by an earlier version of the package, at commit 1997bc3, are continued and give the same numbers.
+"""Runs begun by an earlier version of the package, at commit 1997bc3, go on and give the same numbers.
 
 Each folder of `tests/fixtures/` holds a run that was stopped at step 4 of 8, the text it reads, and in `expected.json`
 the metrics of steps 5 to 8 as that version wrote them, under the XLA flags of these tests.
