@@ -8,7 +8,6 @@ from jax.tree_util import GetAttrKey
 
 from plm_jax.types import PyTree
 
-
 BOX = GetAttrKey('value')  # of the boxes that carry the axis names of a parameter
 
 
