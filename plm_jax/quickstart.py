@@ -7,7 +7,6 @@ scratch to tell which package a docstring is from, with few labels. What is done
 """
 
 import argparse
-import logging
 import pathlib
 import sys
 import time
@@ -34,8 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   memory.reuse()
   from plm_jax.cli import logs
 
-  logs.start()
-  log = logging.getLogger('plm_jax')
+  log = logs.start()
   log.info('1/4  the corpus: docstrings of the standard library and the installed packages')
   from plm_jax.data import pydocs
 

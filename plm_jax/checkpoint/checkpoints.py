@@ -25,7 +25,7 @@ from plm_jax.checkpoint.records import CheckpointError, Leaves, Record, Step, be
 from plm_jax.paths import flat
 from plm_jax.types import PyTree
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 SET_ASIDE = 'set_aside'
 TIMEOUT_S = 3600

@@ -21,7 +21,7 @@ from jax.experimental import multihost_utils
 from plm_jax import files
 from plm_jax.errors import ConfigError, RunError
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 ITEM, RECORD = 'state', 'digest.json'
 UNSOUND = -1  # said in place of a step where process 0 finds none to trust

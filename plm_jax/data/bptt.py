@@ -22,7 +22,7 @@ from plm_jax.data.rows import order, store
 from plm_jax.data.rows.documents import tokenised
 from plm_jax.types import Count, Source, Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
 
 GIVES = ('tokens', 'segment_ids', 'type_ids', 'reset', 'next_token', 'reversed')

@@ -26,7 +26,7 @@ from plm_jax.data.rows.laid import lay_out
 from plm_jax.plugins import build
 from plm_jax.types import Count, Source, Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)
 
 # beside what the kind of rows gives

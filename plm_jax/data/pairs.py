@@ -25,7 +25,7 @@ from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import tokenised
 from plm_jax.types import Count, Rate, Source, Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
 
 GIVES = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length', 'num_tokens')

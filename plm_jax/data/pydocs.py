@@ -1,4 +1,4 @@
-"""Builds and shows the embedded corpus: prose from the docstrings of what is installed anyway, and tasks made from it.
+"""Builds and shows the embedded corpus, English docstrings of the installed packages, and its tasks.
 
     python -m plm_jax.data.pydocs                         builds it once and shows what is in it
     python -m plm_jax.data.pydocs --sample=3 --task=describe

@@ -16,7 +16,7 @@ from plm_jax.weights import folders, release, writer
 from plm_jax.weights.folders import Part
 from plm_jax.weights.table import pieces
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 
 def import_release(source: Path, target: Path, *, architecture: str | None = None, shard: int = 4 * 10**9) -> None:

@@ -13,7 +13,7 @@ from plm_jax.weights import release, shapes, table
 from plm_jax.weights.release import Release
 from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 # Ends of the names of buffers, which older releases hold beside their parameters.
 _BUFFERS = (

@@ -17,7 +17,7 @@ from plm_jax.types import PyTree
 from plm_jax.weights import release, shapes, table
 from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 
 def save(

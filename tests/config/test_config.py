@@ -463,7 +463,7 @@ def test_print_config_and_help_and_list_end_with_0(call, file):
     (['--config={file}', '--config.optim.rat=1', '--workdir=w'], "mean 'rate'"),
     (['--config={file}', '--config.optim.rate=fast', '--workdir=w'], 'expected float'),
     (['--config={file}', '--config.optim.rate', '--workdir=w'], '--config.optim.rate needs a value'),
-    (['--config={file}', '--wrkdir=w'], 'Did you mean --workdir?'),
+    (['--config={file}', '--wrkdir=w'], "Did you mean '--workdir'?"),
     (['--config={file}', '--stop_at=soon', '--workdir=w'], 'invalid int value'),
     (['--config={file}'], 'needs --workdir=DIR'),
     (['--workdir=w'], '--workdir=w: there is no such folder; name the folder of a run, or --config=FILE as well'),

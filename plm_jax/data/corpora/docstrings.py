@@ -23,7 +23,7 @@ from typing import NamedTuple
 from plm_jax import files
 from plm_jax.data.corpora import markup
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 STANDARD_LIBRARY = 'python'
 

@@ -9,7 +9,7 @@ from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import store
 from plm_jax.types import Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 
 def tokenised(

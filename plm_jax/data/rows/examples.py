@@ -14,7 +14,7 @@ import numpy as np
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import order, store
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
 KEPT_ROWS, KEPT_SOURCES = 20_000, 4

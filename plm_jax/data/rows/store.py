@@ -25,7 +25,7 @@ import rich.progress
 from plm_jax import files
 from plm_jax.types import Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 _FORMAT = 1
 _BLOCK_CHARACTERS = 4_000_000  # about a million tokens, 100 MB while they are in the tokenizer

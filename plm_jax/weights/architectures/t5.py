@@ -13,7 +13,7 @@ from typing import Any
 from plm_jax.models.t5 import T5
 from plm_jax.weights.table import Entry
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 MODEL = 't5'
 HEADS: tuple[str, ...] = ()

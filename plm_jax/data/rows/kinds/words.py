@@ -13,7 +13,7 @@ from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
 from plm_jax.data.rows.order import Batch
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 GIVES = ('labels',)
 
