@@ -3,6 +3,7 @@
 A file has
 
     GIVES                           keys of `types.BATCH` that it adds to a batch, as ('label',)
+    QUICK (where needed)            keywords of the data block that names it, for a smoke test (`file.py:quick`)
     read(records, asked)            -> `examples.Examples`: the rows that are kept, their texts and their labels
     targets(given, offsets, place)  -> (chosen, width) -> the arrays with these keys for some of the rows
 

@@ -10,6 +10,7 @@ from plm_jax.data.rows import examples
 from plm_jax.data.rows.order import Batch
 
 GIVES = ('label',)
+QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
 
 
 def read(records: Records, asked: examples.Asked) -> examples.Examples:

@@ -16,6 +16,7 @@ from plm_jax.data.rows.order import Batch
 log = logging.getLogger(__name__)
 
 GIVES = ('labels',)
+QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # of a smoke test (`file.py:quick`)
 
 
 def read(records: Records, asked: examples.Asked) -> examples.Examples:
