@@ -76,24 +76,29 @@ def _inside(annotation: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any
 
 def _cure(folder: str, source: str, missing: list[str]) -> str:
   """Which sources would do for the objective or adapter, and which of these the source would do for."""
-  sources = [name for name in signatures.names('data') if set(missing) <= _may_give(name)]
+  sources = [how for name in signatures.names('data') for how, keys in _ways(name) if set(missing) <= keys]
+  can_give = {key for _, keys in _ways(source) for key in keys}
   fits = {name: _declared(f'{folder}.{name}', 'READS') for name in signatures.names(folder)}
-  served = [name for name, keys in fits.items() if keys is not None and set(keys) <= _may_give(source)]
+  served = [name for name, keys in fits.items() if keys is not None and set(keys) <= can_give]
   noun = build.singular(folder)
   return (
-    f'Sources that can give it (data.name): {", ".join(sources) or "none"}. '
+    f'Sources that give it (data.name): {", ".join(sources) or "none"}. '
     f'What {source!r} can serve ({noun}.name): {", ".join(served) or "none"}.'
   )
 
 
-def _may_give(source: str) -> set[str]:
-  """What a file of `data/` gives with any of the files that its keywords can name."""
-  found = set(_declared(f'data.{source}', 'GIVES') or ())
-  for keyword in signatures.signature('data', source).values():
-    for part in annotations.parts(keyword.annotation):
-      if part.form == 'name':
-        found |= {key for file in signatures.places(part.inner).values() for key in _declared(file, 'GIVES') or ()}
-  return found
+def _ways(source: str) -> list[tuple[str, set[str]]]:
+  """How to name a file of `data/`, with each file that its keywords can name, and what it then gives."""
+  own = set(_declared(f'data.{source}', 'GIVES') or ())
+  ways = [
+    (f'{source} with {key}={name!r}', own | set(_declared(file, 'GIVES') or ()))
+    for key, keyword in signatures.signature('data', source).items()
+    for part in annotations.parts(keyword.annotation)
+    if part.form == 'name'
+    for name, file in signatures.places(part.inner).items()
+    if _declared(file, 'GIVES')
+  ]
+  return ways or [(source, own)]
 
 
 def _declared(module: str, name: str) -> tuple[str, ...] | None:

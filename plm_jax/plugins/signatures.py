@@ -62,7 +62,7 @@ def files(kind: str) -> list[str]:
 
 
 def names_functions(kind: str) -> bool:
-  """Whether the names of a kind are functions, as those of 'noise.where' and 'optim.rules', and not files of a folder."""
+  """Whether the names of a kind are functions, as those of 'noise.where' and 'optim.rules', and not files."""
   return kind.startswith('noise.') or has(kind)
 
 
