@@ -177,15 +177,8 @@ def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> 
 
 
 def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[str, Keyword]:
-  """Keywords with the kinds that follow from their names: sizes of a model, and `where` and the like of noise."""
-  kinds = {}
-  if kind == 'models':
-    kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'}
-  elif kind in ('objectives', 'adapters'):
-    kinds = {key: f'noise.{key}' for key in known if signatures.places(f'noise.{key}')}
-    kinds |= {'generator': 'models', 'teacher': 'models', 'parts': kind}
-  elif kind == 'data':
-    kinds = {'parts': kind}
+  """Keywords with the kinds that every model has: `variant` is a row of `CONFIGS`, `overrides` are fields of `Config`."""
+  kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'} if kind == 'models' else {}
   return {
     key: keyword._replace(annotation=annotations.with_kind(keyword.annotation, kinds[key])) if key in kinds else keyword
     for key, keyword in known.items()
