@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax import errors
-from plm_jax.config import earlier, quick, schema
+from plm_jax.config import batches, earlier, quick, schema
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
 
@@ -70,6 +70,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     errors.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')
   if values['early_stop'] is not None and values['best'] is None:
     raise ConfigError("config.early_stop: needs config.best, as in ('validation/loss', 'min'), to know what is better.")
+  batches.check(values)
   return values
 
 

@@ -131,8 +131,7 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   module, _, definition = kind.partition(':')
   if definition:
     return _block_of_definition(kind, settings, label)
-  places = signatures.places(kind)
-  functions = not signatures.names(kind)
+  places, functions = signatures.places(kind), signatures.names_functions(kind)
   name = _name(label, 'function' if functions else build.singular(kind), settings, places, place=signatures.path(kind))
   module, definition = places[name], name if functions else 'make'
   known = signatures.keywords(module, definition)
@@ -141,6 +140,17 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   own = {key: keyword for key, keyword in known.items() if key not in given}
   owner = f'{definition} in {signatures.path(module)}'
   return Block(owner, {'name': Keyword('str')} | _with_kinds(kind, module, own))
+
+
+def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
+  """The files that keywords of a block name, such as 'data.rows.kinds.words' where `kind` is 'words'."""
+  found = []
+  for key, keyword in block(kind, settings, kind).known.items():
+    value = settings.get(key, keyword.default)
+    part = annotations.part(keyword.annotation, value)
+    if part and part.form == 'name' and ':' not in part.inner and value in (places := signatures.places(part.inner)):
+      found.append(places[value])
+  return found
 
 
 def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> Block:

@@ -12,7 +12,7 @@ elsewhere. The next row begins behind X. The released code ends A where a senten
 import dataclasses
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +44,11 @@ class Stream(NamedTuple):
   starts: np.ndarray
   ends: np.ndarray
   end_id: int
+
+  @property
+  def size(self) -> int:
+    """Tokens, end tokens counted."""
+    return int(self.ends[-1])
 
   def at(self, places: np.ndarray) -> np.ndarray:
     """int32[...]: the tokens at these places of the stream."""
@@ -163,23 +168,14 @@ def make(
   share = order.share(batch_size, host=host, hosts=hosts)
   end_id = _end_id(vocab, end)
   tokens = tokenised(path, split=split, vocab=vocab, cache=cache, text=text, documents=documents, quality=quality)
-  sizes = np.diff(tokens.offsets)
-  filled = np.flatnonzero(sizes > 0)
-  total = int((sizes[filled] + 1).sum())
+  stream = _streams(tokens, end_id=end_id, seed=seed)
   count = batch_size // 2 if reverse_half else batch_size
+  total = stream(0, False).size
   if total < max(count, length):
     raise ValueError(f'{path} ({split}) has {total} tokens: too few for {count} lanes and rows of {length}.')
   second = length - stride - _MARKS if second_segment else 0
   lanes = Lanes(total * np.arange(count + 1) // count, length, stride, second, reverse_half)
-  log.info(
-    f'{path} ({split}): {len(filled)} documents, {total} tokens, {lanes.steps} steps per epoch of {batch_size} rows of '
-    f'{length}.'
-  )
-
-  @functools.lru_cache(maxsize=2)
-  def stream(epoch: int, shuffled: bool) -> Stream:
-    documents = filled[order.permutation(len(filled), seed, epoch)] if shuffled else filled
-    return Stream(tokens.ids, tokens.offsets[documents], np.cumsum(sizes[documents] + 1), end_id)
+  log.info(f'{path} ({split}): {total} tokens, {lanes.steps} steps per epoch of {batch_size} rows of {length}.')
 
   def batch(chosen: Window) -> order.Batch:
     text = stream(chosen.epoch, chosen.shuffled)
@@ -206,6 +202,19 @@ def _check(vocab: Vocab, *, length: int, batch_size: int, stride: int, second: b
     raise ValueError(f'reverse_half=True needs an even batch_size, not {batch_size}.')
   if second and (vocab.sep_id is None or vocab.cls_id is None):
     raise ValueError('second_segment=True needs a vocabulary with a separator and a classification token.')
+
+
+def _streams(tokens: store.Tokens, *, end_id: int, seed: int) -> Callable[[int, bool], Stream]:
+  """(epoch, shuffled) -> the documents that have a token, in the order of the epoch or in their own."""
+  sizes = np.diff(tokens.offsets)
+  filled = np.flatnonzero(sizes > 0)
+
+  @functools.lru_cache(maxsize=2)
+  def stream(epoch: int, shuffled: bool) -> Stream:
+    documents = filled[order.permutation(len(filled), seed, epoch)] if shuffled else filled
+    return Stream(tokens.ids, tokens.offsets[documents], np.cumsum(sizes[documents] + 1), end_id)
+
+  return stream
 
 
 def _windows(lanes: Lanes, *, batch_size: int, shuffle: bool) -> order.Order[Window]:

@@ -34,8 +34,6 @@ GIVES = (
   'tokens',
   'segment_ids',
   'type_ids',
-  'label',
-  'labels',
   'swapped_tokens',
   'swapped_segment_ids',
   'swapped_type_ids',
@@ -112,13 +110,14 @@ def make(
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
   records = sources.open_source(path, split=split, cache=cache)
-  given = form.read(records, examples.Asked(fields, label, per_class, sample_seed, missing))
+  asked = examples.Asked(fields, label, per_class, sample_seed, missing)
+  given = form.make(records=records, asked=asked)
   laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)
   log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
-  targets = form.targets(given, laid.tokens.offsets, laid.place)
+  add = given.add(laid.tokens.offsets, laid.place)
 
   def batch(chosen: Members) -> order.Batch:
-    return laid.batch(chosen.members, chosen.width) | targets(chosen.members, chosen.width)
+    return laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
 
   return order.serve(
     batch,

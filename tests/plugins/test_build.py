@@ -16,7 +16,7 @@ def package(monkeypatch, tmp_path):
 
 
 def test_names_are_the_files_with_a_make():
-  assert signatures.names('data') == ['stream']
+  assert signatures.names('data') == ['labelled', 'mixture', 'stream']
   assert signatures.names('adapters') == ['classify', 'wrap']
   assert signatures.names('nowhere') == []
 
