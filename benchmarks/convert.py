@@ -20,12 +20,14 @@ VOCAB = 50_257
 # of the process itself: what `getrusage` says begins with the size of the parent. Linux alone has it
 _REPORT = "print('PEAK', next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])"
 _IDLE = """
-from plm_jax import build, convert, files, logs, param_files, tensor_files, weights, whole
-from plm_jax.weights import release
+from plm_jax import convert
+from plm_jax.cli import logs
+from plm_jax.plugins import build
+from plm_jax.weights import convert as conversions, shapes, table
 import jax, numpy
 jax.devices()
-weights.architectures()
-whole.shapes(build.make('models', {'name': 'gpt', 'variant': 'tiny'}, vocab_size=8))
+table.architectures()
+shapes.shapes(build.make('models', {'name': 'gpt', 'variant': 'tiny'}, vocab_size=8))
 """
 
 

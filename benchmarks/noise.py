@@ -1,11 +1,12 @@
-"""How fast is text corrupted, beside collators of Hugging Face on the same rows?
+"""How fast is text corrupted, compared with Hugging Face's collators on the same rows?
 
     python -m benchmarks.noise [--batch=256] [--length=512] [--rounds=5] [--parts]
 
-The table has tokens a second of one process on all its cores, by the clock: the compiled `prepare` of each objective,
-which chooses, edits, shortens and counts the targets, the best of the rounds; peers, where transformers is installed,
-as their users call them, from lists of ids to a batch. `--parts` adds the `where` functions alone, in CPU seconds of
-one core. What corruption costs within a step is a question for `benchmarks.train_step --noise`.
+The table has tokens per second of wall time of one process on all its cores, the best of the rounds: the compiled
+`prepare` of each objective, which chooses tokens, edits and compacts them and makes the targets; and, where it is
+installed, the collators of transformers as users call them, from lists of ids to a batch. `--parts` adds the
+where-functions alone, in CPU seconds of one core. `benchmarks.train_step --noise` measures the cost of corruption
+within a training step.
 """
 
 import argparse
@@ -24,7 +25,7 @@ SHOWN = (
 
 
 def seconds(run: Callable[..., Any], *args: Any, rounds: int, calls: int = 5) -> float:
-  """CPU seconds of one call, compilation left out."""
+  """CPU seconds per call without compilation, the best of some rounds."""
   import jax
 
   run = jax.jit(run)
@@ -39,10 +40,10 @@ def seconds(run: Callable[..., Any], *args: Any, rounds: int, calls: int = 5) ->
 
 
 def make_rows(batch: int, length: int) -> tuple[Any, np.ndarray]:
-  """(vocabulary of 30,000 words, pieces and a full stop, rows of ids: a sentence has 20 tokens in the mean)."""
-  from plm_jax.noise.__main__ import Words
+  """A vocabulary of 30,000 words, pieces and a full stop, and rows int32[batch, length] with 20 tokens per sentence."""
+  from plm_jax.noise.__main__ import WordVocab
 
-  vocab = Words(' '.join(f'##w{n}' if n % 4 == 0 else f'w{n}' for n in range(VOCAB)), '.')
+  vocab = WordVocab(' '.join(f'##w{n}' if n % 4 == 0 else f'w{n}' for n in range(VOCAB)), '.')
   draw = np.random.default_rng(0)
   ids = np.array(vocab.encode(f'w1 ##w4 {" ".join(f"w{n}" for n in range(VOCAB) if n % 4)}'))
   rows = draw.choice(ids, (batch, length))
@@ -51,7 +52,7 @@ def make_rows(batch: int, length: int) -> tuple[Any, np.ndarray]:
 
 
 def ours(vocab: Any, rows: np.ndarray, *, rounds: int) -> dict[str, float]:
-  """Seconds that `prepare` takes, by the name of the objective on the page of `plm_jax.noise`."""
+  """Seconds per call of `prepare`, by the name of the objective in `noise/gallery.py`."""
   import jax
 
   from plm_jax.noise.gallery import GALLERY
@@ -80,7 +81,7 @@ def ours(vocab: Any, rows: np.ndarray, *, rounds: int) -> dict[str, float]:
 
 
 def peers(vocab: Any, rows: np.ndarray) -> dict[str, float]:
-  """Seconds of Hugging Face's collators by the name of our objective; empty without transformers and torch."""
+  """Seconds per call of Hugging Face's collators, by the name of our objective; empty where they are not installed."""
   try:
     import tokenizers
     import transformers
@@ -104,7 +105,7 @@ def peers(vocab: Any, rows: np.ndarray) -> dict[str, float]:
 
 
 def best_wall(run: Callable[[], Any], *, rounds: int, calls: int = 5) -> float:
-  """Seconds of one call by the clock, the best of some rounds; the first call is not counted."""
+  """Seconds of wall time per call, the best of some rounds; the first call is not counted."""
   run()
   best = float('inf')
   for _ in range(rounds):
@@ -118,9 +119,9 @@ def best_wall(run: Callable[[], Any], *, rounds: int, calls: int = 5) -> float:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--batch', type=int, default=256, help='rows')
-  parser.add_argument('--length', type=int, default=512, help='tokens of a row')
-  parser.add_argument('--rounds', type=int, default=5, help='of which the best counts')
-  parser.add_argument('--parts', action='store_true', help='also the where functions alone')
+  parser.add_argument('--length', type=int, default=512, help='tokens per row')
+  parser.add_argument('--rounds', type=int, default=5, help='rounds, of which the best counts')
+  parser.add_argument('--parts', action='store_true', help='also the where-functions alone')
   flags = parser.parse_args()
 
   from plm_jax.cli import memory
@@ -139,14 +140,13 @@ def main() -> None:
 
 
 def parts(flags: argparse.Namespace) -> None:
-  """Prints tokens a second of a core for the `where` functions with 80/10/10, and for the parts of a choice."""
+  """Prints tokens per second and core of every where-function with 80/10/10, and of the parts of a choice."""
   import jax
   import jax.numpy as jnp
 
   from plm_jax.noise import edit
   from plm_jax.noise.row import Row
-  from plm_jax.noise.where import spans, tokens
-  from plm_jax.noise.where.words import CAPACITY
+  from plm_jax.plugins import build, signatures
 
   shape = flags.batch, flags.length
   draw = np.random.default_rng(0)
@@ -165,23 +165,21 @@ def parts(flags: argparse.Namespace) -> None:
 
     return jax.vmap(one)
 
-  counts = {'counts': 1 + draw.integers(0, 10_000, VOCAB)}
   table: dict[str, float] = {}
-  for function, most in {**CAPACITY, **spans.CAPACITY}.items():
-    if not most(flags.length):
-      continue  # one that only inserts
-    choose = functools.partial(function, **counts) if function is tokens.frequency else function
-    table[function.__name__] = seconds(corrupt(choose), keys, rows, rounds=flags.rounds)
+  for name in signatures.places('noise.where'):
+    choose: Any = build.pick('noise.where', {'name': name}, counts=1 + draw.integers(0, 10_000, VOCAB))
+    if build.beside(choose.func, 'CAPACITY')[choose.func](flags.length, **choose.keywords):  # 0 where it only inserts
+      table[name] = seconds(corrupt(choose), keys, rows, rounds=flags.rounds)
   count = round(0.15 * flags.length)
   parts = {
-    'random bits, 32 a token': seconds(lambda k: jax.vmap(lambda k: jax.random.bits(k, shape[1:]))(k), keys, rounds=5),
+    'random bits, 32 per token': seconds(jax.vmap(lambda key: jax.random.bits(key, shape[1:])), keys, rounds=5),
     f'top_k of {count}': seconds(lambda x: jax.lax.top_k(x, count), scores, rounds=flags.rounds),
     'sort': seconds(lambda x: jnp.sort(x, axis=1), scores, rounds=flags.rounds),
   }
   print()
   for name, spent in [*table.items(), *parts.items()]:
     ratio = table['fixed_count'] / spent
-    print(f'{name:<24} {ids.size / spent / 1e6:7.1f} M tokens/s a core {ratio:6.2f} of fixed_count')
+    print(f'{name:<24} {ids.size / spent / 1e6:7.1f} M tokens/s per core {ratio:6.2f} of fixed_count')
 
 
 if __name__ == '__main__':

@@ -3,7 +3,6 @@
 A config takes words separated by commas, as in `experiments/bert/glue.py:mnli,large,quick`; `quick` is known to all.
 """
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +15,9 @@ CORPORA = {
   'books': 'tfds:pg19',  # for GPT's BooksCorpus: books out of copyright, longer and older
   'web': 'tfds:c4/webtextlike',  # for GPT-2's WebText
 }
-SINGLES = ('pydocs/package', ('text',), 8)  # path, fields, classes
-PAIRS = ('pydocs/summary_pair', ('summary', 'body'), 2)
-WORDS = ('pydocs/parameters', ('tokens',), 'tags', ('O', 'B-name', 'I-name', 'B-type', 'I-type'))
+# Labelled rows of the embedded corpus, for adapters: keywords of the data block, classes.
+SINGLES = dict(path='pydocs/package', fields=('text',), kind='class'), 8
+PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), kind='class'), 2
 # name: (fields, classes, evaluation splits)
 GLUE = {
   'cola': (('sentence',), 2, ('validation',)),
@@ -47,9 +46,7 @@ def run(
   known = ['quick', *choices]
   for word in words(arg):
     if word not in known:
-      near = difflib.get_close_matches(word, known, n=1)
-      hint = f' Did you mean {near[0]!r}?' if near else ''
-      raise ValueError(f'this config takes no argument {word!r}.{hint} It takes: {", ".join(known)}.')
+      raise ValueError(f'this config takes no argument {word!r}. It takes: {", ".join(known)}.')
   c = ConfigDict(dict(seed=seed, steps=steps, epochs=epochs, log_every=100, eval_every=10_000, save_every=10_000))
   c.update(dict.fromkeys(('vocab', 'model', 'objective', 'adapter', 'data', 'optim', 'best', 'early_stop')))
   c.update(dict(sharding={}, execution={}, eval={}, init_from=(), accumulate=1))
@@ -105,7 +102,7 @@ def score_glue(c: ConfigDict, name: str) -> None:
 
 
 def quick(c: ConfigDict, arg: str) -> ConfigDict:
-  """The config, or with the word `quick` the same wiring at a size for laptops: a tiny trunk, 20 steps, embedded data.
+  """The config, or with the word `quick` what of it is not in the `QUICK` of a file: vocabulary, data, steps.
 
   Needs `python -m plm_jax.vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab` once.
   """
@@ -113,25 +110,12 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     return c
   with c.unlocked():
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
-    wiring = {key: value for key, value in c.model.get('overrides', {}).items() if isinstance(value, str)}  # no sizes
-    c.model = dict(name=c.model.name, variant='tiny', overrides=wiring)
-    kept = {key: value for key, value in c.data.items() if key not in ('text', 'buckets')}
-    c.data = dict(kept, path=CORPORA['pydocs'], length=64, batch_size=8)
-    if c.data.get('kind') == 'words':
-      path, fields, label, tags = WORDS
-      c.data = dict(c.data, path=path, fields=fields, label=label)
-      c.adapter = dict(c.adapter, tags=tags, layers=(-1,))
-    elif c.adapter:
-      pair = len(c.data.fields) > 1
-      path, fields, classes = PAIRS if pair else SINGLES
-      c.data = dict(c.data, path=path, fields=fields, kind='class')
-      c.adapter = dict(c.adapter, kind='class', classes=classes)
+    if c.adapter and 'classes' in c.adapter:
+      rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
+      c.data, c.adapter = dict(c.data, **rows), dict(c.adapter, classes=classes)
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     c.best = c.best and (c.best[0].replace('squared_error', 'accuracy'), 'max' if c.adapter else 'min')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)
-    for second in ('generator', 'teacher'):  # the other trunk of an objective
-      if c.objective and c.objective.get(second):
-        c.objective[second] = dict(name=c.objective[second].name, variant='tiny')
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10
   return c

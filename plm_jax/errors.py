@@ -3,22 +3,27 @@
 import contextlib
 import difflib
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, get_args
 
 
 class RunError(Exception):
-  """What went wrong is neither the config nor the code: a damaged file, a full disk. Commands exit with 1."""
+  """A failure that neither the config nor the code caused, such as a damaged file or a full disk. Exit code 1."""
 
 
 class ConfigError(Exception):
-  """A mistake of the user's: one message that names the thing, the choices and the cure. Commands exit with 2."""
+  """A mistake of the user. One message names the thing, the choices and the cure. Exit code 2."""
+
+
+def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
+  """Up to three of the choices that are most like a text, best first; `cutoff` is the least similarity, of 1."""
+  found = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
+  return found or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
 
 
 def suggest(wrong: str, choices: Collection[str]) -> str:
   """' Did you mean 'x'?' with up to three near names; empty where nothing is near."""
-  near = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=0.6)
-  near = near or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
-  return f' Did you mean {" or ".join(map(repr, near))}?' if near else ''
+  found = near(wrong, choices)
+  return f' Did you mean {" or ".join(map(repr, found))}?' if found else ''
 
 
 def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '') -> None:
@@ -31,11 +36,36 @@ def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, 
     )
 
 
+def one_of(label: str, value: Any, literal: Any) -> None:
+  """Raises unless a value is one of those of a `Literal` type, which is the only list of them.
+
+  Args:
+    label: what the value was given for, such as 'objective.masking'.
+    value: what is checked.
+    literal: the type, such as `Literal['dynamic', 'static']`.
+
+  Raises:
+    ValueError: with the choices.
+  """
+  choices = get_args(literal)
+  if value not in choices:
+    texts = [str(choice) for choice in choices]
+    raise ValueError(f'{label}={value!r}; choices are {", ".join(texts)}.{suggest(str(value), texts)}')
+
+
 @contextlib.contextmanager
 def stage(block: str) -> Iterator[None]:
-  """Turns what a block's `make` refuses into a ConfigError that names the block."""
+  """Turns what a user can mend into a ConfigError that names the block: a ValueError, a file that cannot be read.
+
+  Every other exception is a mistake in code. It keeps its traceback and gets the block as a note.
+  """
   try:
     yield
-  except (ValueError, TypeError, KeyError, FileNotFoundError) as error:
+  except (ConfigError, RunError):
+    raise
+  except (ValueError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError) as error:
     message = str(error)
     raise ConfigError(message if message.startswith(block) else f'{block}: {message}') from error
+  except Exception as error:
+    error.add_note(f'while making {block!r} of the config')
+    raise

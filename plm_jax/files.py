@@ -24,7 +24,7 @@ from plm_jax.errors import ConfigError
 if TYPE_CHECKING:
   import numpy as np
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 Where = str | os.PathLike[str]
 _REQUIRED = object()  # `read_json` without a default

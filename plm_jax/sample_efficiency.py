@@ -3,9 +3,10 @@
 python -m plm_jax.sample_efficiency --config=experiments/quickstart/classify.py --workdir=runs/mine \\
     --sizes=8,32 --seeds=3 --rates=1e-3,3e-4
 
-The config is one of fine-tuning with `init_from`, and evaluations named `validation` and `test`. For each size (labels
-a class), seed and start, one run for each rate; the rate is chosen on validation, and test is read for that run only.
-Prints a table, writes `runs.jsonl`, `table.json` and `curves.png`. Runs that are done are not done again.
+The config is one of fine-tuning with `init_from`, and with evaluations named `validation` and `test`. For each size
+(labelled examples per class), seed and start (pre-trained or from scratch) there is one run per learning rate; the rate
+is chosen on validation, and the table shows the test score of that run. Prints the table and writes `runs.jsonl`,
+`table.json` and `curves.png`. Finished runs are not repeated.
 """
 
 import sys
@@ -18,9 +19,9 @@ from plm_jax.errors import ConfigError
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('sample_efficiency', __doc__)
-  parser.add_argument('--sizes', default='8,32', help='labelled examples a class, comma-separated')
-  parser.add_argument('--seeds', type=int, default=3, help='how many; each draws its own examples and head')
-  parser.add_argument('--rates', default='1e-3,3e-4', help='learning rates to choose from, comma-separated')
+  parser.add_argument('--sizes', default='8,32', help='labelled examples per class, separated by commas')
+  parser.add_argument('--seeds', type=int, default=3, help='number of seeds; each draws its own examples and head')
+  parser.add_argument('--rates', default='1e-3,3e-4', help='learning rates to choose from, separated by commas')
   arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sizes = [int(size) for size in arguments.sizes.split(',')]
     rates = [float(rate) for rate in arguments.rates.split(',')]
   except ValueError as error:
-    raise ConfigError(f'--sizes and --rates are numbers with commas between them: {error}') from None
+    raise ConfigError(f'--sizes and --rates are numbers separated by commas: {error}') from None
   memory.reuse()
   from plm_jax.cli import logs
   from plm_jax.studies import transfer  # loads jax

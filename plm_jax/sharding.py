@@ -1,12 +1,12 @@
 """From the axis names on parameters and activations to a mesh of devices.
 
-Models name what an axis means (`AXES`); a run names one table of `RULES` that says which mesh axis, if any, an axis is
-cut along. Nothing else in the package mentions a mesh axis.
+Models say what an axis of an array is (`AXES`); a run names one table of `RULES`, which says along which mesh axis, if
+any, arrays are cut at that axis. Nothing else in the package mentions a mesh axis.
 """
 
 import contextlib
 import contextvars
-import difflib
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,9 +16,10 @@ import flax.linen as nn
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from plm_jax.errors import suggest
 from plm_jax.types import Array, PyTree
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 AXES: dict[str, str] = {
   'batch': 'rows of a batch',
@@ -27,7 +28,7 @@ AXES: dict[str, str] = {
   'positions': 'rows of a position table',
   'types': 'rows of a sentence-type table',
   'embed': 'hidden width',
-  'embed_out': 'hidden width on the far side of a square matrix',
+  'embed_out': 'hidden width, as the output axis of a square matrix',
   'heads': 'attention heads',
   'head_dim': 'width of one head',
   'mlp': 'feed-forward width',
@@ -52,20 +53,18 @@ class Layout(NamedTuple):
 
 
 _LAYOUT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout', default=None)
-_SAID: set[str] = set()
 
 
-def _say_once(message: str) -> None:
-  if message not in _SAID:
-    _SAID.add(message)
-    log.info(message)
+@functools.cache
+def _log_once(message: str) -> None:
+  log.info(message)
 
 
 def make_mesh(shape: Mapping[str, int]) -> Mesh:
-  """Returns a mesh over all devices; one size may be -1 and takes what is left.
+  """A mesh over all devices.
 
   Args:
-    shape: mesh axis name ('data', 'model') -> number of devices along it.
+    shape: mesh axis ('data', 'model') -> number of devices along it; one may be -1, which takes the rest.
 
   Raises:
     ValueError: the sizes do not multiply to the number of devices.
@@ -88,12 +87,20 @@ def make_mesh(shape: Mapping[str, int]) -> Mesh:
 
 
 def make_layout(mesh: Mesh, rules: str | Rules) -> Layout:
-  """Checks `rules` (a name of `RULES`, or pairs of axis and mesh axis) against `AXES` and the mesh."""
+  """A mesh with rules that fit it.
+
+  Args:
+    mesh: of all devices.
+    rules: a name of `RULES`, or pairs (axis, mesh axis or None).
+
+  Raises:
+    ValueError: no such table, axis or mesh axis.
+  """
   if isinstance(rules, str):
     if rules not in RULES:
-      near = difflib.get_close_matches(rules, RULES, n=1)
-      hint = f'; did you mean {near[0]!r}?' if near else ''
-      raise ValueError(f'sharding.rules: no table {rules!r}; tables are {", ".join(RULES)}{hint}')
+      raise ValueError(
+        f'sharding.rules: there is no table {rules!r}.{suggest(rules, RULES)} Tables: {", ".join(RULES)}'
+      )
     rules = RULES[rules]
   table = {str(axis): mesh_axis for axis, mesh_axis in rules}
   for axis, mesh_axis in table.items():
@@ -103,29 +110,38 @@ def make_layout(mesh: Mesh, rules: str | Rules) -> Layout:
       raise ValueError(f'sharding.rules: {axis!r} -> unknown mesh axis {mesh_axis!r}; the mesh has {list(mesh.shape)}')
   idle = {name for name in table.values() if name is not None and mesh.shape[name] == 1}
   if mesh.size > 1 and idle:
-    _say_once(f'sharding.rules cut along {", ".join(sorted(idle))}, of size 1 in mesh {dict(mesh.shape)}: nothing is')
+    _log_once(
+      f'sharding.rules cut nothing along {", ".join(sorted(idle))}, which has size 1 in mesh {dict(mesh.shape)}'
+    )
   return Layout(mesh, table)
 
 
 def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> PartitionSpec:
-  """The mesh axes of one array: the first axis to claim a mesh axis gets it, what does not divide is replicated."""
+  """The mesh axis that each axis of one array is cut along.
+
+  An axis is replicated if its mesh axis is taken by an earlier axis of the array, or does not divide its size.
+
+  Args:
+    axes: names from `AXES`, None for an axis that is never cut.
+    shape: of the array.
+    layout: mesh and rules.
+  """
   taken: set[str] = set()
   out: list[str | None] = []
   for axis, size in zip(axes, shape, strict=True):
     if axis is not None and axis not in AXES:
-      near = difflib.get_close_matches(axis, AXES, n=1)
-      raise ValueError(f'unknown axis {axis!r}{f", did you mean {near[0]!r}?" if near else ""}; see sharding.AXES')
+      raise ValueError(f'unknown axis {axis!r}.{suggest(axis, AXES)} See sharding.AXES')
     mesh_axis = layout.rules.get(axis) if axis is not None else None
     if mesh_axis is None or layout.mesh.shape[mesh_axis] == 1:
       out.append(None)
     elif mesh_axis in taken:
-      _say_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
+      _log_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
       out.append(None)
     elif axis == 'batch' and size == 1:  # a shape to make parameters with
       out.append(None)
     elif size % (parts := layout.mesh.shape[mesh_axis]):
       cure = ' (model.overrides.vocab_multiple pads a vocabulary)' if axis == 'vocab' else ''
-      _say_once(
+      _log_once(
         f'axis {axis!r} of size {size} is replicated: {parts} devices of mesh axis {mesh_axis!r} do not divide it; '
         f'{-(-size // parts) * parts} would{cure}'
       )
@@ -137,11 +153,11 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
 
 
 def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
-  """Shardings of a tree of shapes.
+  """The shardings of a tree of shapes.
 
   Args:
     abstract: tree of `jax.ShapeDtypeStruct`, boxed with axis names (`nn.LogicallyPartitioned`) where a leaf has them;
-      a leaf without names is replicated, an empty box stays empty.
+      a leaf without names is replicated, and an empty box stays empty.
 
   Returns:
     The unboxed tree with a `NamedSharding` for each leaf.
@@ -158,13 +174,13 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
 
 def batch_sharding(layout: Layout) -> NamedSharding:
-  """Rows over the mesh axis that `batch` is cut along."""
+  """The sharding of a batch: cut by rows along the mesh axis of 'batch'."""
   return NamedSharding(layout.mesh, PartitionSpec(layout.rules.get('batch')))
 
 
 @contextlib.contextmanager
 def use(layout: Layout) -> Iterator[None]:
-  """Makes `layout` the one that `constrain` reads while a function is traced."""
+  """While the body runs, `constrain` and `on_each_device` use `layout`."""
   token = _LAYOUT.set(layout)
   try:
     with jax.set_mesh(layout.mesh):
@@ -174,7 +190,7 @@ def use(layout: Layout) -> Iterator[None]:
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
-  """States the axes of an activation at a block boundary; nothing happens outside `use` or on one device."""
+  """Cuts an activation by the rules for its axes; outside `use`, or on one device, returns it as it is."""
   layout = _LAYOUT.get()
   if layout is None or layout.mesh.size == 1:
     return x
@@ -184,13 +200,13 @@ def constrain(x: Array, *axes: str | None) -> Array:
 def on_each_device(
   function: Callable[..., Array], *arrays: Array, axes: Sequence[Sequence[str | None]], whole: Sequence[str]
 ) -> Array:
-  """`function(*arrays)` for what the compiler cannot cut itself: each device computes its own part alone.
+  """`function(*arrays)` where the compiler cannot divide the work itself: each device computes its own part.
 
   Args:
     function: of arrays to one array with the axes of the first of them.
     arrays: any number.
     axes: of each array.
-    whole: names of `axes` that the function needs uncut.
+    whole: names in `axes` at which the function needs its arrays uncut.
   """
   layout = _LAYOUT.get()
   if layout is None or layout.mesh.size == 1:

@@ -2,8 +2,8 @@
 
 python -m plm_jax.train --config=experiments/quickstart/pretrain.py --workdir=runs/mine [--config.optim.rate=1e-3 ...]
 
-Run again in the same folder, it goes on to `steps`; a finished run says so and changes nothing. Exit codes: 0 done,
-2 wrong usage or config, 3 stopped by a signal after saving, 4 stopped because training diverged.
+The same command again continues the run in the folder up to `steps`; a finished run is left as it is. Exit codes:
+0 done, 2 wrong usage or config, 3 stopped by a signal after saving, 4 stopped because training diverged.
 """
 
 import sys
@@ -15,10 +15,10 @@ from plm_jax.cli import command, memory
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('train', __doc__)
-  parser.add_argument('--stop_at', type=int, help='end (and save) after this many steps; `steps` stays the horizon')
-  parser.add_argument('--coordinator', help='host:port of process 0, for several processes')
-  parser.add_argument('--processes', type=int, help='how many processes')
-  parser.add_argument('--process', type=int, help='number of this process, from 0')
+  parser.add_argument('--stop_at', type=int, help='save and end after this step; the schedule still ends at `steps`')
+  parser.add_argument('--coordinator', help='HOST:PORT of process 0, for a run of several processes')
+  parser.add_argument('--processes', type=int, help='number of processes')
+  parser.add_argument('--process', type=int, help='index of this process, from 0')
   arguments, settings = command.parse(parser, argv)
   if settings is None:
     return 0

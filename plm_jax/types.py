@@ -360,12 +360,17 @@ class Shares(Protocol):
 class Decodes(Protocol):
   """A trunk that generates token by token.
 
-  A trunk with an encoder also has `encode`.
+  A trunk with an encoder also has `encode`, (int[b, m], segment_ids, positions) -> [b, m, d], and its `init_cache`
+  takes `encoder_hidden` and `encoder_segment_ids`.
   """
 
-  def init_cache(self, batch_size: int, length: int) -> PyTree: ...
+  def init_cache(self, batch_size: int, length: int) -> PyTree:
+    """An empty cache of `length` tokens: leaves [b, ...], what is kept per layer [n, b, m, h, k], scalars."""
+    ...
 
-  def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]: ...
+  def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]:
+    """Reads s more tokens int[b, s], with `segment_ids` and `positions`: logits f32[b, s, v] and the new cache."""
+    ...
 
 
 class Refines(Protocol):
@@ -427,9 +432,9 @@ def require(
     if missing := [member for member in _members(protocol) if member not in there]:
       lacks.append(f'needs a trunk that {protocol.__name__}, and {name} has no {", ".join(missing)}')
   if lacks:
-    raise ValueError(
-      f'{user} {"; ".join(lacks)}: choose another model.name or {user.partition(" ")[0]}.name (see --list)'
-    )
+    kind, named, _ = user.partition(' ')
+    other = f'model.name or {kind}.name' if named else 'model.name'
+    raise ValueError(f'{user} {"; ".join(lacks)}: choose another {other} (see --list)')
 
 
 def _members(protocol: type) -> list[str]:

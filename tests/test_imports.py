@@ -22,7 +22,7 @@ BUILD = 'plm_jax.plugins.build'
 # Ground files and folders: what of the package each may import beside itself. Everything else is a command.
 GROUND = {'types', 'errors', 'paths', 'files', 'sharding'}
 MAY_IMPORT: dict[str, set[str]] = {
-  **{name: GROUND for name in GROUND},
+  **dict.fromkeys(GROUND, GROUND),
   'plugins': GROUND,
   'config': GROUND | {'plugins'},
   'cli': GROUND | {'plugins', 'config'},
@@ -40,7 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
   'training': GROUND | {'plugins', 'config', 'cli', 'text', 'layers', 'noise', 'models', 'data', 'optim', 'generate',
                         'objectives', 'adapters', 'checkpoint', 'weights'},
 }  # fmt: skip
-MAY_IMPORT['studies'] = MAY_IMPORT['training'] | {'training'}
+MAY_IMPORT['inference'] = MAY_IMPORT['training'] | {'training'}
+MAY_IMPORT['studies'] = MAY_IMPORT['inference'] | {'inference'}
 WITHOUT_JAX = ('errors', 'files', 'plugins', 'config', 'cli', 'text')
 DEVICE = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 CONFIGURATION = {'absl', 'ml_collections'}

@@ -9,7 +9,7 @@ import pytest
 
 from plm_jax import params
 from plm_jax.plugins import build, signatures
-from plm_jax.training import step
+from plm_jax.training import sizes, step
 from tests import tiny
 
 # every exact number that is known of a published size: of the trunk, and of what else is counted
@@ -90,7 +90,7 @@ EXACT = {
 
 @pytest.fixture(scope='module')
 def counted():
-  return {row['variant']: row for row in params.published()}
+  return {row['variant']: row for row in sizes.published()}
 
 
 @functools.cache
@@ -214,7 +214,7 @@ def test_every_row_has_its_place_in_the_field(counted):
   for variant, place in TIMELINE.items():
     row = counted[variant]
     assert (row['year'], row['architecture'], row['objective_family']) == place, variant
-    assert row['adapters']
+    assert set(row['adapters']) <= set(signatures.names('adapters'))
   assert counted['roberta-base']['title'] == 'Liu et al., RoBERTa'
   assert counted['deberta-v3-base']['year'] == 2021
 
@@ -235,7 +235,7 @@ def test_bert_base_operations_match_the_closed_form(counted):
 
 
 def test_json_is_what_the_table_shows(capsys, counted, monkeypatch):
-  monkeypatch.setattr(params, 'published', lambda: list(counted.values()))
+  monkeypatch.setattr(sizes, 'published', lambda: list(counted.values()))
   assert params.main(['--all', '--json']) == 0
   assert json.loads(capsys.readouterr().out) == list(counted.values())
   assert params.main(['--all']) == 0

@@ -389,7 +389,8 @@ def test_an_extended_vocabulary_continues(data: pathlib.Path, mlm: pathlib.Path,
 def call(*flags: Any) -> tuple[int, str, float, set[str]]:
   """Exit code, stderr, seconds of computation and loaded modules of `python -m plm_jax.train`."""
   code = (
-    'import sys\nfrom plm_jax import config, train\ncode = config.run(train.main)\nprint(*sys.modules)\nsys.exit(code)'
+    'import sys\nfrom plm_jax import train\nfrom plm_jax.cli import command\ncode = command.run(train.main)\n'
+    'print(*sys.modules)\nsys.exit(code)'
   )
   before = resource.getrusage(resource.RUSAGE_CHILDREN)
   done = subprocess.run(

@@ -1,7 +1,6 @@
 """The command line that all commands share: flags, changes of a config, exit codes."""
 
 import argparse
-import difflib
 import json
 import os
 import pathlib
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from plm_jax.config import load, overrides, resolve
-from plm_jax.errors import ConfigError, RunError
+from plm_jax.errors import ConfigError, RunError, suggest
 from plm_jax.plugins.signatures import experiment_files
 
 FAILED, WRONG_USAGE, KILLED = 1, 2, 130
@@ -25,11 +24,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def command(name: str, description: str) -> Parser:
-  """The parser of `python -m plm_jax.<name>`, with the flags that commands share; add others to it.
+  """The parser of `python -m plm_jax.<name>` with the flags that all commands share; the command adds its own.
 
   Args:
     name: of the command.
-    description: what `--help` prints first.
+    description: the docstring of its file, with which `--help` begins.
   """
   parser = Parser(
     prog=f'python -m plm_jax.{name}',
@@ -41,21 +40,30 @@ def command(name: str, description: str) -> Parser:
   parser.add_argument(
     '--config', metavar='FILE', help='experiments/x/y.py, experiments/x/y.py:argument or the config.json of a run'
   )
-  parser.add_argument('--workdir', metavar='DIR', help='the run folder; its config.json is used where --config is not')
+  parser.add_argument(
+    '--workdir', metavar='DIR', help='the run folder; without --config, the config is that of the run'
+  )
   parser.add_argument('--print_config', action='store_true', help='print the config with every default, and exit')
-  parser.add_argument('--list', action='store_true', help='name every model, objective, adapter, ... and exit')
+  parser.add_argument(
+    '--list', action='store_true', help='list every model, objective, adapter, data source and config, and exit'
+  )
   return parser
+
+
+def add_step(parser: Parser) -> None:
+  """Adds `--step`, which checkpoint of a run to take; `checkpoint.records.step_named` reads it."""
+  parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; default: the best, else the newest")
 
 
 def parse(
   parser: Parser, argv: Sequence[str] | None = None, *, workdir: bool = True
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
-  """The flags, and the resolved config; None in its place where the command has nothing more to do.
+  """The flags and the resolved config; None for the config if the command has nothing more to do.
 
   Args:
     parser: from `command`.
     argv: the words after the command; None takes those of this process.
-    workdir: whether the command needs a run folder.
+    workdir: whether the command needs `--workdir`.
 
   Raises:
     ConfigError: a flag that does not exist, or any mistake in the config.
@@ -64,8 +72,7 @@ def parse(
   arguments, unknown = parser.parse_known_args(words)
   if unknown:
     flags = sorted(set(re.findall(r'--\w+', parser.format_usage())))
-    near = difflib.get_close_matches(unknown[0].partition('=')[0], flags, n=1, cutoff=0.5)
-    hint = f' Did you mean {near[0]}?' if near else ''
+    hint = suggest(unknown[0].partition('=')[0], flags)
     raise ConfigError(f'{parser.prog}: there is no flag {unknown[0]}.{hint} Flags: {", ".join(flags)}.')
   if arguments.list:
     from plm_jax.plugins import listing
@@ -93,9 +100,9 @@ def parse(
 
 
 def run(main: Callable[[], int | None]) -> int:
-  """Calls a command and returns its exit code; what the user can mend is one message on stderr.
+  """Calls a command and returns its exit code: 2 for a ConfigError, 1 for a RunError, 130 for an interruption.
 
-  A ConfigError is exit code 2, a RunError 1, an interruption 130, as shells have it.
+  Both errors are printed as one message on stderr, without a traceback.
   """
   try:
     return main() or 0
@@ -111,7 +118,7 @@ def run(main: Callable[[], int | None]) -> int:
 
 
 def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-  """Takes `--config.KEY=VALUE` and `--config.KEY VALUE` out of the words of a command."""
+  """Separates `--config.KEY=VALUE` and `--config.KEY VALUE`, as (key, value), from the other words of a command."""
   changes: list[tuple[str, str]] = []
   rest: list[str] = []
   queue = iter(words)
@@ -129,11 +136,11 @@ def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
 
 
 def show(text: str) -> None:
-  """Prints a long text; a reader that leaves early, such as `head`, is no mistake."""
+  """Prints a long text; that a reader such as `head` closes the pipe early is not an error."""
   try:
     print(text, flush=True)
   except BrokenPipeError:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter fails as it ends
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter fails when it flushes stdout
 
 
 def _example() -> str:

@@ -1,16 +1,22 @@
-"""Where the log of a command goes: one line a message on stderr, plain and short; `loop` adds the run's `log.txt`."""
+"""Where the log of a command goes: stderr, one plain line per message; a run adds its `log.txt`.
+
+Every file of the package logs to `logging.getLogger(__name__)`, below the logger of the package. A command that logs
+itself uses what `start` returns, since its `__name__` may be '__main__'.
+"""
 
 import logging
 import os
 import sys
 
+PACKAGE = 'plm_jax'
+
 
 def start(level: int = logging.INFO) -> logging.Logger:
-  """Sets the package's logger up for a command; called again it changes nothing."""
-  # grpc and absl under Grain and Orbax write to stderr before they read their own levels
+  """Sets up the logger of the package for a command and returns it; a second call changes nothing."""
+  # grpc and absl, which Grain and Orbax use, write to stderr before they read their own levels
   os.environ.setdefault('GRPC_VERBOSITY', 'ERROR')
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
-  log = logging.getLogger('plm_jax')
+  log = logging.getLogger(PACKAGE)
   if not log.handlers:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter('%(message)s'))

@@ -1,7 +1,7 @@
-"""Keeping freed memory in the process, for training on a CPU.
+"""Keeps freed memory in the process, for training on a CPU.
 
-The CPU backend takes its work memory anew at each step, and glibc hands blocks of that size back to the system when
-they are freed: every page is then faulted in again, which took a fifth of the CPU time of a small step.
+The CPU backend allocates its work memory anew at each step, and glibc returns blocks of that size to the system when
+they are freed. Every page then causes a page fault again, which took a fifth of the CPU time of a small step.
 """
 
 import ctypes
@@ -14,10 +14,10 @@ _ACCELERATORS = ('/dev/nvidia0', '/dev/accel0', '/dev/vfio/0')
 
 
 def reuse() -> bool:
-  """Tells glibc to keep what is freed; call it before jax starts its threads, which keep the arena they began with.
+  """Tells glibc to keep freed memory. Call it before jax starts its threads, which keep the arena they started with.
 
   Returns:
-    Whether it did: not where there is an accelerator or another C library.
+    Whether it was done; not on a machine with an accelerator or with another C library.
   """
   if os.environ.get('JAX_PLATFORMS') != 'cpu' and any(pathlib.Path(file).exists() for file in _ACCELERATORS):
     return False

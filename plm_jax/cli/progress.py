@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live line on a terminal, a plain line at each logged step elsewhere."""
+"""The progress of a run: a live bar on a terminal, elsewhere a plain line per logged step."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 SHOWN = (
   'loss', 'perplexity', 'unit_perplexity', 'word_perplexity', 'bits_per_byte', 'accuracy', 'word_accuracy', 'f1',
@@ -19,7 +19,7 @@ SHOWN = (
 
 
 def line(values: Mapping[str, float]) -> str:
-  """The metrics that a reader follows, shortest form first: 'loss 3.214  accuracy 0.41 ...'."""
+  """The metrics named in `SHOWN`, as 'loss 3.214  accuracy 0.41 ...'."""
   parts = []
   for name, value in values.items():
     short = name.rpartition('/')[2]
@@ -31,7 +31,7 @@ def line(values: Mapping[str, float]) -> str:
 
 
 class Bar:
-  """Progress of a run with the time left; a context manager."""
+  """The progress of a run, with the time left. A context manager."""
 
   def __init__(self, *, total: int, start: int, shown: bool):
     self._total, self._start, self._shown = total, start, shown
@@ -74,5 +74,5 @@ class Bar:
         for unit, digits, name, above in ((3600, 1, 'h', 5400), (60, 1, 'min', 90), (1, 0, 's', -1))
         if seconds > above
       )
-      level = logging.DEBUG if self._live else logging.INFO  # the log file gets every line, a terminal the live one
+      level = logging.DEBUG if self._live else logging.INFO  # beside a live bar, only the log file gets the line
       log.log(level, f'step {done}/{self._total}  {text}  {left} left')

@@ -1,8 +1,8 @@
-"""Configs as plain data: reading them, the command line that changes them, and comparing two of them.
+"""Configs as plain data: reading them, and checking them.
 
-A config is a Python file with `get_config(arg='')` or the `config.json` of a run, which is read as data and executes
-nothing. `resolve` checks it and fills every default in, from signatures that are read and not imported: a mistake ends
-with exit code 2 and one message before jax is loaded. What stands in a config is described in `schema.py`.
+A config is a Python file with `get_config(arg='')`, or the `config.json` of a run, which is read as data and executes
+nothing. `resolve` checks it and fills in every default, from signatures that are read from source: a mistake ends with
+exit code 2 and one message before jax is loaded. `schema.py` says which keys a config has.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax import errors
-from plm_jax.config import schema
+from plm_jax.config import batches, earlier, quick, schema
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
 
@@ -27,7 +27,8 @@ def load(target: str) -> dict[str, Any]:
   """The config that `--config` names, as it is written, without defaults.
 
   Args:
-    target: 'file.py', 'file.py:argument', 'config.json', or a run folder that holds one.
+    target: 'file.py', 'file.py:argument', 'config.json', or a run folder that holds one. With the word `quick` in the
+      argument, every block takes the `QUICK` of its file (see `quick.py`).
 
   Raises:
     ConfigError: no such file, or a file that is no config.
@@ -44,7 +45,8 @@ def load(target: str) -> dict[str, Any]:
     return _read_json(path)
   if path.suffix != '.py':
     raise ConfigError(f'--config={target}: a config is a .py file or the config.json of a run.')
-  return _read_python(path.resolve(), argument)
+  config = _read_python(path.resolve(), argument)
+  return schema.plain(quick.shrink(config), 'config') if 'quick' in argument.split(',') else config
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     errors.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')
   if values['early_stop'] is not None and values['best'] is None:
     raise ConfigError("config.early_stop: needs config.best, as in ('validation/loss', 'min'), to know what is better.")
+  batches.check(values)
   return values
 
 
@@ -84,7 +87,7 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
     raise ConfigError(f'{path}: not JSON: {error}.') from None
   if not isinstance(value, dict):
     raise ConfigError(f'{path}: a config is an object, not {type(value).__name__}.')
-  return value
+  return earlier.current(value)
 
 
 def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
@@ -125,9 +128,3 @@ def _where(error: Exception, path: pathlib.Path) -> str:
   place = f'{path}, line {lines[-1]}' if lines else str(path)
   kind = '' if isinstance(error, ValueError) else f'{type(error).__name__}: '
   return f'{place}: {kind}{error}'
-
-
-# Comparing -----------------------------------------------------------------------------------------------------------
-
-
-# The command line ----------------------------------------------------------------------------------------------------

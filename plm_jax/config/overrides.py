@@ -7,13 +7,15 @@ import ast
 import contextlib
 import copy
 import json
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_jax import errors
-from plm_jax.config.schema import COLLECTIONS, block, child, is_named
+from plm_jax.config.schema import NAMES, block
 from plm_jax.errors import ConfigError
-from plm_jax.plugins import values
+from plm_jax.plugins import annotations, values
+
+WHOLE = "Annotated[Mapping[str, Any], 'config.schema:Run']"
 
 
 def apply(config: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], list[str]]:
@@ -31,56 +33,57 @@ def apply(config: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tupl
   """
   changed = copy.deepcopy(dict(config))
   remarks: list[str] = []
-  for key, text in sorted(changes, key=lambda change: not change[0].endswith('.name')):
+  for key, text in sorted(changes, key=_order):
     remarks += _set(changed, key, text)
   return changed, remarks
 
 
+def _order(change: tuple[str, str]) -> tuple[bool, int]:
+  """Names first, those of outer blocks before those of inner ones."""
+  *parents, last = change[0].split('.')
+  return (False, len(parents)) if last in NAMES else (True, 0)
+
+
 def _set(config: dict[str, Any], key: str, text: str) -> list[str]:
   *parents, last = key.split('.')
-  kind: str | None = 'config.schema:Run'
-  annotation = 'Mapping[str, Any]'
+  annotation, label = WHOLE, 'config'
   here: Any = config
-  label = 'config'
   for part in parents:
-    kind, annotation, default = _step(kind, annotation, here, part, label, config)
+    annotation, default = _step(annotation, here, part, label, config)
     label = f'{label}.{part}'
-    if isinstance(here, list):
-      here = here[int(part)]
-    else:
-      if here.get(part) is None:
-        here[part] = copy.deepcopy(default) if isinstance(default, Mapping) else {}
-      if isinstance(here[part], tuple):
-        here[part] = list(here[part])
-      here = here[part]
-  _, annotation, _ = _step(kind, annotation, here, last, label, config)
-  value = _parse(f'{label}.{last}', annotation, text)
-  remarks = _drop_foreign(kind, here, value, label) if last == 'name' and kind is not None and is_named(kind) else []
+    place = int(part) if isinstance(here, list) else part
+    if isinstance(here, dict) and here.get(part) is None:
+      here[part] = copy.deepcopy(default) if isinstance(default, Mapping | tuple) else {}
+    if isinstance(here[place], tuple):
+      here[place] = list(here[place])
+    here = here[place]
+  inner, _ = _step(annotation, here, last, label, config)
+  value = _parse(f'{label}.{last}', inner, text)
+  remarks = _drop_foreign(annotation, here, last, value, label) if last in NAMES else []
   here[int(last) if isinstance(here, list) else last] = value
   return remarks
 
 
-def _step(
-  kind: str | None, annotation: str, here: Any, part: str, label: str, config: Mapping[str, Any]
-) -> tuple[str | None, str, Any]:
-  """Kind, annotation and default of what stands under `part`."""
-  if kind is None or isinstance(here, list):
-    inner = values.item_annotation(annotation)
-    if inner is None or not isinstance(here, Mapping | list):
-      raise ConfigError(f'{label} is a single value ({annotation}): it has no part {part!r}.')
-    if isinstance(here, list):
-      errors.check_choice(label, 'entry', part, [str(index) for index in range(len(here))])
-    return COLLECTIONS.get(kind or ''), inner, None
-  if part == 'name' and kind is not None and is_named(kind):
-    return None, 'str', None
-  if kind == 'data' and 'name' not in here:
+def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str, Any]) -> tuple[str, Any]:
+  """Annotation and default of what stands under `part` of a value `here`."""
+  found = annotations.part(annotation, here)
+  if found is None or found.form == 'name' or not isinstance(here, Mapping | list):
+    raise ConfigError(f'{label} is a single value ({values.readable(annotation)}): it has no part {part!r}.')
+  if isinstance(here, list):
+    errors.check_choice(label, 'entry', part, [str(index) for index in range(len(here))])
+    return found.inner, None
+  if found.form != 'block':
+    if any(inner.form == 'block' for inner in annotations.parts(found.inner)):  # blocks with names of their own
+      errors.check_choice(label, 'entry', part, list(here))
+    return found.inner, None
+  if part == 'name' and ':' not in found.inner:
+    return 'str', None
+  if found.inner == 'data' and 'name' not in here:  # an evaluation on the training data
     here = {'name': config['data']['name'], **here}
-  owner, known = block(kind, here, label)
+  owner, known, elsewhere = block(found.inner, here, label)
   if part not in known:
-    raise ConfigError(
-      f'{label}: {owner} has no {part!r}.{errors.suggest(part, known)} It takes: {values.describe(known)}.'
-    )
-  return child(kind, part, here), known[part].annotation, known[part].default
+    raise ConfigError(values.unknown_keyword(label, owner, known, part, elsewhere))
+  return known[part].annotation, known[part].default
 
 
 def _parse(label: str, annotation: str, text: str) -> Any:
@@ -97,15 +100,18 @@ def _parse(label: str, annotation: str, text: str) -> Any:
       return values.coerce(annotation, reading)
     except TypeError:
       continue
-  raise ConfigError(f'{label}: expected {annotation}, got {text!r}.')
+  raise ConfigError(f'{label}: expected {values.readable(annotation)}, got {text!r}.')
 
 
-def _drop_foreign(kind: str, here: MutableMapping[str, Any], name: Any, label: str) -> list[str]:
-  """Removes the settings of the file named before that the new one does not take."""
-  known = block(kind, {'name': name}, label).known
-  strange = [key for key in here if key not in known]
-  before = block(kind, here, label).known if strange and 'name' in here else {}
-  dropped = [key for key in strange if key in before]
-  for key in dropped:
-    del here[key]
-  return [f'{label}: {key} of {here["name"]!r} is dropped, {name!r} does not take it' for key in dropped]
+def _drop_foreign(annotation: str, here: Any, key: str, name: Any, label: str) -> list[str]:
+  """Removes the settings of the file or function named before that the new one does not take."""
+  found = annotations.part(annotation, here)
+  if found is None or found.form != 'block' or (':' not in found.inner and 'name' not in here):
+    return []
+  known = block(found.inner, {**here, key: name}, label).known
+  strange = [other for other in here if other not in known]
+  before = block(found.inner, here, label) if strange else None
+  dropped = [other for other in strange if before and other in before.known]
+  for other in dropped:
+    del here[other]
+  return [f'{label}: {other} of {here[key]!r} is dropped, {name!r} does not take it' for other in dropped]

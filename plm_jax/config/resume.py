@@ -1,8 +1,11 @@
 """Comparing two configs: what differs, and what may change when a run is resumed."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from plm_jax.config import earlier
+from plm_jax.config.load import resolve
 from plm_jax.errors import ConfigError
 
 RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'keep', 'log')
@@ -20,12 +23,19 @@ def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
 
 
 def check_resume(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
-  """What changes when a run goes on under another config; only keys that leave its results alone may.
+  """What changes when a run is resumed with another config; only keys that do not change its results may.
+
+  Args:
+    new: as `resolve` returns it.
+    old: what `config.json` of the run holds; an earlier version may have written it.
 
   Raises:
     ConfigError: any other key differs; every such difference is shown.
   """
-  changes = differences(new, old)
+  before = earlier.current(old)
+  with contextlib.suppress(ConfigError):  # a config that is not valid any more is compared as it stands
+    before = resolve(before)
+  changes = differences(new, before)
   refused = [change for change in changes if change.partition(':')[0].partition('.')[0] not in RESUMABLE]
   if refused:
     raise ConfigError(

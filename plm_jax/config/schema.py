@@ -5,13 +5,13 @@ Everything is checked here, before jax is loaded, against signatures read from s
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from plm_jax import errors
 from plm_jax.errors import ConfigError
-from plm_jax.plugins import build, signatures
+from plm_jax.plugins import annotations, build, signatures
 from plm_jax.plugins.signatures import Keyword, Missing
 from plm_jax.plugins.values import check_keywords
 
@@ -44,12 +44,12 @@ class Run:
     init_from: see `checkpoint.init_from.Entry`; later entries overwrite earlier ones.
   """
 
-  vocab: Mapping[str, Any]
-  model: Mapping[str, Any]
-  data: Mapping[str, Any]
-  optim: Mapping[str, Any]
-  objective: Mapping[str, Any] | None = None
-  adapter: Mapping[str, Any] | None = None
+  vocab: Annotated[Mapping[str, Any], 'text']
+  model: Annotated[Mapping[str, Any], 'models']
+  data: Annotated[Mapping[str, Any], 'data']
+  optim: Annotated[Mapping[str, Any], 'optim.optimiser:make']
+  objective: Annotated[Mapping[str, Any], 'objectives'] | None = None
+  adapter: Annotated[Mapping[str, Any], 'adapters'] | None = None
   seed: int = 0
   steps: int | None = None
   epochs: float | None = None
@@ -62,10 +62,10 @@ class Run:
   early_stop: int | None = None
   max_skipped: int | None = 10
   log: Sequence[Literal['tensorboard', 'wandb']] = ('tensorboard',)
-  sharding: Mapping[str, Any] = field(default_factory=dict)
-  execution: Mapping[str, Any] = field(default_factory=dict)
-  eval: Mapping[str, Any] = field(default_factory=dict)
-  init_from: Sequence[Mapping[str, Any]] = ()
+  sharding: Annotated[Mapping[str, Any], 'config.schema:Sharding'] = field(default_factory=dict)
+  execution: Annotated[Mapping[str, Any], 'types:Execution'] = field(default_factory=dict)
+  eval: Mapping[str, Annotated[Mapping[str, Any], 'config.schema:Evaluation']] = field(default_factory=dict)
+  init_from: Sequence[Annotated[Mapping[str, Any], 'checkpoint.init_from:Entry']] = ()
 
 
 class Sharding:
@@ -77,7 +77,7 @@ class Sharding:
   """
 
   mesh: Mapping[str, int] = field(default_factory=lambda: {'data': -1})
-  rules: str | Sequence[tuple[str, str | None]] = 'data'
+  rules: Annotated[str, 'sharding:RULES'] | Sequence[tuple[str, str | None]] = 'data'
 
 
 class Evaluation:
@@ -90,33 +90,16 @@ class Evaluation:
       predicted tokens over this number, and 'bits_per_unit' (GPT-2 §3.1). It does not depend on the vocabulary.
   """
 
-  data: Mapping[str, Any]
+  data: Annotated[Mapping[str, Any], 'data']
   every: int | None = None
   units: int | None = None
 
 
-# Which kind of block stands under a key. A kind is a folder ('models'), a noise file ('noise.where'), a definition
-# ('config.schema:Run'), or a collection of another kind.
-COLLECTIONS = {'evaluations': 'config.schema:Evaluation', 'inits': 'checkpoint.init_from:Entry'}
-BLOCKS = {
-  'config.schema:Run': {
-    'vocab': 'text',
-    'model': 'models',
-    'objective': 'objectives',
-    'adapter': 'adapters',
-    'data': 'data',
-    'optim': 'optim.optimiser:make',
-    'sharding': 'config.schema:Sharding',
-    'execution': 'types:Execution',
-    'eval': 'evaluations',
-    'init_from': 'inits',
-  },
-  'config.schema:Evaluation': {'data': 'data'},
-}
+NAMES = ('name', 'schedule')  # keys of a block whose values say which other keys there are
 NOT_INHERITED = ('split', 'per_class')  # keywords of the training data that an evaluation does not take over
-# Keywords of a `make` that the run gives and no config may set.
+# Keywords of a `make` that the run gives and no config may set. Of a function that a block names, such as one of
+# noise/, the run gives every keyword without a default.
 GIVEN = {
-  'text': (),
   'models': ('vocab_size', 'execution'),
   'objectives': ('trunk', 'vocab'),
   'adapters': ('trunk', 'vocab'),
@@ -126,89 +109,134 @@ GIVEN = {
 
 
 class Block(NamedTuple):
-  """What may stand in one block: where its keywords are defined, and the keywords."""
+  """What may stand in one block.
+
+  Attributes:
+    owner: where its keywords are defined, for messages.
+    known: its keywords, `name` included where it has one.
+    elsewhere: keyword -> who takes it, where the block could name another function that does.
+  """
 
   owner: str
   known: dict[str, Keyword]
+  elsewhere: Mapping[str, str] = {}
 
 
 def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
-  """The keywords of a block, `name` included where it has one."""
-  if kind in COLLECTIONS:
-    return Block('the config', {str(key): Keyword('Mapping[str, Any]') for key in settings})
+  """The keywords of a block of a kind (see `plugins/annotations.py`).
+
+  Raises:
+    ConfigError: the block names no file or function of its kind.
+  """
   module, _, definition = kind.partition(':')
   if definition:
-    known = signatures.keywords(module, definition)
-    owner = 'a config' if module == 'config.schema' else f'{definition} in {signatures.path(module)}'
-    given = GIVEN.get(kind, ())
-  elif module.startswith('noise.'):
-    places = signatures.places(module)
-    name = _name(label, 'function', settings, list(places), place=signatures.path(module))
-    module = places[name]
-    known = signatures.keywords(module, name)
-    owner = f'{name} in {signatures.path(module)}'
-    given = tuple(key for key, keyword in known.items() if keyword.default is Missing.REQUIRED)  # ids and the like
-  else:
-    noun = build.singular(module)
-    name = _name(label, noun, settings, signatures.names(module), place=signatures.path(module))
-    known = signatures.signature(module, name)
-    owner = f'make in {signatures.path(f"{module}.{name}")}'
-    given = GIVEN[module]
-  named = {} if definition else {'name': Keyword('str')}
-  return Block(owner, named | {key: keyword for key, keyword in known.items() if key not in given})
+    return _block_of_definition(kind, settings, label)
+  places, functions = signatures.places(kind), signatures.names_functions(kind)
+  name = _name(label, 'function' if functions else build.singular(kind), settings, places, place=signatures.path(kind))
+  module, definition = places[name], name if functions else 'make'
+  known = signatures.keywords(module, definition)
+  required = [key for key, keyword in known.items() if keyword.default is Missing.REQUIRED]
+  given = required if functions else GIVEN.get(kind, ())
+  own = {key: keyword for key, keyword in known.items() if key not in given}
+  owner = f'{definition} in {signatures.path(module)}'
+  return Block(owner, {'name': Keyword('str')} | _with_kinds(kind, module, own))
 
 
-def is_named(kind: str) -> bool:
-  """True where a block chooses its file or function by `name`."""
-  return (kind in GIVEN and ':' not in kind) or kind.startswith('noise.')
+def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
+  """The files that keywords of a block name, such as 'data.rows.kinds.words' where `kind` is 'words'."""
+  found = []
+  for key, keyword in block(kind, settings, kind).known.items():
+    value = settings.get(key, keyword.default)
+    part = annotations.part(keyword.annotation, value)
+    if part and part.form == 'name' and ':' not in part.inner and value in (places := signatures.places(part.inner)):
+      found.append(places[value])
+  return found
 
 
-def child(kind: str, key: str, settings: Mapping[str, Any]) -> str | None:
-  """The kind of block under a key; None where a plain value stands there."""
-  if kind in COLLECTIONS:
-    return COLLECTIONS[kind]
-  if kind in BLOCKS:
-    return BLOCKS[kind].get(key)
-  if key == 'inner':  # a wrapper and what it wraps are of one kind
-    return kind
-  if key == 'overrides' and kind == 'models' and signatures.has(f'models.{settings["name"]}', 'Config'):
-    return f'models.{settings["name"]}:Config'
-  if kind in ('objectives', 'adapters') and signatures.places(f'noise.{key}'):
-    return f'noise.{key}'
-  return None
+def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> Block:
+  """The block of a class or function; one with `**rest` takes the keywords of the functions that it names as well."""
+  module, _, definition = kind.partition(':')
+  whole = signatures.keywords(module, definition)
+  own = {key: keyword for key, keyword in whole.items() if key not in GIVEN.get(kind, ())}
+  owner = 'a config' if module == 'config.schema' else f'{definition} in {signatures.path(module)}'
+  if not signatures.passes_on(module, definition):
+    return Block(owner, own)
+  chosen: list[str] = []
+  rest: dict[str, Keyword] = {}
+  elsewhere: dict[str, str] = {}
+  for key, keyword in own.items():
+    for _, named in (part for part in annotations.parts(keyword.annotation) if part.form == 'name'):
+      places, name = signatures.places(named), settings.get(key, keyword.default)
+      errors.check_choice(f'{label}.{key}', key, name, places, place=signatures.path(named))
+      chosen.append(f'{key}={name!r}')
+      rest |= {k: v for k, v in signatures.keywords(places[name], name).items() if k not in whole}
+      for other, file in places.items():
+        for k in signatures.keywords(file, other):
+          elsewhere[k] = f'{elsewhere[k]}, {key}={other!r}' if k in elsewhere else f'{key}={other!r}'
+  return Block(f'{owner} with {" and ".join(chosen)}', own | rest, elsewhere)
 
 
-def complete(kind: str, settings: Any, label: str) -> Any:
+def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[str, Keyword]:
+  """Keywords with the kinds that every model has: `variant` is a row of `CONFIGS`, `overrides` are fields of `Config`."""
+  kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'} if kind == 'models' else {}
+  return {
+    key: keyword._replace(annotation=annotations.with_kind(keyword.annotation, kinds[key])) if key in kinds else keyword
+    for key, keyword in known.items()
+  }
+
+
+def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = ()) -> Any:
   """A block with every default filled in, as plain data.
+
+  Args:
+    kind: of the block.
+    settings: what the config has there.
+    label: the dotted key of the block, for messages.
+    outer: keywords of the block around it, where both are of one kind of data: those come from there.
 
   Raises:
     ConfigError: an unknown, missing or wrongly typed key, anywhere below.
   """
-  if kind in COLLECTIONS:
-    if isinstance(settings, Mapping):
-      return {key: complete(COLLECTIONS[kind], value, f'{label}.{key}') for key, value in settings.items()}
-    return [complete(COLLECTIONS[kind], value, f'{label}.{index}') for index, value in enumerate(settings)]
-  if kind.startswith('noise.') and isinstance(settings, list | tuple):  # functions applied one after the other
-    return [complete(kind, one, f'{label}.{index}') for index, one in enumerate(settings)]
   if not isinstance(settings, Mapping):
     raise ConfigError(f'{label}: expected a block, as in dict(name=..., ...), got {settings!r}.')
-  owner, known = block(kind, settings, label)
-  partial = kind.endswith(':Config')  # overrides change single fields
-  if partial:
-    known = {key: Keyword(keyword.annotation, None) for key, keyword in known.items()}
-  values = check_keywords(label, owner, known, settings)
-  _check_choices(kind, values, label)
+  owner, known, elsewhere = block(kind, settings, label)
+  # overrides change single fields, and rows of a mixture are as the mixture says
+  optional = known if kind.endswith(':Config') else outer if kind == 'data' else ()
+  known = {k: v._replace(default=Missing.COMPUTED) if k in optional and k != 'name' else v for k, v in known.items()}
+  values = check_keywords(label, owner, known, settings, elsewhere=elsewhere)
   for key, keyword in known.items():
-    if not partial and keyword.default is not Missing.COMPUTED:
+    if keyword.default is not Missing.COMPUTED:
       values.setdefault(key, keyword.default)
-  below = {key: child(kind, key, values) for key in values}
+  around = known if kind == 'data' else ()
   return {
-    key: complete(below[key], values[key], f'{label}.{key}')  # type: ignore[arg-type]
-    if below[key] and values[key] is not None
-    else plain(values[key], f'{label}.{key}')
-    for key in known
+    key: _filled(keyword.annotation, values[key], f'{label}.{key}', outer=around)
+    for key, keyword in known.items()
     if key in values
   }
+
+
+def _filled(annotation: str, value: Any, label: str, *, outer: Collection[str]) -> Any:
+  """A value with the defaults of every block in it filled in, as plain data."""
+  part = annotations.part(annotation, value)
+  if value is None or part is None:
+    return plain(value, label)
+  if part.form == 'block':
+    return complete(part.inner, value, label, outer=outer)
+  if part.form == 'sequence':
+    return [_filled(part.inner, item, f'{label}.{index}', outer=outer) for index, item in enumerate(value)]
+  if part.form == 'mapping':
+    return {key: _filled(part.inner, item, f'{label}.{key}', outer=outer) for key, item in value.items()}
+  if part.form == 'name':
+    _check_name(part.inner, value, label)
+  return plain(value, label)
+
+
+def _check_name(kind: str, name: str, label: str) -> None:
+  """Raises ConfigError where a text names nothing of its kind: a row of a table, a file or a function."""
+  module, _, table = kind.partition(':')
+  choices = signatures.table(module, table) if table else signatures.places(kind)
+  if choices:
+    errors.check_choice(label, label.rpartition('.')[2], name, choices, place=signatures.path(module))
 
 
 def with_inherited(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -250,23 +278,8 @@ def plain(value: Any, label: str) -> Any:
   raise ConfigError(f'{label}: a config holds finite numbers, text, None, lists and dicts, not {value!r}.')
 
 
-def _name(label: str, what: str, settings: Mapping[str, Any], choices: Sequence[str], *, place: str) -> str:
+def _name(label: str, what: str, settings: Mapping[str, Any], choices: Collection[str], *, place: str) -> str:
   if 'name' not in settings:
     raise ConfigError(f'{label}: needs a name, as in dict(name=..., ...). Names: {", ".join(choices)}.')
   errors.check_choice(f'{label}.name', what, settings['name'], choices, place=place)
   return settings['name']
-
-
-def _check_choices(kind: str, values: Mapping[str, Any], label: str) -> None:
-  """Names that stand for a function or a row of a table elsewhere."""
-  choices: dict[str, tuple[str, list[str]]] = {}  # key -> file, names in it
-  if kind == 'models':
-    choices['variant'] = f'models.{values["name"]}', signatures.table(f'models.{values["name"]}', 'CONFIGS')
-  elif kind == 'optim.optimiser:make':
-    choices['name'] = 'optim.rules', signatures.functions('optim.rules', first=('context',))
-    choices['schedule'] = 'optim.schedules', signatures.functions('optim.schedules', first=('step',))
-  elif kind == 'config.schema:Sharding' and isinstance(values.get('rules'), str):
-    choices['rules'] = 'sharding', signatures.table('sharding', 'RULES')
-  for key, (module, names) in choices.items():
-    if names and values.get(key) is not None:
-      errors.check_choice(f'{label}.{key}', key, values[key], names, place=signatures.path(module))

@@ -9,23 +9,29 @@ the next `stride` tokens of the lane, A goes on from there, and B either follows
 elsewhere. The next row begins behind X. The released code ends A where a sentence ends, here it ends anywhere.
 """
 
+import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from plm_jax.data.corpora import local, sources
+from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store
-from plm_jax.types import Source, Vocab
+from plm_jax.data.rows.documents import tokenised
+from plm_jax.types import Count, Source, Vocab
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
+QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
+
+GIVES = ('tokens', 'segment_ids', 'type_ids', 'reset', 'next_token', 'reversed')
+
+_MARKS = 3  # <sep>, <sep> and <cls> of a row with a second segment
 
 
-class Lanes(NamedTuple):
-  """The stream of an epoch.
+class Stream(NamedTuple):
+  """The documents of an epoch, end to end.
 
   Attributes:
     ids: [n], the token store.
@@ -39,6 +45,11 @@ class Lanes(NamedTuple):
   ends: np.ndarray
   end_id: int
 
+  @property
+  def size(self) -> int:
+    """Tokens, end tokens counted."""
+    return int(self.ends[-1])
+
   def at(self, places: np.ndarray) -> np.ndarray:
     """int32[...]: the tokens at these places of the stream."""
     document = np.searchsorted(self.ends, places, side='right')
@@ -49,20 +60,71 @@ class Lanes(NamedTuple):
     return np.where(left == 0, np.int32(self.end_id), tokens)
 
 
+class Lanes(NamedTuple):
+  """How the stream of an epoch is cut.
+
+  Attributes:
+    bounds: int64[lanes+1], where each lane begins in the stream; they differ by one token at most.
+    length: tokens per row.
+    stride: tokens that a lane moves on by in a step.
+    second: tokens of A and B in a row with a second segment, 0 without one.
+    both_ways: even rows read a lane forward, odd rows the lane of the row above backward.
+  """
+
+  bounds: np.ndarray
+  length: int
+  stride: int
+  second: int
+  both_ways: bool
+
+  @property
+  def steps(self) -> int:
+    """Steps per epoch."""
+    return -(-int(np.diff(self.bounds).max()) // self.stride)
+
+  def of(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """First token of the lane, the one behind its last, and whether it is read backward, [b] each, by place."""
+    lane, backward = (places // 2, places % 2 == 1) if self.both_ways else (places, np.zeros(len(places), bool))
+    return self.bounds[lane], self.bounds[lane + 1], backward
+
+  def read(self, places: np.ndarray, window: int) -> np.ndarray:
+    """int64[b, length+1]: places of the stream that rows read in a window, the token behind each row included."""
+    first, behind, backward = self.of(places)
+    ahead = window * self.stride + np.arange(self.length + 1)
+    return np.where(backward[:, None], behind[:, None] - 1 - ahead, first[:, None] + ahead)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window(order.Chosen):
+  """The rows of a step.
+
+  Attributes:
+    places: int64[b] in the batch.
+    window: number of the step in its epoch.
+    epoch: of all rows.
+    shuffled: whether documents stand in the order of the epoch.
+  """
+
+  places: np.ndarray
+  window: int
+  epoch: int
+  shuffled: bool
+
+
 def make(
   *,
   vocab: Vocab,
   path: str,
   split: str = 'train',
-  length: int,
-  batch_size: int,
+  length: Count,
+  batch_size: Count,
   seed: int,
-  stride: int | None = None,
+  stride: Count | None = None,
   second_segment: bool = False,
   reverse_half: bool = False,
   end: str | None = None,
   text: str | None = None,
-  documents: local.Boundary = 'blank_line',
+  documents: Boundary = 'blank_line',
   quality: Mapping[str, Any] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
@@ -75,8 +137,8 @@ def make(
     vocab: gives ids and special tokens.
     path: of the text, as `sources.documents` takes it.
     split: part of it, TFDS slicing allowed.
-    length: tokens a row.
-    batch_size: rows a step over all hosts.
+    length: tokens per row.
+    batch_size: rows per step over all hosts.
     seed: of the order of documents, and of what B is.
     stride: tokens that a lane moves on by in a step; None is a whole row, half a row with `second_segment`.
     second_segment: rows of `X A <sep> B <sep> <cls>` with `type_ids` 0 (X A <sep>), 1 (B <sep>) and 2 (<cls>).
@@ -88,137 +150,134 @@ def make(
     quality: keywords of `filters.filter_documents`.
     shuffle: False keeps the order of the source in every epoch.
     cache: folder for token stores.
-    host: number of this process, of
-    hosts: processes.
+    host: index of this process.
+    hosts: number of processes.
 
   Returns:
-    Batches of tokens, segment_ids, reset, next_token, reversed, row_id, epoch and row_weight, and type_ids with
-    `second_segment`; see `plm_jax.data`. Without `second_segment` each token is in the first `stride` positions of one
-    row an epoch; the last rows of lanes have padding, or nothing, in which case they weigh nothing. With it all rows
-    are full: what a lane lacks at its end, or its beginning where it is reversed, is taken from its neighbour.
+    Batches with the keys of `GIVES`, type_ids only with `second_segment`. Without `second_segment` each token is in the
+    first `stride` positions of one row per epoch; the last rows of lanes have padding, or nothing, in which case they
+    weigh nothing. With it all rows are full: what a lane lacks at its end, or its beginning where it is reversed, is
+    taken from its neighbour.
 
   Raises:
     ValueError: a setting that cannot be met.
   """
   if stride is None:
     stride = length // 2 if second_segment else length
-  room = length - stride - 3  # for A and B
-  if not 1 <= stride <= length or (second_segment and room < 2):
-    raise ValueError(
-      f'stride={stride} does not fit rows of length={length}: it must be at least 1 and at most '
-      f'{length - 5 if second_segment else length}{" with second_segment=True" if second_segment else ""}.'
-    )
-  if reverse_half and batch_size % 2:
-    raise ValueError(f'reverse_half=True needs an even batch_size, not {batch_size}.')
-  places = order.host_slice(batch_size, host=host, hosts=hosts)
+  _check(vocab, length=length, batch_size=batch_size, stride=stride, second=second_segment, both_ways=reverse_half)
+  share = order.share(batch_size, host=host, hosts=hosts)
   end_id = _end_id(vocab, end)
-  sep_id, cls_id = vocab.sep_id, vocab.cls_id
-  if second_segment and (sep_id is None or cls_id is None):
+  tokens = tokenised(path, split=split, vocab=vocab, cache=cache, text=text, documents=documents, quality=quality)
+  stream = _streams(tokens, end_id=end_id, seed=seed)
+  count = batch_size // 2 if reverse_half else batch_size
+  total = stream(0, False).size
+  if total < max(count, length):
+    raise ValueError(f'{path} ({split}) has {total} tokens: too few for {count} lanes and rows of {length}.')
+  second = length - stride - _MARKS if second_segment else 0
+  lanes = Lanes(total * np.arange(count + 1) // count, length, stride, second, reverse_half)
+  log.info(f'{path} ({split}): {total} tokens, {lanes.steps} steps per epoch of {batch_size} rows of {length}.')
+
+  def batch(chosen: Window) -> order.Batch:
+    text = stream(chosen.epoch, chosen.shuffled)
+    made = _with_second(text, lanes, chosen, vocab=vocab, seed=seed) if second else _plain(text, lanes, chosen, vocab)
+    return made | {
+      'reset': np.full(len(chosen.places), chosen.window == 0),
+      'reversed': lanes.of(chosen.places)[2],
+    }
+
+  digest = store.digest_of(tokens.digest, 'bptt', length, batch_size, stride, second_segment, reverse_half, end_id)
+  windows = _windows(lanes, batch_size=batch_size, shuffle=shuffle)
+  return order.serve(batch, windows, share=share, digest=digest, path=f'{path} ({split})')
+
+
+def _check(vocab: Vocab, *, length: int, batch_size: int, stride: int, second: bool, both_ways: bool) -> None:
+  """Refuses settings that cannot be met."""
+  most = length - _MARKS - 2 if second else length  # A and B have a token each
+  if not 1 <= stride <= most:
+    raise ValueError(
+      f'stride={stride} does not fit rows of length={length}: it must be at least 1 and at most {most}'
+      f'{" with second_segment=True" if second else ""}.'
+    )
+  if both_ways and batch_size % 2:
+    raise ValueError(f'reverse_half=True needs an even batch_size, not {batch_size}.')
+  if second and (vocab.sep_id is None or vocab.cls_id is None):
     raise ValueError('second_segment=True needs a vocabulary with a separator and a classification token.')
 
-  texts = sources.documents(path, split=split, cache=cache, text=text, documents=documents, quality=quality)
-  tokens = store.on_disk(texts, vocab=vocab, cache=cache)
+
+def _streams(tokens: store.Tokens, *, end_id: int, seed: int) -> Callable[[int, bool], Stream]:
+  """(epoch, shuffled) -> the documents that have a token, in the order of the epoch or in their own."""
   sizes = np.diff(tokens.offsets)
   filled = np.flatnonzero(sizes > 0)
-  total = int((sizes[filled] + 1).sum())
-  lanes = batch_size // 2 if reverse_half else batch_size
-  if total < max(lanes, length):
-    raise ValueError(f'{path} ({split}) has {total} tokens: too few for {lanes} lanes and rows of {length}.')
-  bounds = total * np.arange(lanes + 1) // lanes  # [lanes + 1], lanes differ by one token at most
-  steps = -(-int(np.diff(bounds).max()) // stride)
-  if steps * batch_size >= 2**31:
-    raise ValueError(f'{path} ({split}) has {steps * batch_size} rows; row_id holds less than 2**31: read it in parts.')
-  digest = store.digest_of(tokens.digest, 'bptt', length, batch_size, stride, second_segment, reverse_half, end_id)
-  logger.info(
-      '%s (%s): %d documents, %d tokens, %d steps an epoch of %d rows of %d.',
-      path, split, len(filled), total, steps, batch_size, length,
-  )  # fmt: skip
 
   @functools.lru_cache(maxsize=2)
-  def stream(epoch: int, shuffled: bool) -> Lanes:
+  def stream(epoch: int, shuffled: bool) -> Stream:
     documents = filled[order.permutation(len(filled), seed, epoch)] if shuffled else filled
-    return Lanes(tokens.ids, tokens.offsets[documents], np.cumsum(sizes[documents] + 1), end_id)
+    return Stream(tokens.ids, tokens.offsets[documents], np.cumsum(sizes[documents] + 1), end_id)
 
-  row = np.arange(batch_size)[places]
-  lane, backward = (row // 2, row % 2 == 1) if reverse_half else (row, np.zeros(len(row), bool))
-  first, behind = bounds[lane], bounds[lane + 1]
+  return stream
 
-  def read_places(window: int, offsets: np.ndarray) -> np.ndarray:
-    """int64[rows, offsets]: places of the stream, counted in reading direction from the start of a window."""
-    ahead = window * stride + offsets
-    return np.where(backward[:, None], behind[:, None] - 1 - ahead, first[:, None] + ahead)
 
-  def batch(window: int, epoch: int, *, shuffled: bool) -> dict[str, np.ndarray]:
-    lanes_of = stream(epoch, shuffled)
-    where = read_places(window, np.arange(length + 1))
-    inside = (where >= first[:, None]) & (where < behind[:, None])
-    row_id = window * batch_size + row
-    made: dict[str, np.ndarray] = {}
-    if second_segment:
-      ids, made['type_ids'] = second(lanes_of, where % total, row_id, epoch)
-      real, following = np.ones_like(ids, bool), np.full(len(row), vocab.pad_id)
-    else:
-      read = np.where(inside, lanes_of.at(where % total), vocab.pad_id)
-      ids, real, following = read[:, :-1], inside[:, :-1], read[:, -1]
-    weight = np.asarray(real.any(axis=1))
-    made |= {
-      'tokens': ids.astype(np.int32),
-      'segment_ids': real.astype(np.int32),
-      'next_token': following.astype(np.int32),
-      'reset': np.full(len(row), window == 0),
-      'reversed': backward,
-      'row_id': np.where(weight, row_id, -1).astype(np.int32),
-      'epoch': np.full(len(row), epoch, np.int32),
-      'row_weight': weight.astype(np.float32),
-    }
-    return made
+def _windows(lanes: Lanes, *, batch_size: int, shuffle: bool) -> order.Order[Window]:
+  """All lanes side by side, one window per step; a row weighs nothing where its lane has ended."""
 
-  def second(lanes_of: Lanes, where: np.ndarray, row_id: np.ndarray, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with a second segment, and their types."""
-    types = np.zeros((len(row), length), np.int32)
-    for index, number in enumerate(row_id.tolist()):
-      draw = np.random.Philox(np.random.SeedSequence((seed, epoch, number))).random_raw(3)
-      size = 1 + int(draw[0] % (room - 1))  # of A; B has at least one token
-      follows = stride + size + np.arange(room - size)
-      b_places = where[index, follows]
-      if draw[1] % 2:
-        direction = -1 if backward[index] else 1
-        b_places = (int(draw[2] % total) + direction * np.arange(room - size)) % total
-      where[index, stride + size + 1 : length - 2] = b_places
-      types[index, stride + size + 1 :] = 1
-    ids = lanes_of.at(where[:, :length])
-    separator = types.argmax(axis=1) - 1
-    ids[np.arange(len(row)), separator] = sep_id
-    ids[:, -2], ids[:, -1], types[:, -1] = sep_id, cls_id, 2
-    return ids, types
+  def window(number: int, epoch: int, places: np.ndarray, *, shuffled: bool) -> Window:
+    first, behind, _ = lanes.of(places)
+    real = np.full(len(places), True) if lanes.second else behind - first > number * lanes.stride
+    rows = number * batch_size + places
+    return Window(rows, np.full(len(places), epoch), real, places, number, epoch, shuffled)
 
-  def train_batch(step: int) -> dict[str, np.ndarray]:
-    epoch, window = divmod(step, steps)
-    return batch(window, epoch, shuffled=shuffle)
+  def train(step: int, places: np.ndarray) -> Window:
+    epoch, number = divmod(step, lanes.steps)
+    return window(number, epoch, places, shuffled=shuffle)
 
-  def single_batch(step: int) -> dict[str, np.ndarray]:
-    return batch(step, 0, shuffled=False)
+  def once(step: int, places: np.ndarray) -> Window:
+    return window(step, 0, places, shuffled=False)
 
-  def read(step: int) -> Iterator[dict[str, np.ndarray]]:
-    return order.iterate(train_batch, step)
+  return order.Order(lanes.steps * batch_size, lanes.steps, train, once)
 
-  def once() -> Iterator[dict[str, np.ndarray]]:
-    return order.iterate(single_batch, 0, steps)
 
-  return Source(
-    spec={
-      name: jax.ShapeDtypeStruct((batch_size, *array.shape[1:]), array.dtype) for name, array in single_batch(0).items()
-    },
-    rows=steps * batch_size,
-    read=read,
-    once=once,
-    digest=digest,
-    steps_per_epoch=steps,
-  )
+def _plain(text: Stream, lanes: Lanes, chosen: Window, vocab: Vocab) -> order.Batch:
+  """Rows of one lane each, padded where it has ended."""
+  where = lanes.read(chosen.places, chosen.window)
+  first, behind, _ = lanes.of(chosen.places)
+  inside = (where >= first[:, None]) & (where < behind[:, None])
+  read = np.where(inside, text.at(where % lanes.bounds[-1]), vocab.pad_id).astype(np.int32)
+  return {'tokens': read[:, :-1], 'segment_ids': inside[:, :-1].astype(np.int32), 'next_token': read[:, -1]}
+
+
+def _with_second(text: Stream, lanes: Lanes, chosen: Window, *, vocab: Vocab, seed: int) -> order.Batch:
+  """Rows of `X A <sep> B <sep> <cls>`."""
+  total, length, stride, room = int(lanes.bounds[-1]), lanes.length, lanes.stride, lanes.second
+  where = lanes.read(chosen.places, chosen.window)[:, :-1] % total
+  backward = lanes.of(chosen.places)[2]
+  types = np.zeros((len(where), length), np.int32)
+  for index, number in enumerate(chosen.rows.tolist()):
+    draw = np.random.Philox(np.random.SeedSequence((seed, chosen.epoch, number))).random_raw(3)
+    size = 1 + int(draw[0] % (room - 1))  # of A; B has at least one token
+    b_places = where[index, stride + size + np.arange(room - size)]
+    if draw[1] % 2:
+      direction = -1 if backward[index] else 1
+      b_places = (int(draw[2] % total) + direction * np.arange(room - size)) % total
+    where[index, stride + size + 1 : length - 2] = b_places
+    types[index, stride + size + 1 :] = 1
+  ids = text.at(where)
+  separator = types.argmax(axis=1) - 1
+  ids[np.arange(len(where)), separator] = vocab.sep_id
+  ids[:, -2], ids[:, -1], types[:, -1] = vocab.sep_id, vocab.cls_id, 2
+  return {
+    'tokens': ids,
+    'segment_ids': np.ones_like(ids),
+    'type_ids': types,
+    'next_token': np.full(len(where), vocab.pad_id, np.int32),
+  }
 
 
 def _end_id(vocab: Vocab, name: str | None) -> int:
-  """The id of the token after each document."""
+  """The id of the token after each document.
+
+  Raises:
+    ValueError: the vocabulary has none.
+  """
   if name is not None:
     return vocab.id(name)
   number = vocab.sep_id if vocab.eos_id is None else vocab.eos_id

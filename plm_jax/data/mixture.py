@@ -10,16 +10,19 @@ order, each once before any comes again, so small sources repeat while large one
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 
 from plm_jax.data.rows import order, store
 from plm_jax.plugins import build
-from plm_jax.types import Source, Vocab
+from plm_jax.types import Count, Source, Vocab
+
+GIVES = ('part',)  # beside what its parts give
 
 _ROUND = 4096  # rows; shares are exact to 1 / 4096
+QUICK = dict(length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
 
 
 def shares(
@@ -64,9 +67,9 @@ def counts(fractions: np.ndarray, *, total: int) -> np.ndarray:
 def make(
   *,
   vocab: Vocab,
-  parts: Mapping[str, Mapping[str, Any]],
-  length: int,
-  batch_size: int,
+  parts: Mapping[str, Annotated[Mapping[str, Any], 'data']],
+  length: Count,
+  batch_size: Count,
   seed: int,
   split: str = 'train',
   rates: Mapping[str, float] | None = None,
@@ -80,15 +83,15 @@ def make(
   Args:
     vocab: of every part.
     parts: name -> a file of `data/` and its keywords, without length, batch_size, split and seed.
-    length: tokens a row.
-    batch_size: rows a step over all hosts.
+    length: tokens per row.
+    batch_size: rows per step over all hosts.
     seed: of all orders.
     split: of every part that does not name its own.
     rates: name -> weight, instead of the rule.
     limit: most rows of a source that count.
     temperature: 1 for shares in proportion to rows; larger is more even.
-    host: number of this process, of
-    hosts: processes.
+    host: index of this process.
+    hosts: number of processes.
 
   Returns:
     Batches with the keys that all parts have, `row_id` unique over the parts, and `part` int32[b], the place of a row's
@@ -99,63 +102,77 @@ def make(
   """
   if not parts:
     raise ValueError('data.parts is empty: name at least one source')
-  places = order.host_slice(batch_size, host=host, hosts=hosts)
-  names = sorted(parts)
+  share = order.share(batch_size, host=host, hosts=hosts)
   given = {'length': length, 'batch_size': 1, 'seed': seed, 'vocab': vocab, 'host': 0, 'hosts': 1}
-  sources = {name: build.make('data', {'split': split, **parts[name]}, **given) for name in names}
-  first = sources[names[0]].spec
-  for name in names[1:]:
-    if sources[name].spec != first:
-      raise ValueError(
-        f'data.parts: rows of {names[0]!r} have {_shapes(first)}, those of {name!r} {_shapes(sources[name].spec)}'
-      )
-  rows = np.array([sources[name].rows for name in names])
-  starts = np.concatenate([[0], np.cumsum(rows)[:-1]])
-  part_shares = shares(dict(zip(names, rows.tolist(), strict=True)), rates=rates, limit=limit, temperature=temperature)
-  per_round = counts(np.array([part_shares[name] for name in names]), total=_ROUND)
+  mixed = Mixed({name: build.make('data', {'split': split, **parts[name]}, **given) for name in sorted(parts)})
+  rows = {name: source.rows for name, source in mixed.parts.items()}
+  part_shares = shares(rows, rates=rates, limit=limit, temperature=temperature)
+  per_round = counts(np.array([part_shares[name] for name in rows]), total=_ROUND)
+  first = next(iter(mixed.parts.values()))
+  return Source(
+    spec={**order.spec(first.spec, batch_size=batch_size), 'part': jax.ShapeDtypeStruct((batch_size,), np.int32)},
+    rows=sum(rows.values()),
+    read=lambda step: _batches(mixed.endless(step * batch_size, per_round=per_round, seed=seed), share),
+    once=lambda: _batches(mixed.once(), share),
+    digest=store.digest_of([source.digest for source in mixed.parts.values()], per_round.tolist()),
+    names=first.names,
+    steps_per_epoch=-(-sum(rows.values()) // batch_size),
+  )
 
-  def parts_at(number: int) -> np.ndarray:
-    """int[_ROUND]: the part of each row of a round."""
-    return np.repeat(np.arange(len(names)), per_round)[order.permutation(_ROUND, seed, number)]
 
-  def row_of(part: int, row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    numbered = np.where(row['row_weight'] > 0, row['row_id'] + starts[part], -1).astype(np.int32)
-    return {**row, 'row_id': numbered, 'part': np.full(1, part, np.int32)}
+class Mixed:
+  """Sources of single rows, in the order of their names.
 
-  def endless(position: int) -> Iterator[dict[str, np.ndarray]]:
+  Raises:
+    ValueError: their rows have different keys or shapes.
+  """
+
+  def __init__(self, parts: dict[str, Source]):
+    self.parts = parts
+    rows = [source.rows for source in parts.values()]
+    self._starts = np.concatenate([[0], np.cumsum(rows)[:-1]])
+    (name, first), *others = parts.items()
+    for other, source in others:
+      if source.spec != first.spec:
+        raise ValueError(
+          f'data.parts: rows of {name!r} have {_shapes(first.spec)}, those of {other!r} {_shapes(source.spec)}'
+        )
+
+  def endless(self, position: int, *, per_round: np.ndarray, seed: int) -> Iterator[order.Batch]:
+    """Rows from a position on, `per_round` of each part in every round."""
     number, place = divmod(position, _ROUND)
-    pattern = parts_at(number)
-    before = np.bincount(pattern[:place], minlength=len(names)) + number * per_round
-    readers = [sources[name].read(int(start)) for name, start in zip(names, before, strict=True)]
+    pattern = _pattern(number, per_round=per_round, seed=seed)
+    before = np.bincount(pattern[:place], minlength=len(self.parts)) + number * per_round
+    readers = [source.read(int(start)) for source, start in zip(self.parts.values(), before, strict=True)]
     while True:
       for part in pattern[place:]:
-        yield row_of(part, next(readers[part]))
+        yield self._row(part, next(readers[part]))
       number, place = number + 1, 0
-      pattern = parts_at(number)
+      pattern = _pattern(number, per_round=per_round, seed=seed)
 
-  def batches(rows: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-    while chosen := list(itertools.islice(rows, batch_size)):
-      missing = batch_size - len(chosen)
-      filler = {**chosen[0], 'row_id': np.full(1, -1, np.int32), 'row_weight': np.zeros(1, np.float32)}
-      chosen = (chosen + [filler] * missing)[places]
-      yield {key: np.concatenate([row[key] for row in chosen]) for key in chosen[0]}
+  def once(self) -> Iterator[order.Batch]:
+    """Every row of every part."""
+    for part, source in enumerate(self.parts.values()):
+      yield from (self._row(part, row) for row in source.once())
 
-  def read(step: int) -> Iterator[dict[str, np.ndarray]]:
-    return batches(endless(step * batch_size))
+  def _row(self, part: int, row: order.Batch) -> order.Batch:
+    """A row with a number that is unique over all parts, and its part."""
+    numbered = np.where(row['row_weight'] > 0, row['row_id'] + self._starts[part], -1).astype(np.int32)
+    return {**row, 'row_id': numbered, 'part': np.full(1, part, np.int32)}
 
-  def once() -> Iterator[dict[str, np.ndarray]]:
-    return batches(row_of(part, row) for part, name in enumerate(names) for row in sources[name].once())
 
-  spec = {key: jax.ShapeDtypeStruct((batch_size, *leaf.shape[1:]), leaf.dtype) for key, leaf in first.items()}
-  return Source(
-    spec={**spec, 'part': jax.ShapeDtypeStruct((batch_size,), np.int32)},
-    rows=int(rows.sum()),
-    read=read,
-    once=once,
-    digest=store.digest_of([sources[name].digest for name in names], per_round.tolist()),
-    names=sources[names[0]].names,
-    steps_per_epoch=-(-int(rows.sum()) // batch_size),
-  )
+def _pattern(number: int, *, per_round: np.ndarray, seed: int) -> np.ndarray:
+  """int[_ROUND]: the part of each row of a round."""
+  return np.repeat(np.arange(len(per_round)), per_round)[order.permutation(_ROUND, seed, number)]
+
+
+def _batches(rows: Iterator[order.Batch], share: order.Share) -> Iterator[order.Batch]:
+  """This host's part of each batch; the last one is filled up with rows of weight 0."""
+  while chosen := list(itertools.islice(rows, share.batch_size)):
+    filler = {**chosen[0], 'row_id': np.full(1, -1, np.int32), 'row_weight': np.zeros(1, np.float32)}
+    chosen += [filler] * (share.batch_size - len(chosen))
+    mine = [chosen[place] for place in share.places]
+    yield {key: np.concatenate([row[key] for row in mine]) for key in mine[0]}
 
 
 def _shapes(spec: Mapping[str, jax.ShapeDtypeStruct]) -> str:

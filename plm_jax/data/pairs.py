@@ -15,17 +15,22 @@ Split, other document and place in it are pure functions of (seed, row, epoch). 
 """
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, get_args
 
-import jax
 import numpy as np
 
-from plm_jax.data.corpora import local, sources
+from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
-from plm_jax.types import Source, Vocab
+from plm_jax.data.rows.documents import tokenised
+from plm_jax.types import Count, Rate, Source, Vocab
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
+QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
+
+GIVES = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length', 'num_tokens')
+
+Unit = Literal['segment', 'sentence']
 
 _SPECIALS = 3  # [CLS] A [SEP] B [SEP]
 _TRIES = 10  # draws of another document, as in BERT's script
@@ -57,14 +62,14 @@ def make(
   vocab: Vocab,
   path: str,
   split: str = 'train',
-  length: int,
-  batch_size: int,
+  length: Count,
+  batch_size: Count,
   seed: int,
-  unit: Literal['segment', 'sentence'] = 'segment',
-  short_probability: float = 0.1,
-  copies: int | None = None,
+  unit: Unit = 'segment',
+  short_probability: Rate = 0.1,
+  copies: Count | None = None,
   text: str | None = None,
-  documents: local.Boundary = 'blank_line',
+  documents: Boundary = 'blank_line',
   quality: Mapping[str, Any] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
@@ -78,7 +83,7 @@ def make(
     path: of the text, as `sources.documents` takes it.
     split: part of it, TFDS slicing allowed.
     length: tokens of a joined row, special ones counted; also the width of each segment.
-    batch_size: rows a step over all hosts.
+    batch_size: rows per step over all hosts.
     seed: of the order of rows and of the draws.
     unit: 'segment', one or more sentences each, or 'sentence', one each.
     short_probability: share of documents whose rows aim at a shorter length (BERT, ALBERT: .1; RoBERTa, SpanBERT: 0).
@@ -88,64 +93,35 @@ def make(
     quality: keywords of `filters.filter_documents`: documents that fail are left out.
     shuffle: False keeps the order of the source.
     cache: folder for token stores.
-    host: number of this process, of
-    hosts: processes.
+    host: index of this process.
+    hosts: number of processes.
 
   Returns:
-    Batches of first, next, other, their lengths, num_tokens, row_id, epoch and row_weight; see `plm_jax.data`. A
-    segment longer than `length` has lost as many tokens from its ends, each from one or the other with equal chance,
-    as truncation on the device would take.
+    Batches with the keys of `GIVES`. A segment longer than `length` has lost as many tokens from its ends, each from
+    one or the other with equal chance, as truncation on the device would take.
 
   Raises:
     ValueError: a setting that cannot be met.
   """
-  if unit not in ('segment', 'sentence'):
-    raise ValueError(f'unit={unit!r} is unknown: choose one of segment, sentence.')
-  if not 0 <= short_probability <= 1:
-    raise ValueError(f'short_probability={short_probability} is not in 0..1.')
-  if copies is not None and copies < 1:
-    raise ValueError(f'copies={copies} must be 1 or more, or None.')
-  room = length - _SPECIALS
-  if room < 2:
-    raise ValueError(f'length={length} is too short for a pair: it needs at least {_SPECIALS + 2} tokens a row.')
-  places = order.host_slice(batch_size, host=host, hosts=hosts)
-
-  texts = sources.documents(path, split=split, cache=cache, text=text, documents=documents, quality=quality)
-  if quality is not None:
-    logger.info('%s (%s): %s', path, split, texts.stats)
-  tokens = store.on_disk(texts, vocab=vocab, cache=cache)
-  if not len(tokens.ids):
-    raise ValueError(f'{path} ({split}) has no text: {len(texts)} documents, 0 tokens.')
+  _check(length=length, unit=unit, short_probability=short_probability, copies=copies)
+  share = order.share(batch_size, host=host, hosts=hosts)
+  tokens = tokenised(path, split=split, vocab=vocab, cache=cache, text=text, documents=documents, quality=quality)
   digest = store.digest_of(tokens.digest, 'pairs', length, unit, short_probability, seed)
+  room = length - _SPECIALS
 
   def plan() -> dict[str, np.ndarray]:
-    starts = boundaries.sentences(tokens.ids, tokens.offsets, vocab=vocab, longest=room)
-    heads = boundaries.documents(starts, tokens.offsets)
-    if unit == 'sentence':
-      return neighbours(starts, heads, room=room)._asdict()
-    targets = draw_targets(len(heads) - 1, room=room, short_probability=short_probability, seed=seed)
-    return runs(starts, heads, targets=targets)._asdict()
+    return _plan(tokens, vocab=vocab, room=room, unit=unit, short_probability=short_probability, seed=seed)._asdict()
 
   rows_of = Runs(**store.cached(tokens, f'pairs-{digest[:16]}', plan))
-  rows = len(rows_of.begin)
-  if rows >= 2**31:
-    raise ValueError(f'{path} ({split}) has {rows} rows; row_id holds less than 2**31: read it in parts.')
-  if len(rows_of.heads) < 3:
-    logger.warning('%s (%s) is one document: segments from another one are from this one too.', path, split)
-  sizes = rows_of.sentences[rows_of.end] - rows_of.sentences[rows_of.begin]
-  mean = float(np.minimum(sizes, room).mean()) + _SPECIALS
-  logger.info(
-      '%s (%s): %d documents, %d sentences, %d rows; about %.0f tokens a row, %.0f a batch.',
-      path, split, len(rows_of.heads) - 1, len(rows_of.sentences) - 1, rows, mean, mean * batch_size,
-  )  # fmt: skip
+  _report(rows_of, room=room, batch_size=batch_size, where=f'{path} ({split})')
 
-  def batch(chosen: np.ndarray, epochs: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
-    draw = epochs if copies is None else epochs % copies
-    drawn = segments(rows_of, chosen, draw, seed=seed, unit=unit)
-    out: dict[str, np.ndarray] = {}
+  def batch(chosen: order.Chosen) -> order.Batch:
+    draw = chosen.epochs if copies is None else chosen.epochs % copies
+    drawn = segments(rows_of, chosen.rows, draw, seed=seed, unit=unit)
+    out: order.Batch = {}
     for number, (name, (starts, counts)) in enumerate(zip(_PARTS, drawn, strict=True)):
       excess = np.maximum(counts - length, 0)
-      starts = starts + _coins(excess, seed, chosen, draw, number)
+      starts = starts + _coins(excess, seed, chosen.rows, draw, number)
       counts = (counts - excess).astype(np.int32)
       whole = packing.Plan(starts, counts, np.zeros(len(starts), np.uint8), np.arange(len(starts) + 1))
       out[name], _ = packing.assemble(
@@ -153,43 +129,43 @@ def make(
       )
       out[f'{name}_length'] = counts
     second = np.where(out['next_length'] > 0, out['next_length'], out['other_length'])
-    return out | {
-      'num_tokens': np.minimum(out['first_length'] + second, room).astype(np.int32) + np.int32(_SPECIALS),
-      'row_id': np.where(weights > 0, chosen, -1).astype(np.int32),
-      'epoch': epochs.astype(np.int32),
-      'row_weight': weights.astype(np.float32),
-    }
+    return out | {'num_tokens': np.minimum(out['first_length'] + second, room).astype(np.int32) + np.int32(_SPECIALS)}
 
-  def train_batch(step: int) -> dict[str, np.ndarray]:
-    positions = step * batch_size + np.arange(batch_size)[places]
-    chosen, epochs = order.rows_at(positions, rows=rows, seed=seed, shuffle=shuffle)
-    return batch(chosen, epochs, np.ones(len(chosen)))
+  each = order.shuffled(len(rows_of.begin), share, seed=seed, shuffle=shuffle)
+  return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})')
 
-  def single_batch(step: int) -> dict[str, np.ndarray]:
-    chosen = step * batch_size + np.arange(batch_size)[places]
-    real = chosen < rows
-    return batch(np.where(real, chosen, 0), np.zeros(len(chosen), np.int64), real)
 
-  def read(step: int) -> Iterator[dict[str, np.ndarray]]:
-    return order.iterate(train_batch, step)
+def _check(*, length: int, unit: Unit, short_probability: float, copies: int | None) -> None:
+  """Refuses settings that cannot be met."""
+  if unit not in get_args(Unit):
+    raise ValueError(f'unit={unit!r} is unknown: choose one of {", ".join(get_args(Unit))}.')
+  if not 0 <= short_probability <= 1:
+    raise ValueError(f'short_probability={short_probability} is not in 0..1.')
+  if copies is not None and copies < 1:
+    raise ValueError(f'copies={copies} must be 1 or more, or None.')
+  if length < _SPECIALS + 2:
+    raise ValueError(f'length={length} is too short for a pair: it needs at least {_SPECIALS + 2} tokens per row.')
 
-  def once() -> Iterator[dict[str, np.ndarray]]:
-    return order.iterate(single_batch, 0, -(-rows // batch_size))
 
-  matrix = jax.ShapeDtypeStruct((batch_size, length), np.int32)
-  number = jax.ShapeDtypeStruct((batch_size,), np.int32)
-  return Source(
-    spec={
-      **dict.fromkeys(_PARTS, matrix),
-      **{f'{name}_length': number for name in _PARTS},
-      **dict.fromkeys(('num_tokens', 'row_id', 'epoch'), number),
-      'row_weight': jax.ShapeDtypeStruct((batch_size,), np.float32),
-    },
-    rows=rows,
-    read=read,
-    once=once,
-    digest=digest,
-    steps_per_epoch=-(-rows // batch_size),
+def _plan(tokens: store.Tokens, *, vocab: Vocab, room: int, unit: Unit, short_probability: float, seed: int) -> Runs:
+  """The rows of a corpus."""
+  starts = boundaries.sentences(tokens.ids, tokens.offsets, vocab=vocab, longest=room)
+  heads = boundaries.documents(starts, tokens.offsets)
+  if unit == 'sentence':
+    return neighbours(starts, heads, room=room)
+  targets = draw_targets(len(heads) - 1, room=room, short_probability=short_probability, seed=seed)
+  return runs(starts, heads, targets=targets)
+
+
+def _report(rows_of: Runs, *, room: int, batch_size: int, where: str) -> None:
+  """Says in the log what was found."""
+  if len(rows_of.heads) < 3:
+    log.warning(f'{where} is one document: segments from another one are from this one too.')
+  sizes = rows_of.sentences[rows_of.end] - rows_of.sentences[rows_of.begin]
+  mean = float(np.minimum(sizes, room).mean()) + _SPECIALS
+  log.info(
+    f'{where}: {len(rows_of.heads) - 1} documents, {len(rows_of.sentences) - 1} sentences, {len(rows_of.begin)} rows; '
+    f'about {mean:.0f} tokens per row, {mean * batch_size:.0f} per batch.'
   )
 
 
@@ -230,7 +206,7 @@ def neighbours(sentences: np.ndarray, heads: np.ndarray, *, room: int) -> Runs:
 
 
 def segments(
-  rows_of: Runs, chosen: np.ndarray, draw: np.ndarray, *, seed: int, unit: Literal['segment', 'sentence']
+  rows_of: Runs, chosen: np.ndarray, draw: np.ndarray, *, seed: int, unit: Unit
 ) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
   """Where the three segments of some rows lie in the token store: (starts, counts), int64[b], for each of them.
 

@@ -1,11 +1,11 @@
-"""Builds and shows the embedded corpus: prose from the docstrings of what is installed anyway, and tasks made from it.
+"""Builds and shows the embedded corpus, English docstrings of the installed packages, and its tasks.
 
     python -m plm_jax.data.pydocs                         builds it once and shows what is in it
     python -m plm_jax.data.pydocs --sample=3 --task=describe
 
-`prepare` writes TensorFlow Datasets under `<cache>/tfds/pydocs/<set>-<digest>/1.0.0`, one for the corpus and one for
-each task. The digest is of the packages' names and versions and of the code that reads them: an upgrade builds a new
-corpus, and installing anything else changes nothing. Splits are drawn by a hash of the beginning of a text, so the same
+`prepare` writes TensorFlow Datasets under `<cache>/tfds/pydocs/<set>-<key>/1.0.0`, one for the corpus and one for each
+task. The key is of the packages' names and versions: an upgrade builds a new corpus, and installing anything else
+changes nothing. Splits are drawn by a hash of the beginning of a text, so the same
 summary never stands in two splits, and a task's test rows come from documents outside the corpus's training split.
 """
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--split', choices=pydocs.SPLITS, default='train', help='the split that --sample shows')
   options = parser.parse_args(arguments)
   try:
-    pydocs.digest(pydocs.PACKAGES)
+    pydocs.key(pydocs.PACKAGES)
   except ModuleNotFoundError as error:
     print(error, file=sys.stderr)
     return 2

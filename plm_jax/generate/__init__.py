@@ -2,7 +2,8 @@
 
     from plm_jax.generate import generate
 
-What the names below need is loaded with the first of them, so that the command can answer without jax.
+`generate` and `Generated` are imported when they are first used, so that the command answers `--help` and mistakes
+without jax.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ __all__ = ['Generated', 'generate']
 
 
 def __getattr__(name: str) -> Any:
-  """`Generated` and `generate` of `decode.py`."""
-  if name not in __all__:  # a submodule too, so that it can be imported below
+  """`generate` of `decode.py` and `Generated` of `rules.py`."""
+  if name not in __all__:  # submodules among them: the import below then finds the file
     raise AttributeError(f'plm_jax.generate has no {name!r}')
   from plm_jax.generate import decode, rules
 

@@ -1,20 +1,19 @@
-"""Goes on with prompts, or fills the blank in them: greedy, by drawing, or by beam search.
+"""Continues prompts, or fills the blank in them: greedily, by sampling, or by beam search.
 
 python -m plm_jax.generate --workdir=runs/gpt --prompt="In the morning" --method=sample --top_p=0.9 --draws=3
 python -m plm_jax.generate --weights=FOLDER --prompt="translate English to German: Thank you." --method=beam
 python -m plm_jax.generate --workdir=runs/gpt --prompt="今天天气" --max_new=4 --trace=5
 
-The folder is that of a run, of a model in Hugging Face's form with its tokenizer.json, or an import. A GLM wants one
-[MASK] in the prompt, and fills it.
+The folder is that of a run, a model in Hugging Face's form with its tokenizer.json, or an import. The prompt of a GLM
+has one [MASK], which is filled.
 """
 
-import json
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from plm_jax import errors
+from plm_jax import errors, files
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
 from plm_jax.text.spec import BLANKS
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
   from plm_jax.text.tokenizer import Vocab
 
 EARLY = {'true': True, 'false': False, 'never': 'never'}
-OF_METHOD = {'sample': ('temperature', 'top_k', 'top_p', 'draws'), 'beam': ('beams', 'length_penalty', 'early_stop')}
+SETTINGS = {'sample': ('temperature', 'top_k', 'top_p'), 'beam': ('beams', 'length_penalty', 'early_stop')}
+OF_METHOD = {**SETTINGS, 'sample': (*SETTINGS['sample'], 'draws')}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'{parser.prog}: give --workdir=DIR or --weights=FOLDER, and not both')
   _check(arguments)
   flag = 'weights' if arguments.workdir is None else 'workdir'
-  folder = pathlib.Path(arguments.workdir or arguments.weights).expanduser()
-  if not folder.is_dir():
+  folder = files.path(arguments.workdir or arguments.weights)
+  if not files.is_folder(folder):
     raise ConfigError(f'--{flag}={folder}: there is no such folder')
   return _generate(folder, arguments)
 
@@ -56,29 +56,33 @@ def _parser() -> command.Parser:
   add = parser.add_argument
   add('--workdir', metavar='DIR', help='a run folder')
   add('--weights', metavar='FOLDER', help="a folder in Hugging Face's form, or an import")
-  add('--prompt', action='append', required=True, help='a text to begin with; may be given several times')
+  add('--prompt', action='append', required=True, help='the beginning of a text; may be given several times')
   add('--method', choices=('greedy', 'sample', 'beam'), default='greedy')
-  add('--max_new', type=int, default=40, help='most tokens to make')
+  add('--max_new', type=int, default=40, help='most tokens to make (default %(default)s)')
   add('--min_new', type=int, default=0, help='tokens before the end token may come')
-  add('--temperature', type=float, help='of drawing, 1 by default; below 1 is bolder on likely tokens')
-  add('--top_k', type=int, help='draw among that many tokens')
-  add('--top_p', type=float, help='draw among the likeliest tokens that sum to this')
-  add('--beams', type=int, help='texts that beam search goes on with, 4 by default')
-  add('--length_penalty', type=float, help='beams are compared by log-probability / length ** this, 1 by default')
-  add('--early_stop', choices=tuple(EARLY), help='true: as many finished texts as beams are enough; false by default')
-  add('--no_repeat', type=int, default=0, metavar='N', help='no N tokens in a row come twice')
-  add('--start', metavar='TOKEN', help='what a decoder begins with; by default what it was trained with')
-  add('--first', metavar='TOKEN', help='what a text must begin with')
-  add('--last', metavar='TOKEN', help='what a text of --max_new tokens must end with')
-  add('--draws', type=int, help='texts for each prompt, with --method=sample; 1 by default')
-  add('--trace', type=int, metavar='K', help='show the K likeliest tokens at each step; of decoders')
-  add('--seed', type=int, default=0, help='of drawing')
-  add('--step', default='auto', help="of a run: a number, 'newest' or 'best'; by default the best there is")
+  add('--temperature', type=float, help='divisor of the logits (default 1)')
+  add('--top_k', type=int, help='sample from this number of best tokens')
+  add('--top_p', type=float, help='sample from the best tokens whose probabilities reach this sum')
+  add('--beams', type=int, help='beam width (default 4)')
+  add('--length_penalty', type=float, help='exponent of the length that divides log-probabilities (default 1)')
+  add(
+    '--early_stop',
+    choices=tuple(EARLY),
+    help='true: end with as many finished texts as beams (default false)',
+  )
+  add('--no_repeat', type=int, default=0, metavar='N', help='no N-gram comes twice')
+  add('--start', metavar='TOKEN', help='token that a decoder begins with (default: as in training)')
+  add('--first', metavar='TOKEN', help='token that every text begins with')
+  add('--last', metavar='TOKEN', help='token that a text of --max_new tokens ends with')
+  add('--draws', type=int, help='texts per prompt, with --method=sample (default 1)')
+  add('--trace', type=int, metavar='K', help='show the K likeliest tokens at each step; for decoders')
+  add('--seed', type=int, default=0, help='seed of sampling')
+  add('--step', default='auto', help="step of a run: a number, 'newest' or 'best' (default: the best if there is one)")
   return parser
 
 
 def _check(arguments: 'argparse.Namespace') -> None:
-  """What can be said of the flags before anything is loaded."""
+  """Raises ConfigError for mistakes that the flags alone show, before anything is loaded."""
   given = vars(arguments)
   for method, names in OF_METHOD.items():
     if arguments.method != method and (odd := [name for name in names if given[name] is not None]):
@@ -99,93 +103,136 @@ def _check(arguments: 'argparse.Namespace') -> None:
 
 
 def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
-  """Prints each prompt with what follows, and its score."""
-  import jax
-  import jax.numpy as jnp
+  """Prints each prompt with its continuations and their scores."""
   from rich.console import Console
-  from rich.text import Text
 
-  from plm_jax import weights
-  from plm_jax.checkpoint import CheckpointError, records
   from plm_jax.cli import logs
-  from plm_jax.generate import decode, reader
-  from plm_jax.text import tokenizer
 
   logs.start()
-  step = records.step_named(arguments.step)
-  is_run = (folder / 'vocab').is_dir()
+  opened = _open(folder, arguments)
+  kind, vocab, special = opened.trunk.ATTENTION, opened.vocab, opened.special
+  with errors.stage('generate'):
+    prompts = [_encode(text, vocab, special, kind=kind) for text in arguments.prompt]
+  blanks = _blanks(prompts, opened, arguments)
+  draws = arguments.draws or 1
+  made = _run(opened, [ids for ids in prompts for _ in range(draws)], blanks, arguments)
+  console = Console(highlight=False)
+  for row, (ids, score) in enumerate(made):
+    prompt = prompts[row // draws]
+    if blanks is None:
+      text = arguments.prompt[row // draws]
+      parts = (text, _continuation(prompt, ids, vocab, kind=kind), '')
+    else:
+      place = blanks[row // draws]
+      parts = (vocab.decode(prompt[:place]), vocab.decode(ids), vocab.decode(prompt[place + 1 :]))
+    _print(console, parts, gap='' if kind == 'causal' else ' ', note=f'{len(ids)} tokens, score {score:.3f}')
+    if arguments.trace is not None and ids:
+      console.print(_steps(opened.trunk, opened.params, prompt, ids, vocab, top=arguments.trace))
+  return 0
+
+
+class _Opened(NamedTuple):
+  """What a folder holds.
+
+  Attributes:
+    trunk: the model.
+    params: of the trunk.
+    vocab: its vocabulary.
+    special: ids of special tokens by role: start, end, mask, and what the user forces, first and last.
+  """
+
+  trunk: Any
+  params: Any
+  vocab: 'Vocab'
+  special: Mapping[str, int | None]
+
+
+def _open(folder: pathlib.Path, arguments: 'argparse.Namespace') -> _Opened:
+  """Reads the model, its vocabulary and its special tokens.
+
+  Raises:
+    ConfigError: something that is not there, or flags that do not go with the model.
+  """
+  from plm_jax import weights
+  from plm_jax.checkpoint import CheckpointError, step_named
+  from plm_jax.text import tokenizer
+
+  step = step_named(arguments.step)
+  own = files.RunFolder(folder).vocab
   with errors.stage('vocab'):
-    vocab = tokenizer.load(folder / 'vocab' if is_run else folder)
-  about = json.loads((folder / 'config.json').read_text()) if (folder / 'config.json').is_file() else {}
+    vocab = tokenizer.load(own if files.is_folder(own) else folder)
+  about = files.read_json(folder / 'config.json', default={})
   try:
     trunk, params = weights.load(folder, step=step)
   except CheckpointError as error:
     raise ConfigError(f'generate: {error}') from error
   if arguments.trace is not None and trunk.ATTENTION != 'causal':
-    raise ConfigError(f'--trace={arguments.trace}: shows the steps of a decoder, and this is {trunk.ATTENTION}')
-  special = _specials(vocab, about, arguments, kind=trunk.ATTENTION)
-  with errors.stage('generate'):
-    prompts = [_encode(text, vocab, special, kind=trunk.ATTENTION) for text in arguments.prompt]
-  blanks = None
-  if reader.fills_blanks(trunk):
-    blanks = [_blank(ids, text, special['mask'], vocab) for ids, text in zip(prompts, arguments.prompt, strict=True)]
-  longest = max(map(len, prompts))
-  draws = arguments.draws or 1
-  rows = [ids for ids in prompts for _ in range(draws)]
-  tokens = jnp.array([ids + [vocab.pad_id] * (longest - len(ids)) for ids in rows], jnp.int32)
-  segment_ids = jnp.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in rows], jnp.int32)
+    raise ConfigError(f'--trace={arguments.trace}: needs a decoder, and this model is {trunk.ATTENTION}')
+  return _Opened(trunk, params, vocab, _specials(vocab, about, arguments, kind=trunk.ATTENTION))
+
+
+def _run(
+  opened: _Opened, rows: Sequence[Sequence[int]], blanks: Sequence[int] | None, arguments: 'argparse.Namespace'
+) -> list[tuple[list[int], float]]:
+  """The ids made for each row, and their score.
+
+  Args:
+    opened: the model.
+    rows: ids of the prompts, each as often as it has draws.
+    blanks: by prompt, the place of the mask to fill; None for models without blanks.
+    arguments: the flags.
+
+  Raises:
+    ConfigError: flags that the model cannot meet.
+  """
+  import jax
+  import jax.numpy as jnp
+
+  from plm_jax.generate import decode
+
+  trunk, special, pad_id = opened.trunk, opened.special, opened.vocab.pad_id
+  longest = max(map(len, rows))
+  given = {name: getattr(arguments, name) for name in SETTINGS.get(arguments.method, ())}
   try:
     made = decode.generate(
       trunk,
-      params,
-      tokens,
-      segment_ids=segment_ids,
+      opened.params,
+      jnp.array([[*ids, *[pad_id] * (longest - len(ids))] for ids in rows], jnp.int32),
+      segment_ids=jnp.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in rows], jnp.int32),
       max_new=arguments.max_new,
       method=arguments.method,
+      start_id=None if trunk.ATTENTION == 'causal' else special['start'],
+      blank=None if blanks is None else jnp.repeat(jnp.array(blanks, jnp.int32), arguments.draws or 1),
+      rng=jax.random.key(arguments.seed),
       eos_id=special['end'],
-      pad_id=vocab.pad_id,
+      pad_id=pad_id,
       min_new=arguments.min_new,
       no_repeat=arguments.no_repeat,
       first_id=special['first'],
       last_id=special['last'],
-      temperature=1.0 if arguments.temperature is None else arguments.temperature,
-      top_k=arguments.top_k,
-      top_p=arguments.top_p,
-      beams=arguments.beams or 4,
-      length_penalty=1.0 if arguments.length_penalty is None else arguments.length_penalty,
-      early_stop=EARLY[arguments.early_stop or 'false'],  # type: ignore[arg-type]
-      start_id=None if trunk.ATTENTION == 'causal' else special['start'],
-      blank=None if blanks is None else jnp.repeat(jnp.array(blanks, jnp.int32), draws),
-      rng=jax.random.key(arguments.seed),
+      **{name: EARLY.get(value, value) for name, value in given.items() if value is not None},
     )
   except ValueError as error:
     sizes = f'the longest prompt has {longest} tokens, and --max_new is {arguments.max_new}'
     raise ConfigError(f'generate: {error} ({sizes})') from error
-  console = Console(highlight=False)
-  for row, (ids, length, score) in enumerate(
-    zip(made.tokens.tolist(), made.lengths.tolist(), made.scores.tolist(), strict=True)
-  ):
-    ids, number = ids[:length], row // draws
-    prompt = rows[row]
-    if blanks is not None:
-      parts = (vocab.decode(prompt[: blanks[number]]), vocab.decode(ids), vocab.decode(prompt[blanks[number] + 1 :]))
-    else:
-      parts = (arguments.prompt[number], _continuation(prompt, ids, vocab, kind=trunk.ATTENTION), '')
-    before, new, after = parts
-    gap = '' if trunk.ATTENTION == 'causal' else ' '
-    console.print(
-      Text.assemble((f'{before}{gap}', 'blue'), (new, 'bold green'), (f'{gap}{after}'.rstrip(), 'blue')), soft_wrap=True
-    )
-    console.print(Text(f'  {length} tokens, score {score:.3f}', 'dim'))
-    if arguments.trace is not None and ids:
-      console.print(_steps(trunk, params, prompt, ids, vocab, top=arguments.trace))
-  return 0
+  texts = zip(made.tokens.tolist(), made.lengths.tolist(), made.scores.tolist(), strict=True)
+  return [(ids[:length], score) for ids, length, score in texts]
+
+
+def _print(console: Any, parts: tuple[str, str, str], *, gap: str, note: str) -> None:
+  """Prints what precedes a new text, the text, what follows it, and a note below."""
+  from rich.text import Text
+
+  before, new, after = parts
+  line = Text.assemble((f'{before}{gap}', 'blue'), (new, 'bold green'), (f'{gap}{after}'.rstrip(), 'blue'))
+  console.print(line, soft_wrap=True)
+  console.print(Text(f'  {note}', 'dim'))
 
 
 def _steps(
   trunk: Any, params: Any, prompt: Sequence[int], made: Sequence[int], vocab: 'Vocab', *, top: int
 ) -> 'rich.table.Table':
-  """A row for each token: the text before it, the token with its probability, and the likeliest ones."""
+  """One row per token: the text before it, the token with its probability, and the likeliest tokens."""
   from rich.markup import escape
   from rich.table import Table
 
@@ -208,13 +255,13 @@ def _steps(
 def _specials(
   vocab: 'Vocab', about: Mapping[str, Any], arguments: 'argparse.Namespace', *, kind: str
 ) -> dict[str, int | None]:
-  """Ids of what begins and ends a text and of what is filled, as the model was trained or as its folder says.
+  """Ids by role: `start` and `end` of a text, the `mask` of a blank, and the forced `first` and `last` token.
 
   Args:
     vocab: of the model.
-    about: config.json of the folder.
-    arguments: with what the user chose.
-    kind: of the trunk's attention.
+    about: config.json of the folder, which names them as the model was trained.
+    arguments: flags, which come first.
+    kind: attention of the trunk.
   """
   roles = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
   objective = about.get('objective') or {}
@@ -234,14 +281,14 @@ def _specials(
     else:
       first = vocab.id(named['start']) if named['start'] else vocab.bos_id
     if kind == 'prefix' and first is None:
-      raise ValueError('this vocabulary has no token that begins a text: name one, --start=TOKEN')
+      raise ValueError('this vocabulary has no token that begins a text; name one by --start=TOKEN')
     ends = vocab.id(named['end']) if named['end'] else end if isinstance(end, int) else vocab.eos_id
     mask = vocab.id(named['mask']) if named['mask'] else vocab.mask_id
     return {'start': first, 'end': ends, 'mask': mask, **forced}
 
 
 def _encode(text: str, vocab: 'Vocab', special: Mapping[str, int | None], *, kind: str) -> list[int]:
-  """Ids of a prompt, laid out as texts are in training: encoders' and prefixes' between a begin and an end."""
+  """Ids of a prompt as in training: for encoders and prefix trunks between the begin and the end token."""
   if kind == 'prefix' and special['mask'] is not None:
     for blank in BLANKS:
       text = text.replace(blank, vocab.token(special['mask']))
@@ -255,17 +302,27 @@ def _encode(text: str, vocab: 'Vocab', special: Mapping[str, int | None], *, kin
   return ids
 
 
-def _blank(ids: Sequence[int], text: str, mask_id: int | None, vocab: 'Vocab') -> int:
-  """The place of the one mask in a prompt."""
-  if mask_id is None:
-    raise ConfigError('generate: this vocabulary has no mask token, so no prompt can hold a blank')
-  if (count := list(ids).count(mask_id)) != 1:
-    raise ConfigError(f'--prompt={text!r}: has {count} blanks; write one {vocab.token(mask_id)}')
-  return list(ids).index(mask_id)
+def _blanks(prompts: Sequence[Sequence[int]], opened: _Opened, arguments: 'argparse.Namespace') -> list[int] | None:
+  """The place of the mask in each prompt; None for a model that fills no blanks.
+
+  Raises:
+    ConfigError: a prompt with no mask or with several, or a vocabulary without a mask token.
+  """
+  from plm_jax.generate import reader
+
+  if not reader.fills_blanks(opened.trunk):
+    return None
+  mask = opened.special['mask']
+  if mask is None:
+    raise ConfigError('generate: this vocabulary has no mask token, so no prompt can have a blank')
+  for ids, text in zip(prompts, arguments.prompt, strict=True):
+    if (count := list(ids).count(mask)) != 1:
+      raise ConfigError(f'--prompt={text!r}: has {count} blanks; write one {opened.vocab.token(mask)}')
+  return [list(ids).index(mask) for ids in prompts]
 
 
 def _continuation(prompt: list[int], ids: list[int], vocab: 'Vocab', *, kind: str) -> str:
-  """The text of what was made, with the space or the half word that it begins with."""
+  """The new text, with the space or the rest of a word that it begins with."""
   if kind != 'causal':
     return vocab.decode(ids)
   whole, start = vocab.decode(prompt + ids), vocab.decode(prompt)

@@ -6,97 +6,156 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.generate.reader import Reader, row_axis
-from plm_jax.generate.rules import NEVER, Beam, Generated, Rules, allow
+from plm_jax.generate.rules import NEVER, Beam, Constraints, Generated, allow
 from plm_jax.types import Array, PyTree
 
 
-def beam_search(reader: Reader, rules: Rules, how: Beam) -> Generated:
-  """Beam search that keeps `beams` open and `beams` finished texts a row."""
-  rows, beams, size = reader.token.shape[0], how.beams, rules.max_new
+class _State(NamedTuple):
+  """Texts in the making, k beams per row.
+
+  Attributes:
+    made: int32[], number of tokens made.
+    token: int32[b, k], the token of each beam to read next.
+    cache: of the trunk, b * k rows.
+    texts: int32[b, k, max_new], open texts, best first.
+    sums: f32[b, k], their log-probabilities.
+    done_texts: int32[b, k, max_new], finished texts, best first.
+    done_scores: f32[b, k], their log-probability / length ** length_penalty.
+    done: bool[b, k], True where there is a finished text.
+    hopeful: bool[b], True while an open text may become better than a finished one.
+    going: bool[], False where no row searches further.
+  """
+
+  made: Array
+  token: Array
+  cache: PyTree
+  texts: Array
+  sums: Array
+  done_texts: Array
+  done_scores: Array
+  done: Array
+  hopeful: Array
+  going: Array
+
+
+class _Candidates(NamedTuple):
+  """The c = min(2 k, k v) best open texts of each row with one more token, best first.
+
+  Attributes:
+    origin: int32[b, c], the beam that each continues.
+    token: int32[b, c], its last token.
+    texts: int32[b, c, max_new].
+    sums: f32[b, c], log-probabilities.
+    ends: bool[b, c], True where the text ends with this token.
+  """
+
+  origin: Array
+  token: Array
+  texts: Array
+  sums: Array
+  ends: Array
+
+
+def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generated:
+  """Beam search that keeps k open and k finished texts per row, like the one of Hugging Face.
+
+  Args:
+    reader: a trunk that has read its prompts, each k times.
+    constraints: which tokens may come.
+    beam: k and how texts are compared.
+  """
+  rows, beams, size = reader.token.shape[0], beam.beams, constraints.max_new
   before = jnp.repeat(reader.before, beams, axis=0)
 
-  class State(NamedTuple):
-    made: Array
-    token: Array  # [b, k]
-    cache: PyTree
-    texts: Array  # [b, k, max_new], open
-    sums: Array  # [b, k], log-probabilities of open texts
-    done_texts: Array
-    done_scores: Array  # [b, k]
-    done: Array  # bool[b, k], slots of finished texts in use
-    hopeful: Array  # bool[b], an open text may still win
-    going: Array  # bool[]
-
-  def take(x: Array, index: Array) -> Array:
-    return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
-
-  def step(state: State) -> State:
+  def step(state: _State) -> _State:
     logits, cache = reader.read(state.token.reshape(-1), state.made, state.cache)
     gains = jax.nn.log_softmax(logits, axis=1)
-    gains = allow(gains, state.made, state.texts.reshape(rows * beams, size), before, rules)
-    vocab = gains.shape[1]
-    sums = state.sums[:, :, None] + gains.reshape(rows, beams, vocab)
-    # twice as many as beams: even if that many end here, enough stay open
-    best, index = jax.lax.top_k(sums.reshape(rows, -1), min(2 * beams, beams * vocab))
-    origin, token = index // vocab, (index % vocab).astype(jnp.int32)
-    texts = take(state.texts, origin)
-    texts = jax.lax.dynamic_update_slice_in_dim(texts, token[:, :, None], state.made, axis=2)
-    ends = jnp.broadcast_to(state.made + 1 >= size, token.shape)
-    if rules.eos_id is not None:
-      ends = ends | (token == rules.eos_id)
+    gains = allow(gains, state.made, state.texts.reshape(rows * beams, size), before, constraints)
+    found = _extend(state, gains.reshape(rows, beams, -1), eos_id=constraints.eos_id)
 
-    open_sums, chosen = jax.lax.top_k(best + ends * NEVER, beams)
-    came_from = take(origin, chosen)
-    flat = (jnp.arange(rows)[:, None] * beams + came_from).reshape(-1)
-    cache = jax.tree.map(lambda x: jnp.take(x, flat, axis=row_axis(x)) if x.ndim else x, cache)
-
-    length = (state.made + 1).astype(jnp.float32)
-    # only candidates among the first `beams` may finish
-    finishing = ends & (jnp.arange(best.shape[1]) < beams)
-    full = state.done.all(axis=1, keepdims=True) & (how.early_stop is True)
-    scores = best / length**how.length_penalty + (full | ~state.hopeful[:, None] | ~finishing) * NEVER
-    done_scores, winners = jax.lax.top_k(jnp.concatenate([state.done_scores, scores], axis=1), beams)
-    done_texts = take(jnp.concatenate([state.done_texts, texts], axis=1), winners)
-    done = take(jnp.concatenate([state.done, finishing], axis=1), winners)
-
-    judged = jnp.float32(size) if how.early_stop == 'never' and how.length_penalty > 0 else length
-    hope = open_sums[:, 0] / judged**how.length_penalty
-    worst = jnp.where(done, done_scores.min(axis=1, keepdims=True), NEVER)
-    hopeful = state.hopeful & (hope[:, None] > worst).any(axis=1)
-    going = hopeful.any() & ~(done.all() & (how.early_stop is True)) & ~ends.all()
-    return State(
-      made=state.made + 1,
-      token=take(token, chosen),
-      cache=cache,
-      texts=take(texts, chosen),
-      sums=open_sums,
-      done_texts=done_texts,
-      done_scores=done_scores,
-      done=done,
-      hopeful=hopeful,
-      going=going,
+    open_sums, chosen = jax.lax.top_k(found.sums + found.ends * NEVER, beams)
+    origin = _take(found.origin, chosen)
+    cache_rows = (jnp.arange(rows)[:, None] * beams + origin).reshape(-1)
+    cache = jax.tree.map(lambda x: jnp.take(x, cache_rows, axis=row_axis(x)) if x.ndim else x, cache)
+    state = state._replace(
+      token=_take(found.token, chosen), cache=cache, texts=_take(found.texts, chosen), sums=open_sums
     )
+    return _finish(state, found, beam)
 
-  empty = jnp.full((rows, beams, size), rules.pad_id, jnp.int32)
-  start = State(
-    jnp.zeros((), jnp.int32),
-    jnp.repeat(reader.token[:, None], beams, axis=1),
-    reader.cache,
-    empty,
-    jnp.tile(jnp.where(jnp.arange(beams) == 0, 0.0, NEVER), (rows, 1)),  # all beams are alike at first
-    empty,
-    jnp.full((rows, beams), NEVER),
-    jnp.zeros((rows, beams), bool),
-    jnp.ones(rows, bool),
-    jnp.ones((), bool),
+  texts = jnp.full((rows, beams, size), constraints.pad_id, jnp.int32)
+  start = _State(
+    made=jnp.zeros((), jnp.int32),
+    token=jnp.repeat(reader.token[:, None], beams, axis=1),
+    cache=reader.cache,
+    texts=texts,
+    sums=jnp.tile(jnp.where(jnp.arange(beams) == 0, 0.0, NEVER), (rows, 1)),  # the first step continues one beam only
+    done_texts=texts,
+    done_scores=jnp.full((rows, beams), NEVER),
+    done=jnp.zeros((rows, beams), bool),
+    hopeful=jnp.ones(rows, bool),
+    going=jnp.ones((), bool),
   )
   end = jax.lax.while_loop(lambda state: (state.made < size) & state.going, step, start)
-  # a row without a finished text gives its best open one
-  some = end.done.any(axis=1)
-  tokens = jnp.where(some[:, None], end.done_texts[:, 0], end.texts[:, 0])
-  scores = jnp.where(some, end.done_scores[:, 0], end.sums[:, 0])
-  is_end = jnp.zeros_like(tokens, bool) if rules.eos_id is None else tokens == rules.eos_id
+  return _best(end, constraints)
+
+
+def _take(x: Array, index: Array) -> Array:
+  """`x` [b, n, ...] at int[b, m] `index` of its second axis: [b, m, ...]."""
+  return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
+
+
+def _extend(state: _State, gains: Array, *, eos_id: int | None) -> _Candidates:
+  """The best texts of one more token, given log-probabilities f32[b, k, v] of the next token of each beam."""
+  rows, beams, vocab_size = gains.shape
+  sums = state.sums[:, :, None] + gains
+  # 2 k candidates: where k of them end, k others remain open
+  best, index = jax.lax.top_k(sums.reshape(rows, -1), min(2 * beams, beams * vocab_size))
+  origin, token = index // vocab_size, (index % vocab_size).astype(jnp.int32)
+  texts = _take(state.texts, origin)
+  texts = jax.lax.dynamic_update_slice_in_dim(texts, token[:, :, None], state.made, axis=2)
+  ends = jnp.broadcast_to(state.made + 1 >= texts.shape[2], token.shape)
+  if eos_id is not None:
+    ends = ends | (token == eos_id)
+  return _Candidates(origin, token, texts, best, ends)
+
+
+def _finish(state: _State, found: _Candidates, beam: Beam) -> _State:
+  """The state after a step: candidates that end are compared with the finished texts.
+
+  Args:
+    state: with the new open texts, all else as before the step.
+    found: the candidates of the step.
+    beam: how texts are compared.
+  """
+  beams, size = state.texts.shape[1:]
+  length = (state.made + 1).astype(jnp.float32)
+  # only the first k candidates may finish
+  finishing = found.ends & (jnp.arange(found.sums.shape[1]) < beams)
+  full = state.done.all(axis=1, keepdims=True) & (beam.early_stop is True)
+  scores = found.sums / length**beam.length_penalty + (full | ~state.hopeful[:, None] | ~finishing) * NEVER
+  done_scores, winners = jax.lax.top_k(jnp.concatenate([state.done_scores, scores], axis=1), beams)
+  done_texts = _take(jnp.concatenate([state.done_texts, found.texts], axis=1), winners)
+  done = _take(jnp.concatenate([state.done, finishing], axis=1), winners)
+
+  # the best open text is compared at its present length, or at the length that favours it
+  judged = jnp.float32(size) if beam.early_stop == 'never' and beam.length_penalty > 0 else length
+  hope = state.sums[:, 0] / judged**beam.length_penalty
+  worst = jnp.where(done, done_scores.min(axis=1, keepdims=True), NEVER)
+  hopeful = state.hopeful & (hope[:, None] > worst).any(axis=1)
+  going = hopeful.any() & ~(done.all() & (beam.early_stop is True)) & ~found.ends.all()
+  return state._replace(
+    made=state.made + 1, done_texts=done_texts, done_scores=done_scores, done=done, hopeful=hopeful, going=going
+  )
+
+
+def _best(end: _State, constraints: Constraints) -> Generated:
+  """The best finished text of each row, or its best open one where none has finished."""
+  finished = end.done.any(axis=1)
+  tokens = jnp.where(finished[:, None], end.done_texts[:, 0], end.texts[:, 0])
+  scores = jnp.where(finished, end.done_scores[:, 0], end.sums[:, 0])
+  is_end = jnp.zeros_like(tokens, bool) if constraints.eos_id is None else tokens == constraints.eos_id
+  place = jnp.arange(tokens.shape[1])
   after = jnp.cumsum(is_end, axis=1) - is_end > 0
-  tokens = jnp.where(after | (jnp.arange(size) >= end.made), rules.pad_id, tokens)
-  lengths = (~after & (jnp.arange(size) < end.made)).sum(axis=1)
+  tokens = jnp.where(after | (place >= end.made), constraints.pad_id, tokens)
+  lengths = (~after & (place < end.made)).sum(axis=1)
   return Generated(tokens, lengths.astype(jnp.int32), scores)

@@ -1,4 +1,4 @@
-"""How a trunk reads a prompt and goes on by single tokens: decoders, encoder-decoders, GLM's blanks."""
+"""How a trunk reads prompts and continues by single tokens: decoders, encoder-decoders, prefix trunks, GLM's blanks."""
 
 import dataclasses
 import functools
@@ -9,22 +9,38 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.paths import is_stacked, path_name
 from plm_jax.types import Array, PyTree
 
 
-def fills_blanks(trunk: nn.Module) -> bool:
-  """Whether a trunk writes into blanks of its prompt, as GLM does."""
-  return trunk.ATTENTION == 'prefix' and 'block_positions' in trunk.INPUTS
+class Prompts(NamedTuple):
+  """What is read before the first token is made.
+
+  Attributes:
+    tokens: int32[b, p].
+    segment_ids: int32[b, p], 1, and 0 on padding.
+    blank: int32[b], for trunks that fill blanks: the place of the mask to fill, counted in real tokens.
+    start_id: token that the text of an encoder-decoder or a prefix trunk begins with; it is not part of the result.
+    max_new: most tokens to make.
+    copies: number of texts per prompt.
+  """
+
+  tokens: Array
+  segment_ids: Array
+  blank: Array | None
+  start_id: int | None
+  max_new: int
+  copies: int
 
 
 class Reader(NamedTuple):
-  """A trunk in the middle of its texts.
+  """A trunk that has read its prompts; r = b * copies rows.
 
   Attributes:
-    cache: of the trunk.
+    cache: of the trunk, r rows.
     read: (tokens int[r], number of tokens made before, cache) -> (logits f32[r, v], cache).
-    token: int32[b], what is read first: the end of the prompt, or the token that begins a text.
-    before: int32[b, p], all that stands before the text and counts for `no_repeat`, `token` included; -1 is padding.
+    token: int32[b], the token to read first: the last one of the prompt, or `start_id`.
+    before: int32[b, p], tokens before the text, `token` included, for `Constraints.no_repeat`; -1 is padding.
   """
 
   cache: PyTree
@@ -33,8 +49,23 @@ class Reader(NamedTuple):
   before: Array
 
 
-def to_the_right(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
-  """Rows with their padding on the left, so that every prompt ends in the last column."""
+def fills_blanks(trunk: nn.Module) -> bool:
+  """Whether a trunk writes into blanks of its prompt, as GLM does."""
+  return trunk.ATTENTION == 'prefix' and 'block_positions' in trunk.INPUTS
+
+
+def start(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
+  """Reads the prompts, in the way that the attention of the trunk asks for."""
+  starts = {'causal': _start_causal, 'encoder-decoder': _start_seq2seq, 'prefix': _start_prefix}
+  return starts[trunk.ATTENTION](trunk, params, prompts)
+
+
+def align_right(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
+  """Rows int[b, p] with their padding on the left, so that every prompt ends in the last column.
+
+  # tokens       a b c P P     source -2 -1 0 1 2
+  # result       0 0 a b c     segment_ids 0 0 1 1 1
+  """
   length = tokens.shape[1]
   index = jnp.arange(length)
   last = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)
@@ -45,33 +76,50 @@ def to_the_right(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
   return moved, jnp.where(there, jnp.take_along_axis(segment_ids, source, axis=1) > 0, False).astype(jnp.int32)
 
 
-def _known(tokens: Array, segment_ids: Array) -> Array:
-  """Tokens with -1 for padding."""
-  return jnp.where(segment_ids > 0, tokens, -1)
-
-
-def _repeat(tree: PyTree, copies: int) -> PyTree:
-  """Every row of a cache `copies` times in a row."""
-  return jax.tree.map(lambda x: jnp.repeat(x, copies, axis=row_axis(x)) if x.ndim else x, tree)
-
-
 def row_axis(x: Array) -> int:
-  """Which axis of a cache's array counts rows: the second of what is kept a layer, [n, b, m, h, k]."""
+  """Which axis of a leaf of a cache counts rows: the second of what is kept per layer, [n, b, m, h, k]."""
   return 1 if x.ndim == 5 else 0
+
+
+def _repeat(cache: PyTree, copies: int) -> PyTree:
+  """A cache with each row `copies` times, copies of a row next to each other."""
+  return jax.tree.map(lambda x: jnp.repeat(x, copies, axis=row_axis(x)) if x.ndim else x, cache)
+
+
+def _positions(segment_ids: Array) -> Array:
+  """int32[b, p]: numbers of the real tokens from 0."""
+  return jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0)
+
+
+def _known(prompts: Prompts) -> Array:
+  """int32[b, p]: the prompts with -1 on padding."""
+  return jnp.where(prompts.segment_ids > 0, prompts.tokens, -1)
+
+
+def _first(prompts: Prompts) -> Array:
+  """int32[b]: `start_id` of every row."""
+  assert prompts.start_id is not None  # `generate` checks it
+  return jnp.full(prompts.tokens.shape[0], prompts.start_id, jnp.int32)
+
+
+def _ones(prompts: Prompts) -> Array:
+  """int32[r, 1]: segment ids of one more token per text."""
+  return jnp.ones((prompts.tokens.shape[0] * prompts.copies, 1), jnp.int32)
 
 
 def _stepper(trunk: nn.Module, params: PyTree) -> Callable[..., tuple[Array, PyTree]]:
   """`trunk.decode_step` for single tokens with these parameters.
 
-  A step on a CPU takes as long as reading the weights, and XLA copies each layer's out of the stack before it
-  multiplies. So the stack is cut once, before the loop; in it the parts are joined for the trunk, and the compiler
-  drops the join together with the cuts behind it. Other devices, short of memory, keep one copy.
+  On a CPU the time of a step is the time to read the weights, and XLA copies those of each layer out of the stacked
+  arrays before it multiplies. So the stacks are cut into layers once, before the loop. Within the loop they are stacked
+  again, as the trunk expects; the compiler removes this together with the cuts that the trunk then makes. On other
+  devices the parameters stay stacked, since a second copy would take memory.
   """
   if jax.default_backend() != 'cpu':
     return functools.partial(trunk.apply, {'params': params}, method='decode_step')
 
   def cut(path: tuple[Any, ...], leaf: Array) -> Array | list[Array]:
-    return list(leaf) if any(part.key == 'layers' for part in path) else leaf
+    return list(leaf) if is_stacked(path_name(path), leaf) else leaf
 
   parts = jax.tree_util.tree_map_with_path(cut, params)
   unrolled = trunk.clone(execution=dataclasses.replace(trunk.execution, layers='loop'))
@@ -86,86 +134,59 @@ def _stepper(trunk: nn.Module, params: PyTree) -> Callable[..., tuple[Array, PyT
   return step
 
 
-def start_causal(
-  trunk: nn.Module,
-  params: PyTree,
-  tokens: Array,
-  segment_ids: Array,
-  max_new: int,
-  start_id: int | None,
-  blank: Array | None,
-  copies: int,
-) -> Reader:
-  del start_id, blank
+def _start_causal(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
+  """A decoder reads the prompt but for its last token, which is the first that `read` gets."""
+  tokens, segment_ids = prompts.tokens, prompts.segment_ids
   rows, length = tokens.shape
   apply = functools.partial(trunk.apply, {'params': params})
-  cache = apply(rows, length + max_new - 1, method='init_cache')  # nothing reads the last token
-  positions = jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0)
-  if length > 1:  # nobody reads these logits, so they are not computed
+  cache = apply(rows, length + prompts.max_new - 1, method='init_cache')  # the last token made is not read
+  positions = _positions(segment_ids)
+  if length > 1:  # the logits are not used, so the compiler drops them
     _, cache = apply(
       tokens[:, :-1], cache, segment_ids=segment_ids[:, :-1], positions=positions[:, :-1], method='decode_step'
     )
-  cache = _repeat(cache, copies)
-  last = jnp.repeat(positions[:, -1], copies)
-  ones = jnp.ones((rows * copies, 1), jnp.int32)
-  step = _stepper(trunk, params)
+  last = jnp.repeat(positions[:, -1], prompts.copies)
+  ones, step = _ones(prompts), _stepper(trunk, params)
 
   def read(tokens: Array, made: Array, cache: PyTree) -> tuple[Array, PyTree]:
     logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=(last + made)[:, None])
     return logits[:, 0], cache
 
-  return Reader(cache, read, tokens[:, -1], _known(tokens, segment_ids))
+  return Reader(_repeat(cache, prompts.copies), read, tokens[:, -1], _known(prompts))
 
 
-def start_seq2seq(
-  trunk: nn.Module,
-  params: PyTree,
-  tokens: Array,
-  segment_ids: Array,
-  max_new: int,
-  start_id: int | None,
-  blank: Array | None,
-  copies: int,
-) -> Reader:
-  del blank
-  rows = tokens.shape[0]
+def _start_seq2seq(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
+  """The encoder reads the prompt; the decoder begins with `start_id`."""
+  segment_ids = prompts.segment_ids
   apply = functools.partial(trunk.apply, {'params': params})
-  positions = jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0)
-  hidden = apply(tokens, segment_ids=segment_ids, positions=positions, method='encode')
-  cache = apply(rows, max_new, encoder_hidden=hidden, encoder_segment_ids=segment_ids, method='init_cache')
-  ones = jnp.ones((rows * copies, 1), jnp.int32)
-  step = _stepper(trunk, params)
+  hidden = apply(prompts.tokens, segment_ids=segment_ids, positions=_positions(segment_ids), method='encode')
+  cache = apply(
+    len(segment_ids), prompts.max_new, encoder_hidden=hidden, encoder_segment_ids=segment_ids, method='init_cache'
+  )
+  ones, step = _ones(prompts), _stepper(trunk, params)
 
   def read(tokens: Array, made: Array, cache: PyTree) -> tuple[Array, PyTree]:
     logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=jnp.broadcast_to(made, ones.shape))
     return logits[:, 0], cache
 
-  assert start_id is not None  # checked
-  first = jnp.full(rows, start_id, jnp.int32)
-  return Reader(_repeat(cache, copies), read, first, first[:, None])
+  first = _first(prompts)
+  return Reader(_repeat(cache, prompts.copies), read, first, first[:, None])
 
 
-def start_prefix(
-  trunk: nn.Module,
-  params: PyTree,
-  tokens: Array,
-  segment_ids: Array,
-  max_new: int,
-  start_id: int | None,
-  blank: Array | None,
-  copies: int,
-) -> Reader:
-  rows, length = tokens.shape
+def _start_prefix(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
+  """The prompt is read both ways; the text begins with `start_id`, after the prompt or at the mask of its blank."""
+  rows, length = prompts.tokens.shape
   apply = functools.partial(trunk.apply, {'params': params})
-  cache = apply(rows, length + max_new, method='init_cache')
-  positions = jnp.maximum(jnp.cumsum(segment_ids, axis=1) - 1, 0)
-  together: dict[str, Any] = (
-    {} if blank is None else {'whole': True}
-  )  # without blanks, tokens of one call are always together
-  _, cache = apply(tokens, cache, segment_ids=segment_ids, positions=positions, method='decode_step', **together)
-  step = _stepper(trunk, params)
-  ones = jnp.ones((rows * copies, 1), jnp.int32)
-  place = jnp.repeat(positions[:, -1] + 1 if blank is None else jnp.asarray(blank, jnp.int32), copies)[:, None]
+  cache = apply(rows, length + prompts.max_new, method='init_cache')
+  positions, blank = _positions(prompts.segment_ids), prompts.blank
+  # tokens of one call see each other both ways: always in a trunk without blanks, on request in one with blanks
+  whole: dict[str, Any] = {} if blank is None else {'whole': True}
+  _, cache = apply(
+    prompts.tokens, cache, segment_ids=prompts.segment_ids, positions=positions, method='decode_step', **whole
+  )
+  ones, step = _ones(prompts), _stepper(trunk, params)
+  begin = positions[:, -1] + 1 if blank is None else jnp.asarray(blank, jnp.int32)
+  place = jnp.repeat(begin, prompts.copies)[:, None]
 
   def read(tokens: Array, made: Array, cache: PyTree) -> tuple[Array, PyTree]:
     if blank is None:
@@ -175,6 +196,6 @@ def start_prefix(
       logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=place, block_positions=inside)
     return logits[:, 0], cache
 
-  assert start_id is not None  # checked
-  first = jnp.full(rows, start_id, jnp.int32)
-  return Reader(_repeat(cache, copies), read, first, jnp.append(_known(tokens, segment_ids), first[:, None], axis=1))
+  first = _first(prompts)
+  before = jnp.append(_known(prompts), first[:, None], axis=1)
+  return Reader(_repeat(cache, prompts.copies), read, first, before)

@@ -1,13 +1,17 @@
-"""What generation may write, and what it returns."""
+"""Settings of generation, what they forbid at each step, and what generation returns."""
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of, suggest
 from plm_jax.types import Array
 
-NEVER = -1e9  # of log-probabilities: finite, so that sums of it can be compared
+NEVER = -1e9  # log-probability of what cannot be: finite, so that sums of it can be compared
+
+Method = Literal['greedy', 'sample', 'beam']
 
 
 class Generated(NamedTuple):
@@ -15,8 +19,8 @@ class Generated(NamedTuple):
 
   Attributes:
     tokens: int32[b, max_new], `pad_id` after the end token.
-    lengths: int32[b], tokens made, the end token counted.
-    scores: f32[b], sum of log-probabilities; of a beam search, divided by length ** length_penalty.
+    lengths: int32[b], number of tokens made, the end token counted.
+    scores: f32[b], sum of the log-probabilities; of a beam search, divided by length ** length_penalty.
   """
 
   tokens: Array
@@ -24,17 +28,17 @@ class Generated(NamedTuple):
   scores: Array
 
 
-class Rules(NamedTuple):
-  """What may come next, whatever the method.
+class Constraints(NamedTuple):
+  """Which tokens may come next, for every method.
 
   Attributes:
     max_new: most tokens to make.
-    eos_id: token that ends a text; None: nothing does.
-    pad_id: stands behind the end.
+    eos_id: token that ends a text; None where nothing does.
+    pad_id: token after the end.
     min_new: tokens to make before the end token may come.
-    no_repeat: n, such that no n tokens in a row come twice in prompt and text; 0 allows everything.
-    first_id: token that the text must begin with.
-    last_id: token that a text of `max_new` tokens must end with.
+    no_repeat: n, so that no n-gram comes twice in prompt and text; 0 allows every n-gram.
+    first_id: token that every text begins with.
+    last_id: token that a text of `max_new` tokens ends with.
   """
 
   max_new: int
@@ -47,7 +51,13 @@ class Rules(NamedTuple):
 
 
 class Sampling(NamedTuple):
-  """How to draw: logits / temperature, of which the `top_k` best, of which the best that sum to `top_p`."""
+  """Settings of the method 'sample'. With several of them, each one filters what the one before it leaves.
+
+  Attributes:
+    temperature: divisor of the logits, above 0.
+    top_k: number of best tokens to draw from; None for all.
+    top_p: draws from the best tokens whose probabilities reach this sum, in (0, 1]; None for all.
+  """
 
   temperature: float = 1.0
   top_k: int | None = None
@@ -55,51 +65,101 @@ class Sampling(NamedTuple):
 
 
 class Beam(NamedTuple):
-  """How to search: `beams` texts at a time, compared by log-probability / length ** length_penalty.
+  """Settings of the method 'beam'.
 
-  `early_stop` True ends when there are as many finished texts as beams; False when the best open one, at its present
-  length, would not be better than the worst finished one; 'never' judges it at its greatest length.
+  Attributes:
+    beams: beam width: open texts, and finished texts, per row.
+    length_penalty: texts are compared by log-probability / length ** length_penalty.
+    early_stop: when the search of a row ends. True: as soon as there are as many finished texts as beams. False: when
+      the best open text, at its present length, is not better than the worst finished one. 'never': as False, with the
+      greatest length where length_penalty is positive.
   """
 
-  beams: int
+  beams: int = 4
   length_penalty: float = 1.0
   early_stop: bool | Literal['never'] = False
 
 
-def allow(scores: Array, made: Array, texts: Array, before: Array, rules: Rules) -> Array:
-  """Log-probabilities (or logits) f32[r, v] with what the rules forbid at -inf.
+def group(method: str, max_new: int, settings: Mapping[str, Any]) -> tuple[Constraints, Sampling | Beam | None]:
+  """Keywords of `generate` as the tuples that its parts read; None for the method 'greedy'.
+
+  Settings of another method are accepted and not used.
+
+  Raises:
+    TypeError: a keyword that is none of the fields.
+    ValueError: a method or a value that cannot be.
+  """
+  owners: dict[str, type] = {name: kind for kind in (Constraints, Sampling, Beam) for name in kind._fields}
+  for name in settings:
+    if name not in owners:
+      raise TypeError(f'generate has no keyword {name!r}.{suggest(name, owners)} Settings: {", ".join(owners)}')
+  one_of('method', method, Method)
+
+  def of(kind: type) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if owners[name] is kind}
+
+  constraints = Constraints(max_new, **of(Constraints))
+  if max_new < 1 or not 0 <= constraints.min_new <= max_new:
+    raise ValueError(f'max_new={max_new} must be at least 1, and min_new={constraints.min_new} in [0, max_new]')
+  if constraints.min_new and constraints.eos_id is None:
+    raise ValueError(f'min_new={constraints.min_new} needs eos_id, the end token that it delays')
+  if method == 'sample':
+    return constraints, _checked_sampling(Sampling(**of(Sampling)))
+  return constraints, _checked_beam(Beam(**of(Beam))) if method == 'beam' else None
+
+
+def _checked_sampling(sampling: Sampling) -> Sampling:
+  temperature, top_k, top_p = sampling
+  if temperature <= 0 or (top_k is not None and top_k < 1) or (top_p is not None and not 0 < top_p <= 1):
+    raise ValueError(f'temperature={temperature} and top_k={top_k} must be positive, top_p={top_p} in (0, 1]')
+  return sampling
+
+
+def _checked_beam(beam: Beam) -> Beam:
+  if beam.beams < 1 or beam.early_stop not in (True, False, 'never'):
+    raise ValueError(f'beams={beam.beams} must be at least 1, early_stop={beam.early_stop!r} True, False or "never"')
+  return beam
+
+
+def allow(scores: Array, made: Array, texts: Array, before: Array, constraints: Constraints) -> Array:
+  """Log-probabilities or logits f32[r, v] with -inf for every token that may not come next.
 
   Args:
     scores: of the next token.
-    made: int32[], tokens made so far.
-    texts: int32[r, max_new], filled up to `made`.
-    before: int32[r, p], -1 on padding.
-    rules: what may come.
+    made: int32[], number of tokens made so far.
+    texts: int32[r, max_new], of which the first `made` are filled.
+    before: int32[r, p], what precedes the texts; -1 is padding.
+    constraints: what may come.
   """
-  if rules.no_repeat:
-    scores = jnp.where(_repeats(made, texts, before, size=rules.no_repeat, vocab=scores.shape[1]), -jnp.inf, scores)
+  if constraints.no_repeat:
+    repeats = _repeats(made, texts, before, size=constraints.no_repeat, vocab_size=scores.shape[1])
+    scores = jnp.where(repeats, -jnp.inf, scores)
   vocab = jnp.arange(scores.shape[1])
-  if rules.eos_id is not None and rules.min_new:
-    scores = jnp.where((vocab == rules.eos_id) & (made < rules.min_new), -jnp.inf, scores)
-  for forced, when in ((rules.first_id, made == 0), (rules.last_id, made == rules.max_new - 1)):
+  if constraints.eos_id is not None and constraints.min_new:
+    scores = jnp.where((vocab == constraints.eos_id) & (made < constraints.min_new), -jnp.inf, scores)
+  for forced, when in ((constraints.first_id, made == 0), (constraints.last_id, made == constraints.max_new - 1)):
     if forced is not None:
       only = jnp.where(vocab == forced, 0.0, -jnp.inf)
       scores = jnp.where(when, only, scores)
   return scores
 
 
-def _repeats(made: Array, texts: Array, before: Array, *, size: int, vocab: int) -> Array:
-  """bool[r, v]: tokens that would make `size` tokens in a row come a second time."""
+def _repeats(made: Array, texts: Array, before: Array, *, size: int, vocab_size: int) -> Array:
+  """bool[r, v]: tokens that would complete an n-gram of `size` tokens for the second time.
+
+  # size 3, read so far   a b c a b     the last two tokens are a b
+  # windows               a b c, b c a, c a b: the first begins with a b, so c may not come
+  """
   whole = jnp.concatenate([before, texts], axis=1)  # [r, p + max_new]
   rows, length = whole.shape
   known = before.shape[1] + made
-  count = length - size + 1  # windows
+  count = length - size + 1  # windows of `size` tokens
   if count < 1:
-    return jnp.zeros((rows, vocab), bool)
-  same = jnp.broadcast_to(jnp.arange(count) + size <= known, (rows, count))
+    return jnp.zeros((rows, vocab_size), bool)
+  same = jnp.broadcast_to(jnp.arange(count) + size <= known, (rows, count))  # windows that begin as the text ends
   for offset in range(size - 1):
     last = jax.lax.dynamic_slice_in_dim(whole, known - (size - 1) + offset, 1, axis=1)
     same &= (whole[:, offset : offset + count] == last) & (last >= 0)
   same &= known >= size - 1
   follows = whole[:, size - 1 :]
-  return jnp.zeros((rows, vocab), bool).at[jnp.arange(rows)[:, None], follows].max(same)
+  return jnp.zeros((rows, vocab_size), bool).at[jnp.arange(rows)[:, None], follows].max(same)

@@ -6,65 +6,86 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.generate.reader import Reader
-from plm_jax.generate.rules import Generated, Rules, Sampling, allow
+from plm_jax.generate.rules import Constraints, Generated, Sampling, allow
 from plm_jax.types import Array, PyTree
 
 
-def _filter(logits: Array, how: Sampling) -> Array:
-  """Logits f32[r, v], at -inf outside the best ones."""
-  logits = logits / how.temperature
-  if how.top_k is not None:
-    worst = jax.lax.top_k(logits, min(how.top_k, logits.shape[1]))[0][:, -1:]
+class _State(NamedTuple):
+  """Texts in the making.
+
+  Attributes:
+    made: int32[], number of tokens made.
+    token: int32[b], the token to read next.
+    cache: of the trunk.
+    texts: int32[b, max_new].
+    lengths: int32[b].
+    scores: f32[b], sums of log-probabilities.
+    open: bool[b], False after the end token.
+  """
+
+  made: Array
+  token: Array
+  cache: PyTree
+  texts: Array
+  lengths: Array
+  scores: Array
+  open: Array
+
+
+def keep_best(logits: Array, sampling: Sampling) -> Array:
+  """Logits f32[r, v] divided by the temperature, with -inf for every token outside of `top_k` and `top_p`."""
+  logits = logits / sampling.temperature
+  if sampling.top_k is not None:
+    worst = jax.lax.top_k(logits, min(sampling.top_k, logits.shape[1]))[0][:, -1:]
     logits = jnp.where(logits < worst, -jnp.inf, logits)
-  if how.top_p is not None and how.top_p < 1:
+  if sampling.top_p is not None and sampling.top_p < 1:
     ordered = -jnp.sort(-logits, axis=1)
     shares = jax.nn.softmax(ordered, axis=1)
-    inside = jnp.cumsum(shares, axis=1) - shares < how.top_p  # the one that goes over is in
+    inside = jnp.cumsum(shares, axis=1) - shares < sampling.top_p  # with the token that reaches the sum
     worst = jnp.min(jnp.where(inside, ordered, jnp.inf), axis=1, keepdims=True)
     logits = jnp.where(logits < worst, -jnp.inf, logits)
   return logits
 
 
-def sample_tokens(reader: Reader, rules: Rules, how: Sampling | None, key: Array) -> Generated:
+def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling | None, key: Array) -> Generated:
+  """Makes texts token by token, until all have ended or have `max_new` tokens.
+
+  Args:
+    reader: a trunk that has read its prompts, b rows.
+    constraints: which tokens may come.
+    sampling: how to draw; None takes the best token.
+    key: of the draws; step n folds in n.
+  """
   rows = reader.token.shape[0]
 
-  class State(NamedTuple):
-    made: Array
-    token: Array
-    cache: PyTree
-    texts: Array
-    lengths: Array
-    scores: Array
-    open: Array
-
-  def step(state: State) -> State:
+  def step(state: _State) -> _State:
     logits, cache = reader.read(state.token, state.made, state.cache)
-    allowed = allow(logits, state.made, state.texts, reader.before, rules)
-    if how is None:
+    allowed = allow(logits, state.made, state.texts, reader.before, constraints)
+    if sampling is None:
       token = allowed.argmax(axis=1)
     else:
-      token = jax.random.categorical(jax.random.fold_in(key, state.made), _filter(allowed, how), axis=1)
+      token = jax.random.categorical(jax.random.fold_in(key, state.made), keep_best(allowed, sampling), axis=1)
     gain = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), token[:, None], axis=1)[:, 0]
-    token = jnp.where(state.open, token, rules.pad_id).astype(jnp.int32)
-    ends = jnp.zeros_like(state.open) if rules.eos_id is None else token == rules.eos_id
-    return State(
-      state.made + 1,
-      token,
-      cache,
-      jax.lax.dynamic_update_slice_in_dim(state.texts, token[:, None], state.made, axis=1),
-      state.lengths + state.open,
-      state.scores + jnp.where(state.open, gain, 0.0),
-      state.open & ~ends,
+    token = jnp.where(state.open, token, constraints.pad_id).astype(jnp.int32)
+    ends = jnp.zeros_like(state.open) if constraints.eos_id is None else token == constraints.eos_id
+    return _State(
+      made=state.made + 1,
+      token=token,
+      cache=cache,
+      texts=jax.lax.dynamic_update_slice_in_dim(state.texts, token[:, None], state.made, axis=1),
+      lengths=state.lengths + state.open,
+      scores=state.scores + jnp.where(state.open, gain, 0.0),
+      open=state.open & ~ends,
     )
 
-  start = State(
-    jnp.zeros((), jnp.int32),
-    reader.token,
-    reader.cache,
-    jnp.full((rows, rules.max_new), rules.pad_id, jnp.int32),
-    jnp.zeros(rows, jnp.int32),
-    jnp.zeros(rows),
-    jnp.ones(rows, bool),
+  start = _State(
+    made=jnp.zeros((), jnp.int32),
+    token=reader.token,
+    cache=reader.cache,
+    texts=jnp.full((rows, constraints.max_new), constraints.pad_id, jnp.int32),
+    lengths=jnp.zeros(rows, jnp.int32),
+    scores=jnp.zeros(rows),
+    open=jnp.ones(rows, bool),
   )
-  end = jax.lax.while_loop(lambda state: (state.made < rules.max_new) & state.open.any(), step, start)
+  end = jax.lax.while_loop(lambda state: (state.made < constraints.max_new) & state.open.any(), step, start)
   return Generated(end.texts, end.lengths, end.scores)

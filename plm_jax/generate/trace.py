@@ -1,4 +1,4 @@
-"""What a causal trunk thought at each step of a text: its likeliest next tokens (GPT §3.1: p(x_t | x_<t))."""
+"""The likeliest next tokens at each step of a text, by a causal trunk (GPT §3.1: p(x_t | x_<t))."""
 
 import codecs
 from collections.abc import Sequence
@@ -8,24 +8,28 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array, PyTree
+from plm_jax.types import Array, Attends, PyTree, require
 
 
 def likeliest(
   trunk: nn.Module, params: PyTree, prompt: Sequence[int], made: Sequence[int], *, top: int
 ) -> tuple[Array, Array, Array]:
-  """The distribution that each token of a text was taken from, by one pass over all of it.
+  """The distribution of each token of a text, by one pass over all of it.
 
   Args:
-    trunk: a causal trunk.
+    trunk: a causal trunk that `types.Attends`.
     params: of the trunk.
-    prompt: ids of the prompt, one at least.
+    prompt: ids of the prompt, at least one.
     made: s ids that follow it.
-    top: k, how many to name.
+    top: k, number of best tokens to return.
 
   Returns:
-    The best ids int32[s, k] with their probabilities f32[s, k], and the probability f32[s] of each token of `made`.
+    The best ids int32[s, k], their probabilities f32[s, k], and the probability f32[s] of each token of `made`.
+
+  Raises:
+    ValueError: a trunk of another kind.
   """
+  require(trunk, user='trace', attention=('causal',), offers=(Attends,))
 
   @jax.jit
   def run(params: PyTree, tokens: Array, made: Array) -> tuple[Array, Array, Array]:
@@ -39,10 +43,14 @@ def likeliest(
 
 
 def readable(begun: bytes, piece: bytes) -> tuple[str, bytes]:
-  """What a token shows where the bytes `begun` wait for the rest of their character.
+  """A token as text, where its bytes may be a part of a character.
+
+  Args:
+    begun: bytes of earlier tokens that are the beginning of a character.
+    piece: bytes of the token.
 
   Returns:
-    Text, with bytes that are not a whole character yet in hexadecimal, as in '好' or '<E5 A5>'; and those bytes.
+    The text, with the bytes of an incomplete character in hexadecimal, such as '好' or '<E5 A5>'; and those bytes.
   """
   decoder = codecs.getincrementaldecoder('utf-8')('replace')
   text, rest = decoder.decode(begun + piece), decoder.getstate()[0]

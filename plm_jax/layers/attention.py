@@ -26,7 +26,7 @@ from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
 from plm_jax.types import Array
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'cudnn']
 

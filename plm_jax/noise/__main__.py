@@ -1,11 +1,11 @@
-"""What a pre-training objective makes of a text: before, after, and what is to be predicted.
+"""Shows what a pre-training objective makes of a text: before, after, and what is predicted.
 
     python -m plm_jax.noise --text="Thank you for inviting me to your party last week ." --objective=t5
-    python -m plm_jax.noise --all                   every objective on one text
+    python -m plm_jax.noise --all                   # every objective on one text
     python -m plm_jax.noise --objective=bart --draws=5 --vocab=FOLDER
 
-Without --vocab each word and each mark of the text is a token, and ##ful is a piece that goes on with a word. Red is
-corrupted, green is to be predicted, blue is special.
+Without --vocab each word and each punctuation mark of the text is a token, and a token such as ##ful continues a word.
+Red tokens are corrupted, green ones are predicted, blue ones are special.
 """
 
 import argparse
@@ -32,12 +32,12 @@ TEXT = (
 OTHER = 'A transformer reads all words of a sentence at once .'
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '[R]', '[S]', '[X]')
 SENTINELS = tuple(f'<extra_id_{number}>' for number in range(50))
-LONGEST = 120  # tokens on show
+LONGEST = 120  # tokens shown
 CHARACTER = '[\u3040-\u30ff\u3400-\u9fff]'  # Chinese and Japanese
 
 
-class Words:
-  """Each word and each mark of the texts as a token; see `types.Vocab`."""
+class WordVocab:
+  """A `types.Vocab` with each word and each punctuation mark of some texts as a token."""
 
   pad_id, unk_id, cls_id, sep_id, mask_id, bos_id, eos_id = range(7)
   digest = 'words'
@@ -54,7 +54,7 @@ class Words:
 
   @staticmethod
   def split(text: str) -> list[str]:
-    """Words, their later pieces, which begin with ##, marks, and the characters of scripts without spaces."""
+    """Words, pieces that continue a word and begin with ##, marks, and characters of scripts without spaces."""
     return re.findall(rf"##\w+|{CHARACTER}|(?:(?!{CHARACTER})\w)+(?:['’]\w+)?|[^\w\s]", text)
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
@@ -71,16 +71,16 @@ class Words:
     return ' '.join(self._tokens[i] for i in ids)
 
   def token(self, token_id: int) -> str:
-    """Of an id."""
+    """The token of an id."""
     return self._tokens[token_id]
 
   def id(self, token: str) -> int:
-    """Of a token."""
+    """The id of a token."""
     return self._ids[token]
 
   def save(self, folder: str) -> None:
-    """Nothing that is worth keeping."""
-    raise ValueError(f'a vocabulary of one text is not saved to {folder}')
+    """Raises ValueError: this vocabulary is made from its texts and has no file."""
+    raise ValueError(f'a vocabulary of one text cannot be saved to {folder}')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -110,9 +110,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments.objective = 'bert'
   from rich.console import Console
 
-  # words to draw at random from: what some modules say of themselves
+  # some more words, so that random tokens are not all of the text: the docstrings of some modules
   filler = [module.__doc__ or '' for module in (argparse, functools, random, re, statistics, textwrap)]
-  vocab: Any = Words(arguments.text, OTHER, TEXT, *filler)
+  vocab: Any = WordVocab(arguments.text, OTHER, TEXT, *filler)
   if arguments.vocab:
     from plm_jax.text import tokenizer
 
@@ -139,6 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, draws: int, rows: int) -> None:
+  """Prints some corruptions of one row by an objective, and rates measured over many copies of it."""
   import jax
 
   from plm_jax.noise.keys import noise_root, with_step
@@ -148,14 +149,14 @@ def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, 
     trunk = build.make('models', {'name': show.model, 'variant': 'tiny'}, vocab_size=vocab.size)
   with errors.stage('objective'):
     task = build.make('objectives', show.objective, trunk=trunk, vocab=vocab)
-  # compiling takes longer than running
+  # without optimisation, since compiling takes longer than running
   options = {'xla_backend_optimization_level': 0} if jax.default_backend() == 'cpu' else None
   prepare = jax.jit(lambda root, batch, step: task.prepare(root, with_step(batch, step)), compiler_options=options)
   root = noise_root(jax.random.key(seed))
-  batch = _batch(show.rows, words, vocab, rows=rows)  # the first of them is shown
+  batch = _batch(show.rows, words, vocab, rows=rows)  # the first row is shown
   before = batch.get('tokens')
   console.rule(f'[bold]{show.name}[/]  {show.what}', align='left')
-  with errors.stage('objective'):  # it may refuse so short a text
+  with errors.stage('objective'):  # which may refuse a text that is too short
     examples = [jax.device_get(prepare(root, batch, step)) for step in range(draws + 1)]
   for example in examples[:-1]:
     _table(console, _lines(example, before, vocab))
@@ -164,6 +165,7 @@ def _show(console: Any, show: Show, words: list[int], vocab: Any, *, seed: int, 
 
 
 def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
+  """Prints lines of (label, text)."""
   from rich.table import Table
 
   table = Table.grid(padding=(0, 2, 0, 0))
@@ -175,7 +177,7 @@ def _table(console: Any, lines: Sequence[tuple[str, str]]) -> None:
 
 
 def _batch(kind: str, words: list[int], vocab: Any, *, rows: int) -> dict[str, np.ndarray]:
-  """`rows` copies of one row; `row_id` tells them apart, so each is corrupted in its own way."""
+  """`rows` copies of one row; they differ in `row_id`, so each is corrupted in its own way."""
   batch = {
     'row_id': np.arange(rows, dtype=np.int32),
     'epoch': np.zeros(rows, np.int32),
@@ -201,7 +203,7 @@ def _batch(kind: str, words: list[int], vocab: Any, *, rows: int) -> dict[str, n
 
 
 def _lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[tuple[str, str]]:
-  """(what it is, coloured text) of everything in an example that a reader can make sense of."""
+  """(label, coloured text) of the parts of an example that a reader can interpret."""
   inputs, targets = example.inputs, example.targets
   out = []
   line = functools.partial(_line, vocab=vocab)
@@ -235,7 +237,7 @@ def _lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[tuple[st
       out.append(('label', str(targets[name][0])))
   for name in ('allowed', 'permutation_mask'):
     if name in inputs and inputs[name].ndim == 3 and inputs[name].shape[-1] <= 48:
-      # XLNet's mask says what is hidden, UniLM's what is seen
+      # XLNet's mask is set where a key is hidden, UniLM's where it is seen
       seen = inputs[name][0].astype(bool)
       out.append((name.replace('_', ' '), 'one line a token, ■ where the mask is set'))
       out += [('', ''.join('■' if cell else '·' for cell in row)) for row in seen]
@@ -243,9 +245,9 @@ def _lines(example: Any, before: np.ndarray | None, vocab: Any) -> list[tuple[st
 
 
 def _rates(example: Any, before: np.ndarray | None) -> str:
-  """Shares over many rows."""
+  """Shares of changed tokens and of targets, and mean lengths, over many rows, as one line."""
   inputs, targets = example.inputs, example.targets
-  if before is None:  # a pair: what was joined
+  if before is None:  # a pair: the length of the joined row
     length, rows = (inputs['segment_ids'] > 0).sum(axis=1).mean(), len(inputs['segment_ids'])
   else:
     length, rows = before.shape[1], before.shape[0]
@@ -267,7 +269,7 @@ def _line(
   wanted: Set[int] = frozenset(),
   changed: Set[int] = frozenset(),
 ) -> str:
-  """Tokens in colour."""
+  """Tokens in colour: those at the places in `wanted` green, those in `changed` red, special ones blue."""
   from rich.markup import escape
 
   special = set(vocab.special_ids)

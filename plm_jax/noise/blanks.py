@@ -1,21 +1,23 @@
-"""Blanks of GLM (Du et al. 2021, §2.1 and §2.2; released code, blocklm_utils): where they are, and the row they make.
+"""Blanks of GLM (Du et al. 2021, §2.1 and §2.2; released code, blocklm_utils): their choice, and the row they make.
 
-Token level: many short blanks. Sentence level: whole sentences. Document level: one long blank. `arrange` then writes
-part A, the text with a mask for each blank, and part B, the blanks in random order. Each document of a packed row is
-treated as a row of its own: lengths below are of a document, special tokens included.
+Three functions choose: `token_blanks` many short blanks, `sentence_blanks` whole sentences, `document_blanks` one long
+blank. `arrange` then writes part A, the text with one mask per blank, and part B, the blanks in random order. Each
+document of a packed row is treated like a row of its own; the lengths below are of a document, special tokens included.
 
-Special tokens are never in a blank; one in the middle of a chosen stretch divides it into two blanks.
+Special tokens are never in a blank: one within a chosen run of tokens divides it into two blanks.
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.noise.row import Row, Spans
-from plm_jax.types import Array
+from plm_jax.types import Array, Count
+
+Share = Annotated[float, '0 < x <= 1']
 
 
 class Arranged(NamedTuple):
@@ -24,13 +26,13 @@ class Arranged(NamedTuple):
   Attributes:
     tokens: int32[m].
     segment_ids: int32[m]; a document has the same number in both parts, 0 is padding.
-    positions: int32[m], the place in A inside the document; for B that of the blank's mask.
-    block_positions: int32[m], 0 in A, 1, 2, ... inside a blank.
-    prefix: int32[], tokens of part A.
-    targets: int32[m], what follows each token of B.
-    weights: f32[m], 1 in part B.
-    blanks: int32[], in the row.
-    excess: int32[], blanks that found no slot and were left as text.
+    positions: int32[m], in A the place within the document, in B that of the blank's mask.
+    block_positions: int32[m], 0 in A; 1, 2, ... within a blank of B.
+    prefix: int32[], number of tokens of part A.
+    targets: int32[m], the id that follows each token of B.
+    weights: f32[m], 1 in part B, 0 elsewhere.
+    blanks: int32[], number of blanks chosen.
+    excess: int32[], number of blanks without a slot, which remain text.
   """
 
   tokens: Array
@@ -49,9 +51,9 @@ class _Documents(NamedTuple):
 
   Attributes:
     of: int32[l], the document of each position.
-    size: int32[l], tokens of each document; 0 behind the last.
-    eligible: int32[l], those that may be in a blank.
-    before: int32[l], eligible tokens of earlier documents.
+    size: int32[l] by document, its tokens; 0 after the last document.
+    eligible: int32[l] by document, its tokens that may be in a blank.
+    before: int32[l] by document, eligible tokens of the documents before it.
   """
 
   of: Array
@@ -71,7 +73,7 @@ def _documents(row: Row) -> _Documents:
 
 
 def _share(sizes: Array, *, rate: float) -> Array:
-  """int(rate * size), as Python has it in float64 whatever the device computes in."""
+  """int(rate * size) of int32[l] sizes, computed by Python in float64 whatever the device computes in."""
   table = np.array([int(rate * size) for size in range(sizes.shape[0] + 1)], np.int32)
   return jnp.asarray(table)[sizes]
 
@@ -82,7 +84,12 @@ def _check_share(name: str, value: float) -> None:
 
 
 def _number(row: Row, label: Array) -> Spans:
-  """Blanks from labels int[l], 0 outside of them: numbered from the left, divided at special tokens and walls."""
+  """Blanks of int[l] labels, 0 outside of blanks: numbered from the left, divided at special tokens and documents.
+
+  # label    5 5 0 2 2 2 | 2     the last document begins at `|`
+  # eligible 1 1 1 1 0 1 | 1
+  # number   1 1 0 2 0 3 | 4
+  """
   label = jnp.where(row.eligible & (row.segment_ids > 0), label, 0)
   differs = (label != jnp.pad(label, (1, 0))[:-1]) | (row.segment_ids != jnp.pad(row.segment_ids, (1, 0))[:-1])
   number = jnp.where(label > 0, jnp.cumsum((label > 0) & differs), 0).astype(jnp.int32)
@@ -90,38 +97,45 @@ def _number(row: Row, label: Array) -> Spans:
 
 
 def _spread(row: Row, starts: Array, lengths: Array) -> Spans:
-  """Blanks at `starts` int[k], counted in eligible tokens of the row; those of length 0 are none."""
+  """Blanks from starts and lengths int[k], counted in eligible tokens of the row; length 0 is no blank.
+
+  # starts 1 4, lengths 2 1     begins - ends   0  1  0 -1  1 -1
+  # rank       0 1 2 3 4        label           0  1  1  0  2
+  """
   size, there = row.ids.shape[0], lengths > 0
   edge = jnp.zeros(size + 1, jnp.int32)
   begins = edge.at[starts].add(there.astype(jnp.int32), mode='drop')
   ends = edge.at[starts + lengths].add(there.astype(jnp.int32), mode='drop')
   inside = jnp.cumsum(begins - ends) > 0
-  rank = jnp.cumsum(row.eligible & (row.segment_ids > 0)) - 1  # [l], among the eligible
+  rank = jnp.cumsum(row.eligible & (row.segment_ids > 0)) - 1  # [l], number among the eligible tokens
   return _number(row, jnp.where(inside, jnp.cumsum(begins), 0)[jnp.maximum(rank, 0)])
 
 
 def length_probabilities(*, mean: float = 3.0, longest: int = 39) -> np.ndarray:
-  """Poisson(mean) restricted to 1..longest, float64[longest]: 3.16 on average for mean 3."""
+  """float64[longest]: Poisson(mean) restricted to lengths from 1 to `longest`; the average is 3.16 for mean 3."""
   sizes = range(1, longest + 1)
   weights = np.array([math.exp(size * math.log(mean) - mean - math.lgamma(size + 1)) for size in sizes])
   return weights / weights.sum()
 
 
-def token_blanks(key: Array, row: Row, *, rate: float = 0.15, mean: float = 3.0, longest: int = 39) -> Spans:
-  """Short blanks at random places with a token or more between any two (§2.1).
+def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: float = 3.0, longest: int = 39) -> Spans:
+  """Short blanks at random places with at least one token between any two (§2.1).
 
-  Lengths are drawn until their sum reaches int(rate * length). In a document too short for them all, the first ones
+  Lengths are drawn until their sum reaches int(rate * length). In a document too short for all of them, the first ones
   that fit are taken.
 
   Args:
     key: noise key of the row.
     row: clean text.
     rate: share of a document's tokens.
-    mean: of the Poisson distribution that lengths come from.
-    longest: blank.
+    mean: of the Poisson distribution of the lengths.
+    longest: tokens of the longest blank.
+
+  Raises:
+    ValueError: a rate outside of (0, 1].
   """
   _check_share('rate of blanks', rate)
-  slots = int(rate * row.ids.shape[0])  # every blank has a token, so no row needs more
+  slots = int(rate * row.ids.shape[0])  # enough, since every blank has at least one token
   if slots == 0:
     return _number(row, jnp.zeros_like(row.ids))
   documents = _documents(row)
@@ -129,23 +143,24 @@ def token_blanks(key: Array, row: Row, *, rate: float = 0.15, mean: float = 3.0,
   budget = _share(documents.size, rate=rate)
   after = jnp.cumsum(budget)
   slot = jnp.arange(slots)
-  # a document owns as many slots as its budget has tokens
+  # a document has as many slots as its budget has tokens; by slot: its document, the first slot and its number there
   owner = jnp.minimum(jnp.searchsorted(after, slot, side='right'), row.ids.shape[0] - 1)
   first = (after - budget)[owner]
-  index = slot - first  # inside the document
+  index = slot - first
   log_probabilities = jnp.asarray(np.log(length_probabilities(mean=mean, longest=longest)), jnp.float32)
   drawn = 1 + jax.random.categorical(length_key, log_probabilities, shape=(slots,))
 
   def sum_before(lengths: Array) -> Array:
-    """Sums of earlier lengths of the same document."""
+    """int32[slots]: the sum of the lengths of earlier slots of the same document."""
     total = jnp.cumsum(lengths) - lengths
     return total - total[first]
 
   wanted = (slot < after[-1]) & (sum_before(drawn) < budget[owner])
-  fits = sum_before(drawn) + drawn + index <= documents.eligible[owner]  # `index` tokens stand between
+  fits = sum_before(drawn) + drawn + index <= documents.eligible[owner]  # with `index` tokens between the blanks
   lengths = jnp.where(wanted & fits, drawn, 0)
-  # the draw that reaches the budget is longer than the others, so the order is drawn too
+  # the draw that reaches the budget is longer on average, so the lengths of a document are put in random order
   lengths = lengths[jnp.lexsort((jax.random.uniform(order_key, (slots,)), lengths == 0, owner))]
+  # places: sorted numbers from 0 to the free tokens, to which the lengths and the tokens between are then added
   count = jnp.zeros_like(budget).at[owner].add((lengths > 0).astype(jnp.int32))
   free = documents.eligible - jnp.zeros_like(budget).at[owner].add(lengths) - count + 1
   places = jax.random.randint(place_key, (slots,), 0, jnp.maximum(free[owner], 0) + 1)
@@ -153,40 +168,46 @@ def token_blanks(key: Array, row: Row, *, rate: float = 0.15, mean: float = 3.0,
   return _spread(row, documents.before[owner] + places + sum_before(lengths) + index, lengths)
 
 
-def sentence_blanks(key: Array, row: Row, *, rate: float = 0.15) -> Spans:
-  """Whole sentences in random order until they have int(rate * length) tokens, each a blank (§2.2).
+def sentence_blanks(key: Array, row: Row, *, rate: Share = 0.15) -> Spans:
+  """Whole sentences in random order until they have int(rate * length) tokens, each one a blank (§2.2).
 
   Args:
     key: noise key of the row.
-    row: clean text with `sentence_ids`.
+    row: clean text, with sentence ids.
     rate: share of a document's tokens.
+
+  Raises:
+    ValueError: a rate outside of (0, 1], or a row without sentence ids.
   """
   _check_share('rate of blanks', rate)
   if row.sentence_ids is None:
     raise ValueError('sentence_blanks needs sentence ids: a vocabulary that says which tokens end a sentence')
   length = row.ids.shape[0]
   documents = _documents(row)
-  sentence = _number(row, 1 + row.sentence_ids).number  # [l], 1, 2, ... over the row
+  sentence = _number(row, 1 + row.sentence_ids).number  # [l], 1, 2, ... in the row; 0 on special tokens
   place = jnp.where(sentence > 0, sentence - 1, length)
-  size = jnp.zeros(length, jnp.int32).at[place].add(1, mode='drop')
+  size = jnp.zeros(length, jnp.int32).at[place].add(1, mode='drop')  # by sentence, as is `owner`, its document
   owner = jnp.full(length, length - 1).at[place].set(documents.of, mode='drop')
   order = jnp.lexsort((jax.random.uniform(key, (length,)), size == 0, owner))
   sizes, owners = size[order], owner[order]
   before = jnp.cumsum(sizes) - sizes
-  before = before - documents.before[owners]  # every eligible token is in a sentence
+  before = before - documents.before[owners]  # [l], tokens of the sentences of the document drawn before this one
   taken = (sizes > 0) & (before < _share(documents.size, rate=rate)[owners])
   chosen = jnp.zeros(length, bool).at[order].set(taken)
   return _number(row, jnp.where(chosen[jnp.maximum(sentence - 1, 0)], sentence, 0))
 
 
-def document_blanks(key: Array, row: Row, *, ratio: float = 0.5, suffix: float = 0.5) -> Spans:
+def document_blanks(key: Array, row: Row, *, ratio: Share = 0.5, suffix: float = 0.5) -> Spans:
   """One blank of U{int(ratio * length), ..., length - 2} tokens (§2.2: half of the document to all of it).
 
   Args:
     key: noise key of the row.
     row: clean text.
-    ratio: the shortest share of a document; .25 in the script of GLM-10B.
-    suffix: how often the blank ends with the text; else its place is random.
+    ratio: share of the document in the shortest blank; .25 in the script of GLM-10B.
+    suffix: probability that the blank ends with the text; otherwise its place is uniform.
+
+  Raises:
+    ValueError: a ratio outside of (0, 1].
   """
   _check_share('ratio of blanks', ratio)
   documents = _documents(row)
@@ -201,12 +222,45 @@ def document_blanks(key: Array, row: Row, *, ratio: float = 0.5, suffix: float =
   return _spread(row, documents.before + places, lengths)
 
 
+class _Blanks(NamedTuple):
+  """The blanks of a row, by slot in the order of the text.
+
+  Attributes:
+    own: int32[l], the slot of the token's blank; any slot outside of blanks.
+    tokens: int32[slots], tokens of each blank; 0 is no blank.
+    first: int32[slots], position of the first token.
+    offset: int32[slots], where the blank begins in part B: blanks in random order, one place more than tokens each.
+  """
+
+  own: Array
+  tokens: Array
+  first: Array
+  offset: Array
+
+
+def _shuffle_blanks(key: Array, number: Array, begins: Array, *, slots: int) -> _Blanks:
+  """The blanks int32[l] `number`, 0 outside, with an order drawn for part B.
+
+  # number   0 1 1 0 2     tokens 2 1, first 1 4
+  # order    2 then 1      offset 2 0: blank 2 has the places 0 and 1 of B, blank 1 the places 2, 3 and 4
+  """
+  length = number.shape[0]
+  blank = jnp.where(number > 0, number - 1, slots)
+  tokens = jnp.zeros(slots, jnp.int32).at[blank].add(1, mode='drop')
+  there = tokens > 0
+  order = jnp.argsort(jnp.where(there, jax.random.uniform(key, (slots,)), 2.0))
+  taken = jnp.where(there, tokens + 1, 0)[order]
+  offset = jnp.zeros(slots, jnp.int32).at[order].set((jnp.cumsum(taken) - taken).astype(jnp.int32))
+  first = jnp.zeros(slots, jnp.int32).at[jnp.where(begins, blank, slots)].set(jnp.arange(length), mode='drop')
+  return _Blanks(jnp.minimum(blank, slots - 1), tokens, first, offset)
+
+
 def arrange(
   key: Array,
   row: Row,
   spans: Spans,
   *,
-  slots: int,
+  slots: Count,
   mask_id: Array | int,
   start_id: int,
   end_id: int,
@@ -214,25 +268,34 @@ def arrange(
   block_id: int,
   block_rate: Array | float = 0.0,
 ) -> Arranged:
-  """Parts A and B of a row of l tokens, in l + 2 * slots places (§2.1, figure 2).
+  """Parts A and B of a row of l tokens, in m = l + 2 * slots places (§2.1, figure 2).
 
-  A is the text with each blank as one mask. B has for each blank, in random order, the input `start, tokens` and the
-  target `tokens, end`.
+  A is the text with one mask per blank. B has for each blank, in random order, the input `start, tokens` and the target
+  `tokens, end`.
+
+  # token            a b c d e     blanks b c and e, order e, b c; M mask, S start, E end
+  # tokens           a M d M | S e S b c
+  # targets                  | e E b c E
+  # positions        0 1 2 3 | 3 3 1 1 1
+  # block_positions  0 0 0 0 | 1 2 1 2 3
 
   Args:
     key: noise key of the row.
     row: clean text.
     spans: the blanks.
-    slots: blanks that find room, at least 1; those further right are left as text.
-    mask_id: stands for a blank in A, int[].
-    start_id: begins a blank in B.
-    end_id: the last target of a blank.
-    pad_id: fills the rest.
-    block_id: replaces input tokens of B.
-    block_rate: share of them, f32[] (the released code's block mask).
+    slots: number of blanks that have room; blanks further right remain text.
+    mask_id: id of a blank's mask in A, int[].
+    start_id: first input of a blank in B.
+    end_id: last target of a blank.
+    pad_id: id of the padding.
+    block_id: id that replaces input tokens of B.
+    block_rate: probability that it does, f32[] (the block mask of the released code).
+
+  Raises:
+    ValueError: no slots.
   """
   if slots < 1:
-    raise ValueError(f'slots={slots}: a row needs room for a blank')
+    raise ValueError(f'slots={slots}: a row needs room for at least one blank')
   order_key, block_key = jax.random.split(key)
   length = row.ids.shape[0]
   size = length + 2 * slots
@@ -249,20 +312,14 @@ def arrange(
   position = place_a - jax.lax.cummax(jnp.where(starts_document, place_a, 0))
   to_a = jnp.where(in_a, place_a, size)
 
-  # part B: blanks in random order, one place more than tokens each
-  blank = jnp.where(inside, number - 1, slots)
-  tokens = jnp.zeros(slots, jnp.int32).at[blank].add(1, mode='drop')
-  there = tokens > 0
-  order = jnp.argsort(jnp.where(there, jax.random.uniform(order_key, (slots,)), 2.0))
-  taken = jnp.where(there, tokens + 1, 0)[order]
-  offset = jnp.zeros(slots, jnp.int32).at[order].set((jnp.cumsum(taken) - taken).astype(jnp.int32))
-  first = jnp.zeros(slots, jnp.int32).at[jnp.where(begins, blank, slots)].set(jnp.arange(length), mode='drop')
-  own = jnp.minimum(blank, slots - 1)
-  step = jnp.arange(length) - first[own]  # inside the blank, from 0
-  place_b = prefix + offset[own] + step  # of the target; as an input a token is one further
+  # part B: [l] -> the place of a token as a target; as an input it is one further right
+  blanks = _shuffle_blanks(order_key, number, begins, slots=slots)
+  there, first = blanks.tokens > 0, blanks.first
+  step = jnp.arange(length) - first[blanks.own]  # place within the blank, from 0
+  place_b = prefix + blanks.offset[blanks.own] + step
   to_b = jnp.where(inside, place_b + 1, size)
-  to_start = jnp.where(there, prefix + offset, size)
-  to_end = jnp.where(there, prefix + offset + tokens, size)
+  to_start = jnp.where(there, prefix + blanks.offset, size)
+  to_end = jnp.where(there, prefix + blanks.offset + blanks.tokens, size)
 
   def write(fill: int, a: Array, b: Array, start: Array) -> Array:
     out = jnp.full(size, fill, jnp.int32).at[to_a].set(a, mode='drop').at[to_b].set(b, mode='drop')
@@ -273,6 +330,7 @@ def arrange(
   targets = jnp.zeros(size, jnp.int32).at[jnp.where(inside, place_b, size)].set(row.ids, mode='drop')
   count = spans.number.max()
   index = jnp.arange(size)
+  end = prefix + jnp.where(there, blanks.tokens + 1, 0).sum()
   return Arranged(
     tokens=write(pad_id, read_a, read_b, jnp.asarray(start_id)),
     segment_ids=write(0, row.segment_ids, row.segment_ids, row.segment_ids[first]),
@@ -280,7 +338,7 @@ def arrange(
     block_positions=write(0, jnp.zeros_like(step), step + 2, jnp.asarray(1)),
     prefix=prefix.astype(jnp.int32),
     targets=targets.at[to_end].set(end_id, mode='drop'),
-    weights=((index >= prefix) & (index < prefix + taken.sum())).astype(jnp.float32),
+    weights=((index >= prefix) & (index < end)).astype(jnp.float32),
     blanks=count,
     excess=jnp.maximum(count - slots, 0),
   )

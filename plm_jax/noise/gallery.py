@@ -1,18 +1,18 @@
-"""The pre-training objectives as `python -m plm_jax.noise` shows them: what each is, and the config that makes it."""
+"""The pre-training objectives that `python -m plm_jax.noise` shows, each with its config and one line about it."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
 class Show(NamedTuple):
-  """One objective on show.
+  """One objective.
 
   Attributes:
-    name: for `--objective`.
-    what: the paper and the idea, in a line.
-    model: a file of `models/` that it can use.
+    name: its name for `--objective`.
+    what: the paper and the idea, in one line.
+    model: a file of `models/` that it accepts.
     objective: a file of `objectives/` and its keywords.
-    rows: 'text' is [CLS] text [SEP]; 'plain' the text alone; 'pair' two neighbouring parts and a foreign one.
+    rows: 'text' is [CLS] text [SEP], 'plain' the text alone, 'pair' two halves of the text and a part of another one.
   """
 
   name: str

@@ -1,6 +1,7 @@
-"""Two segments in one row: which ones, cut to fit, joined (Devlin et al. 2018, §3.1, task 2, and A.2; Lan et al. 2019).
+"""Two segments in one row: chosen, truncated and joined (Devlin et al. 2018, §3.1, task 2, and A.2; Lan et al. 2019).
 
-The host delivers the segment, the one that follows it and one of another document; here a row's key decides.
+The host delivers a segment, the one that follows it in the text and one of another document (`data/pairs.py`); the key
+of the row decides which two become the pair.
 """
 
 import enum
@@ -30,8 +31,8 @@ class Segment(NamedTuple):
   """Tokens of one segment of a row.
 
   Attributes:
-    ids: int32[w]; whatever is behind the length is not read.
-    length: int32[], its tokens.
+    ids: int32[w]; ids from `length` on are not read.
+    length: int32[], number of tokens.
   """
 
   ids: Array
@@ -57,8 +58,8 @@ class Joined(NamedTuple):
 
   Attributes:
     ids: int32[l].
-    type_ids: int32[l], 0 through the separators behind A, then 1; 0 in the padding.
-    segment_ids: int32[l], 1 and then, in the padding, 0.
+    type_ids: int32[l], 0 up to the separators after A, 1 from B to its separator, 0 in the padding.
+    segment_ids: int32[l], 1, and 0 in the padding.
   """
 
   ids: Array
@@ -67,7 +68,7 @@ class Joined(NamedTuple):
 
 
 def next_or_other(key: Array, first: Segment, following: Segment, other: Segment) -> Pair:
-  """`following` or, with probability 1/2 and always where it is empty, `other` (BERT, task 2).
+  """`first` with `following`, or with `other` at probability 1/2 and where `following` is empty (BERT, task 2).
 
   The label is one of `NextSentence`.
   """
@@ -77,10 +78,10 @@ def next_or_other(key: Array, first: Segment, following: Segment, other: Segment
 
 
 def in_order_or_swapped(key: Array, first: Segment, following: Segment, other: Segment) -> Pair:
-  """Both in their order or, with probability 1/2, in the reverse one (ALBERT, §3.1).
+  """`first` and `following` in this order or, with probability 1/2, in the reverse order (ALBERT, §3.1).
 
-  The label is one of `SentenceOrder`. Where `following` is empty the pair is `first` and `other`, labelled as swapped:
-  ALBERT's data script does so.
+  The label is one of `SentenceOrder`. Where `following` is empty, the pair is `first` and `other` with the label
+  SWAPPED, as in ALBERT's data script.
   """
   alone = following.length == 0
   swapped = jax.random.bernoulli(key) & ~alone
@@ -94,18 +95,18 @@ def in_order_or_swapped(key: Array, first: Segment, following: Segment, other: S
 
 
 def truncate(key: Array, first: Segment, second: Segment, *, room: int) -> tuple[Segment, Segment]:
-  """Takes tokens from the longer of two segments, the second of equals, until both fit (BERT's `truncate_seq_pair`).
+  """Removes tokens of the longer segment, of the second where both are equal, until both fit (`truncate_seq_pair`).
 
-  Each token that goes is the first or the last one with equal chance.
+  Each removed token is the first or the last one of its segment with probability 1/2 (BERT's data script).
 
   Args:
     key: noise key of the row.
     first: segment A.
     second: segment B.
-    room: tokens that both may have together.
+    room: most tokens of both together.
 
   Returns:
-    Both, as contiguous parts of what they were.
+    A contiguous part of each.
   """
   a, b = first.length, second.length
   kept = jnp.minimum(a, jnp.maximum(room - b, -(-room // 2)))
@@ -118,7 +119,7 @@ def truncate(key: Array, first: Segment, second: Segment, *, room: int) -> tuple
 
 
 def _cut(key: Array, segment: Segment, size: Array) -> Segment:
-  """A part of `size` tokens; each of the others is taken from the front with probability 1/2, else from the back."""
+  """A part of `size` tokens; each of the others is removed at the front or at the back with probability 1/2."""
   width = segment.ids.shape[0]
   throws = jax.random.bernoulli(key, shape=(width,)) & (jnp.arange(width) < segment.length - size)
   return Segment(jnp.roll(segment.ids, -throws.sum()), size)
@@ -131,16 +132,16 @@ def join(
 
   Args:
     first: segment A.
-    second: segment B; both have room.
-    length: of the row.
-    cls_id: goes ahead.
-    sep_id: goes behind each segment.
-    pad_id: fills the rest.
-    separators: between the segments, 1 (BERT) or 2 (RoBERTa: <s> A </s> </s> B </s>).
+    second: segment B; both fit into the row together.
+    length: tokens of the row.
+    cls_id: first token of the row.
+    sep_id: separator after each segment.
+    pad_id: id of the padding.
+    separators: separators between the segments, 1 (BERT) or 2 (RoBERTa: <s> A </s> </s> B </s>).
   """
   place = jnp.arange(length)
-  middle = 1 + first.length  # of the first separator
-  start = middle + separators  # of B
+  middle = 1 + first.length  # place of the first separator
+  start = middle + separators  # of the first token of B
   end = start + second.length  # of the last separator
   in_first = (place >= 1) & (place < middle)
   in_second = (place >= start) & (place < end)

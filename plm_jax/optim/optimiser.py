@@ -8,22 +8,27 @@
     gradients = jax.grad(lambda trainable: loss(optim.merge(trainable, frozen)))(trainable)
     updates, state = optimiser.update(gradients, state, trainable)
 
-`schedules.py`, `optimisers.py` and `groups.py` say what the names, their settings and the patterns mean. A gradient
-that is not finite is the caller's affair.
+`rules.py`, `schedules.py` and `groups.py` say what the names, their keywords and the patterns mean. What to do about a
+gradient that is not finite is left to the caller.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from plm_jax.errors import ConfigError, suggest
+from plm_jax.errors import ConfigError, one_of, suggest
 from plm_jax.optim import averages, groups, rules, schedules
 from plm_jax.optim.groups import Groups, Settings
 from plm_jax.paths import group_name, path_name
 from plm_jax.types import Array, PyTree
+
+ClipBy = Literal['norm', 'element']
+_OWN = ('steps', 'warmup')  # keywords of schedules that `make` has itself
 
 
 class Optimiser(NamedTuple):
@@ -52,48 +57,24 @@ def make(
   params: PyTree,
   steps: int,
   rate: float,
-  name: str = 'adamw',
-  schedule: str = 'linear',
+  name: Annotated[str, 'optim.rules'] = 'adamw',
+  schedule: Annotated[str, 'optim.schedules'] = 'linear',
   warmup: int | float = 0,
   decay: Groups | float = 0.0,
   scale: Groups = (('.*', 1.0),),
   clip: float | None = None,
-  clip_by: Literal['norm', 'element'] = 'norm',
+  clip_by: ClipBy = 'norm',
   ema: float | None = None,
-  b1: float | None = None,
-  b2: float | None = None,
-  eps: float | None = None,
-  momentum: float | None = None,
-  nesterov: bool | None = None,
-  accumulator: float | None = None,
-  bias_correction: bool | None = None,
-  adapt: Groups | None = None,
-  b2_power: float | None = None,
-  block_clip: float | None = None,
-  factored: bool | None = None,
-  factor_min: int | None = None,
-  parameter_scale: bool | None = None,
-  start: int | None = None,
-  nonmonotone: int | None = None,
-  floor: float | None = None,
-  until: int | float | None = None,
-  power: float | None = None,
-  hold: int | float | None = None,
-  cut: float | None = None,
-  ratio: float | None = None,
-  coefficient: float | None = None,
-  patience: int | None = None,
-  shrink: float | None = None,
-  mode: Literal['min', 'max'] | None = None,
+  **rest: Any,
 ) -> Optimiser:
-  """Returns the optimiser of a run. Settings left None are those of the rule or the schedule.
+  """Returns the optimiser of a run.
 
   Args:
     params: the whole parameter tree, or its shapes.
     steps: horizon of the schedule.
     rate: peak learning rate.
-    name: a function of `optimisers.RULES`: sgd, momentum, adagrad, adam, adamw, bert_adam, lamb, adafactor, asgd.
-    schedule: a function of `schedules.SCHEDULES`.
+    name: a function of `rules.py`.
+    schedule: a function of `schedules.py`.
     warmup: steps of linear warmup; a float up to 1.0 is a fraction of `steps`.
     decay: weight decay of each parameter; the value 'rate' decays by the learning rate itself (PaLM's lr^2).
     scale: multiplier of the rate of each parameter, see `groups.resolve`. None freezes: no gradient, no moments, no
@@ -103,55 +84,21 @@ def make(
     clip: limit on the gradient; None for none.
     clip_by: 'norm' scales all gradients so that their joint norm is at most `clip`; 'element' bounds each number.
     ema: decay of an exponential mean of the parameters, which evaluation then uses.
-    b1: adam, adamw, bert_adam, lamb, adafactor.
-    b2: adam, adamw, bert_adam, lamb.
-    eps: adagrad, adam, adamw, bert_adam, lamb, adafactor.
-    momentum: momentum.
-    nesterov: momentum.
-    accumulator: adagrad.
-    bias_correction: lamb.
-    adapt: lamb.
-    b2_power: adafactor.
-    block_clip: adafactor.
-    factored: adafactor.
-    factor_min: adafactor.
-    parameter_scale: adafactor.
-    start: asgd.
-    nonmonotone: asgd.
-    floor: linear, cosine, polynomial.
-    until: linear, cosine, polynomial.
-    power: polynomial.
-    hold: inverse_sqrt.
-    cut: stlr.
-    ratio: stlr.
-    coefficient: inverse_time.
-    patience: plateau.
-    shrink: plateau.
-    mode: plateau.
+    **rest: keywords of the rule and of the schedule.
 
   Raises:
-    ConfigError: an unknown name, a setting that neither rule nor schedule takes, a group that does not fit `params`.
+    ConfigError: an unknown name, a keyword that neither rule nor schedule takes, a group that does not fit `params`.
+    ValueError: a setting out of range.
   """
   make_rule = schedules.choose(rules.RULES, name, label='optim.name', what='optimiser')
-  make_shape = schedules.choose(schedules.SCHEDULES, schedule, label='optim.schedule', what='schedule')
-  settings = {
-    'b1': b1, 'b2': b2, 'eps': eps, 'momentum': momentum, 'nesterov': nesterov, 'accumulator': accumulator,
-    'bias_correction': bias_correction, 'adapt': adapt, 'b2_power': b2_power, 'block_clip': block_clip, 'factored':
-    factored, 'factor_min': factor_min, 'parameter_scale': parameter_scale, 'start': start, 'nonmonotone':
-    nonmonotone, 'floor': floor, 'until': until, 'power': power, 'hold': hold, 'cut': cut, 'ratio': ratio,
-    'coefficient': coefficient, 'patience': patience, 'shrink': shrink, 'mode': mode,
-  }  # fmt: skip
-  given = {key: value for key, value in settings.items() if value is not None}
-  falls = make_shape is schedules.plateau
-  takers = [make_rule, make_shape] + [schedules.observe_plateau] * falls
-  of_rule, of_shape, *of_plateau = _share(given, takers, name=name, schedule=schedule)
+  shape = schedules.choose(schedules.SCHEDULES, schedule, label='optim.schedule', what='schedule')
+  of_rule, of_shape = _share(rest, make_rule, shape)
   if not 0 <= rate < math.inf:
     raise ValueError(f'optim.rate={rate}: a number from 0 on')
   base_rate = schedules.make(name=schedule, rate=rate, steps=steps, warmup=warmup, **of_shape)
-
   scales = groups.resolve(scale, params, steps=steps, what='scale')
   decays = groups.resolve(decay, params, steps=steps, what='decay', words={'rate': base_rate})
-  trained = {path for path, values in scales.items() if any(value is not None for value in values)}
+  trained = frozenset(path for path, values in scales.items() if any(value is not None for value in values))
   if not trained:
     raise ConfigError('optim.scale freezes every parameter: nothing is left to train.')
   context = rules.Context(
@@ -159,66 +106,104 @@ def make(
     lambda values, key: groups.resolve(values, params, steps=steps, what=key),
   )
   rule = make_rule(context, **of_rule)
-  average = rule.average
-  if ema is not None:
-    if average is not None:
-      raise ConfigError(f'optim.ema={ema}: optim.name={name!r} has an average of its own; leave one of them out.')
-    average = averages.exponential_mean(ema)
-  if clip is not None and clip <= 0:
-    raise ConfigError(f'optim.clip={clip}: a limit is positive; None clips nothing.')
-  limit = _make_clip(clip, clip_by)
-
-  def init(trainable: PyTree) -> PyTree:
-    _check_split(trainable, trained)
-    full = jax.tree.map(lambda param: param.astype(jnp.float32), trainable)
-    state = {'count': jnp.zeros((), jnp.int32), 'rule': rule.direction.init(full)}
-    state |= {} if average is None else {'average': average.init(trainable)}
-    return state | ({'plateau': schedules.start_plateau()} if falls else {})
-
-  def update(gradients: PyTree, state: PyTree, trainable: PyTree) -> tuple[PyTree, PyTree]:
-    _check_split(trainable, trained)
-    step = state['count']
-    full = jax.tree.map(lambda param: param.astype(jnp.float32), trainable)
-    multipliers = groups.factors(scales, trainable, step)
-    gradients = limit(_drop_frozen_layers(gradients, scales), multipliers)
-    direction, rule_state = rule.direction.update(gradients, state['rule'], full)
-    now = base_rate(step) * (state['plateau']['factor'] if falls else 1.0)
-    updates = jax.tree.map(
-      # a frozen layer stays put, even where its direction is not finite
-      lambda by, way, param: jnp.where(by == 0, 0.0, -now * by * way).astype(param.dtype),
-      multipliers,
-      direction,
-      trainable,
-    )
-    state = state | {'count': step + 1, 'rule': rule_state}
-    if average is not None:
-      after = jax.tree.map(jnp.add, trainable, updates)
-      state |= {'average': average.update(state['average'], after, step)}
-    return updates, state
-
-  def eval_params(state: PyTree, params: PyTree) -> PyTree:
-    return params if average is None else merge(state['average']['params'], params)
-
-  def split(params: PyTree) -> tuple[PyTree, PyTree]:
-    def part(wanted: bool) -> PyTree:
-      return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: leaf if (path_name(path) in trained) == wanted else None, params
-      )
-
-    return part(True), part(False)
-
-  # jitted, because an array that spans several hosts takes no part in eager arithmetic
-  observe_average = None if average is None else jax.jit(average.observe)
-  observe_plateau = jax.jit(lambda state, metric: schedules.observe_plateau(state, metric, **of_plateau[0]))
+  average = _choose_average(rule, ema, name=name)
+  falls = shape is schedules.plateau
   if falls:
-    observe_plateau(schedules.start_plateau(), 0.0)  # settings out of range fail here
+    schedules.observe_plateau(schedules.start_plateau(), jnp.zeros(()), **of_shape)  # settings out of range fail here
+  s = _Settings(
+    rate=base_rate,
+    scales=scales,
+    trained=trained,
+    direction=rule.direction,
+    average=average,
+    limit=_make_clip(clip, clip_by),
+    # jitted, because an array that spans several hosts takes no part in eager arithmetic
+    observe_average=average and jax.jit(average.observe),
+    observe_plateau=jax.jit(partial(schedules.observe_plateau, **of_shape)) if falls else None,
+  )
+  return Optimiser(
+    init=partial(_init, s),
+    update=partial(_update, s),
+    rate=base_rate,
+    eval_params=partial(_eval_params, s),
+    split=partial(_split, s),
+    observe=partial(_observe, s),
+  )
 
-  def observe(state: PyTree, metric: float) -> PyTree:
-    if observe_average is not None:
-      state = state | {'average': observe_average(state['average'], metric)}
-    return state | {'plateau': observe_plateau(state['plateau'], metric)} if falls else state
 
-  return Optimiser(init, update, base_rate, eval_params, split, observe)
+class _Settings(NamedTuple):
+  """What the functions of an optimiser are bound to.
+
+  Attributes:
+    rate: step -> base learning rate.
+    scales: multipliers of the rate.
+    trained: paths of the parameters that train.
+    direction: the update rule.
+    average: of the parameters, where evaluation reads one.
+    limit: (gradients, multipliers) -> clipped gradients.
+    observe_average: (state of the average, metric) -> its next state.
+    observe_plateau: (state of the plateau schedule, metric) -> its next state; None for other schedules.
+  """
+
+  rate: Callable[[Array], Array]
+  scales: Settings
+  trained: frozenset[str]
+  direction: optax.GradientTransformation
+  average: averages.Average | None
+  limit: Callable[[PyTree, PyTree], PyTree]
+  observe_average: Callable[[PyTree, Any], PyTree] | None
+  observe_plateau: Callable[[PyTree, Any], PyTree] | None
+
+
+def _init(s: _Settings, trainable: PyTree) -> PyTree:
+  _check_split(trainable, s.trained)
+  full = jax.tree.map(lambda param: param.astype(jnp.float32), trainable)
+  state = {'count': jnp.zeros((), jnp.int32), 'rule': s.direction.init(full)}
+  state |= {} if s.average is None else {'average': s.average.init(trainable)}
+  return state | ({} if s.observe_plateau is None else {'plateau': schedules.start_plateau()})
+
+
+def _update(s: _Settings, gradients: PyTree, state: PyTree, trainable: PyTree) -> tuple[PyTree, PyTree]:
+  _check_split(trainable, s.trained)
+  step = state['count']
+  full = jax.tree.map(lambda param: param.astype(jnp.float32), trainable)
+  multipliers = groups.factors(s.scales, trainable, step)
+  gradients = s.limit(_drop_frozen_layers(gradients, s.scales), multipliers)
+  direction, rule_state = s.direction.update(gradients, state['rule'], full)
+  now = s.rate(step) * (1.0 if s.observe_plateau is None else state['plateau']['factor'])
+  updates = jax.tree.map(
+    # a frozen layer does not move, even where its direction is not finite
+    lambda by, way, param: jnp.where(by == 0, 0.0, -now * by * way).astype(param.dtype),
+    multipliers,
+    direction,
+    trainable,
+  )
+  state = state | {'count': step + 1, 'rule': rule_state}
+  if s.average is not None:
+    after = jax.tree.map(jnp.add, trainable, updates)
+    state |= {'average': s.average.update(state['average'], after, step)}
+  return updates, state
+
+
+def _eval_params(s: _Settings, state: PyTree, params: PyTree) -> PyTree:
+  return params if s.average is None else merge(state['average']['params'], params)
+
+
+def _split(s: _Settings, params: PyTree) -> tuple[PyTree, PyTree]:
+  def part(wanted: bool) -> PyTree:
+    return jax.tree_util.tree_map_with_path(
+      lambda path, leaf: leaf if (path_name(path) in s.trained) == wanted else None, params
+    )
+
+  return part(True), part(False)
+
+
+def _observe(s: _Settings, state: PyTree, metric: float) -> PyTree:
+  if s.observe_average is not None:
+    state = state | {'average': s.observe_average(state['average'], metric)}
+  if s.observe_plateau is not None:
+    state = state | {'plateau': s.observe_plateau(state['plateau'], metric)}
+  return state
 
 
 def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
@@ -238,25 +223,35 @@ def norms(tree: PyTree) -> dict[str, Array]:
 
 
 def _share(
-  given: Mapping[str, Any], takers: list[Callable[..., Any]], *, name: str, schedule: str
-) -> list[dict[str, Any]]:
-  """The settings of each taker; ConfigError for one that nobody takes."""
-  taken = [[key for key in schedules.keywords(taker) if key not in ('steps', 'warmup')] for taker in takers]
-  known = [key for keys in taken for key in keys]
-  for key in given:
-    if key not in known:
+  rest: Mapping[str, Any], rule: Callable[..., Any], schedule: Callable[..., Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The keywords of the rule and those of the schedule; ConfigError for one that neither takes."""
+  of_rule, of_shape = ([key for key in schedules.keywords(one) if key not in _OWN] for one in (rule, schedule))
+  for key in rest:
+    if key not in (*of_rule, *of_shape):
+      others = [one.__name__ for one in (*rules.RULES, *schedules.SCHEDULES) if key in schedules.keywords(one)]
+      hint = f' It is a keyword of {", ".join(others)}.' if others else suggest(key, [*of_rule, *of_shape])
       raise ConfigError(
-        f'optim.{key}: neither name={name!r} nor schedule={schedule!r} takes it.{suggest(key, known)} '
-        f'{name} takes {", ".join(taken[0]) or "nothing"}; '
-        f'{schedule} takes {", ".join(key for keys in taken[1:] for key in keys) or "nothing"}.'
+        f'optim.{key}: neither name={rule.__name__!r} nor schedule={schedule.__name__!r} takes it.{hint} '
+        f'{rule.__name__} takes {", ".join(of_rule) or "nothing"}; '
+        f'{schedule.__name__} takes {", ".join(of_shape) or "nothing"}.'
       )
-  return [{key: given[key] for key in keys if key in given} for keys in taken]
+  return {key: rest[key] for key in of_rule if key in rest}, {key: rest[key] for key in of_shape if key in rest}
 
 
-def _make_clip(limit: float | None, by: str) -> Callable[[PyTree, PyTree], PyTree]:
+def _choose_average(rule: rules.Rule, ema: float | None, *, name: str) -> averages.Average | None:
+  if ema is None:
+    return rule.average
+  if rule.average is not None:
+    raise ConfigError(f'optim.ema={ema}: optim.name={name!r} has an average of its own; leave one of them out.')
+  return averages.exponential_mean(ema)
+
+
+def _make_clip(limit: float | None, by: ClipBy) -> Callable[[PyTree, PyTree], PyTree]:
   """(gradients, multipliers) -> gradients within the limit."""
-  if by not in ('norm', 'element'):
-    raise ConfigError(f'optim.clip_by={by!r}: choices are norm, element.')
+  one_of('optim.clip_by', by, ClipBy)
+  if limit is not None and limit <= 0:
+    raise ConfigError(f'optim.clip={limit}: a limit is positive; None clips nothing.')
 
   def clip(gradients: PyTree, multipliers: PyTree) -> PyTree:
     if limit is None:
@@ -281,7 +276,7 @@ def _drop_frozen_layers(gradients: PyTree, scales: Settings) -> PyTree:
   return jax.tree_util.tree_map_with_path(drop, gradients)
 
 
-def _check_split(trainable: PyTree, trained: set[str]) -> None:
+def _check_split(trainable: PyTree, trained: frozenset[str]) -> None:
   paths = {path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(trainable)}
   if paths != trained:
     odd = sorted(paths ^ trained)[0]

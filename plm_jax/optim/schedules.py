@@ -9,14 +9,15 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
-from plm_jax.errors import ConfigError, check_choice
+from plm_jax.errors import ConfigError, check_choice, one_of
 from plm_jax.types import Array
 
 Schedule = Callable[[Array], Array]
+Mode = Literal['min', 'max']
 
 
 def constant(step: Array, *, steps: int, warmup: int) -> Array:
@@ -92,8 +93,20 @@ def inverse_time(step: Array, *, steps: int, warmup: int, coefficient: float = 0
   return _warm(step, warmup) / (1.0 + coefficient * jnp.sqrt(_float(step)))
 
 
-def plateau(step: Array, *, steps: int, warmup: int) -> Array:
-  """min(1, t / w); the part that falls when the validation metric stops improving lives in the optimiser's state."""
+def plateau(
+  step: Array, *, steps: int, warmup: int, patience: int = 0, shrink: float = 0.5, mode: Mode = 'min'
+) -> Array:
+  """min(1, t / w) times a factor in the optimiser's state, which `observe_plateau` makes smaller.
+
+  Args:
+    step: updates made.
+    steps: horizon.
+    warmup: steps of linear warmup.
+    patience: evaluations without improvement in a row after which the rate is kept.
+    shrink: what the rate is multiplied by after one more of them.
+    mode: 'min' where a smaller metric is better, 'max' where a larger one is.
+  """
+  del patience, shrink, mode
   return constant(step, steps=steps, warmup=warmup)
 
 
@@ -103,19 +116,18 @@ def start_plateau() -> dict[str, Array]:
 
 
 def observe_plateau(
-  state: dict[str, Array], metric: Array, *, patience: int = 0, shrink: float = 0.5, mode: str = 'min'
+  state: dict[str, Array], metric: Array, *, patience: int = 0, shrink: float = 0.5, mode: Mode = 'min'
 ) -> dict[str, Array]:
-  """The state after one more evaluation.
+  """The state after one more evaluation; keywords as of `plateau`.
 
   Args:
     state: what `start_plateau` or this function returned.
     metric: f32[], the validation metric.
-    patience: evaluations without improvement that are forgiven.
-    shrink: what the rate is multiplied by after more than `patience` of them.
-    mode: 'min' where a smaller metric is better, 'max' where a larger one is.
+    patience: see `plateau`.
+    shrink: see `plateau`.
+    mode: see `plateau`.
   """
-  if mode not in ('min', 'max'):
-    raise ConfigError(f'optim.mode={mode!r}: choices are min, max.')
+  one_of('optim.mode', mode, Mode)
   metric = jnp.asarray(metric, jnp.float32) * (1.0 if mode == 'min' else -1.0)
   better = metric < state['best']
   waited = jnp.where(better, 0, state['waited'] + 1)

@@ -10,7 +10,12 @@ import functools
 import pathlib
 from typing import Any, NamedTuple
 
+from plm_jax.plugins.annotations import tail
+
 ROOT = pathlib.Path(__file__).parent.parent
+# What the first argument of a function that a config can name is called: a noise function has a key, an update rule a
+# context, a schedule the step.
+FIRST_ARGUMENTS = ('rng', 'key', 'context', 'step')
 ARITHMETIC = {
   ast.Add: lambda left, right: left + right,
   ast.Sub: lambda left, right: left - right,
@@ -33,26 +38,20 @@ class Keyword(NamedTuple):
   annotation: str
   default: Any = Missing.REQUIRED
 
-  def __str__(self) -> str:
-    if self.default is Missing.REQUIRED:
-      return self.annotation
-    return f'{self.annotation} = {"..." if self.default is Missing.COMPUTED else repr(self.default)}'
-
 
 # Files and their definitions -----------------------------------------------------------------------------------------
 
 
 def names(folder: str) -> list[str]:
   """The files of a folder that have a `make`, sorted."""
-  files = sorted(file for file in (ROOT / folder).glob('*.py') if not file.stem.startswith('_'))
+  files = sorted(file for file in ROOT.joinpath(*folder.split('.')).glob('*.py') if not file.stem.startswith('_'))
   return [file.stem for file in files if 'make' in _definitions(file)]
 
 
-def functions(module: str, *, first: tuple[str, ...] = ('rng', 'key')) -> list[str]:
-  """The public functions of a file such as 'noise.where' whose first argument has one of these names: those of a noise
-  file that corrupt a row start with a key."""
+def functions(module: str) -> list[str]:
+  """The functions of a file that a config may name: public ones whose first argument is one of `FIRST_ARGUMENTS`."""
   definitions = _definitions(_file(module)).items() if has(module) else ()
-  return [name for name, node in definitions if not name.startswith('_') and _first_argument(node) in first]
+  return [name for name, node in definitions if not name.startswith('_') and _first_argument(node) in FIRST_ARGUMENTS]
 
 
 def files(kind: str) -> list[str]:
@@ -62,9 +61,20 @@ def files(kind: str) -> list[str]:
   return [f'{kind}.{name}' for name in inside] if folder.is_dir() else [kind]
 
 
+def names_functions(kind: str) -> bool:
+  """Whether the names of a kind are functions, as those of 'noise.where' and 'optim.rules', and not files."""
+  return kind.startswith('noise.') or has(kind)
+
+
 def places(kind: str) -> dict[str, str]:
-  """Function -> the file that it stands in, for every function of a kind of noise such as 'noise.where'."""
-  return {name: module for module in files(kind) for name in functions(module)}
+  """Name -> the file that it stands in, for every name of a kind.
+
+  Names are functions, or the files of a folder: in folders with plug-ins those that have a `make`.
+  """
+  if names_functions(kind):
+    return {name: module for module in files(kind) for name in functions(module)}
+  inside = {module.rpartition('.')[2]: module for module in files(kind) if has(module)}
+  return {name: inside[name] for name in names(kind)} or inside
 
 
 def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:
@@ -80,6 +90,12 @@ def _keywords(file: pathlib.Path, function: str) -> dict[str, Keyword]:
     return {ast.unparse(f.target): Keyword(_spell(f.annotation, file), _default(f.value, file)) for f in fields}
   pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
   return {item.arg: Keyword(_spell(item.annotation, file), _default(value, file)) for item, value in pairs}
+
+
+def passes_on(module: str, function: str) -> bool:
+  """Whether a function takes more keywords than it names, as `**rest`."""
+  node = _definitions(_file(module))[function]
+  return isinstance(node, ast.FunctionDef) and node.args.kwarg is not None
 
 
 def signature(folder: str, name: str) -> dict[str, Keyword]:
@@ -107,6 +123,16 @@ def paper(module: str) -> dict[str, Any]:
     return {}
   values = {item.arg: _default(item.value, file) for item in node.keywords if item.arg}
   return {name: value for name, value in values.items() if value is not Missing.COMPUTED}
+
+
+def literal(module: str, name: str) -> Any:
+  """The value of a module-level literal such as `READS`; None where the file has none.
+
+  Raises:
+    ValueError: there is one, and it is no literal.
+  """
+  node = _bound(_file(module)).get(name) if has(module) else None
+  return None if not isinstance(node, ast.expr) else _literal(node, _file(module))
 
 
 def table(module: str, name: str) -> list[str]:
@@ -256,11 +282,6 @@ def _literal(node: ast.expr, file: pathlib.Path) -> Any:
     case ast.Call(func=ast.Name(id='field'), keywords=[ast.keyword(arg='default_factory', value=made)]):
       return _literal(made.body, file) if isinstance(made, ast.Lambda) else {'dict': {}}.get(tail(made), ())
   return ast.literal_eval(node)
-
-
-def tail(node: ast.expr) -> str:
-  """The last part of a possibly dotted name: 'Mapping' of `collections.abc.Mapping`."""
-  return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ''
 
 
 def experiment_files() -> list[pathlib.Path]:

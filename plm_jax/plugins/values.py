@@ -8,50 +8,45 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax.errors import ConfigError, suggest
-from plm_jax.plugins.signatures import Keyword, Missing, tail
-
-SEQUENCES = ('tuple', 'list', 'Sequence', 'Collection', 'Iterable')
-MAPPINGS = ('dict', 'Mapping', 'MutableMapping')
+from plm_jax.plugins import annotations
+from plm_jax.plugins.annotations import MAPPINGS, SEQUENCES, arguments, readable, tail
+from plm_jax.plugins.signatures import Keyword, Missing
 
 
 def coerce(annotation: str, value: Any) -> Any:
   """A plain value as an annotation wants it: ints become floats where a float is meant, tuples become lists.
 
-  Only builtins, Literal, containers and unions of them are checked; any other name takes every value. A Callable is
-  given as the dict that names it.
+  A Callable is given as the dict that names it. What kind of block a mapping is, is not looked at here.
 
   Raises:
     TypeError: the value does not fit; the message says what would.
+    NameError: the annotation holds a name of which nothing is known here, a mistake in the code.
   """
+  if names := annotations.unknown(annotation):
+    raise NameError(f'annotation {annotation}: {names[0]} is no type that a config can be checked against')
   try:
-    return _coerce(ast.parse(annotation, mode='eval').body, value)
+    return _coerce(annotations.parse(annotation), value)
   except TypeError:
-    raise TypeError(f'expected {annotation}, got {type(value).__name__} {value!r}') from None
+    raise TypeError(f'expected {readable(annotation)}, got {type(value).__name__} {value!r}') from None
 
 
-def item_annotation(annotation: str) -> str | None:
-  """What the items of a container are; None where the annotation is no container."""
-  for node in ast.walk(ast.parse(annotation, mode='eval').body):
-    if isinstance(node, ast.Subscript) and tail(node.value) in (*SEQUENCES, *MAPPINGS):
-      arguments = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-      homogeneous = tail(node.value) != 'tuple' or ast.unparse(arguments[-1]) == '...'
-      return ast.unparse(arguments[tail(node.value) in MAPPINGS]) if homogeneous else 'Any'
-    if isinstance(node, ast.Name) and node.id in (*SEQUENCES, *MAPPINGS, 'Any'):
-      return 'Any'
-  return None
+def fits(annotation: str, value: Any) -> bool:
+  """Whether an annotation takes a plain value."""
+  try:
+    coerce(annotation, value)
+  except TypeError:
+    return False
+  return True
 
 
 def _coerce(node: ast.expr, value: Any) -> Any:
   match node:
     case ast.Constant(value=None):
       return _demand(value is None, None)
-    case ast.Constant(value=str(text)):
-      return _coerce(ast.parse(text, mode='eval').body, value)
     case ast.BinOp(op=ast.BitOr()):
       return _first_fit([node.left, node.right], value)
     case ast.Subscript():
-      arguments = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-      return _coerce_generic(tail(node.value), arguments, value)
+      return _coerce_generic(node, value)
     case ast.Name() | ast.Attribute():
       return _coerce_name(tail(node), value)
   return value
@@ -76,25 +71,27 @@ def _coerce_name(name: str, value: Any) -> Any:
       return list(value)
     case _ if name in MAPPINGS:
       return _demand(isinstance(value, Mapping), value)
-  return value
+  return _demand(name == 'Any', value)  # the other names are of what a run gives
 
 
-def _coerce_generic(name: str, arguments: list[ast.expr], value: Any) -> Any:
+def _coerce_generic(node: ast.Subscript, value: Any) -> Any:
+  name, inside = tail(node.value), arguments(node)
   if name == 'Literal':
-    return _demand(any(type(value) is type(c) and value == c for c in map(ast.literal_eval, arguments)), value)
+    return _demand(any(type(value) is type(c) and value == c for c in map(ast.literal_eval, inside)), value)
   if name in ('Union', 'Optional'):
-    return _first_fit([*arguments, ast.Constant(None)] if name == 'Optional' else arguments, value)
+    return _first_fit([*inside, ast.Constant(None)] if name == 'Optional' else inside, value)
   if name in ('Annotated', 'Final'):
-    return _coerce(arguments[0], value)
+    value = _coerce(inside[0], value)
+    return _demand(name == 'Final' or annotations.within(node, value), value)
   value = _coerce_name(name, value)
   if name in MAPPINGS:
-    return {_coerce(arguments[0], key): _coerce(arguments[1], item) for key, item in value.items()}
+    return {_coerce(inside[0], key): _coerce(inside[1], item) for key, item in value.items()}
   if name not in SEQUENCES:
     return value
-  if name != 'tuple' or (isinstance(arguments[-1], ast.Constant) and arguments[-1].value is Ellipsis):
-    return [_coerce(arguments[0], item) for item in value]
-  _demand(len(arguments) == len(value), value)
-  return [_coerce(argument, item) for argument, item in zip(arguments, value, strict=True)]
+  if name != 'tuple' or (isinstance(inside[-1], ast.Constant) and inside[-1].value is Ellipsis):
+    return [_coerce(inside[0], item) for item in value]
+  _demand(len(inside) == len(value), value)
+  return [_coerce(wanted, item) for wanted, item in zip(inside, value, strict=True)]
 
 
 def _first_fit(nodes: list[ast.expr], value: Any) -> Any:
@@ -112,33 +109,57 @@ def _demand(condition: bool, value: Any) -> Any:
   return value
 
 
-# Messages ---------------------------------------------------------------------------------------------------------
+# Messages -----------------------------------------------------------------------------------------------------------
 
 
 def describe(known: Mapping[str, Keyword]) -> str:
   """The keywords of a function as one line."""
-  return ', '.join(f'{name}: {keyword}' for name, keyword in known.items()) or 'nothing'
+  return ', '.join(f'{name}: {_describe(keyword)}' for name, keyword in known.items()) or 'nothing'
 
 
-def check_keywords(label: str, owner: str, known: Mapping[str, Keyword], settings: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(keyword: Keyword) -> str:
+  wanted = readable(keyword.annotation)
+  if keyword.default is Missing.REQUIRED:
+    return wanted
+  return f'{wanted} = {"..." if keyword.default is Missing.COMPUTED else repr(keyword.default)}'
+
+
+def check_keywords(
+  label: str,
+  owner: str,
+  known: Mapping[str, Keyword],
+  settings: Mapping[str, Any],
+  *,
+  elsewhere: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
   """Settings as the annotations want them.
 
   Args:
     label: what the user wrote, such as 'objective.where'.
-    owner: where the keywords stand, such as 'fixed_count in plm_jax/noise/where.py'.
+    owner: where the keywords stand, such as 'fixed_count in plm_jax/noise/where/tokens.py'.
     known: every keyword that may be set.
     settings: the values, plain data.
+    elsewhere: keyword -> who takes it, for keywords that only others take.
 
   Raises:
     ConfigError: an unknown, missing or wrongly typed keyword.
   """
   for name in settings:
     if name not in known:
-      raise ConfigError(f'{label}: {owner} has no keyword {name!r}.{suggest(name, known)} It takes: {describe(known)}.')
+      raise ConfigError(unknown_keyword(label, owner, known, name, elsewhere or {}))
   for name, keyword in known.items():
     if keyword.default is Missing.REQUIRED and name not in settings:
-      raise ConfigError(f'{label}: {owner} needs {name!r} ({keyword.annotation}). It takes: {describe(known)}.')
+      wanted = readable(keyword.annotation)
+      raise ConfigError(f'{label}: {owner} needs {name!r} ({wanted}). It takes: {describe(known)}.')
   return dict(_checked(label, owner, known, settings))
+
+
+def unknown_keyword(
+  label: str, owner: str, known: Mapping[str, Keyword], name: str, elsewhere: Mapping[str, str]
+) -> str:
+  """The message for a keyword that `owner` does not take."""
+  hint = f' {name} is a keyword of {elsewhere[name]}.' if name in elsewhere else suggest(name, known)
+  return f'{label}: {owner} has no keyword {name!r}.{hint} It takes: {describe(known)}.'
 
 
 def _checked(

@@ -1,6 +1,7 @@
-"""The runs behind `python -m plm_jax.sample_efficiency`: pre-trained against scratch at several sizes of labelled data.
+"""Fine-tuning from pre-trained parameters against training from scratch, at several sizes of labelled data.
 
-All runs share one task, one schedule length and one compiled step a rate, so that a run costs its steps and no more.
+The engine of `python -m plm_jax.sample_efficiency`. All runs share one task and one schedule length, and those with the
+same learning rate one compiled step, so that a run costs no more than its steps.
 """
 
 import dataclasses
@@ -9,9 +10,9 @@ import hashlib
 import itertools
 import json
 import logging
-import pathlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,22 +20,36 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from plm_jax import optim, sharding, weights
-from plm_jax.checkpoint import init_from
+from plm_jax import files, optim, sharding
 from plm_jax.errors import ConfigError, stage
+from plm_jax.files import Where
 from plm_jax.training import evaluation, feed
 from plm_jax.training.metrics import write_json
-from plm_jax.training.parts import check_vocab_of, make_evaluations, make_parts, make_source, make_vocab
+from plm_jax.training.parts import (
+  check_vocab_of,
+  init_params_from,
+  make_evaluations,
+  make_parts,
+  make_source,
+  make_vocab,
+)
 from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
 from plm_jax.types import Source
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 STARTS = ('scratch', 'pretrained')
 
 
 class Cell(NamedTuple):
-  """One run of the study: where it starts, labels a class, seed and learning rate."""
+  """One run of the study.
+
+  Attributes:
+    start: 'scratch' or 'pretrained'.
+    size: labelled examples per class.
+    seed: of the examples, the head, the order and the dropout.
+    rate: learning rate.
+  """
 
   start: str
   size: int
@@ -44,109 +59,123 @@ class Cell(NamedTuple):
 
 def run_study(
   settings: Mapping[str, Any],
-  workdir: str | pathlib.Path,
+  workdir: Where,
   *,
   sizes: Sequence[int],
   seeds: int,
   rates: Sequence[float],
   metric: str = 'accuracy',
 ) -> dict[str, Any]:
-  """Runs what is missing, prints the table and draws the curves.
+  """Runs what has not been run yet, prints the table and draws the curves.
 
   Args:
     settings: of a fine-tuning run with `init_from`; evaluations `validation` and `test`.
     workdir: where `runs.jsonl`, `table.json` and `curves.png` go.
-    sizes: labelled examples a class.
-    seeds: how many; a seed draws the examples, the head, the order and the dropout.
-    rates: learning rates to choose from, on validation.
-    metric: of the evaluations, larger is better.
+    sizes: labelled examples per class.
+    seeds: number of seeds per size and start.
+    rates: learning rates; the best one on validation is reported.
+    metric: of the evaluations; larger is better.
 
   Returns:
     The table, as `table.json` holds it.
+
+  Raises:
+    ConfigError: the settings are not those of such a study.
   """
   missing = [name for name in ('validation', 'test') if name not in settings['eval']]
   if missing or not settings['init_from'] or settings['steps'] is None:
     raise ConfigError('sample_efficiency needs a config with steps, init_from, and evaluations validation and test')
-  workdir = pathlib.Path(workdir)
-  workdir.mkdir(parents=True, exist_ok=True)
-  record = workdir / 'runs.jsonl'
-  fingerprint = json.dumps(settings, sort_keys=True)
-  done: dict[Cell, dict[str, Any]] = {}
-  if record.exists():
-    for line in record.read_text().splitlines():
-      row = json.loads(line)
-      if row.pop('settings') == hash_text(fingerprint):
-        done[Cell(*row['cell'])] = row
+  folder = files.path(workdir)
+  files.make_folder(folder)
   cells = [Cell(*cell) for cell in itertools.product(STARTS, sizes, range(seeds), rates)]
-  left = [cell for cell in cells if cell not in done]
-  if left:
-    trainer = Trainer(settings, metric=metric)
-    with open(record, 'a', encoding='utf-8') as file:
-      for number, cell in enumerate(left, start=1):
-        began = time.monotonic()
-        row = {'cell': cell, **trainer.run(cell), 'seconds': round(time.monotonic() - began, 2)}
-        done[cell] = row
-        file.write(json.dumps({**row, 'settings': hash_text(fingerprint)}) + '\n')
-        file.flush()
-        log.info(
-          f'{number}/{len(left)}  {cell.start}, {cell.size} a class, seed {cell.seed}, rate {cell.rate:g}: '
-          f'validation {metric} {row["validation"]:.3f}  ({row["seconds"]:.1f} s)'
-        )
+  done = _run_missing(settings, cells, record=folder / 'runs.jsonl', metric=metric)
   chosen = {
     key: max((done[Cell(*key, rate)] for rate in rates), key=lambda row: row['validation'])
     for key in itertools.product(STARTS, sizes, range(seeds))
   }
   table = summarise(chosen, sizes=sizes, seeds=seeds, metric=metric)
-  write_json(workdir / 'table.json', table)
+  write_json(folder / 'table.json', table)
   print_table(table)
-  draw(table, chosen, workdir / 'curves.png')
+  draw(table, chosen, folder / 'curves.png')
   return table
 
 
+def _run_missing(
+  settings: Mapping[str, Any], cells: Sequence[Cell], *, record: Path, metric: str
+) -> dict[Cell, dict[str, Any]]:
+  """What came out of each cell: read from `record`, or run and appended to it, one JSON object per line."""
+  fingerprint = hash_text(json.dumps(settings, sort_keys=True))
+  done: dict[Cell, dict[str, Any]] = {}
+  for line in files.read_text(record).splitlines(keepends=True) if files.exists(record) else ():
+    if line.endswith('\n'):  # else the process was killed as it wrote
+      row = json.loads(line)
+      if row.pop('settings') == fingerprint:
+        done[Cell(*row['cell'])] = row
+  left = [cell for cell in cells if cell not in done]
+  if not left:
+    return done
+  trainer = Trainer(settings, metric=metric)
+  for number, cell in enumerate(left, start=1):
+    began = time.monotonic()
+    row = {'cell': cell, **trainer.run(cell), 'seconds': round(time.monotonic() - began, 2)}
+    done[cell] = row
+    files.append(record, json.dumps({**row, 'settings': fingerprint}) + '\n')
+    log.info(
+      f'{number}/{len(left)}  {cell.start}, {cell.size} per class, seed {cell.seed}, rate {cell.rate:g}: '
+      f'validation {metric} {row["validation"]:.3f}  ({row["seconds"]:.1f} s)'
+    )
+  return done
+
+
 class Trainer:
-  """Everything that the runs share."""
+  """Everything that the runs share; `run` trains one of them."""
 
   def __init__(self, settings: Mapping[str, Any], *, metric: str):
     self._settings, self._metric = settings, metric
     self._vocab = make_vocab(settings)
-    parts = make_parts(settings, self._vocab)
-    self._task, self._position_rows = parts.task, parts.trunk.position_rows
+    self._parts = make_parts(settings, self._vocab)
+    self._task = self._parts.task
     with stage('sharding'):
       mesh = sharding.make_mesh(settings['sharding']['mesh'])
       self._layout = sharding.make_layout(mesh, settings['sharding']['rules'])
-    self._sources = make_evaluations(settings, self._vocab, task=self._task, names=('validation', 'test'))
+    self._sources = make_evaluations(settings, self._vocab, reader=self._parts, names=('validation', 'test'))
     for entry in settings['init_from']:
       check_vocab_of(entry['source'], self._vocab)
     self._eval = jax.jit(functools.partial(eval_step, task=self._task))
     self._compiled: dict[float, tuple[Any, Callable[..., Any], Any]] = {}
 
   def _at_rate(self, rate: float, spec: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Any, Callable[..., Any], Any]:
+    """The optimiser, the compiled step and the maker of states at a learning rate."""
     if rate not in self._compiled:
       optim_settings = {**self._settings['optim'], 'rate': rate}
       with stage('optim'):
         tx = optim.make(params=abstract_params(self._task, spec), steps=self._settings['steps'], **optim_settings)
-      how = {'accumulate': self._settings['accumulate'], 'random': self._settings['execution']['random']}
-      step = jax.jit(functools.partial(train_step, task=self._task, tx=tx, **how), donate_argnums=0)
-      self._compiled[rate] = tx, step, state_maker(self._task, tx, spec, layout=self._layout)
+      step = functools.partial(
+        train_step,
+        task=self._task,
+        tx=tx,
+        accumulate=self._settings['accumulate'],
+        random=self._settings['execution']['random'],
+      )
+      self._compiled[rate] = tx, jax.jit(step, donate_argnums=0), state_maker(self._task, tx, spec, layout=self._layout)
     return self._compiled[rate]
 
   def run(self, cell: Cell) -> dict[str, Any]:
-    """Trains one cell; validation along the way, validation, test and training scores at the end."""
+    """Trains one cell.
+
+    Returns:
+      'curve': (step, score) on validation along the way; 'validation', 'test', 'train': scores at the end.
+    """
     steps = self._settings['steps']
     with sharding.use(self._layout):
       data = {**self._settings['data'], 'per_class': cell.size, 'sample_seed': cell.seed}
-      source = make_source(data, self._vocab, seed=cell.seed, task=self._task)
+      source = make_source(data, self._vocab, seed=cell.seed, reader=self._parts)
       tx, step, maker = self._at_rate(cell.rate, source.spec)
       key = jax.random.key(cell.seed)
       state = maker.fresh(key)
       if cell.start == 'pretrained':
         with stage('init_from'):
-          params, _ = init_from.initialise(
-            state.params,
-            self._settings['init_from'],
-            open_params=lambda source, step: weights.open(source, step=step).params,
-            position_rows=self._position_rows,
-          )
+          params, _ = init_params_from(self._settings, self._parts, state.params)
         state = dataclasses.replace(state, params=params)
       batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = {round(steps / 3), round(steps * 2 / 3)}
@@ -196,9 +225,9 @@ def summarise(
 
 
 def print_table(table: Mapping[str, Any]) -> None:
-  """The table on the terminal: mean and range over seeds, and what training gained over test (overfitting)."""
+  """Prints the table: mean and range over seeds, and by how much the training score exceeds test (overfitting)."""
   show = Table(title=f'Test {table["metric"]}, mean of {table["seeds"]} seeds (lowest to highest)')
-  columns = ('labels a class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained')
+  columns = ('labels per class', 'from scratch', 'pre-trained', 'gain', 'seeds won', 'overfit: scratch', 'pre-trained')
   for column in columns:
     show.add_column(column, justify='right', min_width=max(map(len, column.split())))
 
@@ -219,16 +248,12 @@ def print_table(table: Mapping[str, Any]) -> None:
   Console().print(show)
 
 
-def draw(
-  table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], path: pathlib.Path
-) -> None:
+def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], file: Path) -> None:
   """Left: test score by size of the labelled set. Right: validation score by training step, at the smallest size."""
-  import matplotlib
+  from matplotlib.figure import Figure
 
-  matplotlib.use('Agg')
-  import matplotlib.pyplot as plt
-
-  figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
+  figure = Figure(figsize=(11, 4.2), layout='constrained')
+  left, right = figure.subplots(1, 2)
   colours = {'scratch': '#b3541e', 'pretrained': '#1f5f8b'}
   names = {'scratch': 'from scratch', 'pretrained': 'pre-trained'}
   sizes = [row['labels_per_class'] for row in table['rows']]
@@ -242,14 +267,14 @@ def draw(
       right.plot(curve[:, 0], curve[:, 1], color=colours[start], alpha=0.3)
     mean = np.mean([curve[:, 1] for curve in curves], axis=0)
     right.plot(curves[0][:, 0], mean, '-o', color=colours[start], label=names[start])
-  left.set(xscale='log', xlabel='labelled examples a class', ylabel=f'test {table["metric"]}', ylim=(0, 1))
+  left.set(xscale='log', xlabel='labelled examples per class', ylabel=f'test {table["metric"]}', ylim=(0, 1))
   left.set_xticks(sizes, [str(size) for size in sizes])
   left.minorticks_off()
-  left.set_title('What pre-training is worth')
+  left.set_title('Test score by size of the labelled set')
   right.set(xlabel='fine-tuning step', ylabel=f'validation {table["metric"]}', ylim=(0, 1))
-  right.set_title(f'Convergence with {sizes[0]} labels a class')
+  right.set_title(f'Convergence with {sizes[0]} labels per class')
   for axes in (left, right):
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc='upper left')
-  figure.savefig(path, dpi=120)
-  plt.close(figure)
+  with files.replacing(file) as temporary:
+    figure.savefig(temporary, format='png', dpi=120)

@@ -6,17 +6,17 @@ alone is read too. Nothing here trains behind a caller's back: the ids of a run 
 """
 
 import dataclasses
-import difflib
 import functools
 import json
-import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
 
 from plm_jax import files
+from plm_jax.errors import suggest
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
@@ -131,26 +131,24 @@ class Vocab:
   def id(self, token: str) -> int:
     """The id of a token."""
     if token not in self._ids:
-      near = difflib.get_close_matches(token, self.tokens, n=3)
-      hint = f'; near it: {", ".join(map(repr, near))}' if near else ''
-      raise ValueError(f'there is no token {token!r} in this vocabulary of {self.size}{hint}')
+      raise ValueError(f'there is no token {token!r} in this vocabulary of {self.size}.{suggest(token, self.tokens)}')
     return self._ids[token]
 
-  def save(self, folder: str | pathlib.Path) -> None:
+  def save(self, folder: str | Path) -> None:
     """Writes the folder. `tokenizer.json` comes last, so a folder that has it is complete.
 
     Raises:
       ValueError: the folder holds another vocabulary.
     """
-    path = pathlib.Path(folder).expanduser()
-    if (path / 'tokenizer.json').exists():
+    path = files.path(folder)
+    if files.exists(path / 'tokenizer.json'):
       kept = load(path)
       if kept.digest != self.digest:
         raise ValueError(
           f'{path} holds another vocabulary ({kept.size} tokens, digest {kept.digest[:12]}; this one has {self.size}, '
           f'digest {self.digest[:12]}): name another folder, or remove that one'
         )
-    path.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path)
     facts = {
       'digest': self.digest,
       'kind': self.kind,
@@ -238,7 +236,7 @@ def assemble(
 
 
 def load(
-  path: str | pathlib.Path,
+  path: str | Path,
   *,
   kind: str | None = None,
   extra: Sequence[str] = (),
@@ -256,8 +254,8 @@ def load(
     FileNotFoundError: nothing there; the message has the command that makes one.
     ValueError: damaged, of another kind, or of ambiguous roles.
   """
-  path, file = pathlib.Path(path).expanduser(), _file(path)
-  if not file.exists():
+  path, file = files.path(path), _file(path)
+  if not files.exists(file):
     cure = f'--name={kind or "wordpiece"} --size=6000 --out={path}'
     cure = f'This makes one:\n  python -m plm_jax.vocab train --source=pydocs {cure}'
     if kind == 'sentencepiece':
@@ -265,16 +263,16 @@ def load(
     raise FileNotFoundError(f'vocab.path: there is no vocabulary in {path}. {cure}')
   try:
     spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **_read(file)}
-    facts = _read(path / 'vocab.json') if (path / 'vocab.json').exists() else {}
+    facts = _read(path / 'vocab.json') if files.exists(path / 'vocab.json') else {}
     return _load(spec, facts, kind=kind, extra=extra, roles=roles or {})
   except (ValueError, KeyError, TypeError) as error:
     what = str(error) if isinstance(error, ValueError) else f'is damaged ({type(error).__name__}: {error})'
     raise ValueError(f'vocab.path: {path} {what}') from error
 
 
-def exists(path: str | pathlib.Path) -> bool:
+def exists(path: str | Path) -> bool:
   """True where `load` finds something to read."""
-  return _file(path).exists()
+  return files.exists(_file(path))
 
 
 def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
@@ -299,9 +297,9 @@ def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
   return total
 
 
-def _file(path: str | pathlib.Path) -> pathlib.Path:
-  path = pathlib.Path(path).expanduser()
-  return path / 'tokenizer.json' if path.is_dir() else path
+def _file(path: str | Path) -> Path:
+  path = files.path(path)
+  return path / 'tokenizer.json' if files.is_folder(path) else path
 
 
 def _load(spec: Spec, facts: Spec, *, kind: str | None, extra: Sequence[str], roles: Mapping[str, str]) -> Vocab:
@@ -350,9 +348,9 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
     yield texts
 
 
-def _read(file: pathlib.Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
   try:
-    content = json.loads(file.read_text(encoding='utf-8'))
+    content = files.read_json(file)
   except ValueError as error:
     raise ValueError(f'is damaged ({file.name}: {error})') from error
   if not isinstance(content, dict):

@@ -1,8 +1,6 @@
 """The picture of a run, `curves.png`, drawn from its metrics."""
 
-import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,16 +9,16 @@ import jax
 import numpy as np
 
 from plm_jax import files
-from plm_jax.training.metrics import PICTURE, Row, read
+from plm_jax.files import RunFolder, Where
+from plm_jax.training.metrics import Row, read
 
-LOSS, RATE, NORM, SPEED = 'loss', 'learning rate', 'gradient norm', 'tokens a second'  # the panels of the picture
+LOSS, RATE, NORM, SPEED = 'loss', 'learning rate', 'gradient norm', 'tokens per second'  # titles of the panels
+TRAINING = 'training'  # the line of the training loss
+Line = tuple[np.ndarray, np.ndarray]  # steps, values
 
 
-TRAINING = 'training'
-
-
-def curves(workdir: str | os.PathLike[str], *, best_step: int | None = None) -> Path | None:
-  """Draws loss, learning rate, gradient norm and speed over the steps as `curves.png`; process 0 does.
+def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
+  """Draws loss, learning rate, gradient norm and speed over the steps as `curves.png`; only process 0 does.
 
   Args:
     workdir: the run folder; its `metrics.jsonl` is read.
@@ -29,29 +27,26 @@ def curves(workdir: str | os.PathLike[str], *, best_step: int | None = None) -> 
   Returns:
     The picture, or None where there is nothing to draw yet.
   """
-  workdir = Path(workdir)
-  panels = {title: lines for title, lines in _panels(read(workdir)).items() if lines}
+  folder = RunFolder.at(workdir)
+  panels = {title: lines for title, lines in _panels(read(folder.root)).items() if lines}
   if not panels or jax.process_index() != 0:
     return None
-  if best_step is None and (workdir / 'result.json').exists():
-    best_step = json.loads((workdir / 'result.json').read_text(encoding='utf-8')).get('best_step')
+  if best_step is None:
+    best_step = files.read_json(folder.result, default={}).get('best_step')
   from matplotlib.figure import Figure
 
   columns = min(2, len(panels))
   rows = math.ceil(len(panels) / columns)
   figure = Figure(figsize=(5.6 * columns, 3.6 * rows), layout='constrained')
-  figure.suptitle(workdir.absolute().name, fontsize=12)
+  figure.suptitle(folder.root.absolute().name, fontsize=12)
   axes = figure.subplots(rows, columns, squeeze=False).flatten()
   for spare in axes[len(panels) :]:
     spare.set_axis_off()
   for axis, (title, lines) in zip(axes, panels.items(), strict=False):
     _draw(axis, title, lines, best_step if title == LOSS else None)
-  with files.replacing(workdir / PICTURE) as temporary:
+  with files.replacing(folder.curves) as temporary:
     figure.savefig(temporary, format='png', dpi=130)
-  return workdir / PICTURE
-
-
-Line = tuple[np.ndarray, np.ndarray]
+  return folder.curves
 
 
 def _panels(rows: Sequence[Row]) -> dict[str, dict[str, Line]]:

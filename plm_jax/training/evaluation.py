@@ -1,4 +1,4 @@
-"""Scores of a source: exact means over all of its rows."""
+"""The scores of one evaluation: exact means over all rows of a source."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def evaluate(
   layout: sharding.Layout,
   units: int | None = None,
 ) -> dict[str, float]:
-  """Exact means over every row of a source, once, with the task's derived numbers.
+  """Exact means over the rows of a source, each read once, and what the task derives from them (`Task.summary`).
 
   Args:
     source: its `once` is read.
@@ -33,7 +33,10 @@ def evaluate(
     task: what is scored.
     step: the compiled `eval_step` of the task.
     layout: mesh and rules.
-    units: of the text, see `schema.Evaluation`.
+    units: in the text, see `schema.Evaluation`.
+
+  Raises:
+    ConfigError: the source has no rows.
   """
   carry = task.init_carry(source.spec['row_id'].shape[0])
   totals: dict[str, tuple[Array, Array]] | None = None

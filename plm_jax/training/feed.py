@@ -1,4 +1,4 @@
-"""Batches on their way to the devices: which part this process feeds, and copies ahead of the step."""
+"""Batches from a source to the devices: which part this process feeds, and copies ahead of the step."""
 
 import hashlib
 import itertools
@@ -16,9 +16,12 @@ from plm_jax.types import Batch, Source
 
 
 def host_share(layout: sharding.Layout) -> tuple[int, int]:
-  """Which part of each batch this process feeds, of how many equal ones: (number, parts).
+  """Which part of each batch this process feeds, of how many equal parts: (index, parts).
 
-  Processes whose devices hold the same rows, as where a model is cut over several of them, feed the same part.
+  Processes whose devices hold the same rows, such as those that share one copy of a model, feed the same part.
+
+  Raises:
+    ConfigError: the rows of this process are not next to each other in the batch.
   """
   axis = layout.rules.get('batch')
   if axis is None:
@@ -38,8 +41,23 @@ def host_share(layout: sharding.Layout) -> tuple[int, int]:
 
 
 def simulated(mesh: Mesh) -> bool:
-  """Whether the devices are several of the CPU: their threads starve where steps queue up, so wait for each."""
+  """Whether several devices are simulated by one CPU: their threads starve if steps queue up, so wait for each step."""
   return mesh.size > 1 and jax.default_backend() == 'cpu'
+
+
+def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
+  """Rows that a device computes at once.
+
+  Raises:
+    ConfigError: the batch cannot be cut evenly.
+  """
+  parts = accumulate * mesh.shape['data']
+  if accumulate < 1 or batch_size % parts:
+    raise ConfigError(
+      f'data.batch_size={batch_size} rows cannot be cut into {mesh.shape["data"]} devices x '
+      f'accumulate={accumulate}: make it a multiple of {parts}'
+    )
+  return batch_size // parts
 
 
 def first_batches_digest(source: Source, *, count: int = 10) -> str:
@@ -53,7 +71,7 @@ def first_batches_digest(source: Source, *, count: int = 10) -> str:
 
 
 def to_devices(batches: Iterator[dict[str, np.ndarray]], place: NamedSharding, *, ahead: int = 2) -> Iterator[Any]:
-  """(host batch, global device batch) pairs, with copies under way for the next `ahead` ones."""
+  """Pairs (host batch, global device batch); the copies of the next `ahead` batches are already under way."""
   queue: deque[tuple[dict[str, np.ndarray], Batch]] = deque()
 
   def put(batch: dict[str, np.ndarray]) -> None:

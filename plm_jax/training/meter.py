@@ -1,4 +1,4 @@
-"""How fast a run is going: tokens a second, and the share of the chip's peak."""
+"""The speed of a run: tokens per second, and the share of the peak of its chips (model FLOPs utilisation)."""
 
 import contextlib
 import time
@@ -12,13 +12,16 @@ from plm_jax.training import flops
 
 
 class Meter:
-  """Tokens a second and the share of the chip's peak, over the steps since it was last read.
-
-  Padding is not counted.
-  """
+  """Measures the speed over the steps since it was last read. Padding is not counted."""
 
   def __init__(self, flops_per_row: float, *, dtype: str, hosts: int):
-    """Starts the clock; `hosts` says into how many parts the hosts cut a batch."""
+    """Starts the clock.
+
+    Args:
+      flops_per_row: operations of a training step per row.
+      dtype: of the matrix products.
+      hosts: into how many parts the hosts cut a batch.
+    """
     self._flops_per_row = flops_per_row
     self._peak = flops.peak_flops(jax.devices()[0].device_kind, dtype)
     self._hosts = hosts
@@ -43,7 +46,7 @@ class Meter:
     return rates
 
   def all_tokens(self) -> int:
-    """Tokens that all hosts have fed since the start; all of them call."""
+    """Tokens that all hosts have fed since the start; every process must call it."""
     if jax.process_count() == 1:
       return self._all_tokens
     halves = np.array(divmod(self._all_tokens, 2**20), np.int32)  # jax has no int64
@@ -52,7 +55,7 @@ class Meter:
 
   @contextlib.contextmanager
   def paused(self) -> Iterator[None]:
-    """Leaves the time of the body out."""
+    """The time of the body is not counted."""
     began = time.monotonic()
     try:
       yield

@@ -1,7 +1,7 @@
-"""Metrics of a run: means of sums, `metrics.jsonl`, TensorBoard and Weights & Biases, pictures of the curves.
+"""Metrics of a run: means from sums, `metrics.jsonl`, TensorBoard and Weights & Biases.
 
-All JSON is strict. A number that JSON cannot say is written as the string 'nan', 'inf' or '-inf', which Python's
-`float()` and `read` turn back into the number.
+All JSON is strict. A number that JSON cannot hold is written as the string 'nan', 'inf' or '-inf', which `read` turns
+back into the number.
 """
 
 import hashlib
@@ -17,24 +17,24 @@ import jax
 import numpy as np
 
 from plm_jax import files
+from plm_jax.files import RunFolder, Where
 from plm_jax.types import Array
 
-FILE, PICTURE = 'metrics.jsonl', 'curves.png'
 SINKS = ('tensorboard', 'wandb')
 Row = dict[str, Any]
 
 
 def mean(sums: Mapping[str, tuple[Array | float, Array | float]]) -> dict[str, float]:
-  """(sum, weight) -> sum / weight as Python floats, moved to the host at once; not a number where the weight is 0."""
+  """(sum, weight) -> sum / weight as Python floats, moved to the host at once; NaN where the weight is 0."""
   host = jax.device_get(dict(sums))
   return {name: float(total) / float(weight) if weight else math.nan for name, (total, weight) in host.items()}
 
 
 def plain(value: Any) -> Any:
-  """What strict JSON can hold: numpy and jax scalars as numbers, tuples as lists, non-finite numbers as strings.
+  """The form that strict JSON can hold: numpy and jax scalars as numbers, tuples as lists, NaN and infinity as strings.
 
   Raises:
-    TypeError: there is no such form; the message names the type.
+    TypeError: the value has no such form; the message names the type.
   """
   if isinstance(value, Mapping):
     return {str(key): plain(item) for key, item in value.items()}
@@ -51,25 +51,23 @@ def plain(value: Any) -> Any:
   return value if math.isfinite(value) else str(value)
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-  """Writes strict JSON, keys in their order; a reader or a killed process sees the old file or the new one."""
-  files.write_text(Path(path), json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + '\n')
+def write_json(file: Where, value: Any) -> None:
+  """Writes the `plain` form of a value, keys in their order; a reader sees the old file or the new one."""
+  files.write_json(file, plain(value))
 
 
-def read(workdir: str | os.PathLike[str]) -> list[Row]:
+def read(workdir: Where) -> list[Row]:
   """The lines of a run's `metrics.jsonl`, oldest first; none where there is no file. A torn last line is left out."""
-  file = Path(workdir) / FILE
-  if not file.exists():
-    return []
-  return [row for row, _ in _rows(file)]
+  file = RunFolder.at(workdir).metrics
+  return [row for row, _ in _rows(file)] if files.exists(file) else []
 
 
-def history(workdir: str | os.PathLike[str], name: str) -> list[float]:
+def history(workdir: Where, name: str) -> list[float]:
   """The values of one metric, oldest first."""
   return [row[name] for row in read(workdir) if name in row]
 
 
-def last(workdir: str | os.PathLike[str]) -> Row:
+def last(workdir: Where) -> Row:
   """The newest value of every metric."""
   newest: Row = {}
   for row in read(workdir):
@@ -86,17 +84,17 @@ class Writer:
 
   def __init__(
     self,
-    workdir: str | os.PathLike[str],
+    workdir: Where,
     *,
     sinks: Sequence[str] = ('tensorboard',),
     wandb: Mapping[str, Any] | None = None,
     resume_step: int | None = None,
   ):
-    """Opens the files, and repairs what a killed run left.
+    """Opens the files, and repairs `metrics.jsonl` where a killed run left a torn line.
 
     Args:
       workdir: the run folder, made where it is missing.
-      sinks: where metrics go beside `metrics.jsonl`, of `SINKS`.
+      sinks: where metrics go beside `metrics.jsonl`; names from `SINKS`.
       wandb: keywords of `wandb.init` over our own, which name the run by its folder and continue it on resume.
       resume_step: the step that the run goes on from: later lines are dropped. None keeps them all.
 
@@ -107,7 +105,8 @@ class Writer:
     unknown = [sink for sink in sinks if sink not in SINKS]
     if unknown:
       raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
-    self._file = Path(workdir) / FILE
+    folder = RunFolder.at(workdir)
+    self._file = folder.metrics
     self._writes = jax.process_index() == 0
     self._last: Row = {}
     self._start = 0  # byte at which the line of the last step begins
@@ -115,14 +114,14 @@ class Writer:
     if not self._writes:
       return
     if 'wandb' in sinks:
-      self._wandb = _start_wandb(Path(workdir), wandb or {})
-    Path(workdir).mkdir(parents=True, exist_ok=True)
+      self._wandb = _start_wandb(folder.root, wandb or {})
+    files.make_folder(folder.root)
     self._repair(resume_step)
     if 'tensorboard' in sinks:
       from tensorboardX import SummaryWriter
 
       purge = None if resume_step is None else resume_step + 1
-      self._tensorboard = SummaryWriter(str(workdir), purge_step=purge, flush_secs=30)
+      self._tensorboard = SummaryWriter(str(folder.root), purge_step=purge, flush_secs=30)
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Adds the values of a step.
@@ -143,9 +142,9 @@ class Writer:
       row = self._last | plain(values)
     else:
       row = {'step': int(step), **plain(values)}
-      self._start = self._file.stat().st_size
+      self._start = files.size(self._file)
     line = (json.dumps(row, allow_nan=False) + '\n').encode()
-    with self._file.open('r+b') as file:
+    with files.open(self._file, 'r+b') as file:
       file.seek(self._start)
       file.write(line)
       file.truncate()
@@ -153,7 +152,7 @@ class Writer:
     numbers = {name: value for name, value in values.items() if _is_number(value)}
     if self._tensorboard is not None:
       for name, value in numbers.items():
-        if math.isfinite(value):  # it draws no others, and warns of each
+        if math.isfinite(value):  # TensorBoard draws no others, and warns of each
           self._tensorboard.add_scalar(name if '/' in name else f'train/{name}', float(value), step)
     if self._wandb is not None:
       self._wandb.log(numbers, step=step)
@@ -175,12 +174,12 @@ class Writer:
 
   def _repair(self, resume_step: int | None) -> None:
     """Drops a torn last line and the lines after `resume_step`."""
-    if not self._file.exists():
-      self._file.touch()
+    if not files.exists(self._file):
+      files.append(self._file, '')
       return
     kept = [(row, line) for row, line in _rows(self._file) if resume_step is None or row['step'] <= resume_step]
     text = b''.join(line for _, line in kept)
-    if text != self._file.read_bytes():
+    if text != files.read_bytes(self._file):
       files.write_text(self._file, text.decode())
     if kept:
       self._last = plain(kept[-1][0])
@@ -193,7 +192,7 @@ def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
   Raises:
     ValueError: a line other than the last one is not a metric line; it names the line.
   """
-  lines = file.read_bytes().splitlines(keepends=True)
+  lines = files.read_bytes(file).splitlines(keepends=True)
   for number, line in enumerate(lines, start=1):
     try:
       row = json.loads(line)
@@ -216,13 +215,13 @@ def _is_number(value: Any) -> bool:
   return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _start_wandb(workdir: Path, settings: Mapping[str, Any]) -> Any:
+def _start_wandb(root: Path, settings: Mapping[str, Any]) -> Any:
   try:
     import wandb
   except ImportError as error:
     raise ImportError(
       "log names 'wandb', which is not installed: pip install -r requirements-wandb.txt, or leave it out of log"
     ) from error
-  identity = hashlib.sha256(str(workdir.absolute()).encode()).hexdigest()[:16]
-  ours = {'project': 'plm_jax', 'name': workdir.absolute().name, 'id': identity, 'resume': 'allow', 'dir': str(workdir)}
+  identity = hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:16]
+  ours = {'project': 'plm_jax', 'name': root.absolute().name, 'id': identity, 'resume': 'allow', 'dir': str(root)}
   return wandb.init(**{**ours, **settings})

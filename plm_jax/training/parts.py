@@ -1,55 +1,65 @@
-"""What `train`, `evaluate` and `fill` share: the parts of a run, made from its settings.
+"""The parts of a run, made from its settings: vocabulary, trunk, task, sources of rows. Every command starts here.
 
 Settings are the plain dict that `config.resolve` returns and `config.json` holds. They stop here: the parts take
 keywords.
 """
 
 import logging
-import pathlib
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import errors, weights
+from plm_jax import config, errors, weights
+from plm_jax.checkpoint import init_from
 from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
 from plm_jax.layers import positions
-from plm_jax.plugins import build
+from plm_jax.plugins import annotations, build, signatures
 from plm_jax.text import tokenizer
-from plm_jax.types import Execution, Source, Task, Vocab
+from plm_jax.types import Execution, PyTree, Source, Task, Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 
 
 class Parts(NamedTuple):
-  """A vocabulary, a trunk and the task on it."""
+  """A vocabulary, a trunk and the task on it.
+
+  Attributes:
+    vocab: text <-> ids.
+    trunk: a `types.Trunk`, without a head.
+    task: the objective or the adapter on the trunk.
+    user: what the task is called in messages, such as "objective 'mlm'".
+    reads: the keys of a batch that the task reads.
+  """
 
   vocab: Vocab
   trunk: nn.Module
   task: Task
+  user: str
+  reads: tuple[str, ...]
 
 
-def make_vocab(settings: Settings, workdir: pathlib.Path | None = None) -> Vocab:
-  """The run's own vocabulary where the run folder has one, else the one that the settings name.
+def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
+  """The vocabulary in the run folder where there is one, else the one that the settings name.
 
   Raises:
     ConfigError: the two differ: a run keeps the ids that it began with.
   """
-  own = workdir / 'vocab' if workdir else None
   with errors.stage('vocab'):
-    if own is None or not tokenizer.exists(own):
+    if folder is None or not tokenizer.exists(folder.vocab):
       return build.make('text', settings['vocab'])
-    kept = tokenizer.load(own)
+    kept = tokenizer.load(folder.vocab)
     try:
       asked = build.make('text', settings['vocab'])
     except FileNotFoundError:
       return kept
   if asked.digest != kept.digest:
     raise ConfigError(
-      f'vocab: {workdir} was begun with vocabulary {kept.digest[:12]}, and {settings["vocab"]["path"]} holds '
-      f'{asked.digest[:12]} now: name another --workdir, or put back what was there ({own} has a copy)'
+      f'vocab: {folder.root} was begun with vocabulary {kept.digest[:12]}, and {settings["vocab"]["path"]} holds '
+      f'{asked.digest[:12]} now: name another --workdir, or put back what was there ({folder.vocab} has a copy)'
     )
   return kept
 
@@ -57,8 +67,9 @@ def make_vocab(settings: Settings, workdir: pathlib.Path | None = None) -> Vocab
 def make_parts(settings: Settings, vocab: Vocab) -> Parts:
   """The trunk and its task.
 
-  Refused here, before data and parameters: an objective that the trunk cannot serve, and rows longer than its tables of
-  learned positions.
+  Raises:
+    ConfigError: the trunk cannot serve the objective, or rows are longer than its tables of learned positions. Neither
+      data nor parameters exist yet.
   """
   execution = Execution(**settings['execution'])
   with errors.stage('model'):
@@ -67,14 +78,19 @@ def make_parts(settings: Settings, vocab: Vocab) -> Parts:
 
 
 def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:
-  """The task of the settings on a trunk that is there already; refuses what `make_parts` does."""
+  """The task of the settings on a trunk that exists already; raises what `make_parts` does."""
   role = 'objective' if settings.get('objective') else 'adapter'
   with errors.stage(role):
     task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab)
+  if task.couples_rows and settings['accumulate'] > 1:
+    raise ConfigError(
+      f'accumulate={settings["accumulate"]}: {role} {settings[role]["name"]!r} compares the rows of a batch with each '
+      'other, so the batch cannot be cut: set accumulate=1'
+    )
   blocks = {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
   for where, block in blocks.items():
     check_length(trunk, task.row_length(block['length']), where=where)
-  return Parts(vocab, trunk, task)
+  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', config.reads(settings))
 
 
 def check_length(trunk: nn.Module, length: int, *, where: str) -> None:
@@ -90,18 +106,29 @@ def make_source(
   *,
   seed: int,
   share: tuple[int, int] = (0, 1),
-  task: Task | None = None,
+  reader: Parts | None = None,
   where: str = 'data',
 ) -> Source:
-  """The rows of a data block: the part of each batch that `host_share` says, or whole batches.
+  """The rows of a data block.
 
-  Refused here: labels that `task` has no class for. Messages name the block by `where`.
+  Args:
+    block: `data` of the settings, or that of an evaluation.
+    vocab: of the run.
+    seed: of the order of the rows.
+    share: which part of each batch, of how many equal ones; see `feed.host_share`.
+    reader: what will read the rows; None for nothing in particular.
+    where: what messages call the block.
+
+  Raises:
+    ConfigError: the rows have no key that the task of `reader` reads, or labels that it has no class for.
   """
   host, hosts = share
   with errors.stage(where):
     source = build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
-    if task is not None:
-      check_labels(task, source, path=block.get('path', block['name']))
+  if reader is not None:
+    check_keys(reader, source, block, where=where)
+    with errors.stage(where):
+      check_labels(reader.task, source, path=block.get('path', block['name']))
   return source
 
 
@@ -110,26 +137,54 @@ def make_evaluations(
   vocab: Vocab,
   *,
   share: tuple[int, int] = (0, 1),
-  task: Task,
+  reader: Parts,
   names: Collection[str] | None = None,
 ) -> dict[str, Source]:
-  """The rows of each evaluation, or of those named."""
-  chosen = settings['eval'] if names is None else names
+  """The rows of each evaluation, or of those named; raises what `make_source` does."""
   return {
     name: make_source(
       settings['eval'][name]['data'],
       vocab,
       seed=settings['seed'],
       share=share,
-      task=task,
+      reader=reader,
       where=f'eval.{name}.data',
     )
-    for name in chosen
+    for name in (settings['eval'] if names is None else names)
   }
 
 
+def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) -> None:
+  """Raises ConfigError where the batches of a source lack a key that the task of `reader` reads.
+
+  A config is refused for the same reason if its data source can never give a key (`config.batches`); what a source
+  gives may also depend on its settings, and on its data.
+  """
+  missing = [key for key in reader.reads if key not in source.spec]
+  if missing:
+    role = reader.user.partition(' ')[0]
+    raise ConfigError(
+      f'{where}: {reader.user} reads {", ".join(reader.reads)}; data {block["name"]!r} does not give '
+      f'{", ".join(missing)}, only {", ".join(source.spec)}. Set {_settings_that_give(missing, block, where=where)} to '
+      f'one that gives it, or {role}.name to one that needs no {", ".join(missing)}'
+    )
+
+
+def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -> str:
+  """The settings of a data block with which it would give `keys`, such as "data.kind ('words')"; else its name."""
+  found = []
+  for setting, keyword in signatures.signature('data', block['name']).items():
+    named = annotations.part(keyword.annotation, block.get(setting))
+    if named is not None and named.form == 'name':
+      files = signatures.files(named.inner)
+      giving = [file for file in files if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
+      if giving:
+        found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')
+  return ' or '.join(found) or f'{where}.name'
+
+
 def check_labels(task: Task, source: Source, *, path: str) -> None:
-  """Raises where the labels of a source are not those that the adapter tells apart."""
+  """Raises ValueError where the labels of a source are not those that the adapter tells apart."""
   if 0 < task.classes < source.classes:
     raise ValueError(
       f'labels of {path} reach {source.classes - 1}, and the adapter has {task.classes} classes, 0 to '
@@ -139,8 +194,26 @@ def check_labels(task: Task, source: Source, *, path: str) -> None:
     raise ValueError(f'labels of {path} are {source.names}, in this order, and adapter.tags={task.class_names}')
 
 
+def init_params_from(settings: Settings, parts: Parts, params: PyTree) -> tuple[PyTree, init_from.Report]:
+  """The parameters, with those that `init_from` of the settings names replaced, and what was replaced.
+
+  Raises:
+    CheckpointError, ValueError: see `checkpoint.init_from.initialise`.
+  """
+  return init_from.initialise(
+    params,
+    settings['init_from'],
+    open_params=lambda source, step: weights.open(source, step=step).params,
+    position_rows=parts.trunk.position_rows,
+  )
+
+
 def check_vocab_of(source: str, vocab: Vocab) -> None:
-  """Raises where parameters in `source` were trained with ids that are not those of `vocab`; lists ids that are new."""
+  """Logs the ids of `vocab` that parameters in `source` do not know.
+
+  Raises:
+    ValueError: the other ids do not mean the same.
+  """
   folder = weights.open(source).vocab
   if not tokenizer.exists(folder):
     return

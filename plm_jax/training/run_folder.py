@@ -1,86 +1,96 @@
-"""The folder of a run: who may write to it, what it was begun with, and whether it is finished."""
+"""What a run finds in its folder: whether the folder is free, what the run was begun with, whether it is finished.
+
+Where things stand in the folder: `files.RunFolder`.
+"""
 
 import contextlib
-import fcntl
 import json
 import logging
-import pathlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from plm_jax import config
+from plm_jax import config, files
 from plm_jax.checkpoint import records
-from plm_jax.errors import ConfigError
+from plm_jax.cli import logs
+from plm_jax.errors import ConfigError, RunError
+from plm_jax.files import RunFolder
 from plm_jax.training import feed
 from plm_jax.types import Source, Vocab
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def claim(workdir: pathlib.Path, *, main: bool) -> Iterator[None]:
-  """Keeps other runs out of the folder while the body runs."""
-  if not main:
-    yield
-    return
+def claim(folder: RunFolder, *, main: bool) -> Iterator[None]:
+  """Keeps other runs out of the folder while the body runs; only the process with `main` does anything."""
   with contextlib.ExitStack() as stack:
-    try:
-      workdir.mkdir(parents=True, exist_ok=True)
-      lock = stack.enter_context(open(workdir / '.lock', 'a'))
-    except OSError as error:
-      raise ConfigError(f'{workdir} cannot be written to ({error.strerror}): name another --workdir') from error
-    try:
-      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-      raise ConfigError(f'{workdir}: another process is training here; wait for it or name another --workdir') from None
+    if main:
+      try:
+        stack.enter_context(files.locked(folder.lock, doing='training', wait=False))
+      except BlockingIOError:
+        raise ConfigError(
+          f'{folder.root}: another process is training here; wait for it or name another --workdir'
+        ) from None
+      except OSError as error:
+        raise ConfigError(f'{folder.root} cannot be written to ({error.strerror}): name another --workdir') from error
     yield
 
 
 @contextlib.contextmanager
-def log_file(workdir: pathlib.Path, *, main: bool) -> Iterator[None]:
-  """Writes the log to `log.txt` as well while the body runs."""
+def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
+  """Writes the log of the package to the folder as well while the body runs."""
   if not main:
     yield
     return
-  handler = logging.FileHandler(workdir / 'log.txt', encoding='utf-8')
+  handler = logging.FileHandler(folder.log, encoding='utf-8')
   handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
-  log.addHandler(handler)
+  package = logging.getLogger(logs.PACKAGE)
+  package.addHandler(handler)
   try:
     yield
   finally:
-    log.removeHandler(handler)
+    package.removeHandler(handler)
     handler.close()
 
 
-def read_json(path: pathlib.Path) -> dict[str, Any]:
-  return json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+def read_json(file: Path) -> dict[str, Any]:
+  """The object in a file of the run folder; empty where there is no such file.
+
+  Raises:
+    RunError: the file is damaged.
+  """
+  try:
+    return files.read_json(file, default={})
+  except json.JSONDecodeError as error:
+    raise RunError(f'{file} is damaged ({error}): restore it, or name another --workdir') from error
 
 
 def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-  """The settings, once they are known not to contradict those that the folder was begun with; and what changes."""
+  """The settings and what they change, once they are known not to contradict those that the folder was begun with."""
   if not old:
     return dict(settings), []
   asked = dict(settings)
   if settings['epochs'] is not None:  # counted in steps when the run began; see `total_steps`
-    asked |= {'steps': old['steps'], 'epochs': None}
+    asked |= {'steps': old.get('steps'), 'epochs': None}
   return dict(settings), config.check_resume(asked, old)
 
 
-def finished(workdir: pathlib.Path) -> dict[str, Any]:
+def finished(folder: RunFolder) -> dict[str, Any]:
   """The result of a run with nothing left to do, whose last step is on disk and sound; else nothing."""
-  result = read_json(workdir / 'result.json')
+  result = read_json(folder.result)
   if not result.get('finished'):
     return {}
   try:
-    records.check(workdir / 'checkpoints' / str(result['step']))
+    records.check(folder.step(result['step']))
   except records.Damaged as error:
-    log.warning(f'{workdir} was finished, and step {result["step"]} is damaged since ({error}): it is made again')
+    log.warning(f'{folder.root} was finished, and step {result["step"]} is damaged now ({error}): it is repeated')
     return {}
   return result
 
 
 def total_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, Any]) -> int:
-  """The horizon of the run, which it keeps for good."""
+  """The horizon of the run, which never changes."""
   if settings['steps'] is not None:
     return settings['steps']
   total = max(1, round(settings['epochs'] * source.steps_per_epoch))
@@ -92,26 +102,30 @@ def total_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, A
   return total
 
 
-def spent(workdir: pathlib.Path, start: int) -> tuple[int, float]:
+def spent(folder: RunFolder, start: int) -> tuple[int, float]:
   """Tokens and seconds that the steps up to `start` took, as their checkpoint says."""
   if not start:
     return 0, 0.0
-  measured = records.read(workdir / 'checkpoints' / str(start)).metrics
+  measured = records.read(folder.step(start)).metrics
   return int(measured['tokens']), measured['seconds']
 
 
-def check_data(workdir: pathlib.Path, source: Source, vocab: Vocab, *, begun: bool) -> dict[str, Any]:
-  """Digests of what the run reads, over all hosts; on resume they must be those it began with."""
+def check_data(folder: RunFolder, source: Source, vocab: Vocab, *, begun: bool) -> dict[str, Any]:
+  """Digests of what the run reads, over all hosts.
+
+  Raises:
+    ConfigError: the run is resumed and began with others.
+  """
   facts = {
     'data_digest': source.digest,
     'vocab_digest': vocab.digest,
     'first_ten_batches': feed.first_batches_digest(source),
   }
-  old = read_json(workdir / 'data.json') if begun else {}
+  old = read_json(folder.data) if begun else {}
   for name, value in facts.items():
-    if old and old[name] != value:
+    if old and old.get(name) != value:
       raise ConfigError(
-        f'data: {name} of {workdir} was {old[name]} when the run began and is {value} now: the text or its '
+        f'data: {name} of {folder.root} was {old.get(name)} when the run began and is {value} now: the text or its '
         'preparation changed. Restore it, or train in another --workdir'
       )
   return facts

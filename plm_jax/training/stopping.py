@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import pathlib
 import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -10,26 +9,27 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from plm_jax.files import RunFolder
 from plm_jax.training import metrics
 
-log = logging.getLogger('plm_jax')
+log = logging.getLogger(__name__)
 
 
 class Patience:
   """Early stopping on the metric of `best`.
 
   Attributes:
-    limit: evaluations without improvement that are waited for; None never stops.
+    limit: evaluations without improvement after which the run stops; None never stops.
   """
 
-  def __init__(self, settings: Mapping[str, Any], workdir: pathlib.Path, *, start: int):
-    """Takes in what the run has seen up to step `start`."""
+  def __init__(self, settings: Mapping[str, Any], folder: RunFolder, *, start: int):
+    """Reads from the metrics of the run what it has seen up to step `start`."""
     self.limit = settings['early_stop']
     self._sign = -1.0 if settings['best'] and settings['best'][1] == 'max' else 1.0
     self._best, self._waited = float('inf'), 0
     if self.limit is not None:
       name = settings['best'][0]
-      for row in metrics.read(workdir):
+      for row in metrics.read(folder.root):
         if name in row and row['step'] <= start:
           self.see(row[name])
 
@@ -46,21 +46,21 @@ class Patience:
 
 
 class Stopping:
-  """Whether a signal asked the run to save and leave."""
+  """Whether a signal asked the run to save and end."""
 
   def __init__(self) -> None:
     self.asked = False
 
   def agreed(self, done: int) -> bool:
-    """True at the step at which all processes stop, soon after a signal to any of them; asked at every step."""
+    """Whether all processes stop at this step: soon after a signal to any of them. Called at every step."""
     return self.asked if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(done)
 
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Stopping]:
-  """SIGTERM and SIGINT ask to stop while the body runs; a second SIGINT ends the process at once.
+  """While the body runs, SIGTERM and SIGINT ask the run to stop; a second SIGINT ends the process at once.
 
-  With several processes jax listens for SIGTERM and tells the others, so SIGINT is passed on as one.
+  With several processes jax handles SIGTERM and tells the others, so SIGINT is passed on as SIGTERM.
   """
   stopping, several = Stopping(), jax.process_count() > 1
 
@@ -69,7 +69,7 @@ def catch_signals() -> Iterator[Stopping]:
     if stopping.asked and number == signal.SIGINT:
       raise KeyboardInterrupt
     stopping.asked = True
-    log.info('stopping behind the next step; a second Ctrl-C ends the process at once')
+    log.info('stopping after the next step; a second Ctrl-C ends the process at once')
     if several:
       signal.raise_signal(signal.SIGTERM)
 

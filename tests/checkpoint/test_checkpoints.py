@@ -369,7 +369,7 @@ def test_a_full_disk_leaves_nothing_half_and_the_run_can_go_on(tmp_path: pathlib
   with Checkpoints(tmp_path, keep=1) as saved:
     saved.save(1, small)
     saved.save(2, large)
-    with pytest.raises(CheckpointError, match=r'step 2 could not be saved in .*Whole steps there: \[1\]. Free some'):
+    with pytest.raises(CheckpointError, match=r'step 2 could not be saved in .*Complete steps there: \[1\]. Free some'):
       saved.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ['1']
     assert saved.restore(abstract(small))[0] == 1
@@ -410,7 +410,8 @@ def test_what_an_interrupted_save_left_is_removed(folder: pathlib.Path) -> None:
 KILLED = """
   import logging, os, pathlib, random, signal, sys, time
   import jax, jax.numpy as jnp
-  from plm_jax import checkpoint, steps  # loads everything once; devices are found after the fork
+  from plm_jax import checkpoint  # loads everything once; devices are found after the fork
+  from plm_jax.checkpoint import records
 
   folder, kills = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 
@@ -436,15 +437,15 @@ KILLED = """
     while not (folder / 'started').exists():
       assert os.waitpid(child, os.WNOHANG) == (0, 0), 'could not go on from what a kill left'
       time.sleep(0.01)
-    while number == kills - 1 and max(steps.numbered(folder), default=0) < 6:  # past the best, on any machine
+    while number == kills - 1 and max(records.numbered(folder), default=0) < 6:  # past the best, on any machine
       time.sleep(0.01)
     time.sleep(draw.uniform(0.0, 0.6))
     os.kill(child, signal.SIGKILL)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    whole, damaged = steps.records(folder)
+    whole, damaged = records.records(folder)
     for step in whole:
-      steps.check(folder / str(step))
-    newest = max(steps.numbered(folder), default=0)
+      records.check(folder / str(step))
+    newest = max(records.numbered(folder), default=0)
     assert not whole or newest in whole, (newest, damaged)
     print(newest, 5 if newest < 5 or 5 in whole else 'best lost', flush=True)
 """
@@ -471,7 +472,8 @@ TWO_PROCESSES = """
 
   process, port, folder = int(sys.argv[1]), sys.argv[2], pathlib.Path(sys.argv[3])
   jax.distributed.initialize(f'localhost:{port}', num_processes=2, process_id=process)
-  from plm_jax import checkpoint, steps
+  from plm_jax import checkpoint
+  from plm_jax.checkpoint import records
 
   place = NamedSharding(Mesh(np.array(jax.devices()), ('data',)), PartitionSpec('data'))
   values = np.arange(64, dtype=np.float32)
@@ -502,7 +504,7 @@ TWO_PROCESSES = """
   np.testing.assert_array_equal(checkpoint.open_params(file).tree()['trunk']['x'], values + 5)
   jax.experimental.multihost_utils.sync_global_devices('read')
   for step in (1, 2, 3):
-    (folder / str(step) / steps.RECORD).unlink(missing_ok=True)
+    (folder / str(step) / records.RECORD).unlink(missing_ok=True)
   jax.experimental.multihost_utils.sync_global_devices('gone')
   try:
     checkpoint.restore(folder, abstract)

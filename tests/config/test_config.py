@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
+from typing import Literal
 
 import pytest
 
@@ -121,7 +122,8 @@ def test_every_default_is_filled_in():
   }
   assert values['execution'] == {'dtype': 'float32', 'remat': 'none'}
   assert values['sharding'] == {'mesh': {'data': -1}, 'rules': 'data'}
-  assert values['optim']['schedule'] == 'linear'
+  optim = {'rate': 0.1, 'name': 'adamw', 'schedule': 'linear', 'warmup': 0, 'decay': 0.0, 'clip': None, 'b1': 0.9}
+  assert values['optim'] == optim
   assert values['adapter'] is None
   assert values['log'] == ['tensorboard']
   assert 'vocab_size' not in values['model']
@@ -161,7 +163,7 @@ def test_json_gives_the_same_run(file, tmp_path):
     ({'model': {'name': 'small'}}, ['config.model: make in fake_', "needs 'variant'"]),
     ({'model': {'name': 'small', 'variant': 'tiny', 'overrides': {'dropuot': 0}}}, ["mean 'dropout'", 'overrides']),
     ({'model': {'name': 'small', 'variant': 'tiny', 'vocab_size': 9}}, ["no keyword 'vocab_size'"]),
-    ({'model': 'small'}, ['config.model: expected Mapping']),
+    ({'model': 'small'}, ['config.model: expected block of models']),
     ({'objective': {'name': 'masked', 'where': {'rate': 0.1}}}, ['config.objective.where: needs a name', 'iid']),
     ({'objective': {'name': 'masked', 'edit': {'name': 'mixed', 'mask_id': 3}}}, ["no keyword 'mask_id'", 'mask:']),
     ({'objective': {'name': 'masked', 'masking': 'static '}}, ['config.objective.masking: expected Literal']),
@@ -174,6 +176,8 @@ def test_json_gives_the_same_run(file, tmp_path):
     ({'optim': {'rate': 1, 'name': 'adamm'}}, ['config.optim.name', "mean 'adamw'"]),
     ({'optim': {'rate': 1, 'schedule': 'lin'}}, ['config.optim.schedule', "'linear'"]),
     ({'optim': {'rate': 1, 'decay': [['.*']], 'params': 1}}, ["no keyword 'params'"]),
+    ({'optim': {'rate': 1, 'floor': 0.1}}, ['config.optim', "'floor'", "schedule='cosine'", 'b1: float = 0.9']),
+    ({'optim': {'rate': 1, 'b1': None}}, ['config.optim.b1: expected float']),
     ({'sharding': {'rules': 'fsdpp'}}, ['config.sharding.rules', "mean 'fsdp'"]),
     ({'eval': {'validation': {'data': {'splitt': 'x'}}}}, ['config.eval.validation.data', "mean 'split'"]),
     ({'best': ('valid/loss', 'min')}, ['config.best']),
@@ -275,7 +279,8 @@ def test_parts_of_lists_and_evaluations_are_changed():
 
 
 def test_none_removes_a_block():
-  values, _ = changed(('objective', 'none'), ('adapter.name', 'classify'), ('adapter.classes', '3'))
+  names = [('objective', 'none'), ('adapter.name', 'classify'), ('data.name', 'labelled')]
+  values, _ = changed(*names, ('adapter.classes', '3'))
   assert values['objective'] is None
   assert values['adapter'] == {'name': 'classify', 'classes': 3, 'layers': [], 'frozen': False}
 
@@ -346,6 +351,28 @@ def test_only_what_leaves_results_alone_may_change_on_resume():
   assert 'keep: 2' not in told
 
 
+def test_nulls_that_earlier_versions_wrote_are_left_out(tmp_path):
+  new = config.resolve(base())
+  old = {**new, 'optim': {**new['optim'], 'b1': None, 'adapt': None, 'floor': None, 'clip': None}}
+  (tmp_path / 'config.json').write_text(json.dumps(old))
+  assert config.resolve(config.load(str(tmp_path))) == new
+  assert config.check_resume(new, old) == []
+  lamb, _ = changed(('optim.name', 'lamb'))
+  assert lamb['optim']['b1'] is None  # lamb of these tests takes None
+  assert config.check_resume(lamb, {**lamb, 'optim': {**lamb['optim'], 'adapt': None, 'floor': None}}) == []
+  assert 'optim.clip: 1.0 -> None' in message(config.check_resume, new, {**old, 'optim': {**old['optim'], 'clip': 1.0}})
+  (tmp_path / 'config.json').write_text(json.dumps({**new, 'optim': {**new['optim'], 'flor': None}}))
+  assert "'flor'" in message(config.resolve, config.load(str(tmp_path)))
+
+
+def test_a_key_that_an_earlier_version_did_not_have_has_its_default():
+  new = config.resolve(base())
+  old = {**new, 'objective': {key: value for key, value in new['objective'].items() if key != 'copies'}}
+  assert config.check_resume(new, old) == []
+  new['objective']['copies'] = 3
+  assert 'objective.copies: 10 -> 3' in message(config.check_resume, new, old)
+
+
 def test_a_stage_turns_what_a_block_refuses_into_a_config_error():
   with pytest.raises(ConfigError, match=r'^data: no such split$'), errors.stage('data'):
     raise ValueError('no such split')
@@ -353,8 +380,19 @@ def test_a_stage_turns_what_a_block_refuses_into_a_config_error():
     raise FileNotFoundError('data.split: no such split')
   with pytest.raises(ConfigError, match='as it is'), errors.stage('data'):
     raise ConfigError('as it is')
-  with pytest.raises(ZeroDivisionError), errors.stage('data'):
-    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize('kind', [TypeError, KeyError, ZeroDivisionError, AttributeError])
+def test_a_stage_leaves_mistakes_in_code_as_they_are(kind):
+  with pytest.raises(kind) as caught, errors.stage('data'):
+    raise kind('inside')
+  assert any("'data'" in note for note in caught.value.__notes__)
+
+
+def test_a_literal_type_is_the_list_of_its_choices():
+  errors.one_of('objective.masking', 'static', Literal['dynamic', 'static'])
+  with pytest.raises(ValueError, match=r"^objective\.masking='statc'; choices are dynamic, static.*mean 'static'"):
+    errors.one_of('objective.masking', 'statc', Literal['dynamic', 'static'])
 
 
 # The command line.
@@ -425,7 +463,7 @@ def test_print_config_and_help_and_list_end_with_0(call, file):
     (['--config={file}', '--config.optim.rat=1', '--workdir=w'], "mean 'rate'"),
     (['--config={file}', '--config.optim.rate=fast', '--workdir=w'], 'expected float'),
     (['--config={file}', '--config.optim.rate', '--workdir=w'], '--config.optim.rate needs a value'),
-    (['--config={file}', '--wrkdir=w'], 'Did you mean --workdir?'),
+    (['--config={file}', '--wrkdir=w'], "Did you mean '--workdir'?"),
     (['--config={file}', '--stop_at=soon', '--workdir=w'], 'invalid int value'),
     (['--config={file}'], 'needs --workdir=DIR'),
     (['--workdir=w'], '--workdir=w: there is no such folder; name the folder of a run, or --config=FILE as well'),
@@ -450,7 +488,7 @@ def test_an_interruption_is_no_traceback(capsys):
 def test_a_reader_of_a_listing_may_leave_early(tmp_path, package):
   (tmp_path / 'driver.py').write_text(DRIVER.format(root=str(ROOT), package=str(package)))
   lines = '\n'.join(f'def noise_{number}(key): ...' for number in range(5000))
-  (package / 'noise' / 'long.py').write_text(lines)
+  (package / 'noise' / 'where' / 'long.py').write_text(lines)
   words = f'{shlex.join([sys.executable, str(tmp_path / "driver.py")])} --list | head -n 1; exit ${{PIPESTATUS[0]}}'
   done = subprocess.run(['bash', '-c', words], capture_output=True, text=True, check=False)
   assert done.stderr == ''

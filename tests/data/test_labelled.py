@@ -9,7 +9,7 @@ import pytest
 
 from plm_jax.adapters import classify, tag
 from plm_jax.data import labelled
-from plm_jax.data.rows import examples
+from plm_jax.data.rows import examples, laid
 from plm_jax.training.parts import check_labels
 from tests import tiny
 from tests.data import small
@@ -155,7 +155,7 @@ def test_fit_takes_one_token_at_a_time_off_the_longest():
       for row in expected:
         while row.sum() > room:
           row[fields - 1 - np.argmax(row[::-1])] -= 1  # of equally long ones the last, as BERT does
-      np.testing.assert_array_equal(labelled.fit(sizes, room=room), expected)
+      np.testing.assert_array_equal(laid.fit(sizes, room=room), expected)
 
 
 def test_rows_without_a_label_are_left_out_and_counted(folder, caplog):
@@ -326,8 +326,8 @@ def test_other_labels_are_other_data(tmp_path):
     (WORDS, {'fields': ('tokens', 'tokens')}, "kind='words' takes one field"),
     (WORDS, {'per_class': 2}, 'no per_class'),
     (WORDS, {'both_orders': True}, 'two fields'),
-    ([{'tokens': ['1', '2'], 'tags': [0]}], {}, 'row 0 needs a label'),
-    ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 needs a label'),
+    ([{'tokens': ['1', '2'], 'tags': [0]}], {}, 'row 0 of .* needs a list of words'),
+    ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 of .* needs a list of words'),
     ([{'tokens': ['1'], 'tags': ['O']}], {}, 'numbers from 0'),
     (WORDS[1:2], {}, 'none of 1 rows has a word'),
     (WORDS, {'kind': 'word'}, 'choose one of class, regression, words'),
@@ -383,7 +383,7 @@ def test_known_fields_are_found(tmp_path, fields):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'layout': 'albert'}, 'choose one of bert, roberta, gpt, xlnet, plain'),
+    ({'layout': 'albert'}, 'choose one of bert, gpt, plain, roberta, xlnet'),
     ({'fields': ('body',)}, "no field 'body'"),
     ({'label': 'class'}, "no field 'class'"),
     ({'buckets': (64,)}, 'longer than length=32'),

@@ -213,7 +213,7 @@ def test_text_and_plan_are_used_again(folder, monkeypatch):
     raise AssertionError('made again')
 
   monkeypatch.setattr(store, '_encode', fail)
-  monkeypatch.setitem(stream._LAYOUTS, 'documents', stream._LAYOUTS['documents']._replace(plan=fail))
+  monkeypatch.setitem(stream.LAYOUTS, 'documents', stream.LAYOUTS['documents']._replace(plan=fail))
   same(take(make(folder), 0, 1)[0], first)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from plm_jax.generate import decode, generate, rules, sample
 from plm_jax.models import glm, gpt, t5
+from tests import tiny
 from tests.generate import peers
 
 STORED = [(name, setting) for name, settings in peers.STORED.items() for setting in settings]
@@ -194,9 +195,9 @@ def test_padding_is_no_token_that_was_there():
   """Padding has token 0: a text may have it next to itself although two of them stand before the prompt."""
   before = jnp.array([[-1, -1, -1, 5, 0]])
   texts = jnp.zeros((1, 3), jnp.int32)
-  banned = rules._repeats(jnp.int32(1), texts, before, size=2, vocab=8)  # the text is 0 so far
+  banned = rules._repeats(jnp.int32(1), texts, before, size=2, vocab_size=8)  # the text is 0 so far
   assert np.flatnonzero(banned[0]).tolist() == [0]
-  banned = rules._repeats(jnp.int32(0), texts, before, size=2, vocab=8)
+  banned = rules._repeats(jnp.int32(0), texts, before, size=2, vocab_size=8)
   assert not banned.any()
 
 
@@ -274,12 +275,31 @@ def test_inside_another_compiled_function():
     ({'min_new': 2}, 'eos_id'),
     ({'start_id': 3}, 'causal trunks take none'),
     ({'blank': np.zeros(ROWS)}, 'blank'),
+    ({'method': 'greedy', 'early_stop': True, 'start_id': 3}, 'start_id=3'),
     ({'max_new': 30}, '32 tokens .* row of 35'),
   ],
 )
 def test_what_cannot_be_met(settings, words):
   with pytest.raises(ValueError, match=words):
     run_gpt2(**settings)
+
+
+def test_a_setting_with_a_wrong_name_is_refused():
+  with pytest.raises(TypeError, match=r"'beems'.*Did you mean 'beams'.*length_penalty"):
+    run_gpt2(method='beam', beems=3)
+
+
+def test_a_trunk_that_does_not_generate_says_what_is_missing():
+  trunk = tiny.make_trunk('bert')
+  with pytest.raises(ValueError, match=r'causal.* Bert is bidirectional; .*Decodes.* decode_step, init_cache'):
+    generate(trunk, {}, np.ones((1, 3), int), segment_ids=np.ones((1, 3), int), max_new=2)
+
+
+def test_a_glm_bounds_texts_and_blanks_by_its_tables():
+  tokens, segments = peers.prompts()
+  trunk, blank = make_glm(), np.zeros(ROWS, int)
+  with pytest.raises(ValueError, match=r'16 tokens.* 17'):
+    generate(trunk, {}, tokens, segment_ids=segments, max_new=17, start_id=peers.START, blank=blank)
 
 
 # Draws --------------------------------------------------------------------------------------------------------------
@@ -296,42 +316,42 @@ SAMPLING = [
 ]
 
 
-def shares_of(logits: np.ndarray, how: rules.Sampling) -> np.ndarray:
+def shares_of(logits: np.ndarray, sampling: rules.Sampling) -> np.ndarray:
   """Probabilities of one row in closed form."""
   order = np.argsort(-logits)
-  exponents = np.exp(logits.astype(np.float64) / how.temperature)
-  if how.top_k is not None:
-    exponents[order[how.top_k :]] = 0
+  exponents = np.exp(logits.astype(np.float64) / sampling.temperature)
+  if sampling.top_k is not None:
+    exponents[order[sampling.top_k :]] = 0
   shares = exponents / exponents.sum()
-  if how.top_p is not None:
+  if sampling.top_p is not None:
     before = np.cumsum(shares[order]) - shares[order]
-    shares[order[before >= how.top_p]] = 0
+    shares[order[before >= sampling.top_p]] = 0
   return shares / shares.sum()
 
 
-@pytest.mark.parametrize('how', SAMPLING, ids=str)
-def test_what_may_be_drawn_in_closed_form(how):
-  found = jax.nn.softmax(sample._filter(jnp.asarray(LOGITS), how), axis=1)
-  np.testing.assert_allclose(found, [shares_of(row, how) for row in LOGITS], rtol=1e-4, atol=1e-7)
+@pytest.mark.parametrize('sampling', SAMPLING, ids=str)
+def test_what_may_be_drawn_in_closed_form(sampling):
+  found = jax.nn.softmax(sample.keep_best(jnp.asarray(LOGITS), sampling), axis=1)
+  np.testing.assert_allclose(found, [shares_of(row, sampling) for row in LOGITS], rtol=1e-4, atol=1e-7)
 
 
-@pytest.mark.parametrize('how', SAMPLING, ids=str)
-def test_what_may_be_drawn_by_hugging_face(how):
+@pytest.mark.parametrize('sampling', SAMPLING, ids=str)
+def test_what_may_be_drawn_by_hugging_face(sampling):
   torch = pytest.importorskip('torch')
   transformers = pytest.importorskip('transformers')
-  theirs = [transformers.TemperatureLogitsWarper(float(how.temperature))]
-  theirs += [] if how.top_k is None else [transformers.TopKLogitsWarper(how.top_k)]
-  theirs += [] if how.top_p is None else [transformers.TopPLogitsWarper(how.top_p)]
+  theirs = [transformers.TemperatureLogitsWarper(float(sampling.temperature))]
+  theirs += [] if sampling.top_k is None else [transformers.TopKLogitsWarper(sampling.top_k)]
+  theirs += [] if sampling.top_p is None else [transformers.TopPLogitsWarper(sampling.top_p)]
   scores = torch.tensor(LOGITS)
   for warper in theirs:
     scores = warper(None, scores)
-  found = np.asarray(sample._filter(jnp.asarray(LOGITS), how))
+  found = np.asarray(sample.keep_best(jnp.asarray(LOGITS), sampling))
   assert np.array_equal(np.isinf(found), np.isinf(scores.numpy()))
   np.testing.assert_allclose(found, scores.numpy(), rtol=1e-6)
 
 
-@pytest.mark.parametrize('how', [pytest.param(SAMPLING[0], marks=pytest.mark.slow), SAMPLING[-1]], ids=str)
-def test_draws_have_their_distribution(how):
+@pytest.mark.parametrize('sampling', [pytest.param(SAMPLING[0], marks=pytest.mark.slow), SAMPLING[-1]], ids=str)
+def test_draws_have_their_distribution(sampling):
   """Pearson's statistic of 4,000 first tokens after one prompt; two steps of one row are drawn apart."""
   trunk, params = peers.CASES['gpt2'].trunk, peers.params_of('gpt2')
   count, prompt = 4000, np.array([[7, 11, 23]], np.int32)
@@ -346,9 +366,9 @@ def test_draws_have_their_distribution(how):
     max_new=2,
     method='sample',
     rng=jax.random.key(3),
-    **how._asdict(),
+    **sampling._asdict(),
   )
-  shares = shares_of(logits, how)
+  shares = shares_of(logits, sampling)
   counts = np.bincount(np.asarray(made.tokens)[:, 0], minlength=peers.VOCAB)
   assert not counts[shares == 0].any()
   often = shares * count >= 5

@@ -350,5 +350,5 @@ def test_wrong_settings_are_refused():
     blanks.document_blanks(key, row, ratio=0)
   with pytest.raises(ValueError, match='sentence_blanks needs sentence ids'):
     blanks.sentence_blanks(key, row._replace(sentence_ids=None))
-  with pytest.raises(ValueError, match='slots=0: a row needs room for a blank'):
+  with pytest.raises(ValueError, match='slots=0'):
     blanks.arrange(key, row, Spans(row.segment_ids, row.segment_ids), slots=0, **SETTINGS)

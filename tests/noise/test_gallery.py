@@ -115,12 +115,12 @@ sys.exit(code)
 
 def test_a_text_too_short_for_one_objective_does_not_end_the_page(monkeypatch, capsys):
   short = '--text=One two three four .'
-  with pytest.raises(ConfigError, match='fewer than one target a part'):
+  with pytest.raises(ConfigError, match='one_in=6'):
     noise.main(['--objective=xlnet', '--rows=2', short])
   capsys.readouterr()
   monkeypatch.setattr(noise, 'GALLERY', tuple(show for show in GALLERY if show.name in ('causal_lm', 'xlnet')))
   found = lines(page(monkeypatch, capsys, '--all', '--rows=2', short))
-  assert 'fewer than one target a part' in found['not here'][0]
+  assert 'one_in=6' in found['not here'][0]
   assert len(found['measured']) == 1
 
 

@@ -298,9 +298,9 @@ def test_mask_is_an_order():
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'boundary': 0}, 'no two parts around position 0'),
-    ({'boundary': 96}, 'no two parts around position 96'),
-    ({'one_in': 60}, 'fewer than one target a part'),
+    ({'boundary': 0}, 'boundary=0'),
+    ({'boundary': 96}, 'boundary=96'),
+    ({'one_in': 60}, 'one_in=60'),
   ],
 )
 def test_wrong_settings_are_refused(settings, message):

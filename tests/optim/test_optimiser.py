@@ -278,7 +278,7 @@ def test_norms():
   [
     ({'name': 'adamx'}, r"optim.name.*no optimiser 'adamx'.*'adam'.*lamb"),
     ({'schedule': 'cosinus'}, r"optim.schedule.*'cosine'"),
-    ({'name': 'sgd', 'b1': 0.9}, r"optim.b1: neither name='sgd' nor schedule='constant' takes it.*sgd takes nothing"),
+    ({'name': 'sgd', 'b1': 0.9}, r"optim.b1: neither name='sgd' nor schedule='constant' .*adamw.*sgd takes nothing"),
     ({'momentum': 0.9}, r'optim.momentum: .*adamw takes b1, b2, eps; constant takes nothing'),
     ({'schedule': 'stlr', 'floor': 0.1}, r'optim.floor: .*stlr takes cut, ratio'),
     ({'schedule': 'cosine', 'patience': 3}, r'optim.patience'),
@@ -292,7 +292,7 @@ def test_norms():
   ],
 )
 def test_a_mistake_names_the_choices(settings, message):
-  with pytest.raises(ConfigError, match=message):
+  with pytest.raises((ConfigError, ValueError), match=message):
     make(**settings)
 
 

@@ -173,5 +173,5 @@ def test_settings_out_of_range(settings, message):
 
 
 def test_plateau_mode_is_checked():
-  with pytest.raises(ConfigError, match='min, max'):
+  with pytest.raises(ValueError, match='min, max'):
     schedules.observe_plateau(schedules.start_plateau(), 1.0, mode='lowest')

@@ -16,19 +16,19 @@ def package(monkeypatch, tmp_path):
 
 
 def test_names_are_the_files_with_a_make():
-  assert signatures.names('data') == ['stream']
+  assert signatures.names('data') == ['labelled', 'mixture', 'stream']
   assert signatures.names('adapters') == ['classify', 'wrap']
   assert signatures.names('nowhere') == []
 
 
 def test_functions_are_those_that_start_with_a_key():
   assert list(signatures.places('noise.where')) == ['fixed_count', 'iid']
-  assert signatures.functions('optim.rules', first=('context',)) == ['adamw', 'lamb']
+  assert signatures.functions('optim.rules') == ['adamw', 'lamb']
 
 
 def test_a_signature_has_annotations_and_defaults_without_an_import():
   known = signatures.signature('objectives', 'masked')
-  assert known['where'] == Keyword('Mapping[str, Any]', {'name': 'fixed_count'})
+  assert known['where'] == Keyword("Annotated[Mapping[str, Any], 'noise.where']", {'name': 'fixed_count'})
   assert known['copies'] == Keyword('int', 10)
   assert known['trunk'] == Keyword('Any', Missing.REQUIRED)
   assert signatures.signature('models', 'small')['execution'].default is Missing.COMPUTED
@@ -113,8 +113,11 @@ def test_a_wrong_noise_function_or_keyword_is_named():
     ('Mapping[str, int]', {'a': 1}, {'a': 1}),
     ('collections.abc.Mapping[str, Any]', {'a': [1]}, {'a': [1]}),
     ("'int | None'", 2, 2),
-    ('Where', {'name': 'iid'}, {'name': 'iid'}),
     ('Callable[[Array], Array]', {'name': 'iid'}, {'name': 'iid'}),
+    ("Annotated[float, '0 <= x < 1']", 0, 0.0),
+    ("Annotated[float, '0 <= x < 1'] | None", None, None),
+    ("tuple[Annotated[int, '-1 <= x', 'x < 3'], ...]", [-1, 2], [-1, 2]),
+    ("Annotated[Mapping[str, Any], 'noise.where']", {'name': 'iid'}, {'name': 'iid'}),
   ],
 )
 def test_values_that_fit(annotation, value, result):
@@ -140,8 +143,26 @@ def test_values_that_fit(annotation, value, result):
     ('Mapping[str, int]', {'a': 'b'}),
     ('Callable[[Array], Array]', 'iid'),
     ('int | None', 'none'),
+    ("Annotated[float, '0 <= x < 1']", 1.0),
+    ("Annotated[float, '0 <= x < 1']", float('nan')),
+    ("Annotated[float, '0 <= x < 1']", '0.5'),
+    ("tuple[Annotated[int, '-1 <= x', 'x < 3'], ...]", [-1, 3]),
+    ("Annotated[Mapping[str, Any], 'noise.where']", 'iid'),
+    ('Vocab | None', 'a vocabulary'),
   ],
 )
 def test_values_that_do_not_fit(annotation, value):
   with pytest.raises(TypeError, match='expected'):
     values.coerce(annotation, value)
+
+
+def test_a_type_that_nobody_knows_is_a_mistake_in_the_code():
+  with pytest.raises(NameError, match='Where is no type'):
+    values.coerce('Where | None', None)
+
+
+def test_bounds_are_read_and_never_run():
+  with pytest.raises(ConfigError, match=r'objective.rate: expected float \(0 <= x < 1\), got float 1.5 \(here\)'):
+    values.check_keywords('objective', 'here', {'rate': Keyword("Annotated[float, '0 <= x < 1']")}, {'rate': 1.5})
+  with pytest.raises(ValueError, match='malformed node'):
+    values.coerce("Annotated[float, 'print(x) <= 1']", 0.5)

@@ -255,7 +255,7 @@ def test_curves_shows_what_there_is(tmp_path: pathlib.Path, monkeypatch: pytest.
   assert picture == tmp_path / 'curves.png'
   assert picture.read_bytes().startswith(b'\x89PNG')
   panels = {axis.get_ylabel(): axis for axis in drawn[0].axes}
-  assert list(panels) == ['loss', 'learning rate', 'gradient norm', 'tokens a second']
+  assert list(panels) == ['loss', 'learning rate', 'gradient norm', 'tokens per second']
   assert all(axis.get_xlabel() == 'step' for axis in panels.values())
   legend = [text.get_text() for text in panels['loss'].get_legend().get_texts()]
   assert legend == ['training', 'test', 'validation', 'best step 150']
@@ -263,7 +263,7 @@ def test_curves_shows_what_there_is(tmp_path: pathlib.Path, monkeypatch: pytest.
   assert len(raw.get_xdata()) == len(smooth.get_xdata()) == 199
   assert raw.get_alpha() < 0.5
   assert panels['loss'].get_yscale() == 'log'
-  assert panels['tokens a second'].get_ylim()[0] == 0
+  assert panels['tokens per second'].get_ylim()[0] == 0
 
 
 def test_curves_of_a_short_run_without_evaluations(tmp_path: pathlib.Path) -> None:

@@ -9,6 +9,7 @@ import concurrent.futures
 import hashlib
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import re
@@ -17,10 +18,12 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
+from plm_jax import files
 from plm_jax.data.corpora import markup
+
+log = logging.getLogger(__name__)
 
 STANDARD_LIBRARY = 'python'
 
@@ -86,7 +89,7 @@ def fingerprint(packages: Sequence[Package]) -> str:
   return hashlib.sha256(repr(known).encode()).hexdigest()
 
 
-def files(package: Package) -> list[tuple[str, str]]:
+def python_files(package: Package) -> list[tuple[str, str]]:
   """Pairs of the path inside the installation and the absolute path of each Python file, sorted.
 
   Raises:
@@ -120,7 +123,7 @@ def extract(
     processes: interpreters at work; where none can be started the files are read in this one.
     progress: called with the number of files done and their total.
   """
-  jobs = [(package.name, *names) for package in packages for names in files(package)]
+  jobs = [(package.name, *names) for package in packages for names in python_files(package)]
   batches = [jobs[start : start + _BATCH] for start in range(0, len(jobs), _BATCH)]
   found: list[Document] = []
   done = 0
@@ -144,7 +147,8 @@ def _read_apart(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
     answer = subprocess.run(
       command, input=json.dumps(jobs).encode(), stdout=subprocess.PIPE, env=environment, check=True
     )
-  except (OSError, subprocess.CalledProcessError):
+  except (OSError, subprocess.CalledProcessError) as error:
+    log.warning('Reading docstrings in this process: no other can be started (%s).', error)
     return _read(jobs)
   return [
     Document(package, name, text, summary, tuple(markup.Parameter(*parameter) for parameter in parameters))
@@ -195,7 +199,7 @@ def _read_file(package: str, path: str, absolute: str) -> list[Document]:
   try:
     with warnings.catch_warnings():
       warnings.simplefilter('ignore')  # invalid escapes in other people's strings
-      tree = ast.parse(Path(absolute).read_bytes())
+      tree = ast.parse(files.read_bytes(absolute))
   except (SyntaxError, ValueError):  # a template, or written for another Python
     return []
   module = re.sub(r'(/__init__)?\.pyi?$', '', path).replace('/', '.')
@@ -218,9 +222,9 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
 
 def _walk(root: str, top: str) -> Iterator[str]:
   start = os.path.normpath(os.path.join(root, top))
-  if os.path.isfile(start):
+  if files.is_file(start):
     yield top
-  for folder, folders, names in os.walk(start):
+  for folder, folders, names in files.walk(start):
     folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)
     for name in names:
       yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, '/')

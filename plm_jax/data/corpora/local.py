@@ -1,133 +1,155 @@
-"""Local text and JSON-lines files as random-access rows, and their digests.
+"""Local files as random-access rows, and their digests. What the formats of files share.
 
-A plain file stays on disk: only the offset of each row is kept. A gzip file has no random access and is held in memory.
+A plain file stays on disk: only where each row begins and ends is kept. A gzip file has no random access and is held in
+memory. Formats see no difference between the two.
 """
 
 import array
-import contextlib
+import dataclasses
 import gzip
 import hashlib
 import io
-import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO
 
 from plm_jax import files
 
-SUFFIXES = ('.txt', '.txt.gz', '.jsonl', '.jsonl.gz')
-
-Boundary = Literal['blank_line', 'line', 'file']
-BOUNDARIES: tuple[Boundary, ...] = ('blank_line', 'line', 'file')
+Row = dict[str, Any]
+ZIPPED = '.gz'
 
 
-class FileRows(Sequence[dict[str, Any]]):
-  """The rows of one file: the objects of a .jsonl, or `{'text': ...}` for each document of a .txt.
+class BadRow(ValueError):
+  """A row that cannot be read.
 
-  Opens the file anew for each row, so it may be shared by threads and sent to other processes.
-
-  Raises:
-    ValueError: no rows, an unknown suffix, or, on reading, a row that is not valid JSON or UTF-8.
+  Attributes:
+    line: of the row, from 0; for rows of several lines.
   """
 
-  def __init__(self, path: Path, *, documents: Boundary = 'blank_line'):
-    self.path = path
-    self.is_json = suffix(path).startswith('.jsonl')
-    self._content = _unzip(path) if path.name.endswith('.gz') else None
-    # Pairs of start and end, in bytes.
-    self._spans = array.array('q')
-    with self._open() as file:
-      for start, end in _blocks(file, 'line' if self.is_json else documents):
-        self._spans.extend((start, end))
+  def __init__(self, message: str, *, line: int = 0):
+    super().__init__(message)
+    self.line = line
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+  """A local file, unzipped where its name ends with .gz. May be shared by threads and sent to other processes.
+
+  Attributes:
+    path: as messages show it.
+    content: of a gzip file; None where the file is read from disk.
+  """
+
+  path: Path
+  content: bytes | None = dataclasses.field(default=None, repr=False)
+
+  @classmethod
+  def at(cls, path: Path) -> 'File':
+    """Opens a file.
+
+    Raises:
+      ValueError: it is not a whole gzip file, though its name says so.
+    """
+    if not path.name.endswith(ZIPPED):
+      return cls(path)
+    try:
+      return cls(path, gzip.decompress(files.read_bytes(path)))
+    except (gzip.BadGzipFile, EOFError) as error:
+      raise ValueError(f'{path} is not a whole gzip file: {error}') from error
+
+  @property
+  def suffix(self) -> str:
+    """The end of its name from the last full stop on, .gz left out."""
+    return Path(self.path.name.removesuffix(ZIPPED)).suffix
+
+  def stream(self) -> BinaryIO:
+    """A new stream of its bytes, from the beginning."""
+    return files.open(self.path, 'rb') if self.content is None else io.BytesIO(self.content)
+
+  def line(self, place: int) -> str:
+    """Name and line of the byte at `place`, for messages."""
+    with self.stream() as stream:
+      return f'{self.path}, line {stream.read(place).count(10) + 1}'
+
+  def digest(self, *, cache: str) -> str:
+    """SHA-256 of the bytes on disk, remembered under `cache` until path, size or time of change are others."""
+    text = f'{os.path.abspath(self.path)}\0{files.size(self.path)}\0{files.modified_ns(self.path)}'
+    known = files.path(cache) / 'digests' / hashlib.sha256(text.encode()).hexdigest()
+    if files.exists(known):
+      return files.read_text(known)
+    result = files.sha256(self.path)
+    files.make_folder(known.parent)
+    files.write_text(known, result)
+    return result
+
+
+class Rows(Sequence[Row]):
+  """The rows of a file that are each a run of its bytes. Opens the file anew for each row.
+
+  Raises:
+    ValueError: no rows or, on reading, a row that is not UTF-8 or that `parse` refuses; names file and line.
+  """
+
+  def __init__(self, file: File, spans: Iterable[tuple[int, int]], parse: Callable[[str], Row]):
+    """Keeps the spans.
+
+    Args:
+      file: the file.
+      spans: first byte of each row and the one behind its last.
+      parse: the text of a row, without the line feed at its end -> the row. Raises `BadRow`.
+    """
+    self.file = file
+    self.parse = parse
+    self._spans = array.array('q')  # pairs of start and end
+    for span in spans:
+      self._spans.extend(span)
     if not self._spans:
-      raise ValueError(f'{path} holds no rows')
+      raise ValueError(f'{file.path} holds no rows')
 
   def __len__(self) -> int:
     return len(self._spans) // 2
 
-  def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]  # no slices
+  def __getitem__(self, index: int) -> Row:  # type: ignore[override]  # no slices
     start, end = self._spans[2 * index], self._spans[2 * index + 1]
-    with self._open() as file:
-      file.seek(start)
-      line = file.read(end - start)
+    with self.file.stream() as stream:
+      stream.seek(start)
+      content = stream.read(end - start)
     try:
-      text = line.decode('utf-8-sig').strip('\r\n')
-      row = json.loads(text) if self.is_json else {'text': text}
-    except UnicodeDecodeError as error:
-      raise ValueError(f'{self._place(start)}: not valid UTF-8 ({error.reason}); convert the file') from error
-    except json.JSONDecodeError as error:
-      raise ValueError(f'{self._place(start)}: not valid JSON ({error.msg} at character {error.pos})') from error
-    if not isinstance(row, dict):
-      raise ValueError(f'{self._place(start)}: a JSON object is needed, got {type(row).__name__}')
-    return row
-
-  def _open(self) -> contextlib.AbstractContextManager[Any]:
-    return open(self.path, 'rb') if self._content is None else io.BytesIO(self._content)
-
-  def _place(self, start: int) -> str:
-    with self._open() as file:
-      return f'{self.path}, line {file.read(start).count(10) + 1}'
+      return self.parse(decoded(content).strip('\r\n'))
+    except BadRow as error:
+      place = start + sum(len(line) + 1 for line in content.split(b'\n')[: error.line])
+      raise ValueError(f'{self.file.line(place)}: {error}') from error
 
 
-def suffix(path: Path) -> str:
-  """The one of `SUFFIXES` that the file's name ends with.
+def decoded(content: bytes) -> str:
+  """Bytes as text, without a byte order mark.
 
   Raises:
-    ValueError: none does.
+    BadRow: they are not UTF-8.
   """
-  for known in sorted(SUFFIXES, key=len, reverse=True):
-    if path.name.endswith(known):
-      return known
-  raise ValueError(f'{path} is none of {", ".join(SUFFIXES)}')
-
-
-def split_files(folder: Path) -> dict[str, Path]:
-  """Split name -> file, for a folder that holds `<split>.<suffix>`.
-
-  Raises:
-    FileNotFoundError: the folder holds no such file.
-    ValueError: two files for one split.
-  """
-  found: dict[str, Path] = {}
-  for path in sorted(folder.iterdir()):
-    if path.name.endswith(SUFFIXES) and not path.name.startswith('.'):
-      split = path.name.removesuffix(suffix(path))
-      if split in found:
-        raise ValueError(f'{folder} holds both {found[split].name} and {path.name} for the split {split!r}: remove one')
-      found[split] = path
-  if not found:
-    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(SUFFIXES)}')
-  return found
-
-
-def digest(path: Path, *, cache: str) -> str:
-  """SHA-256 of a file's bytes; remembered under `cache` for as long as path, size and time of change stay the same."""
-  status = path.stat()
-  key = hashlib.sha256(f'{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}'.encode()).hexdigest()
-  known = Path(cache).expanduser() / 'digests' / key
-  if known.exists():
-    return known.read_text()
-  result = files.sha256(path)
-  known.parent.mkdir(parents=True, exist_ok=True)
-  files.write_text(known, result)
-  return result
-
-
-def _unzip(path: Path) -> bytes:
   try:
-    return gzip.decompress(path.read_bytes())
-  except (gzip.BadGzipFile, EOFError) as error:
-    raise ValueError(f'{path} is not a whole gzip file: {error}') from error
+    return content.decode('utf-8-sig')
+  except UnicodeDecodeError as error:
+    line = content[: error.start].count(10)
+    raise BadRow(f'not valid UTF-8 ({error.reason}); convert the file', line=line) from error
 
 
-def _blocks(file: Any, documents: Boundary) -> Iterator[tuple[int, int]]:
-  """Start and end of each row: a line, the lines between blank lines, or all."""
-  if documents not in BOUNDARIES:
-    raise ValueError(f'documents={documents!r} is none of {", ".join(BOUNDARIES)}')
+def line_spans(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+  """First byte and end of each line that is not blank."""
+  here = 0
+  for line in lines:
+    if line.strip():
+      yield here, here + len(line)
+    here += len(line)
+
+
+def block_spans(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+  """First byte and end of each run of lines that are not blank."""
   start, here, inside = 0, 0, False
-  for line in file:
+  for line in lines:
     blank = not line.strip()
-    if inside and documents != 'file' and (blank or documents == 'line'):
+    if inside and blank:
       yield start, here
       inside = False
     if not blank and not inside:

@@ -1,14 +1,19 @@
-"""The embedded corpus: which packages it reads, its splits, and how its data sets are built."""
+"""The embedded corpus: which packages it reads, its splits, and how its data sets are built.
+
+Two digests. The *key* names a build in the cache before it exists: the packages with their versions, and `RULES`, the
+number of the rules by which docstrings become rows. It does not depend on the code itself, so editing the code builds
+nothing anew; whoever changes which rows come out raises `RULES`, and a test fails where that was forgotten. The *digest
+of a split* is that of its rows (`pydocs_builder.py`), and it is the only one that token stores and runs see: a new
+build with the same rows is the same data to them.
+"""
 
 import contextlib
 import hashlib
 import io
-import json
 import os
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +22,9 @@ from plm_jax.data.corpora import docstrings, filters, pydocs_tasks
 from plm_jax.data.corpora.docstrings import Document, Package
 
 CACHE = '~/.cache/plm_jax'
-
-
+RULES = 1
 SPLITS = ('train', 'validation', 'test')
-
-
 SETS = tuple(pydocs_tasks.TASKS)
-
 
 # Fixed: only what requirements.txt brings, directly or as a hard requirement of those.
 PACKAGES = (
@@ -56,19 +57,13 @@ PACKAGES = (
 )
 
 
-_CODE = ('docstrings.py', 'filters.py', 'markup.py', 'pydocs.py', 'pydocs_builder.py', 'pydocs_tasks.py')
-
-
-def digest(packages: Sequence[Package]) -> str:
-  """Hex digest of what the corpus is made from: packages, their versions, and the code that reads them.
+def key(packages: Sequence[Package]) -> str:
+  """Names a build: hex digest of the packages, their versions and `RULES`.
 
   Raises:
     ModuleNotFoundError: one of the packages is not installed.
   """
-  sums = hashlib.sha256(docstrings.fingerprint(packages).encode())
-  for name in _CODE:
-    sums.update(Path(__file__).with_name(name).read_bytes())
-  return sums.hexdigest()[:16]
+  return hashlib.sha256(f'{RULES} {docstrings.fingerprint(packages)}'.encode()).hexdigest()[:16]
 
 
 def split_of(text: str) -> str:
@@ -81,9 +76,13 @@ def split_of(text: str) -> str:
 
 
 def read(packages: Sequence[Package], *, quiet: bool = True) -> tuple[dict[str, list[Document]], filters.FilterStats]:
-  """The documents of each split, in an order that is random but fixed, and what the filter dropped."""
+  """The documents of each split of these packages, and what the filter dropped; see `splits_of`."""
   with _progress('Reading docstrings', quiet=quiet) as advance:
-    found = docstrings.extract(packages, processes=min(os.cpu_count() or 1, 8), progress=advance)
+    return splits_of(docstrings.extract(packages, processes=min(os.cpu_count() or 1, 8), progress=advance))
+
+
+def splits_of(found: Iterable[Document]) -> tuple[dict[str, list[Document]], filters.FilterStats]:
+  """The documents that are kept, by split, in an order that is random but fixed, and what the filter dropped."""
   kept, stats = filters.filter_documents(
     found, min_chars=80, min_alpha=0.6, min_english=0.1, dedup_prefix=150, text=lambda document: document.text
   )
@@ -108,38 +107,34 @@ def prepare(*, cache: str = CACHE, packages: Sequence[Package] | None = None, qu
     ModuleNotFoundError: one of the packages is not installed.
   """
   packages = PACKAGES if packages is None else packages
-  key = digest(packages)
-  root = Path(cache).expanduser() / 'tfds' / 'pydocs'
-  known = root / f'{key}.json'
-  if not known.exists():
+  build = key(packages)
+  root = files.path(cache) / 'tfds' / 'pydocs'
+  known = root / f'{build}.json'
+  if not files.exists(known):
     with files.locked(root / '.lock', doing='building the corpus'):
-      if not known.exists():
-        _build(packages, key=key, root=root, quiet=quiet)
-  rows = json.loads(known.read_text())['rows']
-  return {name: root / f'{name}-{key}' / '1.0.0' for name in SETS if rows[name]}
+      if not files.exists(known):
+        _build(packages, build=build, root=root, quiet=quiet)
+  rows = files.read_json(known)['rows']
+  return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if rows[name]}
 
 
 def account(*, cache: str = CACHE, packages: Sequence[Package] | None = None) -> dict[str, Any]:
   """Versions, documents and characters of each package, rows of each set and split, and what was dropped."""
   packages = PACKAGES if packages is None else packages
   prepare(cache=cache, packages=packages)
-  path = Path(cache).expanduser() / 'tfds' / 'pydocs' / f'{digest(packages)}.json'
-  return json.loads(path.read_text())
+  return files.read_json(files.path(cache) / 'tfds' / 'pydocs' / f'{key(packages)}.json')
 
 
-def _build(packages: Sequence[Package], *, key: str, root: Path, quiet: bool) -> None:
+def _build(packages: Sequence[Package], *, build: str, root: Path, quiet: bool) -> None:
   start = time.perf_counter()
   splits, stats = read(packages, quiet=quiet)
-  from plm_jax.data.corpora.pydocs_builder import (
-    Pydocs,
-    PydocsConfig,  # imports TFDS, which takes a second
-  )
+  from plm_jax.data.corpora.pydocs_builder import Pydocs, PydocsConfig  # imports TFDS, which takes a second
 
   rows: dict[str, dict[str, int]] = {}
   with _progress('Writing pydocs', quiet=quiet) as advance, _silent_tfds():
     for n, name in enumerate(SETS):
-      folder = root / f'{name}-{key}'
-      shutil.rmtree(folder, ignore_errors=True)  # what an interrupted build left
+      folder = root / f'{name}-{build}'
+      files.remove_folder(folder)  # what an interrupted build left
       task = pydocs_tasks.TASKS[name]
       made = {split: found for split, found in pydocs_tasks.make(task, splits).items() if found}
       rows[name] = {split: len(found) for split, found in made.items()}
@@ -153,9 +148,7 @@ def _build(packages: Sequence[Package], *, key: str, root: Path, quiet: bool) ->
     'filter': stats._asdict(),
     'seconds': round(time.perf_counter() - start, 1),
   }
-  partial = root / f'.{key}.json'
-  partial.write_text(json.dumps(summary, indent=1))
-  partial.replace(root / f'{key}.json')
+  files.write_json(root / f'{build}.json', summary)
 
 
 def _table(packages: Sequence[Package], splits: Mapping[str, Sequence[Document]]) -> list[dict[str, Any]]:

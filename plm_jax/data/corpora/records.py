@@ -4,7 +4,7 @@ import bisect
 import dataclasses
 import itertools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,19 +14,17 @@ from plm_jax.data.corpora.filters import FilterStats
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-  """A data set before a split is chosen.
+  """One whole split, as the `open` of a format returns it.
 
   Attributes:
-    splits: names of the splits.
-    rows: split name -> its rows, read one by one.
-    digest: split name -> hex digest of its content.
-    labels: field -> names of its classes.
+    rows: read one by one. They may be read by several threads at once.
+    digest: hex digest, or another short text, that changes whenever a row changes.
+    labels: field -> names of its classes, where the data set stores them.
   """
 
-  splits: tuple[str, ...]
-  rows: Callable[[str], Sequence[Mapping[str, Any]]]
-  digest: Callable[[str], str]
-  labels: Mapping[str, tuple[str, ...]]
+  rows: Sequence[Mapping[str, Any]]
+  digest: str
+  labels: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,19 +32,24 @@ class Records(Sequence[dict[str, Any]]):
   """Rows of a split as plain Python: str, int, float, lists and dicts of those.
 
   Attributes:
-    fields: the fields of a row.
+    fields: the fields of the first row.
     digest: hex digest of the content.
     names: the names of the classes of the field `label`, or of the only field that has classes; else ().
     labels: field -> names of its classes, for every field that has them.
-    description: path, split and number of rows, for people.
+    where: path and split, for messages.
   """
 
   fields: tuple[str, ...]
   digest: str
   names: tuple[str, ...]
   labels: Mapping[str, tuple[str, ...]]
-  description: str
+  where: str
   pieces: tuple[tuple[Sequence[Mapping[str, Any]], range], ...] = dataclasses.field(repr=False)
+
+  @property
+  def description(self) -> str:
+    """Path, split and number of rows, for messages."""
+    return f'{self.where}: {len(self):,} rows'
 
   def __len__(self) -> int:
     return sum(len(chosen) for _, chosen in self.pieces)
@@ -61,14 +64,36 @@ class Records(Sequence[dict[str, Any]]):
     rows, chosen = self.pieces[piece]
     return {key: _plain(value) for key, value in rows[chosen[place - ends[piece]]].items()}
 
+  def value(self, index: int, field: str) -> Any:
+    """One field of a row.
+
+    Raises:
+      ValueError: the row does not have it; names the data, the row and the fields that there are.
+    """
+    row = self[index]
+    if field not in row:
+      raise ValueError(f'row {index} of {self.where} has no field {field!r}: it has {", ".join(row)}')
+    return row[field]
+
+  def text(self, index: int, field: str) -> str:
+    """One field of a row that has to be a string.
+
+    Raises:
+      ValueError: it is missing or holds something else.
+    """
+    text = self.value(index, field)
+    if not isinstance(text, str):
+      raise ValueError(f'row {index} of {self.where} holds no text in {field!r}, but {text!r}')
+    return text
+
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Sequence[str]):
   """One string field of records: the documents of a corpus.
 
   Attributes:
-    records: where the text stands.
-    field: the field that holds it.
+    records: the rows.
+    field: the field that holds the text.
     digest: hex digest of the content.
     chosen: the rows that a filter kept; None for all.
     stats: what the filter dropped and why; None without one.
@@ -82,18 +107,14 @@ class Texts(Sequence[str]):
 
   @property
   def description(self) -> str:
-    """Path, split and number of documents, for people."""
+    """Path, split and number of documents, for messages."""
     return f'{self.records.description}, of which {len(self):,} are kept' if self.stats else self.records.description
 
   def __len__(self) -> int:
     return len(self.records if self.chosen is None else self.chosen)
 
   def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
-    row = index if self.chosen is None else self.chosen[index]
-    text = self.records[row].get(self.field)
-    if not isinstance(text, str):
-      raise ValueError(f'row {row} of {self.records.description} holds no text in {self.field!r}, but {text!r}')
-    return text
+    return self.records.text(index if self.chosen is None else self.chosen[index], self.field)
 
 
 def _plain(value: Any) -> Any:

@@ -4,37 +4,38 @@ A path is one of
 
     pydocs, pydocs/<task>           the embedded corpus and its tasks (`plm_jax/data/pydocs.py`)
     tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
-    <file>                          .txt, .txt.gz, .jsonl, .jsonl.gz: one split, 'train'
-    <folder>                        <split>.<any of those>, with labels.json for the names of classes
+    <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, each also with .gz behind it:
+                                    one split, 'train'
+    <folder>                        <split>.<any of those>, with labels.json for the names of classes; or the folder of
+                                    a prepared set of TensorFlow Datasets
 
 and a split is a name with an optional slice, as in TFDS: 'train', 'train[:90%]', 'train[10:20]', 'train[-5%:]',
-'train[:10]+test'.
+'train[:10]+test'. What a path is read with is a file of `formats/`: the one whose scheme the path begins with, else the
+one that knows the folder by a mark inside it, else the one that the suffix belongs to.
 """
 
 import dataclasses
-import difflib
 import hashlib
 import inspect
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plm_jax.data.corpora import local, pydocs
+from plm_jax import errors, files
+from plm_jax.data.corpora import local, pydocs, splits
 from plm_jax.data.corpora.filters import FilterStats, filter_documents
+from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.corpora.records import Opened, Records, Texts
+from plm_jax.plugins import build, signatures, values
 
-__all__ = ['FilterStats', 'Records', 'Texts', 'documents', 'filter_documents', 'open_source']
+__all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_documents', 'open_source']
 
 CACHE = pydocs.CACHE
+LABELS = 'labels.json'
 
-_SLICE = re.compile(r'\s*([\w.\-]+)\s*(?:\[\s*(-?\d+%?)?\s*:\s*(-?\d+%?)?\s*\])?\s*$')
 
-
-def open_source(
-  path: str, *, split: str = 'train', cache: str = CACHE, documents: local.Boundary = 'blank_line'
-) -> Records:
+def open_source(path: str, *, split: str = 'train', cache: str = CACHE, documents: Boundary = 'blank_line') -> Records:
   """The rows of one split.
 
   Args:
@@ -48,23 +49,24 @@ def open_source(
     ValueError: no such data set, split or suffix, an empty file, or a file that cannot be read.
     ModuleNotFoundError: a package that the data set needs is not installed.
   """
-  opened = _open(path, cache=cache, documents=documents)
   pieces, digests = [], []
-  for name, start, stop in _parse(split, path=path, splits=opened.splits):
-    rows = opened.rows(name)
-    chosen = range(_bound(start, 0, rows=len(rows), split=split), _bound(stop, len(rows), rows=len(rows), split=split))
+  labels: dict[str, tuple[str, ...]] = {}
+  for part in splits.parse(split, path=path):
+    opened = _open(path, part.name, cache=cache, documents=documents)
+    chosen = splits.rows_of(part, rows=len(opened.rows), split=split)
     if not chosen:
-      raise ValueError(f'split {split!r} of {path!r} holds no row: {name!r} has {len(rows):,}')
-    pieces.append((rows, chosen))
-    digests.append(f'{opened.digest(name)}[{chosen.start}:{chosen.stop}]')
-  first = pieces[0][0][pieces[0][1][0]]
-  classes = tuple(opened.labels.values())
+      raise ValueError(f'split {split!r} of {path!r} holds no row: {part.name!r} has {len(opened.rows):,}')
+    pieces.append((opened.rows, chosen))
+    digests.append(f'{opened.digest}[{chosen.start}:{chosen.stop}]')
+    labels |= opened.labels
+  rows, chosen = pieces[0]
+  classes = tuple(labels.values())
   return Records(
-    fields=tuple(first),
+    fields=tuple(rows[chosen[0]]),
     digest=hashlib.sha256('\n'.join(digests).encode()).hexdigest(),
-    names=opened.labels.get('label', classes[0] if len(classes) == 1 else ()),
-    labels=opened.labels,
-    description=f'{path} {split}: {sum(len(chosen) for _, chosen in pieces):,} rows',
+    names=labels.get('label', classes[0] if len(classes) == 1 else ()),
+    labels=labels,
+    where=f'{path} ({split})',
     pieces=tuple(pieces),
   )
 
@@ -75,7 +77,7 @@ def documents(
   split: str = 'train',
   cache: str = CACHE,
   text: str | None = None,
-  documents: local.Boundary = 'blank_line',
+  documents: Boundary = 'blank_line',
   quality: Mapping[str, Any] | None = None,
 ) -> Texts:
   """The documents of a corpus.
@@ -95,7 +97,8 @@ def documents(
   if text not in strings:
     wanted = 'no single field of text' if text is None else f'no text in a field {text!r}'
     raise ValueError(
-      f'{path!r} has {wanted}; text=... takes one of {", ".join(strings) or "(none)"}{_near(text, strings)}'
+      f'{path!r} has {wanted}; text=... takes one of {", ".join(strings) or "(none)"}.'
+      f'{errors.suggest(text or "", strings)}'
     )
   digest = hashlib.sha256(f'{records.digest}/{text}'.encode()).hexdigest()
   every = Texts(records, text, digest)
@@ -103,96 +106,128 @@ def documents(
 
 
 def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
-  known = sorted(set(inspect.signature(filter_documents).parameters) - {'documents', 'text'})
-  for name in quality:
+  known = signatures.keywords('data.corpora.filters', 'filter_documents')
+  del known['text']
+  for name, value in quality.items():
     if name not in known:
-      raise ValueError(f'no setting {name!r} of a filter; there are {", ".join(known)}{_near(name, known)}')
+      raise ValueError(
+        f'quality: there is no setting {name!r} of a filter.{errors.suggest(name, known)} There are {", ".join(known)}'
+      )
+    try:
+      values.coerce(known[name].annotation, value)
+    except TypeError as error:
+      raise ValueError(f'quality.{name}: {error}') from error
   chosen, stats = filter_documents(range(len(texts)), text=texts.__getitem__, **quality)
   settings = json.dumps(dict(quality), sort_keys=True)
   digest = hashlib.sha256(f'{texts.digest}/{settings}'.encode()).hexdigest()
   return dataclasses.replace(texts, digest=digest, chosen=chosen, stats=stats)
 
 
-def _open(path: str, *, cache: str, documents: local.Boundary) -> Opened:
-  if path == 'pydocs' or path.startswith('pydocs/'):
-    from plm_jax.data.corpora import tfds_sets
-
-    name = path.removeprefix('pydocs').removeprefix('/') or 'corpus'
-    if name not in pydocs.SETS:
-      known = ['pydocs', *(f'pydocs/{task}' for task in pydocs.SETS[1:])]
-      raise ValueError(f'no embedded data {path!r}; there are {", ".join(known)}{_near(path, known)}')
-    folders = pydocs.prepare(cache=cache)
-    if name not in folders:
-      raise ValueError(f'{path!r} holds no row')
-    return tfds_sets.from_folder(folders[name])
-  if path.startswith('tfds:'):
-    from plm_jax.data.corpora import tfds_sets
-
-    return tfds_sets.from_name(path.removeprefix('tfds:'), cache=cache)
-  place = Path(path).expanduser()
-  if not place.exists():
-    raise FileNotFoundError(f'no file or folder {path!r}{_near(place.name, _siblings(place))}; {_kinds()}')
-  if place.is_dir() and (place / 'dataset_info.json').exists():
-    from plm_jax.data.corpora import tfds_sets
-
-    return tfds_sets.from_folder(place)
-  return _open_files(place, cache=cache, documents=documents)
+# Which format reads a path -----------------------------------------------------------------------------------------
 
 
-def _open_files(place: Path, *, cache: str, documents: local.Boundary) -> Opened:
-  files = local.split_files(place) if place.is_dir() else {'train': place}
-  labels = place / 'labels.json' if place.is_dir() else place.parent / 'labels.json'
-  known = json.loads(labels.read_text()) if labels.exists() else {}
+def _open(path: str, split: str, *, cache: str, **settings: Any) -> Opened:
+  """One whole split, opened by the format that the path belongs to.
 
-  def digest(split: str) -> str:
-    way = documents if local.suffix(files[split]).startswith('.txt') else 'rows'
-    return f'{local.digest(files[split], cache=cache)} {way}'
+  Raises:
+    FileNotFoundError: no such file or folder.
+    ValueError: no format reads it, or two do; and what the format raises.
+  """
+  formats = build.files_of('data.corpora.formats')
 
-  return Opened(
-    splits=tuple(files),
-    rows=lambda split: local.FileRows(files[split], documents=documents),
-    digest=digest,
-    labels={field: tuple(names) for field, names in known.items()},
-  )
+  def opened(name: str, place: Any) -> Opened:
+    taken = inspect.signature(formats[name].open).parameters
+    return formats[name].open(place, split, cache, **{key: settings[key] for key in settings if key in taken})
 
-
-def _parse(split: str, *, path: str, splits: Sequence[str]) -> list[tuple[str, str | None, str | None]]:
-  """(name, start, stop) of each part of a split."""
-  parts = []
-  for part in split.split('+'):
-    match = _SLICE.match(part)
-    if match is None or match[1] not in splits:
-      name = part.split('[')[0].strip()
-      raise ValueError(
-        f'no split {split!r} in {path!r}: there are {", ".join(splits)}, each with an optional slice such as '
-        f"'{splits[0]}[:90%]' or '{splits[0]}[10:20]'{_near(name, [known for known in splits if known != name])}. "
-        f"To hold a part out: data.split='{splits[0]}[:95%]' and eval.NAME.data.split='{splits[0]}[95%:]'"
-      )
-    parts.append((match[1], match[2], match[3]))
-  return parts
-
-
-def _bound(given: str | None, default: int, *, rows: int, split: str) -> int:
-  """A bound of a slice as a row: counts or percent, from the end where negative; percent round to the nearest row."""
-  if given is None:
-    return default
-  number = int(given.rstrip('%'))
-  count = round(rows * number / 100) if given.endswith('%') else number
-  if abs(number) > (100 if given.endswith('%') else rows):
-    raise ValueError(f'split {split!r} asks for row {given}, and there are {rows:,}')
-  return count + rows if given.startswith('-') else count
+  if name := _only(path, (name for name, form in formats.items() if _has_scheme(path, form.SCHEME))):
+    return opened(name, path)
+  place = files.path(path)
+  if not files.exists(place):
+    near = errors.suggest(place.name, [beside.name for beside in files.listing(place.parent)])
+    raise FileNotFoundError(f'there is no file or folder {path!r}.{near} {_kinds(formats)}')
+  if files.is_folder(place):
+    marks = {name: form.matches for name, form in formats.items() if getattr(form, 'matches', None)}
+    if name := _only(path, (name for name, matches in marks.items() if matches(place))):
+      return opened(name, str(place))
+    found = _split_files(place, formats)
+    splits.check(split, list(found), path=path)
+    place = found[split]
+  else:
+    splits.check(split, ('train',), path=path)
+  name = _only(str(place), (name for name, form in formats.items() if _has_suffix(place, form.SUFFIXES)))
+  if name is None:
+    raise ValueError(f'{place} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz)')
+  rows = opened(name, local.File.at(place))
+  return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
 
 
-def _near(name: str | None, known: Sequence[str]) -> str:
-  close = difflib.get_close_matches(name or '', known, n=3)
-  return f'; did you mean {" or ".join(map(repr, close))}?' if close else ''
+def _only(path: str, names: Iterable[str]) -> str | None:
+  """The one format that claims a path, None where none does.
+
+  Raises:
+    ValueError: two formats claim it.
+  """
+  claims = list(names)
+  if len(claims) > 1:
+    files_of_them = ' and '.join(signatures.path(f'data.corpora.formats.{name}') for name in claims)
+    raise ValueError(f'{path!r} is claimed by {files_of_them}: each path has to belong to one format')
+  return claims[0] if claims else None
 
 
-def _siblings(place: Path) -> list[str]:
-  return [path.name for path in place.parent.iterdir()] if place.parent.is_dir() else []
+def _has_scheme(path: str, scheme: str | None) -> bool:
+  """'tfds:' begins a path, 'pydocs' is all of it or its first name."""
+  if scheme is None:
+    return False
+  return path == scheme or path.startswith(scheme if scheme.endswith(':') else f'{scheme}/')
 
 
-def _kinds() -> str:
-  return "a path is 'pydocs', 'pydocs/<task>', 'tfds:<name>', a folder, or a file ending in " + ', '.join(
-    local.SUFFIXES
-  )
+def _has_suffix(file: Path, suffixes: tuple[str, ...]) -> bool:
+  return file.name.removesuffix(local.ZIPPED).endswith(suffixes)
+
+
+def _suffixes(formats: Mapping[str, Any]) -> tuple[str, ...]:
+  return tuple(suffix for form in formats.values() for suffix in form.SUFFIXES)
+
+
+def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
+  """Split name -> file, for a folder that holds `<split><suffix>`.
+
+  Raises:
+    FileNotFoundError: the folder holds no such file.
+    ValueError: two files for one split.
+  """
+  known = _suffixes(formats)
+  found: dict[str, Path] = {}
+  for file in files.listing(folder):
+    if _has_suffix(file, known) and not file.name.startswith('.'):
+      name = file.name.removesuffix(local.ZIPPED)
+      split = name.removesuffix(next(suffix for suffix in known if name.endswith(suffix)))
+      if split in found:
+        raise ValueError(f'{folder} holds both {found[split].name} and {file.name} for the split {split!r}: remove one')
+      found[split] = file
+  if not found:
+    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(known)}')
+  return found
+
+
+def _labels(file: Path) -> dict[str, tuple[str, ...]]:
+  """Field -> names of its classes, as labels.json has them; empty without the file.
+
+  Raises:
+    ValueError: it holds something else.
+  """
+  try:
+    known = files.read_json(file, default={})
+  except ValueError as error:
+    raise ValueError(f'{file} is not valid JSON: {error}') from error
+  lists = isinstance(known, dict) and all(isinstance(names, list) for names in known.values())
+  if not lists or not all(isinstance(name, str) for names in known.values() for name in names):
+    raise ValueError(f'{file} has to name the classes of each field, as in {{"label": ["no", "yes"]}}')
+  return {field: tuple(names) for field, names in known.items()}
+
+
+def _kinds(formats: Mapping[str, Any]) -> str:
+  """What a path can be, for messages."""
+  schemes = [form.SCHEME for form in formats.values() if form.SCHEME]
+  named = [f"'{scheme}<name>'" if scheme.endswith(':') else f"'{scheme}'" for scheme in schemes]
+  return f'A path is {", ".join(named)}, a folder, or a file ending in {", ".join(_suffixes(formats))}'

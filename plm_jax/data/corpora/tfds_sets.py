@@ -1,8 +1,6 @@
 """TensorFlow Datasets sets, read as ArrayRecord: no TensorFlow. Importing this file imports `tensorflow_datasets`."""
 
 import contextlib
-import difflib
-import functools
 import hashlib
 import logging
 import os
@@ -10,40 +8,50 @@ import re
 import socket
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
 
-from plm_jax import files
+from plm_jax import errors, files
+from plm_jax.data.corpora import splits
 from plm_jax.data.corpora.records import Opened
 
 _FORMAT = 'array_record'
 
 
-def from_folder(folder: Path) -> Opened:
-  """A prepared set in its version folder (`.../<name>/<config>/<version>`)."""
-  return _opened(tfds.builder_from_directory(str(folder)))
+def from_folder(folder: Path, split: str, *, path: str) -> Opened:
+  """A split of a prepared set in its version folder (`.../<name>/<config>/<version>`); `path` is for messages.
+
+  Raises:
+    ValueError: no such split, or a set that has no random access.
+  """
+  return _opened(tfds.builder_from_directory(str(folder)), split, path=path)
 
 
-def from_name(name: str, *, cache: str) -> Opened:
-  """A set by name, as in `tfds.builder`; downloaded and prepared under `<cache>/tfds` where it is nowhere yet.
+def from_name(name: str, split: str, *, cache: str) -> Opened:
+  """A split of a set by name, as in `tfds.builder`; prepared under `<cache>/tfds` where it is nowhere yet.
 
   Looks in `<cache>/tfds`, then in TFDS's own folder ($TFDS_DATA_DIR, or ~/tensorflow_datasets).
 
   Raises:
-    ValueError: no such set, or one that cannot be downloaded or read.
+    ValueError: no such set or split, or a set that cannot be downloaded or read.
     ModuleNotFoundError: making it needs a package that is not installed.
   """
-  own = Path(cache).expanduser() / 'tfds'
+  return _opened(_prepared(name, cache=cache), split, path=f'tfds:{name}')
+
+
+def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
+  """The builder of a set that is on disk, made first where it is not."""
+  own = files.path(cache) / 'tfds'
   usual = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
-  for data_dir in (own, Path(usual).expanduser()):
+  for data_dir in (own, files.path(usual)):
     with quiet():
       builder = _builder(name, data_dir=data_dir)
       prepared = builder.is_prepared()
     if prepared:
-      return _opened(builder)
+      return builder
   with quiet():
     builder = _builder(name, data_dir=own)
   command = f'python -m tensorflow_datasets.scripts.cli.main build {name} --file_format={_FORMAT} --data_dir={own}'
@@ -59,7 +67,7 @@ def from_name(name: str, *, cache: str) -> Opened:
         ) from error
       except (OSError, tfds.download.DownloadError, ValueError, AssertionError) as error:
         raise ValueError(f'tfds:{name} could not be made here ({error}); make it with: {command}') from error
-  return _opened(builder)
+  return builder
 
 
 def _check_network(builder: tfds.core.DatasetBuilder) -> None:
@@ -96,44 +104,38 @@ def _builder(name: str, *, data_dir: Path) -> tfds.core.DatasetBuilder:
   try:
     return tfds.builder(name, data_dir=str(data_dir), file_format=_FORMAT)
   except tfds.core.DatasetNotFoundError as error:
-    close = difflib.get_close_matches(re.split('[/:]', name)[0], tfds.list_builders(with_community_datasets=False), n=3)
-    hint = f'; did you mean {" or ".join(map(repr, close))}?' if close else ''
-    raise ValueError(f'TensorFlow Datasets has no {name!r}{hint}') from error
+    hint = errors.suggest(re.split('[/:]', name)[0], tfds.list_builders(with_community_datasets=False))
+    raise ValueError(f'TensorFlow Datasets has no {name!r}.{hint}') from error
   except (ValueError, AssertionError) as error:
     cls = tfds.builder_cls(re.split('[/:]', name)[0])
     configs = ', '.join(cls.builder_configs) or 'none'
     raise ValueError(f'no config or version tfds:{name}; configs: {configs} ({str(error).splitlines()[0]})') from error
 
 
-def _opened(builder: tfds.core.DatasetBuilder) -> Opened:
-  folder = builder.data_path
+def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Opened:
+  folder = Path(builder.data_path)
   if builder.info.file_format.value != _FORMAT:
     raise ValueError(
       f'{folder} is stored as {builder.info.file_format.value}, which has no random access; make it again with '
       f'tfds.builder({builder.info.full_name!r}, data_dir=..., file_format={_FORMAT!r}).download_and_prepare()'
     )
-
-  features = (folder / 'features.json').read_text()
-
-  @functools.cache
-  def rows(split: str) -> Sequence[Mapping[str, Any]]:
-    return builder.as_data_source(split=split)
-
-  def digest(split: str) -> str:
-    known = (builder.info.metadata or {}).get('digests', {})
-    if split in known:
-      return known[split]
-    # A set is its name, config, version and the sizes of its parts; where it was made does not matter.
-    info = builder.info.splits[split]
-    told = (builder.info.full_name, features, split, info.num_examples, info.num_bytes, info.shard_lengths)
-    return hashlib.sha256(repr(told).encode()).hexdigest()
-
+  splits.check(split, [name for name, info in builder.info.splits.items() if info.num_examples], path=path)
   return Opened(
-    splits=tuple(name for name, info in builder.info.splits.items() if info.num_examples),
-    rows=rows,
-    digest=digest,
+    rows=builder.as_data_source(split=split),
+    digest=_digest(builder, split),
     labels={field: names for field, feature in builder.info.features.items() if (names := _names(feature))},
   )
+
+
+def _digest(builder: tfds.core.DatasetBuilder, split: str) -> str:
+  """Of the rows, where the builder knows it, else of what describes the set; where it was made does not matter."""
+  known = (builder.info.metadata or {}).get('digests', {})
+  if split in known:
+    return known[split]
+  info = builder.info.splits[split]
+  features = files.read_text(Path(builder.data_path) / 'features.json')
+  told = (builder.info.full_name, features, split, info.num_examples, info.num_bytes, info.shard_lengths)
+  return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
 def _names(feature: Any) -> tuple[str, ...]:

@@ -11,11 +11,10 @@ import hashlib
 import itertools
 import json
 import logging
-import os
-import pathlib
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,7 +24,7 @@ import rich.progress
 from plm_jax import files
 from plm_jax.types import Vocab
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _FORMAT = 1
 _BLOCK_CHARACTERS = 4_000_000  # about a million tokens, 100 MB while they are in the tokenizer
@@ -59,7 +58,7 @@ class Tokens(NamedTuple):
   ids: np.ndarray
   offsets: np.ndarray
   digest: str
-  folder: pathlib.Path | None = None
+  folder: Path | None = None
 
 
 class Block(NamedTuple):
@@ -95,16 +94,15 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
     RuntimeError: a damaged block cannot be restored, because the text now gives other tokens.
   """
   digest = _digest(texts, vocab)
-  folder = pathlib.Path(cache).expanduser() / 'tokens' / digest
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = files.path(cache) / 'tokens' / digest
   with files.locked(folder / 'lock', doing='tokenising it'):
     blocks = _read_manifest(folder)
     if blocks is None:
       blocks = _build(folder, texts, vocab)
     _check(folder, blocks, texts, vocab)
   _, count = _extent(blocks)
-  ids = np.memmap(folder / 'tokens.bin', _dtype(vocab), 'r') if count else np.zeros(0, _dtype(vocab))
-  return Tokens(ids, _offsets(np.fromfile(folder / 'lengths.bin', _LENGTH)), digest, folder)
+  ids = files.map_array(folder / 'tokens.bin', _dtype(vocab)) if count else np.zeros(0, _dtype(vocab))
+  return Tokens(ids, _offsets(files.read_array(folder / 'lengths.bin', _LENGTH)), digest, folder)
 
 
 def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -113,29 +111,29 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
     return make()
   path = tokens.folder / f'{name}.npz'
   try:
-    with np.load(path) as saved:
+    with files.open(path, 'rb') as file, np.load(file, allow_pickle=False) as saved:
       return dict(saved)
   except FileNotFoundError:
     pass
   except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-    logger.warning('%s is damaged (%s): making it again.', path, error)
+    log.warning('%s is damaged (%s): making it again.', path, error)
   arrays = make()
-  with files.replacing(path) as part, part.open('wb') as file:
+  with files.replacing(path) as part, files.open(part, 'wb') as file:
     np.savez(file, allow_pickle=False, **arrays)
   return arrays
 
 
-def _build(folder: pathlib.Path, texts: Texts, vocab: Vocab) -> list[Block]:
+def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
   """Tokenises what the journal does not have yet, then writes the manifest."""
   blocks = _intact_blocks(folder, vocab)
   done, tokens = _extent(blocks)
   if blocks:
-    logger.info('%s: going on after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
+    log.info('%s: going on after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
   files.write_text(folder / 'blocks.jsonl', ''.join(json.dumps(block) + '\n' for block in blocks))
   with (
-    open(folder / 'tokens.bin', 'ab') as token_file,
-    open(folder / 'lengths.bin', 'ab') as length_file,
-    open(folder / 'blocks.jsonl', 'a') as journal,
+    files.open(folder / 'tokens.bin', 'ab') as token_file,
+    files.open(folder / 'lengths.bin', 'ab') as length_file,
+    files.open(folder / 'blocks.jsonl', 'a') as journal,
     _progress(len(texts), done) as advance,
   ):
     token_file.truncate(tokens * _dtype(vocab).itemsize)
@@ -144,43 +142,41 @@ def _build(folder: pathlib.Path, texts: Texts, vocab: Vocab) -> list[Block]:
       ids, lengths = _encode(documents, vocab)
       for file, array in ((token_file, ids), (length_file, lengths)):
         file.write(array.tobytes())
-        file.flush()
-        os.fsync(file.fileno())
+        files.flush_to_disk(file)
       blocks.append(Block(done, len(lengths), tokens, len(ids), _sha256(ids.tobytes()), _sha256(lengths.tobytes())))
       done, tokens = done + len(lengths), tokens + len(ids)
       journal.write(json.dumps(blocks[-1]) + '\n')
-      journal.flush()
-      os.fsync(journal.fileno())
+      files.flush_to_disk(journal)
       advance(len(lengths), len(ids))
-  files.write_text(folder / 'manifest.json', json.dumps({'format': _FORMAT, 'blocks': blocks}))
-  (folder / 'blocks.jsonl').unlink()
+  files.write_json(folder / 'manifest.json', {'format': _FORMAT, 'blocks': blocks}, indent=None)
+  files.remove(folder / 'blocks.jsonl')
   return blocks
 
 
-def _intact_blocks(folder: pathlib.Path, vocab: Vocab) -> list[Block]:
+def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
   """The blocks of an interrupted run, up to the first one that is torn or damaged."""
   journal = folder / 'blocks.jsonl'
   blocks: list[Block] = []
-  for line in journal.read_text().splitlines() if journal.exists() else ():
+  for line in files.read_text(journal).splitlines() if files.exists(journal) else ():
     try:
       block = Block(*json.loads(line))
     except (ValueError, TypeError):
       break
     if not _is_intact(folder, block, vocab):
-      logger.warning('%s: block %d is damaged: tokenising from there.', folder, len(blocks))
+      log.warning('%s: block %d is damaged: tokenising from there.', folder, len(blocks))
       break
     blocks.append(block)
   return blocks
 
 
-def _is_intact(folder: pathlib.Path, block: Block, vocab: Vocab) -> bool:
+def _is_intact(folder: Path, block: Block, vocab: Vocab) -> bool:
   """Whether this block is on disk as it was written."""
   for name, first, count, item, digest in (
     ('tokens.bin', block.first_token, block.tokens, _dtype(vocab), block.tokens_sha256),
     ('lengths.bin', block.first_document, block.documents, _LENGTH, block.lengths_sha256),
   ):
     try:
-      with open(folder / name, 'rb') as file:
+      with files.open(folder / name, 'rb') as file:
         file.seek(first * item.itemsize)
         if _sha256(file.read(count * item.itemsize)) != digest:
           return False
@@ -189,25 +185,29 @@ def _is_intact(folder: pathlib.Path, block: Block, vocab: Vocab) -> bool:
   return True
 
 
-def _check(folder: pathlib.Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> None:
+def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> None:
   """Compares sizes always, digests where the store is small or has changed since the last check; repairs damage."""
   documents, tokens = _extent(blocks)
   expected = {'tokens.bin': tokens * _dtype(vocab).itemsize, 'lengths.bin': documents * _LENGTH.itemsize}
   stamp = folder / 'checked.json'
-  if sum(expected.values()) > _ALWAYS_CHECKED and stamp.exists() and stamp.read_text() == _state(folder, expected):
+  if (
+    sum(expected.values()) > _ALWAYS_CHECKED
+    and files.exists(stamp)
+    and files.read_text(stamp) == _state(folder, expected)
+  ):
     return
   for name, size in expected.items():
     path = folder / name
-    path.touch()
-    if path.stat().st_size != size:
-      logger.warning('%s has %d bytes instead of %d.', path, path.stat().st_size, size)
-      os.truncate(path, size)
+    with files.open(path, 'ab') as file:
+      if (there := files.size(path)) != size:
+        log.warning('%s has %d bytes instead of %d.', path, there, size)
+        file.truncate(size)
   for block in blocks:
     if _is_intact(folder, block, vocab):
       continue
     last = block.first_document + block.documents
     where = f'documents {block.first_document}..{last - 1} of {folder}'
-    logger.warning('%s are damaged: tokenising them again.', where)
+    log.warning('%s are damaged: tokenising them again.', where)
     ids, lengths = _encode([texts[index] for index in range(block.first_document, last)], vocab)
     if (_sha256(ids.tobytes()), _sha256(lengths.tobytes())) != (block.tokens_sha256, block.lengths_sha256):
       raise RuntimeError(
@@ -219,25 +219,24 @@ def _check(folder: pathlib.Path, blocks: list[Block], texts: Texts, vocab: Vocab
   files.write_text(stamp, _state(folder, expected))
 
 
-def _state(folder: pathlib.Path, names: Iterable[str]) -> str:
-  return json.dumps([(name, (status := (folder / name).stat()).st_size, status.st_mtime_ns) for name in names])
+def _state(folder: Path, names: Iterable[str]) -> str:
+  return json.dumps([(name, files.size(folder / name), files.modified_ns(folder / name)) for name in names])
 
 
-def _overwrite(path: pathlib.Path, first: int, array: np.ndarray) -> None:
-  with open(path, 'r+b') as file:
+def _overwrite(path: Path, first: int, array: np.ndarray) -> None:
+  with files.open(path, 'r+b') as file:
     file.seek(first * array.itemsize)
     file.write(array.tobytes())
-    file.flush()
-    os.fsync(file.fileno())
+    files.flush_to_disk(file)
 
 
-def _read_manifest(folder: pathlib.Path) -> list[Block] | None:
+def _read_manifest(folder: Path) -> list[Block] | None:
   try:
-    return [Block(*block) for block in json.loads((folder / 'manifest.json').read_text())['blocks']]
+    return [Block(*block) for block in files.read_json(folder / 'manifest.json')['blocks']]
   except FileNotFoundError:
     return None
   except (ValueError, KeyError, TypeError) as error:
-    logger.warning('%s/manifest.json is damaged (%s): tokenising again.', folder, error)
+    log.warning('%s/manifest.json is damaged (%s): tokenising again.', folder, error)
     return None
 
 
@@ -284,7 +283,7 @@ def _progress(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
       rate = f'{tokens / max(now - start, 1e-3) / 1e6:.2f} M tokens/s'
       bar.update(task, completed=done, rate=rate)
       if not console.is_terminal and (now - reported > _REPORT_SECONDS or done == total):
-        logger.info('Tokenising: %d of %d documents, %s.', done, total, rate)
+        log.info('Tokenising: %d of %d documents, %s.', done, total, rate)
         reported = now
 
     yield advance

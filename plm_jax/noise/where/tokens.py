@@ -1,4 +1,4 @@
-"""Where to corrupt, by single tokens: (key, row) -> spans."""
+"""Where to corrupt, by single tokens: (key, row) -> spans. Every chosen token is a span of its own."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.errors import one_of
 from plm_jax.noise.draws import choose
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.where.counts import (
-  Count,
+  BudgetRule,
   capacity_of_budget,
   capacity_of_iid,
   capacity_of_share,
@@ -22,50 +23,52 @@ from plm_jax.noise.where.counts import (
   share_of,
   single_tokens,
 )
-from plm_jax.types import Array
+from plm_jax.types import Array, Rate
+
+Candidates = Literal['ordinary', 'all']
 
 
 def fixed_count(
   key: Array,
   row: Row,
   *,
-  rate: float = 0.15,
+  rate: Rate = 0.15,
   max_count: int | None = None,
-  count: Count = 'bert',
-  candidates: Literal['ordinary', 'all'] = 'ordinary',
+  count: BudgetRule = 'bert',
+  candidates: Candidates = 'ordinary',
 ) -> Spans:
   """A fixed number of single tokens, uniformly without replacement (BERT §3.1 and create_pretraining_data).
 
   Args:
     key: noise key of the row.
     row: clean text.
-    rate: share of tokens.
-    max_count: never more than this; BERT used 20 in rows of 128 and 77 in rows of 512.
-    count: 'bert' is max(1, round(rate * real tokens)), special ones counted; 'roberta' floor(rate * real tokens + u)
-      with u uniform in [0, 1) (fairseq).
-    candidates: 'ordinary' tokens only, or 'all' real ones, so that special tokens may be chosen (fairseq's RoBERTa).
+    rate: share of the tokens, special tokens counted, padding not.
+    max_count: upper bound of the count; BERT used 20 in rows of 128 and 77 in rows of 512.
+    count: 'bert' is max(1, round(rate * n)) of n tokens; 'roberta' is floor(rate * n + u) with u uniform in [0, 1)
+      (fairseq).
+    candidates: 'ordinary' tokens only, or 'all' but padding, so that special tokens may be chosen (fairseq's RoBERTa).
   """
-  if candidates not in ('ordinary', 'all'):
-    raise ValueError(f'candidates={candidates!r}; choices are ordinary, all')
+  one_of('candidates', candidates, Candidates)
   count_key, key = jax.random.split(key) if count == 'roberta' else (key, key)
   budget = draw_budget(row, count_key, rate=rate, count=count, max_count=max_count)
   return single_tokens(choose(key, row.eligible if candidates == 'ordinary' else row.segment_ids > 0, budget))
 
 
-def iid(key: Array, row: Row, *, rate: float = 0.15) -> Spans:
-  """Each eligible token by itself with probability `rate`."""
+def iid(key: Array, row: Row, *, rate: Rate = 0.15) -> Spans:
+  """Each eligible token independently with probability `rate`."""
   check_rate(rate)
   return single_tokens(row.eligible & (jax.random.uniform(key, row.ids.shape) < rate))
 
 
-def with_replacement(key: Array, row: Row, *, rate: float = 0.15, max_count: int | None = None) -> Spans:
-  """As many draws as `fixed_count` takes tokens, each uniform over the eligible ones (ELECTRA §3.1 and its code).
+def with_replacement(key: Array, row: Row, *, rate: Rate = 0.15, max_count: int | None = None) -> Spans:
+  """As many draws as `fixed_count` chooses tokens, each uniform over the eligible ones (ELECTRA §3.1 and its code).
 
-  A position that is drawn twice is chosen once, so that fewer tokens may be chosen than drawn.
+  A position that is drawn twice is chosen once, so fewer tokens may be chosen than drawn.
   """
   length = row.ids.shape[0]
   budget = draw_budget(row, key, rate=rate, max_count=max_count)
   most = largest_budget(length, rate=rate, max_count=max_count)
+  # place of the n-th eligible token: eligible 0 1 0 1 1 gives 1 3 4, and 0 behind them
   rank = jnp.where(row.eligible, jnp.cumsum(row.eligible) - 1, length)
   places = jnp.zeros(length, jnp.int32).at[rank].set(jnp.arange(length, dtype=jnp.int32), mode='drop')
   total = row.eligible.sum()
@@ -75,19 +78,19 @@ def with_replacement(key: Array, row: Row, *, rate: float = 0.15, max_count: int
 
 
 def frequency(
-  key: Array, row: Row, *, counts: np.ndarray, rate: float = 0.15, smoothing: float = 0.7, max_count: int | None = None
+  key: Array, row: Row, *, counts: np.ndarray, rate: Rate = 0.15, smoothing: float = 0.7, max_count: int | None = None
 ) -> Spans:
-  """Rare tokens first: drawn without replacement with p ∝ count ** -smoothing (DistilBERT, released training code).
+  """Rare tokens are more likely: p ∝ count ** -smoothing, without replacement (DistilBERT, released training code).
 
-  ceil(rate * real tokens) of each row, where the released code takes that share of the whole batch at once.
+  Chooses ceil(rate * tokens) of each row; the released code takes that share of the whole batch at once.
 
   Args:
     key: noise key of the row.
     row: clean text.
-    counts: int[v], how often each token of the vocabulary is in the training text; 0 counts as 1.
-    rate: share of tokens, special ones counted.
-    smoothing: 0 is uniform.
-    max_count: never more than this.
+    counts: int[v], occurrences of each token of the vocabulary in the training text; 0 counts as 1.
+    rate: share of the tokens, special tokens counted, padding not.
+    smoothing: exponent; 0 is uniform.
+    max_count: upper bound of the count.
   """
   length = row.ids.shape[0]
   budget = share_of(row.segment_ids > 0, rate=rate)
@@ -110,4 +113,4 @@ CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
     iid: capacity_of_iid,
   }
 )
-"""where function -> (row length, its settings) -> slots that hold its choice; a rarer excess is counted by its user."""
+"""where-function -> (row length, its settings) -> slots that hold its choice; its user counts what exceeds them."""

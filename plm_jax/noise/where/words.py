@@ -6,7 +6,7 @@ Spans and words never cross a boundary: the end of a document, or a token that m
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +14,9 @@ import numpy as np
 
 from plm_jax.noise.draws import draw_scores
 from plm_jax.noise.row import Row, Spans
+from plm_jax.noise.stretches import continues_document
 from plm_jax.noise.where.counts import (
-  Count,
+  BudgetRule,
   capacity_of_budget,
   capacity_of_share,
   draw_budget,
@@ -23,69 +24,84 @@ from plm_jax.noise.where.counts import (
   share_of,
   single_tokens,
 )
-from plm_jax.types import Array
+from plm_jax.types import Array, Count, Rate
+
+Probability = Annotated[float, '0 < x < 1']
 
 
-class Words(NamedTuple):
-  """The words of a row as its tokens see them; a wall ends a word.
+class WordBounds(NamedTuple):
+  """The words of a row, as its tokens see them.
+
+  # token      a ##b  c [SEP] d | e     `|` is the end of a document
+  # word       0  0   1   2   3 | 4
+  # stretch    0  0   0   1   2 | 3
+  # starts     1  0   1   0   1 | 1
+  # end        2  2   3   4   5 | 6
 
   Attributes:
-    word: int32[l], number of the token's word, from 0; a token that may not change is a word by itself.
-    run: int32[l], number of the stretch without a wall that the token is in.
+    word: int32[l], number of the token's word from 0; a token that may not change is a word of its own.
+    stretch: int32[l], number of the token's stretch (`noise/stretches.py`) from 0; a token that may not change is a
+      stretch of its own.
     starts: bool[l], True at the first token of each word that may be chosen.
-    end: int32[l], the position behind the token's word.
+    end: int32[l], the position after the token's word.
   """
 
   word: Array
-  run: Array
+  stretch: Array
   starts: Array
   end: Array
 
 
 def _touches(row: Row) -> Array:
-  """bool[l], True where no wall is between a position and the one before it."""
-  same = (row.segment_ids[1:] == row.segment_ids[:-1]) & row.eligible[1:] & row.eligible[:-1]
-  return jnp.concatenate([jnp.zeros(1, bool), same])
+  """bool[l], True where there is no boundary between a position and the one on its left."""
+  return continues_document(row, row.eligible) & row.eligible
 
 
-def find_words(row: Row, *, user: str) -> Words:
-  """The words of a row; `user` is the function that wants them, for the message where there are none."""
+def _numbers(begins: Array) -> Array:
+  """int32[l] from 0 that rises by one at each true value of bool[l] `begins`."""
+  return jnp.cumsum(begins.astype(jnp.int32)) - 1
+
+
+def find_words(row: Row, *, user: str) -> WordBounds:
+  """The words of a row.
+
+  Args:
+    row: clean text.
+    user: name of the function that needs them, for the message.
+
+  Raises:
+    ValueError: the row has no word ids.
+  """
   if row.word_ids is None:
     raise ValueError(f'{user} needs word ids: a vocabulary that says which pieces start a word')
   length = row.ids.shape[0]
   touches = _touches(row)
   joined = touches & jnp.concatenate([jnp.zeros(1, bool), row.word_ids[1:] == row.word_ids[:-1]])
   index = jnp.arange(length, dtype=jnp.int32)
-  border = jnp.where(joined, length, index)  # a word ends where the next one starts
-  later = jnp.concatenate([border[1:], jnp.full(1, length, jnp.int32)])
-  end = jax.lax.cummin(later, reverse=True)
-  cumulate = lambda breaks: jnp.cumsum(breaks.astype(jnp.int32)) - 1  # noqa: E731
-  return Words(cumulate(~joined), cumulate(~touches), row.eligible & ~joined, end)
+  # the end of a word is the nearest start of a word on the right: in the row above 0 6 2 3 4 5, next 6 2 3 4 5 6
+  start = jnp.where(joined, length, index)
+  next_start = jnp.concatenate([start[1:], jnp.full(1, length, jnp.int32)])
+  end = jax.lax.cummin(next_start, reverse=True)
+  return WordBounds(_numbers(~joined), _numbers(~touches), row.eligible & ~joined, end)
 
 
-def _merged(row: Row, chosen: Array) -> Spans:
-  """Chosen positions that touch as one span."""
+def _join_neighbours(row: Row, chosen: Array) -> Spans:
+  """Spans of bool[l] chosen positions; neighbours without a boundary between them are one span."""
   before = jnp.concatenate([jnp.zeros(1, bool), chosen[:-1]])
   return number_spans(~(before & _touches(row)), chosen)
-
-
-# Single tokens --------------------------------------------------------------------------------------------------------
-
-
-# Words ----------------------------------------------------------------------------------------------------------------
 
 
 def whole_word(
   key: Array,
   row: Row,
   *,
-  rate: float = 0.15,
+  rate: Rate = 0.15,
   max_count: int | None = None,
-  count: Count = 'bert',
+  count: BudgetRule = 'bert',
 ) -> Spans:
-  """Whole words in random order until the budget is met; a word that would overshoot is passed over (BERT, 2019).
+  """Whole words in random order within a budget; a word that does not fit is not tried again (BERT, 2019).
 
-  The budget, in tokens, is that of `fixed_count` with its `count`. Each chosen word is one span.
+  `rate`, `max_count` and `count` give the number of tokens as in `fixed_count`. Each chosen word is one span.
   """
   words = find_words(row, user='whole_word')
   count_key, key = jax.random.split(key) if count == 'roberta' else (key, key)
@@ -94,18 +110,18 @@ def whole_word(
   return number_spans(starts, chosen)
 
 
-def ngram(key: Array, row: Row, *, rate: float = 0.15, max_count: int | None = None, max_words: int = 3) -> Spans:
-  """Runs of n whole words with p(n) ∝ 1/n, in random order until the budget is met (ALBERT §4.1 and its code).
+def ngram(key: Array, row: Row, *, rate: Rate = 0.15, max_count: int | None = None, max_words: Count = 3) -> Spans:
+  """N-grams of whole words with p(n) ∝ 1/n, in random order within a budget (ALBERT §4.1 and its code).
 
-  An n-gram that would overshoot the budget is shortened by words until it fits; one that meets a chosen word is passed
-  over. The budget is that of BERT in `fixed_count`. Each n-gram is one span.
+  An n-gram that does not fit the budget is shortened by words until it fits; one that meets a chosen word is left out.
+  The budget is that of `fixed_count` with count='bert'. Each n-gram is one span.
 
   Args:
     key: noise key of the row.
-    row: clean text.
-    rate: share of tokens.
-    max_count: never more tokens than this.
-    max_words: the longest n-gram; at the end of a run of words it is shorter.
+    row: clean text, with word ids.
+    rate: share of the tokens.
+    max_count: upper bound of the number of tokens.
+    max_words: words of the longest n-gram; an n-gram ends at a boundary.
   """
   _check_words(max_words)
   words = find_words(row, user='ngram')
@@ -118,72 +134,85 @@ def ngram(key: Array, row: Row, *, rate: float = 0.15, max_count: int | None = N
 
 def _check_words(max_words: int) -> None:
   if max_words < 1:
-    raise ValueError(f'max_words={max_words}: a span has at least one word')
+    raise ValueError(f'max_words={max_words}: must be at least 1')
 
 
 def _draw_sizes(key: Array, weights: np.ndarray, count: int) -> Array:
-  """int32[count] from 1 on, with the given relative weights."""
+  """int32[count]: sizes from 1 to n with probabilities proportional to float[n] `weights`."""
   borders = np.cumsum(weights)[:-1] / np.sum(weights)
   drawn = jax.random.uniform(key, (count,))
   return 1 + sum(((drawn >= np.float32(border)).astype(jnp.int32) for border in borders), jnp.zeros(count, jnp.int32))
 
 
-def _take_grams(key: Array, words: Words, sizes: Array, budget: Array, *, most: int) -> tuple[Array, Array]:
+def _take_grams(key: Array, words: WordBounds, sizes: Array, budget: Array, *, most: int) -> tuple[Array, Array]:
   """Visits the words in random order and takes from each the n words that begin there.
+
+  An n-gram that does not fit the rest of the budget is shortened. One that does not fit even as one word, or that would
+  overlap a chosen one, is not tried again.
+
+  # word     a  b  c  d  e     budget 3, n of the words 2 1 3 1 1, order c a e b d, no boundary
+  # visit c: takes c d e (3 words, left 0), the loop ends
+  # chosen   0  0  1  1  1     starts 0 0 1 0 0
 
   Args:
     key: of the order.
     words: of the row.
     sizes: int32[l], n at the first token of each word, at most `most`.
-    budget: tokens to take; n shrinks until it fits, and a visit that takes nothing is over for good.
+    budget: int32[], tokens to take.
     most: the largest n.
 
   Returns:
-    bool[l] chosen tokens, bool[l] where the chosen n-grams start.
+    bool[l] chosen tokens, bool[l] first tokens of the chosen n-grams.
   """
   length = sizes.shape[0]
   index = jnp.arange(length, dtype=jnp.int32)
-  # ends[n-1]: behind the n words that begin with a token's word; less than n where a wall comes first
+  # ends[n-1]: the position after the n words that begin with a token's word, fewer than n words before a boundary
   ends = [words.end]
   for _ in range(most - 1):
-    behind = jnp.minimum(ends[-1], length - 1)
-    goes_on = (ends[-1] < length) & (words.run[behind] == words.run)
-    ends.append(jnp.where(goes_on, words.end[behind], ends[-1]))
+    after = jnp.minimum(ends[-1], length - 1)
+    continues = (ends[-1] < length) & (words.stretch[after] == words.stretch)
+    ends.append(jnp.where(continues, words.end[after], ends[-1]))
   scores, low = draw_scores(key, length)
 
   def take(state):
     starts, free, left, last = state
-    end = jnp.zeros(length, jnp.int32)  # of what each position would take now
+    end = jnp.zeros(length, jnp.int32)  # of the n-gram that each position would take now; 0 where none fits
     for n in range(1, most + 1):
       end = jnp.where((sizes >= n) & (ends[n - 1] - index <= left), ends[n - 1], end)
-    # between two n-grams that are taken nothing changes, so all candidates are judged at once
+    # `left` and `free` change only where an n-gram is taken: among all words not visited yet (scores < last), the
+    # first one in the order that fits is the next that is taken
     best = jnp.where(words.starts & (end > 0) & (end <= free) & (scores < last), scores, 0).max()
     first = (best & low) - 1
     stop = jnp.where(best > 0, end[first], 0)
-    got = (index >= first) & (index < stop)
+    taken = (index >= first) & (index < stop)
     free = jnp.where(index < stop, jnp.minimum(free, jnp.maximum(index, first)), free)
-    return starts | (got & (index == first)), free, left - jnp.where(best > 0, stop - first, 0), best
+    return starts | (taken & (index == first)), free, left - jnp.where(best > 0, stop - first, 0), best
 
-  free = jnp.full(length, length, jnp.int32)  # the first chosen position from here on
+  free = jnp.full(length, length, jnp.int32)  # [l], the first chosen position at or after each one
   start = (jnp.zeros(length, bool), free, budget, jnp.int32(2**31 - 1))
   starts, free, *_ = jax.lax.while_loop(lambda state: (state[2] > 0) & (state[3] > 0), take, start)
   return free == index, starts
 
 
 def geometric_spans(
-  key: Array, row: Row, *, rate: float = 0.15, probability: float = 0.2, max_words: int = 10
+  key: Array, row: Row, *, rate: Rate = 0.15, probability: Probability = 0.2, max_words: Count = 10
 ) -> Spans:
-  """Spans of Geo(0.2) whole words, cut off at 10, until the budget is met (SpanBERT §3.1 and its code).
+  """Spans of Geo(0.2) whole words, at most 10, until the budget is reached (SpanBERT §3.1 and its code).
 
-  The anchor of a span is uniform over the tokens not chosen yet; the span starts where the anchor's word does. Spans
-  end at a wall, may overlap, and are one where they touch. The last one is cut at the budget, within a word if need be.
+  The anchor of a span is uniform over the tokens not chosen yet; the span starts at the first token of the anchor's
+  word and ends at a boundary at the latest. Spans may overlap, and spans that touch are joined. The last span is cut at
+  the budget, within a word if necessary.
 
   Args:
     key: noise key of the row.
     row: clean text.
-    rate: share of tokens; the budget is ceil(rate * ordinary tokens).
-    probability: that a span ends behind a word; lengths beyond `max_words` are left out and the rest renormalised.
-    max_words: the longest span before any two merge.
+    rate: share of the tokens; the budget is ceil(rate * eligible tokens).
+    probability: of the geometric distribution: that a span ends after a word; lengths above `max_words` are left out
+      and the others renormalised.
+    max_words: words of the longest span before spans are joined.
+
+  Raises:
+    ValueError: a setting out of its bounds, or a row without word ids.
   """
   _check_words(max_words)
   if not 0 < probability < 1:
@@ -199,31 +228,35 @@ def geometric_spans(
     chosen, _, left = state
     anchor = (jnp.where(row.eligible & ~chosen, scores, 0).max() & low) - 1
     first = words.word[anchor]
-    covered = (words.run == words.run[anchor]) & (words.word >= first) & (words.word < first + sizes[anchor])
+    covered = (words.stretch == words.stretch[anchor]) & (words.word >= first) & (words.word < first + sizes[anchor])
     new = covered & ~chosen
     return chosen | new, new, left - new.sum()
 
   nothing = jnp.zeros(length, bool)
   chosen, last, left = jax.lax.while_loop(lambda state: state[2] > 0, add, (nothing, nothing, budget))
-  too_many = last & (jnp.cumsum(last) > last.sum() + left)
-  return _merged(row, chosen & ~too_many)
+  too_many = last & (jnp.cumsum(last) > last.sum() + left)  # `left` is at most 0: the end of the last span
+  return _join_neighbours(row, chosen & ~too_many)
 
 
 def ngram_windows(
-  key: Array, row: Row, *, rate: float = 0.15, max_count: int | None = None, max_words: int = 3
+  key: Array, row: Row, *, rate: Rate = 0.15, max_count: int | None = None, max_words: Count = 3
 ) -> Spans:
   """One n-gram of whole words in each window of n * int(1 / rate) words, p(n) ∝ 1/n (DeBERTa, released data code).
 
-  Windows follow each other through the ordinary words of the row. The n-gram starts anywhere in its window and ends
-  with it, or at a wall. Words count from the left until the budget, that of BERT in `fixed_count`; the word that would
-  overshoot it is left out with all behind it, where the release still takes that one.
+  Windows follow each other through the words of the row. An n-gram starts at a uniform word of its window and ends with
+  the window or at a boundary. From left to right words are chosen until the budget is reached, that of `fixed_count`
+  with count='bert'; the word that would exceed it is left out with all that follow, where the released code takes it.
+
+  # rate 1/4, so windows of 4 n words; n 1 2, shift 2 5
+  # window   0 0 0 0 1 1 1 1 1 1 1 1
+  # number   0 0 1 0 0 0 0 0 0 2 2 0
 
   Args:
     key: noise key of the row.
-    row: clean text.
-    rate: share of tokens.
-    max_count: never more tokens than this.
-    max_words: the longest n-gram.
+    row: clean text, with word ids.
+    rate: share of the tokens.
+    max_count: upper bound of the number of tokens.
+    max_words: words of the longest n-gram.
   """
   _check_words(max_words)
   words = find_words(row, user='ngram_windows')
@@ -235,21 +268,19 @@ def ngram_windows(
   size_key, place_key = jax.random.split(key)
   number = math.ceil(length / width)
   sizes = _draw_sizes(size_key, 1 / np.arange(1, max_words + 1), number)
-  rank = jnp.cumsum(words.starts.astype(jnp.int32)) - 1  # of the word among those that may be chosen, from 0
+  rank = jnp.cumsum(words.starts.astype(jnp.int32)) - 1  # [l], number of the word among those that may be chosen
+  # by window, [number]: its first word, its words in the row, the words `first` to `stop` - 1 of its n-gram
   offset = jnp.cumsum(width * sizes) - width * sizes
   context = jnp.clip(rank[-1] + 1 - offset, 0, width * sizes)
   shift = jnp.floor(jax.random.uniform(place_key, (number,)) * context).astype(jnp.int32)
   first = offset + jnp.minimum(shift, jnp.maximum(context - 1, 0))
   stop = jnp.minimum(first + sizes, offset + context)
-  window = jnp.searchsorted(offset, jnp.maximum(rank, 0), side='right') - 1  # [l]
-  run = jnp.zeros(length, jnp.int32).at[jnp.where(words.starts, rank, length)].set(words.run, mode='drop')
-  here = (rank >= first[window]) & (rank < stop[window]) & (run[first[window]] == words.run)
-  chosen = row.eligible & here
+  window = jnp.searchsorted(offset, jnp.maximum(rank, 0), side='right') - 1  # [l], of each token
+  stretch = jnp.zeros(length, jnp.int32).at[jnp.where(words.starts, rank, length)].set(words.stretch, mode='drop')
+  inside = (rank >= first[window]) & (rank < stop[window]) & (stretch[first[window]] == words.stretch)
+  chosen = row.eligible & inside
   chosen &= jnp.cumsum(chosen)[words.end - 1] <= budget
   return number_spans(words.starts & (rank == first[window]), chosen)
-
-
-# Bounds ---------------------------------------------------------------------------------------------------------------
 
 
 CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
@@ -260,4 +291,4 @@ CAPACITY: Mapping[Callable[..., Spans], Callable[..., int]] = MappingProxyType(
     geometric_spans: capacity_of_share,
   }
 )
-"""where function -> (row length, its settings) -> slots that hold its choice; a rarer excess is counted by its user."""
+"""where-function -> (row length, its settings) -> slots that hold its choice; its user counts what exceeds them."""

@@ -1,6 +1,7 @@
 """The embedded corpus: reading docstrings, cleaning them, a fixed build, tasks whose answers can be checked."""
 
 import ast
+import hashlib
 import itertools
 import json
 import pathlib
@@ -240,32 +241,80 @@ def install(folder, name='tinydocs', version='1.0', recorded=('tinydocs/a.py', '
   return info
 
 
-def test_only_the_recorded_files_of_a_package_are_read(tmp_path, monkeypatch):
+def test_only_the_recorded_files_of_a_package_are_read(tmp_path, monkeypatch, caplog):
   install(tmp_path)
   monkeypatch.syspath_prepend(tmp_path)
   package = Package('tinydocs', ('tinydocs',))
   for processes in (1, 2):
     found = docstrings.extract([package], processes=processes)
     assert [document.name for document in found] == ['tinydocs.a', 'tinydocs.b']
+    assert not caplog.records, 'no other interpreter was started'
   assert found[0].text == 'The file tinydocs/a.py is a module that is only read and never run.'
 
 
 def test_installing_another_package_changes_nothing(tmp_path, monkeypatch):
-  before = pydocs.digest(SMALL), docstrings.extract(SMALL)
+  before = pydocs.key(SMALL), docstrings.extract(SMALL)
   install(tmp_path, name='another')
   (tmp_path / 'json.py').write_text('"""A module that hides one of the standard library from those who import it."""')
   monkeypatch.syspath_prepend(tmp_path)
-  assert (pydocs.digest(SMALL), docstrings.extract(SMALL)) == before
+  assert (pydocs.key(SMALL), docstrings.extract(SMALL)) == before
 
 
 def test_an_upgrade_makes_another_corpus(tmp_path, monkeypatch):
   package = Package('tinydocs', ('tinydocs',))
   monkeypatch.syspath_prepend(tmp_path)
   info = install(tmp_path)
-  first = pydocs.digest([package])
-  assert pydocs.digest([package]) == first
+  first = pydocs.key([package])
+  assert pydocs.key([package]) == first
   (info / 'METADATA').write_text('Metadata-Version: 2.1\nName: tinydocs\nVersion: 1.1\n')
-  assert pydocs.digest([package]) != first
+  assert pydocs.key([package]) != first
+
+
+def test_editing_the_code_makes_no_other_corpus_but_other_rules_do(monkeypatch):
+  first = pydocs.key(SMALL)
+  monkeypatch.setattr(filters, 'alphanumeric', str.lower)
+  assert pydocs.key(SMALL) == first
+  monkeypatch.setattr(pydocs, 'RULES', pydocs.RULES + 1)
+  assert pydocs.key(SMALL) != first
+
+
+# Digest of the rows that each number of `pydocs.RULES` makes of `written`. Where the test fails, rows have changed:
+# raise the number and add its digest. Never change a digest.
+ROWS_OF_RULES = {1: '0a6376fa18d48603'}
+
+ACTIONS = ('sorts', 'counts', 'joins', 'reads', 'writes', 'splits', 'moves', 'scales', 'checks', 'stores')
+THINGS = ('array', 'string', 'table', 'matrix', 'stream', 'window', 'folder', 'record', 'number', 'sample')
+
+
+def written(number: int) -> str:
+  """A docstring in one of the conventions, with code, lists and markup."""
+  action, thing = ACTIONS[number % 10], THINGS[number // 10 % 10]
+  summary = f'This function {action} the {thing} of kind {number} and returns the {thing} that it {action}.'
+  body = (
+    f'The {thing} is one that the caller of this function has made before, and it {action} every part of the {thing} '
+    f'in the order in which the parts are found. Where the {thing} of kind {number} is empty, an error is raised.'
+  )
+  explained = f'Says how the {thing} is read when it {action} the parts of number {number}'
+  if number % 3 == 0:
+    entries = f'x{number} : {thing}\n    {explained}.\ny{number} : int, optional\n    The *largest* size of it.'
+    return f'{summary}\n\n{body}\n\nParameters\n----------\n{entries}\n\n>>> f({number})\n1\n'
+  if number % 3 == 1:
+    return f'{summary}\n\n{body}\n\nArgs:\n  x{number} ({thing}): {explained}.\n  y (int): How ``many`` there are.\n'
+  return f'{summary}\n\n{body}\n\n- the first of these\n- the second::\n\n    code = 1\n\n:param x: {explained}\n'
+
+
+def test_rows_that_change_raise_the_number_of_the_rules(tmp_path):
+  jobs = []
+  for package in ('python', 'numpy'):
+    path = tmp_path / f'{package}.py'
+    functions = range(0, 400, 2) if package == 'python' else range(1, 400, 2)
+    path.write_text(''.join(f'def f{number}():\n  {written(number)!r}\n' for number in functions))
+    jobs.append((package, f'{package}/m.py', str(path)))
+  splits, _ = pydocs.splits_of(docstrings._read(jobs))
+  rows = {name: pydocs_tasks.make(task, splits) for name, task in pydocs_tasks.TASKS.items()}
+  assert all(len(rows[name]['train']) > 5 for name in rows)
+  found = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+  assert found == ROWS_OF_RULES.get(pydocs.RULES), f'rows have changed: raise pydocs.RULES, and add its digest {found}'
 
 
 def test_a_package_that_is_missing_is_named(tmp_path, capsys, monkeypatch):
@@ -273,14 +322,14 @@ def test_a_package_that_is_missing_is_named(tmp_path, capsys, monkeypatch):
   with pytest.raises(ModuleNotFoundError, match=r'no-such-package is not installed.*pip install no-such-package'):
     pydocs.prepare(cache=str(tmp_path), packages=(*SMALL, missing))
   with pytest.raises(ModuleNotFoundError, match=r"python .* holds no Python file in 'jason'"):
-    docstrings.files(Package('python', ('json', 'jason')))
+    docstrings.python_files(Package('python', ('json', 'jason')))
   monkeypatch.setattr(pydocs, 'PACKAGES', (missing,))
   assert command.main(['--cache', str(tmp_path)]) == 2
   assert 'no-such-package' in capsys.readouterr().err
 
 
 def test_the_standard_library_without_tests_and_site_packages():
-  paths = [path for path, _ in docstrings.files(Package('python', ('.',)))]
+  paths = [path for path, _ in docstrings.python_files(Package('python', ('.',)))]
   assert {'json/__init__.py', 'textwrap.py', 'unittest/case.py'} <= set(paths)
   assert not [path for path in paths if re.search(r'(^|/)(tests?|idlelib|lib2to3|(site|dist)-packages)/', path)]
   assert paths == sorted(paths)
@@ -299,7 +348,7 @@ def test_a_second_build_has_the_same_rows_and_digests(tmp_path):
 
 
 def test_a_build_goes_on_after_a_kill_and_is_done_once(tmp_path):
-  key = pydocs.digest(SMALL)
+  key = pydocs.key(SMALL)
   left = tmp_path / 'tfds' / 'pydocs' / f'corpus-{key}' / '1.0.0.incompleteABC'
   left.mkdir(parents=True)
   (left / 'pydocs-train.array_record-00000-of-00001').write_bytes(b'half')

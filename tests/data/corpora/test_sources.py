@@ -6,11 +6,13 @@ import pathlib
 import pickle
 import subprocess
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from plm_jax.data.corpora import filters, local, sources
+from plm_jax.data.corpora.formats import jsonl, txt
 
 
 @pytest.fixture
@@ -79,7 +81,7 @@ def _try(folder, split):
 @pytest.mark.parametrize(
   ('split', 'words'),
   [
-    ('trian', ["no split 'trian'", 'train, validation', "did you mean 'train'"]),
+    ('trian', ["no split 'trian'", 'train, validation', "Did you mean 'train'"]),
     ('test', ["no split 'test'", 'train, validation']),
     ('train[3]', ['slice such as']),
     ('train[a:b]', ['slice such as']),
@@ -116,16 +118,16 @@ def test_the_digest_follows_the_content_and_the_slice(folder):
 def test_a_file_is_hashed_again_only_when_it_has_changed(tmp_path, monkeypatch):
   path = tmp_path / 'a.txt'
   path.write_text('one')
-  first = local.digest(path, cache=str(tmp_path))
+  first = local.File.at(path).digest(cache=str(tmp_path))
 
   def refuse(*arguments):
     raise AssertionError('read again')
 
-  monkeypatch.setattr(local.hashlib, 'file_digest', refuse)
-  assert local.digest(path, cache=str(tmp_path)) == first
+  monkeypatch.setattr('hashlib.file_digest', refuse)
+  assert local.File.at(path).digest(cache=str(tmp_path)) == first
   path.write_text('two, longer')
   with pytest.raises(AssertionError, match='read again'):
-    local.digest(path, cache=str(tmp_path))
+    local.File.at(path).digest(cache=str(tmp_path))
 
 
 # Local files.
@@ -157,7 +159,9 @@ def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
 
 def test_how_documents_end_is_part_of_the_digest(tmp_path):
   (tmp_path / 'a.txt').write_text('one\ntwo\n')
-  ways = [sources.documents(str(tmp_path / 'a.txt'), cache=str(tmp_path), documents=way) for way in local.BOUNDARIES]
+  ways = [
+    sources.documents(str(tmp_path / 'a.txt'), cache=str(tmp_path), documents=way) for way in get_args(txt.Boundary)
+  ]
   assert len({way.digest for way in ways}) == 3
   with pytest.raises(ValueError, match=r'paragraph.*blank_line, line, file'):
     sources.documents(str(tmp_path / 'a.txt'), cache=str(tmp_path), documents='paragraph')
@@ -166,7 +170,7 @@ def test_how_documents_end_is_part_of_the_digest(tmp_path):
 def test_a_plain_file_stays_on_disk(tmp_path):
   path = tmp_path / 'a.jsonl'
   path.write_text(''.join(f'{{"text": "{n:0100}"}}\n' for n in range(1000)))
-  rows = local.FileRows(path)
+  rows = jsonl.open(local.File.at(path), 'train', str(tmp_path)).rows
   assert len(pickle.dumps(rows)) < 20_000 < path.stat().st_size
   assert pickle.loads(pickle.dumps(rows))[999] == rows[999] == {'text': f'{999:0100}'}  # noqa: S301
 
@@ -202,13 +206,13 @@ def test_files_that_cannot_be_read(tmp_path, folder):
   refused(tmp_path / 'empty.txt', ValueError, 'empty.txt holds no rows')
   (tmp_path / 'cut.txt.gz').write_bytes(gzip.compress(b'text ' * 1000)[:-20])
   refused(tmp_path / 'cut.txt.gz', ValueError, 'cut.txt.gz is not a whole gzip file')
-  refused(tmp_path / 'notes.md', ValueError, 'notes.md', '.jsonl.gz')
-  refused(tmp_path / 'emty.txt', FileNotFoundError, "did you mean 'empty.txt'", 'tfds:<name>')
+  refused(tmp_path / 'notes.md', ValueError, 'notes.md', '.jsonl', '.gz')
+  refused(tmp_path / 'emty.txt', FileNotFoundError, "Did you mean 'empty.txt'", 'tfds:<name>')
   (tmp_path / 'bare').mkdir()
   refused(tmp_path / 'bare', FileNotFoundError, '<split>.jsonl')
   (folder / 'train.txt').write_text('a second train')
   refused(folder, ValueError, 'both train.jsonl and train.txt')
-  refused('pydocs/sumarise', ValueError, "did you mean 'pydocs/summarise'")
+  refused('pydocs/sumarise', ValueError, "Did you mean 'pydocs/summarise'")
 
 
 # Which field is the text.
@@ -225,7 +229,7 @@ def test_the_field_of_the_text(tmp_path):
   assert found({'text': 'a', 'title': 'b'}).digest != found({'text': 'a', 'title': 'b'}, text='title').digest
   with pytest.raises(ValueError, match=r'no single field of text.*premise, hypothesis'):
     found({'premise': 'a', 'hypothesis': 'b'})
-  with pytest.raises(ValueError, match=r"no text in a field 'premis'.*did you mean 'premise'"):
+  with pytest.raises(ValueError, match=r"no text in a field 'premis'.*Did you mean 'premise'"):
     found({'premise': 'a', 'hypothesis': 'b'}, text='premis')
   with pytest.raises(ValueError, match=r'\(none\)'):
     found({'label': 1})
@@ -307,7 +311,7 @@ def test_tfds_sets_that_cannot_be_read(tfds_cache, tmp_path, monkeypatch):
     for word in words:
       assert word in str(error.value)
 
-  refused('tfds:ag_news_subst', tmp_path, "did you mean 'ag_news_subset'")
+  refused('tfds:ag_news_subst', tmp_path, "Did you mean 'ag_news_subset'")
   refused('tfds:glue/sst3', tmp_path, 'glue/sst3', 'sst2', 'mrpc')
   # Without a network, and without what TFDS needs: either way the cure is in the message.
   monkeypatch.delenv('HTTPS_PROXY', raising=False)
@@ -409,5 +413,5 @@ def test_a_corpus_is_filtered_by_settings_that_enter_its_digest(tmp_path):
   everything = sources.documents(str(path), cache=str(tmp_path))
   assert len({everything.digest, kept.digest, found(min_chars=11).digest, found().digest}) == 4
   assert found(min_chars=10).digest == kept.digest
-  with pytest.raises(ValueError, match=r"no setting 'min_char' .* did you mean 'min_chars'"):
+  with pytest.raises(ValueError, match=r"no setting 'min_char' .* Did you mean 'min_chars'"):
     found(min_char=3)

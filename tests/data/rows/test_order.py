@@ -49,14 +49,14 @@ GOLDEN_PERMUTATION = [3, 7, 4, 2, 1, 6, 5, 0]
 
 def test_host_slices_tile_the_batch():
   for hosts in (1, 2, 4, 8):
-    places = [np.arange(16)[order.host_slice(16, host=host, hosts=hosts)] for host in range(hosts)]
+    places = [np.arange(16)[order.share(16, host=host, hosts=hosts).places] for host in range(hosts)]
     np.testing.assert_array_equal(np.concatenate(places), np.arange(16))
 
 
 @pytest.mark.parametrize(('batch_size', 'host', 'hosts'), [(6, 0, 4), (0, 0, 1), (8, 2, 2), (8, -1, 2)])
 def test_impossible_hosts_are_refused(batch_size, host, hosts):
   with pytest.raises(ValueError, match=r'batch_size=|host='):
-    order.host_slice(batch_size, host=host, hosts=hosts)
+    order.share(batch_size, host=host, hosts=hosts)
 
 
 def test_iterate_delivers_in_order_and_ends():

@@ -1,0 +1,28 @@
+"""Configs that earlier versions wrote, brought to the form that this one writes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from plm_jax.config import schema
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import values
+
+
+def current(config: Mapping[str, Any]) -> dict[str, Any]:
+  """A config in today's form; one that has it comes back unchanged.
+
+  Earlier versions wrote every keyword of every update rule and schedule into `optim`, null where it was not set. Nulls
+  of keywords that the named rule and schedule do not take, or take with another default, are left out.
+  """
+  optim = config.get('optim')
+  if not isinstance(optim, Mapping):
+    return dict(config)
+  try:
+    _, known, elsewhere = schema.block('optim.optimiser:make', optim, 'config.optim')
+  except ConfigError:  # it is reported where the config is checked
+    return dict(config)
+
+  def stays(key: str, value: Any) -> bool:
+    return value is not None or (key not in elsewhere if key not in known else values.fits(known[key].annotation, None))
+
+  return {**config, 'optim': {key: value for key, value in optim.items() if stays(key, value)}}

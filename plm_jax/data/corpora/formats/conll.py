@@ -1,0 +1,71 @@
+"""Columns: one word per line, one column per kind of label, a blank line after each sentence (CoNLL).
+
+`.conll` is the form of CoNLL-2003 and of WNUT-17, with tabs between the columns or, in a line without tabs, white
+space. The first column gives the field `tokens`, the last one `tags`, and columns between them `column_2` and so on.
+Lines that begin with `-DOCSTART-` are left out. `.conllu` is the form of Universal Dependencies: ten columns with names
+of their own, of which `tokens`, `lemmas`, `upos`, `xpos`, `feats`, `head` (whole numbers) and `deprel` are kept;
+comments, ranges of words (1-2) and empty words (1.1) are left out.
+
+A row is a sentence. Each field is a list with one entry per word, and `text` is the words with spaces between them.
+Tags are text: `labelled` numbers them by `labels.json`.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from plm_jax.data.corpora import local
+from plm_jax.data.corpora.records import Opened
+
+SUFFIXES = ('.conll', '.conllu')
+SCHEME = None
+
+_UNIVERSAL = {1: 'tokens', 2: 'lemmas', 3: 'upos', 4: 'xpos', 5: 'feats', 6: 'head', 7: 'deprel'}
+_UNIVERSAL_COLUMNS = 10
+_HEAD = 6
+_DOCUMENT = b'-DOCSTART-'
+
+
+def open(path: local.File, split: str, cache: str) -> Opened:
+  """The sentences of a file."""
+  universal = path.suffix == '.conllu'
+  with path.stream() as lines:
+    rows = local.Rows(path, _sentences(lines), parse_universal if universal else parse)
+  return Opened(rows, f'{path.digest(cache=cache)} rows')
+
+
+def parse(text: str) -> local.Row:
+  """One sentence of words and labels."""
+  words: list[list[str]] = []
+  for number, line in enumerate(text.split('\n')):
+    columns = line.rstrip('\r').split('\t') if '\t' in line else line.split()
+    if len(columns) < 2:
+      raise local.BadRow(f'a word and a label are needed, got {line!r}', line=number)
+    if words and len(columns) != len(words[0]):
+      raise local.BadRow(f'{len(columns)} columns, and the sentence begins with {len(words[0])}', line=number)
+    words.append(columns)
+  first, *between, last = (list(column) for column in zip(*words, strict=True))
+  numbered = {f'column_{number}': column for number, column in enumerate(between, start=2)}
+  return {'text': ' '.join(first), 'tokens': first, **numbered, 'tags': last}
+
+
+def parse_universal(text: str) -> local.Row:
+  """One sentence of Universal Dependencies."""
+  fields: dict[str, list[Any]] = {name: [] for name in _UNIVERSAL.values()}
+  for number, line in enumerate(text.split('\n')):
+    if line.startswith('#'):
+      continue
+    columns = line.rstrip('\r').split('\t')
+    if len(columns) != _UNIVERSAL_COLUMNS:
+      raise local.BadRow(f'{_UNIVERSAL_COLUMNS} columns with tabs between them are needed, got {line!r}', line=number)
+    if not columns[0].isdecimal():  # a range of words or an empty one
+      continue
+    if not columns[_HEAD].isdecimal():
+      raise local.BadRow(f'column {_HEAD + 1} holds the number of the head, got {columns[_HEAD]!r}', line=number)
+    for column, name in _UNIVERSAL.items():
+      fields[name].append(int(columns[column]) if column == _HEAD else columns[column])
+  return {'text': ' '.join(fields['tokens']), **fields}
+
+
+def _sentences(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+  """First byte and end of each sentence; the line that opens a document counts as a blank one."""
+  return local.block_spans(b' ' * len(line) if line.startswith(_DOCUMENT) else line for line in lines)

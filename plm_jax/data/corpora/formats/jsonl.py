@@ -1,0 +1,27 @@
+"""JSON lines: one object per line, the fields of a row."""
+
+import json
+
+from plm_jax.data.corpora import local
+from plm_jax.data.corpora.records import Opened
+
+SUFFIXES = ('.jsonl',)
+SCHEME = None
+
+
+def open(path: local.File, split: str, cache: str) -> Opened:
+  """The rows of a file."""
+  with path.stream() as lines:
+    rows = local.Rows(path, local.line_spans(lines), parse)
+  return Opened(rows, f'{path.digest(cache=cache)} rows')
+
+
+def parse(text: str) -> local.Row:
+  """One line as a row."""
+  try:
+    row = json.loads(text)
+  except json.JSONDecodeError as error:
+    raise local.BadRow(f'not valid JSON ({error.msg} at character {error.pos})') from error
+  if not isinstance(row, dict):
+    raise local.BadRow(f'a JSON object is needed, got {type(row).__name__}')
+  return row

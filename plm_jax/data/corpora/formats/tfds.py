@@ -1,0 +1,23 @@
+"""TensorFlow Datasets, by name, 'tfds:<name>[/<config>]', or by the folder of a prepared set; read as ArrayRecord."""
+
+from pathlib import Path
+
+from plm_jax import files
+from plm_jax.data.corpora.records import Opened
+
+SUFFIXES = ()
+SCHEME = 'tfds:'
+
+
+def matches(folder: Path) -> bool:
+  """Whether this is the folder of a version of a prepared set."""
+  return files.is_file(folder / 'dataset_info.json')
+
+
+def open(path: str, split: str, cache: str) -> Opened:
+  """The rows of a split; a set that is named is downloaded and prepared first where it is missing."""
+  from plm_jax.data.corpora import tfds_sets
+
+  if path.startswith(SCHEME):
+    return tfds_sets.from_name(path.removeprefix(SCHEME), split, cache=cache)
+  return tfds_sets.from_folder(files.path(path), split, path=path)

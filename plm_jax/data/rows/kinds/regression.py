@@ -1,0 +1,22 @@
+"""One real value per row."""
+
+from typing import Any
+
+import numpy as np
+
+from plm_jax.data.corpora.records import Records
+from plm_jax.data.rows import examples
+
+GIVES = ('label',)
+QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
+
+
+def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+  """The rows that have a value, with `label` float32[b]."""
+
+  def label(value: Any, index: int) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+      raise ValueError(f'row {index} of {records.where}: {asked.label!r} holds {value!r}, which is no number')
+    return value
+
+  return examples.one_label(records, asked, kind='regression', label=label, dtype=np.float32)

@@ -1,0 +1,82 @@
+"""A list of words in one field, and a class for each of them: parts of speech, names.
+
+Every word is tokenised with a space before it, as byte-level BPE has words in a row, and its label stands at its first
+token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names that labels.json lists; -1 is a word without one.
+"""
+
+import functools
+import logging
+
+import numpy as np
+
+from plm_jax.data.corpora.records import Records
+from plm_jax.data.rows import examples, store
+
+log = logging.getLogger(__name__)
+
+GIVES = ('labels',)
+QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # of a smoke test (`file.py:quick`)
+
+
+def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+  """Every row that has words, with `labels` int32[b, width]."""
+  if len(asked.fields) != 1 or asked.per_class is not None:
+    raise ValueError(
+      f"{records.where}: kind='words' takes one field, of words, and no per_class: fields={asked.fields}, "
+      f'per_class={asked.per_class}.'
+    )
+  (field,) = examples.fields_of(records, asked)
+  names = examples.ClassNames(records, asked.label)
+  words: list[str] = []
+  labels: list[int] = []
+  row_ids, edges = [], [0]
+  for index in range(len(records)):
+    given, tags = records.value(index, field), records.value(index, asked.label)
+    if not isinstance(given, list) or not isinstance(tags, list) or len(given) != len(tags):
+      raise ValueError(
+        f'row {index} of {records.where} needs a list of words in {field!r} and a label for each of them in '
+        f'{asked.label!r}, got {given!r} and {tags!r}.'
+      )
+    if not all(isinstance(word, str) for word in given):
+      raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}.')
+    if given:
+      words += [f' {word}' for word in given]
+      labels += [names.number(tag, index, least=-1) for tag in tags]
+      row_ids.append(index)
+      edges.append(len(words))
+  if not words:
+    raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
+  digest = store.digest_of(records.digest, asked.fields, asked.label, 'words', *names.digest)
+  return examples.Examples(
+    texts=examples.ListedTexts(words, digest),
+    edges=np.array(edges),
+    row_ids=np.array(row_ids),
+    fields=asked.fields,
+    add=functools.partial(_add, np.array(labels, np.int32)),
+    names=names.names,
+    classes=max(labels) + 1,
+  )
+
+
+def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place) -> examples.Added:
+  """labels int32[b, width]: the class at the first token of each word, -1 elsewhere."""
+  values = first_pieces(labels, offsets)
+  return lambda chosen, width: {'labels': place(values, chosen, width)}
+
+
+def first_pieces(labels: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+  """The label of each word at its first token, and -1 at the others; a word without tokens loses its label.
+
+  Args:
+    labels: int32[words].
+    offsets: int64[words+1], word i is tokens `offsets[i]:offsets[i+1]`.
+
+  Returns:
+    int32[tokens].
+  """
+  some = np.diff(offsets) > 0
+  if not some.all():
+    log.warning(f'{(~some).sum()} of {len(some)} words have no token in this vocabulary, and are not labelled.')
+  placed = np.full(offsets[-1], -1, np.int32)
+  placed[offsets[:-1][some]] = labels[some]
+  return placed

@@ -1,0 +1,136 @@
+"""The attention weights of every head for one text: a picture, and the distance and entropy of each head."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from plm_jax import files, weights
+from plm_jax.checkpoint import Step
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.inference.blanks import with_ends
+from plm_jax.training.parts import Settings, make_parts, make_vocab
+
+
+class Maps(NamedTuple):
+  """What the heads of a model look at in one text.
+
+  Attributes:
+    tokens: the text, token by token.
+    weights: f32[n, h, l, l]; `weights[layer, head, query]` is a distribution over the positions.
+  """
+
+  tokens: list[str]
+  weights: np.ndarray
+
+
+def look(settings: Settings, folder: RunFolder, *, text: str, step: Step = None) -> Maps:
+  """Runs the trunk of a run on a text and keeps its attention weights.
+
+  Args:
+    settings: of the run.
+    folder: of the run.
+    text: of a few words.
+    step: of the run, see `weights.open`.
+
+  Raises:
+    ConfigError: the trunk reads something else than one text, or has no attention.
+  """
+  vocab = make_vocab(settings, folder)
+  ids = with_ends(vocab.encode(text, specials=True), vocab)
+  trunk = make_parts(settings, vocab).trunk
+  if trunk.ATTENTION in ('encoder-decoder', 'none'):
+    raise ConfigError(
+      f'heads: the {settings["model"]["name"]} in {folder.root} has {trunk.ATTENTION} attention; name the folder of a '
+      'model with attention in one stack'
+    )
+  params = weights.open(folder.root, step=step).params.tree('trunk')
+  names = [vocab.decode([token]).strip() or vocab.token(token) for token in ids]
+  return Maps(names, _weights(trunk, params, ids))
+
+
+def _weights(trunk: nn.Module, params: Any, ids: Sequence[int]) -> np.ndarray:
+  """f32[n, h, l, l] of one row, from what the blocks sow into the collection 'attention'."""
+  tokens = jnp.asarray([ids])
+  look = jax.jit(
+    lambda params: trunk.apply({'params': params}, tokens, segment_ids=jnp.ones_like(tokens), mutable=['attention'])
+  )
+  _, sown = look(params)
+  return np.concatenate([layers[:, 0] for layers in _in_order(sown.get('attention', {}))])
+
+
+def _in_order(sown: Mapping[str, Any]) -> list[np.ndarray]:
+  """What was sown, from the first layer to the last: each f32[layers, b, h, l, l].
+
+  Blocks of the scan stand under 'layers', stacked; DeBERTa's blocks outside of it under 'first' and 'last'.
+  """
+  found = {name: jax.tree.leaves(sown[name]) for name in ('first', 'layers', 'last') if name in sown}
+  return [np.asarray(leaf).reshape(-1, *leaf.shape[-4:]) for leaves in found.values() for leaf in leaves]
+
+
+class Head(NamedTuple):
+  """How one head looks.
+
+  Attributes:
+    layer: from 0.
+    head: from 0.
+    distance: mean distance in tokens between a query and what it looks at.
+    entropy: of its weights in bits, mean over the queries.
+    uniform: of weights that are equal wherever the head may look, in bits.
+  """
+
+  layer: int
+  head: int
+  distance: float
+  entropy: float
+  uniform: float
+
+
+def measure(maps: Maps) -> list[Head]:
+  """Distance and entropy of every head."""
+  length = len(maps.tokens)
+  distance = np.abs(np.arange(length)[:, None] - np.arange(length))
+  heads = []
+  for layer, head in np.ndindex(maps.weights.shape[:2]):
+    shares = maps.weights[layer, head]  # [l, l]
+    entropy = -(shares * np.log2(np.maximum(shares, 1e-30))).sum(axis=-1).mean()
+    uniform = np.log2(np.maximum((shares > 0).sum(axis=-1), 1)).mean()
+    heads.append(Head(layer, head, (shares * distance).sum(axis=-1).mean(), entropy, uniform))
+  return heads
+
+
+def show(heads: Sequence[Head], *, title: str) -> None:
+  """Prints a table with a row per head."""
+  table = Table(title=title)
+  for column in ('layer', 'head', 'mean distance', 'entropy, bits', 'of uniform'):
+    table.add_column(column, justify='right')
+  for head in heads:
+    share = head.entropy / max(head.uniform, 1e-9)
+    table.add_row(f'{head.layer}', f'{head.head}', f'{head.distance:.1f}', f'{head.entropy:.2f}', f'{share:.0%}')
+  Console().print(table)
+
+
+def draw(maps: Maps, out: Path) -> None:
+  """Writes one picture with a panel per head: queries down, keys across, darker is more."""
+  from matplotlib.figure import Figure
+
+  layers, heads, length, _ = maps.weights.shape
+  side = min(4.0, max(1.6, 0.16 * length))
+  figure = Figure(figsize=(side * heads + 1, side * layers + 1), layout='constrained')
+  grid: Any = figure.subplots(layers, heads, squeeze=False)
+  for layer, head in np.ndindex(layers, heads):
+    axes = grid[layer][head]
+    axes.imshow(maps.weights[layer, head], cmap='Blues', vmin=0, vmax=1)
+    axes.set_title(f'layer {layer}, head {head}', fontsize=8)
+    axes.set_xticks(range(length), maps.tokens if layer == layers - 1 else [''] * length, rotation=90, fontsize=6)
+    axes.set_yticks(range(length), maps.tokens if head == 0 else [''] * length, fontsize=6)
+    axes.tick_params(length=0)
+  with files.replacing(out) as temporary:
+    figure.savefig(temporary, format=out.suffix.removeprefix('.') or 'png', dpi=130)

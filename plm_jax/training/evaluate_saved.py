@@ -1,0 +1,279 @@
+"""Evaluates saved parameters, those of checkpoints or of a folder: the engine of `python -m plm_jax.evaluate`."""
+
+import functools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+
+from plm_jax import checkpoint, errors, files, optim, paths, sharding, weights
+from plm_jax.checkpoint import CheckpointError, Step, records
+from plm_jax.cli import progress
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder, Where
+from plm_jax.text import tokenizer
+from plm_jax.training import evaluation, feed, parts, run_folder
+from plm_jax.training.parts import Parts, Settings
+from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker
+from plm_jax.types import Execution, PyTree, Source, Task
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 2.0
+
+Spec = Mapping[str, jax.ShapeDtypeStruct]
+
+
+class Saved(NamedTuple):
+  """Parameters to evaluate: what a line says of them, and the parameters of the task's model."""
+
+  where: dict[str, Any]
+  params: PyTree
+
+
+class Evaluator(NamedTuple):
+  """Everything that evaluations of one task share.
+
+  Attributes:
+    task: what is evaluated.
+    sources: evaluation -> its rows.
+    units: evaluation -> units in its text, see `schema.Evaluation`.
+    key: root key of the run.
+    step: the compiled `eval_step` of the task.
+    layout: mesh and rules.
+  """
+
+  task: Task
+  sources: dict[str, Source]
+  units: dict[str, int | None]
+  key: jax.Array
+  step: Callable[..., Any]
+  layout: sharding.Layout
+
+  def scores(self, params: PyTree) -> dict[str, float]:
+    """'<evaluation>/<metric>' -> mean over the rows of the evaluation."""
+    found: dict[str, float] = {}
+    for name, source in self.sources.items():
+      means = evaluation.evaluate(
+        source, params, self.key, task=self.task, step=self.step, layout=self.layout, units=self.units[name]
+      )
+      found |= {f'{name}/{metric}': value for metric, value in means.items()}
+    return found
+
+  def write_predictions(self, source: Source, params: PyTree, file: Where) -> int:
+    """Writes one JSON object per row, in the order of the split, without padding rows; returns their number."""
+    predict = jax.jit(functools.partial(predict_step, task=self.task))
+    count = 0
+    with files.open(file, 'w') as lines:
+      for _, batch in feed.to_devices(source.once(), sharding.batch_sharding(self.layout)):
+        rows = jax.device_get(predict(params, batch, self.key))
+        for index in np.flatnonzero(rows.pop('row_weight') > 0):
+          row = {name: value[index].tolist() for name, value in rows.items()}
+          if 'label' in row and source.names:
+            row['name'] = source.names[row['label']]
+          lines.write(json.dumps(row) + '\n')
+          count += 1
+    return count
+
+
+def evaluate_run(
+  settings: Settings,
+  folder: RunFolder,
+  *,
+  step: Step = None,
+  follow: bool = False,
+  timeout: float = 3600.0,
+  name: str | None = None,
+  predictions: Where | None = None,
+) -> None:
+  """Evaluates checkpoints of a run and appends a line for each to `evaluations.jsonl` of its folder.
+
+  Args:
+    settings: of the run; evaluations may differ from those it was trained with.
+    folder: of the run.
+    step: which checkpoint; None takes the best where there is one, else the newest.
+    follow: evaluate every checkpoint as it appears, up to the last one of the run, in place of `step`.
+    timeout: seconds that `follow` waits for the next checkpoint.
+    name: one of the evaluations; None takes all.
+    predictions: file for the predictions of the one evaluation, one JSON object per row.
+
+  Raises:
+    ConfigError: no such evaluation, or no checkpoint within `timeout`.
+    CheckpointError: no such checkpoint, or a damaged one.
+  """
+  names = _names(settings, name, predictions)
+  made = parts.make_parts(settings, parts.make_vocab(settings, folder))
+  _check_predicts(made, predictions)
+  layout = _layout(settings)
+  with sharding.use(layout):
+    evaluator = _evaluator(settings, made, names, layout=layout)
+    spec = next(iter(evaluator.sources.values())).spec
+    steps = _appearing(folder, timeout=timeout) if follow else iter([records.choose(folder.checkpoints, step)])
+    states = _states(settings, folder, steps, made.task, spec, layout=layout, may_vanish=follow)
+    _evaluate(evaluator, states, folder=folder, predictions=predictions)
+
+
+def evaluate_folder(
+  settings: Settings,
+  source: Where,
+  *,
+  folder: RunFolder | None = None,
+  name: str | None = None,
+  predictions: Where | None = None,
+) -> None:
+  """Evaluates the model in a folder as it is: one in Hugging Face's form with its tokenizer, a run, or an import.
+
+  Args:
+    settings: what is measured on what; vocabulary, architecture and sizes are those of `source`.
+    source: the folder of the model.
+    folder: where `evaluations.jsonl` goes; None writes none.
+    name: one of the evaluations; None takes all.
+    predictions: file for the predictions of the one evaluation, one JSON object per row.
+
+  Raises:
+    ConfigError: no such evaluation or folder, or one without parameters that the task needs.
+  """
+  names = _names(settings, name, predictions)
+  made, params = _model_of(source, settings)
+  _check_predicts(made, predictions)
+  layout = _layout(settings)
+  with sharding.use(layout):
+    evaluator = _evaluator(settings, made, names, layout=layout)
+    spec = next(iter(evaluator.sources.values())).spec
+    saved = Saved({'weights': str(source)}, _placed(params, made.task, spec, layout=layout))
+    _evaluate(evaluator, iter([saved]), folder=folder, predictions=predictions)
+
+
+def _names(settings: Settings, name: str | None, predictions: Where | None) -> list[str]:
+  """The evaluations to do."""
+  names = list(settings['eval']) if name is None else [name]
+  if not names or (unknown := [name for name in names if name not in settings['eval']]):
+    choices = ', '.join(settings['eval']) or 'none'
+    what = f'no {unknown[0]!r}' if names else 'none'
+    raise ConfigError(f'evaluation: {what} in config.eval; there are {choices}')
+  if predictions and len(names) > 1:
+    raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
+  return names
+
+
+def _check_predicts(made: Parts, predictions: Where | None) -> None:
+  """Raises ConfigError where predictions are asked of a task that makes none."""
+  if predictions and made.task.predict is None:
+    raise ConfigError(f'--predictions: {made.user} makes no predictions; leave the flag out')
+
+
+def _layout(settings: Settings) -> sharding.Layout:
+  with errors.stage('sharding'):
+    return sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
+
+
+def _evaluator(settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout) -> Evaluator:
+  return Evaluator(
+    made.task,
+    parts.make_evaluations(settings, made.vocab, reader=made, names=names),
+    {name: settings['eval'][name]['units'] for name in names},
+    jax.random.key(settings['seed']),
+    jax.jit(functools.partial(eval_step, task=made.task)),
+    layout,
+  )
+
+
+def _evaluate(
+  evaluator: Evaluator, states: Iterator[Saved], *, folder: RunFolder | None, predictions: Where | None
+) -> None:
+  """Evaluates each of the states and writes what came out."""
+  for where, params in states:
+    line = where | evaluator.scores(params)
+    if folder is not None:
+      files.make_folder(folder.root)
+      files.append(folder.evaluations, json.dumps(line) + '\n')
+    log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
+    if predictions:
+      (source,) = evaluator.sources.values()
+      count = evaluator.write_predictions(source, params, predictions)
+      log.info(f'{count} predictions in {predictions}')
+
+
+# Checkpoints of a run ------------------------------------------------------------------------------------------------
+
+
+def _states(
+  settings: Settings,
+  folder: RunFolder,
+  steps: Iterator[int],
+  task: Task,
+  spec: Spec,
+  *,
+  layout: sharding.Layout,
+  may_vanish: bool,
+) -> Iterator[Saved]:
+  """The parameters of each step; with `may_vanish`, steps that the run deleted in the meantime are left out."""
+  with errors.stage('optim'):
+    tx = optim.make(params=abstract_params(task, spec), steps=settings['steps'] or 1, **settings['optim'])
+  abstract = state_maker(task, tx, spec, layout=layout).abstract
+  for step in steps:
+    try:
+      _, state = checkpoint.restore(folder.checkpoints, abstract, step=step)
+    except CheckpointError:
+      if may_vanish and step not in records.numbered(folder.checkpoints):
+        log.info(f'step {step} was deleted before it could be scored (keep)')
+        continue
+      raise
+    yield Saved({'step': step}, tx.eval_params(state.opt_state, state.params))
+
+
+def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
+  """Each step of a run as it appears, up to the last one of the run.
+
+  Raises:
+    ConfigError: nothing new appeared in `timeout` seconds, and the run is not finished.
+  """
+  seen: set[int] = set()
+  waited_since = time.monotonic()
+  while True:
+    new = [step for step in sorted(records.records(folder.checkpoints)[0]) if step not in seen]
+    if new:  # one at a time: while it is evaluated, others come and go
+      seen.add(new[0])
+      yield new[0]
+      waited_since = time.monotonic()
+    if not new and run_folder.read_json(folder.result).get('finished'):
+      return
+    if time.monotonic() - waited_since > timeout:
+      raise ConfigError(f'{folder.root}: no new checkpoint in {timeout:.0f} s (--timeout), and it is not finished')
+    if not new:
+      time.sleep(POLL_SECONDS)
+
+
+# The model of a folder -----------------------------------------------------------------------------------------------
+
+
+def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
+  """The task on the trunk of a folder, with its vocabulary, and all parameters there by name."""
+  if not files.is_folder(files.path(source)):
+    raise ConfigError(f'--weights={source}: there is no such folder')
+  opened = weights.open(source)
+  with errors.stage('vocab'):
+    vocab = tokenizer.load(opened.vocab)
+  try:
+    trunk = opened.trunk(Execution(**settings['execution']))
+    params = opened.params.tree()
+  except CheckpointError as error:
+    raise ConfigError(f'evaluate: {error}') from error
+  return parts.parts_of(trunk, settings, vocab), params
+
+
+def _placed(params: PyTree, task: Task, spec: Spec, *, layout: sharding.Layout) -> PyTree:
+  """Those parameters of a folder that the task needs, each on its devices."""
+  boxed = jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0))
+  wanted, places = paths.flat(nn.unbox(boxed)), paths.flat(sharding.shardings(boxed, layout=layout))
+  given = paths.flat(params)
+  if missing := [path for path in wanted if path not in given]:
+    raise ConfigError(f'--weights: has no {", ".join(missing[:4])}, which this task needs: train it first')
+  return paths.nested(
+    {path: jax.device_put(np.asarray(given[path], leaf.dtype), places[path]) for path, leaf in wanted.items()}
+  )
