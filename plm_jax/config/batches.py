@@ -44,14 +44,16 @@ def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tup
 def _gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
   """What every row of a data block may have; None where a file does not say so.
 
-  A mixture gives what each of its parts gives, and what is its own.
+  A mixture gives what each of its parts gives, and what is its own. Files that a keyword names, such as a kind of
+  labelled rows, give more.
   """
   own = _declared(f'data.{block["name"]}', 'GIVES')
   parts = [_gives(inner) for kind, inner in list(_blocks('data', block))[1:] if kind == 'data']
   if own is None or None in parts:
     return None
+  more = [key for module in schema.named_files('data', block) for key in _declared(module, 'GIVES') or ()]
   shared = [key for key in parts[0] or () if all(key in (part or ()) for part in parts)] if parts else []
-  return tuple(dict.fromkeys([*own, *shared]))
+  return tuple(dict.fromkeys([*own, *more, *shared]))
 
 
 def _blocks(kind: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -74,15 +76,29 @@ def _inside(annotation: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any
 
 def _cure(folder: str, source: str, missing: list[str]) -> str:
   """Which sources would do for the objective or adapter, and which of these the source would do for."""
-  sources = [name for name in signatures.names('data') if set(missing) <= set(_declared(f'data.{name}', 'GIVES') or ())]
-  given = _declared(f'data.{source}', 'GIVES') or ()
+  sources = [how for name in signatures.names('data') for how, keys in _ways(name) if set(missing) <= keys]
+  can_give = {key for _, keys in _ways(source) for key in keys}
   fits = {name: _declared(f'{folder}.{name}', 'READS') for name in signatures.names(folder)}
-  served = [name for name, keys in fits.items() if keys is not None and set(keys) <= set(given)]
+  served = [name for name, keys in fits.items() if keys is not None and set(keys) <= can_give]
   noun = build.singular(folder)
   return (
-    f'Set data.name to a source that gives it: {", ".join(sources) or "there is none"}. Or set {noun}.name to one that '
-    f'{source!r} serves: {", ".join(served) or "there is none"}.'
+    f'Sources that give it (data.name): {", ".join(sources) or "none"}. '
+    f'What {source!r} can serve ({noun}.name): {", ".join(served) or "none"}.'
   )
+
+
+def _ways(source: str) -> list[tuple[str, set[str]]]:
+  """How to name a file of `data/`, with each file that its keywords can name, and what it then gives."""
+  own = set(_declared(f'data.{source}', 'GIVES') or ())
+  ways = [
+    (f'{source} with {key}={name!r}', own | set(_declared(file, 'GIVES') or ()))
+    for key, keyword in signatures.signature('data', source).items()
+    for part in annotations.parts(keyword.annotation)
+    if part.form == 'name'
+    for name, file in signatures.places(part.inner).items()
+    if _declared(file, 'GIVES')
+  ]
+  return ways or [(source, own)]
 
 
 def _declared(module: str, name: str) -> tuple[str, ...] | None:

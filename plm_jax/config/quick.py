@@ -1,8 +1,9 @@
 """`--config=file.py:quick`: every block of a config at the size of a smoke test.
 
 A plug-in file states what shrinks it as a literal, `QUICK = dict(length=64, batch_size=8)`: keywords of its `make` that
-replace those of the config. Every file of `models/` has a size 'tiny'. What is not of one file, such as the number of
-steps and where the data lie, is for the config to change.
+replace those of the config. A file that is named by a keyword, such as a kind of labelled rows, states keywords of the
+block that names it. Every file of `models/` has a size 'tiny'. What is not of one file, such as the number of steps and
+the vocabulary, is left to the config.
 """
 
 from collections.abc import Collection, Mapping
@@ -51,11 +52,14 @@ def _inside(annotation: str, value: Any, *, around: Collection[str]) -> Any:
   return value
 
 
-def _literal(kind: str, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-  """The `QUICK` of the file that a block names; empty where it has none."""
+def _literal(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+  """The `QUICK` of the files that a block names: those of keywords such as `kind` first, then that of the block."""
   if ':' in kind:
     return {}
-  return signatures.literal(signatures.places(kind)[settings['name']], 'QUICK') or {}
+  found: dict[str, Any] = {}
+  for module in (*schema.named_files(kind, settings), signatures.places(kind)[settings['name']]):
+    found |= signatures.literal(module, 'QUICK') or {}
+  return found
 
 
 def _is_wiring(value: Any) -> bool:

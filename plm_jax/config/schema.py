@@ -131,8 +131,7 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   module, _, definition = kind.partition(':')
   if definition:
     return _block_of_definition(kind, settings, label)
-  places = signatures.places(kind)
-  functions = not signatures.names(kind)
+  places, functions = signatures.places(kind), signatures.names_functions(kind)
   name = _name(label, 'function' if functions else build.singular(kind), settings, places, place=signatures.path(kind))
   module, definition = places[name], name if functions else 'make'
   known = signatures.keywords(module, definition)
@@ -141,6 +140,17 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   own = {key: keyword for key, keyword in known.items() if key not in given}
   owner = f'{definition} in {signatures.path(module)}'
   return Block(owner, {'name': Keyword('str')} | _with_kinds(kind, module, own))
+
+
+def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
+  """The files that keywords of a block name, such as 'data.rows.kinds.words' where `kind` is 'words'."""
+  found = []
+  for key, keyword in block(kind, settings, kind).known.items():
+    value = settings.get(key, keyword.default)
+    part = annotations.part(keyword.annotation, value)
+    if part and part.form == 'name' and ':' not in part.inner and value in (places := signatures.places(part.inner)):
+      found.append(places[value])
+  return found
 
 
 def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> Block:
@@ -167,15 +177,8 @@ def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> 
 
 
 def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[str, Keyword]:
-  """Keywords with the kinds that follow from their names: sizes of a model, and `where` and the like of noise."""
-  kinds = {}
-  if kind == 'models':
-    kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'}
-  elif kind in ('objectives', 'adapters'):
-    kinds = {key: f'noise.{key}' for key in known if signatures.places(f'noise.{key}')}
-    kinds |= {'generator': 'models', 'teacher': 'models', 'parts': kind}
-  elif kind == 'data':
-    kinds = {'parts': kind}
+  """Keywords with the kinds that every model has: `variant` is a row of `CONFIGS`, `overrides` are fields of `Config`."""
+  kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'} if kind == 'models' else {}
   return {
     key: keyword._replace(annotation=annotations.with_kind(keyword.annotation, kinds[key])) if key in kinds else keyword
     for key, keyword in known.items()

@@ -34,8 +34,6 @@ GIVES = (
   'tokens',
   'segment_ids',
   'type_ids',
-  'label',
-  'labels',
   'swapped_tokens',
   'swapped_segment_ids',
   'swapped_type_ids',

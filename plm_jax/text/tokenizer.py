@@ -6,7 +6,6 @@ alone is read too. Nothing here trains a vocabulary: the ids of a run are those 
 """
 
 import dataclasses
-import difflib
 import functools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 import tokenizers
 
 from plm_jax import files
+from plm_jax.errors import suggest
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
@@ -131,9 +131,7 @@ class Vocab:
   def id(self, token: str) -> int:
     """The id of a token."""
     if token not in self._ids:
-      near = difflib.get_close_matches(token, self.tokens, n=3)
-      hint = f'; near it: {", ".join(map(repr, near))}' if near else ''
-      raise ValueError(f'there is no token {token!r} in this vocabulary of {self.size}{hint}')
+      raise ValueError(f'there is no token {token!r} in this vocabulary of {self.size}.{suggest(token, self.tokens)}')
     return self._ids[token]
 
   def save(self, folder: str | Path) -> None:

@@ -8,6 +8,7 @@ from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples
 
 GIVES = ('label',)
+QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
 
 
 def make(*, records: Records, asked: examples.Asked) -> examples.Examples:

@@ -15,6 +15,7 @@ from plm_jax.data.rows import examples, store
 log = logging.getLogger(__name__)
 
 GIVES = ('labels',)
+QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # of a smoke test (`file.py:quick`)
 
 
 def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
