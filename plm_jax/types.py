@@ -209,6 +209,11 @@ class Published:
   source: tuple[int, str] | None = None
 
 
+Remat = Literal['none', 'dots', 'full']
+Layers = Literal['scan', 'loop']
+Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'cudnn']
+
+
 @dataclasses.dataclass(frozen=True)
 class Execution:
   """How a model is computed, as opposed to what it computes.
@@ -229,10 +234,10 @@ class Execution:
   """
 
   dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
-  remat: Literal['none', 'dots', 'full'] = 'none'
-  layers: Literal['scan', 'loop'] = 'scan'
+  remat: Remat = 'none'
+  layers: Layers = 'scan'
   random: Literal['threefry2x32', 'rbg'] = 'threefry2x32'
-  attention: Literal['auto', 'xla', 'chunked', 'flash', 'cudnn'] = 'auto'
+  attention: Implementation = 'auto'
 
 
 # What a trunk offers -----------------------------------------------------------------------------------------------
