@@ -7,18 +7,23 @@ from typing import Any, get_args
 
 
 class RunError(Exception):
-  """What went wrong is neither the config nor the code: a damaged file, a full disk. Commands exit with 1."""
+  """A failure that neither the config nor the code caused, such as a damaged file or a full disk. Exit code 1."""
 
 
 class ConfigError(Exception):
-  """A mistake of the user's: one message that names the thing, the choices and the cure. Commands exit with 2."""
+  """A mistake of the user. One message names the thing, the choices and the cure. Exit code 2."""
+
+
+def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
+  """Up to three of the choices that are most like a text, best first; `cutoff` is the least similarity, of 1."""
+  found = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
+  return found or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
 
 
 def suggest(wrong: str, choices: Collection[str]) -> str:
   """' Did you mean 'x'?' with up to three near names; empty where nothing is near."""
-  near = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=0.6)
-  near = near or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
-  return f' Did you mean {" or ".join(map(repr, near))}?' if near else ''
+  found = near(wrong, choices)
+  return f' Did you mean {" or ".join(map(repr, found))}?' if found else ''
 
 
 def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '') -> None:

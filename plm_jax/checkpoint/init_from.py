@@ -7,18 +7,18 @@ left out unless an entry asks for it; the report names what was restored, what i
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.records import Step
-from plm_jax.errors import suggest
+from plm_jax.errors import one_of, suggest
 from plm_jax.paths import flat
 from plm_jax.types import Array, PyTree
 
-RESIZES = ('interpolate', 'new_rows')
+Resize = Literal['interpolate', 'new_rows']
 STACKED = 'layers'  # the path component below which axis 0 numbers the layers
 
 
@@ -43,7 +43,7 @@ class Entry:
   from_: str = 'trunk'
   to: str = 'trunk'
   layers: Sequence[int] | None = None
-  resize: str | Sequence[str] | None = None
+  resize: Resize | Sequence[Resize] | None = None
   dtype: str | None = None
   add: bool = False
 
@@ -58,12 +58,11 @@ class Entry:
       raise ValueError("init_from: an entry needs a 'source', a run folder or one with saved parameters")
     entry = cls(**fields)
     for resize in entry.resizes:
-      if resize not in RESIZES:
-        raise ValueError(f'init_from: resize={resize!r}; choices are {", ".join(RESIZES)}')
+      one_of('init_from: resize', resize, Resize)
     return entry
 
   @property
-  def resizes(self) -> tuple[str, ...]:
+  def resizes(self) -> tuple[Resize, ...]:
     """`resize` as a tuple."""
     if self.resize is None:
       return ()

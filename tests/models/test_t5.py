@@ -350,5 +350,5 @@ def test_wrong_settings_are_refused():
   given = {'encoder_hidden': jnp.zeros((3, 4, 16)), 'encoder_segment_ids': jnp.ones((3, 4), int)}
   with pytest.raises(ValueError, match='encoder_hidden of 3 rows for 2'):
     trunk.apply({}, 2, 4, **given, method='init_cache')
-  with pytest.raises(ValueError, match='has no use for encoder_hidden'):
+  with pytest.raises(TypeError, match='encoder_hidden'):
     make_trunk(structure='decoder').apply({}, 3, 4, **given, method='init_cache')
