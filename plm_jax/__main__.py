@@ -9,6 +9,7 @@ import ast
 import sys
 from collections.abc import Iterator, Sequence
 
+from plm_jax import files
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError, suggest
 from plm_jax.plugins import build, signatures
@@ -67,8 +68,8 @@ def listing(known: dict[str, str]) -> str:
 
 def _modules() -> Iterator[str]:
   """The files that define `main`, but for this one: 'train', 'noise.__main__', ..."""
-  for file in sorted(signatures.ROOT.rglob('*.py')):
-    text = file.read_text(encoding='utf-8')
+  for file in (file for file in files.files_below(signatures.ROOT) if file.suffix == '.py'):
+    text = files.read_text(file)
     if file.samefile(__file__) or '\ndef main(' not in text or "__name__ == '__main__'" not in text:
       continue
     if any(isinstance(node, ast.FunctionDef) and node.name == 'main' for node in ast.parse(text).body):

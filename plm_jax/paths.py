@@ -1,4 +1,4 @@
-"""What a parameter is called: the path of a leaf, the paths of its layers, trees by path."""
+"""Names of parameters: the path of a leaf, the paths of its layers, trees as dicts by path."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,14 +8,19 @@ from jax.tree_util import GetAttrKey
 
 from plm_jax.types import PyTree
 
+BOX = GetAttrKey('value')  # of the boxes that carry the axis names of a parameter
+
 
 def path_name(path: Sequence[Any]) -> str:
-  """A key path as 'trunk/embed/tokens'; the boxes that carry axis names do not show."""
-  return jax.tree_util.keystr(tuple(key for key in path if not isinstance(key, GetAttrKey)), simple=True, separator='/')
+  """A key path as 'trunk/embed/tokens' or 'opt_state/rule/0/mu/head/kernel'.
+
+  The path of a boxed leaf is that of the leaf without its box.
+  """
+  return jax.tree_util.keystr(tuple(key for key in path if key != BOX), simple=True, separator='/')
 
 
 def is_stacked(path: str, leaf: Any) -> bool:
-  """Whether axis 0 of a parameter runs over layers; below `layers/3` each layer has its own parameter."""
+  """Whether axis 0 of a parameter runs over layers; it does not below `layers/3`, where each layer has its own."""
   parts = path.split('/')
   if 'layers' not in parts[:-1] or len(leaf.shape) == 0:
     return False
@@ -38,9 +43,9 @@ def group_name(path: str) -> str:
 
 
 def flat(tree: PyTree) -> dict[str, Any]:
-  """Leaf path, joined by '/', -> leaf."""
+  """A tree as a dict: path of each leaf, as `path_name` spells it -> leaf."""
   leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-  return {jax.tree_util.keystr(path, simple=True, separator='/'): leaf for path, leaf in leaves}
+  return {path_name(path): leaf for path, leaf in leaves}
 
 
 def nested(leaves: Mapping[str, Any]) -> PyTree:

@@ -2,32 +2,32 @@
 
 python -m plm_jax.quickstart [--workdir=runs/quickstart]
 
-Builds the embedded corpus, trains a vocabulary, pre-trains, then fine-tunes the result and the same network from
-scratch to tell which package a docstring is from, with few labels. What is done already is not done again.
+Builds the embedded corpus, trains a vocabulary and pre-trains. Then fine-tunes, with few labels, to tell which package
+a docstring is from: once from the pre-trained parameters and once from scratch. Finished stages are not repeated.
 """
 
 import argparse
-import pathlib
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from plm_jax import config
 from plm_jax.cli import command, memory
+from plm_jax.files import RunFolder
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = Path(__file__).parents[1]
 VOCAB_SIZE = 6000
 SIZES, SEEDS, RATES = (8, 32), 3, (2e-3, 1e-3)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-  """Runs every stage and reports."""
-  parser = argparse.ArgumentParser('python -m plm_jax.quickstart', description=__doc__,
-                                   formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-  parser.add_argument('--workdir', default='runs/quickstart', type=pathlib.Path, help='where everything goes')
-  arguments = parser.parse_args(argv)
-  workdir: pathlib.Path = arguments.workdir
+  """Runs every stage and prints a report."""
+  parser = command.Parser('python -m plm_jax.quickstart', description=__doc__, allow_abbrev=False,
+                          formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+  parser.add_argument('--workdir', default='runs/quickstart', type=Path, help='where everything goes (runs/quickstart)')
+  workdir: Path = parser.parse_args(argv).workdir
   began = time.monotonic()
 
   memory.reuse()
@@ -55,15 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   if outcome.exit_code:
     return outcome.exit_code
 
-  log.info(f'4/4  fine-tuning with {" and ".join(map(str, SIZES))} labels a class, {SEEDS} seeds, two rates each')
+  log.info(f'4/4  fine-tuning with {" and ".join(map(str, SIZES))} labels per class, {SEEDS} seeds, two rates each')
   classify = _settings('classify', vocab=vocab_dir, source=workdir / 'pretrain')
   table = transfer.run_study(classify, workdir / 'classify', sizes=SIZES, seeds=SEEDS, rates=RATES)
   _report(workdir, outcome.result, table, seconds=time.monotonic() - began)
   return 0
 
 
-def _settings(name: str, *, vocab: pathlib.Path, source: pathlib.Path | None = None) -> dict[str, Any]:
-  """The config of one stage with this run's folders in it."""
+def _settings(name: str, *, vocab: Path, source: Path | None = None) -> dict[str, Any]:
+  """The config of one stage, with the folders of this run."""
   settings = config.load(str(ROOT / 'experiments' / 'quickstart' / f'{name}.py'))
   settings['vocab']['path'] = str(vocab)
   if source is not None:
@@ -71,16 +71,16 @@ def _settings(name: str, *, vocab: pathlib.Path, source: pathlib.Path | None = N
   return config.resolve(settings)
 
 
-def _report(workdir: pathlib.Path, result: dict[str, Any], table: dict[str, Any], *, seconds: float) -> None:
+def _report(workdir: Path, result: dict[str, Any], table: dict[str, Any], *, seconds: float) -> None:
   last, millions = result['metrics'], result['tokens'] / 1e6
   runs, wins = len(table['rows']) * table['seeds'], sum(row['wins'] for row in table['rows'])
   loss, perplexity = last['validation/loss'], last['validation/perplexity']
   print(f"""
-Pre-training read {millions:.1f} M tokens in {result['seconds']:.0f} s, to a validation loss of {loss:.3f} nats a masked
-word, perplexity {perplexity:.0f}. The pre-trained network beats the same one from scratch in {wins} of {runs} runs.""")
-  print(f"""All of it took {seconds / 60:.1f} minutes.
+Pre-training read {millions:.1f} M tokens in {result['seconds']:.0f} s, to a validation loss of {loss:.3f} nats per
+masked word, perplexity {perplexity:.0f}. Fine-tuning from it beats training from scratch in {wins} of {runs} runs.""")
+  print(f"""Everything took {seconds / 60:.1f} minutes.
 
-Curves:  {workdir / 'pretrain' / 'curves.png'}
+Curves:  {RunFolder(workdir / 'pretrain').curves}
          {workdir / 'classify' / 'curves.png'}
 
 What to try next

@@ -115,24 +115,43 @@ FILES = {
     """,
   'objectives/masked.py': """
     COPIES = 5 * 2
+    READS = ('tokens', 'segment_ids')
 
-    def make(*, trunk, vocab, where: Mapping[str, Any] = {'name': 'fixed_count'}, edit: Mapping[str, Any] | None = None,
+    def make(*, trunk, vocab, where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
+             edit: Annotated[Mapping[str, Any], 'noise.edit'] | None = None,
              masking: Literal['dynamic', 'static'] = 'dynamic', copies: int = COPIES):
       return trunk, vocab, where, masking, copies
     """,
   'adapters/classify.py': """
+    READS = ('tokens', 'label')
+
     def make(*, trunk, vocab, classes: int = 2, layers: tuple[int, ...] = (), frozen: bool = False):
       return classes, layers
     """,
   'adapters/wrap.py': """
+    READS = ()
+
     def make(*, trunk, vocab, inner: Annotated[Mapping[str, Any], 'adapters'], rank: int = 8): ...
     """,
   'data/stream.py': """
+    GIVES = ('tokens', 'segment_ids')
     Layout = Literal['documents', 'full']
 
     def make(*, vocab, path: str, split: str = 'train', length: int, batch_size: int, seed: int,
              layout: Layout = 'documents', fields: tuple[str, str] | None = None, per_class: int | None = None,
              cache: str = '~/.cache', host: int = 0, hosts: int = 1): ...
+    """,
+  'data/labelled.py': """
+    GIVES = ('tokens', 'segment_ids', 'label')
+
+    def make(*, vocab, path: str, split: str = 'train', length: int, batch_size: int, seed: int,
+             host: int = 0, hosts: int = 1): ...
+    """,
+  'data/mixture.py': """
+    GIVES = ('part',)
+
+    def make(*, vocab, parts: Mapping[str, Annotated[Mapping[str, Any], 'data']], split: str = 'train', length: int,
+             batch_size: int, seed: int, host: int = 0, hosts: int = 1): ...
     """,
   'data/store.py': """
     def tokenise(text): ...

@@ -4,20 +4,31 @@ BERT reads the [CLS] vector through its tanh pooler, GPT the state of the last r
 model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative log-likelihoods to minimise).
 """
 
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax import errors
+from plm_jax.adapters.texts import read_text
+from plm_jax.errors import require
+from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
-from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
+from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
+from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
+READS = ('tokens', 'segment_ids', 'label')
 QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
+
+Kind = Literal['class', 'regression']
+Pool = Literal['trunk', 'mean']
+LM_ROWS = 8  # batch rows whose vocabulary logits are in memory at a time
 
 
 class Model(nn.Module):
@@ -42,7 +53,7 @@ class Model(nn.Module):
   activation: str
   layer: int
   frozen: bool
-  pool: str
+  pool: Pool
   init_std: float
 
   def setup(self) -> None:
@@ -60,11 +71,10 @@ class Model(nn.Module):
     out = self.trunk(**inputs, train=train and not self.frozen)
     hidden = out['hidden'] if self.layer == -1 else out['layers'][self.layer]
     segment_ids = inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
-    pooled = mean(hidden, segment_ids) if self.pool == 'mean' else self.trunk.pool(hidden, segment_ids)  # [b, d]
+    pool = pooling.mean if self.pool == 'mean' else self.trunk.pool
+    pooled = pool(hidden, segment_ids)  # [b, l, d] -> [b, d]
     if self.frozen:
       pooled = jax.lax.stop_gradient(pooled)
-    if self.is_initializing():
-      self.trunk.attend(jnp.zeros((1, self.trunk.token_embed.features)))  # an untied output matrix must exist
     pooled = pooled.astype(jnp.float32)
     if self.hidden:
       return self.two_layers(pooled, train=train), out['hidden']
@@ -76,35 +86,18 @@ class Model(nn.Module):
     return self.trunk.attend(features)
 
 
-def mean(hidden: Array, segment_ids: Array) -> Array:
-  """Mean of the states of the real tokens: [b, l, d] -> f32[b, d]; zeros for a row without any."""
-  real = (segment_ids > 0).astype(jnp.float32)[..., None]
-  return (hidden * real).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1.0)
+class Setup(NamedTuple):
+  """What is read and scored.
 
-
-def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
-  """What an encoder-decoder reads to label a text: the text, and for the decoder the text behind its own last token.
-
-  The paper feeds both sides the same input (BART §3.1); released code shifts the decoder's by one, as in pre-training.
-
-  Args:
-    tokens: int[b, l], a text a row, or several side by side.
-    segment_ids: int[b, l], numbers the texts of a row; 0 is padding, on either side.
+  Attributes:
+    two_stacks: the trunk has an encoder and a decoder.
+    regression: one number is predicted and no class.
+    lm_weight: of the auxiliary language model.
   """
-  inner = segment_ids[:, 1:] == segment_ids[:, :-1]  # [b, l - 1], a token and the next are of one text
-  opens, ends = (
-    jnp.pad(~inner, ((0, 0), (1, 0)), constant_values=True),
-    jnp.pad(~inner, ((0, 0), (0, 1)), constant_values=True),
-  )
-  index, length = jnp.arange(tokens.shape[1]), tokens.shape[1]
-  last = jax.lax.cummin(jnp.where(ends, index, length), axis=1, reverse=True)  # [b, l], the last token of each text
-  shifted = jnp.where(opens, jnp.take_along_axis(tokens, last, axis=1), jnp.roll(tokens, 1, axis=1))
-  return {
-    'encoder_tokens': tokens,
-    'encoder_segment_ids': segment_ids,
-    'decoder_tokens': shifted,
-    'decoder_segment_ids': segment_ids,
-  }
+
+  two_stacks: bool
+  regression: bool
+  lm_weight: float
 
 
 def make(
@@ -112,20 +105,20 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   classes: int = 2,
-  kind: Literal['class', 'regression'] = 'class',
-  dropout: float = 0.1,
+  kind: Kind = 'class',
+  dropout: Rate = 0.1,
   hidden: int = 0,
-  activation: str = 'tanh',
+  activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layer: int = -1,
   frozen: bool = False,
   lm_weight: float = 0.0,
-  pool: Literal['trunk', 'mean'] = 'trunk',
+  pool: Pool = 'trunk',
   init_std: float = 0.02,
 ) -> Task:
   """Classification over `classes` labels, or regression of one number.
 
   Args:
-    trunk: any trunk with `pool`.
+    trunk: any trunk.
     vocab: of the rows.
     classes: number of labels; ignored by regression.
     kind: 'class' is cross-entropy, 'regression' squared error.
@@ -140,79 +133,69 @@ def make(
       pre-training has not seen.
     init_std: of the head's kernels.
   """
+  del vocab
+  check(classes=classes, kind=kind, hidden=hidden, activation=activation, frozen=frozen, lm_weight=lm_weight, pool=pool)
+  if lm_weight:
+    user, inputs = "adapter 'classify' with lm_weight", ('tokens', 'segment_ids')
+    require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
+  s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight)
+  outputs = 1 if s.regression else classes
+  model = Model(trunk, outputs, dropout, hidden, activation, layer, frozen, pool, init_std)
+  return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), classes=0 if s.regression else classes)
+
+
+def check(*, classes: int, kind: str, hidden: int, activation: str, frozen: bool, lm_weight: float, pool: str) -> None:
+  """Raises ValueError where a setting of `make` is out of bounds or contradicts another one."""
   if activation not in ACTIVATIONS:
     raise ValueError(f'adapter.activation={activation!r}; choices are {", ".join(ACTIVATIONS)}')
   if hidden < 0:
     raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
-  if pool not in ('trunk', 'mean'):
-    raise ValueError(f'adapter.pool={pool!r}; choices are trunk, mean')
-  if kind not in ('class', 'regression'):
-    raise ValueError(f'adapter.kind={kind!r}; choices are class, regression')
+  errors.one_of('adapter.pool', pool, Pool)
+  errors.one_of('adapter.kind', kind, Kind)
   if kind == 'class' and classes < 2:
     raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
   if lm_weight and frozen:
     raise ValueError(
       f'adapter.lm_weight={lm_weight} trains the trunk, which adapter.frozen keeps: leave one of them out'
     )
-  if lm_weight:
-    require(trunk, user="adapter 'classify' with lm_weight", attention=('causal',), inputs=('tokens', 'segment_ids'))
-  del vocab
-  regression = kind == 'regression'
 
-  def prepare(root: Array, batch: Batch) -> Example:
-    del root
-    if 'encoder_tokens' in trunk.INPUTS:
-      inputs = both_sides(batch['tokens'], batch['segment_ids'])
-    else:
-      inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
-    weights = batch['row_weight']
-    targets = {
-      'label': batch['label'],
-      'weights': weights,
-      'scale': jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape),
-    }
-    if lm_weight:
-      # released GPT code: the mean over a text's own tokens, then over texts
-      tokens, segments = batch['tokens'], batch['segment_ids']
-      following = jnp.pad(tokens, ((0, 0), (0, 1)))[:, 1:]
-      both = (segments > 0) & (jnp.pad(segments, ((0, 0), (0, 1)))[:, 1:] == segments)
-      real = both.astype(jnp.float32)
-      targets['next'] = following
-      targets['next_weights'] = real / jnp.maximum(real.sum(axis=1, keepdims=True), 1.0)
-    return Example(inputs, targets)
 
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    targets = example.targets
-    weights, scale = targets['weights'], targets['scale']
-    outputs, hidden = forward(**example.inputs)
-    total = weights.sum()
-    if regression:
-      values = jnp.square(outputs[:, 0] - targets['label'])
-      metrics = {'squared_error': ((values * weights).sum(), total)}
-    else:
-      values = cross_entropy(outputs, targets['label'])
-      correct = (outputs.argmax(axis=-1) == targets['label']) * weights
-      metrics = {'accuracy': (correct.sum(), total)}
-    if lm_weight:
-      nats, _ = chunked_cross_entropy(
-        lambda part: forward(method='attend', features=part), hidden, targets['next'], rows=8
-      )
-      lm_values = (nats * targets['next_weights']).sum(axis=1)
-      metrics |= {
-        'task_loss': ((values * weights).sum(), total),
-        'lm_loss': ((lm_values * weights).sum(), total),
-      }
-      values = values + lm_weight * lm_values
-    metrics['loss'] = ((values * weights).sum(), total)
-    return Loss((values * weights * scale).sum(), metrics)
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The text and its label; the next tokens where the language model is trained as well."""
+  del root
+  weights = batch['row_weight']
+  targets = {'label': batch['label'], 'weights': weights, 'scale': batch_scale(weights)}
+  if s.lm_weight:
+    # released GPT code: the mean over a text's own tokens, then over texts
+    following, real = next_tokens(batch['tokens'], batch['segment_ids'])
+    targets['next'] = following
+    targets['next_weights'] = real / jnp.maximum(real.sum(axis=1, keepdims=True), 1.0)
+  return Example(read_text(batch, two_stacks=s.two_stacks), targets)
 
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
-    outputs, _ = forward(**example.inputs)
-    if regression:
-      return {'value': outputs[:, 0]}
-    return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
 
-  outputs = 1 if regression else classes
-  model = Model(trunk, outputs, dropout, hidden, activation, layer, frozen, pool, init_std)
-  return Task(model, prepare, loss, predict, classes=0 if regression else classes)
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy or squared error of each row, and the language model's loss where it is trained."""
+  del carry, rng
+  targets, weights = example.targets, example.targets['weights']
+  outputs, hidden = forward(**example.inputs)
+  if s.regression:
+    values = jnp.square(outputs[:, 0] - targets['label'])
+    metrics = {'squared_error': metric(values, weights)}
+  else:
+    values = cross_entropy(outputs, targets['label'])
+    metrics = {'accuracy': metric(outputs.argmax(axis=-1) == targets['label'], weights)}
+  if s.lm_weight:
+    attend = lambda part: forward(method='attend', features=part)  # noqa: E731
+    nats, _ = chunked_cross_entropy(attend, hidden, targets['next'], rows=LM_ROWS)
+    lm_values = (nats * targets['next_weights']).sum(axis=1)
+    metrics |= {'task_loss': metric(values, weights), 'lm_loss': metric(lm_values, weights)}
+    values = values + s.lm_weight * lm_values
+  return Loss(scaled_sum(values, weights, targets['scale']), metrics | {'loss': metric(values, weights)})
+
+
+def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+  """The number, or the class and the probability of each class."""
+  outputs, _ = forward(**example.inputs)
+  if s.regression:
+    return {'value': outputs[:, 0]}
+  return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}

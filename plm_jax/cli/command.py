@@ -3,12 +3,12 @@
 import argparse
 import json
 import os
-import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from plm_jax import files
 from plm_jax.config import load, overrides, resolve
 from plm_jax.errors import ConfigError, RunError, suggest
 from plm_jax.plugins.signatures import experiment_files
@@ -79,9 +79,11 @@ def parse(
 
     show(listing.text())
     return arguments, None
-  own = pathlib.Path(arguments.workdir or '') / 'config.json'
-  if arguments.config is None and arguments.workdir and not own.is_file():
-    what = 'there is no such folder' if not own.parent.is_dir() else 'it has no config.json, so no run began there'
+  own = files.RunFolder.at(arguments.workdir or '').config
+  if arguments.config is None and arguments.workdir and not files.is_file(own):
+    what = (
+      'there is no such folder' if not files.is_folder(own.parent) else 'it has no config.json, so no run began there'
+    )
     raise ConfigError(
       f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
     )
@@ -144,5 +146,5 @@ def show(text: str) -> None:
 
 
 def _example() -> str:
-  files = [os.path.relpath(str(file)) for file in experiment_files()]
-  return next((file for file in files if 'quickstart' in file), 'experiments/<paper>/<name>.py')
+  configs = [os.path.relpath(str(file)) for file in experiment_files()]
+  return next((file for file in configs if 'quickstart' in file), 'experiments/<paper>/<name>.py')

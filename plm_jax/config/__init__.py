@@ -1,4 +1,5 @@
+from plm_jax.config.batches import reads
 from plm_jax.config.load import load, resolve
 from plm_jax.config.resume import check_resume, differences
 
-__all__ = ['check_resume', 'differences', 'load', 'resolve']
+__all__ = ['check_resume', 'differences', 'load', 'reads', 'resolve']

@@ -28,6 +28,22 @@ def squared_log_partition(logits: Array) -> Array:
   return jnp.square(jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1))
 
 
+def next_tokens(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
+  """What follows each position inside its document.
+
+  Args:
+    tokens: int[b, l].
+    segment_ids: int[b, l]; 0 is padding.
+
+  Returns:
+    targets int[b, l] and weights f32[b, l], 0 at the last token of each document and on padding.
+  """
+  # tokens a b c d, segments 1 1 2 0   targets b c d 0, weights 1 0 0 0
+  following = jnp.pad(tokens, ((0, 0), (0, 1)))[:, 1:]
+  segment = jnp.pad(segment_ids, ((0, 0), (0, 1)))[:, 1:]
+  return following, ((segment == segment_ids) & (segment > 0)).astype(jnp.float32)
+
+
 def chunked_cross_entropy(
   attend: Callable[[Array], Array], features: Array, targets: Array, *, rows: int = 1
 ) -> tuple[Array, Array]:

@@ -24,3 +24,9 @@ def last(hidden: Array, segment_ids: Array) -> Array:
   index = jnp.arange(segment_ids.shape[1])
   place = jnp.max(jnp.where(segment_ids > 0, index, 0), axis=1)  # [b]
   return jnp.take_along_axis(hidden, place[:, None, None], axis=1)[:, 0]
+
+
+def mean(hidden: Array, segment_ids: Array) -> Array:
+  """Mean of the states of the real tokens of a row: [b, l, d] -> f32[b, d]; of none, zeros."""
+  real = (segment_ids > 0).astype(jnp.float32)[..., None]
+  return (hidden * real).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1.0)

@@ -6,43 +6,73 @@ the released code starts its pieces at ends of sentences and with a [CLS] each.
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.layers.losses import perplexity
+from plm_jax import errors
+from plm_jax.errors import require
+from plm_jax.layers import positions
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import blanks
 from plm_jax.noise.keys import row_keys
-from plm_jax.noise.row import Row, Spans, sentence_ids
+from plm_jax.noise.row import Row, Spans
+from plm_jax.objectives import corrupt
 from plm_jax.objectives.causal_lm import Model, score
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2021, title='Du et al., GLM', architecture='decoder', objective_family='autoregressive')
+READS = ('tokens', 'segment_ids')
 
 LEVELS = ('token', 'sentence', 'document')
 INPUTS = ('tokens', 'segment_ids', 'positions', 'block_positions', 'prefix')
 SHORTEST = 32  # piece of a row that is cut
 
 
-def pieces(key: Array, segment_ids: Array) -> Array:
-  """Segments int[l] with those longer than U{32, ..., l - 2} tokens cut into pieces of that many (the last shorter)."""
-  length = segment_ids.shape[0]
-  low = min(SHORTEST, max(length // 2, 1))
-  target = jax.random.randint(key, (), low, max(length - 1, low + 1))
-  previous = jnp.pad(segment_ids, (1, 0))[:-1]
-  index = jnp.arange(length)
-  inside = index - jax.lax.cummax(jnp.where(segment_ids != previous, index, 0))
-  starts = (segment_ids > 0) & (inside % target == 0)
-  return jnp.where(segment_ids > 0, jnp.cumsum(starts), 0).astype(segment_ids.dtype)
+class Ids(NamedTuple):
+  """The tokens that stand for blanks: one for each of `LEVELS`; begin of a blank, end of it, and the block token."""
+
+  masks: tuple[int, int, int]
+  start: int
+  end: int
+  block: int
+  pad: int
 
 
-def sentence_ends(vocab: Vocab, marks: tuple[str, ...]) -> np.ndarray:
-  """bool[v]: the token has one of the marks in it."""
-  specials = set(vocab.special_ids)
-  return np.array([i not in specials and any(mark in vocab.token(i) for mark in marks) for i in range(vocab.size)])
+class Setup(NamedTuple):
+  """What draws blanks; settings are explained in `make`.
+
+  Attributes:
+    ids: what stands for blanks.
+    special: bool[v], tokens that are in no blank.
+    ends_sentence: bool[v].
+    levels: the numbers of the levels in use.
+    bounds: f32[levels in use - 1], of `corrupt.share_bounds`.
+    every: 'step' or 'epoch', how often noise is drawn anew.
+    max_length: tokens of the longest text that the trunk has positions for; None for any.
+  """
+
+  ids: Ids
+  special: np.ndarray
+  ends_sentence: np.ndarray
+  levels: tuple[int, ...]
+  bounds: np.ndarray
+  every: Literal['step', 'epoch']
+  copies: int
+  rate: float
+  mean: float
+  longest: int
+  ratio: float
+  suffix: float
+  block: float
+  short: float
+  slots: int | None
+  logit_rows: int
+  max_length: int | None
 
 
 def make(
@@ -50,14 +80,14 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   levels: Mapping[str, float] = {'token': 1.0},
-  rate: float = 0.15,
+  rate: Rate = 0.15,
   mean: float = 3.0,
-  longest: int = 39,
-  ratio: float = 0.5,
-  suffix: float = 0.5,
-  block: float = 0.0,
-  short: float = 0.0,
-  slots: int | None = None,
+  longest: Count = 39,
+  ratio: Rate = 0.5,
+  suffix: Rate = 0.5,
+  block: Rate = 0.0,
+  short: Rate = 0.0,
+  slots: Count | None = None,
   mask: str | None = None,
   sentence_mask: str | None = None,
   document_mask: str | None = None,
@@ -65,9 +95,9 @@ def make(
   end: str | None = None,
   block_token: str | None = None,
   marks: tuple[str, ...] = ('.', '?', '!', ';', ':', '\n', 'Ċ', '。', '？', '！', '；', '：'),
-  masking: Literal['dynamic', 'static'] = 'dynamic',
-  copies: int = 10,
-  logit_rows: int = 8,
+  masking: corrupt.Masking = 'dynamic',
+  copies: Count = 10,
+  logit_rows: Count = 8,
 ) -> Task:
   """Blank infilling of a trunk that reads a prefix in both directions.
 
@@ -97,16 +127,32 @@ def make(
     copies: corruptions of a row when static.
     logit_rows: batch rows whose logits are in memory at a time.
   """
-  require(trunk, user="objective 'blank_infilling'", attention=('prefix',), inputs=INPUTS)
-  if masking not in ('dynamic', 'static'):
-    raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
-  if unknown := set(levels) - set(LEVELS):
-    raise ValueError(f'objective.levels: no level {sorted(unknown)[0]!r}; choices are {", ".join(LEVELS)}')
-  if min(levels.values(), default=0) < 0 or sum(levels.values()) <= 0:
-    raise ValueError(f'objective.levels={dict(levels)}: shares are not negative, and one is positive')
+  require(trunk, user="objective 'blank_infilling'", attention=('prefix',), inputs=INPUTS, offers=(Attends,))
+  errors.one_of('objective.masking', masking, corrupt.Masking)
+  corrupt.check_shares('levels', levels, LEVELS)
   for name, share in (('block', block), ('short', short), ('suffix', suffix)):
     if not 0.0 <= share <= 1.0:
       raise ValueError(f'objective.{name}={share} is not in [0, 1]')
+  ids = find_ids(vocab, (mask, sentence_mask, document_mask), start=start, end=end, block_token=block_token)
+  used = tuple(number for number, level in enumerate(LEVELS) if levels.get(level, 0) > 0)
+  bounds = corrupt.share_bounds([levels[LEVELS[number]] for number in used])
+  ends = sentence_ends(vocab, marks) if levels.get('sentence') else np.zeros(vocab.size, bool)
+  s = Setup(
+    ids, corrupt.special_table(vocab), ends, used, bounds, corrupt.EVERY[masking], copies,
+    rate, mean, longest, ratio, suffix, block, short, slots, logit_rows, corrupt.longest_row(trunk),
+  )  # fmt: skip
+  return Task(Model(trunk), partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of)
+
+
+def find_ids(
+  vocab: Vocab, masks: tuple[str | None, str | None, str | None], *, start: str | None, end: str | None,
+  block_token: str | None,
+) -> Ids:  # fmt: skip
+  """The tokens of `make`, `masks` by level, or those of the vocabulary where they are None.
+
+  Raises:
+    ValueError: neither names a token.
+  """
 
   def find(name: str, token: str | None, fallback: int | None) -> int:
     found = fallback if token is None else vocab.id(token)
@@ -114,88 +160,96 @@ def make(
       raise ValueError(f'objective blank_infilling needs a {name} token: name one of the vocabulary, objective.{name}=')
     return found
 
-  mask_id = find('mask', mask, vocab.mask_id)
-  masks = (mask_id, find('sentence_mask', sentence_mask, mask_id), find('document_mask', document_mask, mask_id))
-  start_id, end_id = find('start', start, vocab.bos_id), find('end', end, vocab.eos_id)
-  block_id = find('block_token', block_token, mask_id)
-  every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
-  is_special = np.zeros(vocab.size, bool)
-  is_special[list(vocab.special_ids)] = True
-  used = [level for level in range(len(LEVELS)) if levels.get(LEVELS[level], 0) > 0]
-  shares = np.array([levels[LEVELS[level]] for level in used], np.float64)
-  edges = np.cumsum(shares / shares.sum())[:-1]
-  ends = sentence_ends(vocab, marks) if LEVELS.index('sentence') in used else np.zeros(vocab.size, bool)
+  token = find('mask', masks[0], vocab.mask_id)
+  sentence, document = find('sentence_mask', masks[1], token), find('document_mask', masks[2], token)
+  first, last = find('start', start, vocab.bos_id), find('end', end, vocab.eos_id)
+  return Ids((token, sentence, document), first, last, find('block_token', block_token, token), vocab.pad_id)
 
-  def choose(level: int, key: Array, row: Row) -> Array:
-    if LEVELS[level] == 'token':
-      return blanks.token_blanks(key, row, rate=rate, mean=mean, longest=longest).number
-    if LEVELS[level] == 'sentence':
-      return blanks.sentence_blanks(key, row, rate=rate).number
-    return blanks.document_blanks(key, row, ratio=ratio, suffix=suffix).number
 
-  def corrupt(key: Array, ids: Array, segments: Array) -> blanks.Arranged:
-    cut_key, piece_key, level_key, where_key, arrange_key = jax.random.split(key, 5)
-    if short:
-      cut = jax.random.uniform(cut_key) < short
-      segments = jnp.where(cut, pieces(piece_key, segments), segments)
-    eligible = ~jnp.asarray(is_special)[ids] & (segments > 0)
-    row = Row(ids, eligible, segments, sentence_ids=sentence_ids(ids, jnp.asarray(ends)))
-    drawn = (jax.random.uniform(level_key) >= jnp.asarray(edges, jnp.float32)).sum()  # index into `used`
-    number = jnp.stack([choose(level, where_key, row) for level in used])[drawn]
-    level = jnp.asarray(used)[drawn]
-    return blanks.arrange(
-      arrange_key,
-      row,
-      Spans(number, jnp.zeros_like(number)),
-      slots=max(1, int(rate * ids.shape[0])) if slots is None else slots,
-      mask_id=jnp.asarray(masks)[level],
-      start_id=start_id,
-      end_id=end_id,
-      pad_id=vocab.pad_id,
-      block_id=block_id,
-      block_rate=jnp.where(level == LEVELS.index('token'), block, 0.0),
-    )
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """Parts A and B in one row, and the tokens of the blanks as targets.
 
-  def prepare(root: Array, batch: Batch) -> Example:
-    length, most = batch['tokens'].shape[1], trunk.config.max_length
-    if length > most:
-      raise ValueError(f'{type(trunk).__name__} has positions for texts of {most} tokens, and data.length is {length}')
-    rows = jax.vmap(corrupt)(row_keys(root, batch, every=every, copies=copies), batch['tokens'], batch['segment_ids'])
-    weights = rows.weights * batch['row_weight'][:, None]
-    scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
-    fields = rows._asdict()
-    return Example(
-      {name: fields[name] for name in INPUTS},
-      {
-        'ids': rows.targets,
-        'weights': weights,
-        'scale': scale,
-        'blanks': rows.blanks * batch['row_weight'],
-        'excess': rows.excess * batch['row_weight'],
-      },
-    )
+  Raises:
+    ValueError: the texts are longer than the trunk has positions for.
+  """
+  if s.max_length is not None:
+    positions.check_length(batch['tokens'].shape[1], max_length=s.max_length, model='the trunk')
+  keys = row_keys(root, batch, every=s.every, copies=s.copies)
+  rows = jax.vmap(partial(draw, s))(keys, batch['tokens'], batch['segment_ids'])
+  fields, row_weight = rows._asdict(), batch['row_weight']
+  weights = rows.weights * row_weight[:, None]
+  targets = {'ids': rows.targets, 'weights': weights, 'scale': batch_scale(weights)}
+  targets |= {'blanks': rows.blanks * row_weight, 'excess': rows.excess * row_weight}
+  return Example({name: fields[name] for name in INPUTS}, targets)
 
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    targets = example.targets
-    nats, correct = score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
-    weights = targets['weights']
-    total = weights.sum()
-    return Loss(
-      value=(nats * weights * targets['scale'][:, None]).sum(),
-      metrics={
-        'loss': ((nats * weights).sum(), total),
-        'accuracy': ((correct * weights).sum(), total),
-        'blanks_without_slot': (targets['excess'].sum(), targets['blanks'].sum()),
-      },
-    )
 
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
-    targets = example.targets
-    nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
-    return {'nats': nats * targets['weights'], 'weights': targets['weights']}
+def draw(s: Setup, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
+  """One row, int[l] both, with its blanks moved to part B."""
+  cut_key, piece_key, level_key, where_key, arrange_key = jax.random.split(key, 5)
+  if s.short:
+    cut = jax.random.uniform(cut_key) < s.short
+    segments = jnp.where(cut, pieces(piece_key, segments), segments)
+  row = corrupt.make_row(ids, segments, special=s.special, ends_sentence=s.ends_sentence)
+  drawn = corrupt.pick_share(jax.random.uniform(level_key), s.bounds)  # index into `levels`
+  number = jnp.stack([choose(s, level, where_key, row) for level in s.levels])[drawn]
+  level = jnp.asarray(s.levels)[drawn]
+  return blanks.arrange(
+    arrange_key,
+    row,
+    Spans(number, jnp.zeros_like(number)),
+    slots=max(1, int(s.rate * ids.shape[0])) if s.slots is None else s.slots,
+    mask_id=jnp.asarray(s.ids.masks)[level],
+    start_id=s.ids.start,
+    end_id=s.ids.end,
+    pad_id=s.ids.pad,
+    block_id=s.ids.block,
+    block_rate=jnp.where(level == LEVELS.index('token'), s.block, 0.0),
+  )
 
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': perplexity(means['loss'])}
 
-  return Task(Model(trunk), prepare, loss, predict, summary=summary)
+def choose(s: Setup, level: int, key: Array, row: Row) -> Array:
+  """Numbers int32[l] of the blanks of one level, 0 outside."""
+  if LEVELS[level] == 'token':
+    return blanks.token_blanks(key, row, rate=s.rate, mean=s.mean, longest=s.longest).number
+  if LEVELS[level] == 'sentence':
+    return blanks.sentence_blanks(key, row, rate=s.rate).number
+  return blanks.document_blanks(key, row, ratio=s.ratio, suffix=s.suffix).number
+
+
+def pieces(key: Array, segment_ids: Array) -> Array:
+  """Segments int[l] with those longer than U{32, ..., l - 2} tokens cut into pieces of that many (the last shorter)."""
+  # segments 1 1 1 1 1 2 2 0, pieces of 3   inside 0 1 2 3 4 0 1 0   starts 1 0 0 1 0 1 0 0   -> 1 1 1 2 2 3 3 0
+  length = segment_ids.shape[0]
+  low = min(SHORTEST, max(length // 2, 1))
+  target = jax.random.randint(key, (), low, max(length - 1, low + 1))
+  previous = jnp.pad(segment_ids, (1, 0))[:-1]
+  index = jnp.arange(length)
+  inside = index - jax.lax.cummax(jnp.where(segment_ids != previous, index, 0))
+  starts = (segment_ids > 0) & (inside % target == 0)
+  return jnp.where(segment_ids > 0, jnp.cumsum(starts), 0).astype(segment_ids.dtype)
+
+
+def sentence_ends(vocab: Vocab, marks: tuple[str, ...]) -> np.ndarray:
+  """bool[v]: the token has one of the marks in it."""
+  specials = set(vocab.special_ids)
+  return np.array([i not in specials and any(mark in vocab.token(i) for mark in marks) for i in range(vocab.size)])
+
+
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy of the tokens of part B."""
+  del carry, rng
+  targets, weights = example.targets, example.targets['weights']
+  nats, correct = score(forward, forward(**example.inputs), targets['ids'], rows=s.logit_rows)
+  metrics = {
+    'loss': metric(nats, weights),
+    'accuracy': metric(correct, weights),
+    'blanks_without_slot': (targets['excess'].sum(), targets['blanks'].sum()),
+  }
+  return Loss(scaled_sum(nats, weights, targets['scale']), metrics)
+
+
+def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+  """Nats of each target."""
+  targets = example.targets
+  nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=s.logit_rows)
+  return {'nats': nats * targets['weights'], 'weights': targets['weights']}

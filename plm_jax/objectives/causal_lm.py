@@ -1,20 +1,35 @@
 """Causal language modelling: -sum_t log p(x_t | x_<t) (GPT §3.1, eq. 1).
 
 The first token of a document is predicted only where the data puts a begin-of-sequence token before it. Perplexity is
-exp of the mean nats a token, which equals 2 to the mean bits and (prod p)^(-1/N).
+exp of the mean nats per token, which equals 2 to the mean bits and (prod p)^(-1/N).
 """
 
 import math
-from typing import Literal
+from functools import partial
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, in_chunks, perplexity, squared_log_partition
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax import errors
+from plm_jax.errors import require
+from plm_jax.layers.losses import (
+  chunked_cross_entropy,
+  cross_entropy,
+  in_chunks,
+  next_tokens,
+  perplexity,
+  squared_log_partition,
+)
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
+READS = ('tokens', 'segment_ids')
+
+Packing = Literal['segments', 'stream']
+Predicted = Literal['all', 'last_word']
 
 
 class Model(nn.Module):
@@ -24,10 +39,7 @@ class Model(nn.Module):
 
   def __call__(self, train: bool = False, **inputs: Array) -> Array:
     """States before the output matrix, [b, l, d]."""
-    hidden = self.trunk(**inputs, train=train)['hidden']
-    if self.is_initializing():
-      self.trunk.attend(hidden)  # an untied output matrix must exist
-    return hidden
+    return self.trunk(**inputs, train=train)['hidden']
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Vocabulary logits f32[..., v]."""
@@ -35,19 +47,110 @@ class Model(nn.Module):
     return self.trunk.attend(features)
 
 
-def next_tokens(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
-  """What follows each position inside its document.
+class Setup(NamedTuple):
+  """What picks targets and scores them; settings are explained in `make`.
+
+  Attributes:
+    num_bytes: f32[v], bytes of each token.
+    starts_word: bool[v].
+  """
+
+  num_bytes: np.ndarray
+  starts_word: np.ndarray
+  packing: Packing
+  predict: Predicted
+  z_loss: float
+  logit_rows: int
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  packing: Packing = 'segments',
+  predict: Predicted = 'all',
+  z_loss: float = 0.0,
+  logit_rows: Count = 8,
+) -> Task:
+  """Causal language modelling of a decoder.
 
   Args:
-    tokens: int[b, l].
-    segment_ids: int[b, l]; 0 is padding.
-
-  Returns:
-    targets int[b, l] and weights f32[b, l], 0 at the last token of each document and on padding.
+    trunk: a causal trunk.
+    vocab: of the rows; its bytes per token give bits per byte.
+    packing: 'segments' separates the documents of a row: attention, positions and prediction stay inside each; 'stream'
+      lets them run across all documents of the row (GPT-2, GPT-3).
+    predict: 'all' tokens, or those of the 'last_word' of each row, for rows that hold one text each (LAMBADA). The
+      latter has the metrics 'word_accuracy', a word being right where the likeliest token is right at every place, and
+      'nats_per_word', and 'word_perplexity', which is exp of it.
+    z_loss: weight of log^2 Z, where Z is what the softmax divides by: keeps logits from drifting (PaLM §5: 1e-4). It is
+      in what is trained on and in the metric 'z_loss', not in 'loss'.
+    logit_rows: batch rows whose logits are in memory at a time.
   """
-  following = jnp.pad(tokens, ((0, 0), (0, 1)))[:, 1:]
-  segment = jnp.pad(segment_ids, ((0, 0), (0, 1)))[:, 1:]
-  return following, ((segment == segment_ids) & (segment > 0)).astype(jnp.float32)
+  user, inputs = "objective 'causal_lm'", ('tokens', 'segment_ids')
+  require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
+  errors.one_of('objective.packing', packing, Packing)
+  errors.one_of('objective.predict', predict, Predicted)
+  num_bytes = np.asarray(vocab.num_bytes, np.float32)
+  s = Setup(num_bytes, np.asarray(vocab.starts_word), packing, predict, z_loss, logit_rows)
+  return Task(Model(trunk), partial(prepare, s), partial(loss, s), partial(predict_rows, s), summary=summary)
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The row as it is, and what follows each token."""
+  del root
+  tokens, segments = batch['tokens'], one_document(batch['segment_ids'], s.packing)
+  targets, weights = next_tokens(tokens, segments)
+  if s.predict == 'last_word':
+    ends = in_last_word(tokens, segments, jnp.asarray(s.starts_word))
+    weights = weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]  # a token is predicted from the place before it
+  weights = weights * batch['row_weight'][:, None]
+  num_bytes = jnp.asarray(s.num_bytes)[targets] * weights
+  return Example(
+    {'tokens': tokens, 'segment_ids': segments},
+    {'ids': targets, 'weights': weights, 'scale': batch_scale(weights), 'bytes': num_bytes},
+  )
+
+
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy of every next token."""
+  del carry, rng
+  targets, weights = example.targets, example.targets['weights']
+  features = forward(**example.inputs)
+  trained, metrics = jnp.zeros(()), {}
+  if s.z_loss:
+    nats, correct, squares = score_with_partition(forward, features, targets['ids'], rows=s.logit_rows)
+    trained, metrics = s.z_loss * squares, {'z_loss': (s.z_loss * (squares * weights).sum(), weights.sum())}
+  else:
+    nats, correct = score(forward, features, targets['ids'], rows=s.logit_rows)
+  if s.predict == 'last_word':
+    there = (weights.sum(axis=1) > 0).astype(jnp.float32)
+    right = there * (((1 - correct) * weights).sum(axis=1) == 0)
+    metrics['word_accuracy'] = (right.sum(), there.sum())
+    metrics['nats_per_word'] = ((nats * weights).sum(), there.sum())
+  metrics |= {
+    'loss': metric(nats, weights),
+    'accuracy': metric(correct, weights),
+    'bits_per_byte': ((nats * weights).sum() / math.log(2), targets['bytes'].sum()),
+  }
+  return Loss(scaled_sum(nats + trained, weights, targets['scale']), metrics)
+
+
+def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+  """Nats of each target that counts."""
+  targets = example.targets
+  nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=s.logit_rows)
+  return {'nats': nats * targets['weights'], 'weights': targets['weights']}
+
+
+def summary(means: dict[str, float]) -> dict[str, float]:
+  """Perplexity and bits per token; perplexity of words where whole words are scored."""
+  words = {'word_perplexity': perplexity(means['nats_per_word'])} if 'nats_per_word' in means else {}
+  return {**perplexity_of(means), 'bits_per_token': means['loss'] / math.log(2), **words}
+
+
+def one_document(segment_ids: Array, packing: Packing) -> Array:
+  """Segments int[b, l] as they are or, under 'stream', of one document: 1 1 2 0 -> 1 1 1 0."""
+  return (segment_ids > 0).astype(segment_ids.dtype) if packing == 'stream' else segment_ids
 
 
 def in_last_word(tokens: Array, segment_ids: Array, starts_word: Array) -> Array:
@@ -58,6 +161,7 @@ def in_last_word(tokens: Array, segment_ids: Array, starts_word: Array) -> Array
     segment_ids: int[b, l]; 0 is padding.
     starts_word: bool[v].
   """
+  # words  The c at   starts 1 1 0   from here 2 1 0   in the last word 0 1 1
   starts = starts_word[tokens] & (segment_ids > 0)
   from_here = jnp.cumsum(starts[:, ::-1], axis=1)[:, ::-1]  # words that begin here or later
   return (segment_ids > 0) & (from_here - starts == 0)
@@ -79,90 +183,3 @@ def score_with_partition(
     return cross_entropy(logits, ids), correct, squared_log_partition(logits)
 
   return in_chunks(one, (features, targets), rows=rows)
-
-
-def make(
-  *,
-  trunk: nn.Module,
-  vocab: Vocab,
-  packing: Literal['segments', 'stream'] = 'segments',
-  predict: Literal['all', 'last_word'] = 'all',
-  z_loss: float = 0.0,
-  logit_rows: int = 8,
-) -> Task:
-  """Causal language modelling of a decoder.
-
-  Args:
-    trunk: a causal trunk.
-    vocab: of the rows; its bytes a token give bits per byte.
-    packing: 'segments' walls the documents of a row off from each other and restarts positions; 'stream' lets
-      attention, positions and prediction run across them (GPT-2, GPT-3).
-    predict: 'all' tokens, or those of the 'last_word' of each row, for rows that hold one text each (LAMBADA). The
-      latter has the metrics 'word_accuracy', a word being right where the likeliest token is right at every place, and
-      'nats_per_word', and 'word_perplexity', which is exp of it.
-    z_loss: weight of log^2 Z, where Z is what the softmax divides by: keeps logits from drifting (PaLM §5: 1e-4). It is
-      in what is trained on and in the metric 'z_loss', not in 'loss'.
-    logit_rows: batch rows whose logits are in memory at a time.
-  """
-  require(trunk, user="objective 'causal_lm'", attention=('causal',), inputs=('tokens', 'segment_ids'))
-  if packing not in ('segments', 'stream'):
-    raise ValueError(f'objective.packing={packing!r}; choices are segments, stream')
-  if predict not in ('all', 'last_word'):
-    raise ValueError(f'objective.predict={predict!r}; choices are all, last_word')
-  num_bytes = np.asarray(vocab.num_bytes, np.float32)
-  starts_word = np.asarray(vocab.starts_word)
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    del root
-    tokens, segments = batch['tokens'], batch['segment_ids']
-    if packing == 'stream':
-      segments = (segments > 0).astype(segments.dtype)
-    targets, weights = next_tokens(tokens, segments)
-    if predict == 'last_word':
-      ends = in_last_word(tokens, segments, jnp.asarray(starts_word))
-      weights = weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]  # a token is predicted from the place before it
-    weights = weights * batch['row_weight'][:, None]
-    scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
-    return Example(
-      {'tokens': tokens, 'segment_ids': segments},
-      {'ids': targets, 'weights': weights, 'scale': scale, 'bytes': jnp.asarray(num_bytes)[targets] * weights},
-    )
-
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    targets = example.targets
-    features, weights = forward(**example.inputs), targets['weights']
-    total = weights.sum()
-    trained, metrics = jnp.zeros(()), {}
-    if z_loss:
-      nats, correct, squares = score_with_partition(forward, features, targets['ids'], rows=logit_rows)
-      trained, metrics = z_loss * squares, {'z_loss': (z_loss * (squares * weights).sum(), total)}
-    else:
-      nats, correct = score(forward, features, targets['ids'], rows=logit_rows)
-    if predict == 'last_word':
-      there = (weights.sum(axis=1) > 0).astype(jnp.float32)
-      right = there * (((1 - correct) * weights).sum(axis=1) == 0)
-      metrics['word_accuracy'] = (right.sum(), there.sum())
-      metrics['nats_per_word'] = ((nats * weights).sum(), there.sum())
-    return Loss(
-      value=((nats + trained) * weights * targets['scale'][:, None]).sum(),
-      metrics={
-        'loss': ((nats * weights).sum(), total),
-        'accuracy': ((correct * weights).sum(), total),
-        'bits_per_byte': ((nats * weights).sum() / math.log(2), targets['bytes'].sum()),
-        **metrics,
-      },
-    )
-
-  def score_rows(forward: Forward, example: Example) -> dict[str, Array]:
-    targets = example.targets
-    nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=logit_rows)
-    return {'nats': nats * targets['weights'], 'weights': targets['weights']}
-
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    numbers = {'perplexity': perplexity(means['loss']), 'bits_per_token': means['loss'] / math.log(2)}
-    if predict == 'last_word':
-      numbers['word_perplexity'] = perplexity(means['nats_per_word'])
-    return numbers
-
-  return Task(Model(trunk), prepare, loss, score_rows, summary=summary)

@@ -11,19 +11,29 @@ Rows see each other, so the batch is not cut into micro-batches; over several de
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
+from plm_jax.layers import pooling
+from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row
-from plm_jax.objectives import mlm
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.objectives import corrupt, mlm
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2021, title='Gao et al., SimCSE', architecture='any', objective_family='contrastive')
+READS = ('tokens', 'segment_ids')
+
+Partners = Literal['dropout', 'fields', 'ngram']
+Similarity = Literal['cosine', 'dot']
+Pool = Literal['mean', 'trunk']
 
 
 class Model(nn.Module):
@@ -32,12 +42,12 @@ class Model(nn.Module):
   Attributes:
     trunk: any trunk that reads tokens.
     mlm: head of masked language modelling, None without.
-    pool: 'mean' of the states of a row, or the 'trunk's own.
+    pool: 'mean' of the states of a row, or 'trunk', the trunk's own.
   """
 
   trunk: nn.Module
   mlm: Any
-  pool: str
+  pool: Pool
 
   def __call__(
     self, tokens: Array, segment_ids: Array, train: bool = False, type_ids: Array | None = None, **others: Any
@@ -49,13 +59,231 @@ class Model(nn.Module):
     hidden = self.trunk(tokens, segment_ids=segment_ids, train=train, **types)['hidden'].astype(jnp.float32)
     if self.pool == 'trunk':
       return self.trunk.pool(hidden, segment_ids).astype(jnp.float32)
-    real = (segment_ids > 0).astype(jnp.float32)[..., None]
-    return (hidden * real).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1.0)  # [b, l, d] -> [b, d]
+    return pooling.mean(hidden, segment_ids)
 
   def fill(self, predict: Array, train: bool = False, **inputs: Any) -> Array:
     """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
-    return self.mlm(jnp.take_along_axis(hidden, predict[..., None], axis=1), self.trunk.attend)
+    return self.mlm(mlm.states_at(hidden, predict), self.trunk.attend)
+
+
+class Setup(NamedTuple):
+  """What makes partners and compares them; settings are explained in `make`.
+
+  Attributes:
+    masking: of masked language modelling; None without it.
+    special: bool[v], tokens that are in no n-gram.
+    mask_id: what stands in an n-gram's place; -1 where no objective needs it.
+    pad_id: of the vocabulary.
+    first: ids in front of an n-gram, at most one.
+  """
+
+  masking: mlm.Setup | None
+  special: np.ndarray
+  mask_id: int
+  pad_id: int
+  first: tuple[int, ...]
+  partners: Partners
+  similarity_of: Similarity
+  temperature: float
+  negatives: int | None
+  texts: int
+  longest: int
+  weight: float
+  mlm_weight: float
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  partners: Partners = 'dropout',
+  similarity_of: Similarity = 'cosine',
+  temperature: float = 0.05,
+  negatives: Count | None = None,
+  hard_negatives: bool = False,
+  pool: Pool = 'mean',
+  longest: Count = 5,
+  weight: float = 1.0,
+  mlm_weight: float = 0.0,
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
+) -> Task:
+  """A contrastive objective.
+
+  Args:
+    trunk: any trunk that reads `tokens`; bidirectional for n-grams and MLM. 'dropout' needs its dropout.
+    vocab: of the rows.
+    partners: see the head of this file. Rows hold one text, or with 'fields' two or three, told apart by `type_ids`.
+    similarity_of: two vectors: 'cosine' or 'dot' product.
+    temperature: divides it.
+    negatives: partners of other rows that each row is compared with; None is all of the batch, 1 the pairwise form.
+    hard_negatives: the third text of each row is a candidate as well, for every row.
+    pool: the vector of a row: the 'mean' of its states, or 'trunk', the trunk's own pooling.
+    longest: tokens of the longest n-gram.
+    weight: of the contrastive loss.
+    mlm_weight: of masked language modelling on the same rows, in a pass of its own; 0 leaves it out.
+    where: for MLM, as there.
+    edit: for MLM, as there.
+  """
+  errors.one_of('objective.partners', partners, Partners)
+  errors.one_of('objective.similarity_of', similarity_of, Similarity)
+  errors.one_of('objective.pool', pool, Pool)
+  if temperature <= 0 or longest < 1:
+    raise ValueError(f'objective: temperature={temperature} must be above 0 and longest={longest} at least 1')
+  if hard_negatives and partners != 'fields':
+    raise ValueError(f"objective.hard_negatives needs partners='fields' and rows of three texts, not {partners!r}")
+  fills, grams = mlm_weight > 0, partners == 'ngram'
+  kinds, offers = ('bidirectional',) if fills or grams else ('bidirectional', 'causal'), (Attends,) if fills else ()
+  require(trunk, user="objective 'contrastive'", attention=kinds, inputs=('tokens', 'segment_ids'), offers=offers)
+  user = "objective contrastive with partners='ngram'"
+  s = Setup(
+    mlm.bind(vocab, where=where, edit=edit, user='objective contrastive with mlm_weight') if fills else None,
+    corrupt.special_table(vocab), corrupt.find_mask(vocab, user=user) if grams else -1, vocab.pad_id,
+    () if vocab.cls_id is None else (vocab.cls_id,), partners, similarity_of, temperature, negatives,
+    3 if hard_negatives else 2, longest, weight, mlm_weight,
+  )  # fmt: skip
+  model = Model(trunk, mlm.make_head(trunk, vocab) if fills else None, pool)
+  return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), couples_rows=True)
+
+
+# Partners ----------------------------------------------------------------------------------------------------------
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The rows and the texts that are their partners; the masked rows where MLM is trained as well.
+
+  Raises:
+    ValueError: the rows do not hold several texts, and `partners` asks for them.
+  """
+  inputs: dict[str, Array] = {'tokens': batch['tokens'], 'segment_ids': batch['segment_ids']}
+  if s.partners == 'fields':
+    if 'type_ids' not in batch:
+      raise ValueError("objective.partners='fields' needs rows of several texts: data with fields and type_ids")
+    inputs = jax.vmap(partial(split_fields, s))({**inputs, 'type_ids': batch['type_ids']})
+  elif s.partners == 'ngram':
+    keys = row_keys(jax.random.fold_in(root, 1), batch, every='step')
+    inputs = jax.vmap(partial(cut_ngram, s))(keys, inputs['tokens'], inputs['segment_ids'])
+  if s.partners != 'fields':
+    inputs |= corrupt.present(batch, 'type_ids')
+  real = (inputs['segment_ids'] > 0).any(axis=1)
+  if 'other_segment_ids' in inputs:
+    real &= inputs['other_segment_ids'][:, 0].sum(axis=1) > (len(s.first) if s.partners == 'ngram' else 0)
+  weights = batch['row_weight'] * real
+  targets = {'weights': weights, 'scale': batch_scale(weights), **row_terms(batch['row_weight'])}
+  if s.masking is not None:
+    example = mlm.prepare(s.masking, root, batch)
+    inputs |= {'masked_tokens': example.inputs['tokens'], 'predict': example.inputs['predict']}
+    read = corrupt.present(batch, 'segment_ids', 'type_ids')
+    targets |= {f'mlm_{name}': value for name, value in (example.targets | read).items()}
+  return Example(inputs, targets)
+
+
+def split_fields(s: Setup, fields: Mapping[str, Array]) -> dict[str, Array]:
+  """Each text of a row by itself: tokens and segment_ids [l], other_tokens and other_segment_ids [texts - 1, l]."""
+  texts = [
+    alone(fields['tokens'], (fields['segment_ids'] > 0) & (fields['type_ids'] == number)) for number in range(s.texts)
+  ]
+  tokens, segments = (jnp.stack(parts) for parts in zip(*texts, strict=True))
+  others = {'other_tokens': tokens[1:], 'other_segment_ids': segments[1:]}
+  return {'tokens': tokens[0], 'segment_ids': segments[0], **others}
+
+
+def alone(tokens: Array, keep: Array) -> tuple[Array, Array]:
+  """The kept tokens of a row moved to its front, int[l], and their segment ids, 1 and then 0."""
+  # tokens a b c, keep 0 1 1   ->   b c a, segments 1 1 0
+  order = jnp.argsort(~keep, stable=True)
+  return tokens[order], jnp.sort(keep, descending=True).astype(jnp.int32)
+
+
+def cut_ngram(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+  """The row with an n-gram masked, and the n-gram by itself [1, m] behind [CLS] where there is one."""
+  row = corrupt.make_row(ids, segments, special=s.special)
+  start, size = draw_ngram(key, row, longest=s.longest)
+  # a b c d, start 1, size 2, longest 3   ->   a [MASK] [MASK] d   and   [CLS] b c [PAD]
+  place, offset = jnp.arange(ids.shape[0]), jnp.arange(s.longest)
+  inside = (place >= start) & (place < start + size)
+  there = offset < size
+  gram = jnp.where(there, ids[jnp.minimum(start + offset, ids.shape[0] - 1)], s.pad_id)
+  other = jnp.concatenate([jnp.asarray(s.first, ids.dtype), gram])
+  real = jnp.concatenate([jnp.ones(len(s.first), jnp.int32), there.astype(jnp.int32)])
+  return {
+    'tokens': jnp.where(inside, s.mask_id, ids),
+    'segment_ids': segments,
+    'other_tokens': other[None],
+    'other_segment_ids': real[None],
+  }
+
+
+def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
+  """Start int32[] and length int32[] of an n-gram of ordinary tokens inside one document.
+
+  The length is uniform in 1..longest, or the largest below what was drawn that fits anywhere; 0 where nothing fits.
+  """
+  # eligible 1 1 0 1, longest 2   starts of 1: 1 1 0 1, of 2: 1 0 0 0
+  length = row.ids.shape[0]
+  size_key, start_key = jax.random.split(key)
+  step = jnp.arange(length)
+  fits = [row.eligible]  # [l] each: an n-gram may start here
+  for n in range(1, longest):
+    after = (step + n < length) & jnp.roll(row.eligible, -n) & (jnp.roll(row.segment_ids, -n) == row.segment_ids)
+    fits.append(fits[-1] & after)
+  table = jnp.stack(fits)  # [longest, l]
+  size = jax.random.randint(size_key, (), 1, longest + 1)
+  size = jnp.minimum(size, table.any(axis=1).sum())  # whatever holds n tokens holds n - 1
+  here = table[jnp.maximum(size - 1, 0)] & (size > 0)
+  return jnp.where(here, jax.random.uniform(start_key, (length,)), -1.0).argmax().astype(jnp.int32), size
+
+
+# Loss --------------------------------------------------------------------------------------------------------------
+
+
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """InfoNCE over the batch and, where it is trained, masked language modelling."""
+  del carry, rng
+  targets, weights = example.targets, example.targets['weights']
+  anchors, candidates = encode(s, forward, example)
+  rows, columns = anchors.shape[0], candidates.shape[0]
+  scores = similarity(anchors, candidates, cosine=s.similarity_of == 'cosine') / s.temperature
+  near = np.ones((rows, columns), bool)
+  near[:, :rows] = neighbours(rows, s.negatives)
+  allowed = jnp.asarray(near) & jnp.tile(weights > 0, columns // rows)[None]
+  nats = info_nce(scores, allowed)
+  best = jnp.where(allowed, scores, -jnp.inf).argmax(axis=1) == jnp.arange(rows)
+  value = s.weight * scaled_sum(nats, weights, targets['scale'])
+  metrics = {
+    'contrastive_loss': metric(nats, weights),
+    'accuracy': metric(best, weights),
+    'similarity': metric(jnp.diagonal(scores) * s.temperature, weights),
+  }
+  if s.masking is not None:
+    found = fill(forward, example)
+    value = value + s.mlm_weight * found.value
+    metrics |= {'mlm_loss': found.metrics['loss'], 'mlm_accuracy': found.metrics['accuracy']}
+    metrics['targets_without_slot'] = found.metrics['targets_without_slot']
+  return Loss(value, metrics | {'loss': whole_loss(value, targets)})
+
+
+def encode(s: Setup, forward: Forward, example: Example) -> tuple[Array, Array]:
+  """Vectors of the anchors f32[b, d] and of the candidates f32[c, d], each row's own first."""
+  inputs = example.inputs
+  read: dict[str, Any] = {name: inputs[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in inputs}
+  anchors = forward(**read)
+  if s.partners == 'dropout':
+    return anchors, forward(**read)
+  texts = [
+    forward(tokens=inputs['other_tokens'][:, number], segment_ids=inputs['other_segment_ids'][:, number])
+    for number in range(inputs['other_tokens'].shape[1])
+  ]
+  return anchors, jnp.concatenate(texts)
+
+
+def fill(forward: Forward, example: Example) -> Loss:
+  """The loss of masked language modelling."""
+  inputs = example.inputs
+  own = {name.removeprefix('mlm_'): value for name, value in example.targets.items() if name.startswith('mlm_')}
+  read: dict[str, Any] = {name: own[name] for name in ('segment_ids', 'type_ids') if name in own}
+  return mlm.score(forward(method='fill', predict=inputs['predict'], tokens=inputs['masked_tokens'], **read), own)
 
 
 def similarity(anchors: Array, candidates: Array, *, cosine: bool) -> Array:
@@ -78,193 +306,20 @@ def info_nce(scores: Array, allowed: Array) -> Array:
 
 
 def neighbours(rows: int, negatives: int | None) -> np.ndarray:
-  """bool[rows, rows]: which candidates serve a row: all, or its own and the next `negatives` ones, around the end."""
+  """bool[rows, rows]: the candidates of each row: all, or its own and the next `negatives` ones in a circle.
+
+  Raises:
+    ValueError: the batch has fewer rows.
+  """
+  # 3 rows, 1 negative:   1 1 0 | 0 1 1 | 1 0 1
   if negatives is None:
     return np.ones((rows, rows), bool)
   if not 0 < negatives < rows:
-    raise ValueError(f'objective.negatives={negatives}: a batch of {rows} rows has 1 to {rows - 1} negatives a row')
+    raise ValueError(f'objective.negatives={negatives}: a batch of {rows} rows has 1 to {rows - 1} negatives per row')
   distance = (np.arange(rows)[None] - np.arange(rows)[:, None]) % rows
   return distance <= negatives
 
 
-def draw_ngram(key: Array, row: Row, *, longest: int) -> tuple[Array, Array]:
-  """Start int32[] and length int32[] of an n-gram of ordinary tokens inside one document.
-
-  The length is uniform in 1..longest, or the largest below what was drawn that fits anywhere; 0 where nothing fits.
-  """
-  length = row.ids.shape[0]
-  size_key, start_key = jax.random.split(key)
-  step = jnp.arange(length)
-  fits = [row.eligible]  # [l] each: an n-gram may start here
-  for n in range(1, longest):
-    after = (step + n < length) & jnp.roll(row.eligible, -n) & (jnp.roll(row.segment_ids, -n) == row.segment_ids)
-    fits.append(fits[-1] & after)
-  table = jnp.stack(fits)  # [longest, l]
-  size = jax.random.randint(size_key, (), 1, longest + 1)
-  size = jnp.minimum(size, table.any(axis=1).sum())  # whatever holds n tokens holds n - 1
-  here = table[jnp.maximum(size - 1, 0)] & (size > 0)
-  return jnp.where(here, jax.random.uniform(start_key, (length,)), -1.0).argmax().astype(jnp.int32), size
-
-
-def alone(tokens: Array, keep: Array) -> tuple[Array, Array]:
-  """The kept tokens of a row moved to its front, int[l], and their segment ids, 1 and then 0."""
-  order = jnp.argsort(~keep, stable=True)
-  return tokens[order], jnp.sort(keep, descending=True).astype(jnp.int32)
-
-
-def make(
-  *,
-  trunk: nn.Module,
-  vocab: Vocab,
-  partners: Literal['dropout', 'fields', 'ngram'] = 'dropout',
-  similarity_of: Literal['cosine', 'dot'] = 'cosine',
-  temperature: float = 0.05,
-  negatives: int | None = None,
-  hard_negatives: bool = False,
-  pool: Literal['mean', 'trunk'] = 'mean',
-  longest: int = 5,
-  weight: float = 1.0,
-  mlm_weight: float = 0.0,
-  where: Mapping[str, Any] = {'name': 'fixed_count'},
-  edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},
-) -> Task:
-  """A contrastive objective.
-
-  Args:
-    trunk: any trunk that reads `tokens`; bidirectional for n-grams and MLM. 'dropout' needs its dropout.
-    vocab: of the rows.
-    partners: see the head of this file. Rows hold one text, or with 'fields' two or three, told apart by `type_ids`.
-    similarity_of: two vectors: 'cosine' or 'dot' product.
-    temperature: divides it.
-    negatives: how many partners of other rows a row is set against; None is all of the batch, 1 the pairwise form.
-    hard_negatives: the third text of each row is a candidate as well, for every row.
-    pool: the vector of a row: the 'mean' of its states or the 'trunk's own pooling.
-    longest: tokens of the longest n-gram.
-    weight: of the contrastive loss.
-    mlm_weight: of masked language modelling on the same rows, in a pass of its own; 0 leaves it out.
-    where: for MLM, as there.
-    edit: for MLM, as there.
-  """
-  for name, value, choices in (
-    ('partners', partners, ('dropout', 'fields', 'ngram')),
-    ('similarity_of', similarity_of, ('cosine', 'dot')),
-    ('pool', pool, ('mean', 'trunk')),
-  ):
-    if value not in choices:
-      raise ValueError(f'objective.{name}={value!r}; choices are {", ".join(choices)}')
-  if temperature <= 0 or longest < 1:
-    raise ValueError(f'objective: temperature={temperature} must be above 0 and longest={longest} at least 1')
-  if hard_negatives and partners != 'fields':
-    raise ValueError(f"objective.hard_negatives needs partners='fields' and rows of three texts, not {partners!r}")
-  fills = mlm_weight > 0
-  kinds = ('bidirectional',) if fills or partners == 'ngram' else ('bidirectional', 'causal')
-  require(trunk, user="objective 'contrastive'", attention=kinds, inputs=('tokens', 'segment_ids'))
-  mask_id = -1 if vocab.mask_id is None else vocab.mask_id
-  if partners == 'ngram' and mask_id < 0:
-    raise ValueError("objective.partners='ngram' needs a vocabulary with a mask token; vocab.extra adds one")
-  masked = mlm.make(trunk=trunk, vocab=vocab, where=where, edit=edit) if fills else None
-  is_special = np.zeros(vocab.size, bool)
-  is_special[list(vocab.special_ids)] = True
-  first = () if vocab.cls_id is None else (vocab.cls_id,)
-
-  def split_fields(batch_row: Mapping[str, Array]) -> dict[str, Array]:
-    """Each text of a row by itself: tokens and segment_ids [l], other_tokens and other_segment_ids [s, l]."""
-    texts = [
-      alone(batch_row['tokens'], (batch_row['segment_ids'] > 0) & (batch_row['type_ids'] == number))
-      for number in range(3 if hard_negatives else 2)
-    ]
-    tokens, segments = (jnp.stack(parts) for parts in zip(*texts, strict=True))
-    out = {'tokens': tokens[0], 'segment_ids': segments[0]}
-    return out | {'other_tokens': tokens[1:], 'other_segment_ids': segments[1:]}
-
-  def cut_ngram(key: Array, batch_row: Mapping[str, Array]) -> dict[str, Array]:
-    """The row with an n-gram masked, and the n-gram by itself [1, m] behind [CLS] where there is one."""
-    row = mlm.make_row(batch_row, special=jnp.asarray(is_special), starts_word=None)
-    start, size = draw_ngram(key, row, longest=longest)
-    place = jnp.arange(row.ids.shape[0])
-    inside = (place >= start) & (place < start + size)
-    there = jnp.arange(longest) < size
-    gram = jnp.where(there, row.ids[jnp.minimum(start + jnp.arange(longest), row.ids.shape[0] - 1)], vocab.pad_id)
-    other = jnp.concatenate([jnp.asarray(first, row.ids.dtype), gram])
-    real = jnp.concatenate([jnp.ones(len(first), jnp.int32), there.astype(jnp.int32)])
-    return {
-      'tokens': jnp.where(inside, mask_id, row.ids),
-      'segment_ids': row.segment_ids,
-      'other_tokens': other[None],
-      'other_segment_ids': real[None],
-    }
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    inputs: dict[str, Array] = {'tokens': batch['tokens'], 'segment_ids': batch['segment_ids']}
-    if partners == 'fields':
-      if 'type_ids' not in batch:
-        raise ValueError("objective.partners='fields' needs rows of several texts: data with fields and type_ids")
-      inputs = jax.vmap(split_fields)({**inputs, 'type_ids': batch['type_ids']})
-    elif partners == 'ngram':
-      inputs = jax.vmap(cut_ngram)(row_keys(jax.random.fold_in(root, 1), batch, every='step'), inputs)
-    if partners != 'fields' and 'type_ids' in batch:
-      inputs['type_ids'] = batch['type_ids']
-    real = (inputs['segment_ids'] > 0).any(axis=1)
-    if 'other_segment_ids' in inputs:
-      real &= inputs['other_segment_ids'][:, 0].sum(axis=1) > (len(first) if partners == 'ngram' else 0)
-    weights = batch['row_weight'] * real
-    targets = {
-      'weights': weights,
-      'scale': jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape),
-      'row_weight': batch['row_weight'],
-      'row_scale': jnp.broadcast_to(1 / jnp.maximum(batch['row_weight'].sum(), 1.0), weights.shape),
-    }
-    if masked is not None:
-      example = masked.prepare(root, batch)
-      inputs |= {'masked_tokens': example.inputs['tokens'], 'predict': example.inputs['predict']}
-      targets |= {f'mlm_{name}': value for name, value in example.targets.items()}
-      targets |= {f'mlm_{name}': batch[name] for name in ('segment_ids', 'type_ids') if name in batch}
-    return Example(inputs, targets)
-
-  def encode(forward: Forward, example: Example) -> tuple[Array, Array]:
-    """Vectors of the anchors f32[b, d] and of the candidates f32[c, d], each row's own first."""
-    inputs = example.inputs
-    read: dict[str, Any] = {n: inputs[n] for n in ('tokens', 'segment_ids', 'type_ids') if n in inputs}
-    anchors = forward(**read)
-    if partners == 'dropout':
-      return anchors, forward(**read)
-    texts = [
-      forward(tokens=inputs['other_tokens'][:, number], segment_ids=inputs['other_segment_ids'][:, number])
-      for number in range(inputs['other_tokens'].shape[1])
-    ]
-    return anchors, jnp.concatenate(texts)
-
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    targets, weights = example.targets, example.targets['weights']
-    anchors, candidates = encode(forward, example)
-    rows, columns = anchors.shape[0], candidates.shape[0]
-    scores = similarity(anchors, candidates, cosine=similarity_of == 'cosine') / temperature
-    near = np.ones((rows, columns), bool)
-    near[:, :rows] = neighbours(rows, negatives)
-    allowed = jnp.asarray(near) & jnp.tile(weights > 0, columns // rows)[None]
-    nats = info_nce(scores, allowed)
-    best = jnp.where(allowed, scores, -jnp.inf).argmax(axis=1) == jnp.arange(rows)
-    total = weights.sum()
-    value = weight * (nats * weights * targets['scale']).sum()
-    metrics = {
-      'contrastive_loss': ((nats * weights).sum(), total),
-      'accuracy': ((best * weights).sum(), total),
-      'similarity': ((jnp.diagonal(scores) * temperature * weights).sum(), total),
-    }
-    if fills:
-      inputs = example.inputs
-      read: dict[str, Any] = {n: targets[f'mlm_{n}'] for n in ('segment_ids', 'type_ids') if f'mlm_{n}' in targets}
-      logits = forward(method='fill', predict=inputs['predict'], tokens=inputs['masked_tokens'], **read)
-      found = mlm.score(logits, {name: targets[f'mlm_{name}'] for name in ('ids', 'weights', 'scale', 'excess')})
-      value = value + mlm_weight * found.value
-      metrics |= {'mlm_loss': found.metrics['loss'], 'mlm_accuracy': found.metrics['accuracy']}
-      metrics['targets_without_slot'] = found.metrics['targets_without_slot']
-    metrics['loss'] = (value / targets['row_scale'][0], targets['row_weight'].sum())
-    return Loss(value, metrics)
-
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
-    return {'vector': encode(forward, example)[0]}
-
-  model = Model(trunk, mlm.make_head(trunk, vocab) if fills else None, pool)
-  return Task(model, prepare, loss, predict, couples_rows=True)
+def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+  """The vector of each row."""
+  return {'vector': encode(s, forward, example)[0]}

@@ -1,12 +1,21 @@
-"""Corruptions of a config for objectives: which tokens, what becomes of them, how many slots that takes."""
+"""What objectives share when they corrupt rows: settings bound to functions, the row they read, targets in slots."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
 
 from plm_jax.noise import edit
+from plm_jax.noise.row import Row, sentence_ids, word_ids
 from plm_jax.plugins import build
-from plm_jax.types import Vocab
+from plm_jax.types import Array, Batch, Trunk, Vocab
+
+Masking = Literal['dynamic', 'static']  # noise of every step anew (RoBERTa), or of some copies of each row (BERT)
+EVERY: Mapping[Masking, Literal['step', 'epoch']] = {'dynamic': 'step', 'static': 'epoch'}  # as `row_keys` calls it
+
+# Settings ------------------------------------------------------------------------------------------------------------
 
 
 def pick_where(settings: Mapping[str, Any], *, vocab: Vocab | None = None) -> Callable[..., Any]:
@@ -56,6 +65,130 @@ def pick_edit(settings: Mapping[str, Any], *, vocab: Vocab, in_place: bool = Fal
 
 
 def capacity(choose: Callable[..., Any], length: int) -> int:
-  """Slots that hold what a bound `where` function chooses in a row of `length`; its user counts a rarer excess."""
+  """Slots for what a bound where-function chooses in a row of `length` tokens.
+
+  A function whose count varies may exceed them in rare rows; `gather` says by how many.
+  """
   assert isinstance(choose, partial)  # what build.pick makes
   return max(1, build.beside(choose.func, 'CAPACITY')[choose.func](length, **choose.keywords))
+
+
+def longest_row(trunk: Trunk) -> int | None:
+  """Tokens of the longest row that the learned positions of a trunk allow; None where it has none."""
+  return min(map(len, trunk.position_rows.values()), default=None)
+
+
+def find_mask(vocab: Vocab, *, user: str) -> int:
+  """The id of the mask token.
+
+  Raises:
+    ValueError: the vocabulary has none; `user` says who asks.
+  """
+  if vocab.mask_id is None:
+    raise ValueError(f'{user} needs a vocabulary with a mask token; vocab.extra adds one')
+  return vocab.mask_id
+
+
+# Tables of a vocabulary ----------------------------------------------------------------------------------------------
+
+
+def among(ids: Sequence[int], size: int) -> np.ndarray:
+  """bool[size], True at these ids: 1 3 of 5 -> 0 1 0 1 0."""
+  table = np.zeros(size, bool)
+  table[list(ids)] = True
+  return table
+
+
+def special_table(vocab: Vocab) -> np.ndarray:
+  """bool[v], True at special tokens."""
+  return among(vocab.special_ids, vocab.size)
+
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+
+def make_row(
+  ids: Array,
+  segments: Array,
+  *,
+  special: np.ndarray,
+  starts_word: np.ndarray | None = None,
+  ends_sentence: np.ndarray | None = None,
+) -> Row:
+  """A row as noise reads it, in which special tokens and padding are not eligible.
+
+  Args:
+    ids: int32[l].
+    segments: int32[l]; 0 is padding.
+    special: bool[v], tokens that may not change.
+    starts_word: bool[v]; None where no noise in use asks for words.
+    ends_sentence: bool[v]; None where no noise in use asks for sentences.
+  """
+  sentences = None if ends_sentence is None else sentence_ids(ids, jnp.asarray(ends_sentence))
+  words = None if starts_word is None else word_ids(ids, jnp.asarray(starts_word))
+  return Row(ids, ~jnp.asarray(special)[ids] & (segments > 0), segments, words, sentences)
+
+
+class Targets(NamedTuple):
+  """Chosen tokens of a row in a fixed number of slots, from left to right.
+
+  Attributes:
+    positions: int32[t], 0 where the slot is not used.
+    weights: f32[t], 1 where the slot is used.
+    excess: f32[], chosen tokens that found no slot.
+  """
+
+  positions: Array
+  weights: Array
+  excess: Array
+
+
+def gather(chosen: Array, *, slots: int) -> Targets:
+  """The chosen tokens of a row, bool[l], in `slots` slots."""
+  # chosen  0 1 0 1 1   two slots   positions 1 3   weights 1 1   excess 1
+  place = jnp.where(chosen, jnp.cumsum(chosen) - 1, slots)
+  index = jnp.arange(chosen.shape[0], dtype=jnp.int32)
+  positions = jnp.zeros(slots, jnp.int32).at[place].set(index, mode='drop')
+  count = chosen.sum()
+  weights = (jnp.arange(slots) < count).astype(jnp.float32)
+  return Targets(positions, weights, jnp.maximum(count - slots, 0).astype(jnp.float32))
+
+
+def choose_targets(choose: Callable[..., Any], key: Array, row: Row) -> Targets:
+  """What a bound where-function chooses in a row, in the slots of its capacity."""
+  return gather(choose(key, row).number > 0, slots=capacity(choose, row.ids.shape[0]))
+
+
+# Batches -------------------------------------------------------------------------------------------------------------
+
+
+def present(batch: Batch, *names: str) -> dict[str, Array]:
+  """The keys among `names` that a batch has, such as 'type_ids'."""
+  return {name: batch[name] for name in names if name in batch}
+
+
+def identity(batch: Batch) -> dict[str, Array]:
+  """What every batch has: which rows these are, what they weigh, and what their noise is drawn by."""
+  return present(batch, 'row_id', 'epoch', 'row_weight', 'step')
+
+
+# Choices by share ----------------------------------------------------------------------------------------------------
+
+
+def check_shares(name: str, shares: Mapping[str, float], choices: Sequence[str]) -> None:
+  """Raises ValueError where the setting `name` gives a share to something unknown, a negative one, or none at all."""
+  if unknown := set(shares) - set(choices):
+    raise ValueError(f'objective.{name}: there is no {sorted(unknown)[0]!r}; choices are {", ".join(choices)}')
+  if min(shares.values(), default=0) < 0 or sum(shares.values()) <= 0:
+    raise ValueError(f'objective.{name}={dict(shares)}: no share may be negative, and one must be positive')
+
+
+def share_bounds(shares: Sequence[float]) -> np.ndarray:
+  """f32[n - 1], where a uniform number passes from one of n choices to the next: shares 2 1 1 -> .5 .75."""
+  weights = np.asarray(shares, np.float64)
+  return np.cumsum(weights / weights.sum())[:-1].astype(np.float32)
+
+
+def pick_share(uniform: Array, bounds: np.ndarray) -> Array:
+  """The choice int32[...] that uniform numbers f32[...] fall on: .6 with bounds .5 .75 -> 1."""
+  return (uniform[..., None] >= jnp.asarray(bounds)).sum(axis=-1).astype(jnp.int32)

@@ -17,60 +17,109 @@ each behind the token that a decoder reads first. A target sees the inputs of it
 among the inputs, tokens see each other both ways in a trunk with a prefix. Inputs are not predicted.
 """
 
-import dataclasses
-import difflib
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.layers.losses import perplexity
+from plm_jax import errors
+from plm_jax.errors import require
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import edit as edits
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.rearrange import permute_sentences
 from plm_jax.objectives import causal_lm, corrupt
+from plm_jax.objectives.causal_lm import Packing
 from plm_jax.objectives.denoising import (
-  TARGETS,
   Denoiser,
   Side,
-  Words,
+  Target,
+  VocabTables,
   alike,
   denoise,
   find_sentence_ends,
   find_sentinels,
   join,
-  one_of,
+  select,
   shift_right,
   sizes,
 )
 from plm_jax.plugins import build
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
+READS = ('tokens', 'segment_ids')
+
+Start = Literal['pad', 'bos', 'eos']
+Rearrange = tuple[Annotated[Mapping[str, Any], 'noise.rearrange'], ...]
+TWO_ROWS = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
+
+
+class Way:
+  """One of `denoisers`: keywords as in `make`, and None where those of `make` hold.
+
+  Attributes:
+    share: of the rows, relative to the others'.
+    mode: a special token put first in the inputs where the vocabulary has it (UL2's [R], [S], [X]).
+  """
+
+  rearrange: Rearrange | None = None
+  where: Annotated[Mapping[str, Any], 'noise.where'] | None = None
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] | None = None
+  finish: Rearrange | None = None
+  target: Target | None = None
+  share: float = 1.0
+  mode: str = ''
+
+
+class Setup(NamedTuple):
+  """What corrupts rows; settings are explained in `make`.
+
+  Attributes:
+    ways: the denoisers.
+    bounds: f32[ways - 1], of `corrupt.share_bounds`.
+    tables: of the vocabulary.
+    start_id: what the decoder reads first.
+    joined: inputs and targets are one row.
+    prefix: the trunk takes the length of the inputs.
+    max_length: tokens of the longest row that the trunk has positions for; None for any.
+  """
+
+  ways: tuple[Denoiser, ...]
+  bounds: np.ndarray
+  tables: VocabTables
+  start_id: int
+  packing: Packing
+  inputs_length: int | None
+  targets_length: int | None
+  logit_rows: int
+  joined: bool
+  prefix: bool
+  max_length: int | None
 
 
 def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  rearrange: tuple[Mapping[str, Any], ...] = (),
-  where: Mapping[str, Any] = {'name': 'exact_spans'},
-  edit: Mapping[str, Any] = {'name': 'to_sentinels'},
-  finish: tuple[Mapping[str, Any], ...] = (),
-  target: Literal['text', 'masked', 'chosen', 'sentinels'] = 'sentinels',
-  denoisers: tuple[Mapping[str, Any], ...] = (),
-  start: Literal['pad', 'bos', 'eos'] = 'pad',
+  rearrange: Rearrange = (),
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'exact_spans'},
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'to_sentinels'},
+  finish: Rearrange = (),
+  target: Target = 'sentinels',
+  denoisers: tuple[Annotated[Mapping[str, Any], 'objectives.denoise_seq2seq:Way'], ...] = (),
+  start: Start = 'pad',
   append_eos: bool = True,
-  mask_random: float = 0.0,
+  mask_random: Rate = 0.0,
   sentence_ends: tuple[str, ...] = ('.',),
-  packing: Literal['segments', 'stream'] = 'segments',
-  inputs_length: int | None = None,
-  targets_length: int | None = None,
-  logit_rows: int = 8,
+  packing: Packing = 'segments',
+  inputs_length: Count | None = None,
+  targets_length: Count | None = None,
+  logit_rows: Count = 8,
 ) -> Task:
   """Denoising by an encoder-decoder, or by a decoder that reads inputs and targets in one row.
 
@@ -78,13 +127,11 @@ def make(
     trunk: an encoder-decoder, a causal trunk, or one with a prefix.
     vocab: with a mask token or sentinels, where an edit or the target writes them.
     rearrange: functions of `noise.rearrange` with their settings, applied in order before anything else.
-    where: which tokens, a function of `noise.where` or `noise.spans` with its settings.
+    where: which tokens, a function of `noise/where/` with its settings.
     edit: what becomes of them, a function of `noise.edit` with its settings.
     finish: like `rearrange`, applied to the corrupted text (BART's code rotates last).
     target: what is to be written, see the head of this file.
-    denoisers: several ways to corrupt, of which each row takes one: each with any of `rearrange`, `where`, `edit`,
-      `finish` and `target`, those left out being as above; `share`, of the rows, relative to the others' (1); `mode`, a
-      special token put first in the inputs where the vocabulary has it (UL2's [R], [S], [X]).
+    denoisers: several ways to corrupt, of which each row takes one, see `Way`.
     start: token that the decoder reads first: 'pad' (T5), 'eos' (BART), 'bos'.
     append_eos: put the end token behind inputs and targets (T5); False where the rows have their end tokens (BART).
     mask_random: share of the mask tokens that become a random token.
@@ -98,161 +145,40 @@ def make(
     ValueError: a setting that cannot be met. The model's length is checked with the first batch.
   """
   joined = 'encoder_tokens' not in trunk.INPUTS
-  two_rows = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
-  require(
-    trunk,
-    user="objective 'denoise_seq2seq'",
-    attention=('encoder-decoder', 'causal', 'prefix'),
-    inputs=('tokens', 'segment_ids', 'positions') if joined else two_rows,
-  )
-  if packing not in ('segments', 'stream'):
-    raise ValueError(f'objective.packing={packing!r}; choices are segments, stream')
-  if not 0.0 <= mask_random <= 1.0:
-    raise ValueError(f'objective.mask_random={mask_random} is not in [0, 1]')
-  if append_eos and vocab.eos_id is None:
-    raise ValueError('objective.append_eos needs a vocabulary with an end token; vocab.roles can name one')
-  starts = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
-  start_id = starts.get(start)
-  if start_id is None:
-    known = ', '.join(name for name, token in starts.items() if token is not None)
-    raise ValueError(f'objective.start={start!r}; choices with this vocabulary are {known}')
+  inputs = ('tokens', 'segment_ids', 'positions') if joined else TWO_ROWS
+  kinds = ('encoder-decoder', 'causal', 'prefix')
+  require(trunk, user="objective 'denoise_seq2seq'", attention=kinds, inputs=inputs, offers=(Attends,))
+  errors.one_of('objective.packing', packing, Packing)
   common = {'rearrange': rearrange, 'where': where, 'edit': edit, 'finish': finish, 'target': target}
-  ways = [_bind(common, given, vocab=vocab, number=n) for n, given in enumerate(denoisers or ({},))]
-  spelt = any(way.write.func is edits.to_sentinels or way.target == 'sentinels' for way in ways)
-  moved = any(f.func is permute_sentences for way in ways for f in (*way.rearrange, *way.finish))
-  is_special = np.zeros(vocab.size, bool)
-  is_special[list(vocab.special_ids)] = True
-  words = Words(
-    special=is_special,
-    starts_word=np.asarray(vocab.starts_word),
-    ends_sentence=find_sentence_ends(vocab, sentence_ends) if moved else None,
-    mask_id=vocab.mask_id,
-    pad_id=vocab.pad_id,
-    end=(vocab.eos_id,) if append_eos and vocab.eos_id is not None else (),
-    sentinels=find_sentinels(vocab) if spelt else None,
-    ordinary=np.flatnonzero(~is_special).astype(np.int32),
-    mask_random=mask_random,
-  )
-  shares = np.array([way.share for way in ways])
-  if (shares < 0).any() or shares.sum() == 0:
-    raise ValueError(f'shares of denoisers {shares.tolist()} must not be negative, nor all 0')
-  bounds = np.cumsum(shares / shares.sum())[:-1].astype(np.float32)
-  labels = list(dict.fromkeys(way.label for way in ways))
-  groups = alike(ways)
-  group_of, place_of = np.zeros((2, len(ways)), np.int32)
-  for number, group in enumerate(groups):
-    group_of[group], place_of[group] = number, np.arange(len(group))
-  limit = dataclasses.asdict(trunk.config).get('max_length')
-
-  def slots_of(length: int) -> tuple[int, int]:
-    needed = [sizes(way, length, words=words) for way in ways]
-    inputs, targets = (max(side) for side in zip(*needed, strict=True))
-    return inputs_length or inputs, targets_length or targets
-
-  def corrupt_row(key: Array, ids: Array, segments: Array) -> tuple[Side, Side, Array, Array]:
-    inputs_size, targets_size = slots_of(ids.shape[0])
-    which_key, key = jax.random.split(key)
-    which = (jax.random.uniform(which_key) >= jnp.asarray(bounds)).sum()
-    place = jnp.asarray(place_of)[which]
-    branches = [
-      partial(
-        denoise,
-        denoiser=one_of([ways[number] for number in group], place),
-        words=words,
-        inputs_size=inputs_size,
-        targets_size=targets_size,
-      )
-      for group in groups
-    ]
-    return *jax.lax.switch(jnp.asarray(group_of)[which], branches, key, ids, segments), which
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    tokens, segments = batch['tokens'], batch['segment_ids']
-    if packing == 'stream':
-      segments = (segments > 0).astype(segments.dtype)
-    _check_length(tokens.shape[1], slots_of, limit=limit, trunk=trunk, joined=joined)
-    keys = row_keys(root, batch, every='step')
-    inputs, targets, lost, which = jax.vmap(corrupt_row)(keys, tokens, segments)
-    weights = targets.weights * batch['row_weight'][:, None]
-    scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
-    read = {
-      'encoder_tokens': inputs.ids,
-      'encoder_segment_ids': inputs.segment_ids,
-      'decoder_tokens': shift_right(targets.ids, targets.segment_ids, start_id=start_id),
-      'decoder_segment_ids': targets.segment_ids,
-    }
-    return Example(
-      join(read, documents=tokens.shape[1], prefix='prefix' in trunk.INPUTS) if joined else read,
-      {
-        'ids': targets.ids,
-        'weights': weights,
-        'scale': scale,
-        'which': which,
-        'inputs_count': inputs.weights.sum(axis=1) * batch['row_weight'],
-        'inputs_excess': inputs.excess * batch['row_weight'],
-        'targets_excess': targets.excess * batch['row_weight'],
-        'lost': lost * batch['row_weight'],
-      },
-    )
-
-  def score(forward: Forward, example: Example) -> tuple[Array, Array]:
-    """Nats and correctness of each target, f32[b, t]."""
-    ids = example.targets['ids']
-    features = forward(**example.inputs)[:, -ids.shape[1] :]  # without the inputs, where they are in one row
-    return causal_lm.score(forward, features, ids, rows=logit_rows)
-
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    targets = example.targets
-    nats, correct = score(forward, example)
-    weights = targets['weights']
-    count = weights.sum()
-    read = targets['inputs_count'].sum()
-    metrics = {
-      'loss': ((nats * weights).sum(), count),
-      'accuracy': ((correct * weights).sum(), count),
-      # shares, so that micro-batches add up
-      'inputs_without_slot': (targets['inputs_excess'].sum(), read + targets['inputs_excess'].sum()),
-      'targets_without_slot': (targets['targets_excess'].sum(), count + targets['targets_excess'].sum()),
-    }
-    if words.sentinels is not None:
-      metrics['spans_without_sentinel'] = (targets['lost'].sum(), count)
-    if len(ways) > 1:
-      for label in labels:
-        mine = jnp.asarray([way.label == label for way in ways])[targets['which']][:, None] * weights
-        metrics[f'loss/{label}'] = ((nats * mine).sum(), mine.sum())
-    return Loss(value=(nats * weights * targets['scale'][:, None]).sum(), metrics=metrics)
-
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
-    targets = example.targets
-    nats, _ = score(forward, example)
-    return {'ids': targets['ids'], 'nats': nats * targets['weights'], 'weights': targets['weights']}
-
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': perplexity(means['loss'])}
-
-  def row_length(length: int) -> int:
-    return (sum if joined else max)(slots_of(length))
-
-  return Task(causal_lm.Model(trunk), prepare, loss, predict, summary=summary, row_length=row_length)
+  ways = tuple(bind(common, given, vocab=vocab, number=n) for n, given in enumerate(denoisers or ({},)))
+  tables = make_tables(vocab, ways, append_eos=append_eos, mask_random=mask_random, sentence_ends=sentence_ends)
+  s = Setup(
+    ways, share_bounds(ways), tables, find_start(vocab, start), packing, inputs_length, targets_length, logit_rows,
+    joined, 'prefix' in trunk.INPUTS, corrupt.longest_row(trunk),
+  )  # fmt: skip
+  return Task(
+    causal_lm.Model(trunk), partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of,
+    row_length=partial(row_length, s),
+  )  # fmt: skip
 
 
-def _bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, number: int) -> Denoiser:
-  """A denoiser of the settings in `given` and, where it has none, in `common`."""
+# Settings ----------------------------------------------------------------------------------------------------------
+
+
+def bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, number: int) -> Denoiser:
+  """A denoiser of the settings in `given`, a `Way`, and where it has none in `common`; `number` is its place."""
   known = (*common, 'share', 'mode')
   for name in given:
     if name not in known:
-      near = difflib.get_close_matches(name, known, n=1)
-      hint = f' Did you mean {near[0]!r}?' if near else ''
-      raise ValueError(f'objective.denoisers[{number}] has no {name!r}.{hint} It takes: {", ".join(known)}.')
-  settings = {**common, **given}
-  if settings['target'] not in TARGETS:
-    raise ValueError(f'objective.target={settings["target"]!r}; choices are {", ".join(TARGETS)}')
+      place = f'objective.denoisers[{number}]'
+      raise ValueError(f'{place} has no {name!r}.{errors.suggest(name, known)} It takes: {", ".join(known)}.')
+  settings = {**common, **{name: value for name, value in given.items() if value is not None}}
+  errors.one_of('objective.target', settings['target'], Target)
   mode = given.get('mode', '')
   return Denoiser(
     rearrange=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['rearrange']),
     choose=_partial(corrupt.pick_where(settings['where'], vocab=vocab)),
-    write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0)),  # `_spell` has the ids
+    write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0)),  # `denoising.spell` has the ids
     finish=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['finish']),
     target=settings['target'],
     mode=tuple(i for i in vocab.special_ids if vocab.token(i) == mode) if mode else (),
@@ -266,17 +192,172 @@ def _partial(function: Callable[..., Any]) -> partial[Any]:
   return function
 
 
-def _check_length(
-  length: int, slots_of: Callable[[int], tuple[int, int]], *, limit: int | None, trunk: nn.Module, joined: bool
-) -> None:
-  """Raises where inputs or targets of rows of `length` tokens, or both where `joined`, are too long for the trunk."""
-  longest = sum if joined else max
-  if limit is None or longest(slots_of(length)) <= limit:
+def share_bounds(ways: tuple[Denoiser, ...]) -> np.ndarray:
+  """Bounds of the shares of denoisers, f32[ways - 1]."""
+  shares = [way.share for way in ways]
+  if min(shares) < 0 or sum(shares) == 0:
+    raise ValueError(f'shares of denoisers {shares} must not be negative, nor all 0')
+  return corrupt.share_bounds(shares)
+
+
+def find_start(vocab: Vocab, start: Start) -> int:
+  """The id of the token that the decoder reads first.
+
+  Raises:
+    ValueError: the vocabulary has no such token.
+  """
+  errors.one_of('objective.start', start, Start)
+  starts = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
+  found = starts[start]
+  if found is None:
+    known = ', '.join(name for name, token in starts.items() if token is not None)
+    raise ValueError(f'objective.start={start!r}; choices with this vocabulary are {known}')
+  return found
+
+
+def make_tables(
+  vocab: Vocab, ways: tuple[Denoiser, ...], *, append_eos: bool, mask_random: float, sentence_ends: tuple[str, ...]
+) -> VocabTables:
+  """What the denoisers need to know of the vocabulary.
+
+  Raises:
+    ValueError: it has no end token, sentinels or ends of sentences, and they are needed.
+  """
+  if not 0.0 <= mask_random <= 1.0:
+    raise ValueError(f'objective.mask_random={mask_random} is not in [0, 1]')
+  if append_eos and vocab.eos_id is None:
+    raise ValueError('objective.append_eos needs a vocabulary with an end token; vocab.roles can name one')
+  spelt = any(way.write.func is edits.to_sentinels or way.target == 'sentinels' for way in ways)
+  moved = any(f.func is permute_sentences for way in ways for f in (*way.rearrange, *way.finish))
+  special = corrupt.special_table(vocab)
+  return VocabTables(
+    special=special,
+    starts_word=np.asarray(vocab.starts_word),
+    ends_sentence=find_sentence_ends(vocab, sentence_ends) if moved else None,
+    mask_id=vocab.mask_id,
+    pad_id=vocab.pad_id,
+    end=(vocab.eos_id,) if append_eos and vocab.eos_id is not None else (),
+    sentinels=find_sentinels(vocab) if spelt else None,
+    ordinary=np.flatnonzero(~special).astype(np.int32),
+    mask_random=mask_random,
+  )
+
+
+# Lengths -----------------------------------------------------------------------------------------------------------
+
+
+def slots_of(s: Setup, length: int) -> tuple[int, int]:
+  """Slots of the inputs and of the targets that rows of `length` tokens get."""
+  needed = [sizes(way, length, tables=s.tables) for way in s.ways]
+  inputs, targets = (max(side) for side in zip(*needed, strict=True))
+  return s.inputs_length or inputs, s.targets_length or targets
+
+
+def row_length(s: Setup, length: int) -> int:
+  """The longest row that the trunk reads for rows of `length` tokens."""
+  return (sum if s.joined else max)(slots_of(s, length))
+
+
+def check_length(s: Setup, length: int) -> None:
+  """Raises ValueError where inputs or targets of rows of `length` tokens, or both, are too long for the trunk."""
+  if s.max_length is None or row_length(s, length) <= s.max_length:
     return
-  fits = next((raw for raw in range(length, 0, -1) if longest(slots_of(raw)) <= limit), 0)
-  inputs, targets = slots_of(length)
+  fits = next((raw for raw in range(length, 0, -1) if row_length(s, raw) <= s.max_length), 0)
+  inputs, targets = slots_of(s, length)
   raise ValueError(
     f'rows of {length} tokens become inputs of {inputs} and targets of {targets}'
-    f'{" in one row" if joined else ""}, and {type(trunk).__name__} holds '
-    f'{limit}: set data.length={fits}, the longest that fits, or model.overrides.max_length'
+    f'{" in one row" if s.joined else ""}, and the trunk holds {s.max_length}: '
+    f'set data.length={fits}, the longest that fits, or model.overrides.max_length'
   )
+
+
+# Batches -----------------------------------------------------------------------------------------------------------
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """What encoder and decoder read, and what the decoder is to write."""
+  tokens, segments = batch['tokens'], causal_lm.one_document(batch['segment_ids'], s.packing)
+  check_length(s, tokens.shape[1])
+  keys = row_keys(root, batch, every='step')
+  inputs, targets, lost, which = jax.vmap(partial(draw, s))(keys, tokens, segments)
+  row_weight = batch['row_weight']
+  weights = targets.weights * row_weight[:, None]
+  read = {
+    'encoder_tokens': inputs.ids,
+    'encoder_segment_ids': inputs.segment_ids,
+    'decoder_tokens': shift_right(targets.ids, targets.segment_ids, start_id=s.start_id),
+    'decoder_segment_ids': targets.segment_ids,
+  }
+  if s.joined:
+    read = join(read, documents=tokens.shape[1], prefix=s.prefix)
+  found = {
+    'ids': targets.ids,
+    'weights': weights,
+    'scale': batch_scale(weights),
+    'which': which,
+    'inputs_count': inputs.weights.sum(axis=1) * row_weight,
+    'inputs_excess': inputs.excess * row_weight,
+    'targets_excess': targets.excess * row_weight,
+    'lost': lost * row_weight,
+  }
+  return Example(read, found)
+
+
+def draw(s: Setup, key: Array, ids: Array, segments: Array) -> tuple[Side, Side, Array, Array]:
+  """Inputs, targets and spans without a sentinel of one row, int[l] both, and the number int32[] of its denoiser."""
+  inputs_size, targets_size = slots_of(s, ids.shape[0])
+  # denoisers a b c d, of which a and c are alike   groups [0 2] [1] [3]   group of 0 1 0 2   place in it 0 0 1 0
+  groups = alike(s.ways)
+  group_of, place_of = np.zeros((2, len(s.ways)), np.int32)
+  for number, group in enumerate(groups):
+    group_of[group], place_of[group] = number, np.arange(len(group))
+  which_key, key = jax.random.split(key)
+  which = corrupt.pick_share(jax.random.uniform(which_key), s.bounds)
+  place = jnp.asarray(place_of)[which]
+  branches = [
+    partial(
+      denoise,
+      denoiser=select([s.ways[number] for number in group], place),
+      tables=s.tables,
+      inputs_size=inputs_size,
+      targets_size=targets_size,
+    )
+    for group in groups
+  ]
+  return *jax.lax.switch(jnp.asarray(group_of)[which], branches, key, ids, segments), which
+
+
+def score(s: Setup, forward: Forward, example: Example) -> tuple[Array, Array]:
+  """Nats and correctness of each target, f32[b, t]."""
+  ids = example.targets['ids']
+  features = forward(**example.inputs)[:, -ids.shape[1] :]  # without the inputs, where they are in one row
+  return causal_lm.score(forward, features, ids, rows=s.logit_rows)
+
+
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy of the targets."""
+  del carry, rng
+  targets, weights = example.targets, example.targets['weights']
+  nats, correct = score(s, forward, example)
+  count, read = weights.sum(), targets['inputs_count'].sum()
+  metrics = {
+    'loss': metric(nats, weights),
+    'accuracy': metric(correct, weights),
+    # shares, so that micro-batches add up
+    'inputs_without_slot': (targets['inputs_excess'].sum(), read + targets['inputs_excess'].sum()),
+    'targets_without_slot': (targets['targets_excess'].sum(), count + targets['targets_excess'].sum()),
+  }
+  if s.tables.sentinels is not None:
+    metrics['spans_without_sentinel'] = (targets['lost'].sum(), count)
+  if len(s.ways) > 1:
+    for label in dict.fromkeys(way.label for way in s.ways):
+      mine = jnp.asarray([way.label == label for way in s.ways])[targets['which']][:, None] * weights
+      metrics[f'loss/{label}'] = metric(nats, mine)
+  return Loss(scaled_sum(nats, weights, targets['scale']), metrics)
+
+
+def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+  """Nats of each target."""
+  targets = example.targets
+  nats, _ = score(s, forward, example)
+  return {'ids': targets['ids'], 'nats': nats * targets['weights'], 'weights': targets['weights']}

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,20 +12,19 @@ import numpy as np
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise import edit as edits
 from plm_jax.noise.compact import compact_from, total
-from plm_jax.noise.row import Row, Slots, Spans, sentence_ids, word_ids
+from plm_jax.noise.row import Row, Slots, Spans
 from plm_jax.noise.where import counts
 from plm_jax.noise.where import spans as where_spans
 from plm_jax.objectives import corrupt
 from plm_jax.types import Array, Vocab
 
-TARGETS = ('text', 'masked', 'chosen', 'sentinels')
-
+Target = Literal['text', 'masked', 'chosen', 'sentinels']
 
 SENTINEL = re.compile(r'<extra_id_(\d+)>')
 
 
 class Sentinels(NamedTuple):
-  """The tokens that stand for spans: id of the first, step from one to the next, how many."""
+  """The tokens that stand for spans: id of the first, difference between the ids of one and the next, how many."""
 
   first: int
   step: int
@@ -40,24 +39,24 @@ class Denoiser(NamedTuple):
     choose: which tokens.
     write: what becomes of them.
     finish: orders that the corrupted text is put in.
-    target: one of `TARGETS`.
+    target: what is to be written, see the head of `denoise_seq2seq`.
     mode: ids put before each document of the inputs, at most one; an id may differ from row to row.
     share: of the rows, relative to the others'.
-    label: of its loss among the metrics.
+    label: of its loss in the metrics.
   """
 
   rearrange: tuple[partial[Array], ...]
   choose: partial[Spans]
   write: partial[Slots]
   finish: tuple[partial[Array], ...]
-  target: str
+  target: Target
   mode: tuple[int | Array, ...]
   share: float
   label: str
 
 
-class Words(NamedTuple):
-  """What there is to know about the tokens of a vocabulary, by id.
+class VocabTables(NamedTuple):
+  """What denoising needs to know of a vocabulary.
 
   Attributes:
     special: bool[v].
@@ -119,14 +118,14 @@ def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
   return found
 
 
-def sizes(denoiser: Denoiser, length: int, *, words: Words) -> tuple[int, int]:
+def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables) -> tuple[int, int]:
   """Slots that the inputs and the targets of a row of `length` tokens need.
 
   Exact where the choice is, for a row of one document. Else nothing less than the row, and targets for as many tokens
   as `corrupt.capacity` says.
   """
   func, settings, write = denoiser.choose.func, denoiser.choose.keywords, denoiser.write.func
-  inputs, ends = length, len(words.end)
+  inputs, ends = length, len(tables.end)
   exact = where_spans.COUNTS[func](length, **settings) if func in where_spans.COUNTS else None
   if exact is not None:
     tokens, spans = exact
@@ -138,8 +137,8 @@ def sizes(denoiser: Denoiser, length: int, *, words: Words) -> tuple[int, int]:
     tokens = spans = corrupt.capacity(denoiser.choose, length)
   if func is where_spans.random_gaps:
     inputs += counts.round_up(settings.get('rate', 0.15), length)
-  if words.sentinels is not None:
-    spans = min(spans, words.sentinels.number)
+  if tables.sentinels is not None:
+    spans = min(spans, tables.sentinels.number)
   closing = func is not where_spans.exact_spans  # whose rows end in a span
   targets = {'text': length, 'masked': length, 'chosen': tokens, 'sentinels': tokens + spans + closing}
   return inputs + ends + len(denoiser.mode), targets[denoiser.target] + ends
@@ -152,10 +151,11 @@ def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:
   return jnp.where(segment_ids != before, start_id, tokens)
 
 
-def _make_row(ids: Array, segments: Array, words: Words) -> Row:
-  sentences = None if words.ends_sentence is None else sentence_ids(ids, jnp.asarray(words.ends_sentence))
-  eligible = ~jnp.asarray(words.special)[ids] & (segments > 0)
-  return Row(ids, eligible, segments, word_ids(ids, jnp.asarray(words.starts_word)), sentences)
+def make_row(ids: Array, segments: Array, tables: VocabTables) -> Row:
+  """A row as noise reads it."""
+  return corrupt.make_row(
+    ids, segments, special=tables.special, starts_word=tables.starts_word, ends_sentence=tables.ends_sentence
+  )
 
 
 def _edges(segments: Array) -> tuple[Array, Array]:
@@ -173,6 +173,7 @@ def _collect(row: Row, before: Array, kept: Array, after: Array, *, size: int, p
   Also returns the position that each slot comes from, int32[size], -1 for padding.
   """
   slots = Slots(jnp.concatenate([before, kept[:, None], after[:, :-1]], axis=1), after[:, -1], after[:, -1] >= 0)
+  # before - | kept a - c | after - - [EOS]   in 4 slots   ids a c [EOS] [PAD], source 0 2 2 -1
   ids, source = compact_from(slots, size=size, pad_id=pad_id)
   real = source >= 0
   segments = jnp.where(real, row.segment_ids[source], 0)
@@ -192,17 +193,17 @@ def _column(there: Array, ids: tuple[int | Array, ...]) -> Array:
   return jnp.where(there[:, None], jnp.asarray(ids, jnp.int32).reshape(1, -1), -1)
 
 
-def _mix_masks(key: Array, slots: Slots, *, words: Words) -> Slots:
-  """A share of the masks becomes random tokens."""
+def _mix_masks(key: Array, slots: Slots, *, tables: VocabTables) -> Slots:
+  """Replaces a share of the masks by random tokens."""
   ids = jnp.concatenate([slots.before, slots.ids[:, None]], axis=1)
   share_key, id_key = jax.random.split(key)
-  drawn = jnp.asarray(words.ordinary)[jax.random.randint(id_key, ids.shape, 0, len(words.ordinary))]
-  replaced = (ids == words.mask_id) & (jax.random.uniform(share_key, ids.shape) < words.mask_random)
+  drawn = jnp.asarray(tables.ordinary)[jax.random.randint(id_key, ids.shape, 0, len(tables.ordinary))]
+  replaced = (ids == tables.mask_id) & (jax.random.uniform(share_key, ids.shape) < tables.mask_random)
   ids = jnp.where(replaced, drawn, ids)
   return slots._replace(before=ids[:, :-1], ids=ids[:, -1])
 
 
-class _Spelt(NamedTuple):
+class Spelt(NamedTuple):
   """Spans of which each has its sentinel.
 
   Attributes:
@@ -220,8 +221,9 @@ class _Spelt(NamedTuple):
   lost: Array
 
 
-def _spell(row: Row, chosen: Spans, sentinels: Sentinels) -> _Spelt:
+def spell(row: Row, chosen: Spans, sentinels: Sentinels) -> Spelt:
   """Gives each span a sentinel, counting from the first in each document."""
+  # text a b c d, chosen number 0 1 1 0   starts 0 1 0 0   ids - X X -   closing, at d, Y; -1 if d were hidden
   first, last = _edges(row.segment_ids)
   starts = (chosen.number > 0) & (chosen.number != jnp.pad(chosen.number[:-1], (1, 0)))
   count = jnp.cumsum(starts.astype(jnp.int32))
@@ -234,7 +236,7 @@ def _spell(row: Row, chosen: Spans, sentinels: Sentinels) -> _Spelt:
   index = jnp.arange(row.ids.shape[0])
   latest = jax.lax.cummax(jnp.where(row.eligible, 2 * index + (chosen.number > 0), 0))
   closes = last & (latest % 2 == 0) & (count > 0) & (count < sentinels.number)
-  return _Spelt(
+  return Spelt(
     chosen,
     starts,
     sentinels.first + sentinels.step * (chosen.number - 1 - base),
@@ -243,8 +245,33 @@ def _spell(row: Row, chosen: Spans, sentinels: Sentinels) -> _Spelt:
   )
 
 
+class Marked(NamedTuple):
+  """A row whose tokens have been chosen.
+
+  Attributes:
+    row: the text in the order that it was put in.
+    order: int32[l], where each of its tokens stood before.
+    hidden: bool[l], the chosen tokens.
+    slots: what an edit leaves of them.
+    spelt: the sentinels of the spans, where there are some.
+  """
+
+  row: Row
+  order: Array
+  hidden: Array
+  slots: Slots
+  spelt: Spelt | None
+
+
 def denoise(
-  key: Array, ids: Array, segments: Array, *, denoiser: Denoiser, words: Words, inputs_size: int, targets_size: int
+  key: Array,
+  ids: Array,
+  segments: Array,
+  *,
+  denoiser: Denoiser,
+  tables: VocabTables,
+  inputs_size: int,
+  targets_size: int,
 ) -> tuple[Side, Side, Array]:
   """Inputs, targets and the number of spans without a sentinel, f32[], of one row.
 
@@ -253,67 +280,82 @@ def denoise(
     ids: int32[l], clean text.
     segments: int32[l].
     denoiser: what to do.
-    words: of the vocabulary.
+    tables: of the vocabulary.
     inputs_size: slots of the inputs.
     targets_size: slots of the targets.
   """
+  # text  a b c d, chosen b c, edit and target of sentinels
+  # inputs  a X d   targets  X b c Y
   order_key, where_key, edit_key, mask_key = jax.random.split(key, 4)
-  length, pad_id = ids.shape[0], words.pad_id
-  real = segments > 0
-  first, last = _edges(segments)
-  end = _column(last, words.end or (-1,))
-  nothing = jnp.zeros((length, 0), jnp.int32)
-
-  clean = row = _make_row(ids, segments, words)
-  order = jnp.arange(length)
+  clean = make_row(ids, segments, tables)
+  row, order = clean, jnp.arange(ids.shape[0])
   for number, rearrange in enumerate(denoiser.rearrange):
     step = rearrange(jax.random.fold_in(order_key, number), row)
     order = order[step]
-    row = _make_row(row.ids[step], segments, words)
+    row = make_row(row.ids[step], segments, tables)
 
-  chosen, lost = denoiser.choose(where_key, row), jnp.zeros(())
-  if words.sentinels is not None:
-    spelt = _spell(row, chosen, words.sentinels)
-    chosen, lost = spelt.chosen, spelt.lost
-  hidden = chosen.number > 0
+  chosen, spelt = denoiser.choose(where_key, row), None
+  if tables.sentinels is not None:
+    spelt = spell(row, chosen, tables.sentinels)
+    chosen = spelt.chosen
   slots = denoiser.write(edit_key, row, chosen)
-  if denoiser.write.func is edits.to_sentinels:
-    slots = slots._replace(ids=jnp.where(hidden, spelt.ids, row.ids))
-  if words.mask_random > 0:
-    slots = _mix_masks(mask_key, slots, words=words)
+  if spelt is not None and denoiser.write.func is edits.to_sentinels:
+    slots = slots._replace(ids=jnp.where(chosen.number > 0, spelt.ids, row.ids))
+  if tables.mask_random > 0:
+    slots = _mix_masks(mask_key, slots, tables=tables)
 
-  if denoiser.write.func in edits.IN_PLACE and not words.end and not denoiser.mode and inputs_size == length:
-    inputs, source = _stay(row, slots.ids, pad_id=pad_id)
+  marked = Marked(row, order, chosen.number > 0, slots, spelt)
+  inputs = make_inputs(order_key, marked, denoiser=denoiser, tables=tables, size=inputs_size)
+  targets = make_targets(clean, marked, denoiser=denoiser, tables=tables, size=targets_size)
+  return inputs, targets, jnp.zeros(()) if spelt is None else spelt.lost
+
+
+def make_inputs(order_key: Array, marked: Marked, *, denoiser: Denoiser, tables: VocabTables, size: int) -> Side:
+  """What the encoder reads, in `size` slots: mode, edited text and end of each document, then in its last order."""
+  row, slots = marked.row, marked.slots
+  real = row.segment_ids > 0
+  first, last = _edges(row.segment_ids)
+  if denoiser.write.func in edits.IN_PLACE and not tables.end and not denoiser.mode and size == row.ids.shape[0]:
+    inputs, source = _stay(row, slots.ids, pad_id=tables.pad_id)
   else:
     before = jnp.concatenate([_column(first, denoiser.mode), slots.before], axis=1)
     kept = jnp.where(slots.keep & real, slots.ids, -1)
-    inputs, source = _collect(row, before, kept, end, size=inputs_size, pad_id=pad_id)
-  if denoiser.finish:
-    # what stood in a stretch moves, and what was put before a token or in place of one
-    fixed = jnp.isin(inputs.ids, jnp.asarray((*denoiser.mode, *words.end, -1)))
-    movable = (source >= 0) & ~fixed & (row.eligible[source] | (inputs.ids != row.ids[source]))
-    for number, rearrange in enumerate(denoiser.finish, start=len(denoiser.rearrange)):
-      now = _make_row(inputs.ids, inputs.segment_ids, words)._replace(eligible=movable)
-      inputs = inputs._replace(ids=inputs.ids[rearrange(jax.random.fold_in(order_key, number), now)])
+    end = _column(last, tables.end or (-1,))
+    inputs, source = _collect(row, before, kept, end, size=size, pad_id=tables.pad_id)
+  if not denoiser.finish:
+    return inputs
+  # what stood in a document moves, and what was put before a token or in place of one
+  fixed = jnp.isin(inputs.ids, jnp.asarray((*denoiser.mode, *tables.end, -1)))
+  movable = (source >= 0) & ~fixed & (row.eligible[source] | (inputs.ids != row.ids[source]))
+  for number, rearrange in enumerate(denoiser.finish, start=len(denoiser.rearrange)):
+    now = make_row(inputs.ids, inputs.segment_ids, tables)._replace(eligible=movable)
+    inputs = inputs._replace(ids=inputs.ids[rearrange(jax.random.fold_in(order_key, number), now)])
+  return inputs
 
-  if denoiser.target in ('text', 'masked'):
-    if not words.end and targets_size == length:
-      targets, source = _stay(clean, ids, pad_id=pad_id)
-    else:
-      targets, source = _collect(clean, nothing, jnp.where(real, ids, -1), end, size=targets_size, pad_id=pad_id)
-    if denoiser.target == 'masked':
-      wanted = jnp.zeros(length).at[order].set(hidden.astype(jnp.float32))[source]
-      own = ~jnp.isin(targets.ids, jnp.asarray((*words.end, -1)))
-      targets = targets._replace(weights=targets.weights * wanted * own)
-  else:
-    kept = jnp.where(hidden, row.ids, -1)
+
+def make_targets(clean: Row, marked: Marked, *, denoiser: Denoiser, tables: VocabTables, size: int) -> Side:
+  """What the decoder writes, in `size` slots."""
+  length, pad_id = clean.ids.shape[0], tables.pad_id
+  real = clean.segment_ids > 0
+  end = _column(_edges(clean.segment_ids)[1], tables.end or (-1,))
+  nothing = jnp.zeros((length, 0), jnp.int32)
+  if denoiser.target in ('chosen', 'sentinels'):
+    before = nothing
     if denoiser.target == 'sentinels':
-      before = jnp.where(spelt.starts, spelt.ids, -1)[:, None]
-      end = jnp.concatenate([spelt.closing[:, None], end], axis=1)
-    else:
-      before = nothing
-    targets, _ = _collect(row, before, kept, end, size=targets_size, pad_id=pad_id)
-  return inputs, targets, lost
+      assert marked.spelt is not None  # as `denoise_seq2seq.make` has made sure
+      before = jnp.where(marked.spelt.starts, marked.spelt.ids, -1)[:, None]
+      end = jnp.concatenate([marked.spelt.closing[:, None], end], axis=1)
+    kept = jnp.where(marked.hidden, marked.row.ids, -1)
+    return _collect(marked.row, before, kept, end, size=size, pad_id=pad_id)[0]
+  if not tables.end and size == length:
+    targets, source = _stay(clean, clean.ids, pad_id=pad_id)
+  else:
+    targets, source = _collect(clean, nothing, jnp.where(real, clean.ids, -1), end, size=size, pad_id=pad_id)
+  if denoiser.target == 'text':
+    return targets
+  wanted = jnp.zeros(length).at[marked.order].set(marked.hidden.astype(jnp.float32))[source]
+  own = ~jnp.isin(targets.ids, jnp.asarray((*tables.end, -1)))
+  return targets._replace(weights=targets.weights * wanted * own)
 
 
 def alike(ways: Sequence[Denoiser]) -> list[list[int]]:
@@ -339,11 +381,11 @@ def alike(ways: Sequence[Denoiser]) -> list[list[int]]:
   return groups
 
 
-def one_of(ways: Sequence[Denoiser], which: Array) -> Denoiser:
-  """The `which`-th of denoisers that are `alike`, int[].
+def select(ways: Sequence[Denoiser], which: Array) -> Denoiser:
+  """The denoiser number `which`, int[], of some that are `alike`.
 
-  Under vmap all branches of a choice are computed. Here that is the choice of tokens only, and those by `exact_spans`
-  are one branch, whose counts are looked up.
+  Under vmap all branches of a choice are computed. Here they differ in the choice of tokens only, and those by
+  `exact_spans` are one branch, whose counts are looked up.
   """
   if len(ways) == 1:
     return ways[0]
@@ -371,14 +413,15 @@ def join(inputs: Mapping[str, Array], *, documents: int, prefix: bool) -> dict[s
 
   Args:
     inputs: int[b, i] of the encoder and int[b, t] of the decoder.
-    documents: a number that no row has more documents of.
-    prefix: whether to say how long the inputs are.
+    documents: the largest number of documents that a row may have.
+    prefix: adds the length of the inputs.
 
   Returns:
     'tokens', 'segment_ids' and 'positions' int[b, i + t]; positions count through a document's inputs and targets.
     'prefix' int[b] where asked for.
   """
   read, written = inputs['encoder_segment_ids'], inputs['decoder_segment_ids']
+  # read 1 1 2 0, written 1 2 2   segments 1 1 2 0 1 2 2   positions 0 1 0 0 2 1 2
   counts = jax.vmap(partial(jnp.bincount, length=documents + 1))(read)
   behind = from_segments(written) + jnp.take_along_axis(counts, written, axis=1)
   both = {

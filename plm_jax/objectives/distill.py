@@ -6,16 +6,20 @@ without dropout or gradient; `init_from` fills it, and optim.scale = (('teacher/
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.layers.losses import in_chunks, perplexity
+from plm_jax import errors
+from plm_jax.errors import require
+from plm_jax.layers.losses import in_chunks
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import mlm
 from plm_jax.plugins import build
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2019,
@@ -24,6 +28,9 @@ PAPER = Paper(
   objective_family='denoising',
   extension='compressed',
 )
+READS = ('tokens', 'segment_ids')
+
+Positions = Literal['all', 'masked']
 
 
 class Model(nn.Module):
@@ -38,7 +45,7 @@ class Model(nn.Module):
     if self.is_initializing():
       self.teacher(predict, **inputs)
     hidden = self.encode(**inputs, train=train)
-    return self.attend(jnp.take_along_axis(hidden, predict[..., None], axis=1))  # [b, l, d] -> [b, t, d] -> [b, t, v]
+    return self.attend(mlm.states_at(hidden, predict))
 
   def encode(self, train: bool = False, **inputs: Any) -> Array:
     """States of the student [b, l, d]."""
@@ -60,6 +67,129 @@ class Model(nn.Module):
     return jax.lax.stop_gradient(self.teacher.mlm(features, self.teacher.trunk.attend))
 
 
+class Setup(NamedTuple):
+  """What corrupts rows and compares; settings are explained in `make`.
+
+  Attributes:
+    masking: of masked language modelling.
+    vocab_size: logits that are compared.
+  """
+
+  masking: mlm.Setup
+  vocab_size: int
+  temperature: float
+  kl_weight: float
+  mlm_weight: float
+  cosine_weight: float
+  mse_weight: float
+  positions: Positions
+  logit_rows: int
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  teacher: Annotated[Mapping[str, Any], 'models'] = {'name': 'bert', 'variant': 'bert-base'},
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'frequency', 'rate': 0.15},
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
+  temperature: float = 2.0,
+  kl_weight: float = 5.0,
+  mlm_weight: float = 2.0,
+  cosine_weight: float = 1.0,
+  mse_weight: float = 0.0,
+  positions: Positions = 'all',
+  logit_rows: Count = 8,
+) -> Task:
+  """Distillation into a bidirectional trunk; a weight of 0 leaves its term out (§4, Table 4).
+
+  Args:
+    trunk: the student.
+    vocab: with a mask token, and token counts where `where` goes by frequency.
+    teacher: its trunk, as a model block, with the student's vocabulary.
+    where: which tokens are corrupted, as in `mlm`; rare ones first, as released.
+    edit: what becomes of them, as in `mlm`.
+    temperature: T.
+    kl_weight: of the divergence of softened predictions.
+    mlm_weight: of masked language modelling by the student.
+    cosine_weight: of the cosine distance of the last states, at all tokens; needs states of one width.
+    mse_weight: of the squared distance of the logits, summed over the vocabulary, an option of the released code.
+    positions: where predictions are compared: 'all' tokens or the 'masked' (corrupted) ones. Never at padding.
+    logit_rows: batch rows whose vocabulary logits are in memory at a time.
+  """
+  errors.one_of('objective.positions', positions, Positions)
+  if temperature <= 0:
+    raise ValueError(f'objective.temperature={temperature} must be above 0')
+  second = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)
+  for one in (trunk, second):
+    inputs = ('tokens', 'segment_ids')
+    require(one, user="objective 'distill'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
+  if cosine_weight and trunk.hidden_dim != second.hidden_dim:
+    raise ValueError(
+      f'objective.cosine_weight={cosine_weight} compares states, and those of the student are {trunk.hidden_dim} wide '
+      f'and of the teacher {second.hidden_dim}: choose a teacher of the same hidden_dim, or 0'
+    )
+  s = Setup(
+    mlm.bind(vocab, where=where, edit=edit, user='objective distill'), vocab.size, temperature,
+    kl_weight, mlm_weight, cosine_weight, mse_weight, positions, logit_rows,
+  )  # fmt: skip
+  model = Model(trunk, mlm.make_head(trunk, vocab), mlm.Model(second, mlm.make_head(second, vocab)))
+  summary = partial(perplexity_of, nats='mlm_loss')
+  return Task(model, partial(prepare, s), partial(loss, s), mlm.predict, summary=summary)
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """What `mlm.prepare` makes, and weights of all tokens."""
+  inputs, targets = mlm.prepare(s.masking, root, batch)
+  real = (batch['segment_ids'] > 0) * batch['row_weight'][:, None]
+  more = {'token_weights': real, 'token_scale': batch_scale(real), **row_terms(batch['row_weight'])}
+  return Example(inputs, targets | more)
+
+
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """The weighted sum of all terms in use."""
+  del carry, rng
+  targets, places = example.targets, example.inputs['predict']
+  read: dict[str, Any] = {name: value for name, value in example.inputs.items() if name != 'predict'}
+  hidden = forward(method='encode', **read)
+  compares = bool(s.kl_weight or s.mse_weight)
+  value, metrics = jnp.float32(0), {}
+  if compares or s.cosine_weight:
+    taught = forward(method='teach', train=False, **read)
+  if compares:
+    states, weights, scale = (hidden, taught), targets['token_weights'], targets['token_scale']
+    if s.positions == 'masked':
+      states = mlm.states_at(hidden, places), mlm.states_at(taught, places)
+      weights, scale = targets['weights'], targets['scale']
+    nats, squares = compare(s, forward, states)
+    for name, values, share in (('kl', nats, s.kl_weight), ('mse', squares, s.mse_weight)):
+      if share:
+        value = value + share * scaled_sum(values, weights, scale)
+        metrics[f'{name}_loss'] = metric(values, weights)
+  if s.mlm_weight:
+    found = mlm.score(forward(method='attend', features=mlm.states_at(hidden, places)), targets)
+    value = value + s.mlm_weight * found.value
+    metrics |= {'mlm_loss': found.metrics['loss'], 'accuracy': found.metrics['accuracy']}
+    metrics['targets_without_slot'] = found.metrics['targets_without_slot']
+  if s.cosine_weight:
+    distance, weights = cosine_distance(hidden, taught), targets['token_weights']
+    value = value + s.cosine_weight * scaled_sum(distance, weights, targets['token_scale'])
+    metrics['cosine_loss'] = metric(distance, weights)
+  return Loss(value, metrics | {'loss': whole_loss(value, targets)})
+
+
+def compare(s: Setup, forward: Forward, states: tuple[Array, Array]) -> tuple[Array, Array]:
+  """(divergence, squared distance of the logits) f32[b, t] at states [b, t, d] of the student and of the teacher."""
+
+  def both(states: tuple[Array, Array]) -> tuple[Array, Array]:
+    student = forward(method='attend', features=states[0])
+    teacher = forward(method='teacher_attend', features=states[1])
+    squares = jnp.square(student - teacher)[..., : s.vocab_size].sum(axis=-1)
+    return divergence(student, teacher, temperature=s.temperature), squares
+
+  return in_chunks(both, states, rows=s.logit_rows)
+
+
 def divergence(student: Array, teacher: Array, *, temperature: float) -> Array:
   """T^2 KL(softmax(teacher / T) || softmax(student / T)) in nats: f32[..., v] twice -> f32[...].
 
@@ -75,114 +205,3 @@ def cosine_distance(a: Array, b: Array) -> Array:
   a, b = a.astype(jnp.float32), b.astype(jnp.float32)
   squares = (a * a).sum(axis=-1) * (b * b).sum(axis=-1)
   return 1 - (a * b).sum(axis=-1) * jax.lax.rsqrt(jnp.maximum(squares, 1e-24))
-
-
-def make(
-  *,
-  trunk: nn.Module,
-  vocab: Vocab,
-  teacher: Mapping[str, Any] = {'name': 'bert', 'variant': 'bert-base'},
-  where: Mapping[str, Any] = {'name': 'frequency', 'rate': 0.15},
-  edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},
-  temperature: float = 2.0,
-  kl_weight: float = 5.0,
-  mlm_weight: float = 2.0,
-  cosine_weight: float = 1.0,
-  mse_weight: float = 0.0,
-  positions: Literal['all', 'masked'] = 'all',
-  logit_rows: int = 8,
-) -> Task:
-  """Distillation into a bidirectional trunk; a weight of 0 leaves its term out (§4, Table 4).
-
-  Args:
-    trunk: the student.
-    vocab: with a mask token, and token counts where `where` goes by frequency.
-    teacher: its trunk, as a model block, with the student's vocabulary.
-    where: which tokens are corrupted, a function of `noise.where` with its settings; rare ones first, as released.
-    edit: what becomes of them, a function of `noise.edit` with its settings.
-    temperature: T.
-    kl_weight: of the divergence of softened predictions.
-    mlm_weight: of masked language modelling by the student.
-    cosine_weight: of the cosine distance of the last states, at all tokens; needs states of one width.
-    mse_weight: of the squared distance of the logits, summed over the vocabulary, an option of the released code.
-    positions: where predictions are compared: 'all' tokens or the 'masked' (corrupted) ones. Never at padding.
-    logit_rows: batch rows whose vocabulary logits are in memory at a time.
-  """
-  require(trunk, user="objective 'distill'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
-  if positions not in ('all', 'masked'):
-    raise ValueError(f'objective.positions={positions!r}; choices are all, masked')
-  if temperature <= 0:
-    raise ValueError(f'objective.temperature={temperature} must be above 0')
-  second = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)
-  require(second, user="objective 'distill'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
-  ours, theirs = trunk.config.hidden_dim, second.config.hidden_dim
-  if cosine_weight and ours != theirs:
-    raise ValueError(
-      f'objective.cosine_weight={cosine_weight} compares states, and those of the student are {ours} wide and of the '
-      f'teacher {theirs}: choose a teacher of the same hidden_dim, or 0'
-    )
-  masked = mlm.make(trunk=trunk, vocab=vocab, where=where, edit=edit)
-  compares = bool(kl_weight or mse_weight)
-  model = Model(trunk, mlm.make_head(trunk, vocab), mlm.Model(second, mlm.make_head(second, vocab)))
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    inputs, targets = masked.prepare(root, batch)
-    row_weight = batch['row_weight']
-    real = (batch['segment_ids'] > 0) * row_weight[:, None]
-    share = lambda total: jnp.broadcast_to(1 / jnp.maximum(total, 1.0), row_weight.shape)  # noqa: E731
-    more = {
-      'token_weights': real,
-      'token_scale': share(real.sum()),
-      'row_weight': row_weight,
-      'row_scale': share(row_weight.sum()),
-    }
-    return Example(inputs, {**targets, **more})
-
-  def compare(forward: Forward, states: tuple[Array, Array]) -> tuple[Array, Array]:
-    """(divergence, squared distance of the logits) at each position, f32[b, l] both."""
-
-    def both(states: tuple[Array, Array]) -> tuple[Array, Array]:
-      student = forward(method='attend', features=states[0])
-      teacher = forward(method='teacher_attend', features=states[1])
-      squares = jnp.square(student - teacher)[..., : vocab.size].sum(axis=-1)
-      return divergence(student, teacher, temperature=temperature), squares
-
-    return in_chunks(both, states, rows=logit_rows)
-
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    targets, places = example.targets, example.inputs['predict'][..., None]
-    read: dict[str, Any] = {name: value for name, value in example.inputs.items() if name != 'predict'}
-    hidden = forward(method='encode', **read)
-    value, metrics = jnp.float32(0), {}
-    if compares or cosine_weight:
-      taught = forward(method='teach', train=False, **read)
-    if compares:
-      states, weights, scale = (hidden, taught), targets['token_weights'], targets['token_scale']
-      if positions == 'masked':
-        states = jax.tree.map(lambda x: jnp.take_along_axis(x, places, axis=1), states)  # [b, l, d] -> [b, t, d]
-        weights, scale = targets['weights'], targets['scale']
-      nats, squares = compare(forward, states)
-      for name, values, share in (('kl', nats, kl_weight), ('mse', squares, mse_weight)):
-        if share:
-          value = value + share * (values * weights * scale[:, None]).sum()
-          metrics[f'{name}_loss'] = ((values * weights).sum(), weights.sum())
-    if mlm_weight:
-      logits = forward(method='attend', features=jnp.take_along_axis(hidden, places, axis=1))
-      found = mlm.score(logits, targets)
-      value = value + mlm_weight * found.value
-      metrics |= {'mlm_loss': found.metrics['loss'], 'accuracy': found.metrics['accuracy']}
-      metrics['targets_without_slot'] = found.metrics['targets_without_slot']
-    if cosine_weight:
-      weights = targets['token_weights']
-      distance = cosine_distance(hidden, taught)
-      value = value + cosine_weight * (distance * weights * targets['token_scale'][:, None]).sum()
-      metrics['cosine_loss'] = ((distance * weights).sum(), weights.sum())
-    # each term is divided by the total of the whole batch: as a mean over rows, parts of a batch add up to it
-    metrics['loss'] = (value / targets['row_scale'][0], targets['row_weight'].sum())
-    return Loss(value, metrics)
-
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': perplexity(means['mlm_loss'])} if 'mlm_loss' in means else {}
-
-  return Task(model, prepare, loss, masked.predict, summary=summary)

@@ -1,29 +1,23 @@
 """Masked language modelling with DeBERTa's enhanced mask decoder (He et al. 2021, §3.2; arXiv 2006.03654).
 
-Two words may stand in the same company and differ only by where in the sentence they are, so absolute positions enter
-after all: H, the states before the last layer, plus a table of positions are the queries of the last layer, whose keys
-and values are H. What comes out are the queries of the same layer once more, and the usual head reads that.
+Relative positions alone cannot tell apart two words with the same neighbours, so absolute positions are added before
+the prediction: H, the states before the last layer, plus a table of positions are the queries of the last layer, whose
+keys and values are H. Its output is the query of the same layer once more, and the head of `mlm` reads the result.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 
+from plm_jax.errors import require
 from plm_jax.layers import positions as position
 from plm_jax.layers.linear import Embed, normal
-from plm_jax.objectives import mlm
-from plm_jax.types import Array, Paper, Task, Vocab, require
+from plm_jax.objectives import corrupt, mlm
+from plm_jax.types import Array, Attends, Count, Paper, Refines, Task, Vocab
 
 PAPER = Paper(year=2020, title='He et al., DeBERTa', architecture='encoder', objective_family='denoising')
-
-
-@runtime_checkable
-class Refines(Protocol):
-  """A trunk whose last block can be applied to other queries."""
-
-  def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array: ...
+READS = ('tokens', 'segment_ids')
 
 
 class Model(nn.Module):
@@ -53,46 +47,46 @@ class Model(nn.Module):
     states = hidden + self.position_embed(positions)
     for _ in range(self.steps):
       states = self.trunk.refine(states, hidden, segment_ids, train=train)
-    features = jnp.take_along_axis(states, predict[..., None], axis=1)  # [b, l, d] -> [b, t, d]
-    return self.mlm(features, self.trunk.attend)
+    return self.mlm(mlm.states_at(states, predict), self.trunk.attend)
 
 
 def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  where: Mapping[str, Any] = {'name': 'whole_word'},
-  edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},
-  masking: Literal['dynamic', 'static'] = 'dynamic',
-  copies: int = 10,
-  steps: int = 2,
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'whole_word'},
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
+  masking: corrupt.Masking = 'dynamic',
+  copies: Count = 10,
+  steps: Count = 2,
 ) -> Task:
   """Masked language modelling of a DeBERTa.
 
   Args:
     trunk: a DeBERTa whose absolute positions are left to the decoder.
     vocab: with a mask token.
-    where: which tokens, a function of `noise.where` with its settings.
-    edit: what becomes of them, a function of `noise.edit` with its settings.
+    where: which tokens, as in `mlm`.
+    edit: what becomes of them, as in `mlm`.
     masking: 'dynamic' draws anew at every step, 'static' repeats `copies` maskings of each row.
     copies: maskings of a row when static.
     steps: times that the last layer is applied (released code: 2).
   """
-  require(trunk, user="objective 'emd_mlm'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
-  name = type(trunk).__name__
-  if not isinstance(trunk, Refines):
+  require(
+    trunk,
+    user="objective 'emd_mlm'",
+    attention=('bidirectional',),
+    inputs=('tokens', 'segment_ids'),
+    offers=(Attends, Refines),
+  )
+  rows = trunk.decoder_positions
+  if not rows:
     raise ValueError(
-      f"objective 'emd_mlm' applies the last layer to other queries, and {name} has no method refine: "
-      'choose another model.name or objective.name (--list shows both)'
-    )
-  if trunk.config.absolute != 'decoder':
-    raise ValueError(
-      f"objective 'emd_mlm' adds absolute positions in its decoder, and this {name} has them at its input: "
-      'set model.overrides.absolute="decoder" or objective.name="mlm"'
+      f"objective 'emd_mlm' adds absolute positions in its decoder, and this {type(trunk).__name__} has them at its "
+      'input: set model.overrides.absolute="decoder" or objective.name="mlm"'
     )
   if steps < 1:
     raise ValueError(f'objective.steps={steps}: the last layer is applied at least once')
   task = mlm.make(trunk=trunk, vocab=vocab, where=where, edit=edit, masking=masking, copies=copies)
-  c = trunk.config
-  table = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), normal(c.init_std), dtype=trunk.execution.dtype)
+  init = normal(trunk.head_style.init_std)
+  table = Embed(rows, trunk.hidden_dim, ('positions', 'embed'), init, dtype=trunk.execution.dtype)
   return task._replace(model=Model(trunk, task.model.mlm, table, steps))

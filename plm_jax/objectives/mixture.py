@@ -9,17 +9,20 @@ the drawn part is computed; the heads of the others get a gradient of zero at th
 """
 
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.objectives import corrupt
 from plm_jax.plugins import build
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2019, title='Raffel et al., T5 §3.5.2', architecture='any', objective_family='denoising')
+READS = ()  # beside what its parts read
 
 # a number that no row has: rows count from 0, and padding rows are -1
 _DRAW = np.uint32(2**31)
@@ -51,7 +54,25 @@ class Model:
     return self.parts[part].apply(variables, **arguments)
 
 
-def make(*, trunk: nn.Module, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], rates: Mapping[str, float]) -> Task:
+class Setup(NamedTuple):
+  """The parts and how often each is drawn.
+
+  Attributes:
+    tasks: name -> task, in the order of names.
+    bounds: f32[parts - 1], of `corrupt.share_bounds`.
+  """
+
+  tasks: dict[str, Task]
+  bounds: np.ndarray
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  parts: Mapping[str, Annotated[Mapping[str, Any], 'objectives']],
+  rates: Mapping[str, float],
+) -> Task:
   """Trains each step by one of several objectives.
 
   Args:
@@ -61,7 +82,7 @@ def make(*, trunk: nn.Module, vocab: Vocab, parts: Mapping[str, Mapping[str, Any
     rates: name -> share of the steps; they are divided by their sum.
 
   Raises:
-    ValueError: rates and parts name different things, or a rate is not positive.
+    ValueError: rates and parts name different things, a rate is not positive, or a part carries state.
   """
   if not parts or set(parts) != set(rates):
     raise ValueError(f'objective.rates names {sorted(rates)}, and objective.parts {sorted(parts)}: name the same parts')
@@ -72,65 +93,79 @@ def make(*, trunk: nn.Module, vocab: Vocab, parts: Mapping[str, Mapping[str, Any
   for name, task in tasks.items():
     if jax.tree.leaves(task.init_carry(1)):
       raise ValueError(f'objective.parts: {name!r} carries state from step to step, which a mixture cannot')
-  shares = np.array([rates[name] for name in names], np.float64)
-  edges = np.cumsum(shares / shares.sum())[:-1].astype(np.float32)
-
-  def bound(forward: Forward, name: str) -> Forward:
-    def run(**inputs: Any) -> Any:
-      return forward(part=name, **inputs)
-
-    return run
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    draw = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(root, _DRAW), batch['step']))
-    drawn = jnp.searchsorted(jnp.asarray(edges), draw, side='right').astype(jnp.int32)
-    examples = {name: task.prepare(root, batch) for name, task in tasks.items()}
-    targets: dict[str, Any] = {name: example.targets for name, example in examples.items()}
-    targets['drawn'] = jnp.broadcast_to(drawn, batch['row_id'].shape)
-    return Example({name: example.inputs for name, example in examples.items()}, targets)
-
-  def part(example: Example, name: str) -> Example:
-    targets: Any = example.targets[name]
-    return Example(example.inputs[name], targets)
-
-  def named(metrics: Mapping[str, tuple[Array, Array]], name: str) -> dict[str, tuple[Array, Array]]:
-    return {f'{name}/{metric}': value for metric, value in metrics.items()}
-
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry
-
-    def one(name: str) -> Loss:
-      return tasks[name].loss(bound(forward, name), part(example, name), (), rng)
-
-    shapes = {name: jax.eval_shape(lambda name=name: one(name).metrics) for name in names}
-    nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-    def branch(name: str) -> Loss:
-      result = one(name)
-      metrics = {key: value for other in names for key, value in named(nothing[other], other).items()}
-      return Loss(result.value, {**metrics, **named(result.metrics, name), 'loss': result.metrics['loss']})
-
-    return jax.lax.switch(example.targets['drawn'][0], [lambda name=name: branch(name) for name in names])
-
-  def evaluate(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry
-    results = {name: tasks[name].loss(bound(forward, name), part(example, name), (), rng) for name in names}
-    metrics = {key: value for name, result in results.items() for key, value in named(result.metrics, name).items()}
-    losses = [result.metrics['loss'] for result in results.values()]
-    metrics['loss'] = (sum(total for total, _ in losses), sum(weight for _, weight in losses))
-    return Loss(sum(result.value for result in results.values()), metrics)
-
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    out: dict[str, float] = {}
-    for name, task in tasks.items():
-      own = {key.removeprefix(f'{name}/'): value for key, value in means.items() if key.startswith(f'{name}/')}
-      out |= {f'{name}/{key}': value for key, value in task.summary(own).items()}
-    return out
-
+  s = Setup(tasks, corrupt.share_bounds([rates[name] for name in names]))
   model: Any = Model({name: task.model for name, task in tasks.items()})
-  couples = any(task.couples_rows for task in tasks.values())
+  return Task(
+    model,
+    partial(prepare, s),
+    partial(loss, s),
+    evaluate=partial(evaluate, s),
+    summary=partial(summary, s),
+    couples_rows=any(task.couples_rows for task in tasks.values()),
+    row_length=partial(row_length, s),
+  )
 
-  def row_length(length: int) -> int:
-    return max(task.row_length(length) for task in tasks.values())
 
-  return Task(model, prepare, loss, evaluate=evaluate, summary=summary, couples_rows=couples, row_length=row_length)
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """Inputs and targets of every part by its name, and 'drawn' int32[b], the number of the part that is trained."""
+  draw = jax.random.uniform(jax.random.fold_in(jax.random.fold_in(root, _DRAW), batch['step']))
+  examples = {name: task.prepare(root, batch) for name, task in s.tasks.items()}
+  targets: dict[str, Any] = {name: example.targets for name, example in examples.items()}
+  targets['drawn'] = jnp.broadcast_to(corrupt.pick_share(draw, s.bounds), batch['row_id'].shape)
+  return Example({name: example.inputs for name, example in examples.items()}, targets)
+
+
+def part_loss(s: Setup, name: str, forward: Forward, example: Example, rng: Array) -> Loss:
+  """The loss of one part."""
+  targets: Any = example.targets[name]
+
+  def run(**inputs: Any) -> Any:
+    return forward(part=name, **inputs)
+
+  return s.tasks[name].loss(run, Example(example.inputs[name], targets), (), rng)
+
+
+def named(metrics: Mapping[str, tuple[Array, Array]], name: str) -> dict[str, tuple[Array, Array]]:
+  """Metrics of a part by their names among those of all parts: 'loss' -> 'lm/loss'."""
+  return {f'{name}/{metric}': value for metric, value in metrics.items()}
+
+
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """The loss of the part that was drawn; the metrics of the others weigh 0."""
+  del carry
+  shapes = {
+    name: jax.eval_shape(lambda name=name: part_loss(s, name, forward, example, rng).metrics) for name in s.tasks
+  }
+  nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+  def branch(name: str) -> Loss:
+    result = part_loss(s, name, forward, example, rng)
+    metrics = {key: value for other in s.tasks for key, value in named(nothing[other], other).items()}
+    return Loss(result.value, {**metrics, **named(result.metrics, name), 'loss': result.metrics['loss']})
+
+  return jax.lax.switch(example.targets['drawn'][0], [partial(branch, name) for name in s.tasks])
+
+
+def evaluate(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """The losses of all parts."""
+  del carry
+  results = {name: part_loss(s, name, forward, example, rng) for name in s.tasks}
+  metrics = {key: value for name, result in results.items() for key, value in named(result.metrics, name).items()}
+  losses: list[Any] = [result.metrics['loss'] for result in results.values()]
+  metrics['loss'] = (sum(total for total, _ in losses), sum(weight for _, weight in losses))
+  values: list[Any] = [result.value for result in results.values()]
+  return Loss(sum(values), metrics)
+
+
+def summary(s: Setup, means: dict[str, float]) -> dict[str, float]:
+  """The summary of each part under its name."""
+  out: dict[str, float] = {}
+  for name, task in s.tasks.items():
+    own = {key.removeprefix(f'{name}/'): value for key, value in means.items() if key.startswith(f'{name}/')}
+    out |= {f'{name}/{key}': value for key, value in task.summary(own).items()}
+  return out
+
+
+def row_length(s: Setup, length: int) -> int:
+  """The longest row of any part."""
+  return max(task.row_length(length) for task in s.tasks.values())

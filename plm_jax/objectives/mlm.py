@@ -5,23 +5,28 @@ positions, as in the released code, so its cost follows the mask rate and not th
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, truncated_normal
-from plm_jax.layers.losses import cross_entropy, perplexity
+from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.noise.keys import row_keys
-from plm_jax.noise.row import Row, word_ids
-from plm_jax.objectives.corrupt import capacity, pick_edit, pick_where
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.noise.row import Row, Spans
+from plm_jax.objectives import corrupt
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
+READS = ('tokens', 'segment_ids')
 
 
 class Head(nn.Module):
@@ -49,6 +54,7 @@ class Head(nn.Module):
 
   @nn.compact
   def __call__(self, features: Array, attend: Callable[[Array], Array]) -> Array:
+    """Vocabulary logits f32[..., v] of states [..., d], by `attend` of the trunk."""
     init = truncated_normal(self.init_std)
     width = self.features or features.shape[-1]
     dense = Dense(width, axes=('embed', 'embed_out'), kernel_init=init, dtype=self.dtype, name='dense')
@@ -58,9 +64,9 @@ class Head(nn.Module):
 
 
 def make_head(trunk: nn.Module, vocab: Vocab) -> Head:
-  """The head for a trunk with a tied table, with the trunk's activation, initialisation and compute dtype."""
-  c, width = trunk.config, trunk.bind({}).token_embed.features
-  return Head(vocab.size, c.activation, c.norm_epsilon, c.init_std, trunk.execution.dtype, width)
+  """The head for a trunk that `Attends`, built like the trunk."""
+  style = trunk.head_style
+  return Head(vocab.size, style.activation, style.norm_epsilon, style.init_std, trunk.execution.dtype, trunk.token_dim)
 
 
 class Model(nn.Module):
@@ -72,8 +78,129 @@ class Model(nn.Module):
   def __call__(self, predict: Array, train: bool = False, **inputs: Array) -> Array:
     """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t]."""
     hidden = self.trunk(**inputs, train=train)['hidden']
-    features = jnp.take_along_axis(hidden, predict[..., None], axis=1)  # [b, l, d] -> [b, t, d]
-    return self.mlm(features, self.trunk.attend)
+    return self.mlm(states_at(hidden, predict), self.trunk.attend)
+
+
+def states_at(hidden: Array, positions: Array) -> Array:
+  """States at some positions of each row: [b, l, d], int[b, t] -> [b, t, d]."""
+  return jnp.take_along_axis(hidden, positions[..., None], axis=1)
+
+
+class Setup(NamedTuple):
+  """What corrupts rows.
+
+  Attributes:
+    choose: (key, row) -> `Spans`, which tokens.
+    write: (key, row, spans) -> `Slots`, what becomes of them.
+    special: bool[v], tokens that are never chosen.
+    starts_word: bool[v].
+    every: 'step' or 'epoch', how often noise is drawn anew.
+    copies: corruptions of each row where that is once in an epoch.
+  """
+
+  choose: Callable[..., Any]
+  write: Callable[..., Any]
+  special: np.ndarray
+  starts_word: np.ndarray
+  every: Literal['step', 'epoch']
+  copies: int
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
+  masking: corrupt.Masking = 'dynamic',
+  copies: Count = 10,
+) -> Task:
+  """Masked language modelling of a bidirectional trunk.
+
+  Args:
+    trunk: an encoder.
+    vocab: with a mask token.
+    where: which tokens, a function of `noise/where/` with its settings.
+    edit: what becomes of them, a function of `noise.edit` that leaves every token in its place, with its settings.
+    masking: 'dynamic' draws anew at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
+    copies: maskings of a row when static.
+  """
+  require(
+    trunk, user="objective 'mlm'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'), offers=(Attends,)
+  )
+  s = bind(vocab, where=where, edit=edit, masking=masking, copies=copies)
+  return make_task(trunk, vocab, s)
+
+
+def bind(
+  vocab: Vocab,
+  *,
+  where: Mapping[str, Any],
+  edit: Mapping[str, Any],
+  masking: corrupt.Masking = 'dynamic',
+  copies: int = 10,
+  user: str = 'objective mlm',
+) -> Setup:
+  """The settings of `make`, checked; `user` is who asks, for messages."""
+  corrupt.find_mask(vocab, user=user)
+  errors.one_of('objective.masking', masking, corrupt.Masking)
+  return Setup(
+    choose=corrupt.pick_where(where, vocab=vocab),
+    write=corrupt.pick_edit(edit, vocab=vocab, in_place=True),
+    special=corrupt.special_table(vocab),
+    starts_word=np.asarray(vocab.starts_word),
+    every=corrupt.EVERY[masking],
+    copies=copies,
+  )
+
+
+def make_task(trunk: nn.Module, vocab: Vocab, s: Setup) -> Task:
+  """The task of a trunk that `Attends`, for objectives that change a part of it."""
+  model = Model(trunk, make_head(trunk, vocab))
+  return Task(model, partial(prepare, s), loss, predict, summary=perplexity_of)
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The inputs of `Model` and the targets of `score`."""
+  keys = row_keys(root, batch, every=s.every, copies=s.copies)
+  rows = jax.vmap(partial(mask_row, s))(keys, batch['tokens'], batch['segment_ids'])
+  inputs = {'tokens': rows['tokens'], 'segment_ids': batch['segment_ids'], 'predict': rows['predict']}
+  return Example(inputs | corrupt.present(batch, 'type_ids'), make_targets(rows, batch['row_weight']))
+
+
+def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+  """One row, int32[l] both: 'tokens' [l]; 'predict', 'ids' and 'weights' [t]; 'excess' []."""
+  return choose_and_write(s, key, ids, segments)[2]
+
+
+def choose_and_write(s: Setup, key: Array, ids: Array, segments: Array) -> tuple[Row, Spans, dict[str, Array]]:
+  """`mask_row`, with the clean row and what was chosen in it, for objectives that ask more about that."""
+  row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word)
+  where_key, edit_key = jax.random.split(key)
+  spans = s.choose(where_key, row)
+  slots = corrupt.capacity(s.choose, ids.shape[0])
+  positions, weights, excess = corrupt.gather(spans.number > 0, slots=slots)
+  tokens = s.write(edit_key, row, spans).ids
+  fields = {'tokens': tokens, 'predict': positions, 'ids': ids[positions], 'weights': weights, 'excess': excess}
+  return row, spans, fields
+
+
+def make_targets(rows: Mapping[str, Array], row_weight: Array) -> dict[str, Array]:
+  """What `score` reads.
+
+  Args:
+    rows: 'ids' int[b, t]; 'weights' f32[b, t], 1 where the slot is used; 'excess' f32[b], chosen tokens without a slot.
+    row_weight: f32[b].
+  """
+  weights = rows['weights'] * row_weight[:, None]
+  scale = batch_scale(weights)
+  return {'ids': rows['ids'], 'weights': weights, 'scale': scale, 'excess': rows['excess'] * row_weight}
+
+
+def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy of the corrupted tokens."""
+  del carry, rng
+  return score(forward(**example.inputs), example.targets)
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
@@ -81,114 +208,22 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
 
   Args:
     logits: f32[b, t, v].
-    targets: 'ids' int[b, t]; 'weights' f32[b, t], 1 where the slot is in use; 'scale' f32[b], one over the batch's
-      number of targets; 'excess' f32[b], chosen tokens that found no slot.
+    targets: of `make_targets`.
   """
-  nats = cross_entropy(logits, targets['ids'])
-  weights = targets['weights']
-  correct = (logits.argmax(axis=-1) == targets['ids']) * weights
-  total, excess = weights.sum(), targets['excess'].sum()
+  nats, correct = cross_entropy(logits, targets['ids']), logits.argmax(axis=-1) == targets['ids']
+  weights, excess = targets['weights'], targets['excess'].sum()
   return Loss(
-    value=(nats * weights * targets['scale'][:, None]).sum(),
+    value=scaled_sum(nats, weights, targets['scale']),
     metrics={
-      'loss': ((nats * weights).sum(), total),
-      'accuracy': (correct.sum(), total),
-      'targets_without_slot': (excess, total + excess),  # a share, so that micro-batches add up
+      'loss': metric(nats, weights),
+      'accuracy': metric(correct, weights),
+      'targets_without_slot': (excess, weights.sum() + excess),  # a share, so that micro-batches add up
     },
   )
 
 
-def make_row(batch_row: Mapping[str, Array], *, special: Array, starts_word: Array | None) -> Row:
-  """A row whose special tokens and padding are out of bounds; `special` is bool[v]."""
-  ids, segments = batch_row['tokens'], batch_row['segment_ids']
-  words = None if starts_word is None else word_ids(ids, starts_word)
-  return Row(ids, ~special[ids] & (segments > 0), segments, words)
-
-
-def gather(chosen: Array, *, slots: int) -> tuple[Array, Array, Array]:
-  """Positions of a row's chosen tokens in a fixed number of slots, left to right.
-
-  Args:
-    chosen: bool[l].
-    slots: t.
-
-  Returns:
-    positions int32[t] (0 where unused), weights f32[t], and how many chosen tokens found no slot, f32[].
-  """
-  place = jnp.where(chosen, jnp.cumsum(chosen) - 1, slots)
-  index = jnp.arange(chosen.shape[0], dtype=jnp.int32)
-  positions = jnp.zeros(slots, jnp.int32).at[place].set(index, mode='drop')
-  count = chosen.sum()
-  weights = (jnp.arange(slots) < count).astype(jnp.float32)
-  return positions, weights, jnp.maximum(count - slots, 0).astype(jnp.float32)
-
-
-def make(
-  *,
-  trunk: nn.Module,
-  vocab: Vocab,
-  where: Mapping[str, Any] = {'name': 'fixed_count'},
-  edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},
-  masking: Literal['dynamic', 'static'] = 'dynamic',
-  copies: int = 10,
-) -> Task:
-  """Masked language modelling of a bidirectional trunk.
-
-  Args:
-    trunk: an encoder.
-    vocab: with a mask token.
-    where: which tokens, a function of `noise.where` or `noise.spans` with its settings.
-    edit: what becomes of them, a function of `noise.edit` that leaves every token in its place, with its settings.
-    masking: 'dynamic' draws anew at every step (RoBERTa), 'static' repeats `copies` maskings of each row (BERT).
-    copies: maskings of a row when static.
-  """
-  require(trunk, user="objective 'mlm'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
-  if vocab.mask_id is None:
-    raise ValueError('objective mlm needs a vocabulary with a mask token; vocab.extra adds one')
-  if masking not in ('dynamic', 'static'):
-    raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
-  choose = pick_where(where, vocab=vocab)
-  write = pick_edit(edit, vocab=vocab, in_place=True)
-  every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
-  is_special = np.zeros(vocab.size, bool)
-  is_special[list(vocab.special_ids)] = True
-  starts = np.asarray(vocab.starts_word)
-
-  def corrupt(key: Array, batch_row: Mapping[str, Array]) -> dict[str, Array]:
-    row = make_row(batch_row, special=jnp.asarray(is_special), starts_word=jnp.asarray(starts))
-    where_key, edit_key = jax.random.split(key)
-    spans = choose(where_key, row)
-    slots = capacity(choose, row.ids.shape[0])
-    positions, weights, excess = gather(spans.number > 0, slots=slots)
-    ids = write(edit_key, row, spans).ids
-    return {'tokens': ids, 'predict': positions, 'ids': row.ids[positions], 'weights': weights, 'excess': excess}
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    keys = row_keys(root, batch, every=every, copies=copies)
-    rows = jax.vmap(corrupt)(keys, {'tokens': batch['tokens'], 'segment_ids': batch['segment_ids']})
-    weights = rows['weights'] * batch['row_weight'][:, None]
-    scale = 1 / jnp.maximum(weights.sum(), 1.0)
-    inputs = {'tokens': rows['tokens'], 'segment_ids': batch['segment_ids'], 'predict': rows['predict']}
-    if 'type_ids' in batch:
-      inputs['type_ids'] = batch['type_ids']
-    targets = {
-      'ids': rows['ids'],
-      'weights': weights,
-      'scale': jnp.broadcast_to(scale, weights.shape[:1]),
-      'excess': rows['excess'] * batch['row_weight'],
-    }
-    return Example(inputs, targets)
-
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    return score(forward(**example.inputs), example.targets)
-
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
-    logits = forward(**example.inputs)
-    ids, weights = logits.argmax(axis=-1), example.targets['weights']
-    return {'positions': example.inputs['predict'], 'ids': ids, 'weights': weights}
-
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': perplexity(means['loss'])}
-
-  return Task(Model(trunk, make_head(trunk, vocab)), prepare, loss, predict, summary=summary)
+def predict(forward: Forward, example: Example) -> dict[str, Array]:
+  """The likeliest token of each slot."""
+  logits = forward(**example.inputs)
+  ids, weights = logits.argmax(axis=-1), example.targets['weights']
+  return {'positions': example.inputs['predict'], 'ids': ids, 'weights': weights}

@@ -7,20 +7,24 @@ rows of `data.bptt` with stride = length / 2. Half of the rows may hold text fro
 """
 
 from collections.abc import Mapping
+from functools import partial
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.layers.losses import cross_entropy, perplexity
+from plm_jax.errors import require
+from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import permutation
 from plm_jax.noise.keys import row_keys
-from plm_jax.noise.row import Row, word_ids
-from plm_jax.objectives.mlm import gather
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.objectives import corrupt
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Remembers, Task, Vocab
 
 PAPER = Paper(year=2019, title='Yang et al., XLNet', architecture='encoder', objective_family='permutation')
+READS = ('tokens', 'segment_ids')
 
 
 class Head(nn.Module):
@@ -30,6 +34,7 @@ class Head(nn.Module):
 
   @nn.compact
   def __call__(self, logits: Array) -> Array:
+    """Logits f32[..., v] with the bias."""
     init = nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',))
     bias = self.param('bias', init, (self.vocab_size,), jnp.float32)
     return logits + jnp.pad(bias, (0, logits.shape[-1] - self.vocab_size))  # of a table padded by vocab_multiple
@@ -47,15 +52,35 @@ class Model(nn.Module):
     return self.lm(self.trunk.attend(out['queries'])), out['carry']
 
 
+class Setup(NamedTuple):
+  """What draws orders and targets; settings are explained in `make`.
+
+  Attributes:
+    trunk: says how much of a row enters its memory.
+    functional: bool[v], <sep> and <cls>.
+    starts_word: bool[v].
+  """
+
+  trunk: Remembers
+  functional: np.ndarray
+  starts_word: np.ndarray
+  one_in: int
+  ngrams: bool
+  max_gram: int
+  window: int
+  block: int | None
+  memory: bool
+
+
 def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  one_in: int = 6,
+  one_in: Count = 6,
   ngrams: bool = True,
-  max_gram: int = 5,
-  window: int = 6,
-  block: int | None = None,
+  max_gram: Count = 5,
+  window: Count = 6,
+  block: Count | None = None,
   memory: bool = True,
 ) -> Task:
   """Permutation language modelling of a two-stream trunk.
@@ -75,65 +100,58 @@ def make(
     user="objective 'permutation_lm'",
     attention=('permutation',),
     inputs=('tokens', 'segment_ids', 'permutation_mask', 'target_positions', 'carry'),
+    offers=(Attends, Remembers),
   )
-  starts = np.asarray(vocab.starts_word)
-  is_functional = np.zeros(vocab.size, bool)
-  is_functional[[number for number in (vocab.sep_id, vocab.cls_id) if number is not None]] = True
+  functional = corrupt.among([one for one in (vocab.sep_id, vocab.cls_id) if one is not None], vocab.size)
+  s = Setup(trunk, functional, np.asarray(vocab.starts_word), one_in, ngrams, max_gram, window, block, memory)
+  task = Task(Model(trunk, Head(vocab.size)), partial(prepare, s), partial(loss, s), predict, summary=perplexity_of)
+  return task._replace(init_carry=trunk.init_carry) if memory else task
 
-  def draw(key: Array, tokens: Array, segment_ids: Array, reverse: Array) -> dict[str, Array]:
-    length = tokens.shape[0]
-    boundary = trunk.reuse(length)
-    target_key, order_key = jax.random.split(key)
-    functional = jnp.asarray(is_functional)[tokens]
-    row = Row(tokens, ~functional & (segment_ids > 0), segment_ids, word_ids(tokens, jnp.asarray(starts)))
-    targets = permutation.choose_targets(
-      target_key,
-      row,
-      boundary=boundary,
-      one_in=one_in,
-      spans=ngrams,
-      max_gram=max_gram,
-      window=window,
-      reverse=reverse,
-    )
-    ranks = permutation.draw_ranks(order_key, length, boundary=boundary, block=block)
-    slots = sum(permutation.goals(length, boundary=boundary, one_in=one_in))
-    positions, weights, _ = gather(targets, slots=slots)
-    return {
-      'permutation_mask': permutation.visible(ranks, targets, functional, boundary=boundary),
-      'target_positions': positions,
-      'weights': weights,
-      'ids': tokens[positions],
-    }
 
-  def prepare(root: Array, batch: Batch) -> Example:
-    tokens, segments = batch['tokens'], batch['segment_ids']
-    reverse = batch.get('reversed', jnp.zeros(tokens.shape[0], bool))
-    rows = jax.vmap(draw)(row_keys(root, batch, every='step'), tokens, segments, reverse)
-    weights = rows['weights'] * batch['row_weight'][:, None]
-    inputs = {'tokens': tokens, 'segment_ids': segments}
-    inputs |= {name: rows[name] for name in ('permutation_mask', 'target_positions')}
-    inputs |= {name: batch[name] for name in ('type_ids', 'reversed') if name in batch}
-    scale = jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape[:1])
-    return Example(inputs, {'ids': rows['ids'], 'weights': weights, 'scale': scale})
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The row with the mask of its order and the positions of its targets; the targets of `score`."""
+  tokens, segments = batch['tokens'], batch['segment_ids']
+  reverse = batch['reversed'] if 'reversed' in batch else jnp.zeros(tokens.shape[0], bool)
+  rows = jax.vmap(partial(draw, s))(row_keys(root, batch, every='step'), tokens, segments, reverse)
+  weights = rows['weights'] * batch['row_weight'][:, None]
+  inputs = {'tokens': tokens, 'segment_ids': segments, **corrupt.present(batch, 'type_ids', 'reversed')}
+  inputs |= {name: rows[name] for name in ('permutation_mask', 'target_positions')}
+  return Example(inputs, {'ids': rows['ids'], 'weights': weights, 'scale': batch_scale(weights)})
 
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del rng
-    logits, after = forward(**example.inputs, carry=carry)
-    return score(logits, example.targets)._replace(carry=after if memory else ())
 
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
-    logits, _ = forward(**example.inputs)
-    positions, weights = example.inputs['target_positions'], example.targets['weights']
-    return {'positions': positions, 'ids': logits.argmax(axis=-1), 'weights': weights}
+def draw(s: Setup, key: Array, tokens: Array, segment_ids: Array, reverse: Array) -> dict[str, Array]:
+  """One row, int[l], int[l] and bool[]: 'permutation_mask'; 'target_positions', 'weights' and 'ids' [t]."""
+  length = tokens.shape[0]
+  boundary = s.trunk.reuse(length)
+  target_key, order_key = jax.random.split(key)
+  row = corrupt.make_row(tokens, segment_ids, special=s.functional, starts_word=s.starts_word)
+  targets = permutation.choose_targets(
+    target_key,
+    row,
+    boundary=boundary,
+    one_in=s.one_in,
+    spans=s.ngrams,
+    max_gram=s.max_gram,
+    window=s.window,
+    reverse=reverse,
+  )
+  ranks = permutation.draw_ranks(order_key, length, boundary=boundary, block=s.block)
+  slots = sum(permutation.goals(length, boundary=boundary, one_in=s.one_in))
+  positions, weights, _ = corrupt.gather(targets, slots=slots)
+  functional = jnp.asarray(s.functional)[tokens]
+  return {
+    'permutation_mask': permutation.visible(ranks, targets, functional, boundary=boundary),
+    'target_positions': positions,
+    'weights': weights,
+    'ids': tokens[positions],
+  }
 
-  def init_carry(batch_size: int) -> PyTree:
-    return trunk.init_carry(batch_size) if memory else ()
 
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': perplexity(means['loss'])}
-
-  return Task(Model(trunk, Head(vocab.size)), prepare, loss, predict, init_carry=init_carry, summary=summary)
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy of the targets; the next memory."""
+  del rng
+  logits, after = forward(**example.inputs, carry=carry)
+  return score(logits, example.targets)._replace(carry=after if s.memory else ())
 
 
 def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
@@ -141,14 +159,16 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
 
   Args:
     logits: f32[b, t, v].
-    targets: 'ids' int[b, t]; 'weights' f32[b, t], 1 where the slot is in use; 'scale' f32[b], one over the batch's
-      number of targets.
+    targets: 'ids' int[b, t]; 'weights' f32[b, t], 1 where the slot is used; 'scale' f32[b], of `batch_scale`.
   """
-  nats = cross_entropy(logits, targets['ids'])
+  nats, correct = cross_entropy(logits, targets['ids']), logits.argmax(axis=-1) == targets['ids']
   weights = targets['weights']
-  correct = (logits.argmax(axis=-1) == targets['ids']) * weights
-  total = weights.sum()
-  return Loss(
-    value=(nats * weights * targets['scale'][:, None]).sum(),
-    metrics={'loss': ((nats * weights).sum(), total), 'accuracy': (correct.sum(), total)},
-  )
+  metrics = {'loss': metric(nats, weights), 'accuracy': metric(correct, weights)}
+  return Loss(scaled_sum(nats, weights, targets['scale']), metrics)
+
+
+def predict(forward: Forward, example: Example) -> dict[str, Array]:
+  """The likeliest token of each slot, without a memory."""
+  logits, _ = forward(**example.inputs)
+  positions, weights = example.inputs['target_positions'], example.targets['weights']
+  return {'positions': positions, 'ids': logits.argmax(axis=-1), 'weights': weights}

@@ -6,20 +6,106 @@ same row: a mask token that stands at the target's position, sees what the targe
 seen by nobody. So any encoder that takes positions and a mask of its own will do; rows get longer by the targets.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.errors import require
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Batch, Example, Paper, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Example, Paper, Task, Vocab
 
 PAPER = Paper(year=2019, title='Lewis et al., BART', architecture='encoder', objective_family='permutation')
+READS = ('tokens', 'segment_ids')
+
+
+class Setup(NamedTuple):
+  """What chooses the targets and copies them.
+
+  Attributes:
+    choose: (key, row) -> `Spans`.
+    special: bool[v], tokens that are never chosen.
+    starts_word: bool[v].
+    mask_id: what stands in a copy's place.
+  """
+
+  choose: Callable[..., Any]
+  special: np.ndarray
+  starts_word: np.ndarray
+  mask_id: int
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count', 'rate': 1 / 6},
+) -> Task:
+  """Permuted language modelling of an encoder.
+
+  Args:
+    trunk: an encoder that takes positions and a mask of its own, with positions for rows and targets together.
+    vocab: with a mask token.
+    where: which tokens, as in `mlm`.
+  """
+  inputs = ('tokens', 'segment_ids', 'type_ids', 'positions', 'allowed')
+  require(trunk, user="objective 'permuted_lm'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
+  mask_id = corrupt.find_mask(vocab, user='objective permuted_lm')
+  choose = corrupt.pick_where(where, vocab=vocab)
+  s = Setup(choose, corrupt.special_table(vocab), np.asarray(vocab.starts_word), mask_id)
+  task = mlm.make(trunk=trunk, vocab=vocab, where=where)  # its model, loss and predictions
+  return task._replace(prepare=partial(prepare, s), row_length=partial(row_length, s))
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """Rows of text and copies, with their positions and mask, and the targets of `mlm.score`."""
+  segments = batch['segment_ids']
+  fields = {'tokens': batch['tokens'], 'segment_ids': segments, 'positions': from_segments(segments)}
+  fields |= corrupt.present(batch, 'type_ids')
+  rows = jax.vmap(partial(draw, s))(row_keys(root, batch, every='step'), fields)
+  inputs = {name: rows[name] for name in (*fields, 'allowed')}
+  copies = segments.shape[1] + jnp.arange(rows['weights'].shape[1], dtype=jnp.int32)  # [t], behind the text
+  inputs['predict'] = jnp.broadcast_to(copies, rows['weights'].shape)
+  return Example(inputs, mlm.make_targets(rows, batch['row_weight']))
+
+
+def draw(s: Setup, key: Array, fields: Mapping[str, Array]) -> dict[str, Array]:
+  """One row of l tokens with its t copies behind it.
+
+  Args:
+    s: what draws.
+    key: noise key of the row.
+    fields: 'tokens', 'segment_ids' and whatever else each token has, int[l].
+
+  Returns:
+    The fields, [l + t] each; 'allowed' bool[l + t, l + t]; 'ids' int[t], 'weights' f32[t] and 'excess' f32[].
+  """
+  row = corrupt.make_row(fields['tokens'], fields['segment_ids'], special=s.special, starts_word=s.starts_word)
+  length = row.ids.shape[0]
+  where_key, order_key = jax.random.split(key)
+  places, weights, excess = corrupt.choose_targets(s.choose, where_key, row)
+  # the targets that have a copy; the others stay text that all may see
+  targets = jnp.zeros(length, bool).at[places].max(weights > 0)
+  ranks = jax.random.permutation(order_key, length)
+  # a copy has its target's segment and position: segments 1 1 2, target at 1 -> 1 1 2 | 1
+  both = {
+    name: jnp.concatenate([value, jnp.where(weights > 0, value[places], 0)])
+    for name, value in fields.items()
+    if name != 'tokens'
+  }
+  return both | {
+    'tokens': jnp.concatenate([row.ids, jnp.full(places.shape, s.mask_id, row.ids.dtype)]),
+    'allowed': context(targets, ranks, places),
+    'ids': row.ids[places],
+    'weights': weights,
+    'excess': excess,
+  }
 
 
 def context(targets: Array, ranks: Array, places: Array) -> Array:
@@ -34,7 +120,9 @@ def context(targets: Array, ranks: Array, places: Array) -> Array:
     bool[l + t, l + t], queries first: of the text, and then of the copies.
   """
   length, copies = targets.shape[0], places.shape[0]
-  # a text token sees no target that comes after it, and one that is no target sees no target at all
+  # text a b c, targets a and c, c ranked before a; queries a b c | copy of a, copy of c
+  #   keys of text   a: a b c   b: b   c: b c   copy of a: b c   copy of c: b
+  #   keys of copies, only the copies': each itself
   turn = jnp.where(targets, ranks, 0)
   earlier = ~targets[None, :] | (targets[:, None] & (turn[:, None] > turn[None, :]))
   text = jnp.concatenate([earlier | jnp.eye(length, dtype=bool), earlier[places]])
@@ -42,72 +130,6 @@ def context(targets: Array, ranks: Array, places: Array) -> Array:
   return jnp.concatenate([text, alone], axis=1)
 
 
-def make(
-  *,
-  trunk: nn.Module,
-  vocab: Vocab,
-  where: Mapping[str, Any] = {'name': 'fixed_count', 'rate': 1 / 6},
-) -> Task:
-  """Permuted language modelling of an encoder.
-
-  Args:
-    trunk: an encoder that takes positions and a mask of its own, with positions for rows and targets together.
-    vocab: with a mask token.
-    where: which tokens, as in `mlm`.
-  """
-  require(
-    trunk,
-    user="objective 'permuted_lm'",
-    attention=('bidirectional',),
-    inputs=('tokens', 'segment_ids', 'type_ids', 'positions', 'allowed'),
-  )
-  task = mlm.make(trunk=trunk, vocab=vocab, where=where)  # its head, loss and predictions
-  mask_id = vocab.mask_id
-  assert mask_id is not None  # as `mlm` has made sure
-  choose = corrupt.pick_where(where, vocab=vocab)
-  is_special = np.zeros(vocab.size, bool)
-  is_special[list(vocab.special_ids)] = True
-  starts = np.asarray(vocab.starts_word)
-
-  def draw(key: Array, batch_row: Mapping[str, Array]) -> dict[str, Array]:
-    row = mlm.make_row(batch_row, special=jnp.asarray(is_special), starts_word=jnp.asarray(starts))
-    length = row.ids.shape[0]
-    where_key, order_key = jax.random.split(key)
-    slots = corrupt.capacity(choose, length)
-    places, weights, excess = mlm.gather(choose(where_key, row).number > 0, slots=slots)
-    # the targets that have a copy; the others stay text that all may see
-    targets = jnp.zeros(length, bool).at[places].max(weights > 0)
-    ranks = jax.random.permutation(order_key, length)
-    both = {
-      name: jnp.concatenate([value, jnp.where(weights > 0, value[places], 0)])
-      for name, value in batch_row.items()
-      if name != 'tokens'
-    }
-    return both | {
-      'tokens': jnp.concatenate([row.ids, jnp.full(slots, mask_id, row.ids.dtype)]),
-      'allowed': context(targets, ranks, places),
-      'ids': row.ids[places],
-      'weights': weights,
-      'excess': excess,
-    }
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    tokens, segments, row_weight = batch['tokens'], batch['segment_ids'], batch['row_weight']
-    fields = {'tokens': tokens, 'segment_ids': segments, 'positions': from_segments(segments)}
-    if 'type_ids' in batch:
-      fields['type_ids'] = batch['type_ids']
-    rows = jax.vmap(draw)(row_keys(root, batch, every='step'), fields)
-    weights = rows['weights'] * row_weight[:, None]
-    slots = weights.shape[1]
-    copies = tokens.shape[1] + jnp.arange(slots, dtype=jnp.int32)
-    inputs = {name: rows[name] for name in (*fields, 'allowed')}
-    inputs['predict'] = jnp.broadcast_to(copies, weights.shape)
-    targets = {
-      'ids': rows['ids'],
-      'weights': weights,
-      'scale': jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), row_weight.shape),
-      'excess': rows['excess'] * row_weight,
-    }
-    return Example(inputs, targets)
-
-  return task._replace(prepare=prepare, row_length=lambda length: length + corrupt.capacity(choose, length))
+def row_length(s: Setup, length: int) -> int:
+  """Tokens of a row of text and copies."""
+  return length + corrupt.capacity(s.choose, length)

@@ -6,27 +6,208 @@ gets no gradient from the discriminator: a sample has none. The settings also ho
 the two share (§3.2), how the generator learns (§3.2 and appendix F) and what the trunk learns (§3.4, Table 5).
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, perplexity
+from plm_jax import errors
+from plm_jax.errors import require
+from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.noise.keys import row_keys
-from plm_jax.objectives import corrupt, mlm
-from plm_jax.objectives.rtd_model import SHARING, Head, Model, Sharing, check, make_generator
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.objectives import corrupt, mlm, rtd_model
+from plm_jax.objectives.rtd_model import Sharing
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2020, title='Clark et al., ELECTRA', architecture='encoder', objective_family='contrastive')
+READS = ('tokens', 'segment_ids')
 
+Sampling = Literal['generator', 'uniform']
+Learning = Literal['likelihood', 'adversarial', 'frozen']
+Predicted = Literal['all', 'masked', 'replace_mlm', 'all_tokens_mlm']
 Metrics = dict[str, tuple[Array, Array]]
+
+
+class Setup(NamedTuple):
+  """What draws a row and scores it; settings are explained in `make`.
+
+  Attributes:
+    choose: (key, row) -> `Spans`.
+    special: bool[v], tokens that are never chosen.
+    starts_word: bool[v].
+    mask_id: what the generator reads at a chosen position.
+    vocab_size: ids of the vocabulary.
+  """
+
+  choose: Callable[..., Any]
+  special: np.ndarray
+  starts_word: np.ndarray
+  mask_id: int
+  vocab_size: int
+  keep: float
+  sampling: Sampling
+  temperature: float
+  learning: Learning
+  predict: Predicted
+  generator_weight: float
+  weight: float
+  logit_rows: int
+
+  @property
+  def detects(self) -> bool:
+    """True where the trunk detects replaced tokens, False where it restores the original ones."""
+    return self.predict in ('all', 'masked')
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  generator: Annotated[Mapping[str, Any], 'models'] | None = None,
+  sharing: Sharing = 'embeddings',
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'with_replacement', 'rate': 0.15},
+  keep: Rate = 0.15,
+  sampling: Sampling = 'generator',
+  temperature: float = 1.0,
+  learning: Learning = 'likelihood',
+  predict: Predicted = 'all',
+  generator_weight: float = 1.0,
+  weight: float = 50.0,
+  logit_rows: Count = 8,
+) -> Task:
+  """Replaced token detection by a bidirectional trunk, the discriminator.
+
+  Args:
+    trunk: the discriminator.
+    vocab: with a mask token.
+    generator: the second trunk, as a model block: dict(name='bert', variant='electra-small-generator').
+    sharing: between the two: 'embeddings', the tables of tokens, positions and sentence types and their norm, as
+      released (both are trunks of models/bert.py); 'tokens', that table alone; 'all', one network with two heads;
+      'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus one of
+      its own (DeBERTa-v3). A run that starts from it adds the two: init_from = (dict(source=...),
+      dict(source=..., from_='generator/token_embed', to='trunk/token_embed'),
+      dict(source=..., from_='delta', to='trunk/token_embed', add=True)).
+    where: which tokens are drawn, a function of `noise/where/` with its settings (ELECTRA large: rate .25). One that is
+      drawn twice counts once; in the released code, twice.
+    keep: share of the drawn tokens that the generator sees unmasked.
+    sampling: 'uniform' puts random tokens in place, without a generator.
+    temperature: of the generator's softmax when sampling.
+    learning: how the generator learns: by maximum 'likelihood'; 'adversarial', by REINFORCE for the discriminator's
+      loss (appendix F); 'frozen', the second of two stages, after a run of objective mlm whose trunk initialises both:
+      freeze its parameters too, with optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0)).
+    predict: what the trunk learns: which of 'all' tokens, or of the 'masked' (drawn) ones ("ELECTRA 15%"), were
+      replaced; or the original token, at the drawn positions ('replace_mlm') or at all of them ('all_tokens_mlm', with
+      a copy gate).
+    generator_weight: of the generator's loss.
+    weight: of the discriminator's loss; 50 fits binary losses, 1 those over the vocabulary.
+    logit_rows: batch rows whose vocabulary logits are in memory at a time under 'all_tokens_mlm'.
+  """
+  user, inputs = "objective 'rtd'", ('tokens', 'segment_ids')
+  require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
+  check(sharing, keep=keep, sampling=sampling, temperature=temperature, learning=learning, predict=predict)
+  s = Setup(
+    corrupt.pick_where(where, vocab=vocab), corrupt.special_table(vocab), np.asarray(vocab.starts_word),
+    corrupt.find_mask(vocab, user='objective rtd'), vocab.size, keep, sampling, temperature, learning, predict,
+    generator_weight, weight, logit_rows,
+  )  # fmt: skip
+  model = rtd_model.make_model(
+    trunk, vocab, generator, sharing=sharing, uniform=sampling == 'uniform', detects=s.detects,
+    gated=predict == 'all_tokens_mlm', rewarded=learning == 'adversarial',
+  )  # fmt: skip
+  summary = partial(perplexity_of, nats='restore_loss' if sampling == 'uniform' else 'generator_loss')
+  return Task(model, partial(prepare, s), partial(loss, s), partial(predict_rows, s), summary=summary)
+
+
+def check(
+  sharing: Sharing, *, keep: float, sampling: Sampling, temperature: float, learning: Learning, predict: Predicted
+) -> None:
+  """Raises ValueError where a setting of `make` is out of bounds or contradicts another one."""
+  errors.one_of('objective.sharing', sharing, Sharing)
+  errors.one_of('objective.sampling', sampling, Sampling)
+  errors.one_of('objective.learning', learning, Learning)
+  errors.one_of('objective.predict', predict, Predicted)
+  if not 0 <= keep <= 1 or temperature <= 0:
+    raise ValueError(f'objective: keep={keep} must be in [0, 1] and temperature={temperature} must be above 0')
+  if sampling == 'uniform' and learning != 'likelihood':
+    raise ValueError(f"objective.learning={learning!r} needs a generator, and sampling='uniform' has none")
+  if learning == 'adversarial' and predict not in ('all', 'masked'):
+    raise ValueError(f"objective.learning='adversarial' needs predict='all' or 'masked', not {predict!r}")
+  if learning == 'frozen' and sharing != 'none':
+    raise ValueError(f"objective.learning='frozen' needs sharing='none': {sharing!r} would train the generator")
+
+
+# What the generator reads ------------------------------------------------------------------------------------------
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The inputs of the generator; the targets of both losses, and the keys that samples are drawn by."""
+  tokens, segments, row_weight = batch['tokens'], batch['segment_ids'], batch['row_weight']
+  rows = jax.vmap(partial(draw, s))(row_keys(root, batch, every='step'), tokens, segments)
+  targets = mlm.make_targets(rows, row_weight)
+  real = (segments > 0).astype(jnp.float32)
+  if s.predict == 'masked':
+    drawn = targets['weights'] > 0
+    real = put(jnp.zeros_like(real), rows['predict'], drawn, jnp.ones_like(targets['weights']))
+  real = real * row_weight[:, None]
+  inputs = {'tokens': rows['tokens'], 'segment_ids': segments, 'predict': rows['predict']}
+  targets |= {
+    'original': tokens,
+    'draws': rows['draws'],
+    'token_weights': real,
+    'token_scale': batch_scale(real),
+    **row_terms(row_weight),
+  }
+  return Example(inputs | corrupt.present(batch, 'type_ids'), targets)
+
+
+def draw(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+  """One row: what `mlm.mask_row` gives, with most of the chosen tokens masked, and 'draws' uint32[2]."""
+  row = corrupt.make_row(ids, segments, special=s.special, starts_word=s.starts_word)
+  where_key, mask_key, sample_key = jax.random.split(key, 3)
+  positions, weights, excess = corrupt.choose_targets(s.choose, where_key, row)
+  masked = (weights > 0) & (jax.random.uniform(mask_key, weights.shape) >= s.keep)
+  return {
+    'tokens': ids.at[jnp.where(masked, positions, ids.shape[0])].set(s.mask_id, mode='drop'),
+    'predict': positions,
+    'ids': ids[positions],
+    'weights': weights,
+    'excess': excess,
+    'draws': jax.random.key_data(sample_key),
+  }
+
+
+# What the discriminator reads --------------------------------------------------------------------------------------
+
+
+def generate(s: Setup, forward: Forward, example: Example) -> tuple[Array, Array] | None:
+  """(logits f32[b, t, v], states [b, t, d]) of the generator; None where tokens are drawn uniformly."""
+  if s.sampling == 'uniform':
+    return None
+  return forward(method='generate', train=False if s.learning == 'frozen' else None, **example.inputs)
+
+
+def replace(s: Setup, logits: Array | None, example: Example) -> tuple[Array, Array]:
+  """(the rows that the discriminator reads int[b, l], the samples int[b, t])."""
+  targets, places = example.targets, example.inputs['predict']
+  if logits is None:
+    logits = jnp.broadcast_to(jnp.zeros(s.vocab_size), (*places.shape, s.vocab_size))
+  sampled = sample(logits, targets['draws'], temperature=s.temperature)
+  return put(targets['original'], places, targets['weights'] > 0, sampled), sampled
+
+
+def read(example: Example, tokens: Array) -> dict[str, Any]:
+  """The inputs of the discriminator."""
+  return {**{name: value for name, value in example.inputs.items() if name != 'predict'}, 'tokens': tokens}
 
 
 def put(tokens: Array, positions: Array, used: Array, values: Array) -> Array:
   """Rows [b, l] with `values` [b, t] written at `positions` int[b, t] where `used`."""
+  # tokens 5 6 7   positions 2 0   used 1 0   values 9 8   ->   5 6 9; a slot that is not used writes behind the row
   place = jnp.where(used, positions, tokens.shape[1])
   return jax.vmap(lambda row, at, value: row.at[at].set(value, mode='drop'))(tokens, place, values)
 
@@ -47,6 +228,94 @@ def sample(logits: Array, draws: Array, *, temperature: float) -> Array:
   return jax.vmap(one)(draws, jax.lax.stop_gradient(logits))
 
 
+# Losses --------------------------------------------------------------------------------------------------------------
+
+
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """The discriminator's loss and, where it learns, the generator's."""
+  del carry, rng  # samples have keys of their rows: they depend neither on micro-batches nor on devices
+  generated = generate(s, forward, example)
+  logits, features = (None, None) if generated is None else generated
+  tokens, sampled = replace(s, logits, example)
+  if s.detects:
+    value, nats, metrics = detect(forward, example, tokens)
+  else:
+    value, metrics = restore(s, forward, example, tokens)
+  value = s.weight * value
+  if logits is not None and features is not None:
+    found = mlm.score(logits, example.targets)
+    metrics |= {f'generator_{name}': found.metrics[name] for name in ('loss', 'accuracy')}
+    metrics['targets_without_slot'] = found.metrics['targets_without_slot']
+    if s.learning == 'likelihood':
+      value = value + s.generator_weight * found.value
+    elif s.learning == 'adversarial':
+      gain, more = reinforce(s, forward, example, logits, features, sampled, nats)
+      value, metrics = value + s.generator_weight * gain, metrics | more
+  return Loss(value, metrics | {'loss': whole_loss(value, example.targets)})
+
+
+def detect(forward: Forward, example: Example, tokens: Array) -> tuple[Array, Array, Metrics]:
+  """(value of the loss, nats of each token f32[b, l], metrics) of telling which tokens were replaced."""
+  targets, weights = example.targets, example.targets['token_weights']
+  logits = forward(method='detect', **read(example, tokens))
+  replaced = tokens != targets['original']
+  nats = binary_cross_entropy(logits, replaced)
+  found = logits > 0
+  both = ((found & replaced) * weights).sum()
+  metrics = {
+    'rtd_loss': metric(nats, weights),
+    'rtd_accuracy': metric(found == replaced, weights),
+    'rtd_precision': (both, (found * weights).sum()),
+    'rtd_recall': (both, (replaced * weights).sum()),
+    'replaced': metric(replaced, weights),
+  }
+  return scaled_sum(nats, weights, targets['token_scale']), nats, metrics
+
+
+def restore(s: Setup, forward: Forward, example: Example, tokens: Array) -> tuple[Array, Metrics]:
+  """(value of the loss, metrics) of predicting the original tokens."""
+  targets = example.targets
+  hidden = forward(method='encode', **read(example, tokens))
+  if s.predict == 'replace_mlm':
+    features = mlm.states_at(hidden, example.inputs['predict'])
+    found = mlm.score(forward(method='attend', features=features), targets)
+    return found.value, {f'restore_{name}': found.metrics[name] for name in ('loss', 'accuracy')}
+  attend = lambda part: forward(method='attend', features=part)  # noqa: E731
+  nats, _ = chunked_cross_entropy(attend, hidden, targets['original'], rows=s.logit_rows)
+  copied = tokens == targets['original']
+  gate = forward(method='copies', features=hidden)
+  nats, weights = copy_cross_entropy(nats, gate, copied), targets['token_weights']
+  metrics = {'restore_loss': metric(nats, weights), 'copy_accuracy': metric((gate > 0) == copied, weights)}
+  return scaled_sum(nats, weights, targets['token_scale']), metrics
+
+
+def reinforce(
+  s: Setup, forward: Forward, example: Example, logits: Array, features: Array, sampled: Array, nats: Array
+) -> tuple[Array, Metrics]:
+  """(value of the loss, metrics): the generator is rewarded by the discriminator's loss on its samples (appendix F).
+
+  Where raising a sample's probability would raise that loss, this loss falls with it. The baseline subtracts what the
+  generator's own states predict of the reward.
+
+  Args:
+    s: settings.
+    forward: the model.
+    example: what `prepare` made.
+    logits: f32[b, t, v] of the generator.
+    features: [b, t, d], its states.
+    sampled: int[b, t].
+    nats: f32[b, l], the discriminator's loss at each token.
+  """
+  targets, weights = example.targets, example.targets['weights']
+  reward = jax.lax.stop_gradient(jnp.take_along_axis(nats, example.inputs['predict'], axis=1))  # f32[b, t]
+  expected = forward(method='expect', features=features)
+  advantage = reward - jax.lax.stop_gradient(jax.nn.softplus(-expected))
+  policy = advantage * cross_entropy(logits / s.temperature, sampled)  # -log p: descending it raises p where > 0
+  fit = jax.nn.softplus(expected) - jnp.exp(-reward) * expected  # cross-entropy with the discriminator's certainty
+  metrics = {'reward': metric(reward, weights), 'baseline_loss': metric(fit, weights)}
+  return scaled_sum(policy + fit, weights, targets['scale']), metrics
+
+
 def binary_cross_entropy(logits: Array, labels: Array) -> Array:
   """-log sigmoid of the logit where the label is true, of minus the logit where it is not: f32 of the same shape."""
   return jax.nn.softplus(jnp.where(labels, -logits, logits))
@@ -64,240 +333,15 @@ def copy_cross_entropy(nats: Array, gate: Array, copied: Array) -> Array:
   return -jnp.where(copied, jnp.logaddexp(-jax.nn.softplus(-gate), written), written)
 
 
-def make(
-  *,
-  trunk: nn.Module,
-  vocab: Vocab,
-  generator: Mapping[str, Any] | None = None,
-  sharing: Sharing = 'embeddings',
-  where: Mapping[str, Any] = {'name': 'with_replacement', 'rate': 0.15},
-  keep: float = 0.15,
-  sampling: Literal['generator', 'uniform'] = 'generator',
-  temperature: float = 1.0,
-  learning: Literal['likelihood', 'adversarial', 'frozen'] = 'likelihood',
-  predict: Literal['all', 'masked', 'replace_mlm', 'all_tokens_mlm'] = 'all',
-  generator_weight: float = 1.0,
-  weight: float = 50.0,
-  logit_rows: int = 8,
-) -> Task:
-  """Replaced token detection by a bidirectional trunk, the discriminator.
-
-  Args:
-    trunk: the discriminator.
-    vocab: with a mask token.
-    generator: the second trunk, as a model block: dict(name='bert', variant='electra-small-generator').
-    sharing: between the two: 'embeddings', the tables of tokens, positions and sentence types and their norm, as
-      released (both are trunks of models/bert.py); 'tokens', that table alone; 'all', one network with two heads;
-      'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus one of
-      its own (DeBERTa-v3). A run that starts from it adds the two: init_from = (dict(source=...),
-      dict(source=..., from_='generator/token_embed', to='trunk/token_embed'),
-      dict(source=..., from_='delta', to='trunk/token_embed', add=True)).
-    where: which tokens are drawn, a function of `noise.where` with its settings (ELECTRA large: rate .25). One that is
-      drawn twice counts once; in the released code, twice.
-    keep: share of the drawn tokens that the generator sees unmasked.
-    sampling: 'uniform' puts random tokens in place, without a generator.
-    temperature: of the generator's softmax when sampling.
-    learning: how the generator learns: by maximum 'likelihood'; 'adversarial', by REINFORCE for the discriminator's
-      loss (appendix F); 'frozen', the second of two stages, after a run of objective mlm whose trunk initialises both:
-      freeze its parameters too, with optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0)).
-    predict: what the trunk learns: which of 'all' tokens, or of the 'masked' (drawn) ones ("ELECTRA 15%"), were
-      replaced; or the original token, at the drawn positions ('replace_mlm') or at all of them ('all_tokens_mlm', with
-      a copy gate).
-    generator_weight: of the generator's loss.
-    weight: of the discriminator's loss; 50 fits binary losses, 1 those over the vocabulary.
-    logit_rows: batch rows whose vocabulary logits are in memory at a time under 'all_tokens_mlm'.
-  """
-  require(trunk, user="objective 'rtd'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
-  if vocab.mask_id is None:
-    raise ValueError('objective rtd needs a vocabulary with a mask token; vocab.extra adds one')
-  check('sharing', sharing, SHARING)
-  check('sampling', sampling, ('generator', 'uniform'))
-  check('learning', learning, ('likelihood', 'adversarial', 'frozen'))
-  check('predict', predict, ('all', 'masked', 'replace_mlm', 'all_tokens_mlm'))
-  if not 0 <= keep <= 1 or temperature <= 0:
-    raise ValueError(f'objective: keep={keep} must be in [0, 1] and temperature={temperature} must be above 0')
-  uniform, detects = sampling == 'uniform', predict in ('all', 'masked')
-  if uniform and learning != 'likelihood':
-    raise ValueError(f"objective.learning={learning!r} needs a generator, and sampling='uniform' has none")
-  if learning == 'adversarial' and not detects:
-    raise ValueError(f"objective.learning='adversarial' needs predict='all' or 'masked', not {predict!r}")
-  if learning == 'frozen' and sharing != 'none':
-    raise ValueError(f"objective.learning='frozen' needs sharing='none': {sharing!r} would train the generator")
-  second = make_generator(trunk, vocab, generator, sharing=sharing, uniform=uniform)
-  c, dtype = trunk.config, trunk.execution.dtype
-  model = Model(
-    make_trunk=trunk.clone,
-    make_generator=None if second is None else second.clone,
-    sharing=sharing,
-    mlm=None if uniform else mlm.make_head(second or trunk, vocab),
-    rtd=Head(c.activation, c.init_std, dtype) if detects else None,
-    restore=None if detects else mlm.make_head(trunk, vocab),
-    gated=predict == 'all_tokens_mlm',
-    rewarded=learning == 'adversarial',
-    init_std=c.init_std,
-  )
-  choose = corrupt.pick_where(where, vocab=vocab)
-  is_special = np.zeros(vocab.size, bool)
-  is_special[list(vocab.special_ids)] = True
-  starts = np.asarray(vocab.starts_word)
-
-  def draw(key: Array, batch_row: Mapping[str, Array]) -> dict[str, Array]:
-    row = mlm.make_row(batch_row, special=jnp.asarray(is_special), starts_word=jnp.asarray(starts))
-    where_key, mask_key, sample_key = jax.random.split(key, 3)
-    slots = corrupt.capacity(choose, row.ids.shape[0])
-    positions, weights, excess = mlm.gather(choose(where_key, row).number > 0, slots=slots)
-    hidden = (weights > 0) & (jax.random.uniform(mask_key, weights.shape) >= keep)
-    ids = row.ids.at[jnp.where(hidden, positions, row.ids.shape[0])].set(vocab.mask_id, mode='drop')
-    return {
-      'tokens': ids,
-      'predict': positions,
-      'ids': row.ids[positions],
-      'weights': weights,
-      'excess': excess,
-      'draws': jax.random.key_data(sample_key),
-    }
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    rows = jax.vmap(draw)(
-      row_keys(root, batch, every='step'), {'tokens': batch['tokens'], 'segment_ids': batch['segment_ids']}
-    )
-    row_weight = batch['row_weight']
-    weights = rows['weights'] * row_weight[:, None]
-    real = (batch['segment_ids'] > 0).astype(jnp.float32)
-    if predict == 'masked':
-      real = put(jnp.zeros_like(real), rows['predict'], weights > 0, jnp.ones_like(weights))
-    real = real * row_weight[:, None]
-    share = lambda total: jnp.broadcast_to(1 / jnp.maximum(total, 1.0), row_weight.shape)  # noqa: E731
-    inputs = {'tokens': rows['tokens'], 'segment_ids': batch['segment_ids'], 'predict': rows['predict']}
-    if 'type_ids' in batch:
-      inputs['type_ids'] = batch['type_ids']
-    targets = {
-      'original': batch['tokens'],
-      'ids': rows['ids'],
-      'weights': weights,
-      'scale': share(weights.sum()),
-      'excess': rows['excess'] * row_weight,
-      'draws': rows['draws'],
-      'token_weights': real,
-      'token_scale': share(real.sum()),
-      'row_weight': row_weight,
-      'row_scale': share(row_weight.sum()),
-    }
-    return Example(inputs, targets)
-
-  def corrupted(logits: Array | None, example: Example) -> tuple[Array, Array]:
-    """(the rows that the discriminator reads int[b, l], the samples int[b, t])."""
-    targets, places = example.targets, example.inputs['predict']
-    if logits is None:
-      logits = jnp.broadcast_to(jnp.zeros(vocab.size), (*places.shape, vocab.size))
-    sampled = sample(logits, targets['draws'], temperature=temperature)
-    return put(targets['original'], places, targets['weights'] > 0, sampled), sampled
-
-  def read(example: Example, tokens: Array) -> dict[str, Any]:
-    return {**{name: value for name, value in example.inputs.items() if name != 'predict'}, 'tokens': tokens}
-
-  def generate(forward: Forward, example: Example) -> tuple[Array | None, Array | None]:
-    if uniform:
-      return None, None
-    train = False if learning == 'frozen' else None
-    return forward(method='generate', train=train, **example.inputs)
-
-  def detect(forward: Forward, example: Example, tokens: Array) -> tuple[Array, Array, Metrics]:
-    """(value of the loss, nats of each token f32[b, l], metrics)."""
-    targets = example.targets
-    weights, total = targets['token_weights'], targets['token_weights'].sum()
+def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+  """The corrupted rows, and what the discriminator takes them for."""
+  generated = generate(s, forward, example)
+  tokens, _ = replace(s, None if generated is None else generated[0], example)
+  out = {'tokens': tokens, 'weights': example.targets['token_weights']}
+  if s.detects:
     logits = forward(method='detect', **read(example, tokens))
-    replaced = tokens != targets['original']
-    nats = binary_cross_entropy(logits, replaced)
-    found = logits > 0
-    both = (found & replaced) * weights
-    metrics = {
-      'rtd_loss': ((nats * weights).sum(), total),
-      'rtd_accuracy': (((found == replaced) * weights).sum(), total),
-      'rtd_precision': (both.sum(), (found * weights).sum()),
-      'rtd_recall': (both.sum(), (replaced * weights).sum()),
-      'replaced': ((replaced * weights).sum(), total),
-    }
-    return (nats * weights * targets['token_scale'][:, None]).sum(), nats, metrics
-
-  def restore(forward: Forward, example: Example, tokens: Array) -> tuple[Array, Metrics]:
-    """(value of the loss, metrics) of predicting the original tokens."""
-    targets = example.targets
-    hidden = forward(method='encode', **read(example, tokens))
-    if predict == 'replace_mlm':
-      features = jnp.take_along_axis(hidden, example.inputs['predict'][..., None], axis=1)  # [b, l, d] -> [b, t, d]
-      found = mlm.score(forward(method='attend', features=features), targets)
-      return found.value, {f'restore_{name}': found.metrics[name] for name in ('loss', 'accuracy')}
-    attend = lambda part: forward(method='attend', features=part)  # noqa: E731
-    nats, _ = chunked_cross_entropy(attend, hidden, targets['original'], rows=logit_rows)
-    copied = tokens == targets['original']
-    gate = forward(method='copies', features=hidden)
-    nats = copy_cross_entropy(nats, gate, copied)
-    weights, total = targets['token_weights'], targets['token_weights'].sum()
-    metrics = {
-      'restore_loss': ((nats * weights).sum(), total),
-      'copy_accuracy': ((((gate > 0) == copied) * weights).sum(), total),
-    }
-    return (nats * weights * targets['token_scale'][:, None]).sum(), metrics
-
-  def reinforce(
-    forward: Forward, example: Example, logits: Array, features: Array, sampled: Array, nats: Array
-  ) -> tuple[Array, Metrics]:
-    """(value of the loss, metrics): the generator is rewarded by the discriminator's loss on its samples (appendix F).
-
-    Where raising a sample's probability would raise that loss, this loss falls with it; the baseline takes off what
-    the generator's own states tell about the reward.
-    """
-    targets = example.targets
-    weights = targets['weights']
-    reward = jax.lax.stop_gradient(jnp.take_along_axis(nats, example.inputs['predict'], axis=1))  # f32[b, t]
-    expected = forward(method='expect', features=features)
-    advantage = reward - jax.lax.stop_gradient(jax.nn.softplus(-expected))
-    policy = advantage * cross_entropy(logits / temperature, sampled)  # -log p: descending it raises p where > 0
-    fit = jax.nn.softplus(expected) - jnp.exp(-reward) * expected  # cross-entropy with the discriminator's certainty
-    metrics = {
-      'reward': ((reward * weights).sum(), weights.sum()),
-      'baseline_loss': ((fit * weights).sum(), weights.sum()),
-    }
-    return ((policy + fit) * weights * targets['scale'][:, None]).sum(), metrics
-
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng  # samples have keys of their rows: they depend neither on micro-batches nor on devices
-    targets = example.targets
-    logits, features = generate(forward, example)
-    tokens, sampled = corrupted(logits, example)
-    metrics: Metrics = {}
-    if detects:
-      value, nats, metrics = detect(forward, example, tokens)
-    else:
-      value, metrics = restore(forward, example, tokens)
-    value = weight * value
-    if logits is not None and features is not None:
-      found = mlm.score(logits, targets)
-      metrics = metrics | {f'generator_{name}': found.metrics[name] for name in ('loss', 'accuracy')}
-      metrics['targets_without_slot'] = found.metrics['targets_without_slot']
-      if learning == 'likelihood':
-        value = value + generator_weight * found.value
-      elif learning == 'adversarial':
-        gain, more = reinforce(forward, example, logits, features, sampled, nats)
-        value, metrics = value + generator_weight * gain, metrics | more
-    # each term is divided by the total of the whole batch: as a mean over rows, parts of a batch add up to it
-    metrics['loss'] = (value / targets['row_scale'][0], targets['row_weight'].sum())
-    return Loss(value, metrics)
-
-  def predict_rows(forward: Forward, example: Example) -> dict[str, Array]:
-    tokens, _ = corrupted(generate(forward, example)[0], example)
-    out = {'tokens': tokens, 'weights': example.targets['token_weights']}
-    if detects:
-      logits = forward(method='detect', **read(example, tokens))
-      return out | {'probability': jax.nn.sigmoid(logits), 'replaced': tokens != example.targets['original']}
-    hidden = forward(method='encode', **read(example, tokens))
-    places = example.inputs['predict']
-    features = jnp.take_along_axis(hidden, places[..., None], axis=1)
-    return out | {'positions': places, 'ids': forward(method='attend', features=features).argmax(axis=-1)}
-
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    name = 'restore_loss' if uniform else 'generator_loss'
-    return {'perplexity': perplexity(means[name])} if name in means else {}
-
-  return Task(model, prepare, loss, predict_rows, summary=summary)
+    return out | {'probability': jax.nn.sigmoid(logits), 'replaced': tokens != example.targets['original']}
+  hidden = forward(method='encode', **read(example, tokens))
+  places = example.inputs['predict']
+  logits = forward(method='attend', features=mlm.states_at(hidden, places))
+  return out | {'positions': places, 'ids': logits.argmax(axis=-1)}

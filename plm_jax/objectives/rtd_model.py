@@ -7,15 +7,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
+from plm_jax.objectives import mlm
 from plm_jax.plugins import build
-from plm_jax.types import Array, Vocab, require
+from plm_jax.types import Array, Attends, Shares, SharesTokens, Vocab
 
 Sharing = Literal['embeddings', 'tokens', 'all', 'none', 'gradient_disentangled']
-
-
-SHARING = ('embeddings', 'tokens', 'all', 'none', 'gradient_disentangled')
 
 
 class Head(nn.Module):
@@ -128,7 +127,7 @@ class Model(nn.Module):
     """(logits f32[b, t, v] of the generator at `predict`, its states there [b, t, d])."""
     generator = self.trunk if self.make_generator is None else self.generator
     hidden = generator(**inputs, train=train)['hidden']
-    features = jnp.take_along_axis(hidden, predict[..., None], axis=1)  # [b, l, d] -> [b, t, d]
+    features = mlm.states_at(hidden, predict)
     return self.mlm(features, generator.attend), features
 
   def expect(self, features: Array, train: bool = False) -> Array:
@@ -155,14 +154,46 @@ class Model(nn.Module):
     return self.gate(features)[..., 0]
 
 
-def check(name: str, value: str, choices: tuple[str, ...]) -> None:
-  """Raises where a setting is none of its choices."""
-  if value not in choices:
-    raise ValueError(f'objective.{name}={value!r}; choices are {", ".join(choices)}')
+def make_model(
+  trunk: nn.Module,
+  vocab: Vocab,
+  generator: Mapping[str, Any] | None,
+  *,
+  sharing: Sharing,
+  uniform: bool,
+  detects: bool,
+  gated: bool,
+  rewarded: bool,
+) -> Model:
+  """The model of the settings of `rtd.make`.
+
+  Args:
+    trunk: the discriminator.
+    vocab: of the rows.
+    generator: the second trunk, as a model block.
+    sharing: between the two.
+    uniform: tokens are drawn uniformly, without a generator.
+    detects: the discriminator detects replaced tokens; else it restores the original ones.
+    gated: it has a copy gate.
+    rewarded: the generator has a baseline of its reward.
+  """
+  second = make_generator(trunk, vocab, generator, sharing=sharing, uniform=uniform)
+  style = trunk.head_style
+  return Model(
+    make_trunk=trunk.clone,
+    make_generator=None if second is None else second.clone,
+    sharing=sharing,
+    mlm=None if uniform else mlm.make_head(second or trunk, vocab),
+    rtd=Head(style.activation, style.init_std, trunk.execution.dtype) if detects else None,
+    restore=None if detects else mlm.make_head(trunk, vocab),
+    gated=gated,
+    rewarded=rewarded,
+    init_std=style.init_std,
+  )
 
 
 def make_generator(
-  trunk: nn.Module, vocab: Vocab, settings: Mapping[str, Any] | None, *, sharing: str, uniform: bool
+  trunk: nn.Module, vocab: Vocab, settings: Mapping[str, Any] | None, *, sharing: Sharing, uniform: bool
 ) -> nn.Module | None:
   """The generator's trunk, checked against what it shares with `trunk`; None where it is the trunk or nothing."""
   if uniform or sharing == 'all':
@@ -176,25 +207,32 @@ def make_generator(
       "sharing='all' and sampling='uniform' do without"
     )
   generator = build.make('models', settings, vocab_size=vocab.size, execution=trunk.execution)
-  require(generator, user="objective 'rtd'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
+  inputs = ('tokens', 'segment_ids')
+  require(generator, user="objective 'rtd'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
+  check_sharing(trunk, generator, sharing)
+  return generator
+
+
+def check_sharing(trunk: nn.Module, generator: nn.Module, sharing: Sharing) -> None:
+  """Raises ValueError where two trunks cannot share what they are to share."""
   if sharing == 'none':
-    return generator
-  widths = [one.bind({}).token_embed.features for one in (trunk, generator)]
+    return
+  user = f'objective.sharing={sharing!r}'
+  offers = (Shares,) if sharing == 'embeddings' else (SharesTokens,)
+  for one in (trunk, generator):
+    require(one, user=f"objective 'rtd' with sharing={sharing!r}", offers=offers)
+  widths = trunk.token_dim, generator.token_dim
   if widths[0] != widths[1]:
     raise ValueError(
-      f"objective.sharing={sharing!r}: the trunk's token table is {widths[0]} wide and the generator's {widths[1]}; "
+      f"{user}: the trunk's token table is {widths[0]} wide and the generator's {widths[1]}; "
       f"set overrides=dict(embed_dim={widths[0]}) of the generator, or sharing='none'"
     )
-  if sharing == 'embeddings':
-    if type(trunk) is not type(generator) or 'embeddings' not in type(trunk).__dataclass_fields__:
-      raise ValueError(
-        f"objective.sharing='embeddings' needs two trunks of models/bert.py, not {type(trunk).__name__} and "
-        f"{type(generator).__name__}: choose 'tokens'"
-      )
-    ours, theirs = ((c.max_length, c.position_offset, c.num_types) for c in (trunk.config, generator.config))
-    if ours != theirs:
-      raise ValueError(
-        f"objective.sharing='embeddings': max_length, position_offset and num_types of the trunk are {ours} and of "
-        f'the generator {theirs}'
-      )
-  return generator
+  if sharing != 'embeddings':
+    return
+  if trunk.NAME != generator.NAME:
+    raise ValueError(f"{user} needs two trunks of one file, not of {trunk.NAME} and {generator.NAME}: choose 'tokens'")
+  ours, theirs = trunk.embedding_sizes, generator.embedding_sizes
+  if ours != theirs:
+    differing = [name for name in ours if ours[name] != theirs[name]]
+    sizes = [f'{name} is {ours[name]} in the trunk and {theirs[name]} in the generator' for name in differing]
+    raise ValueError(f'{user} needs tables of one size, and {"; ".join(sizes)}')

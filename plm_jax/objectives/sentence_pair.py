@@ -4,26 +4,32 @@ Or with sentence-order prediction (Lan et al. 2019, §3.1). The label is read of
 pooler is trained here and goes along to downstream tasks. Both terms are means of their own and weigh the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, truncated_normal
-from plm_jax.layers.losses import cross_entropy, perplexity
+from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.means import metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.noise import pair as pairs
 from plm_jax.noise.keys import row_keys
-from plm_jax.objectives import mlm
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.objectives import corrupt, mlm
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
+READS = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length')
 
-QUESTIONS = {'nsp': pairs.next_or_other, 'sop': pairs.in_order_or_swapped}
-SEPARATORS = {'bert': 1, 'roberta': 2}
+Question = Literal['nsp', 'sop']
+Layout = Literal['bert', 'roberta']
+QUESTIONS: Mapping[Question, Callable[..., pairs.Pair]] = {'nsp': pairs.next_or_other, 'sop': pairs.in_order_or_swapped}
+SEPARATORS: Mapping[Layout, int] = {'bert': 1, 'roberta': 2}
 _PAIR = np.uint32(2**31 + 1)  # a number that no row has: sets the keys of pairs apart from those of masks
 
 
@@ -38,22 +44,39 @@ class Model(nn.Module):
   def __call__(self, predict: Array, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
     """Vocabulary logits f32[b, t, v] at positions `predict` int[b, t], and f32[b, 2] of the two labels."""
     hidden = self.trunk(**inputs, train=train)['hidden']
-    features = jnp.take_along_axis(hidden, predict[..., None], axis=1)  # [b, l, d] -> [b, t, d]
     pooled = self.trunk.pool(hidden, inputs['segment_ids'])  # [b, d]
     head = Dense(2, axes=('embed', 'classes'), kernel_init=truncated_normal(self.init_std), name='pair')
-    return self.mlm(features, self.trunk.attend), head(pooled).astype(jnp.float32)
+    return self.mlm(mlm.states_at(hidden, predict), self.trunk.attend), head(pooled).astype(jnp.float32)
+
+
+class Setup(NamedTuple):
+  """What makes a row of two segments and masks it.
+
+  Attributes:
+    masking: of masked language modelling.
+    question: 'nsp' or 'sop'.
+    choose: (key, first, following, other) -> `pairs.Pair`.
+    join: (first, second, length=) -> `pairs.Joined`.
+    frame: tokens of a row that are of neither segment.
+  """
+
+  masking: mlm.Setup
+  question: Question
+  choose: Callable[..., pairs.Pair]
+  join: Callable[..., pairs.Joined]
+  frame: int
 
 
 def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  question: Literal['nsp', 'sop'] = 'nsp',
-  layout: Literal['bert', 'roberta'] = 'bert',
-  where: Mapping[str, Any] = {'name': 'fixed_count'},
-  edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},
-  masking: Literal['dynamic', 'static'] = 'dynamic',
-  copies: int = 10,
+  question: Question = 'nsp',
+  layout: Layout = 'bert',
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
+  masking: corrupt.Masking = 'dynamic',
+  copies: Count = 10,
 ) -> Task:
   """Masked language modelling and a question about two segments; needs the rows of `data/pairs.py`.
 
@@ -69,74 +92,69 @@ def make(
       the data the same `copies`).
     copies: of each row when static.
   """
-  require(
-    trunk, user="objective 'sentence_pair'", attention=('bidirectional',), inputs=('tokens', 'segment_ids', 'type_ids')
-  )
-  if question not in QUESTIONS:
-    raise ValueError(f'objective.question={question!r}; choices are {", ".join(QUESTIONS)}')
-  if layout not in SEPARATORS:
-    raise ValueError(f'objective.layout={layout!r}; choices are {", ".join(SEPARATORS)}')
+  user, inputs = "objective 'sentence_pair'", ('tokens', 'segment_ids', 'type_ids')
+  require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
+  errors.one_of('objective.question', question, Question)
+  errors.one_of('objective.layout', layout, Layout)
   if vocab.cls_id is None or vocab.sep_id is None:
     raise ValueError('objective sentence_pair needs a vocabulary with tokens that begin a row and part segments')
-  masked = mlm.make(trunk=trunk, vocab=vocab, where=where, edit=edit, masking=masking, copies=copies)
-  choose, separators = QUESTIONS[question], SEPARATORS[layout]
-  frame = partial(pairs.join, cls_id=vocab.cls_id, sep_id=vocab.sep_id, pad_id=vocab.pad_id, separators=separators)
-  every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
+  frame = partial(pairs.join, cls_id=vocab.cls_id, sep_id=vocab.sep_id, pad_id=vocab.pad_id)
+  s = Setup(
+    mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective sentence_pair'),
+    question,
+    QUESTIONS[question],
+    partial(frame, separators=SEPARATORS[layout]),
+    2 + SEPARATORS[layout],
+  )
+  model = Model(trunk, mlm.make_head(trunk, vocab), trunk.head_style.init_std)
+  return Task(model, partial(prepare, s), partial(loss, s), predict, summary=partial(perplexity_of, nats='mlm_loss'))
 
-  def join(key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, Array]:
-    choose_key, cut_key = jax.random.split(key)
-    parts = (pairs.Segment(row[name], row[f'{name}_length']) for name in ('first', 'next', 'other'))
-    chosen = choose(choose_key, *parts)
-    length = row['first'].shape[0]
-    cut = pairs.truncate(cut_key, chosen.first, chosen.second, room=length - 2 - separators)
-    return frame(*cut, length=length), chosen.label
 
-  def prepare(root: Array, batch: Batch) -> Example:
-    keys = row_keys(jax.random.fold_in(root, _PAIR), batch, every=every, copies=copies)
-    names = [name + end for name in ('first', 'next', 'other') for end in ('', '_length')]
-    rows, labels = jax.vmap(join)(keys, {name: batch[name] for name in names})
-    joined = {'tokens': rows.ids, 'segment_ids': rows.segment_ids, 'type_ids': rows.type_ids}
-    example = masked.prepare(root, {**batch, **joined})
-    weights = batch['row_weight']
-    targets = {
-      'label': labels,
-      'row_weights': weights,
-      'row_scale': jnp.broadcast_to(1 / jnp.maximum(weights.sum(), 1.0), weights.shape),
-      'num_tokens': rows.segment_ids.sum(axis=1).astype(jnp.float32),
-    }
-    return Example(example.inputs, example.targets | targets)
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The inputs of `Model`; the targets of `mlm.score` and the label of each pair."""
+  keys = row_keys(jax.random.fold_in(root, _PAIR), batch, every=s.masking.every, copies=s.masking.copies)
+  rows, labels = jax.vmap(partial(join, s))(keys, {name: batch[name] for name in READS})
+  joined = {'tokens': rows.ids, 'segment_ids': rows.segment_ids, 'type_ids': rows.type_ids}
+  example = mlm.prepare(s.masking, root, corrupt.identity(batch) | joined)
+  targets = {'label': labels, 'num_tokens': rows.segment_ids.sum(axis=1).astype(jnp.float32)}
+  return Example(example.inputs, example.targets | targets | row_terms(batch['row_weight']))
 
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    targets = example.targets
-    logits, label_logits = forward(**example.inputs)
-    masked_loss = mlm.score(logits, targets)
-    nats = cross_entropy(label_logits, targets['label'])
-    weights = targets['row_weights']
-    correct = (label_logits.argmax(axis=-1) == targets['label']) * weights
-    total = weights.sum()
-    value = masked_loss.value + (nats * weights * targets['row_scale']).sum()
-    metrics = masked_loss.metrics | {
-      'loss': (value / targets['row_scale'][0], total),  # as trained: each term a mean over the batch
-      'mlm_loss': masked_loss.metrics['loss'],
-      f'{question}_loss': ((nats * weights).sum(), total),
-      f'{question}_accuracy': (correct.sum(), total),
-      'tokens_per_row': ((targets['num_tokens'] * weights).sum(), total),
-    }
-    return Loss(value, metrics)
 
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
-    logits, label_logits = forward(**example.inputs)
-    return {
-      'positions': example.inputs['predict'],
-      'ids': logits.argmax(axis=-1),
-      'weights': example.targets['weights'],
-      'label': label_logits.argmax(axis=-1),
-      'probability': jax.nn.softmax(label_logits, axis=-1),
-    }
+def join(s: Setup, key: Array, row: Mapping[str, Array]) -> tuple[pairs.Joined, Array]:
+  """A row of the two segments that its key chooses, cut to fit, and the label int32[]."""
+  choose_key, cut_key = jax.random.split(key)
+  parts = (pairs.Segment(row[name], row[f'{name}_length']) for name in ('first', 'next', 'other'))
+  chosen = s.choose(choose_key, *parts)
+  length = row['first'].shape[0]
+  cut = pairs.truncate(cut_key, chosen.first, chosen.second, room=length - s.frame)
+  return s.join(*cut, length=length), chosen.label
 
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': perplexity(means['mlm_loss'])}
 
-  model = Model(trunk, mlm.make_head(trunk, vocab), trunk.config.init_std)
-  return Task(model, prepare, loss, predict, summary=summary)
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy of the masked tokens and of the label."""
+  del carry, rng
+  targets = example.targets
+  logits, label_logits = forward(**example.inputs)
+  masked = mlm.score(logits, targets)
+  nats, weights = cross_entropy(label_logits, targets['label']), targets['row_weight']
+  value = masked.value + scaled_sum(nats, weights, targets['row_scale'])
+  metrics = masked.metrics | {
+    'loss': whole_loss(value, targets),
+    'mlm_loss': masked.metrics['loss'],
+    f'{s.question}_loss': metric(nats, weights),
+    f'{s.question}_accuracy': metric(label_logits.argmax(axis=-1) == targets['label'], weights),
+    'tokens_per_row': metric(targets['num_tokens'], weights),
+  }
+  return Loss(value, metrics)
+
+
+def predict(forward: Forward, example: Example) -> dict[str, Array]:
+  """The likeliest token of each slot; the label of each pair and the probability of both labels."""
+  logits, label_logits = forward(**example.inputs)
+  return {
+    'positions': example.inputs['predict'],
+    'ids': logits.argmax(axis=-1),
+    'weights': example.targets['weights'],
+    'label': label_logits.argmax(axis=-1),
+    'probability': jax.nn.softmax(label_logits, axis=-1),
+  }

@@ -7,22 +7,25 @@ a mean of its own; their sum is minimised.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
-from plm_jax.layers.losses import cross_entropy, perplexity
+from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2019, title='Joshi et al., SpanBERT', architecture='encoder', objective_family='denoising')
+READS = ('tokens', 'segment_ids')
 
 
 class Boundary(nn.Module):
@@ -82,8 +85,114 @@ class Model(nn.Module):
   ) -> tuple[Array, Array]:
     """Vocabulary logits f32[b, t, v] of both heads for targets at `predict`, with runs between `left` and `right`."""
     hidden = self.trunk(**inputs, train=train)['hidden']
-    at = [jnp.take_along_axis(hidden, places[..., None], axis=1) for places in (predict, left, right)]
-    return self.mlm(at[0], self.trunk.attend), self.boundary(at[1], at[2], place, self.trunk.attend)
+    at, before, behind = (mlm.states_at(hidden, positions) for positions in (predict, left, right))
+    return self.mlm(at, self.trunk.attend), self.boundary(before, behind, place, self.trunk.attend)
+
+
+class Setup(NamedTuple):
+  """What masks a row and finds the sides of its runs.
+
+  Attributes:
+    masking: of masked language modelling.
+    weight: of the span boundary term.
+    max_targets: tokens of a run that are told from its neighbours.
+  """
+
+  masking: mlm.Setup
+  weight: float
+  max_targets: int
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'geometric_spans'},
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10', 'per': 'span'},
+  masking: corrupt.Masking = 'dynamic',
+  copies: Count = 10,
+  weight: float = 1.0,
+  max_targets: Count = 15,
+  places: Count = 20,
+  place_dim: Count = 200,
+) -> Task:
+  """Masked language modelling with the span boundary objective.
+
+  Args:
+    trunk: an encoder.
+    vocab: with a mask token.
+    where: which tokens, as in `mlm`.
+    edit: what becomes of them, as in `mlm`; SpanBERT draws once per span.
+    masking: 'dynamic' draws anew at every step, 'static' repeats `copies` maskings of each row.
+    copies: maskings of a row when static.
+    weight: of the span boundary term; 0 leaves the masked language model (SpanBERT's "1seq").
+    max_targets: tokens of a run that are told from its neighbours, from its beginning.
+    places: rows of the table of places; the released code has 20 unless told otherwise.
+    place_dim: its width.
+  """
+  user, inputs = "objective 'span_boundary'", ('tokens', 'segment_ids')
+  require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
+  if not 1 <= max_targets <= places:
+    raise ValueError(f'objective.max_targets={max_targets} is not in 1..{places}, the rows of the table of places')
+  s = Setup(
+    mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective span_boundary'),
+    weight,
+    max_targets,
+  )
+  style = trunk.head_style
+  sizes = (vocab.size, trunk.token_dim, places, place_dim)
+  boundary = Boundary(*sizes, style.activation, style.norm_epsilon, style.init_std, trunk.execution.dtype)
+  model = Model(trunk, mlm.make_head(trunk, vocab), boundary)
+  summary = partial(perplexity_of, nats='mlm_loss')
+  return Task(model, partial(prepare, s), partial(loss, s), predict, summary=summary)
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The inputs of `Model`; the targets of `mlm.score` and of the span boundary term."""
+  keys = row_keys(root, batch, every=s.masking.every, copies=s.masking.copies)
+  rows = jax.vmap(partial(mask_row, s))(keys, batch['tokens'], batch['segment_ids'])
+  inputs = {name: rows[name] for name in ('tokens', 'predict', 'left', 'right', 'place')}
+  inputs |= {'segment_ids': batch['segment_ids'], **corrupt.present(batch, 'type_ids')}
+  told = rows['told'] * batch['row_weight'][:, None]
+  targets = mlm.make_targets(rows, batch['row_weight']) | {'told': told, 'told_scale': batch_scale(told)}
+  return Example(inputs, targets | row_terms(batch['row_weight']))
+
+
+def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
+  """What `mlm.mask_row` gives; 'left', 'right', 'place' int[t] of `neighbours`; 'told' f32[t], 1 where they count."""
+  row, spans, fields = mlm.choose_and_write(s.masking, key, ids, segments)
+  left, right, place, told = neighbours(spans.number > 0, row.eligible, segments, limit=s.max_targets)
+  at = fields['predict']
+  return fields | {'left': left[at], 'right': right[at], 'place': place[at], 'told': fields['weights'] * told[at]}
+
+
+def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy of the masked tokens, by both heads."""
+  del carry, rng
+  targets = example.targets
+  logits, boundary_logits = forward(**example.inputs)
+  masked = mlm.score(logits, targets)
+  nats, told = cross_entropy(boundary_logits, targets['ids']), targets['told']
+  value = masked.value + s.weight * scaled_sum(nats, told, targets['told_scale'])
+  metrics = masked.metrics | {
+    'loss': whole_loss(value, targets),
+    'mlm_loss': masked.metrics['loss'],
+    'sbo_loss': metric(nats, told),
+    'sbo_accuracy': metric(boundary_logits.argmax(axis=-1) == targets['ids'], told),
+  }
+  return Loss(value, metrics)
+
+
+def predict(forward: Forward, example: Example) -> dict[str, Array]:
+  """The likeliest token of each slot by either head."""
+  logits, boundary_logits = forward(**example.inputs)
+  return {
+    'positions': example.inputs['predict'],
+    'ids': logits.argmax(axis=-1),
+    'weights': example.targets['weights'],
+    'boundary_ids': boundary_logits.argmax(axis=-1),
+    'boundary_weights': example.targets['told'],
+  }
 
 
 def neighbours(chosen: Array, text: Array, segment_ids: Array, *, limit: int) -> tuple[Array, Array, Array, Array]:
@@ -99,6 +208,8 @@ def neighbours(chosen: Array, text: Array, segment_ids: Array, *, limit: int) ->
     left int32[l] and right int32[l], the tokens next to the run; place int32[l] in the run, from 0; and bool[l], chosen
     tokens whose run has text of its own segment on both sides and whose place is below the limit.
   """
+  # chosen  0 1 1 0 1 0    start 0 1 1 3 4 5    end 0 2 2 3 4 5
+  # left    0 0 0 2 3 4    right 1 3 3 4 5 5    place 0 0 1 0 0 0
   length = chosen.shape[0]
   index = jnp.arange(length, dtype=jnp.int32)
   joined = chosen[1:] & chosen[:-1] & (segment_ids[1:] == segment_ids[:-1])
@@ -112,126 +223,3 @@ def neighbours(chosen: Array, text: Array, segment_ids: Array, *, limit: int) ->
     inside &= text[side] & (segment_ids[side] == segment_ids)
   place = index - start
   return left, right, jnp.minimum(place, limit - 1), chosen & inside & (place < limit)
-
-
-def make(
-  *,
-  trunk: nn.Module,
-  vocab: Vocab,
-  where: Mapping[str, Any] = {'name': 'geometric_spans'},
-  edit: Mapping[str, Any] = {'name': 'bert_80_10_10', 'per': 'span'},
-  masking: Literal['dynamic', 'static'] = 'dynamic',
-  copies: int = 10,
-  weight: float = 1.0,
-  max_targets: int = 15,
-  places: int = 20,
-  place_dim: int = 200,
-) -> Task:
-  """Masked language modelling with the span boundary objective.
-
-  Args:
-    trunk: an encoder.
-    vocab: with a mask token.
-    where: which tokens, as in `mlm`.
-    edit: what becomes of them, as in `mlm`; SpanBERT draws once a span.
-    masking: 'dynamic' draws anew at every step, 'static' repeats `copies` maskings of each row.
-    copies: maskings of a row when static.
-    weight: of the span boundary term; 0 leaves the masked language model (SpanBERT's "1seq").
-    max_targets: tokens of a run that are told from its neighbours, from its beginning.
-    places: rows of the table of places; the released code has 20 unless told otherwise.
-    place_dim: its width.
-  """
-  require(trunk, user="objective 'span_boundary'", attention=('bidirectional',), inputs=('tokens', 'segment_ids'))
-  if vocab.mask_id is None:
-    raise ValueError('objective span_boundary needs a vocabulary with a mask token; vocab.extra adds one')
-  if masking not in ('dynamic', 'static'):
-    raise ValueError(f'objective.masking={masking!r}; choices are dynamic, static')
-  if not 1 <= max_targets <= places:
-    raise ValueError(f'objective.max_targets={max_targets} is not in 1..{places}, the rows of the table of places')
-  choose = corrupt.pick_where(where, vocab=vocab)
-  write = corrupt.pick_edit(edit, vocab=vocab, in_place=True)
-  every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
-  is_special = np.zeros(vocab.size, bool)
-  is_special[list(vocab.special_ids)] = True
-  starts = np.asarray(vocab.starts_word)
-  c, head = trunk.config, mlm.make_head(trunk, vocab)
-  width = trunk.bind({}).token_embed.features
-  boundary = Boundary(
-    vocab.size, width, places, place_dim, c.activation, c.norm_epsilon, c.init_std, trunk.execution.dtype
-  )
-
-  def mask(key: Array, batch_row: Mapping[str, Array]) -> dict[str, Array]:
-    row = mlm.make_row(batch_row, special=jnp.asarray(is_special), starts_word=jnp.asarray(starts))
-    where_key, edit_key = jax.random.split(key)
-    spans = choose(where_key, row)
-    chosen = spans.number > 0
-    positions, weights, excess = mlm.gather(chosen, slots=corrupt.capacity(choose, row.ids.shape[0]))
-    left, right, place, told = neighbours(chosen, row.eligible, row.segment_ids, limit=max_targets)
-    return {
-      'tokens': write(edit_key, row, spans).ids,
-      'predict': positions,
-      'left': left[positions],
-      'right': right[positions],
-      'place': place[positions],
-      'ids': row.ids[positions],
-      'weights': weights,
-      'told': weights * told[positions],
-      'excess': excess,
-    }
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    keys = row_keys(root, batch, every=every, copies=copies)
-    rows = jax.vmap(mask)(keys, {'tokens': batch['tokens'], 'segment_ids': batch['segment_ids']})
-    row_weight = batch['row_weight']
-    weights, told = (rows[name] * row_weight[:, None] for name in ('weights', 'told'))
-    inputs = {name: rows[name] for name in ('tokens', 'predict', 'left', 'right', 'place')}
-    inputs['segment_ids'] = batch['segment_ids']
-    if 'type_ids' in batch:
-      inputs['type_ids'] = batch['type_ids']
-
-    def one_over(total: Array) -> Array:
-      return jnp.broadcast_to(1 / jnp.maximum(total, 1.0), row_weight.shape)
-
-    targets = {
-      'ids': rows['ids'],
-      'weights': weights,
-      'scale': one_over(weights.sum()),
-      'excess': rows['excess'] * row_weight,
-      'told': told,
-      'told_scale': one_over(told.sum()),
-      'row_weight': row_weight,
-      'row_scale': one_over(row_weight.sum()),
-    }
-    return Example(inputs, targets)
-
-  def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-    del carry, rng
-    targets = example.targets
-    logits, boundary_logits = forward(**example.inputs)
-    masked = mlm.score(logits, targets)
-    nats = cross_entropy(boundary_logits, targets['ids'])
-    told = targets['told']
-    correct = (boundary_logits.argmax(axis=-1) == targets['ids']) * told
-    value = masked.value + weight * (nats * told * targets['told_scale'][:, None]).sum()
-    metrics = masked.metrics | {
-      'loss': (value / targets['row_scale'][0], targets['row_weight'].sum()),  # as trained: each term a batch's mean
-      'mlm_loss': masked.metrics['loss'],
-      'sbo_loss': ((nats * told).sum(), told.sum()),
-      'sbo_accuracy': (correct.sum(), told.sum()),
-    }
-    return Loss(value, metrics)
-
-  def predict(forward: Forward, example: Example) -> dict[str, Array]:
-    logits, boundary_logits = forward(**example.inputs)
-    return {
-      'positions': example.inputs['predict'],
-      'ids': logits.argmax(axis=-1),
-      'weights': example.targets['weights'],
-      'boundary_ids': boundary_logits.argmax(axis=-1),
-      'boundary_weights': example.targets['told'],
-    }
-
-  def summary(means: dict[str, float]) -> dict[str, float]:
-    return {'perplexity': perplexity(means['mlm_loss'])}
-
-  return Task(Model(trunk, head, boundary), prepare, loss, predict, summary=summary)

@@ -7,21 +7,91 @@ and the first half of the text ('half'). The kind is drawn by the row's key, whe
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise.keys import row_keys
-from plm_jax.objectives import mlm
-from plm_jax.types import Array, Batch, Example, Paper, Task, Vocab, require
+from plm_jax.objectives import corrupt, mlm
+from plm_jax.types import Array, Attends, Batch, Count, Example, Paper, Task, Vocab
 
 PAPER = Paper(year=2019, title='Dong et al., UniLM', architecture='encoder', objective_family='denoising')
-
+READS = ('tokens', 'segment_ids')
 KINDS = ('both', 'left', 'right', 'prefix')
+Prefix = Literal['half', 'types']
+
+
+class Setup(NamedTuple):
+  """What masks a row and draws its context.
+
+  Attributes:
+    masking: of masked language modelling.
+    bounds: f32[kinds - 1], of `corrupt.share_bounds`.
+    prefix: 'half' or 'types', see `make`.
+  """
+
+  masking: mlm.Setup
+  bounds: np.ndarray
+  prefix: Prefix
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  kinds: Mapping[str, float] = {'both': 2, 'left': 1, 'right': 1, 'prefix': 2},
+  prefix: Prefix = 'half',
+  where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
+  masking: corrupt.Masking = 'dynamic',
+  copies: Count = 10,
+) -> Task:
+  """Masked language modelling under a mix of masks.
+
+  Args:
+    trunk: an encoder that takes a mask of its own.
+    vocab: with a mask token.
+    kinds: how often a row is read in 'both' directions, to the 'left', to the 'right' or after a 'prefix'; in any
+      proportion.
+    prefix: 'half' of each document (BART's comparison) or the tokens of type 0 (UniLM's source).
+    where: as in `mlm`.
+    edit: as in `mlm`.
+    masking: as in `mlm`; a static row keeps its kind too.
+    copies: as in `mlm`.
+  """
+  inputs = ('tokens', 'segment_ids', 'allowed')
+  require(trunk, user="objective 'unilm'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
+  corrupt.check_shares('kinds', kinds, KINDS)
+  errors.one_of('objective.prefix', prefix, Prefix)
+  s = Setup(
+    mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective unilm'),
+    corrupt.share_bounds([kinds.get(kind, 0) for kind in KINDS]),
+    prefix,
+  )
+  return mlm.make_task(trunk, vocab, s.masking)._replace(prepare=partial(prepare, s))
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """What `mlm.prepare` makes, and 'allowed' bool[b, l, l].
+
+  Raises:
+    ValueError: the prefix goes by sentence types, and the rows have none.
+  """
+  noise_root, kind_root = jax.random.split(root)
+  example = mlm.prepare(s.masking, noise_root, batch)
+  if s.prefix == 'types' and 'type_ids' not in batch:
+    raise ValueError("objective.prefix='types' needs rows with type_ids (data.name='pairs'); or choose 'half'")
+  ahead = batch['type_ids'] == 0 if s.prefix == 'types' else first_half(batch['segment_ids'])
+  keys = row_keys(kind_root, batch, every=s.masking.every, copies=s.masking.copies)
+  kind = corrupt.pick_share(jax.vmap(jax.random.uniform)(keys), s.bounds)
+  return Example(example.inputs | {'allowed': context(kind, ahead)}, example.targets)
 
 
 def first_half(segment_ids: Array) -> Array:
@@ -47,52 +117,3 @@ def context(kind: Array, prefix: Array) -> Array:
   right = jnp.broadcast_to(before.T, left.shape)
   choices = jnp.stack([jnp.ones_like(left), left, right, left | prefix[:, None, :]], axis=1)  # [b, kinds, l, m]
   return jnp.take_along_axis(choices, kind[:, None, None, None], axis=1)[:, 0]
-
-
-def make(
-  *,
-  trunk: nn.Module,
-  vocab: Vocab,
-  kinds: Mapping[str, float] = {'both': 2, 'left': 1, 'right': 1, 'prefix': 2},
-  prefix: Literal['half', 'types'] = 'half',
-  where: Mapping[str, Any] = {'name': 'fixed_count'},
-  edit: Mapping[str, Any] = {'name': 'bert_80_10_10'},
-  masking: Literal['dynamic', 'static'] = 'dynamic',
-  copies: int = 10,
-) -> Task:
-  """Masked language modelling under a mix of masks.
-
-  Args:
-    trunk: an encoder that takes a mask of its own.
-    vocab: with a mask token.
-    kinds: how often a row is read in 'both' directions, to the 'left', to the 'right' or after a 'prefix'; in any
-      proportion.
-    prefix: 'half' of each document (BART's comparison) or the tokens of type 0 (UniLM's source).
-    where: as in `mlm`.
-    edit: as in `mlm`.
-    masking: as in `mlm`; a static row keeps its kind too.
-    copies: as in `mlm`.
-  """
-  require(trunk, user="objective 'unilm'", attention=('bidirectional',), inputs=('tokens', 'segment_ids', 'allowed'))
-  if unknown := set(kinds) - set(KINDS):
-    raise ValueError(f'objective.kinds: no kind {sorted(unknown)[0]!r}; choices are {", ".join(KINDS)}')
-  if min(kinds.values(), default=0) < 0 or sum(kinds.values()) <= 0:
-    raise ValueError(f'objective.kinds={dict(kinds)}: shares are not negative, and one is positive')
-  if prefix not in ('half', 'types'):
-    raise ValueError(f'objective.prefix={prefix!r}; choices are half, types')
-  task = mlm.make(trunk=trunk, vocab=vocab, where=where, edit=edit, masking=masking, copies=copies)
-  every: Literal['step', 'epoch'] = 'step' if masking == 'dynamic' else 'epoch'
-  shares = np.array([kinds.get(kind, 0) for kind in KINDS], np.float64)
-  edges = np.cumsum(shares / shares.sum())[:-1]
-
-  def prepare(root: Array, batch: Batch) -> Example:
-    noise_root, kind_root = jax.random.split(root)
-    example = task.prepare(noise_root, batch)
-    if prefix == 'types' and 'type_ids' not in batch:
-      raise ValueError("objective.prefix='types' needs rows with sentence types (data.name='pairs'); or use 'half'")
-    ahead = batch['type_ids'] == 0 if prefix == 'types' else first_half(batch['segment_ids'])
-    draw = jax.vmap(jax.random.uniform)(row_keys(kind_root, batch, every=every, copies=copies))
-    kind = (draw[:, None] >= jnp.asarray(edges, jnp.float32)).sum(axis=1)
-    return Example(example.inputs | {'allowed': context(kind, ahead)}, example.targets)
-
-  return task._replace(prepare=prepare)

@@ -1,6 +1,6 @@
-"""What `--list` prints: every model, objective, adapter, source, vocabulary, corruption and config with one line each.
+"""What `--list` prints: one line for every model, objective, adapter, source, vocabulary, noise function and config.
 
-Everything is read from source; nothing is imported.
+Only what a config can name is listed. Everything is read from source; nothing is imported.
 """
 
 import ast
@@ -8,7 +8,8 @@ import os
 import pathlib
 from collections.abc import Iterator
 
-from plm_jax.plugins import signatures
+from plm_jax import files
+from plm_jax.plugins import annotations, signatures
 
 FOLDERS = {
   'Models': 'models',
@@ -23,14 +24,22 @@ WIDTH = 120
 def text() -> str:
   """The listing, grouped under headings."""
   groups = {title: list(_files(folder)) for title, folder in FOLDERS.items()}
-  for kind in sorted(path.stem for path in (signatures.ROOT / 'noise').iterdir() if not path.name.startswith('_')):
-    places = signatures.places(f'noise.{kind}')
-    if rows := [(name, signatures.first_line(module, name), '') for name, module in places.items()]:
-      groups[f'Noise: {kind}'] = rows
+  for kind in noise_kinds():
+    places = signatures.places(kind)
+    rows = [(name, signatures.first_line(module, name), '') for name, module in places.items()]
+    groups[f'Noise: {kind.removeprefix("noise.")}'] = rows
   groups['Configs (--config=...)'] = [
     (os.path.relpath(str(f)), _docstring(f), '') for f in signatures.experiment_files()
   ]
   return '\n\n'.join(_group(title, rows) for title, rows in groups.items() if rows)
+
+
+def noise_kinds() -> list[str]:
+  """The kinds of noise functions that a block of an objective or adapter can name, such as 'noise.where', sorted."""
+  tasks = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
+  keywords = [keyword for folder, name in tasks for keyword in signatures.signature(folder, name).values()]
+  kinds = {part.inner for keyword in keywords for part in annotations.parts(keyword.annotation)}
+  return sorted(kind for kind in kinds if kind.startswith('noise.'))
 
 
 def _files(folder: str) -> Iterator[tuple[str, str, str]]:
@@ -46,7 +55,7 @@ def _files(folder: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _docstring(file: pathlib.Path) -> str:
-  return (ast.get_docstring(ast.parse(file.read_text(encoding='utf-8'))) or '').partition('\n')[0]
+  return (ast.get_docstring(ast.parse(files.read_text(file))) or '').partition('\n')[0]
 
 
 def _group(title: str, rows: list[tuple[str, str, str]]) -> str:

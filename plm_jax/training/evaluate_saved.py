@@ -108,6 +108,7 @@ def evaluate_run(
   """
   names = _names(settings, name, predictions)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder))
+  _check_predicts(made, predictions)
   layout = _layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout)
@@ -139,6 +140,7 @@ def evaluate_folder(
   """
   names = _names(settings, name, predictions)
   made, params = _model_of(source, settings)
+  _check_predicts(made, predictions)
   layout = _layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout)
@@ -157,6 +159,12 @@ def _names(settings: Settings, name: str | None, predictions: Where | None) -> l
   if predictions and len(names) > 1:
     raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
   return names
+
+
+def _check_predicts(made: Parts, predictions: Where | None) -> None:
+  """Raises ConfigError where predictions are asked of a task that makes none."""
+  if predictions and made.task.predict is None:
+    raise ConfigError(f'--predictions: {made.user} makes no predictions; leave the flag out')
 
 
 def _layout(settings: Settings) -> sharding.Layout:

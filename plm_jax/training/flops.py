@@ -17,7 +17,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from plm_jax.types import PyTree
 
-# dense bfloat16 operations a second of one chip, by jax's `device_kind`
+# dense bfloat16 operations per second of one chip, by jax's `device_kind`
 PEAK = {
   'TPU v4': 275e12,  # glennklockwood.com/garden/tpuv4, quoting Google's page
   'TPU v5 lite': 197e12,  # cloud.google.com/tpu/docs/v5e
@@ -37,11 +37,11 @@ PEAK = {
 
 
 class Cost(NamedTuple):
-  """Size and price of a model: parameters may be shared between layers, operations are not.
+  """Size and cost of a model: layers may share parameters, but not operations.
 
   Attributes:
     parameters: numbers stored.
-    flops: operations of a forward pass a row.
+    flops: operations of a forward pass per row.
   """
 
   parameters: int
@@ -49,11 +49,11 @@ class Cost(NamedTuple):
 
 
 def count(function: Callable[..., Any], *args: PyTree) -> int:
-  """Matrix-product operations of one call; results that the outputs do not need are left out.
+  """Matrix-product operations of one call; what the outputs do not need is not counted.
 
-  A scan counts its length, a conditional its dearest branch, a kernel its whole grid. A while loop counts one round,
-  with a warning. Rematerialisation changes nothing here, but the gradient of a rematerialised function does recompute:
-  count the forward pass and multiply by three.
+  A scan counts every iteration, a conditional its most expensive branch, a kernel its whole grid, and a while loop one
+  iteration, with a warning. Do not count the gradient of a rematerialised function, which recomputes: count the forward
+  pass and multiply by three.
 
   Args:
     function: of `args`.
@@ -65,7 +65,7 @@ def count(function: Callable[..., Any], *args: PyTree) -> int:
 
 
 def forward(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> Cost:
-  """What a model weighs and what a row of `inputs` costs it; nothing is computed.
+  """The parameters of a model and the operations of a row of `inputs`; nothing is computed.
 
   Args:
     model: called with `inputs` by name.
@@ -89,18 +89,18 @@ def parameters(model: nn.Module, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> 
 
 
 def report(costs: Mapping[str, Cost]) -> str:
-  """Parameters beside operations, one line a variant, with ratios to the first: sharing layers cuts only the former."""
+  """Parameters and operations, one line per variant, with ratios to the first variant."""
   first = next(iter(costs.values()))
   width = max(map(len, costs))
-  lines = [f'{"":{width}}  {"parameters":>15}  {"":>7}  {"GFLOP a row":>12}']
+  lines = [f'{"":{width}}  {"parameters":>15}  {"":>7}  {"GFLOP per row":>13}']
   for name, cost in costs.items():
     stored, worked = cost.parameters / first.parameters, cost.flops / max(first.flops, 1)
-    lines.append(f'{name:{width}}  {cost.parameters:>15,}  {stored:>6.2f}x  {cost.flops / 1e9:>12.3f}  {worked:>6.2f}x')
+    lines.append(f'{name:{width}}  {cost.parameters:>15,}  {stored:>6.2f}x  {cost.flops / 1e9:>13.3f}  {worked:>6.2f}x')
   return '\n'.join(lines)
 
 
 def peak_flops(device_kind: str, dtype: str) -> float | None:
-  """Peak of one device, operations a second; None where no figure is known.
+  """Peak of one device in operations per second; None where no figure is known.
 
   Args:
     device_kind: as in `jax.devices()[0].device_kind`.
@@ -125,7 +125,7 @@ def _of_equation(equation: JaxprEqn) -> int:
       dimensions = params['ragged_dot_dimension_numbers']
       contracting = dimensions.dot_dimension_numbers[0][0]
       groups = _shape(equation.invars[2])[-1]
-      # ragged along the contraction, each group contracts its own share of it
+      # if the groups divide the contracted axis, each contracts its own share of it
       shares = groups if set(dimensions.lhs_ragged_dimensions) & set(contracting) else 1
       return _product(equation, dimensions.dot_dimension_numbers) // shares
     case 'conv_general_dilated':
@@ -141,7 +141,7 @@ def _of_equation(equation: JaxprEqn) -> int:
     case 'shard_map':
       return math.prod(params['mesh'].shape[axis] for axis in params['newly_manual_axes']) * sum(inner)
     case 'while' if sum(inner):
-      warnings.warn('flops: a while loop of unknown length is counted as one round', stacklevel=2)
+      warnings.warn('flops: a while loop of unknown length is counted as one iteration', stacklevel=2)
   return sum(inner)
 
 

@@ -31,10 +31,10 @@ def mean(sums: Mapping[str, tuple[Array | float, Array | float]]) -> dict[str, f
 
 
 def plain(value: Any) -> Any:
-  """What strict JSON can hold: numpy and jax scalars as numbers, tuples as lists, non-finite numbers as strings.
+  """The form that strict JSON can hold: numpy and jax scalars as numbers, tuples as lists, NaN and infinity as strings.
 
   Raises:
-    TypeError: there is no such form; the message names the type.
+    TypeError: the value has no such form; the message names the type.
   """
   if isinstance(value, Mapping):
     return {str(key): plain(item) for key, item in value.items()}
@@ -152,7 +152,7 @@ class Writer:
     numbers = {name: value for name, value in values.items() if _is_number(value)}
     if self._tensorboard is not None:
       for name, value in numbers.items():
-        if math.isfinite(value):  # it draws no others, and warns of each
+        if math.isfinite(value):  # TensorBoard draws no others, and warns of each
           self._tensorboard.add_scalar(name if '/' in name else f'train/{name}', float(value), step)
     if self._wandb is not None:
       self._wandb.log(numbers, step=step)

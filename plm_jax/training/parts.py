@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import errors, weights
+from plm_jax import config, errors, weights
 from plm_jax.checkpoint import init_from
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
-from plm_jax.plugins import build
+from plm_jax.plugins import annotations, build, signatures
 from plm_jax.text import tokenizer
 from plm_jax.types import Execution, PyTree, Source, Task, Vocab
 
@@ -90,7 +90,7 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:
   blocks = {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
   for where, block in blocks.items():
     check_length(trunk, task.row_length(block['length']), where=where)
-  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', ())
+  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', config.reads(settings))
 
 
 def check_length(trunk: nn.Module, length: int, *, where: str) -> None:
@@ -126,7 +126,7 @@ def make_source(
   with errors.stage(where):
     source = build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
   if reader is not None:
-    check_keys(reader, source, name=block['name'], where=where)
+    check_keys(reader, source, block, where=where)
     with errors.stage(where):
       check_labels(reader.task, source, path=block.get('path', block['name']))
   return source
@@ -154,15 +154,33 @@ def make_evaluations(
   }
 
 
-def check_keys(reader: Parts, source: Source, *, name: str, where: str) -> None:
-  """Raises ConfigError where batches of the data source `name` lack a key that the task of `reader` reads."""
+def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) -> None:
+  """Raises ConfigError where the batches of a source lack a key that the task of `reader` reads.
+
+  A config is refused for the same reason if its data source can never give a key (`config.batches`); what a source
+  gives may also depend on its settings, and on its data.
+  """
   missing = [key for key in reader.reads if key not in source.spec]
   if missing:
+    role = reader.user.partition(' ')[0]
     raise ConfigError(
-      f'{where}: {reader.user} reads {", ".join(reader.reads)}, and {where}.name={name!r} gives '
-      f'{", ".join(source.spec)}: {", ".join(missing)} missing. Choose another {where}.name or '
-      f'{reader.user.partition(" ")[0]}.name'
+      f'{where}: {reader.user} reads {", ".join(reader.reads)}; data {block["name"]!r} does not give '
+      f'{", ".join(missing)}, only {", ".join(source.spec)}. Set {_settings_that_give(missing, block, where=where)} to '
+      f'one that gives it, or {role}.name to one that needs no {", ".join(missing)}'
     )
+
+
+def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -> str:
+  """The settings of a data block with which it would give `keys`, such as "data.kind ('words')"; else its name."""
+  found = []
+  for setting, keyword in signatures.signature('data', block['name']).items():
+    named = annotations.part(keyword.annotation, block.get(setting))
+    if named is not None and named.form == 'name':
+      files = signatures.files_of(named.inner)
+      giving = [file for file in files if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
+      if giving:
+        found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')
+  return ' or '.join(found) or f'{where}.name'
 
 
 def check_labels(task: Task, source: Source, *, path: str) -> None:

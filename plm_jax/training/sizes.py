@@ -69,7 +69,7 @@ def of_config(settings: Settings) -> dict[str, Any]:
   vocab = make_vocab(settings)
   parts = make_parts(settings, vocab)
   task, length = parts.task, settings['data']['length']
-  spec = batch_spec(parts.reads or BATCH, rows=1, length=length)
+  spec = batch_spec(parts.reads, rows=1, length=length)
   params = abstract_params(task, spec)
   return {
     'family': settings['model']['name'],

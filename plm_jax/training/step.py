@@ -21,15 +21,15 @@ from plm_jax.types import Array, Batch, Example, Forward, Loss, PyTree, Task
 
 @flax.struct.dataclass
 class TrainState:
-  """All that a run must remember; no key, model or setting.
+  """Everything that a run carries from step to step; no key, model or setting.
 
   Attributes:
-    step: int32[], updates tried.
+    step: int32[], updates attempted.
     params: `{'trunk': ..., <head>: ...}`, float32.
     opt_state: of the optimiser, for the parameters that train.
-    skipped: int32[], updates left out because a gradient was not finite.
-    skipped_in_a_row: int32[], of these, how many since the last good update.
-    carry: recurrent state, leaves lead with the batch axis.
+    skipped: int32[], updates skipped because a gradient was not finite.
+    skipped_in_a_row: int32[], those since the last update that was not skipped.
+    carry: recurrent state; leaves lead with the batch axis.
   """
 
   step: Array
@@ -41,7 +41,7 @@ class TrainState:
 
 
 def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
-  """Key of everything random in a step but the noise: dropout and sampling."""
+  """The key of dropout and sampling in a step; noise has keys of its own (`noise.keys`)."""
   folded = jax.random.fold_in(jax.random.fold_in(key, 1), step)
   if random == 'threefry2x32':
     return folded
@@ -50,7 +50,7 @@ def step_rng(key: Array, step: Array, *, random: str = 'threefry2x32') -> Array:
 
 
 def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
-  """The task's model with its parameters; each call without a key of its own drops out differently."""
+  """The task's model with its parameters bound; each call that is given no key drops out differently."""
   calls = itertools.count()
   default_train, default_rng = train, rng
 
@@ -63,7 +63,7 @@ def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
 
 
 def init_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], key: Array) -> PyTree:
-  """Boxed parameters of the task's model for batches of `spec`."""
+  """Fresh parameters of the task's model for batches of `spec`, boxed with their axis names."""
   abstract = jax.eval_shape(lambda batch: task.prepare(key, with_step(batch, 0)), dict(spec))
   inputs = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape[1:]), leaf.dtype), abstract.inputs)
   return task.model.init(key, **inputs, train=False)['params']
@@ -130,7 +130,7 @@ def _micro_batches(tree: PyTree, count: int) -> PyTree:
 
 
 def _join(tree: PyTree) -> PyTree:
-  """Undoes `_micro_batches`."""
+  """The inverse of `_micro_batches`."""
   return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 1).reshape(-1, *x.shape[2:]), tree)
 
 
@@ -143,7 +143,7 @@ def _reset(carry: PyTree, batch: Batch) -> PyTree:
 
 
 def _materialise(tree: PyTree) -> PyTree:
-  """The same tree, computed once: the CPU compiler would repeat all that leads to it for every norm and every use."""
+  """The same tree, computed once: the CPU compiler would compute it again for each norm and for each other use."""
   return jax.lax.platform_dependent(tree, cpu=jax.lax.optimization_barrier, default=lambda tree: tree)
 
 
@@ -164,13 +164,16 @@ def train_step(
     batch: the whole global batch, clean.
     key: root key of the run, the same at every step.
     task: what is trained.
-    tx: the optimiser; parameters it freezes are not differentiated.
+    tx: the optimiser; parameters that it freezes are not differentiated.
     accumulate: micro-batches that the batch is cut into; the loss is the same exact mean.
     random: bit generator of dropout, 'threefry2x32' or the faster 'rbg'.
 
+  Raises:
+    ValueError: `accumulate` cuts a batch whose rows the task compares with each other.
+
   Returns:
-    The next state and metrics as (sum, weight). Where a gradient is not finite, parameters, optimiser and carry stay
-    as they were and the skip is counted.
+    The next state, and metrics as (sum, weight). If a gradient is not finite, parameters, optimiser and carry stay as
+    they were, and the skipped update is counted.
   """
   example = task.prepare(noise_root(key), with_step(batch, state.step))
   rng = step_rng(key, state.step, random=random)
@@ -230,7 +233,7 @@ def train_step(
 def _measures(
   state: TrainState, tx: optim.Optimiser, total_norm: Array, gradients: PyTree, updates: PyTree
 ) -> dict[str, tuple[Array, Array]]:
-  """What is measured of every update, as (value, 1): the rate, and norms of the model and of its groups."""
+  """What is measured of every update, as (value, 1): the learning rate, and norms in total and by group."""
   one = jnp.float32(1)
   measured = {'learning_rate': (tx.rate(state.step).astype(jnp.float32), one), 'gradient_norm': (total_norm, one)}
   for kind, tree in (('gradient', gradients), ('update', updates), ('parameter', state.params)):
@@ -250,7 +253,11 @@ def eval_step(
 
 
 def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dict[str, Array]:
-  """Predictions of a batch with the rows they belong to."""
+  """Predictions of a batch, with `row_id` and `row_weight` of its rows.
+
+  Raises:
+    ValueError: the task makes no predictions.
+  """
   if task.predict is None:
     raise ValueError('this task makes no predictions')
   example = task.prepare(noise_root(key), with_step(batch, 0))

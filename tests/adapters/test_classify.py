@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from plm_jax import paths
-from plm_jax.adapters import classify
+from plm_jax.adapters import classify, texts
+from plm_jax.layers import pooling
 from plm_jax.models import bart
 from plm_jax.noise.keys import with_step
 from plm_jax.objectives import causal_lm, mlm
@@ -253,7 +254,7 @@ def test_what_cannot_be_is_refused():
 def test_an_encoder_decoder_reads_the_text_on_both_sides():
   tokens = jnp.array([[5, 11, 12, 6, 0, 0], [0, 0, 0, 5, 13, 6], [9, 0, 0, 0, 0, 0]])
   segment_ids = (tokens > 0).astype(jnp.int32)
-  inputs = classify.both_sides(tokens, segment_ids)
+  inputs = texts.both_sides(tokens, segment_ids)
   assert tiny.same(inputs['encoder_tokens'], tokens)
   assert tiny.same(inputs['encoder_segment_ids'], segment_ids)
   assert tiny.same(inputs['decoder_segment_ids'], segment_ids)
@@ -267,7 +268,7 @@ def test_an_encoder_decoder_is_classified_by_the_last_state_of_its_decoder():
   batch = tiny.make_batch(ROWS)
   params = tiny.init_params(task, batch)
   outputs, hidden, _ = run(task, batch, params)
-  given = classify.both_sides(batch['tokens'], batch['segment_ids'])
+  given = texts.both_sides(batch['tokens'], batch['segment_ids'])
   states = np.asarray(jax.jit(lambda: trunk.apply({'params': params['trunk']}, **given)['hidden'])())
   assert tiny.worst(hidden, states) < 1e-6
   pooled = np.stack([states[row, size - 1] for row, (size,) in enumerate(ROWS)])
@@ -279,7 +280,7 @@ def test_the_mean_is_of_the_real_tokens():
   hidden = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(np.float32)
   segment_ids = np.array([[1, 1, 1, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
   expected = np.stack([hidden[0, :3].mean(axis=0), hidden[1, 1:].mean(axis=0), np.zeros(4)])
-  np.testing.assert_allclose(classify.mean(jnp.asarray(hidden), jnp.asarray(segment_ids)), expected, atol=1e-6)
+  np.testing.assert_allclose(pooling.mean(jnp.asarray(hidden), jnp.asarray(segment_ids)), expected, atol=1e-6)
 
 
 def test_pooling_by_the_mean_needs_no_pooler():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.adapters import classify, tag
+from plm_jax.adapters import tag, texts
 from plm_jax.models import bart
 from plm_jax.noise import keys
 from plm_jax.training import step
@@ -173,7 +173,7 @@ def test_every_word_is_labelled_by_all_of_its_text_and_by_no_other_text():
 def test_the_decoder_reads_each_packed_text_behind_its_own_last_token():
   tokens = jnp.array([[5, 11, 12, 6, 5, 13, 6, 0], [0, 0, 5, 14, 6, 9, 15, 16]])
   segment_ids = jnp.array([[1, 1, 1, 1, 2, 2, 2, 0], [0, 0, 1, 1, 1, 2, 3, 3]])
-  inputs = classify.both_sides(tokens, segment_ids)
+  inputs = texts.both_sides(tokens, segment_ids)
   shifted = np.where(np.asarray(segment_ids) > 0, np.asarray(inputs['decoder_tokens']), 0)
   assert shifted.tolist() == [[6, 5, 11, 12, 6, 5, 13, 0], [0, 0, 6, 5, 14, 9, 16, 15]]
 

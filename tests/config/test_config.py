@@ -279,7 +279,8 @@ def test_parts_of_lists_and_evaluations_are_changed():
 
 
 def test_none_removes_a_block():
-  values, _ = changed(('objective', 'none'), ('adapter.name', 'classify'), ('adapter.classes', '3'))
+  names = [('objective', 'none'), ('adapter.name', 'classify'), ('data.name', 'labelled')]
+  values, _ = changed(*names, ('adapter.classes', '3'))
   assert values['objective'] is None
   assert values['adapter'] == {'name': 'classify', 'classes': 3, 'layers': [], 'frozen': False}
 
@@ -487,7 +488,7 @@ def test_an_interruption_is_no_traceback(capsys):
 def test_a_reader_of_a_listing_may_leave_early(tmp_path, package):
   (tmp_path / 'driver.py').write_text(DRIVER.format(root=str(ROOT), package=str(package)))
   lines = '\n'.join(f'def noise_{number}(key): ...' for number in range(5000))
-  (package / 'noise' / 'long.py').write_text(lines)
+  (package / 'noise' / 'where' / 'long.py').write_text(lines)
   words = f'{shlex.join([sys.executable, str(tmp_path / "driver.py")])} --list | head -n 1; exit ${{PIPESTATUS[0]}}'
   done = subprocess.run(['bash', '-c', words], capture_output=True, text=True, check=False)
   assert done.stderr == ''

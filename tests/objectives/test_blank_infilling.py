@@ -173,9 +173,9 @@ def test_too_few_slots_are_counted():
 @pytest.mark.parametrize(
   ('settings', 'message'),
   [
-    ({'levels': {'word': 1.0}}, "no level 'word'; choices are token, sentence, document"),
-    ({'levels': {'token': 0.0}}, 'shares are not negative, and one is positive'),
-    ({'levels': {'token': -1.0, 'document': 2.0}}, 'shares are not negative'),
+    ({'levels': {'word': 1.0}}, r"objective\.levels: .*'word'; choices are token, sentence, document"),
+    ({'levels': {'token': 0.0}}, r"objective\.levels={'token': 0\.0}"),
+    ({'levels': {'token': -1.0, 'document': 2.0}}, r"objective\.levels={'token': -1\.0"),
     ({'short': 1.5}, r'objective.short=1.5 is not in \[0, 1\]'),
     ({'masking': 'once'}, "objective.masking='once'; choices are dynamic, static"),
   ],
@@ -191,6 +191,6 @@ def test_a_vocabulary_without_the_tokens_and_another_trunk_are_refused():
     blank_infilling.make(trunk=trunk, vocab=dataclasses.replace(VOCAB, bos_id=None))
   with pytest.raises(ValueError, match='needs a trunk with prefix attention'):
     blank_infilling.make(trunk=tiny.make_trunk('gpt'), vocab=VOCAB)
-  with pytest.raises(ValueError, match='positions for texts of 16 tokens'):
+  with pytest.raises(ValueError, match='positions for 16 tokens and was given a row of 32'):
     short = glm.make(vocab_size=61, variant='tiny', overrides=tiny.SIZES | {'max_length': 16})
     prepare(blank_infilling.make(trunk=short, vocab=VOCAB), make_batch(2))

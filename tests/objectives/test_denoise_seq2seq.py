@@ -23,7 +23,7 @@ from plm_jax.noise.keys import with_step
 from plm_jax.noise.row import Spans
 from plm_jax.noise.where import spans
 from plm_jax.objectives import denoise_seq2seq, denoising
-from plm_jax.objectives.denoising import Denoiser, Words, denoise
+from plm_jax.objectives.denoising import Denoiser, VocabTables, denoise
 from plm_jax.training import step
 from tests import tiny
 
@@ -179,7 +179,7 @@ def documents(ids, segments) -> list[list[int]]:
 # Golden examples ----------------------------------------------------------------------------------------------------
 
 
-WORDS = Words(
+WORDS = VocabTables(
   special=np.isin(np.arange(V.size), V.special_ids),
   starts_word=np.ones(V.size, bool),
   ends_sentence=np.arange(V.size) == STOP,
@@ -200,12 +200,12 @@ def fixed(number, insert=None):
   return partial(lambda key, row: Spans(number, insert))
 
 
-def run(ids, *, choose, write, target='text', words=WORDS, **orders):
+def run(ids, *, choose, write, target='text', tables=WORDS, **orders):
   way = Denoiser(orders.get('rearrange', ()), choose, write, orders.get('finish', ()), target, (), 1.0, 'x')
   ids = jnp.asarray(ids, jnp.int32)
   segments = jnp.ones_like(ids)
   sides = denoise(
-    jax.random.key(0), ids, segments, denoiser=way, words=words, inputs_size=len(ids) + 4, targets_size=len(ids) + 4
+    jax.random.key(0), ids, segments, denoiser=way, tables=tables, inputs_size=len(ids) + 4, targets_size=len(ids) + 4
   )
   assert [float(side.excess) for side in sides[:2]] == [0, 0]
   return [documents(side.ids, side.segment_ids)[0] for side in sides[:2]]
@@ -250,9 +250,7 @@ def test_the_examples_of_bart(name, settings, expected):
 
 def test_the_sentences_of_the_example_can_only_change_places():
   permute = jax.jit(
-    jax.vmap(
-      lambda key: rearrange.permute_sentences(key, denoising._make_row(jnp.array(TEXT), jnp.ones(7, int), WORDS))
-    )
+    jax.vmap(lambda key: rearrange.permute_sentences(key, denoising.make_row(jnp.array(TEXT), jnp.ones(7, int), WORDS)))
   )
   orders = {tuple(order) for order in permute(jax.random.split(jax.random.key(0), 40)).tolist()}
   assert orders == {(0, 1, 2, 3, 4, 5, 6), (4, 5, 6, 0, 1, 2, 3)}
@@ -267,18 +265,18 @@ SENTINELS = partial(edit.to_sentinels, first_sentinel=0, sentinel_step=0)
 
 
 def test_the_example_of_t5():
-  inputs, targets = run(SENTENCE, choose=fixed(CHOSEN), write=SENTINELS, target='sentinels', words=SPELT)
+  inputs, targets = run(SENTENCE, choose=fixed(CHOSEN), write=SENTINELS, target='sentinels', tables=SPELT)
   assert inputs == [THANK, YOU, X, ME, TO, YOUR, PARTY, Y, WEEK, STOP, EOS]
   assert targets == [X, FOR, INVITING, Y, LAST, Z, EOS]
   # the last span ends the text: no sentinel behind it
   ending = [*CHOSEN[:8], 2, 2, 2]
-  inputs, targets = run(SENTENCE, choose=fixed(ending), write=SENTINELS, target='sentinels', words=SPELT)
+  inputs, targets = run(SENTENCE, choose=fixed(ending), write=SENTINELS, target='sentinels', tables=SPELT)
   assert inputs == [THANK, YOU, X, ME, TO, YOUR, PARTY, Y, EOS]
   assert targets == [X, FOR, INVITING, Y, LAST, WEEK, STOP, EOS]
 
 
 def test_the_variants_of_the_example_of_t5():
-  settings = {'choose': fixed(CHOSEN), 'words': SPELT._replace(sentinels=None)}
+  settings = {'choose': fixed(CHOSEN), 'tables': SPELT._replace(sentinels=None)}
   masked = [MASK if number else token for token, number in zip(SENTENCE, CHOSEN, strict=True)]
   to_mask = partial(edit.to_mask, mask_id=MASK)
   assert run(SENTENCE, write=to_mask, target='text', **settings) == [[*masked, EOS], [*SENTENCE, EOS]]
@@ -289,8 +287,8 @@ def test_the_variants_of_the_example_of_t5():
 
 
 def test_spans_beyond_the_last_sentinel_stay():
-  words = SPELT._replace(sentinels=denoising.Sentinels(FIRST, -1, 1))
-  inputs, targets = run(SENTENCE, choose=fixed(CHOSEN), write=SENTINELS, target='sentinels', words=words)
+  tables = SPELT._replace(sentinels=denoising.Sentinels(FIRST, -1, 1))
+  inputs, targets = run(SENTENCE, choose=fixed(CHOSEN), write=SENTINELS, target='sentinels', tables=tables)
   assert inputs == [THANK, YOU, X, ME, TO, YOUR, PARTY, LAST, WEEK, STOP, EOS]
   assert targets == [X, FOR, INVITING, EOS]
 
@@ -425,12 +423,12 @@ def test_what_finds_no_slot_is_counted():
 def test_some_masks_become_random_tokens():
   ids = jnp.asarray(np.tile(text_of(40, 0), 40), jnp.int32)
   way = Denoiser((), partial(spans.iid_spans, rate=0.5), COLLAPSE, (), 'text', (), 1.0, 'x')
-  words = WORDS._replace(mask_random=0.25)
+  tables = WORDS._replace(mask_random=0.25)
   inputs, _, _ = denoise(
-    jax.random.key(0), ids, jnp.ones_like(ids), denoiser=way, words=words, inputs_size=1600, targets_size=1600
+    jax.random.key(0), ids, jnp.ones_like(ids), denoiser=way, tables=tables, inputs_size=1600, targets_size=1600
   )
   plain, _, _ = denoise(
-    jax.random.key(0), ids, jnp.ones_like(ids), denoiser=way, words=WORDS, inputs_size=1600, targets_size=1600
+    jax.random.key(0), ids, jnp.ones_like(ids), denoiser=way, tables=WORDS, inputs_size=1600, targets_size=1600
   )
   masks = plain.ids == MASK
   replaced = (inputs.ids != MASK) & masks
@@ -490,15 +488,15 @@ def test_a_row_is_corrupted_alike_in_any_batch():
 def test_denoisers_computed_together_are_those_computed_one_by_one():
   other = {'where': IID, 'edit': {'name': 'drop'}, 'target': 'chosen', 'mode': '[S]'}
   common = {'rearrange': (), 'where': IID, 'edit': {'name': 'to_sentinels'}, 'finish': (), 'target': 'sentinels'}
-  ways = [denoise_seq2seq._bind(common, way, vocab=V, number=n) for n, way in enumerate((*UL2, other, {}))]
+  ways = [denoise_seq2seq.bind(common, way, vocab=V, number=n) for n, way in enumerate((*UL2, other, {}))]
   assert denoising.alike(ways) == [[0, 1, 2, 3, 4, 5, 6], [7], [8]]  # the last has no mode
-  sizes = {'words': SPELT, 'inputs_size': 40, 'targets_size': 40}
+  sizes = {'tables': SPELT, 'inputs_size': 40, 'targets_size': 40}
   rows = make_rows(list(HARD.values()), length=32)
   keys = jax.random.split(jax.random.key(0), len(HARD))
 
   @jax.jit
   def together(which):
-    run = lambda *row: denoise(*row, denoiser=denoising.one_of(ways[:7], which), **sizes)  # noqa: E731
+    run = lambda *row: denoise(*row, denoiser=denoising.select(ways[:7], which), **sizes)  # noqa: E731
     return jax.vmap(run)(keys, rows['tokens'], rows['segment_ids'])
 
   for number in (0, 3, 6):  # exact spans of two rates, and a prefix
@@ -515,7 +513,7 @@ def test_shares_of_denoisers_can_be_set():
 
 
 def test_modes_are_left_out_where_the_vocabulary_has_none():
-  way = denoise_seq2seq._bind(
+  way = denoise_seq2seq.bind(
     {'rearrange': (), 'where': IID, 'edit': {'name': 'drop'}, 'finish': (), 'target': 'text'},
     {'mode': '[Q]'},
     vocab=V,
@@ -607,7 +605,7 @@ def test_a_decoder_that_cannot_hold_both_is_refused():
   task = denoise_seq2seq.make(trunk=tiny.make_trunk('gpt', vocab_size=V.size), vocab=V)
   batch = make_rows([[text_of(48, 0)]], length=48)
   with pytest.raises(
-    ValueError, match=r'inputs of 44 and targets of 10 in one row, and Gpt holds 32: set data\.length='
+    ValueError, match=r'inputs of 44 and targets of 10 in one row, and the trunk holds 32: set data\.length='
   ):
     jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
 
@@ -648,7 +646,7 @@ def test_a_trunk_that_is_too_short_is_refused_with_the_length_that_fits():
   fits = spans.raw_length(32, rate=0.15, mean=3)[0]
   with pytest.raises(
     ValueError,
-    match=rf'rows of 48 tokens become inputs of 44 and targets of 10, and Bart holds 32: set data.length={fits}',
+    match=rf'rows of 48 tokens become inputs of 44 and targets of 10, and the trunk holds 32: set data.length={fits}',
   ):
     jax.eval_shape(task.prepare, jax.random.key(0), with_step(batch, 0))
   batch = make_rows([[text_of(fits, 0)]], length=fits)

@@ -156,7 +156,7 @@ def test_a_row_longer_than_the_table_of_positions_is_refused():
 
 
 def test_other_trunks_are_refused():
-  with pytest.raises(ValueError, match=r'Bert has no method refine: choose another model\.name'):
+  with pytest.raises(ValueError, match=r'Bert has no decoder_positions, refine: choose another model\.name'):
     emd_mlm.make(trunk=tiny.make_trunk('bert'), vocab=V)
   with pytest.raises(ValueError, match='this Deberta has them at its input'):
     emd_mlm.make(trunk=make_trunk(absolute='input'), vocab=V)

@@ -179,16 +179,16 @@ def test_preparing_compiles_once_for_any_content():
 
 def test_gather_keeps_order_and_counts_what_has_no_slot():
   chosen = jnp.array([0, 1, 0, 1, 1, 0, 1], bool)
-  positions, weights, excess = mlm.gather(chosen, slots=6)
+  positions, weights, excess = corrupt.gather(chosen, slots=6)
   assert (positions.tolist(), weights.tolist(), float(excess)) == ([1, 3, 4, 6, 0, 0], [1, 1, 1, 1, 0, 0], 0)
-  positions, weights, excess = mlm.gather(chosen, slots=3)
+  positions, weights, excess = corrupt.gather(chosen, slots=3)
   assert (positions.tolist(), weights.tolist(), float(excess)) == ([1, 3, 4], [1, 1, 1], 1)
-  positions, weights, excess = mlm.gather(jnp.zeros(7, bool), slots=3)
+  positions, weights, excess = corrupt.gather(jnp.zeros(7, bool), slots=3)
   assert (weights.tolist(), float(excess)) == ([0, 0, 0], 0)
 
 
 def test_targets_without_a_slot_are_counted(monkeypatch, params):
-  monkeypatch.setattr(mlm, 'capacity', lambda choose, length: 2)
+  monkeypatch.setattr(corrupt, 'capacity', lambda choose, length: 2)
   task = make_task(where=HALF)
   batch = {**tiny.make_batch(), 'row_weight': jnp.array([1.0, 1, 1, 0])}
   example = prepare(task, batch)

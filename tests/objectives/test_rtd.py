@@ -1,6 +1,7 @@
 """Replaced token detection: what is sampled, what counts as replaced, who learns from whom, what settings change."""
 
 import functools
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -233,7 +234,7 @@ def test_what_two_networks_share():
         make_task(sharing=sharing, generator=None if sharing == 'all' else GENERATOR), tiny.spec(BATCH)
       )
     )
-    for sharing in rtd_model.SHARING
+    for sharing in get_args(rtd_model.Sharing)
   }
   assert all(embeddings <= every[sharing] for sharing in ('embeddings', 'tokens', 'all', 'none'))
   assert every['none'] & own == own
@@ -311,7 +312,10 @@ def test_uniform_samples_need_no_generator():
     ({'predict': 'replace_mlm', 'learning': 'adversarial'}, "needs predict='all' or 'masked'"),
     ({'learning': 'frozen'}, "needs sharing='none'"),
     ({'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'embed_dim': 12}}}, '16 wide and the gener'),
-    ({'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'max_length': 20}}}, 'max_length, position_'),
+    (
+      {'generator': {**GENERATOR, 'overrides': {**GENERATOR['overrides'], 'max_length': 20}}},
+      'max_length is 32 in the trunk and 20',
+    ),
   ],
 )
 def test_what_cannot_be_is_refused(settings, match):

@@ -1,0 +1,39 @@
+"""What adapters share: what a trunk reads of labelled rows."""
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax.types import Array, Batch
+
+
+def read_text(batch: Batch, *, two_stacks: bool) -> dict[str, Array]:
+  """The inputs of a trunk, or of one with an encoder and a decoder, for the text of a batch."""
+  if two_stacks:
+    return both_sides(batch['tokens'], batch['segment_ids'])
+  return {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
+
+
+def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
+  """What an encoder-decoder reads to label a text: the text, and for the decoder the text behind its own last token.
+
+  The paper feeds both sides the same input (BART §3.1); released code shifts the decoder's by one, as in pre-training.
+
+  Args:
+    tokens: int[b, l], one text per row, or several side by side.
+    segment_ids: int[b, l], numbers the texts of a row; 0 is padding, on either side.
+  """
+  # tokens a b c d e, segments 1 1 1 2 2   ->   c a b e d
+  inner = segment_ids[:, 1:] == segment_ids[:, :-1]  # [b, l - 1], a token and the next are of one text
+  opens, ends = (
+    jnp.pad(~inner, ((0, 0), (1, 0)), constant_values=True),
+    jnp.pad(~inner, ((0, 0), (0, 1)), constant_values=True),
+  )
+  index, length = jnp.arange(tokens.shape[1]), tokens.shape[1]
+  last = jax.lax.cummin(jnp.where(ends, index, length), axis=1, reverse=True)  # [b, l], the last token of each text
+  shifted = jnp.where(opens, jnp.take_along_axis(tokens, last, axis=1), jnp.roll(tokens, 1, axis=1))
+  return {
+    'encoder_tokens': tokens,
+    'encoder_segment_ids': segment_ids,
+    'decoder_tokens': shifted,
+    'decoder_segment_ids': segment_ids,
+  }

@@ -1,0 +1,110 @@
+"""What objectives and adapters say that they read of a batch and of a trunk, and what they do read."""
+
+import ast
+import functools
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from plm_jax import types
+from plm_jax.noise import keys
+from plm_jax.plugins import build, signatures
+from tests import tiny
+
+FILES = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
+ALWAYS = {'row_id', 'epoch', 'row_weight', 'step'}
+# keywords without a default, and blocks small enough for a test
+SETTINGS: dict[str, dict[str, Any]] = {
+  'mixture': {'parts': {'one': {'name': 'mlm'}, 'two': {'name': 'span_boundary'}}, 'rates': {'one': 1.0, 'two': 1.0}},
+  'tag': {'tags': ('O', 'B-name')},
+  'rtd': {'sharing': 'all'},
+  'denoise_seq2seq': {'edit': {'name': 'collapse_to_mask'}, 'target': 'text'},  # the fake vocabulary has no sentinels
+  'distill': {
+    'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
+    'where': {'name': 'fixed_count'},
+    'cosine_weight': 0.0,
+  },
+}
+NESTED = {'mixture': ('tokens', 'segment_ids')}  # what the parts above read
+
+
+class Recording(Mapping[str, jax.Array]):
+  """A batch that knows which of its keys were read."""
+
+  def __init__(self, values: Mapping[str, jax.Array]):
+    self.values_of, self.read = values, set[str]()
+
+  def __getitem__(self, key: str) -> jax.Array:
+    self.read.add(key)
+    return self.values_of[key]
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.values_of)
+
+  def __contains__(self, key: object) -> bool:
+    return key in self.values_of
+
+  def __len__(self) -> int:
+    return len(self.values_of)
+
+
+@functools.cache
+def make_task(folder: str, name: str) -> types.Task:
+  """The task on the first trunk that serves it."""
+  for model in ('bert', 'gpt', *signatures.names('models')):
+    trunk = build.make('models', {'name': model, 'variant': 'tiny'}, vocab_size=tiny.VOCAB.size)
+    try:
+      return build.make(folder, {'name': name, **SETTINGS.get(name, {})}, trunk=trunk, vocab=tiny.VOCAB)
+    except ValueError as error:
+      if 'choose another model.name' not in str(error):
+        raise
+  raise AssertionError(f'no model serves {name}')
+
+
+@pytest.mark.parametrize(('folder', 'name'), FILES)
+def test_reads_are_all_keys_that_prepare_cannot_do_without(folder, name):
+  """A batch of exactly these keys is enough, and each of them is read."""
+  reads = importlib.import_module(f'plm_jax.{folder}.{name}').READS
+  assert set(reads) <= set(types.BATCH) - ALWAYS
+  wanted = {*reads, *NESTED.get(name, ())}
+  sizes = {'b': 4, 'l': 16}
+  batch = {
+    key: jnp.zeros([sizes[axis] for axis in types.BATCH[key].axes], types.BATCH[key].dtype)
+    for key in (*wanted, *(ALWAYS - {'step'}))
+  }
+  recording = Recording(keys.with_step(batch, 0))
+  jax.eval_shape(lambda: make_task(folder, name).prepare(jax.random.key(0), recording))
+  assert recording.read - ALWAYS == wanted
+
+
+@pytest.mark.parametrize(('folder', 'name'), FILES)
+def test_reads_are_a_literal(folder, name):
+  """Configs are compared with data before jax is loaded, so READS is read from source."""
+  source = (signatures.ROOT / folder / f'{name}.py').read_text(encoding='utf-8')
+  values = [
+    node.value
+    for node in ast.parse(source).body
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == 'READS'
+  ]
+  assert [ast.literal_eval(value) for value in values] == [importlib.import_module(f'plm_jax.{folder}.{name}').READS]
+
+
+PROTOCOLS = (types.Trunk, types.Attends, types.SharesTokens, types.Shares, types.Refines, types.Remembers)
+PROMISED = {name for one in PROTOCOLS for name in (*one.__annotations__, *vars(one))} - {'config'}
+OF_A_MODULE = {'clone'}  # of every module of flax
+SOURCES = sorted(path for folder in ('objectives', 'adapters') for path in (signatures.ROOT / folder).glob('*.py'))
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=lambda path: f'{path.parent.name}-{path.stem}')
+def test_of_a_trunk_only_what_is_promised_is_read(path):
+  trunks = ('trunk', 'self.trunk', 's.trunk', 'second', 'generator', 'self.generator', 'self.teacher.trunk')
+  read = {
+    ast.unparse(node): node.attr
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) in trunks
+  }
+  assert {text for text, name in read.items() if name not in PROMISED | OF_A_MODULE} == set()
