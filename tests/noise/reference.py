@@ -32,7 +32,7 @@ class PlainRow(NamedTuple):
   def ordinary(self) -> list[int]:
     return [int(place) for place in np.flatnonzero(self.eligible)]
 
-  def wall(self, place: int) -> bool:
+  def boundary(self, place: int) -> bool:
     """Whether a span must not go from the position before on to this one."""
     if place == 0 or place == len(self.ids):
       return True
@@ -43,16 +43,16 @@ class PlainRow(NamedTuple):
     """The positions of each word that may be chosen."""
     words: list[list[int]] = []
     for place in self.ordinary:
-      if self.wall(place) or self.word_ids[place] != self.word_ids[place - 1]:
+      if self.boundary(place) or self.word_ids[place] != self.word_ids[place - 1]:
         words.append([])
       words[-1].append(place)
     return words
 
   def runs(self) -> list[list[list[int]]]:
-    """Words between two walls."""
+    """Words between two boundaries."""
     runs: list[list[list[int]]] = []
     for word in self.words():
-      if self.wall(word[0]):
+      if self.boundary(word[0]):
         runs.append([])
       runs[-1].append(word)
     return runs
@@ -82,7 +82,7 @@ def number(length: int, spans: list[list[int]]) -> list[int]:
 def merged(row: PlainRow, chosen: set[int]) -> list[list[int]]:
   spans: list[list[int]] = []
   for place in sorted(chosen):
-    if place - 1 in chosen and not row.wall(place):
+    if place - 1 in chosen and not row.boundary(place):
       spans[-1].append(place)
     else:
       spans.append([place])
@@ -154,7 +154,7 @@ def take_windows(
     first = offset + place(context)
     gram: list[list[int]] = []
     for word in words[first : min(first + size, offset + context)]:
-      if gram and row.wall(word[0]):
+      if gram and row.boundary(word[0]):
         break
       gram.append(word)
     spans.append(gram)

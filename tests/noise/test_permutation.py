@@ -175,7 +175,7 @@ def test_few_eligible_tokens_are_all_taken():
 
 
 def test_a_span_ends_where_its_document_does():
-  """In documents of three tokens no span is longer; neighbours across a wall are targets together by chance only."""
+  """In documents of three tokens spans are not longer; neighbours across a boundary are both targets by chance only."""
   segments = np.repeat(np.arange(1, 33), 3)
   row = make_row(LENGTH)._replace(segment_ids=jnp.asarray(segments, jnp.int32))
   few = choose(row, 500, one_in=30, max_gram=5)  # so few that no single token is drawn beside a span by chance

@@ -1,4 +1,4 @@
-"""Other orders: nothing lost, nothing across a wall, the laws of a slow reference."""
+"""Other orders: nothing lost, nothing across a boundary, the laws of a slow reference."""
 
 import functools
 import itertools

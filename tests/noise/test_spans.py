@@ -1,4 +1,4 @@
-"""Spans: exact counts in every document, the laws of a slow reference, walls, hard rows."""
+"""Spans: exact counts in every document, the laws of a slow reference, boundaries, hard rows."""
 
 import functools
 import itertools
@@ -359,8 +359,8 @@ def test_a_batch_is_its_rows(name):
 
 
 @pytest.mark.parametrize('name', FUNCTIONS)
-def test_a_document_is_corrupted_alike_wherever_its_wall_is(name):
-  # what follows a wall does not reach back: the counts of the first document are those it has alone
+def test_a_document_is_corrupted_alike_wherever_it_ends(name):
+  # what follows the end of a document does not change it: the counts of the first document are those it has alone
   pair = make_row(24, segments=[1] * 14 + [2] * 10)
   number, _ = over_rows(name, repeat(pair, 300), rate=0.3)
   assert not ((number[:, 13] > 0) & (number[:, 13] == number[:, 14])).any()

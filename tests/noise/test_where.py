@@ -303,7 +303,7 @@ def test_a_word_ends_where_the_document_or_eligibility_does(name):
   assert over_rows(FUNCTIONS[name], repeat(row, 1), rate=1.0).tolist() == [[1, 1, 2, 0, 3, 0]]
 
 
-def test_geometric_spans_that_touch_are_one_but_not_across_a_wall():
+def test_geometric_spans_that_touch_are_one_but_not_across_a_boundary():
   row = make_row(6, words=[1, 2, 3, 4, 5, 6], segments=[1, 1, 2, 2, 2, 0], eligible=[1, 1, 1, 0, 1, 0])
   assert over_rows(geometric_spans, repeat(row, 1), rate=1.0).tolist() == [[1, 1, 2, 0, 3, 0]]
 
