@@ -99,9 +99,9 @@ def make(
     hosts: number of processes.
 
   Returns:
-    Batches with the keys of `GIVES` (type_ids where the layout has them, the swapped ones with `both_orders`) and of the
-    kind. `row_id` is the row's index in the split. Only the last batch of an epoch may hold rows of
-    weight 0. `once` keeps the order of the split.
+    Batches with the keys of `GIVES` (type_ids where the layout has them, the swapped ones with `both_orders`) and of
+    the kind. `row_id` is the row's index in the split. Only the last batch of an epoch may hold rows of weight 0.
+    `once` keeps the order of the split.
 
   Raises:
     ValueError: a setting that cannot be met, or a row that does not fit the kind.
