@@ -15,15 +15,12 @@ PACKAGE = pathlib.Path(files.__file__).parent
 # Folders, and commands at the top, that still open files by themselves: to be emptied.
 NOT_YET = {
   '__main__.py',
-  'cli',
   'config',
   'data',
   'generate',
   'noise',
   'plugins',
-  'studies',
   'text',
-  'training',
 }
 MODULES = {'shutil', 'tempfile', 'fcntl', 'glob', 'fileinput', 'io.open', 'codecs.open'}
 OF_OS = {
