@@ -18,7 +18,6 @@ CORPORA = {
 # Labelled rows of the embedded corpus, for adapters: keywords of the data block, classes.
 SINGLES = dict(path='pydocs/package', fields=('text',), kind='class'), 8
 PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), kind='class'), 2
-WORDS = dict(path='pydocs/parameters', fields=('tokens',), label='tags'), 5
 # name: (fields, classes, evaluation splits)
 GLUE = {
   'cola': (('sentence',), 2, ('validation',)),
@@ -111,11 +110,9 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     return c
   with c.unlocked():
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
-    if c.adapter:
-      rows, classes = WORDS if c.data.get('kind') == 'words' else PAIRS if len(c.data.fields) > 1 else SINGLES
-      c.data = dict(c.data, **rows)
-      if 'classes' in c.adapter:
-        c.adapter = dict(c.adapter, classes=classes)
+    if c.adapter and 'classes' in c.adapter:
+      rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
+      c.data, c.adapter = dict(c.data, **rows), dict(c.adapter, classes=classes)
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     c.best = c.best and (c.best[0].replace('squared_error', 'accuracy'), 'max' if c.adapter else 'min')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)

@@ -3,9 +3,9 @@
     python -m plm_jax.convert import SRC DST   a Hugging Face folder -> parameters for `init_from` and `weights.load`
     python -m plm_jax.convert export SRC DST   a run folder or an import -> a Hugging Face folder
 
-An import is streamed: one tensor of the source is in memory at a time. It writes safetensors files with one array a
-leaf, or a layer of a stacked leaf, an index with their digests, and model.json, which says what trunk they belong to.
-The tokenizer travels along, in `vocab/`.
+An import holds one tensor of the source in memory at a time. It writes safetensors files with one array per leaf, or
+per layer of a stacked leaf, an index with their digests, and model.json, which says what trunk they belong to. The
+tokenizer is copied to `vocab/`.
 """
 
 import argparse
@@ -26,13 +26,19 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('direction', choices=('import', 'export'))
   parser.add_argument('source', metavar='SRC')
   parser.add_argument('target', metavar='DST')
-  parser.add_argument('--architecture', help='a file of plm_jax/weights; found from the folder by default')
-  parser.add_argument('--step', default='best', help='of a run folder: a number, newest or best (default)')
   parser.add_argument(
-    '--part', choices=('trunk', 'generator'), default='trunk', help='of a run of two trunks (ELECTRA)'
+    '--architecture', help='a file of plm_jax/weights/architectures; by default the one that the folder names'
   )
-  parser.add_argument('--heads', metavar='NAMES', help='to export: such as mlm,pair; by default all that have a place')
-  parser.add_argument('--shard', type=float, default=4, metavar='GB', help='size of a file of weights (default 4)')
+  parser.add_argument('--step', default='best', help='the step of a run folder: a number, newest or best (default)')
+  parser.add_argument(
+    '--part', choices=('trunk', 'generator'), default='trunk', help='which trunk of a run with two (ELECTRA)'
+  )
+  parser.add_argument(
+    '--heads', metavar='NAMES', help='heads to export, such as mlm,pair; by default all that have a place'
+  )
+  parser.add_argument(
+    '--shard', type=float, default=4, metavar='GB', help='the most GB per file of weights (default 4)'
+  )
   parser.add_argument('--force', action='store_true', help='replace what an earlier conversion left in DST')
   arguments = parser.parse_args(argv)
   source, target = (files.path(path).absolute() for path in (arguments.source, arguments.target))
@@ -59,14 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_target(source: Path, target: Path, *, direction: Literal['import', 'export'], force: bool) -> None:
-  """Nothing but what this command made is ever replaced."""
+  """Raises ConfigError where the target holds anything but what this command made."""
   if files.is_file(target):
     raise ConfigError(f'{target} is a file: name a folder')
   if not files.listing(target):
     return
   ours = {'import': 'params.index.json', 'export': 'model*.safetensors'}[direction]
   if target == source or files.exists(files.RunFolder(target).checkpoints) or not files.listing(target, ours):
-    raise ConfigError(f'{target} is not empty, and not what an {direction} makes: name another folder')
+    raise ConfigError(f'{target} is not empty, and no {direction} wrote it: name another folder')
   if not force:
     raise ConfigError(f'{target} is not empty: name another folder, or --force to replace what is in it')
 

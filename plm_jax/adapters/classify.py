@@ -5,20 +5,22 @@ model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative
 """
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax import errors
 from plm_jax.adapters.texts import read_text
+from plm_jax.errors import require
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
-from plm_jax.types import Array, Attends, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'label')
@@ -106,7 +108,7 @@ def make(
   kind: Kind = 'class',
   dropout: Rate = 0.1,
   hidden: int = 0,
-  activation: str = 'tanh',
+  activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layer: int = -1,
   frozen: bool = False,
   lm_weight: float = 0.0,
@@ -148,10 +150,8 @@ def check(*, classes: int, kind: str, hidden: int, activation: str, frozen: bool
     raise ValueError(f'adapter.activation={activation!r}; choices are {", ".join(ACTIVATIONS)}')
   if hidden < 0:
     raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
-  if pool not in ('trunk', 'mean'):
-    raise ValueError(f'adapter.pool={pool!r}; choices are trunk, mean')
-  if kind not in ('class', 'regression'):
-    raise ValueError(f'adapter.kind={kind!r}; choices are class, regression')
+  errors.one_of('adapter.pool', pool, Pool)
+  errors.one_of('adapter.kind', kind, Kind)
   if kind == 'class' and classes < 2:
     raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
   if lm_weight and frozen:

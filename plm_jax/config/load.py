@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from plm_jax import errors
-from plm_jax.config import batches, earlier, quick, schema
+from plm_jax.config import batches, blocks, earlier, quick
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
 
@@ -46,7 +46,7 @@ def load(target: str) -> dict[str, Any]:
   if path.suffix != '.py':
     raise ConfigError(f'--config={target}: a config is a .py file or the config.json of a run.')
   config = _read_python(path.resolve(), argument)
-  return schema.plain(quick.shrink(config), 'config') if 'quick' in argument.split(',') else config
+  return blocks.plain(quick.shrink(config), 'config') if 'quick' in argument.split(',') else config
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     ConfigError: an unknown, missing or wrongly typed key, or keys that contradict each other.
   """
-  values = schema.complete('config.schema:Run', schema.with_inherited(schema.plain(config, 'config')), 'config')
+  values = blocks.complete(blocks.WHOLE, blocks.with_inherited(blocks.plain(config, 'config')), 'config')
   _check_exactly_one(values, 'objective', 'adapter')
   _check_exactly_one(values, 'steps', 'epochs')
   for key in ('steps', 'epochs', 'accumulate', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
@@ -100,7 +100,7 @@ def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
       config = module.get_config(argument)
     except Exception as error:  # whatever the user's file raises
       raise ConfigError(_where(error, path)) from error
-  return schema.plain(config if isinstance(config, Mapping) else config.to_dict(), 'config')
+  return blocks.plain(config if isinstance(config, Mapping) else config.to_dict(), 'config')
 
 
 @contextlib.contextmanager

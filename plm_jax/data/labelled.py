@@ -1,6 +1,6 @@
 """Labelled rows for fine-tuning and scoring: one example per row, in the input format of the model's paper.
 
-The input format is a file of `rows/layouts/`, for one text A or a pair A, B (more fields go on likewise):
+The input format is a file of `rows/layouts/`, for one text A or a pair A, B (further fields follow likewise):
 
   bert     [CLS] A [SEP] (B [SEP])
   roberta  <s> A </s> (</s> B </s>)
@@ -8,8 +8,8 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (mo
   xlnet    A <sep> (B <sep>) <cls>
   plain    [beginning token] A end (B end)
 
-and what is labelled a file of `rows/kinds/`: class, regression, words. A row that is too long loses tokens from the end
-of its longest field; special tokens always stay.
+and what is labelled is a file of `rows/kinds/`: class, regression, words. A row that is too long loses tokens from the
+end of its longest field; special tokens are never cut.
 """
 
 import dataclasses
@@ -34,8 +34,6 @@ GIVES = (
   'tokens',
   'segment_ids',
   'type_ids',
-  'label',
-  'labels',
   'swapped_tokens',
   'swapped_segment_ids',
   'swapped_type_ids',
@@ -112,13 +110,14 @@ def make(
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
   records = sources.open_source(path, split=split, cache=cache)
-  given = form.read(records, examples.Asked(fields, label, per_class, sample_seed, missing))
+  asked = examples.Asked(fields, label, per_class, sample_seed, missing)
+  given = form.make(records=records, asked=asked)
   laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)
   log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
-  targets = form.targets(given, laid.tokens.offsets, laid.place)
+  add = given.add(laid.tokens.offsets, laid.place)
 
   def batch(chosen: Members) -> order.Batch:
-    return laid.batch(chosen.members, chosen.width) | targets(chosen.members, chosen.width)
+    return laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
 
   return order.serve(
     batch,
@@ -173,7 +172,7 @@ def _order(
   steps = -(-rows // batch_size)
 
   def members(batch: np.ndarray, epoch: int, places: np.ndarray) -> Members:
-    """What this host reads of the rows int64[batch_size], where -1 makes a row of weight 0."""
+    """The share of this host of the rows int64[batch_size]; -1 becomes a row of weight 0."""
     width = int(widths[bucket[batch[batch >= 0]].max()])
     real = batch[places] >= 0
     chosen = np.where(real, batch[places], batch[0])
@@ -200,11 +199,11 @@ def plan_epoch(bucket: np.ndarray, *, batch_size: int, key: tuple[int, ...] | No
   Args:
     bucket: int64[rows], number of the shortest bucket that holds each row.
     batch_size: rows per batch.
-    key: of the shuffle; None goes through the buckets in order, and through each in order.
+    key: of the shuffle; None keeps the order of buckets, and of rows in each.
 
   Returns:
-    int64[steps, batch_size], each row once. Rows that do not fill a batch of their bucket open the first batch of the
-    next longer one; only the last batch may be short, and is filled up with -1.
+    int64[steps, batch_size], each row once. Rows left over when the batches of a bucket are full begin the first batch
+    of the next longer bucket; only the last batch may lack rows, and has -1 there.
   """
   rows = np.arange(len(bucket)) if key is None else order.permutation(len(bucket), *key, 1)
   rows = rows[np.argsort(bucket[rows], kind='stable')]

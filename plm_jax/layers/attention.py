@@ -17,6 +17,7 @@ import logging
 import math
 from typing import Literal, get_args
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -102,8 +103,52 @@ def attend(
     return fused.flash(query, key, value, mask=mask, scale=scale)
   if taken == 'cudnn':
     return fused.cudnn(query, key, value, mask=mask, bias=bias, scale=scale)
-  how = chunked if taken == 'chunked' else plain
-  return how(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
+  compute = chunked if taken == 'chunked' else plain
+  return compute(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
+
+
+def attend_in(
+  block: nn.Module,
+  query: Array,
+  key: Array,
+  value: Array,
+  *,
+  mask: Mask,
+  dropout: float,
+  train: bool,
+  implementation: Implementation,
+  bias: Array | None = None,
+  scale: float | None = None,
+) -> Array:
+  """`attend` inside a block, which gives the key of the dropout and hands out the weights.
+
+  Args:
+    block: the module that calls: in training one key is drawn from its stream 'dropout', and its collection
+      'attention' gets the weights where a caller made that mutable.
+    query: [b, l, h, k].
+    key: [b, m, g, k].
+    value: [b, m, g, k].
+    mask: what may be looked at.
+    dropout: rate on the weights.
+    train: drops out.
+    implementation: how to compute it, `Execution.attention`; 'auto' in a step of generation.
+    bias: added to the scaled products, broadcastable to [b, h, l, m].
+    scale: of the products; 1 / sqrt(k) by default.
+  """
+  if block.is_mutable_collection('attention') and not block.is_initializing():
+    block.sow('attention', 'weights', weights(query, key, mask=mask, bias=bias, scale=scale))
+  rng = block.make_rng('dropout') if train and dropout else None
+  return attend(
+    query,
+    key,
+    value,
+    mask=mask,
+    bias=bias,
+    dropout=dropout,
+    rng=rng,
+    scale=scale,
+    implementation=implementation,
+  )
 
 
 def choose(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.masks import Mask
@@ -94,16 +94,16 @@ class Attention(nn.Module):
     def project(name: str) -> Array:
       return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
 
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    out_axes = ('heads', 'head_dim', 'embed')
+    out = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')
+
     query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    how = self.execution.attention
-    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng, implementation=how)
-    out = Dense(
-      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
+    implementation = self.execution.attention
+    y = attend_in(
+      self, query, key, value, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
-    y = Dropout(c.dropout)(out(attended), train=train)  # [b, l, h, k] -> [b, l, d]
+    y = out(y)  # [b, l, h, k] -> [b, l, d]
+    y = Dropout(c.dropout)(y, train=train)
     return LayerNorm(c.norm_epsilon, dtype, name='norm')(x + y), None
 
 
@@ -193,9 +193,7 @@ class Albert(Base):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = truncated_normal(c.init_std)
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.embed_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(init)
     self.position_embed = Embed(c.max_length, c.embed_dim, ('positions', 'embed'), init, dtype=dtype)
     self.type_embed = Embed(c.num_types, c.embed_dim, ('types', 'embed'), init, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)

@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.masks import Mask
@@ -88,16 +88,15 @@ class Block(nn.Module):
     def project(name: str) -> Array:
       return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
 
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    out_axes = ('heads', 'head_dim', 'embed')
+    out = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')
+
     query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    how = self.execution.attention
-    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng, implementation=how)
-    out = Dense(
-      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
+    implementation = self.execution.attention
+    y = attend_in(
+      self, query, key, value, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
-    y = out(attended)  # [b, l, h, k] -> [b, l, d]
+    y = out(y)  # [b, l, h, k] -> [b, l, d]
     y = Dropout(c.dropout)(y, train=train)
     x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(x + y)
 
@@ -124,11 +123,9 @@ class Bert(Base):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = truncated_normal(c.init_std)
-    width = c.embed_dim or c.hidden_dim
+    width = self.token_dim
     shared = self.embeddings
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, width, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(init)
     if shared is None:
       self.position_embed = Embed(c.max_length + c.position_offset, width, ('positions', 'embed'), init, dtype=dtype)
       self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
@@ -177,7 +174,7 @@ class Bert(Base):
       x = x + self.type_embed(jnp.zeros_like(tokens) if type_ids is None else type_ids)
     x = self.embed_norm(x)
     x = self.embed_dropout(x, train=train)
-    if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
+    if self.token_dim != self.hidden_dim:
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, allowed=allowed), train)

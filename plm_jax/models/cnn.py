@@ -18,7 +18,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
@@ -110,9 +110,7 @@ class Cnn(Base):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     self.embed_dropout = Dropout(c.dropout)
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
     self.final_norm = LayerNorm(c.norm_epsilon, dtype)

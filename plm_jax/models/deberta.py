@@ -25,7 +25,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
@@ -144,23 +144,16 @@ class Block(nn.Module):
     to_query, to_key = project('query'), project('key', c.key_bias)
     asking = x if context.query is None else context.query
     query, key, value = to_query(asking), to_key(x), project('value')(x)  # [b, l, h, k]
-    bias = None
+    position_key = position_query = bias = None
     if c.terms:
-      table = Dropout(c.dropout)(context.table, train=train)
-      rows = _rows(x.shape[1], c)
-      bias = jnp.zeros((), jnp.float32)
+      table = Dropout(c.dropout)(context.table, train=train)  # [r, d]
       if 'c2p' in c.terms:
         position_key = (to_key if c.share_projections else project('position_key', c.key_bias))(table)  # [r, h, k]
-        bias += content_to_position(query, position_key, rows)
       if 'p2c' in c.terms:
         position_query = (to_query if c.share_projections else project('position_query'))(table)
-        # column c of the product is the difference i - j = c - (l - 1), or j - i read backwards
-        bias += position_to_content(key, position_query, rows if c.reading == 'code' else rows[::-1])
-      bias *= scale  # [b, h, l, l]
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=context.mask, bias=bias, scale=scale))
-    attended = attend(
+      bias = scale * position_scores(query, key, position_key, position_query, c)  # [b, h, l, l]
+    y = attend_in(
+      self,
       query,
       key,
       value,
@@ -168,13 +161,12 @@ class Block(nn.Module):
       bias=bias,
       scale=scale,
       dropout=c.attention_dropout,
-      rng=rng,
+      train=train,
       implementation=self.execution.attention,
     )
-    out = Dense(
-      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
-    )
-    y = Dropout(c.dropout)(out(attended), train=train)  # [b, l, h, k] -> [b, l, d]
+    out_axes = ('heads', 'head_dim', 'embed')
+    y = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')(y)  # [b, l, d]
+    y = Dropout(c.dropout)(y, train=train)
     x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(asking + y)
 
     y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype, name='mlp')(x)
@@ -183,10 +175,28 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
 
-def _rows(length: int, c: Config) -> Any:
-  """Row of the cut table for each difference, int32[2 l - 1]."""
-  rows = position.relative_rows(length, num_buckets=c.position_buckets, max_distance=c.max_distance)
-  return rows - rows[0]
+def position_scores(
+  query: Array, key: Array, position_key: Array | None, position_query: Array | None, c: Config
+) -> Array:
+  """The second and the third term of the score, f32[b, h, l, l], not scaled (equation 4).
+
+  Args:
+    query: Qc [b, l, h, k].
+    key: Kc [b, l, h, k].
+    position_key: Kr [r, h, k] of the rows of the table that differences in a row of this length need; None without
+      the second term.
+    position_query: Qr [r, h, k], likewise of the third.
+    c: how differences become rows, and which row the third term reads.
+  """
+  rows = position.relative_rows(query.shape[1], num_buckets=c.position_buckets, max_distance=c.max_distance)
+  rows = rows - rows[0]  # int32[2 l - 1], from differences -(l - 1) to l - 1 to rows of what was cut from the table
+  scores = jnp.zeros((), jnp.float32)
+  if position_key is not None:
+    scores += content_to_position(query, position_key, rows)
+  if position_query is not None:
+    # column c of the product is the difference i - j = c - (l - 1), or j - i read backwards
+    scores += position_to_content(key, position_query, rows if c.reading == 'code' else rows[::-1])
+  return scores
 
 
 def content_to_position(query: Array, position_key: Array, rows: Array) -> Array:
@@ -256,9 +266,7 @@ class Deberta(Base):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = normal(c.init_std)
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(init)
     if c.absolute == 'input':
       self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers import positions
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import blanks
@@ -21,21 +23,7 @@ from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
 from plm_jax.objectives import corrupt
 from plm_jax.objectives.causal_lm import Model, score
-from plm_jax.types import (
-  Array,
-  Attends,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Rate,
-  Task,
-  Vocab,
-  require,
-)
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2021, title='Du et al., GLM', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
@@ -140,7 +128,7 @@ def make(
     logit_rows: batch rows whose logits are in memory at a time.
   """
   require(trunk, user="objective 'blank_infilling'", attention=('prefix',), inputs=INPUTS, offers=(Attends,))
-  corrupt.check_literal('masking', masking, corrupt.Masking)
+  errors.one_of('objective.masking', masking, corrupt.Masking)
   corrupt.check_shares('levels', levels, LEVELS)
   for name, share in (('block', block), ('short', short), ('suffix', suffix)):
     if not 0.0 <= share <= 1.0:

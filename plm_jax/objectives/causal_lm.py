@@ -12,6 +12,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.losses import (
   chunked_cross_entropy,
   cross_entropy,
@@ -21,8 +23,7 @@ from plm_jax.layers.losses import (
   squared_log_partition,
 )
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.objectives import corrupt
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
@@ -87,8 +88,8 @@ def make(
   """
   user, inputs = "objective 'causal_lm'", ('tokens', 'segment_ids')
   require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
-  corrupt.check_literal('packing', packing, Packing)
-  corrupt.check_literal('predict', predict, Predicted)
+  errors.one_of('objective.packing', packing, Packing)
+  errors.one_of('objective.predict', predict, Predicted)
   num_bytes = np.asarray(vocab.num_bytes, np.float32)
   s = Setup(num_bytes, np.asarray(vocab.starts_word), packing, predict, z_loss, logit_rows)
   return Task(Model(trunk), partial(prepare, s), partial(loss, s), partial(predict_rows, s), summary=summary)

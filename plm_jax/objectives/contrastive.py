@@ -19,12 +19,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers import pooling
 from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, whole_loss
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2021, title='Gao et al., SimCSE', architecture='any', objective_family='contrastive')
 READS = ('tokens', 'segment_ids')
@@ -124,9 +126,9 @@ def make(
     where: for MLM, as there.
     edit: for MLM, as there.
   """
-  corrupt.check_literal('partners', partners, Partners)
-  corrupt.check_literal('similarity_of', similarity_of, Similarity)
-  corrupt.check_literal('pool', pool, Pool)
+  errors.one_of('objective.partners', partners, Partners)
+  errors.one_of('objective.similarity_of', similarity_of, Similarity)
+  errors.one_of('objective.pool', pool, Pool)
   if temperature <= 0 or longest < 1:
     raise ValueError(f'objective: temperature={temperature} must be above 0 and longest={longest} at least 1')
   if hard_negatives and partners != 'fields':

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,12 +87,6 @@ def find_mask(vocab: Vocab, *, user: str) -> int:
   if vocab.mask_id is None:
     raise ValueError(f'{user} needs a vocabulary with a mask token; vocab.extra adds one')
   return vocab.mask_id
-
-
-def check_literal(name: str, value: str, literal: Any) -> None:
-  """Raises ValueError where the setting `name` is none of the values of a Literal."""
-  if value not in get_args(literal):
-    raise ValueError(f'objective.{name}={value!r}; choices are {", ".join(get_args(literal))}')
 
 
 # Tables of a vocabulary ----------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import suggest
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import edit as edits
 from plm_jax.noise.keys import row_keys
@@ -48,27 +49,31 @@ from plm_jax.objectives.denoising import (
   sizes,
 )
 from plm_jax.plugins import build
-from plm_jax.types import (
-  Array,
-  Attends,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Rate,
-  Task,
-  Vocab,
-  require,
-)
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
 
+Start = Literal['pad', 'bos', 'eos']
 Rearrange = tuple[Annotated[Mapping[str, Any], 'noise.rearrange'], ...]
 TWO_ROWS = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
+
+
+class Way:
+  """One of `denoisers`: keywords as in `make`, and None where those of `make` hold.
+
+  Attributes:
+    share: of the rows, relative to the others'.
+    mode: a special token put first in the inputs where the vocabulary has it (UL2's [R], [S], [X]).
+  """
+
+  rearrange: Rearrange | None = None
+  where: Annotated[Mapping[str, Any], 'noise.where'] | None = None
+  edit: Annotated[Mapping[str, Any], 'noise.edit'] | None = None
+  finish: Rearrange | None = None
+  target: Target | None = None
+  share: float = 1.0
+  mode: str = ''
 
 
 class Setup(NamedTuple):
@@ -106,8 +111,8 @@ def make(
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'to_sentinels'},
   finish: Rearrange = (),
   target: Target = 'sentinels',
-  denoisers: tuple[Mapping[str, Any], ...] = (),
-  start: Literal['pad', 'bos', 'eos'] = 'pad',
+  denoisers: tuple[Annotated[Mapping[str, Any], 'objectives.denoise_seq2seq:Way'], ...] = (),
+  start: Start = 'pad',
   append_eos: bool = True,
   mask_random: Rate = 0.0,
   sentence_ends: tuple[str, ...] = ('.',),
@@ -126,9 +131,7 @@ def make(
     edit: what becomes of them, a function of `noise.edit` with its settings.
     finish: like `rearrange`, applied to the corrupted text (BART's code rotates last).
     target: what is to be written, see the head of this file.
-    denoisers: several ways to corrupt, of which each row takes one: each with any of `rearrange`, `where`, `edit`,
-      `finish` and `target`, those left out being as above; `share`, of the rows, relative to the others' (1); `mode`, a
-      special token put first in the inputs where the vocabulary has it (UL2's [R], [S], [X]).
+    denoisers: several ways to corrupt, of which each row takes one, see `Way`.
     start: token that the decoder reads first: 'pad' (T5), 'eos' (BART), 'bos'.
     append_eos: put the end token behind inputs and targets (T5); False where the rows have their end tokens (BART).
     mask_random: share of the mask tokens that become a random token.
@@ -145,7 +148,7 @@ def make(
   inputs = ('tokens', 'segment_ids', 'positions') if joined else TWO_ROWS
   kinds = ('encoder-decoder', 'causal', 'prefix')
   require(trunk, user="objective 'denoise_seq2seq'", attention=kinds, inputs=inputs, offers=(Attends,))
-  corrupt.check_literal('packing', packing, Packing)
+  errors.one_of('objective.packing', packing, Packing)
   common = {'rearrange': rearrange, 'where': where, 'edit': edit, 'finish': finish, 'target': target}
   ways = tuple(bind(common, given, vocab=vocab, number=n) for n, given in enumerate(denoisers or ({},)))
   tables = make_tables(vocab, ways, append_eos=append_eos, mask_random=mask_random, sentence_ends=sentence_ends)
@@ -163,14 +166,14 @@ def make(
 
 
 def bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, number: int) -> Denoiser:
-  """A denoiser of the settings in `given` and, where it has none, in `common`; `number` is its place among them."""
+  """A denoiser of the settings in `given`, a `Way`, and where it has none in `common`; `number` is its place."""
   known = (*common, 'share', 'mode')
   for name in given:
     if name not in known:
       place = f'objective.denoisers[{number}]'
-      raise ValueError(f'{place} has no {name!r}.{suggest(name, known)} It takes: {", ".join(known)}.')
-  settings = {**common, **given}
-  corrupt.check_literal('target', settings['target'], Target)
+      raise ValueError(f'{place} has no {name!r}.{errors.suggest(name, known)} It takes: {", ".join(known)}.')
+  settings = {**common, **{name: value for name, value in given.items() if value is not None}}
+  errors.one_of('objective.target', settings['target'], Target)
   mode = given.get('mode', '')
   return Denoiser(
     rearrange=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['rearrange']),
@@ -197,14 +200,15 @@ def share_bounds(ways: tuple[Denoiser, ...]) -> np.ndarray:
   return corrupt.share_bounds(shares)
 
 
-def find_start(vocab: Vocab, start: str) -> int:
+def find_start(vocab: Vocab, start: Start) -> int:
   """The id of the token that the decoder reads first.
 
   Raises:
     ValueError: the vocabulary has no such token.
   """
+  errors.one_of('objective.start', start, Start)
   starts = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
-  found = starts.get(start)
+  found = starts[start]
   if found is None:
     known = ', '.join(name for name, token in starts.items() if token is not None)
     raise ValueError(f'objective.start={start!r}; choices with this vocabulary are {known}')

@@ -13,11 +13,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.losses import in_chunks
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
-from plm_jax.objectives import corrupt, mlm
+from plm_jax.objectives import mlm
 from plm_jax.plugins import build
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2019,
@@ -115,7 +117,7 @@ def make(
     positions: where predictions are compared: 'all' tokens or the 'masked' (corrupted) ones. Never at padding.
     logit_rows: batch rows whose vocabulary logits are in memory at a time.
   """
-  corrupt.check_literal('positions', positions, Positions)
+  errors.one_of('objective.positions', positions, Positions)
   if temperature <= 0:
     raise ValueError(f'objective.temperature={temperature} must be above 0')
   second = build.make('models', teacher, vocab_size=vocab.size, execution=trunk.execution)

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
@@ -21,7 +23,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
 from plm_jax.objectives import corrupt
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
@@ -141,8 +143,7 @@ def bind(
 ) -> Setup:
   """The settings of `make`, checked; `user` is who asks, for messages."""
   corrupt.find_mask(vocab, user=user)
-  if masking not in corrupt.EVERY:
-    raise ValueError(f'objective.masking={masking!r}; choices are {", ".join(corrupt.EVERY)}')
+  errors.one_of('objective.masking', masking, corrupt.Masking)
   return Setup(
     choose=corrupt.pick_where(where, vocab=vocab),
     write=corrupt.pick_edit(edit, vocab=vocab, in_place=True),

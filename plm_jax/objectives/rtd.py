@@ -15,26 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm, rtd_model
 from plm_jax.objectives.rtd_model import Sharing
-from plm_jax.types import (
-  Array,
-  Attends,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Rate,
-  Task,
-  Vocab,
-  require,
-)
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2020, title='Clark et al., ELECTRA', architecture='encoder', objective_family='contrastive')
 READS = ('tokens', 'segment_ids')
@@ -139,10 +127,10 @@ def check(
   sharing: Sharing, *, keep: float, sampling: Sampling, temperature: float, learning: Learning, predict: Predicted
 ) -> None:
   """Raises ValueError where a setting of `make` is out of bounds or contradicts another one."""
-  corrupt.check_literal('sharing', sharing, Sharing)
-  corrupt.check_literal('sampling', sampling, Sampling)
-  corrupt.check_literal('learning', learning, Learning)
-  corrupt.check_literal('predict', predict, Predicted)
+  errors.one_of('objective.sharing', sharing, Sharing)
+  errors.one_of('objective.sampling', sampling, Sampling)
+  errors.one_of('objective.learning', learning, Learning)
+  errors.one_of('objective.predict', predict, Predicted)
   if not 0 <= keep <= 1 or temperature <= 0:
     raise ValueError(f'objective: keep={keep} must be in [0, 1] and temperature={temperature} must be above 0')
   if sampling == 'uniform' and learning != 'likelihood':

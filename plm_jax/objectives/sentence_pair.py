@@ -13,19 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, truncated_normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.noise import pair as pairs
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
 READS = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length')
 
-QUESTIONS = {'nsp': pairs.next_or_other, 'sop': pairs.in_order_or_swapped}
-SEPARATORS = {'bert': 1, 'roberta': 2}
+Question = Literal['nsp', 'sop']
+Layout = Literal['bert', 'roberta']
+QUESTIONS: Mapping[Question, Callable[..., pairs.Pair]] = {'nsp': pairs.next_or_other, 'sop': pairs.in_order_or_swapped}
+SEPARATORS: Mapping[Layout, int] = {'bert': 1, 'roberta': 2}
 _PAIR = np.uint32(2**31 + 1)  # a number that no row has: sets the keys of pairs apart from those of masks
 
 
@@ -57,7 +61,7 @@ class Setup(NamedTuple):
   """
 
   masking: mlm.Setup
-  question: str
+  question: Question
   choose: Callable[..., pairs.Pair]
   join: Callable[..., pairs.Joined]
   frame: int
@@ -67,8 +71,8 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  question: Literal['nsp', 'sop'] = 'nsp',
-  layout: Literal['bert', 'roberta'] = 'bert',
+  question: Question = 'nsp',
+  layout: Layout = 'bert',
   where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
   masking: corrupt.Masking = 'dynamic',
@@ -90,10 +94,8 @@ def make(
   """
   user, inputs = "objective 'sentence_pair'", ('tokens', 'segment_ids', 'type_ids')
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
-  if question not in QUESTIONS:
-    raise ValueError(f'objective.question={question!r}; choices are {", ".join(QUESTIONS)}')
-  if layout not in SEPARATORS:
-    raise ValueError(f'objective.layout={layout!r}; choices are {", ".join(SEPARATORS)}')
+  errors.one_of('objective.question', question, Question)
+  errors.one_of('objective.layout', layout, Layout)
   if vocab.cls_id is None or vocab.sep_id is None:
     raise ValueError('objective sentence_pair needs a vocabulary with tokens that begin a row and part segments')
   frame = partial(pairs.join, cls_id=vocab.cls_id, sep_id=vocab.sep_id, pad_id=vocab.pad_id)

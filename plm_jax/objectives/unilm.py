@@ -15,14 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Batch, Count, Example, Paper, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Paper, Task, Vocab
 
 PAPER = Paper(year=2019, title='Dong et al., UniLM', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
 KINDS = ('both', 'left', 'right', 'prefix')
+Prefix = Literal['half', 'types']
 
 
 class Setup(NamedTuple):
@@ -36,7 +39,7 @@ class Setup(NamedTuple):
 
   masking: mlm.Setup
   bounds: np.ndarray
-  prefix: Literal['half', 'types']
+  prefix: Prefix
 
 
 def make(
@@ -44,7 +47,7 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   kinds: Mapping[str, float] = {'both': 2, 'left': 1, 'right': 1, 'prefix': 2},
-  prefix: Literal['half', 'types'] = 'half',
+  prefix: Prefix = 'half',
   where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
   masking: corrupt.Masking = 'dynamic',
@@ -66,8 +69,7 @@ def make(
   inputs = ('tokens', 'segment_ids', 'allowed')
   require(trunk, user="objective 'unilm'", attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   corrupt.check_shares('kinds', kinds, KINDS)
-  if prefix not in ('half', 'types'):
-    raise ValueError(f'objective.prefix={prefix!r}; choices are half, types')
+  errors.one_of('objective.prefix', prefix, Prefix)
   s = Setup(
     mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective unilm'),
     corrupt.share_bounds([kinds.get(kind, 0) for kind in KINDS]),

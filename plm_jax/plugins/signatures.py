@@ -61,14 +61,20 @@ def files(kind: str) -> list[str]:
   return [f'{kind}.{name}' for name in inside] if folder.is_dir() else [kind]
 
 
+def names_functions(kind: str) -> bool:
+  """Whether the names of a kind are functions, as those of 'noise.where' and 'optim.rules', and not files."""
+  return kind.startswith('noise.') or has(kind)
+
+
 def places(kind: str) -> dict[str, str]:
   """Name -> the file that it stands in, for every name of a kind.
 
-  The names of a folder whose files have a `make` are its files; of any other file or folder, such as 'noise.where' or
-  'optim.rules', they are functions.
+  Names are functions, or the files of a folder: in folders with plug-ins those that have a `make`.
   """
-  plain = {name: f'{kind}.{name}' for name in names(kind)}
-  return plain or {name: module for module in files(kind) for name in functions(module)}
+  if names_functions(kind):
+    return {name: module for module in files(kind) for name in functions(module)}
+  inside = {module.rpartition('.')[2]: module for module in files(kind) if has(module)}
+  return {name: inside[name] for name in names(kind)} or inside
 
 
 def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:

@@ -1,22 +1,22 @@
-"""What every vocabulary over HF `tokenizers` shares: text to ids and back, its folder, and comparing two of them.
+"""What all vocabularies share, based on HF `tokenizers`: text to ids and back, its folder, and comparing two of them.
 
 A vocabulary is a folder: `tokenizer.json` in HF's format, which any tool reads, and `vocab.json` with the digest, the
 roles of the special tokens, the token counts of the training text and how it was trained. A published `tokenizer.json`
-alone is read too. Nothing here trains behind a caller's back: the ids of a run are those of one such folder.
+alone is read too. Nothing here trains a vocabulary: the ids of a run are those of one such folder.
 """
 
 import dataclasses
-import difflib
 import functools
 import json
-import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tokenizers
 
 from plm_jax import files
+from plm_jax.errors import suggest
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
@@ -131,26 +131,24 @@ class Vocab:
   def id(self, token: str) -> int:
     """The id of a token."""
     if token not in self._ids:
-      near = difflib.get_close_matches(token, self.tokens, n=3)
-      hint = f'; near it: {", ".join(map(repr, near))}' if near else ''
-      raise ValueError(f'there is no token {token!r} in this vocabulary of {self.size}{hint}')
+      raise ValueError(f'there is no token {token!r} in this vocabulary of {self.size}.{suggest(token, self.tokens)}')
     return self._ids[token]
 
-  def save(self, folder: str | pathlib.Path) -> None:
+  def save(self, folder: str | Path) -> None:
     """Writes the folder. `tokenizer.json` comes last, so a folder that has it is complete.
 
     Raises:
       ValueError: the folder holds another vocabulary.
     """
-    path = pathlib.Path(folder).expanduser()
-    if (path / 'tokenizer.json').exists():
+    path = files.path(folder)
+    if files.exists(path / 'tokenizer.json'):
       kept = load(path)
       if kept.digest != self.digest:
         raise ValueError(
           f'{path} holds another vocabulary ({kept.size} tokens, digest {kept.digest[:12]}; this one has {self.size}, '
           f'digest {self.digest[:12]}): name another folder, or remove that one'
         )
-    path.mkdir(parents=True, exist_ok=True)
+    files.make_folder(path)
     facts = {
       'digest': self.digest,
       'kind': self.kind,
@@ -238,7 +236,7 @@ def assemble(
 
 
 def load(
-  path: str | pathlib.Path,
+  path: str | Path,
   *,
   kind: str | None = None,
   extra: Sequence[str] = (),
@@ -256,8 +254,8 @@ def load(
     FileNotFoundError: nothing there; the message has the command that makes one.
     ValueError: damaged, of another kind, or of ambiguous roles.
   """
-  path, file = pathlib.Path(path).expanduser(), _file(path)
-  if not file.exists():
+  path, file = files.path(path), _file(path)
+  if not files.exists(file):
     cure = f'--name={kind or "wordpiece"} --size=6000 --out={path}'
     cure = f'This makes one:\n  python -m plm_jax.vocab train --source=pydocs {cure}'
     if kind == 'sentencepiece':
@@ -265,25 +263,25 @@ def load(
     raise FileNotFoundError(f'vocab.path: there is no vocabulary in {path}. {cure}')
   try:
     spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **_read(file)}
-    facts = _read(path / 'vocab.json') if (path / 'vocab.json').exists() else {}
+    facts = _read(path / 'vocab.json') if files.exists(path / 'vocab.json') else {}
     return _load(spec, facts, kind=kind, extra=extra, roles=roles or {})
   except (ValueError, KeyError, TypeError) as error:
     what = str(error) if isinstance(error, ValueError) else f'is damaged ({type(error).__name__}: {error})'
     raise ValueError(f'vocab.path: {path} {what}') from error
 
 
-def exists(path: str | pathlib.Path) -> bool:
+def exists(path: str | Path) -> bool:
   """True where `load` finds something to read."""
-  return _file(path).exists()
+  return files.exists(_file(path))
 
 
 def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
-  """The tokens that `new` has behind those of `old`, with ids from `old.size` on; empty where they are the same.
+  """The tokens that `new` has after those of `old`, with ids from `old.size` on; empty if they are the same.
 
   Roles may differ: what an id means to the parameters is its token and the rules that choose it.
 
   Raises:
-    ValueError: parameters trained with `old` mean something else under `new`; says where the two first differ.
+    ValueError: parameters trained with `old` would have another meaning with `new`; says where the two first differ.
   """
   if reason := _difference(new, old):
     raise ValueError(f'vocabulary {new.digest[:12]} does not continue {old.digest[:12]}: {reason}')
@@ -291,7 +289,7 @@ def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
 
 
 def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
-  """How often each token is in the documents: int64[size]."""
+  """How often each token occurs in the documents: int64[size]."""
   total = np.zeros(vocab.size, np.int64)
   for texts in _batches(documents):
     ids = np.concatenate([np.asarray(row, np.int64) for row in vocab.encode_batch(texts)])
@@ -299,9 +297,9 @@ def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
   return total
 
 
-def _file(path: str | pathlib.Path) -> pathlib.Path:
-  path = pathlib.Path(path).expanduser()
-  return path / 'tokenizer.json' if path.is_dir() else path
+def _file(path: str | Path) -> Path:
+  path = files.path(path)
+  return path / 'tokenizer.json' if files.is_folder(path) else path
 
 
 def _load(spec: Spec, facts: Spec, *, kind: str | None, extra: Sequence[str], roles: Mapping[str, str]) -> Vocab:
@@ -337,7 +335,7 @@ def _difference(new: 'types.Vocab', old: 'types.Vocab') -> str | None:
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-  """Lists of bounded size: the ids of one are in memory at a time."""
+  """Lists of bounded size, so that the ids of only one are in memory."""
   texts: list[str] = []
   characters = 0
   for document in documents:
@@ -350,9 +348,9 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
     yield texts
 
 
-def _read(file: pathlib.Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
   try:
-    content = json.loads(file.read_text(encoding='utf-8'))
+    content = files.read_json(file)
   except ValueError as error:
     raise ValueError(f'is damaged ({file.name}: {error})') from error
   if not isinstance(content, dict):

@@ -24,9 +24,9 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
 
   Args:
     source: a Hugging Face folder.
-    target: made where it is missing; left as it is where the import fails.
-    architecture: a file of `weights/`, where config.json leaves it open.
-    shard: bytes of a file after which the next one begins.
+    target: made if it is missing; left as it is if the import fails.
+    architecture: a file of `architectures/`, where config.json leaves it open.
+    shard: the most bytes per file of tensors.
 
   Raises:
     WeightsError: what is wrong with the source, by file and tensor.
@@ -72,15 +72,15 @@ def export(
 
   Args:
     source: a run folder or an import.
-    target: made where it is missing; left as it is where the export fails.
-    architecture: a file of `weights/`, where several have room for the trunk.
-    step: of a run.
-    part: of a run that trains two trunks.
+    target: made if it is missing; left as it is if the export fails.
+    architecture: a file of `architectures/`, where several have a place for the trunk.
+    step: which step of a run.
+    part: which trunk of a run that trains two.
     heads: to write beside the trunk; None takes those that a published form has, and names the others in the log.
-    shard: bytes of a file after which the next one begins.
+    shard: the most bytes per file of tensors.
 
   Raises:
-    WeightsError: no published form has room for the trunk and its heads.
+    WeightsError: no published form has a place for the trunk and its heads.
     CheckpointError: the parameters are damaged.
   """
   opened = folders.open(source, step=step, part=part)
@@ -128,7 +128,7 @@ def _multiple(rows: int, source: Path) -> int | None:
 
 
 def _flags(model: Mapping[str, Any], *, spare: int | None) -> list[str]:
-  """What makes the model of any config that of a release."""
+  """The flags that give a config the model of a release."""
   overrides = model['overrides'] | ({} if spare is None else {'vocab_multiple': spare})
   flags = {'name': model['name'], 'variant': model['variant'], 'overrides': f"'{json.dumps(overrides)}'"}
   return [f'--config.model.{name}={value}' for name, value in flags.items()]

@@ -42,13 +42,13 @@ class Model(NamedTuple):
 
 
 class Weights:
-  """A folder of weights that was opened. Its model and its parameters are read from disk when they are asked for.
+  """An open folder of weights. Its model and its parameters are read from disk when they are asked for.
 
   Attributes:
     folder: where it is.
-    vocab: the folder of its vocabulary or tokenizer, which it may lack.
-    step: of a run.
-    part: of a run that trains two trunks; None for everything, by the names that the run has.
+    vocab: the folder of its vocabulary or tokenizer, which may not exist.
+    step: which step of a run.
+    part: which trunk of a run that trains two; None is all parameters by the names that the run has.
   """
 
   def __init__(self, folder: Path, *, step: Step, part: Part | None):

@@ -67,10 +67,10 @@ class Reader:
     known = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
     self.ignored = sorted(name for name in source if name not in known and not name.endswith(_BUFFERS))
     if self.ignored:
-      log.info('%s: not read, for we have no such part: %s', source.folder, ', '.join(self.ignored[:12]))
+      log.info('%s: tensors without a place here are not read: %s', source.folder, ', '.join(self.ignored[:12]))
 
   def _check(self) -> None:
-    """Everything is there and of its shape, and the tokenizer has a row for each id; reads no tensor."""
+    """Raises where a tensor is missing or of another shape, or the tokenizer has too many ids; reads no tensor."""
     for path, entry in self.entries.items():
       shape = self.shapes[path]
       for layer in range(shape[0]) if entry.stacked else [None]:
@@ -108,15 +108,15 @@ class Reader:
       sizes = f'vocab_size {self.vocab_size}' if entry.ours == TOKENS else 'the sizes'
       raise WeightsError(
         f'{self.source.where(self._short(name))}: {error}, as {sizes} in {release.CONFIG} would have it for our '
-        f'{entry.ours}: the two files are not of one model; fetch both again'
+        f'{entry.ours}: the two files belong to different models; fetch both again'
       ) from error
 
   def _shape_of(self, name: str, entry: Entry) -> tuple[int, ...]:
     short = self._short(name)
     if short not in self.source:
       raise WeightsError(
-        f'{self.source.where(short)} is missing, of which our {entry.ours} is made: fetch the file again, or put the '
-        f'layers that it has into {release.CONFIG}'
+        f'{self.source.where(short)} is missing, which holds our {entry.ours}: fetch the file again, or correct the '
+        f'number of layers in {release.CONFIG}'
       )
     return self.source.shape(short)
 
@@ -132,7 +132,7 @@ class Reader:
     return name.removeprefix(self._prefix)
 
   def _name_of(self, entry: Entry, layer: int | None = None) -> str:
-    """The first of the names of a tensor under which the release has it; the main one where it has none."""
+    """The name under which the release has a tensor; the main name if it has none."""
     names = self._names(entry, layer)
     return next((name for name in names if self._short(name) in self.source), names[0])
 
@@ -150,7 +150,7 @@ class Reader:
 
 
 def _architecture_of(source: Release, name: str | None) -> Architecture:
-  """The architecture of a folder, by its config.json or by name."""
+  """The architecture that reads a release: by its model_type, and by name where one is given."""
   known = architectures()
   model_type = source.config.get('model_type')
   types = sorted({own for architecture in known for own in architecture.module.MODEL_TYPES})

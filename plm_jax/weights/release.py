@@ -1,4 +1,4 @@
-"""A folder in Hugging Face's form: config.json and safetensors, in one file or several with an index."""
+"""The files of a release, a folder in Hugging Face's form: config.json, one or several safetensors, a tokenizer."""
 
 import contextlib
 import json
@@ -34,14 +34,15 @@ def is_release(folder: Path) -> bool:
 
 
 class Release:
-  """The tensors of a folder by name; reading takes one at a time into memory.
+  """The tensors of a folder by name; each is read when it is asked for.
 
   Attributes:
-    folder: where it is.
-    config: of config.json.
+    folder: where they are.
+    config: the content of config.json.
 
   Raises:
-    WeightsError: no tensors that can be read without executing anything, or a file that is damaged.
+    WeightsError: the folder has no safetensors (a pickle is never read, because reading executes it), or a file is
+      damaged.
   """
 
   def __init__(self, folder: Path):
@@ -58,7 +59,7 @@ class Release:
         )
 
   def _read_index(self) -> dict[str, str]:
-    """Tensor -> file, of several files."""
+    """Tensor -> file, where there are several files; else empty."""
     file = self.folder / INDEX
     if not files.is_file(file):
       return {}
@@ -88,11 +89,11 @@ class Release:
     return iter(self._places)
 
   def shape(self, name: str) -> tuple[int, ...]:
-    """Of a tensor."""
+    """The shape of a tensor."""
     return self._containers[self._places[name]].tensors[name].shape
 
   def where(self, name: str) -> str:
-    """The file and the tensor, for messages; of a tensor that is nowhere, the file that would name it."""
+    """The file and the tensor, for messages; for a missing tensor, the file that would name it."""
     file = self._places.get(name, INDEX if self._index else SINGLE)
     return f'{self.folder / file}, tensor {name!r}'
 
@@ -109,17 +110,17 @@ def write(
   shard: int = SHARD,
   tokenizer: Path | None = None,
 ) -> None:
-  """Writes a folder; what was there of the same names is replaced once everything is on disk.
+  """Writes a folder; files of the same names are replaced once everything is on disk.
 
   Args:
-    folder: made where it is missing.
-    config: for config.json.
+    folder: made if it is missing.
+    config: the content of config.json.
     plans: name -> tensor.
-    shard: bytes of a file after which the next one begins.
-    tokenizer: a folder whose tokenizer goes along; that of the folder is replaced by it.
+    shard: the most bytes per file of tensors.
+    tokenizer: a folder whose tokenizer is copied; it replaces the one in `folder`.
 
   Raises:
-    WeightsError: the disk is full, or what gives the bytes fails; the folder is as it was.
+    WeightsError: the disk is full, or a tensor cannot be read; the folder stays as it was.
   """
   groups = tensor_files.shards(plans.items(), shard)
   with making(folder) as partial:
@@ -143,7 +144,7 @@ def write(
 
 @contextlib.contextmanager
 def making(folder: Path) -> Iterator[Path]:
-  """An empty folder beside `folder`, to be filled and moved in its place; what is left of it is removed in the end.
+  """An empty folder beside `folder`, for the body to fill and to move; what is left of it is removed at the end.
 
   Raises:
     WeightsError: it cannot be written to.
@@ -164,29 +165,29 @@ def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
   size = tokenizer_size(folder)
   if size is not None and size > rows:
     raise WeightsError(
-      f'{folder / TOKENIZER} has ids up to {size - 1}, and {where} has {rows} rows: the tokenizer is that of another '
-      'model, or tokens were added to it. Fetch the one of this model, or add the rows with '
+      f'{folder / TOKENIZER} has ids up to {size - 1}, and {where} has {rows} rows: the tokenizer belongs to another '
+      'model, or tokens were added to it. Fetch the tokenizer of this model, or add the rows with '
       '`model.resize_token_embeddings(len(tokenizer))` and save both'
     )
 
 
 def tokenizer_size(folder: Path) -> int | None:
-  """One more than the largest id of `tokenizer.json`; None where there is none."""
+  """One more than the largest id in `tokenizer.json`; None if there is no such file."""
   if not files.is_file(folder / TOKENIZER):
     return None
   return max(_ids(_read_json(folder / TOKENIZER)).values(), default=-1) + 1
 
 
 def _ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
-  """Token -> id, the added ones included."""
+  """Token -> id, added tokens included."""
   vocab = tokenizer.get('model', {}).get('vocab', {})
-  if not isinstance(vocab, dict):  # of a unigram model, (token, score) in the order of their ids
+  if not isinstance(vocab, dict):  # a unigram model: (token, score) in the order of the ids
     vocab = {token: number for number, (token, _) in enumerate(vocab)}
   return {**vocab, **{item['content']: item['id'] for item in tokenizer.get('added_tokens', [])}}
 
 
 def token_ids(folder: Path) -> dict[str, int]:
-  """Role ('pad') -> id, as a vocabulary folder of this package has them; empty for other folders."""
+  """Role ('pad') -> id, of a vocabulary folder of this package; empty for other folders."""
   facts = _facts(folder)
   if not facts:
     return {}
@@ -197,8 +198,8 @@ def token_ids(folder: Path) -> dict[str, int]:
 def copy_tokenizer(source: Path, target: Path) -> list[str]:
   """Copies the files of a tokenizer, whatever its kind; returns their names.
 
-  A vocabulary folder of this package says in `vocab.json` which token has which role; `tokenizer_config.json` says it
-  in the copy.
+  The `vocab.json` of a vocabulary folder of this package, which says the role of each special token, becomes
+  `tokenizer_config.json` in the copy.
   """
   facts = _facts(source)
   found = [name for name in TOKENIZER_FILES if files.is_file(source / name) and not (facts and name == _FACTS)]
@@ -215,7 +216,7 @@ def copy_tokenizer(source: Path, target: Path) -> list[str]:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-  """What `vocab.json` of a vocabulary folder of this package says; in a folder of GPT-2 it is the table of tokens."""
+  """`vocab.json` of a vocabulary folder of this package; empty for GPT-2, whose file of that name lists the tokens."""
   there = files.is_file(folder / _FACTS) and files.is_file(folder / TOKENIZER)
   facts = _read_json(folder / _FACTS) if there else {}
   return facts if isinstance(facts.get('roles'), dict) else {}

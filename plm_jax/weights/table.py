@@ -1,11 +1,12 @@
 """How the tensors of a published release correspond to our parameters: one list of entries per architecture.
 
-A file `weights/architectures/<architecture>.py` has
+"Ours" is a parameter of this package, "theirs" a tensor or a field of a release in Hugging Face's form. A file
+`weights/architectures/<architecture>.py` has
 
-    MODEL                    the file of `models/` that it is about
+    MODEL                    the file of `models/` whose trunk it describes
     HEADS                    names of the pre-training heads that a release may have, such as 'mlm'
     MODEL_TYPES              the values of `model_type` in a Hugging Face config.json that it reads
-    PREFIX                   what the names of a model without head leave out, such as 'bert.'
+    PREFIX                   start of the names of a model with a head, such as 'bert.'; without a head they lack it
     read_config(theirs)      config.json as a dict -> keywords of the model's `make`: vocab_size, variant, overrides
     write_config(trunk, heads)   -> config.json as a dict, with model_type and architectures
     entries(trunk, heads)    -> the list; `heads` are the names beside 'trunk' in the parameters, such as 'mlm'
@@ -25,10 +26,10 @@ from plm_jax.plugins import build
 
 
 class Part(NamedTuple):
-  """Rows [start, stop) of `total` along `axis` of a joined tensor, such as query of a joined q, k, v.
+  """Rows [start, stop) of `total` along `axis` of a joined tensor, such as the query in a joined [query, key, value].
 
-  With `groups`, that many times in a row: query, key and value of each head side by side (DeBERTa), where `start`,
-  `stop` and `total` are those of one head.
+  With `groups` > 1 the axis repeats that pattern: query, key and value of head 0, then those of head 1 (DeBERTa);
+  `start`, `stop` and `total` then count the rows of one head.
   """
 
   start: int
@@ -42,19 +43,19 @@ class Entry(NamedTuple):
   """One parameter of ours and the tensor that holds it.
 
   Attributes:
-    ours: leaf path, 'trunk/layers/query/kernel'. Where `theirs` has '{layer}' the leaf is stacked, layers first.
+    ours: leaf path, 'trunk/layers/query/kernel'. Where `theirs` has '{layer}', the leaf is stacked along axis 0.
     theirs: full name in the release with `PREFIX`; '{layer}' is the number of the layer, '{inner}' that of a block in
       it.
     form: 'same': theirs has our shape. 'reversed': theirs has our axes from last to first, as kernels of a convolution
       have. 'outputs_first': theirs has our axes, those of the outputs first. 'matrix': theirs is [inputs, outputs] or a
-      flat vector, where ours has [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
+      flat vector, and ours is [inputs..., outputs...]. 'linear': theirs is [outputs, inputs].
     inputs: leading axes of ours (of one layer) that are inputs, for 'outputs_first', 'matrix' and 'linear'.
     part: where theirs joins several of ours along its outputs.
     first: number of the first layer in a stacked leaf.
-    optional: a release may lack it (a pooler that its pre-training had no use for).
-    zeros: where `ours` is '': the shape of a tensor that the form wants and our trunk lacks, written as zeros.
-    inner: blocks that make a layer, where `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
-    tied: other names under which a release repeats the tensor; read from where it is, written only as `theirs`.
+    optional: a release may lack it (a pooler that its pre-training did not use).
+    zeros: where `ours` is '': the shape of a tensor that the form requires and our trunk lacks; it is written as zeros.
+    inner: blocks per layer, where `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
+    tied: other names that the tensor may have in a release; read by any of them, written only as `theirs`.
   """
 
   ours: str
@@ -73,9 +74,33 @@ class Entry(NamedTuple):
     return '{layer}' in self.theirs
 
   def name(self, layer: int) -> str:
-    """Of the tensor that holds slice `layer` of the stacked leaf."""
+    """The name of the tensor that holds slice `layer` of the stacked leaf."""
     number, inner = divmod(layer, self.inner)
     return self.theirs.replace('{layer}', str(self.first + number)).replace('{inner}', str(inner))
+
+
+def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, optional: bool = False) -> list[Entry]:
+  """A dense layer, where theirs is [outputs, inputs]; its bias has one axis, or two of heads."""
+  kernel = Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs=inputs, optional=optional)
+  if not bias:
+    return [kernel]
+  return [kernel, Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2, optional=optional)]
+
+
+def norm(ours: str, theirs: str) -> list[Entry]:
+  """A LayerNorm; old conversions from TensorFlow call its parameters gamma and beta."""
+  return [
+    Entry(f'{ours}/scale', f'{theirs}.weight', tied=(f'{theirs}.gamma',)),
+    Entry(f'{ours}/bias', f'{theirs}.bias', tied=(f'{theirs}.beta',)),
+  ]
+
+
+def check_heads(heads: Sequence[str], known: Sequence[str]) -> None:
+  """Raises ValueError for a head that the published form has no place for."""
+  if other := sorted(set(heads) - set(known)):
+    raise ValueError(
+      f'the published form has no place for {", ".join(other)}; heads that it has: {", ".join(known) or "none"}'
+    )
 
 
 def section(tensor: np.ndarray, part: Part) -> np.ndarray:
@@ -92,7 +117,7 @@ def section(tensor: np.ndarray, part: Part) -> np.ndarray:
 
 
 def shape_of_theirs(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Of their tensor, or of their part of it, for our leaf, or one layer slice of it, of `shape`."""
+  """The shape of their tensor, or of their part of it, for our leaf (or one layer of it) of `shape`."""
   if entry.form == 'same':
     return shape
   if entry.form == 'reversed':
@@ -107,12 +132,12 @@ def shape_of_theirs(entry: Entry, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.ndarray:
-  """What holds our leaf, or one layer slice of it, as a view of their tensor whose elements in order are those of ours.
+  """A view of their tensor with the elements of our leaf, or of one layer of it, in our order.
 
   Args:
-    entry: says how.
-    tensor: theirs, whole.
-    shape: of ours; None where it follows from theirs.
+    entry: the correspondence.
+    tensor: the whole tensor of the release.
+    shape: the shape of ours; None skips the check.
 
   Raises:
     ValueError: the shapes do not agree.
@@ -128,7 +153,7 @@ def view(entry: Entry, tensor: np.ndarray, shape: Sequence[int] | None) -> np.nd
 
 
 def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarray:
-  """Our leaf, or one layer slice of it, from their whole tensor.
+  """Our leaf, or one layer of it, from their whole tensor.
 
   Raises:
     ValueError: the sizes do not agree.
@@ -137,7 +162,7 @@ def to_ours(entry: Entry, tensor: np.ndarray, shape: Sequence[int]) -> np.ndarra
 
 
 def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
-  """Their tensor, or their part of it, from our leaf or one layer slice of it."""
+  """Their tensor, or their part of it, from our leaf or one layer of it."""
   if entry.form in ('same', 'reversed'):
     return array.T if entry.form == 'reversed' else array
   if entry.form == 'outputs_first':
@@ -151,11 +176,11 @@ def to_theirs(entry: Entry, array: np.ndarray) -> np.ndarray:
 def read(
   entries: Sequence[Entry], tensors: Mapping[str, np.ndarray], shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, np.ndarray]:
-  """Our parameters, flat: leaf path -> array. Everything in memory; `weights.load` streams.
+  """Our parameters, leaf path -> array, from tensors that are all in memory (`weights.open` reads one at a time).
 
   Args:
-    entries: of the architecture.
-    tensors: name -> tensor, whole.
+    entries: the entries of the architecture.
+    tensors: name -> whole tensor.
     shapes: leaf path -> shape of ours, stacked axis included.
 
   Raises:
@@ -175,26 +200,24 @@ def read(
 
 
 TOKENS = 'trunk/token_embed/table'
-
-
 _PIECE = 2**20  # elements converted at a time
 
 
 class Architecture(NamedTuple):
-  """What a file of `weights/` offers; see `table`."""
+  """A file of `architectures/`; the docstring of this file says what `module` has."""
 
   name: str
   module: Any
 
 
 def architectures() -> list[Architecture]:
-  """Every architecture whose names are known."""
+  """Every file of `architectures/`."""
   names = [file.stem for file in files.listing(Path(__file__).parent / 'architectures', '[a-z]*.py')]
   return [Architecture(name, build.import_file(f'weights.architectures.{name}')) for name in names]
 
 
 def pieces(view: np.ndarray) -> Iterator[np.ndarray]:
-  """The elements of a view in order, float32, some rows at a time."""
+  """The elements of an array in order, as float32 arrays of some rows each (about 4 MB)."""
   if view.ndim == 0:
     yield np.asarray(view, np.float32)
     return

@@ -1,4 +1,4 @@
-"""Writes a trunk and its parameters as a folder in Hugging Face's form."""
+"""Writes a trunk and its parameters as a release, a folder in Hugging Face's form."""
 
 import logging
 import os
@@ -28,17 +28,18 @@ def save(
   architecture: str | None = None,
   tokenizer: str | os.PathLike[str] | None = None,
 ) -> Path:
-  """Writes the Hugging Face form.
+  """Writes a folder in Hugging Face's form.
 
   Args:
-    folder: made where it is missing; weights in it are replaced.
-    trunk: of this package.
+    folder: made if it is missing; weights in it are replaced.
+    trunk: a trunk of this package.
     params: as `load` gives them, or `{'trunk': ..., <head>: ...}` as a run has them.
-    architecture: a file of `weights/`; by default the first whose published form has room for the trunk.
-    tokenizer: a folder, such as the one that was loaded, whose tokenizer goes along.
+    architecture: a file of `architectures/`; by default the first whose published form has a place for everything.
+    tokenizer: a folder whose tokenizer is copied, such as the one that was loaded.
 
   Raises:
-    WeightsError: no published form has room for the trunk and its heads, or a parameter is missing or of another shape.
+    WeightsError: no published form has a place for the trunk and its heads, or a parameter is missing or of another
+      shape.
   """
   path = files.path(folder).absolute()
   extra = None if tokenizer is None else files.path(tokenizer)
@@ -56,16 +57,16 @@ def save_leaves(
   token_ids: Mapping[str, int | None] = MappingProxyType({}),
   shard: int = release.SHARD,
 ) -> None:
-  """`save` of leaves that are read one at a time.
+  """As `save`, from leaves that are read one at a time.
 
   Args:
-    path: the folder.
-    trunk: of this package.
+    path: the folder to write.
+    trunk: a trunk of this package.
     leaves: by path ('trunk/...', '<head>/...').
     architecture: as in `save`.
-    tokenizer: a folder.
-    token_ids: fields of config.json such as pad_token_id, in place of those that are usual for the architecture.
-    shard: bytes of a file after which the next one begins.
+    tokenizer: a folder whose tokenizer is copied.
+    token_ids: fields of config.json such as pad_token_id, in place of the usual ones of the architecture.
+    shard: the most bytes per file of tensors.
   """
   heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
   chosen, config = _choose(trunk, heads, architecture)
@@ -74,19 +75,19 @@ def save_leaves(
     config |= token_ids
   except ValueError as error:
     log.warning(
-      'The ids of the special tokens are left out of config.json, for the published form fixes them (%s): where '
-      'positions depend on them, give its models position_ids', error
+      'The ids of the special tokens are left out of config.json, because the published form fixes them (%s). If '
+      'positions depend on them, pass position_ids to models that read the folder', error
     )  # fmt: skip
   release.write(path, config, plans(trunk, leaves, chosen), shard=shard, tokenizer=tokenizer)
 
 
 def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture) -> dict[str, Plan]:
-  """What to write for each tensor of the published form; a leaf is read, layer by layer, when its tensor is written.
+  """Tensor of the published form -> how to write it; a leaf is read, layer by layer, when its tensor is written.
 
   Args:
-    trunk: of this package.
+    trunk: a trunk of this package.
     leaves: by path ('trunk/...', '<head>/...').
-    architecture: of the form.
+    architecture: that of the published form.
 
   Raises:
     WeightsError: a parameter is missing, of another shape, or has no place.
@@ -124,7 +125,7 @@ def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unpadded(path: str, leaf: Leaf, trunk: nn.Module) -> Leaf:
-  """Without the rows that `vocab_multiple` adds to a table of tokens."""
+  """A leaf without the rows that `vocab_multiple` adds to a table of tokens."""
   if path not in (TOKENS, 'trunk/output/table'):
     return leaf
   return Leaf((trunk.vocab_size, *leaf.shape[1:]), lambda layer: leaf.read(layer)[: trunk.vocab_size])
@@ -160,12 +161,12 @@ def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf])
 
 
 def heads_with_a_place(trunk: nn.Module) -> set[str]:
-  """The heads that published forms of the trunk have, all taken together."""
+  """The heads that any published form of the trunk has a place for."""
   return {head for a in architectures() if trunk.NAME == a.module.MODEL for head in a.module.HEADS}
 
 
 def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
-  """The architecture whose published form has room for a trunk and its heads, and its config.json."""
+  """The architecture whose published form has a place for a trunk and its heads, and its config.json."""
   known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
   reasons = []
   for architecture in sorted(known, key=lambda architecture: architecture.name != trunk.NAME):

@@ -77,7 +77,7 @@ def test_other_architectures_are_not_read(fields, message):
 
 
 def test_what_has_no_published_form_is_not_written():
-  with pytest.raises(ValueError, match='no heads, and there are head'):
+  with pytest.raises(ValueError, match='no place for head'):
     bart_weights.entries(make_trunk(), ('head',))
   with pytest.raises(ValueError, match='here they are gelu_erf, 0 and 1e-05'):
     bart_weights.write_config(make_trunk(position_offset=0), ())

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.config import schema
+from plm_jax.config import blocks
 from plm_jax.errors import ConfigError
 from plm_jax.noise import edit
 from plm_jax.noise.where import spans, tokens
@@ -26,23 +26,28 @@ def test_where_functions_of_both_files_are_found_with_their_bounds():
   assert corrupt.capacity(corrupt.pick_where({'name': 'iid', 'rate': 0}), 10) == 1
 
 
-def test_a_wrong_name_lists_the_functions_of_both_files():
+def test_a_wrong_name_lists_the_functions_of_all_files():
   with pytest.raises(ConfigError) as caught:
     corrupt.pick_where({'name': 'poison_spans'})
   for word in ('plm_jax/noise/where', "Did you mean 'poisson_spans'", 'fixed_count', 'prefix'):
     assert word in str(caught.value)
-  with pytest.raises(ConfigError, match=r"poisson_spans in .*noise/spans.py has no keyword 'men'. Did you mean 'mean'"):
+  with pytest.raises(
+    ConfigError, match=r"poisson_spans in .*noise/where/spans.py has no keyword 'men'. Did you mean 'mean'"
+  ):
     corrupt.pick_where({'name': 'poisson_spans', 'men': 2})
 
 
 def test_a_config_is_checked_against_the_file_that_has_the_function():
   block = {'name': 'mlm', 'where': {'name': 'poisson_spans', 'mean': 2}, 'edit': {'name': 'to_mask'}}
-  values = schema.complete('objectives', block, 'objective')
+  values = blocks.complete('objectives', block, 'objective')
   assert values['where'] == {'name': 'poisson_spans', 'rate': 0.3, 'mean': 2.0, 'units': 'words'}
   assert values['edit'] == {'name': 'to_mask'}
-  for name, words in (('poison_spans', ['spans.py', "mean 'poisson_spans'"]), ('ngrm', ['where.py', "mean 'ngram'"])):
+  for name, words in (
+    ('poison_spans', ['noise/where', "mean 'poisson_spans'"]),
+    ('ngrm', ['noise/where', "mean 'ngram'"]),
+  ):
     with pytest.raises(ConfigError) as caught:
-      schema.complete('objectives', block | {'where': {'name': name}}, 'objective')
+      blocks.complete('objectives', block | {'where': {'name': name}}, 'objective')
     assert all(word in str(caught.value) for word in words)
 
 

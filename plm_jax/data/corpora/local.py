@@ -9,6 +9,7 @@ import dataclasses
 import gzip
 import hashlib
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -73,7 +74,7 @@ class File:
 
   def digest(self, *, cache: str) -> str:
     """SHA-256 of the bytes on disk, remembered under `cache` until path, size or time of change are others."""
-    text = f'{self.path.resolve()}\0{files.size(self.path)}\0{files.modified_ns(self.path)}'
+    text = f'{os.path.abspath(self.path)}\0{files.size(self.path)}\0{files.modified_ns(self.path)}'
     known = files.path(cache) / 'digests' / hashlib.sha256(text.encode()).hexdigest()
     if files.exists(known):
       return files.read_text(known)

@@ -30,7 +30,8 @@ _FIELDS = (
 )
 
 
-Place = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # see kinds/__init__.py
+Place = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
+Added = Callable[[np.ndarray, int], order.Batch]
 
 
 class Asked(NamedTuple):
@@ -48,12 +49,18 @@ class Examples(NamedTuple):
 
   A row is `sequences` sequences of tokens, each of `len(fields)` fields; the texts of a field are tokenised one by one.
 
+  `add(offsets, place)` returns a function from some rows to the arrays that a batch has beside their tokens:
+  (chosen int64[b], width) -> dict, where `chosen` are numbers of kept rows and rows of this batch are `width` tokens
+  long. `offsets` int64[texts+1] says where the tokens of each text begin. `place(values, chosen, width)` takes a value
+  int32 per token of all texts and puts it where the token stands in these rows, -1 elsewhere: int32[b, width], or
+  [b, sequences, width] where there are several.
+
   Attributes:
     texts: those of row 0, of its first sequence and in it of the first field, come first.
     edges: int64[rows*sequences*fields+1], `texts[edges[i]:edges[i+1]]` make up field i of all.
     row_ids: int64[rows], their places in the split.
     fields: names of the fields, in order.
-    labels: what the kind makes of them; `targets` reads it.
+    add: see above.
     names: of the classes.
     classes: labels are 0 to classes - 1; 0 where there are none.
     sequences: per row; more than one where a row holds options to choose from.
@@ -63,7 +70,7 @@ class Examples(NamedTuple):
   edges: np.ndarray
   row_ids: np.ndarray
   fields: tuple[str, ...]
-  labels: np.ndarray
+  add: Callable[[np.ndarray, Place], Added]
   names: tuple[str, ...] = ()
   classes: int = 0
   sequences: int = 1
@@ -179,7 +186,7 @@ def one_label(
     edges=np.arange(len(row_ids) * len(fields) + 1),
     row_ids=row_ids,
     fields=fields,
-    labels=labels,
+    add=lambda offsets, place: lambda chosen, width: {'label': labels[chosen]},
     names=records.labels.get(asked.label, ()),
     classes=classes,
   )

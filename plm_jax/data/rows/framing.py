@@ -1,6 +1,22 @@
 """Special tokens around the fields of a labelled row; what the files of `layouts/` share."""
 
+from typing import NamedTuple
+
 from plm_jax.data.rows.packing import Frame
+
+
+class Layout(NamedTuple):
+  """How the fields of a row stand in it.
+
+  Attributes:
+    frames: the special tokens before and after each field.
+    typed: whether rows have `type_ids`: 0 for the first field and its special tokens, 1 for the second, and so on.
+    last_type: the type of the last token of a row, where it has one of its own.
+  """
+
+  frames: tuple[Frame, ...]
+  typed: bool = False
+  last_type: int | None = None
 
 
 def around(

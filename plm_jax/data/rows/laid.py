@@ -1,4 +1,4 @@
-"""Labelled rows as they are laid out: texts cut to fit, special tokens around them, one sequence or several per row."""
+"""The layout of labelled rows: texts cut to fit, special tokens around them, one sequence or several per row."""
 
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Laid(NamedTuple):
   pad_id: int
 
   def place(self, values: np.ndarray, chosen: np.ndarray, width: int) -> np.ndarray:
-    """A value int32 per token of all texts where the token stands in some rows; see `kinds/__init__.py`."""
+    """A value int32 per token of all texts where the token stands in some rows; see `Examples`."""
     unlabelled = tuple(((-1,) * len(before), (-1,) * len(after)) for before, after in self.frames)
     return self._assemble(self.plans[''], values, chosen, width, frames=unlabelled, pad=-1)[0]
 
@@ -68,13 +68,13 @@ class Laid(NamedTuple):
 
 
 def lay_out(
-  given: Examples, style: Any, *, vocab: Vocab, length: int, least: int, both_orders: bool, cache: str
+  given: Examples, layout: Any, *, vocab: Vocab, length: int, least: int, both_orders: bool, cache: str
 ) -> Laid:
   """Tokenises the texts of the rows and says where each goes.
 
   Args:
     given: the rows.
-    style: a file of `layouts/`.
+    layout: a file of `layouts/`.
     vocab: gives ids and special tokens.
     length: tokens of the longest row.
     least: tokens of the shortest row that a batch may have.
@@ -87,7 +87,8 @@ def lay_out(
   columns, sequences = len(given.fields), len(given.row_ids) * given.sequences
   if both_orders and columns < 2:
     raise ValueError(f'both_orders=True needs two fields; the rows are read with fields={given.fields}.')
-  frames = style.frames(vocab, columns)
+  style = layout.make(vocab=vocab, fields=columns)
+  frames = style.frames
   specials = sum(len(before) + len(after) for before, after in frames)
   if least < specials + columns:
     raise ValueError(
@@ -114,24 +115,24 @@ def lay_out(
     sequences=given.sequences,
     sizes=(counts.sum(axis=1) + specials).reshape(-1, given.sequences).max(axis=1),
     cut=int((counts < whole).any(axis=1).reshape(-1, given.sequences).any(axis=1).sum()),
-    typed=style.TYPED,
-    last_type=style.LAST_TYPE,
+    typed=style.typed,
+    last_type=style.last_type,
     pad_id=vocab.pad_id,
   )
 
 
 def fit(sizes: np.ndarray, *, room: int) -> np.ndarray:
-  """Longest-first truncation (BERT's released code): one token at a time off the longest field.
+  """Longest-first truncation (BERT's released code): removes one token at a time from the longest field.
 
   Args:
     sizes: int64[rows, fields].
     room: tokens that a row has for its fields.
 
   Returns:
-    int64[rows, fields], what stays of each; where fields end up equal, the earlier ones keep the odd tokens.
+    int64[rows, fields], tokens kept of each; where fields end up equal, the earlier ones keep the tokens left over.
   """
   low, high = np.zeros(len(sizes), np.int64), np.full(len(sizes), room)
-  while (low < high).any():  # the highest level to which the fields can be cut and fit
+  while (low < high).any():  # binary search of the largest length to which fields can be cut so that all fit
     middle = (low + high + 1) // 2
     fits = np.minimum(sizes, middle[:, None]).sum(axis=1) <= room
     low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)

@@ -1,9 +1,9 @@
-"""Token ids on disk: a corpus is tokenised once, whatever happens to the process meanwhile.
+"""Token ids on disk: a corpus is tokenised once, even if the process is interrupted meanwhile.
 
 `<cache>/tokens/<digest>/` holds `tokens.bin` (uint16, or uint32 for vocabularies over 65,536), `lengths.bin` (uint32
 tokens of each document) and, when all is written, `manifest.json`. The files grow block by block; each finished block
-is one line of `blocks.jsonl` with its SHA-256, so an interrupted run goes on after its last intact block. The digest
-names the text, the vocabulary and this format: change one and another store is made.
+is one line of `blocks.jsonl` with its SHA-256, so an interrupted run continues after its last intact block. The digest
+depends on the text, the vocabulary and this format: if one changes, another store is made.
 """
 
 import contextlib
@@ -11,11 +11,10 @@ import hashlib
 import itertools
 import json
 import logging
-import os
-import pathlib
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -53,17 +52,17 @@ class Tokens(NamedTuple):
     ids: uint16 or uint32 [n], all documents end to end (a read-only memory map where it is a file).
     offsets: int64[documents+1], document i is `ids[offsets[i]:offsets[i+1]]`.
     digest: of the text and the vocabulary.
-    folder: where it lies, None in memory.
+    folder: where it is stored, None in memory.
   """
 
   ids: np.ndarray
   offsets: np.ndarray
   digest: str
-  folder: pathlib.Path | None = None
+  folder: Path | None = None
 
 
 class Block(NamedTuple):
-  """One line of the journal: a run of documents and the digests of what was written for them."""
+  """One line of the journal: consecutive documents, and the digests of their tokens and lengths."""
 
   first_document: int
   documents: int
@@ -79,7 +78,7 @@ def digest_of(*parts: Any) -> str:
 
 
 def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
-  """Tokenises without a file."""
+  """Tokenises without writing a file."""
   encoded = [_encode(documents, vocab) for documents in _blocks(texts, 0)]
   ids = np.concatenate([ids for ids, _ in encoded]) if encoded else np.zeros(0, _dtype(vocab))
   lengths = np.concatenate([lengths for _, lengths in encoded]) if encoded else np.zeros(0, _LENGTH)
@@ -95,16 +94,15 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
     RuntimeError: a damaged block cannot be restored, because the text now gives other tokens.
   """
   digest = _digest(texts, vocab)
-  folder = pathlib.Path(cache).expanduser() / 'tokens' / digest
-  folder.mkdir(parents=True, exist_ok=True)
+  folder = files.path(cache) / 'tokens' / digest
   with files.locked(folder / 'lock', doing='tokenising it'):
     blocks = _read_manifest(folder)
     if blocks is None:
       blocks = _build(folder, texts, vocab)
     _check(folder, blocks, texts, vocab)
   _, count = _extent(blocks)
-  ids = np.memmap(folder / 'tokens.bin', _dtype(vocab), 'r') if count else np.zeros(0, _dtype(vocab))
-  return Tokens(ids, _offsets(np.fromfile(folder / 'lengths.bin', _LENGTH)), digest, folder)
+  ids = files.map_array(folder / 'tokens.bin', _dtype(vocab)) if count else np.zeros(0, _dtype(vocab))
+  return Tokens(ids, _offsets(files.read_array(folder / 'lengths.bin', _LENGTH)), digest, folder)
 
 
 def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -113,29 +111,29 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
     return make()
   path = tokens.folder / f'{name}.npz'
   try:
-    with np.load(path) as saved:
+    with files.open(path, 'rb') as file, np.load(file, allow_pickle=False) as saved:
       return dict(saved)
   except FileNotFoundError:
     pass
   except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
     log.warning('%s is damaged (%s): making it again.', path, error)
   arrays = make()
-  with files.replacing(path) as part, part.open('wb') as file:
+  with files.replacing(path) as part, files.open(part, 'wb') as file:
     np.savez(file, allow_pickle=False, **arrays)
   return arrays
 
 
-def _build(folder: pathlib.Path, texts: Texts, vocab: Vocab) -> list[Block]:
-  """Tokenises what the journal does not have yet, then writes the manifest."""
+def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
+  """Tokenises the documents that the journal does not list yet, then writes the manifest."""
   blocks = _intact_blocks(folder, vocab)
   done, tokens = _extent(blocks)
   if blocks:
-    log.info('%s: going on after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
+    log.info('%s: continuing after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
   files.write_text(folder / 'blocks.jsonl', ''.join(json.dumps(block) + '\n' for block in blocks))
   with (
-    open(folder / 'tokens.bin', 'ab') as token_file,
-    open(folder / 'lengths.bin', 'ab') as length_file,
-    open(folder / 'blocks.jsonl', 'a') as journal,
+    files.open(folder / 'tokens.bin', 'ab') as token_file,
+    files.open(folder / 'lengths.bin', 'ab') as length_file,
+    files.open(folder / 'blocks.jsonl', 'a') as journal,
     _progress(len(texts), done) as advance,
   ):
     token_file.truncate(tokens * _dtype(vocab).itemsize)
@@ -144,24 +142,22 @@ def _build(folder: pathlib.Path, texts: Texts, vocab: Vocab) -> list[Block]:
       ids, lengths = _encode(documents, vocab)
       for file, array in ((token_file, ids), (length_file, lengths)):
         file.write(array.tobytes())
-        file.flush()
-        os.fsync(file.fileno())
+        files.flush_to_disk(file)
       blocks.append(Block(done, len(lengths), tokens, len(ids), _sha256(ids.tobytes()), _sha256(lengths.tobytes())))
       done, tokens = done + len(lengths), tokens + len(ids)
       journal.write(json.dumps(blocks[-1]) + '\n')
-      journal.flush()
-      os.fsync(journal.fileno())
+      files.flush_to_disk(journal)
       advance(len(lengths), len(ids))
-  files.write_text(folder / 'manifest.json', json.dumps({'format': _FORMAT, 'blocks': blocks}))
-  (folder / 'blocks.jsonl').unlink()
+  files.write_json(folder / 'manifest.json', {'format': _FORMAT, 'blocks': blocks}, indent=None)
+  files.remove(folder / 'blocks.jsonl')
   return blocks
 
 
-def _intact_blocks(folder: pathlib.Path, vocab: Vocab) -> list[Block]:
-  """The blocks of an interrupted run, up to the first one that is torn or damaged."""
+def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
+  """The blocks of an interrupted run, up to the first incomplete or damaged one."""
   journal = folder / 'blocks.jsonl'
   blocks: list[Block] = []
-  for line in journal.read_text().splitlines() if journal.exists() else ():
+  for line in files.read_text(journal).splitlines() if files.exists(journal) else ():
     try:
       block = Block(*json.loads(line))
     except (ValueError, TypeError):
@@ -173,14 +169,14 @@ def _intact_blocks(folder: pathlib.Path, vocab: Vocab) -> list[Block]:
   return blocks
 
 
-def _is_intact(folder: pathlib.Path, block: Block, vocab: Vocab) -> bool:
+def _is_intact(folder: Path, block: Block, vocab: Vocab) -> bool:
   """Whether this block is on disk as it was written."""
   for name, first, count, item, digest in (
     ('tokens.bin', block.first_token, block.tokens, _dtype(vocab), block.tokens_sha256),
     ('lengths.bin', block.first_document, block.documents, _LENGTH, block.lengths_sha256),
   ):
     try:
-      with open(folder / name, 'rb') as file:
+      with files.open(folder / name, 'rb') as file:
         file.seek(first * item.itemsize)
         if _sha256(file.read(count * item.itemsize)) != digest:
           return False
@@ -189,19 +185,23 @@ def _is_intact(folder: pathlib.Path, block: Block, vocab: Vocab) -> bool:
   return True
 
 
-def _check(folder: pathlib.Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> None:
+def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> None:
   """Compares sizes always, digests where the store is small or has changed since the last check; repairs damage."""
   documents, tokens = _extent(blocks)
   expected = {'tokens.bin': tokens * _dtype(vocab).itemsize, 'lengths.bin': documents * _LENGTH.itemsize}
   stamp = folder / 'checked.json'
-  if sum(expected.values()) > _ALWAYS_CHECKED and stamp.exists() and stamp.read_text() == _state(folder, expected):
+  if (
+    sum(expected.values()) > _ALWAYS_CHECKED
+    and files.exists(stamp)
+    and files.read_text(stamp) == _state(folder, expected)
+  ):
     return
   for name, size in expected.items():
     path = folder / name
-    path.touch()
-    if path.stat().st_size != size:
-      log.warning('%s has %d bytes instead of %d.', path, path.stat().st_size, size)
-      os.truncate(path, size)
+    with files.open(path, 'ab') as file:
+      if (there := files.size(path)) != size:
+        log.warning('%s has %d bytes instead of %d.', path, there, size)
+        file.truncate(size)
   for block in blocks:
     if _is_intact(folder, block, vocab):
       continue
@@ -219,21 +219,20 @@ def _check(folder: pathlib.Path, blocks: list[Block], texts: Texts, vocab: Vocab
   files.write_text(stamp, _state(folder, expected))
 
 
-def _state(folder: pathlib.Path, names: Iterable[str]) -> str:
-  return json.dumps([(name, (status := (folder / name).stat()).st_size, status.st_mtime_ns) for name in names])
+def _state(folder: Path, names: Iterable[str]) -> str:
+  return json.dumps([(name, files.size(folder / name), files.modified_ns(folder / name)) for name in names])
 
 
-def _overwrite(path: pathlib.Path, first: int, array: np.ndarray) -> None:
-  with open(path, 'r+b') as file:
+def _overwrite(path: Path, first: int, array: np.ndarray) -> None:
+  with files.open(path, 'r+b') as file:
     file.seek(first * array.itemsize)
     file.write(array.tobytes())
-    file.flush()
-    os.fsync(file.fileno())
+    files.flush_to_disk(file)
 
 
-def _read_manifest(folder: pathlib.Path) -> list[Block] | None:
+def _read_manifest(folder: Path) -> list[Block] | None:
   try:
-    return [Block(*block) for block in json.loads((folder / 'manifest.json').read_text())['blocks']]
+    return [Block(*block) for block in files.read_json(folder / 'manifest.json')['blocks']]
   except FileNotFoundError:
     return None
   except (ValueError, KeyError, TypeError) as error:
@@ -250,7 +249,7 @@ def _encode(documents: Sequence[str], vocab: Vocab) -> tuple[np.ndarray, np.ndar
 
 
 def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:
-  """The documents from `first` on in runs of bounded size; where a run ends depends on nothing before it."""
+  """The documents from `first` on, in blocks of bounded size; where a block ends does not depend on earlier blocks."""
   block: list[str] = []
   characters = 0
   for index in range(first, len(texts)):
@@ -264,13 +263,13 @@ def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:
 
 
 def _extent(blocks: Sequence[Block]) -> tuple[int, int]:
-  """Documents and tokens in all."""
+  """Total number of documents and of tokens."""
   return sum(block.documents for block in blocks), sum(block.tokens for block in blocks)
 
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
-  """Yields (documents, tokens) -> None: a bar on a terminal, a line now and then elsewhere."""
+  """Yields a function of (documents, tokens) that shows progress: a bar on a terminal, lines of the log elsewhere."""
   console = rich.console.Console(stderr=True)
   start = reported = time.monotonic()
   tokens = 0

@@ -5,7 +5,7 @@ from typing import Any
 
 from plm_jax.models.albert import Albert, units
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads, linear, norm
 
 MODEL = 'albert'
 HEADS = ('mlm', 'pair')
@@ -40,7 +40,7 @@ def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
   """
   c = trunk.config
   _check_form(trunk)
-  bert.check_heads(heads, HEADS)
+  check_heads(heads, HEADS)
   name = 'AlbertForPreTraining' if 'pair' in heads else 'AlbertForMaskedLM' if heads else 'AlbertModel'
   return {
     'model_type': 'albert',
@@ -63,27 +63,27 @@ def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for its structure or for a head.
   """
   _check_form(trunk)
-  bert.check_heads(heads, HEADS)
+  check_heads(heads, HEADS)
   out = bert.embeddings('albert.embeddings', types=True, tied=('predictions.decoder.weight',))
-  out += bert.linear('trunk/embed_project', 'albert.encoder.embedding_hidden_mapping_in')
+  out += linear('trunk/embed_project', 'albert.encoder.embedding_hidden_mapping_in')
   theirs = 'albert.encoder.albert_layer_groups.{layer}.albert_layers.{inner}'
   ours = 'trunk/layers'
   blocks: list[Entry] = []
   for part in ('query', 'key', 'value'):
-    blocks += bert.linear(f'{ours}/attention/{part}', f'{theirs}.attention.{part}')
-  blocks += bert.linear(f'{ours}/attention/out', f'{theirs}.attention.dense', inputs=2)
-  blocks += bert.norm(f'{ours}/attention/norm', f'{theirs}.attention.LayerNorm')
-  blocks += bert.linear(f'{ours}/feed_forward/mlp/up', f'{theirs}.ffn')
-  blocks += bert.linear(f'{ours}/feed_forward/mlp/down', f'{theirs}.ffn_output')
-  blocks += bert.norm(f'{ours}/feed_forward/norm', f'{theirs}.full_layer_layer_norm')
+    blocks += linear(f'{ours}/attention/{part}', f'{theirs}.attention.{part}')
+  blocks += linear(f'{ours}/attention/out', f'{theirs}.attention.dense', inputs=2)
+  blocks += norm(f'{ours}/attention/norm', f'{theirs}.attention.LayerNorm')
+  blocks += linear(f'{ours}/feed_forward/mlp/up', f'{theirs}.ffn')
+  blocks += linear(f'{ours}/feed_forward/mlp/down', f'{theirs}.ffn_output')
+  blocks += norm(f'{ours}/feed_forward/norm', f'{theirs}.full_layer_layer_norm')
   out += [entry._replace(inner=trunk.config.num_inner) for entry in blocks]
-  out += bert.linear('trunk/pooler', 'albert.pooler', optional=True)
+  out += linear('trunk/pooler', 'albert.pooler', optional=True)
   if 'mlm' in heads:
-    out += bert.linear('mlm/dense', 'predictions.dense')
-    out += bert.norm('mlm/norm', 'predictions.LayerNorm')
+    out += linear('mlm/dense', 'predictions.dense')
+    out += norm('mlm/norm', 'predictions.LayerNorm')
     out.append(Entry('mlm/bias', 'predictions.bias', tied=('predictions.decoder.bias',)))
   if 'pair' in heads:
-    out += bert.linear('pair', 'sop_classifier.classifier')
+    out += linear('pair', 'sop_classifier.classifier')
   return out
 
 

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bart import Bart
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads, linear, norm
 
 MODEL = 'bart'
 HEADS: tuple[str, ...] = ()
@@ -98,15 +98,6 @@ def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
   tied = (*(f'{PREFIX}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')), 'lm_head.weight')
   out = [Entry('trunk/token_embed/table', f'{PREFIX}shared.weight', tied=tied)]
 
-  def norm(ours: str, theirs: str) -> list[Entry]:
-    return [Entry(f'{ours}/scale', f'{theirs}.weight'), Entry(f'{ours}/bias', f'{theirs}.bias')]
-
-  def linear(ours: str, theirs: str, *, inputs: int = 1) -> list[Entry]:
-    return [
-      Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs=inputs),
-      Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2),  # [h, k] or [d], flat
-    ]
-
   own = ('attention', 'self_attn')
   attentions = {'encoder': [own], 'decoder': [own, ('cross', 'encoder_attn')]}
   for side, kinds in attentions.items():
@@ -124,5 +115,4 @@ def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
 
 
 def _check(heads: Sequence[str]) -> None:
-  if heads:
-    raise ValueError(f'the published form of BART has no heads, and there are {", ".join(heads)}')
+  check_heads(heads, HEADS)

@@ -6,7 +6,7 @@ from typing import Any
 
 from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('bert',)
@@ -96,12 +96,6 @@ def shared_fields(trunk: Bert | Albert) -> dict[str, Any]:
   }
 
 
-def check_heads(heads: Sequence[str], known: Sequence[str]) -> None:
-  """Raises ValueError for a head that the form has no place for."""
-  if other := sorted(set(heads) - set(known)):
-    raise ValueError(f'the form has no place for {", ".join(other)}; heads that it has: {", ".join(known) or "none"}')
-
-
 def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   """Every parameter of the trunk and of the heads.
 
@@ -119,22 +113,6 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   if 'pair' in heads:
     out += linear('pair', 'cls.seq_relationship')
   return out
-
-
-def linear(ours: str, theirs: str, *, inputs: int = 1, optional: bool = False) -> list[Entry]:
-  """A dense layer with bias."""
-  return [
-    Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs=inputs, optional=optional),
-    Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2, optional=optional),  # of heads, two axes
-  ]
-
-
-def norm(ours: str, theirs: str) -> list[Entry]:
-  """A LayerNorm; old conversions from TensorFlow call its parameters gamma and beta."""
-  return [
-    Entry(f'{ours}/scale', f'{theirs}.weight', tied=(f'{theirs}.gamma',)),
-    Entry(f'{ours}/bias', f'{theirs}.bias', tied=(f'{theirs}.beta',)),
-  ]
 
 
 def embeddings(theirs: str, *, types: bool, tied: tuple[str, ...]) -> list[Entry]:

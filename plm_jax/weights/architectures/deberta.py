@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from plm_jax.models.deberta import Config, Deberta
-from plm_jax.weights.architectures.bert import check_heads
-from plm_jax.weights.table import Entry, Part
+from plm_jax.weights.table import Entry, Part, check_heads, linear, norm
 
 MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
@@ -131,20 +130,20 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
   c = trunk.config
   body = f'{PREFIX}embeddings'
   out = [Entry('trunk/token_embed/table', f'{body}.word_embeddings.weight', tied=('cls.predictions.decoder.weight',))]
-  out += _norm('trunk/embed_norm', f'{body}.LayerNorm')
+  out += norm('trunk/embed_norm', f'{body}.LayerNorm')
   if c.absolute == 'input':
     out.append(Entry('trunk/position_embed/table', f'{body}.position_embeddings.weight'))
   if c.terms:
     out.append(Entry('trunk/relative_embed/table', f'{PREFIX}encoder.rel_embeddings.weight'))
     if c.table_norm:
-      out += _norm('trunk/relative_norm', f'{PREFIX}encoder.LayerNorm')
+      out += norm('trunk/relative_norm', f'{PREFIX}encoder.LayerNorm')
   blocks = [('last', str(c.num_layers - 1), 0)]
   if c.conv_kernel:
     blocks.append(('first', '0', 0))
     name = f'{PREFIX}encoder.conv'
     out.append(Entry('trunk/convolution/dense/kernel', f'{name}.conv.weight', 'reversed'))
     out.append(Entry('trunk/convolution/dense/bias', f'{name}.conv.bias'))
-    out += _norm('trunk/convolution/norm', f'{name}.LayerNorm')
+    out += norm('trunk/convolution/norm', f'{name}.LayerNorm')
   if c.num_layers > len(blocks):
     blocks.append(('layers', '{layer}', int(bool(c.conv_kernel))))
   for ours, number, first in blocks:
@@ -153,26 +152,16 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
   if 'mlm' in heads:
     theirs, other = 'lm_predictions.lm_head', 'cls.predictions'
     for entry in (
-      *_dense('mlm/dense', f'{theirs}.dense'),
-      *_norm('mlm/norm', f'{theirs}.LayerNorm'),
+      *linear('mlm/dense', f'{theirs}.dense'),
+      *norm('mlm/norm', f'{theirs}.LayerNorm'),
       Entry('mlm/bias', f'{theirs}.bias'),
     ):
       older = f'{other}.bias' if entry.ours == 'mlm/bias' else entry.theirs.replace(theirs, f'{other}.transform')
       out.append(entry._replace(tied=(older,)))
   if 'position_embed' in heads and c.absolute == 'decoder':
     out.append(Entry('position_embed/table', f'{body}.position_embeddings.weight'))
-  out += [entry._replace(optional=True) for entry in _dense('trunk/pooler', 'pooler.dense')]
+  out += [entry._replace(optional=True) for entry in linear('trunk/pooler', 'pooler.dense')]
   return out
-
-
-def _norm(ours: str, theirs: str) -> list[Entry]:
-  return [Entry(f'{ours}/scale', f'{theirs}.weight'), Entry(f'{ours}/bias', f'{theirs}.bias')]
-
-
-def _dense(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True) -> list[Entry]:
-  """A kernel and its bias, which has one axis or, of heads, two."""
-  kernel = Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear', inputs)
-  return [kernel, Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', 2)] if bias else [kernel]
 
 
 def _block(ours: str, theirs: str, c: Config) -> Iterator[Entry]:
@@ -180,7 +169,7 @@ def _block(ours: str, theirs: str, c: Config) -> Iterator[Entry]:
   names = {'position_key': 'pos_key_proj', 'position_query': 'pos_query_proj'}
   if c.key_bias:
     for part in ('query', 'key', 'value'):
-      yield from _dense(f'{ours}/{part}', f'{attention}.{part}_proj')
+      yield from linear(f'{ours}/{part}', f'{attention}.{part}_proj')
   else:
     names = {'position_key': 'pos_proj', 'position_query': 'pos_q_proj'}
     size = c.hidden_dim // c.num_heads
@@ -191,11 +180,11 @@ def _block(ours: str, theirs: str, c: Config) -> Iterator[Entry]:
     yield Entry(f'{ours}/value/bias', f'{attention}.v_bias', 'matrix', 2)
   if not c.share_projections:
     if 'c2p' in c.terms:
-      yield from _dense(f'{ours}/position_key', f'{attention}.{names["position_key"]}', bias=c.key_bias)
+      yield from linear(f'{ours}/position_key', f'{attention}.{names["position_key"]}', bias=c.key_bias)
     if 'p2c' in c.terms:
-      yield from _dense(f'{ours}/position_query', f'{attention}.{names["position_query"]}')
-  yield from _dense(f'{ours}/out', f'{theirs}.attention.output.dense', inputs=2)
-  yield from _norm(f'{ours}/attention_norm', f'{theirs}.attention.output.LayerNorm')
-  yield from _dense(f'{ours}/mlp/up', f'{theirs}.intermediate.dense')
-  yield from _dense(f'{ours}/mlp/down', f'{theirs}.output.dense')
-  yield from _norm(f'{ours}/mlp_norm', f'{theirs}.output.LayerNorm')
+      yield from linear(f'{ours}/position_query', f'{attention}.{names["position_query"]}')
+  yield from linear(f'{ours}/out', f'{theirs}.attention.output.dense', inputs=2)
+  yield from norm(f'{ours}/attention_norm', f'{theirs}.attention.output.LayerNorm')
+  yield from linear(f'{ours}/mlp/up', f'{theirs}.intermediate.dense')
+  yield from linear(f'{ours}/mlp/down', f'{theirs}.output.dense')
+  yield from norm(f'{ours}/mlp_norm', f'{theirs}.output.LayerNorm')

@@ -5,7 +5,7 @@ from typing import Any
 
 from plm_jax.models.bert import Bert
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('distilbert',)
@@ -45,7 +45,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset or c.num_types or c.embed_dim or c.pooler != 'first' or c.norm_epsilon != 1e-12:
     raise ValueError('DistilBERT has positions from 0, no sentence types, one width, no pooler and norm_epsilon 1e-12')
-  bert.check_heads(heads, HEADS)
+  check_heads(heads, HEADS)
   shared = bert.shared_fields(trunk)
   return {
     'model_type': 'distilbert',
@@ -73,18 +73,16 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for a head.
   """
   del trunk
-  bert.check_heads(heads, HEADS)
+  check_heads(heads, HEADS)
   layer = 'distilbert.transformer.layer.{layer}'
   out = bert.embeddings('distilbert.embeddings', types=False, tied=('vocab_projector.weight',))
   for ours, theirs in (('query', 'q_lin'), ('key', 'k_lin'), ('value', 'v_lin')):
-    out += bert.linear(f'trunk/layers/{ours}', f'{layer}.attention.{theirs}')
-  out += bert.linear('trunk/layers/out', f'{layer}.attention.out_lin', inputs=2)
-  out += bert.norm('trunk/layers/attention_norm', f'{layer}.sa_layer_norm')
-  out += bert.linear('trunk/layers/mlp/up', f'{layer}.ffn.lin1') + bert.linear(
-    'trunk/layers/mlp/down', f'{layer}.ffn.lin2'
-  )
-  out += bert.norm('trunk/layers/mlp_norm', f'{layer}.output_layer_norm')
+    out += linear(f'trunk/layers/{ours}', f'{layer}.attention.{theirs}')
+  out += linear('trunk/layers/out', f'{layer}.attention.out_lin', inputs=2)
+  out += norm('trunk/layers/attention_norm', f'{layer}.sa_layer_norm')
+  out += linear('trunk/layers/mlp/up', f'{layer}.ffn.lin1') + linear('trunk/layers/mlp/down', f'{layer}.ffn.lin2')
+  out += norm('trunk/layers/mlp_norm', f'{layer}.output_layer_norm')
   if 'mlm' in heads:
-    out += bert.linear('mlm/dense', 'vocab_transform') + bert.norm('mlm/norm', 'vocab_layer_norm')
+    out += linear('mlm/dense', 'vocab_transform') + norm('mlm/norm', 'vocab_layer_norm')
     out.append(Entry('mlm/bias', 'vocab_projector.bias'))
   return out

@@ -8,7 +8,7 @@ from typing import Any
 
 from plm_jax.models.bert import Bert
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('electra',)
@@ -42,7 +42,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset or not c.num_types or c.pooler != 'first':
     raise ValueError('ELECTRA has positions from 0, sentence types and no pooler')
-  bert.check_heads(heads, HEADS)
+  check_heads(heads, HEADS)
   if len(heads) > 1:
     raise ValueError('ELECTRA is released in two parts: write the discriminator with rtd and the generator with mlm')
   name = {('rtd',): 'ElectraForPreTraining', ('mlm',): 'ElectraForMaskedLM', (): 'ElectraModel'}[tuple(heads)]
@@ -64,16 +64,16 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for a head.
   """
   c = trunk.config
-  bert.check_heads(heads, HEADS)
+  check_heads(heads, HEADS)
   out = bert.embeddings('electra.embeddings', types=True, tied=('generator_lm_head.weight',))
   if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
-    out += bert.linear('trunk/embed_project', 'electra.embeddings_project')
+    out += linear('trunk/embed_project', 'electra.embeddings_project')
   out += bert.layers('electra.encoder.layer.{layer}')
   if 'rtd' in heads:
-    out += bert.linear('rtd/dense', 'discriminator_predictions.dense')
-    out += bert.linear('rtd/out', 'discriminator_predictions.dense_prediction')
+    out += linear('rtd/dense', 'discriminator_predictions.dense')
+    out += linear('rtd/out', 'discriminator_predictions.dense_prediction')
   if 'mlm' in heads:
-    out += bert.linear('mlm/dense', 'generator_predictions.dense')
-    out += bert.norm('mlm/norm', 'generator_predictions.LayerNorm')
+    out += linear('mlm/dense', 'generator_predictions.dense')
+    out += norm('mlm/norm', 'generator_predictions.LayerNorm')
     out.append(Entry('mlm/bias', 'generator_lm_head.bias'))
   return out

@@ -6,8 +6,7 @@ from typing import Any
 
 from plm_jax.models.llama import Llama
 from plm_jax.weights.architectures import llama
-from plm_jax.weights.architectures.bert import check_heads
-from plm_jax.weights.table import Entry, Part
+from plm_jax.weights.table import Entry, Part, check_heads
 
 MODEL = 'llama'
 MODEL_TYPES = ('glm', 'glm4')

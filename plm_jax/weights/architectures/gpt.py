@@ -5,8 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.gpt import Gpt
-from plm_jax.weights.architectures.bert import check_heads, norm
-from plm_jax.weights.table import Entry, Part
+from plm_jax.weights.table import Entry, Part, check_heads, norm
 
 MODEL = 'gpt'
 MODEL_TYPES = ('gpt2',)

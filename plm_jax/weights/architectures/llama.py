@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_jax.models.llama import Llama
-from plm_jax.weights.architectures.bert import check_heads
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads
 
 MODEL = 'llama'
 MODEL_TYPES = ('llama',)

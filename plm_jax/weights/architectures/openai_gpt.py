@@ -5,8 +5,7 @@ from typing import Any
 
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights.architectures import gpt
-from plm_jax.weights.architectures.bert import check_heads
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads
 
 MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)

@@ -9,7 +9,7 @@ from typing import Any
 
 from plm_jax.models.bert import Bert
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('roberta', 'xlm-roberta', 'camembert')
@@ -44,7 +44,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset != _OFFSET or c.embed_dim or c.pooler != 'tanh' or c.num_types > 1:
     raise ValueError('RoBERTa has positions from 2, at most one sentence type, one width and a pooler')
-  bert.check_heads(heads, HEADS)
+  check_heads(heads, HEADS)
   return {
     'model_type': 'roberta',
     'architectures': ['RobertaForMaskedLM' if heads else 'RobertaModel'],
@@ -63,13 +63,13 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  bert.check_heads(heads, HEADS)
+  check_heads(heads, HEADS)
   out = bert.embeddings('roberta.embeddings', types=bool(trunk.config.num_types), tied=('lm_head.decoder.weight',))
   if not trunk.config.num_types:
     out.append(Entry('', 'roberta.embeddings.token_type_embeddings.weight', zeros=(1, trunk.config.hidden_dim)))
   out += bert.layers('roberta.encoder.layer.{layer}')
-  out += bert.linear('trunk/pooler', 'roberta.pooler.dense', optional=True)
+  out += linear('trunk/pooler', 'roberta.pooler.dense', optional=True)
   if 'mlm' in heads:
-    out += bert.linear('mlm/dense', 'lm_head.dense') + bert.norm('mlm/norm', 'lm_head.layer_norm')
+    out += linear('mlm/dense', 'lm_head.dense') + norm('mlm/norm', 'lm_head.layer_norm')
     out.append(Entry('mlm/bias', 'lm_head.bias', tied=('lm_head.decoder.bias',)))
   return out

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.t5 import T5
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, check_heads
 
 log = logging.getLogger(__name__)
 
@@ -147,5 +147,4 @@ def entries(trunk: T5, heads: Sequence[str]) -> list[Entry]:
 def _check(trunk: T5, heads: Sequence[str]) -> None:
   if trunk.config.structure != 'encoder-decoder':
     raise ValueError(f'the published form of T5 is an encoder-decoder; structure is {trunk.config.structure!r}')
-  if heads:
-    raise ValueError(f'the published form of T5 has no heads, and there are {", ".join(heads)}')
+  check_heads(heads, HEADS)

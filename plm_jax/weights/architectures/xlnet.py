@@ -4,11 +4,11 @@ What follows the body there is 'lm_loss' (here the tied table and the head 'lm')
 pooler) with 'logits_proj' (here 'head').
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_jax.models.xlnet import Xlnet
-from plm_jax.weights.table import Entry
+from plm_jax.weights.table import Entry, linear, norm
 
 MODEL = 'xlnet'
 HEADS = ('lm',)
@@ -103,23 +103,13 @@ def entries(trunk: Xlnet, heads: Sequence[str]) -> list[Entry]:
   for name, their_name in (('content_bias', 'r_w_bias'), ('position_bias', 'r_r_bias'), ('type_bias', 'r_s_bias')):
     out.append(Entry(f'{ours}/{name}', f'{attention}.{their_name}'))
   out.append(Entry(f'{ours}/types', f'{attention}.seg_embed'))
-  out += _norm(f'{ours}/attention_norm', f'{attention}.layer_norm')
-  out += _dense(f'{ours}/mlp/up', f'{theirs}.ff.layer_1')
-  out += _dense(f'{ours}/mlp/down', f'{theirs}.ff.layer_2')
-  out += _norm(f'{ours}/mlp_norm', f'{theirs}.ff.layer_norm')
+  out += norm(f'{ours}/attention_norm', f'{attention}.layer_norm')
+  out += linear(f'{ours}/mlp/up', f'{theirs}.ff.layer_1')
+  out += linear(f'{ours}/mlp/down', f'{theirs}.ff.layer_2')
+  out += norm(f'{ours}/mlp_norm', f'{theirs}.ff.layer_norm')
   if 'lm' in heads:
     out.append(Entry('lm/bias', 'lm_loss.bias'))
   if 'head' in heads:
-    out += _dense('trunk/pooler', 'sequence_summary.summary')
-    out += _dense('head', 'logits_proj')
+    out += linear('trunk/pooler', 'sequence_summary.summary')
+    out += linear('head', 'logits_proj')
   return out
-
-
-def _norm(ours: str, theirs: str) -> Iterator[Entry]:
-  yield Entry(f'{ours}/scale', f'{theirs}.weight')
-  yield Entry(f'{ours}/bias', f'{theirs}.bias')
-
-
-def _dense(ours: str, theirs: str) -> Iterator[Entry]:
-  yield Entry(f'{ours}/kernel', f'{theirs}.weight', 'linear')
-  yield Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix')

@@ -4,22 +4,22 @@ Every word is tokenised with a space before it, as byte-level BPE has words in a
 token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names that labels.json lists; -1 is a word without one.
 """
 
+import functools
 import logging
-from collections.abc import Callable
 
 import numpy as np
 
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
-from plm_jax.data.rows.order import Batch
 
 log = logging.getLogger(__name__)
 
 GIVES = ('labels',)
+QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # of a smoke test (`file.py:quick`)
 
 
-def read(records: Records, asked: examples.Asked) -> examples.Examples:
-  """Every row that has words; labels int32[words]."""
+def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
+  """Every row that has words, with `labels` int32[b, width]."""
   if len(asked.fields) != 1 or asked.per_class is not None:
     raise ValueError(
       f"{records.where}: kind='words' takes one field, of words, and no per_class: fields={asked.fields}, "
@@ -52,15 +52,15 @@ def read(records: Records, asked: examples.Asked) -> examples.Examples:
     edges=np.array(edges),
     row_ids=np.array(row_ids),
     fields=asked.fields,
-    labels=np.array(labels, np.int32),
+    add=functools.partial(_add, np.array(labels, np.int32)),
     names=names.names,
     classes=max(labels) + 1,
   )
 
 
-def targets(given: examples.Examples, offsets: np.ndarray, place: examples.Place) -> Callable[[np.ndarray, int], Batch]:
+def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place) -> examples.Added:
   """labels int32[b, width]: the class at the first token of each word, -1 elsewhere."""
-  values = first_pieces(given.labels, offsets)
+  values = first_pieces(labels, offsets)
   return lambda chosen, width: {'labels': place(values, chosen, width)}
 
 

@@ -1,14 +1,11 @@
 """<s> A </s> (</s> B </s>), no type_ids (Liu et al. 2019; fairseq)."""
 
 from plm_jax.data.rows import framing
-from plm_jax.data.rows.packing import Frame
+from plm_jax.data.rows.framing import Layout
 from plm_jax.types import Vocab
 
-TYPED = False
-LAST_TYPE = None
 
-
-def frames(vocab: Vocab, fields: int) -> tuple[Frame, ...]:
-  """The special tokens around each field."""
+def make(*, vocab: Vocab, fields: int) -> Layout:
+  """The special tokens around each of so many fields."""
   cls, sep = framing.needed(vocab.cls_id, '<s>'), framing.needed(vocab.sep_id, '</s>')
-  return framing.around(fields, first=(cls,), between=(sep, sep), last=(sep,))
+  return Layout(framing.around(fields, first=(cls,), between=(sep, sep), last=(sep,)))
