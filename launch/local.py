@@ -32,7 +32,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   )
   parser.add_argument('--processes', type=int, default=2, help='number of processes (default 2)')
   parser.add_argument('--devices', type=int, default=2, help='simulated CPU devices per process (default 2)')
-  parser.add_argument('--grace', type=float, default=30, help='seconds from the first exit until the others are killed (default 30)')
+  parser.add_argument('--grace', type=float, default=30, help='seconds from the first exit to a kill (default 30)')
   parser.add_argument('command', nargs='+', help='arguments of Python: -m module ... or file.py ...')
   arguments = parser.parse_args(argv)
   if arguments.processes < 1 or arguments.devices < 1 or arguments.grace < 0:

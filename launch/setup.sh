@@ -18,7 +18,7 @@ version_of() {
   "$1" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 }
 
-# Prints the first Python of a tested version (3.11 to 3.13), else the first newer one; says what to do if there is none.
+# Prints the first Python of a tested version (3.11 to 3.13), else the first newer one. Says what to do without one.
 find_python() {
   local candidate version newer='' too_old='' bare=''
   for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do

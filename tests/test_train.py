@@ -21,7 +21,7 @@ from plm_jax.cli import command
 from plm_jax.errors import ConfigError
 from plm_jax.inference import attention_maps
 from plm_jax.text import byte_bpe, tokenizer
-from plm_jax.training import feed, loop, metrics, parts
+from plm_jax.training import evaluate_saved, feed, loop, metrics, parts
 from tests import conftest, runs
 
 STEP_METRICS = {'loss', 'accuracy', 'learning_rate', 'gradient_norm', 'skipped', 'tokens_per_second'}
@@ -520,15 +520,23 @@ def test_evaluate_gives_the_scores_of_training(mlm: pathlib.Path) -> None:
   assert scored(mlm)[-1] == {'step': 12} | {name: last[name] for name in last if name.startswith('validation/')}
 
 
-def test_evaluate_knows_its_evaluations(mlm: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_evaluate_knows_its_evaluations(mlm: pathlib.Path) -> None:
   with pytest.raises(ConfigError, match=r"evaluation: no 'test' in config\.eval; there are validation"):
     evaluate.main([f'--workdir={mlm}', '--evaluation=test'])
-  with pytest.raises(ConfigError, match="--predictions: objective 'mlm' makes no predictions"):
-    evaluate.main([f'--workdir={mlm}', f'--predictions={tmp_path / "out"}'])
   with pytest.raises(ConfigError, match="--step=last: a number, 'newest' or 'best'"):
     evaluate.main([f'--workdir={mlm}', '--step=last'])
   with pytest.raises(checkpoint.CheckpointError, match='no step 7'):
     evaluate.main([f'--workdir={mlm}', '--step=7'])
+
+
+def test_predictions_are_asked_only_of_tasks_that_make_them(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  settings = runs.settings('mlm', data)
+  made = parts.make_parts(settings, parts.make_vocab(settings))
+  evaluate_saved._check_predicts(made, tmp_path)
+  silent = made._replace(task=made.task._replace(predict=None))
+  evaluate_saved._check_predicts(silent, None)
+  with pytest.raises(ConfigError, match="--predictions: objective 'mlm' makes no predictions"):
+    evaluate_saved._check_predicts(silent, tmp_path)
 
 
 def test_evaluate_writes_predictions(classify: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
