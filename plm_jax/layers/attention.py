@@ -15,20 +15,18 @@ import dataclasses
 import functools
 import logging
 import math
-from typing import Literal, get_args
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of
 from plm_jax.layers import fused
 from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
-from plm_jax.types import Array
+from plm_jax.types import Array, Implementation
 
 log = logging.getLogger(__name__)
-
-Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'cudnn']
 
 # queries at a time of 'chunked': enough for efficient products, with weights of 256 rows only
 CHUNK = 256
@@ -176,8 +174,7 @@ def choose(
     ValueError: a kernel was asked for by name that cannot be taken.
   """
   platform, capability = device
-  if implementation not in get_args(Implementation):
-    raise ValueError(f'execution.attention={implementation!r}; choices are {", ".join(get_args(Implementation))}')
+  one_of('execution.attention', implementation, Implementation)
   if implementation in ('xla', 'chunked'):
     return implementation, 'as execution.attention says'
 

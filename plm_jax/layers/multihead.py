@@ -2,10 +2,10 @@
 
 import flax.linen as nn
 
-from plm_jax.layers.attention import Implementation, attend_in
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.linear import Dense, Initializer
 from plm_jax.layers.masks import Mask
-from plm_jax.types import Array
+from plm_jax.types import Array, Implementation
 
 
 class MultiHead(nn.Module):

@@ -19,14 +19,14 @@ from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.multihead import MultiHead
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,23 +49,23 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 6
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  max_length: int = 1024
+  hidden_dim: Count = 768
+  num_layers: Count = 6
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  max_length: Count = 1024
   position_offset: int = 2
-  activation: str = 'gelu_erf'
+  activation: Activation = 'gelu_erf'
   norm_epsilon: float = 1e-5
-  dropout: float = 0.1
-  attention_dropout: float = 0.0
-  mlp_dropout: float = 0.0
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.0
+  mlp_dropout: Rate = 0.0
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
 
 
 class Encoded(NamedTuple):

@@ -20,12 +20,12 @@ from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
+from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,27 +50,25 @@ class Config:
     pooler: 'tanh' of a dense layer on the first token (BERT), or that token's state, 'first' (ELECTRA, DistilBERT).
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  embed_dim: int | None = None
-  max_length: int = 512
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  embed_dim: Count | None = None
+  max_length: Count = 512
   num_types: int = 2
   position_offset: int = 0
-  activation: str = 'gelu_tanh'
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-12
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
   pooler: Literal['tanh', 'first'] = 'tanh'
 
   def __post_init__(self):
-    if self.pooler not in ('tanh', 'first'):
-      raise ValueError(f'model.overrides.pooler={self.pooler!r}; choices are tanh, first')
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
 
 
 class Block(nn.Module):

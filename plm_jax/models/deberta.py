@@ -19,26 +19,27 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import ACTIVATIONS, Mlp
+from plm_jax.layers.mlp import ACTIVATIONS, Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
+from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
-TERMS = ('c2p', 'p2c')
+Term = Literal['c2p', 'p2c']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,38 +70,34 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  max_length: int = 512
-  max_distance: int = 512
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  max_length: Count = 512
+  max_distance: Count = 512
   position_buckets: int = 0
-  terms: tuple[str, ...] = TERMS
+  terms: tuple[Term, ...] = ('c2p', 'p2c')
   reading: Reading = 'code'
   absolute: Absolute = 'decoder'
   share_projections: bool = False
   key_bias: bool = False
   table_norm: bool = False
   conv_kernel: int = 0
-  activation: str = 'gelu_erf'
+  activation: Activation = 'gelu_erf'
   norm_epsilon: float = 1e-7
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
     if self.num_layers < 2:
       raise ValueError(f'num_layers {self.num_layers}: the mask decoder needs a layer before the last, so at least 2')
-    if unknown := set(self.terms) - set(TERMS):
-      raise ValueError(f'terms {sorted(unknown)} are unknown; choices are {", ".join(TERMS)}')
-    if self.reading not in get_args(Reading):
-      raise ValueError(f'reading {self.reading!r}; choices are {", ".join(get_args(Reading))}')
-    if self.absolute not in get_args(Absolute):
-      raise ValueError(f'absolute {self.absolute!r}; choices are {", ".join(get_args(Absolute))}')
+    for term in self.terms:
+      one_of('model.overrides.terms', term, Term)
     if self.conv_kernel and self.conv_kernel % 2 == 0:
       raise ValueError(f'conv_kernel {self.conv_kernel} has no middle: it must be odd, or 0 for no convolution')
     if self.position_buckets and not 4 <= self.position_buckets < 2 * (self.max_distance - 1):

@@ -28,15 +28,13 @@ from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
-
-PLACEMENTS = ('pre', 'post', 'deepnorm')
+from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,24 +57,22 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  max_length: int = 512
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  max_length: Count = 512
   norm_placement: Literal['pre', 'post', 'deepnorm'] = 'pre'
-  activation: str = 'gelu_tanh'
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-5
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-    if self.norm_placement not in PLACEMENTS:
-      raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
 
 
 def xavier(gain: float) -> Initializer:

@@ -23,18 +23,18 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import Implementation, attend, weights
+from plm_jax.layers.attention import attend, weights
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
+from plm_jax.types import Array, Count, Execution, Implementation, Paper, Published, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,30 +62,29 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  head_dim: int | None = None
-  mlp_dim: int = 3072
-  max_length: int = 1024
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  head_dim: Count | None = None
+  mlp_dim: Count = 3072
+  max_length: Count = 1024
   norm_placement: Literal['pre', 'post'] = 'pre'
-  activation: str = 'gelu_tanh'
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-5
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
   position_std: float = 0.01
   scale_residual: bool = True
-  window: int | None = None
-  local_window: int | None = None
+  window: Count | None = None
+  local_window: Count | None = None
   tied: bool = True
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.head_dim is None and self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-    if self.norm_placement not in ('pre', 'post'):
-      raise ValueError(f'norm_placement {self.norm_placement!r} is neither pre nor post')
+    check_choices(self)
+    if self.head_dim is None:
+      check_multiple(self, 'hidden_dim', 'num_heads')
 
   @property
   def head_size(self) -> int:

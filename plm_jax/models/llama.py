@@ -31,12 +31,9 @@ from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, HeadStyle, Paper, Published
-
-PLACEMENTS = ('pre', 'sandwich')
-LAYOUTS = ('halves', 'pairs')
+from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published, Rate
 
 Angles = tuple[Array, Array]
 
@@ -65,33 +62,29 @@ class Config:
     vocab_multiple: pads the tables to a multiple of this many rows.
   """
 
-  hidden_dim: int = 4096
-  num_layers: int = 32
-  num_heads: int = 32
-  num_kv_heads: int | None = None
-  mlp_dim: int = 11008
-  max_length: int = 2048
+  hidden_dim: Count = 4096
+  num_layers: Count = 32
+  num_heads: Count = 32
+  num_kv_heads: Count | None = None
+  mlp_dim: Count = 11008
+  max_length: Count = 2048
   norm_placement: Literal['pre', 'sandwich'] = 'pre'
   norm_epsilon: float = 1e-6
   rotary: Literal['halves', 'pairs'] = 'halves'
-  rotary_share: float = 1.0
+  rotary_share: Rate = 1.0
   rotary_base: float = 10_000.0
   qkv_bias: bool = False
   tied: bool = False
-  dropout: float = 0.0
-  attention_dropout: float = 0.0
+  dropout: Rate = 0.0
+  attention_dropout: Rate = 0.0
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-    if self.num_heads % self.key_heads:
-      raise ValueError(f'num_heads {self.num_heads} is not a multiple of num_kv_heads {self.key_heads}')
-    if self.norm_placement not in PLACEMENTS:
-      raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
-    if self.rotary not in LAYOUTS:
-      raise ValueError(f'rotary {self.rotary!r} is none of {", ".join(LAYOUTS)}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
+    if self.num_kv_heads is not None:
+      check_multiple(self, 'num_heads', 'num_kv_heads')
     if self.rotary_dim < 2 or self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
       raise ValueError(
         f'rotary_share {self.rotary_share} of a head of {self.head_dim} is {self.rotary_dim} components; rotation '

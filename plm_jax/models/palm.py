@@ -27,9 +27,9 @@ from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, HeadStyle, Paper, Published
+from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published, Rate
 
 Angles = tuple[Array, Array]
 
@@ -54,23 +54,22 @@ class Config:
     vocab_multiple: pads the table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 4096
-  num_layers: int = 32
-  num_heads: int = 16
-  num_kv_heads: int = 1
-  head_dim: int = 256
-  mlp_dim: int = 16384
-  max_length: int = 2048
+  hidden_dim: Count = 4096
+  num_layers: Count = 32
+  num_heads: Count = 16
+  num_kv_heads: Count = 1
+  head_dim: Count = 256
+  mlp_dim: Count = 16384
+  max_length: Count = 2048
   norm_epsilon: float = 1e-6
   rotary_base: float = 10_000.0
-  dropout: float = 0.0
-  attention_dropout: float = 0.0
+  dropout: Rate = 0.0
+  attention_dropout: Rate = 0.0
   embed_std: float = 1.0
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.num_heads % self.num_kv_heads:
-      raise ValueError(f'num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}')
+    check_multiple(self, 'num_heads', 'num_kv_heads')
     if self.head_dim < 2 or self.head_dim % 2:
       raise ValueError(f'head_dim {self.head_dim} is not an even number, and rotation turns pairs of components')
 

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -25,14 +25,14 @@ from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import GatedMlp, Mlp
+from plm_jax.layers.mlp import Activation, GatedMlp, Mlp
 from plm_jax.layers.multihead import MultiHead
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, Paper, Published, PyTree
+from plm_jax.types import Array, AttentionKind, Count, Execution, HeadStyle, Paper, Published, PyTree, Rate
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix']
 
@@ -60,25 +60,24 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 512
-  num_layers: int = 6
-  num_heads: int = 8
-  head_dim: int = 64
-  mlp_dim: int = 2048
-  activation: str = 'relu'
+  hidden_dim: Count = 512
+  num_layers: Count = 6
+  num_heads: Count = 8
+  head_dim: Count = 64
+  mlp_dim: Count = 2048
+  activation: Activation = 'relu'
   gated: bool = False
   tied: bool = True
-  num_buckets: int = 32
-  max_distance: int = 128
+  num_buckets: Count = 32
+  max_distance: Count = 128
   norm_epsilon: float = 1e-6
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   structure: Structure = 'encoder-decoder'
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.structure not in get_args(Structure):
-      raise ValueError(f'structure {self.structure!r} is none of {", ".join(get_args(Structure))}')
+    check_choices(self)
 
 
 class Encoded(NamedTuple):

@@ -24,13 +24,13 @@ from plm_jax.layers.attention import attend, weights
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,22 +52,22 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
   memory_length: int = 384
-  reuse_length: int | None = None
-  activation: str = 'gelu_tanh'
+  reuse_length: Count | None = None
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-12
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
     if self.hidden_dim % 2:
       raise ValueError(f'hidden_dim {self.hidden_dim} is odd: half of a position are sines, half are cosines')
     if self.memory_length < 0 or (self.reuse_length is not None and self.reuse_length < 1):

@@ -342,7 +342,7 @@ def test_a_decoder_alone_goes_step_by_step(name, left):
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match="structure 'encoder' is none of encoder-decoder, shared, decoder, prefix"):
+  with pytest.raises(ValueError, match="structure='encoder'; choices are encoder-decoder, shared, decoder, prefix"):
     dataclasses.replace(t5.CONFIGS['tiny'], structure='encoder')
   trunk = make_trunk()
   with pytest.raises(ValueError, match='give init_cache encoder_hidden'):
