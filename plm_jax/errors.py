@@ -2,23 +2,28 @@
 
 import contextlib
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, get_args
 
 
 class RunError(Exception):
-  """What went wrong is neither the config nor the code: a damaged file, a full disk. Commands exit with 1."""
+  """A failure that neither the config nor the code caused, such as a damaged file or a full disk. Exit code 1."""
 
 
 class ConfigError(Exception):
-  """A mistake of the user's: one message that names the thing, the choices and the cure. Commands exit with 2."""
+  """A mistake of the user. One message names the thing, the choices and the cure. Exit code 2."""
+
+
+def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
+  """Up to three of the choices that are most like a text, best first; `cutoff` is the least similarity, of 1."""
+  found = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
+  return found or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
 
 
 def suggest(wrong: str, choices: Collection[str]) -> str:
   """' Did you mean 'x'?' with up to three near names; empty where nothing is near."""
-  near = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=0.6)
-  near = near or [choice for choice in choices if wrong and (wrong in choice or choice in wrong)][:3]
-  return f' Did you mean {" or ".join(map(repr, near))}?' if near else ''
+  found = near(wrong, choices)
+  return f' Did you mean {" or ".join(map(repr, found))}?' if found else ''
 
 
 def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '') -> None:
@@ -64,3 +69,45 @@ def stage(block: str) -> Iterator[None]:
   except Exception as error:
     error.add_note(f'while making {block!r} of the config')
     raise
+
+
+def require(
+  trunk: Any,
+  *,
+  user: str,
+  attention: Sequence[str] | None = None,
+  inputs: Sequence[str] = (),
+  offers: Sequence[type] = (),
+) -> None:
+  """Raises where `trunk` cannot serve `user`, naming what each of them has and wants.
+
+  Args:
+    trunk: a `types.Trunk`.
+    user: who asks, such as "objective 'mlm'", for the message.
+    attention: the kinds of attention that the user can work with; None takes every kind.
+    inputs: names of the inputs that the user hands over.
+    offers: protocols beside `Trunk` that the user relies on, such as `Attends`.
+
+  Raises:
+    ValueError: with all that is missing.
+  """
+  name = type(trunk).__name__
+  # bound, since submodules of `setup`, such as `token_embed`, do not exist before
+  there = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
+  lacks = []
+  if attention is not None and trunk.ATTENTION not in attention:
+    lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')
+  if missing := [one for one in inputs if one not in trunk.INPUTS]:
+    lacks.append(f'hands over {", ".join(missing)}, and {name} takes {", ".join(trunk.INPUTS)}')
+  for protocol in offers:
+    if missing := [member for member in _members(protocol) if member not in there]:
+      lacks.append(f'needs a trunk that {protocol.__name__}, and {name} has no {", ".join(missing)}')
+  if lacks:
+    kind, named, _ = user.partition(' ')
+    other = f'model.name or {kind}.name' if named else 'model.name'
+    raise ValueError(f'{user} {"; ".join(lacks)}: choose another {other} (see --list)')
+
+
+def _members(protocol: type) -> list[str]:
+  """The names that a protocol asks for."""
+  return sorted({*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith('_'))})

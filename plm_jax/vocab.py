@@ -4,8 +4,8 @@ python -m plm_jax.vocab train --source=pydocs --name=wordpiece --size=6000 --out
 python -m plm_jax.vocab train --source=books.txt.gz --name=byte_bpe --size=16000 --specials=gpt2 --out=runs/books_vocab
 python -m plm_jax.vocab show runs/vocab --text="The encoder reads the whole sentence."
 
-The same request again is answered from the folder at once, and says so where the text has changed since; a folder that
-holds another vocabulary is left alone.
+If the folder holds the answer to the same request, nothing is trained; a note says if the text has changed since. A
+folder with another vocabulary is refused.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
   'wordpiece': {'lowercase': True, 'alphabet': None},
   'byte_bpe': {'specials': 'all'},
 }
-SPELLED = {'lowercase': '--lowercase or --cased', 'alphabet': '--alphabet', 'specials': '--specials'}
+FLAGS = {'lowercase': '--lowercase or --cased', 'alphabet': '--alphabet', 'specials': '--specials'}
 SAMPLE_WORDS = 24
 
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def train(arguments: argparse.Namespace) -> int:
-  """Trains a vocabulary into `--out`, unless the same request was answered there before."""
+  """Trains a vocabulary into `--out`, unless the same request has already filled it."""
   request = _request(arguments)
   from plm_jax.cli import logs
   from plm_jax.text import tokenizer
@@ -91,13 +91,13 @@ def _parser() -> argparse.ArgumentParser:
     '--source', required=True, help="'pydocs', a .txt(.gz) or .jsonl(.gz) file, a folder of them, tfds:NAME"
   )
   one.add_argument('--name', required=True, choices=KINDS, help='the kind of vocabulary')
-  one.add_argument('--size', required=True, type=_positive, help='ids in all, special tokens included')
+  one.add_argument('--size', required=True, type=_positive, help='number of ids, special tokens included')
   one.add_argument('--out', required=True, metavar='DIR', help='the folder to write')
   one.add_argument('--split', default='train', help="such as 'train' or 'train[:90%%]' (default: train)")
-  one.add_argument('--text', metavar='FIELD', help='the field of the source that is text, where that is not plain')
-  one.add_argument('--min_frequency', type=_positive, default=2, help='rarer pairs get no id (default: 2)')
+  one.add_argument('--text', metavar='FIELD', help='the field of the source that holds the text, if there are several')
+  one.add_argument('--min_frequency', type=_positive, default=2, help='rarer pairs of pieces get no id (default: 2)')
   one.add_argument('--limit', type=_positive, metavar='N', help='read the first N documents only')
-  one.add_argument('--cache', default='~/.cache/plm_jax', help='of the source (default: ~/.cache/plm_jax)')
+  one.add_argument('--cache', default='~/.cache/plm_jax', help='where the source is cached (default: ~/.cache/plm_jax)')
   case = one.add_mutually_exclusive_group()
   case.add_argument(
     '--lowercase', action='store_true', default=None, help='wordpiece: without case and accents (default)'
@@ -111,7 +111,9 @@ def _parser() -> argparse.ArgumentParser:
   other.add_argument('path', metavar='DIR', help='a vocabulary folder, or a published tokenizer.json')
   other.add_argument('--text', help='the text to split')
   other.add_argument(
-    '--parse_specials', action='store_true', help="read the names of special tokens, as '[MASK]', as such"
+    '--parse_specials',
+    action='store_true',
+    help="read names of special tokens in --text, such as '[MASK]', as those tokens",
   )
   return parser
 
@@ -123,12 +125,12 @@ def _positive(text: str) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:
-  """What decides the vocabulary, as plain data; what is not set is absent."""
+  """Everything that the vocabulary depends on, as plain data; settings without a value are absent."""
   given = vars(arguments)
   own = DEFAULTS[arguments.name]
   for flag in (flag for kind, flags in DEFAULTS.items() if kind != arguments.name for flag in flags):
     if given[flag] is not None:
-      raise ConfigError(f'vocab train: --name={arguments.name} has no choice of {SPELLED[flag]}.')
+      raise ConfigError(f'vocab train: --name={arguments.name} has no choice of {FLAGS[flag]}.')
   common = {name: given[name] for name in ('source', 'split', 'text', 'limit', 'name', 'size', 'min_frequency')}
   chosen = {flag: default if given[flag] is None else given[flag] for flag, default in own.items()}
   return {name: value for name, value in (common | chosen).items() if value is not None}
@@ -176,12 +178,12 @@ def _train(request: dict[str, Any], *, cache: str) -> 'Vocab':
 
 
 class Documents:
-  """The first documents of a source, as often as they are asked for; the first time they are measured.
+  """The first documents of a source, which may be iterated several times; the first time they are counted.
 
   Attributes:
-    words: parts between white space.
-    bytes: of UTF-8.
-    sample: the first words of the first document that has any.
+    words: number of words, split at white space.
+    bytes: number of bytes of UTF-8.
+    sample: the first words of the first document with any.
   """
 
   def __init__(self, texts: Sequence[str], *, total: int, advance: Callable[[], None]):
@@ -219,8 +221,8 @@ def _describe(vocab: 'Vocab') -> None:
     lines['trained on'] = (
       f'{source}: {record["documents"]:,} documents, {record["words"]:,} words, {record["bytes"]:,} bytes'
     )
-    lines['tokens a word'] = f'{tokens / max(record["words"], 1):.3f}'
-    lines['bytes a token'] = f'{record["bytes"] / max(tokens, 1):.3f}'
+    lines['tokens per word'] = f'{tokens / max(record["words"], 1):.3f}'
+    lines['bytes per token'] = f'{record["bytes"] / max(tokens, 1):.3f}'
     if vocab.unk_id is not None:
       lines['unknown'] = f'{vocab.counts[vocab.unk_id] / max(tokens, 1):.3%} of tokens'
     lines['sample'] = ' '.join(map(vocab.token, vocab.encode(record['sample'])))

@@ -117,7 +117,8 @@ FILES = {
     COPIES = 5 * 2
     READS = ('tokens', 'segment_ids')
 
-    def make(*, trunk, vocab, where: Mapping[str, Any] = {'name': 'fixed_count'}, edit: Mapping[str, Any] | None = None,
+    def make(*, trunk, vocab, where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
+             edit: Annotated[Mapping[str, Any], 'noise.edit'] | None = None,
              masking: Literal['dynamic', 'static'] = 'dynamic', copies: int = COPIES):
       return trunk, vocab, where, masking, copies
     """,

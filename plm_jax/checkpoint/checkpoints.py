@@ -1,8 +1,8 @@
 """Checkpoints of a run: saved in the background, restored onto any devices.
 
-Orbax writes `<workdir>/checkpoints/<step>/` in the background and gives the folder its name when all of it is there.
-The record of `records.py` is part of it by then, and older steps are deleted only after that: whenever a process is
-killed, the steps that have a name are whole. What is read is compared with the record first.
+Orbax writes `<workdir>/checkpoints/<step>/` in the background and gives the folder its name when everything is written.
+The record of `records.py` is written before that, and older steps are deleted after it: whenever a process is killed,
+the folders named by a step are complete. Before a step is read, it is compared with its record.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ log = logging.getLogger(__name__)
 
 SET_ASIDE = 'set_aside'
 TIMEOUT_S = 3600
-NOTHING = -1  # the step of a run without one
+NOTHING = -1  # the step of a run without checkpoints
 
 
 @dataclasses.dataclass
 class _KeepBest(checkpoint_managers.PreservationPolicy):
-  """Keeps the step with the best score; Orbax' own BestN forgets scores when the process ends."""
+  """Keeps the step with the best score; BestN of Orbax loses the scores when the process ends."""
 
   mode: str
   scores: dict[int, float] = dataclasses.field(default_factory=dict)
@@ -57,7 +57,7 @@ class Checkpoints:
   The newest `keep` steps stay, and the best one. The folder is local or mounted, and every process sees it.
 
   Attributes:
-    folder: where the steps are.
+    folder: has a folder per step.
   """
 
   def __init__(
@@ -78,8 +78,8 @@ class Checkpoints:
     if best is not None and best[1] not in ('min', 'max'):
       raise ValueError(f"best={best!r}: the second word is 'min' or 'max'")
     self.folder = records.local(folder)
-    self._best = None if best is None else (best[0], best[1])  # a list, where it comes from JSON
-    self._at: int | None = None  # the step that the run stands at; None until `restore` or `save` finds out
+    self._best = None if best is None else (best[0], best[1])  # a list if it comes from JSON
+    self._at: int | None = None  # the step that the run continues from; None until `restore` or `save` sets it
     self._prepared = False
     self._saving: Record | None = None
     self._keep_best = _KeepBest(best[1] if best else 'min')
@@ -101,29 +101,29 @@ class Checkpoints:
       raise CheckpointError(f'{self.folder} cannot be written to ({error}): name another --workdir') from error
 
   def steps(self) -> list[int]:
-    """Steps that are whole by the names and sizes of their files, oldest first."""
+    """Steps that are complete by the names and sizes of their files, oldest first."""
     return list(records.records(self.folder)[0])
 
   def best_step(self) -> int | None:
-    """The whole step with the best score, the earlier of equals; None where none has a score."""
+    """The complete step with the best score, the earlier one of equal scores; None if no step has a score."""
     return best_step(self.folder)
 
   def save(
     self, step: int, state: PyTree, *, metrics: Mapping[str, float] | None = None, best_allowed: bool = True
   ) -> None:
-    """Copies the state off the devices and returns; the rest happens in the background.
+    """Copies the state from the devices and returns; it is written in the background.
 
-    Waits for a save that is still under way. Where the run already stands on a saved `step`, nothing is written.
+    Waits until an earlier save has finished. If the run is at a saved `step` already, nothing is written.
 
     Args:
       step: number of updates; larger than those before it.
       state: arrays in any PyTree; may be donated as soon as this returns.
-      metrics: measured at this step, kept with it; one of them may be what `best` names.
-      best_allowed: False for a state that must never be the best one.
+      metrics: metrics of this step, which are saved with it; one of them may be what `best` names.
+      best_allowed: False for a state that may not be the best one.
 
     Raises:
       CheckpointError: this or the previous step could not be written.
-      ValueError: the folder has steps that the run did not continue from, or this step is an older one.
+      ValueError: the folder has steps and none was restored, or this step is older than the run.
     """
     self.wait()
     if self._at is None:
@@ -149,12 +149,12 @@ class Checkpoints:
     self._at = step
 
   def restore(self, abstract_state: PyTree, *, step: Step = 'newest') -> tuple[int, PyTree] | None:
-    """Reads a checkpoint as the function `restore` does; the run goes on from there.
+    """Reads a checkpoint as the function `restore` does; the run continues from there.
 
-    The next save moves newer steps, damaged ones and those of an abandoned future, to `set_aside`.
+    The next save moves newer steps, damaged or not, to `set_aside`.
 
     Returns:
-      (step, state), or None where nothing was saved yet.
+      (step, state), or None if nothing was saved yet.
     """
     self.wait()
     self._prepared = False
@@ -166,7 +166,7 @@ class Checkpoints:
     return restored
 
   def wait(self) -> None:
-    """Returns when the last save is on disk with its record; raises CheckpointError if it could not be written."""
+    """Waits until the last save is on disk with its record; raises CheckpointError if it could not be written."""
     try:
       self._manager.wait_until_finished()
     except records.FAILURES as error:
@@ -191,10 +191,10 @@ class Checkpoints:
     except CheckpointError as failure:
       if error is None:
         raise
-      log.error('%s', failure)  # the error that ends the run is the one to raise
+      log.error('%s', failure)  # the error that ended the body is raised
 
   def _prepare(self, at: int) -> None:
-    """Before the first save: moves steps newer than `at` out of the way and learns the scores of the others."""
+    """Before the first save: moves steps newer than `at` to `set_aside` and reads the scores of the others."""
     if self._prepared:
       return
     if jax.process_index() == 0:
@@ -210,13 +210,13 @@ class Checkpoints:
     self._prepared = True
 
   def _write_record(self) -> None:
-    """Called by Orbax, in process 0, when all processes have written and before the step gets its name."""
+    """Called by Orbax in process 0, after all processes have written and before the step gets its name."""
     assert self._saving is not None
     unnamed = _unnamed(self.folder, self._saving.step)
     records.write(unnamed if files.exists(unnamed) else self.folder / str(self._saving.step), self._saving)
 
   def _give_up(self, error: BaseException) -> NoReturn:
-    """Removes what the failed save left and says what stands."""
+    """Removes what the failed save left, and raises CheckpointError with the steps that are complete."""
     assert self._saving is not None
     step, self._saving = self._saving.step, None
     self._keep_best.scores.pop(step, None)
@@ -225,13 +225,13 @@ class Checkpoints:
       files.remove_folder(_unnamed(self.folder, step))
     self._manager.reload()
     raise CheckpointError(
-      f'step {step} could not be saved in {self.folder}: {error}. Whole steps there: {self.steps() or "none"}. '
+      f'step {step} could not be saved in {self.folder}: {error}. Complete steps there: {self.steps() or "none"}. '
       'Free some space or repair the disk, and run the same command again'
     ) from error
 
 
 def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Step = 'newest') -> tuple[int, PyTree]:
-  """Reads a checkpoint, onto whatever devices and shardings are asked for; changes nothing on disk.
+  """Reads a checkpoint onto the devices and shardings that are asked for; changes nothing on disk.
 
   Args:
     folder: `<workdir>/checkpoints`.
@@ -257,7 +257,7 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
   try:
     return chosen, ocp.StandardCheckpointHandler().restore(item, args=ocp.args.StandardRestore(target))
   except records.FAILURES as error:
-    raise CheckpointError(f'step {chosen} in {folder} is whole and could not be read: {error}') from error
+    raise CheckpointError(f'step {chosen} in {folder} is complete and could not be read: {error}') from error
 
 
 def _unnamed(folder: Path, step: int) -> Path:
@@ -269,7 +269,9 @@ def _set_aside(folder: Path, step: int) -> None:
   files.remove_folder(target)
   files.make_folder(target.parent)
   files.move(folder / str(step), target)
-  log.warning('step %d is newer than the step this run goes on from: moved to %s, delete it at will', step, target)
+  log.warning(
+    'step %d is newer than the step that this run continues from: moved to %s, which may be deleted', step, target
+  )
 
 
 def _describe(state: PyTree) -> Leaves:

@@ -7,18 +7,18 @@ left out unless an entry asks for it; the report names what was restored, what i
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.records import Step
-from plm_jax.errors import suggest
+from plm_jax.errors import one_of, suggest
 from plm_jax.paths import flat
 from plm_jax.types import Array, PyTree
 
-RESIZES = ('interpolate', 'new_rows')
+Resize = Literal['interpolate', 'new_rows']
 STACKED = 'layers'  # the path component below which axis 0 numbers the layers
 
 
@@ -27,15 +27,15 @@ class Entry:
   """One line of `init_from`.
 
   Attributes:
-    source: a run folder or what `save_params` wrote.
-    step: of a run: a number, 'newest' or 'best'; None is the best where steps have scores, else the newest.
+    source: a folder that `open_params` takes.
+    step: of a run: a number, 'newest' or 'best'; None is the best if steps have scores, else the newest.
     from_: part of the source, '' for all of it.
-    to: part of this model that it becomes, '' for all of it.
+    to: part of this model that receives it, '' for all of it.
     layers: which stacked layers of the source to take, in this order; None takes all.
     resize: 'interpolate' stretches learned position tables to the length of this model's, 'new_rows' lets the other
       tables end in rows that keep their fresh values; both may be given, in a sequence.
-    dtype: of this model's parameters, where it is not that of the source.
-    add: to what earlier entries put there, where a source keeps a parameter as a sum (DeBERTa-v3's token table).
+    dtype: the dtype of this model's parameters, required if the source has another one.
+    add: add to what earlier entries put there, for a source that keeps a parameter as a sum (DeBERTa-v3's token table).
   """
 
   source: str
@@ -43,7 +43,7 @@ class Entry:
   from_: str = 'trunk'
   to: str = 'trunk'
   layers: Sequence[int] | None = None
-  resize: str | Sequence[str] | None = None
+  resize: Resize | Sequence[Resize] | None = None
   dtype: str | None = None
   add: bool = False
 
@@ -58,12 +58,11 @@ class Entry:
       raise ValueError("init_from: an entry needs a 'source', a run folder or one with saved parameters")
     entry = cls(**fields)
     for resize in entry.resizes:
-      if resize not in RESIZES:
-        raise ValueError(f'init_from: resize={resize!r}; choices are {", ".join(RESIZES)}')
+      one_of('init_from: resize', resize, Resize)
     return entry
 
   @property
-  def resizes(self) -> tuple[str, ...]:
+  def resizes(self) -> tuple[Resize, ...]:
     """`resize` as a tuple."""
     if self.resize is None:
       return ()
@@ -71,12 +70,12 @@ class Entry:
 
 
 class Report(NamedTuple):
-  """What became of every leaf.
+  """Where every leaf comes from.
 
   Attributes:
-    restored: leaf -> where it came from and how it was changed.
-    new: leaves with their fresh values.
-    skipped: leaves of the sources, as 'source:path', that this model has no place for.
+    restored: leaf -> its source and how it was changed.
+    new: leaves that keep their initial values.
+    skipped: leaves of the sources, as 'source:path', without a place in this model.
   """
 
   restored: dict[str, str]
@@ -84,7 +83,7 @@ class Report(NamedTuple):
   skipped: tuple[str, ...]
 
   def table(self) -> str:
-    """A line for each leaf, and one that counts them."""
+    """One line per leaf, and a last line with the counts."""
     width = max((len(name) for name in (*self.restored, *self.new)), default=0)
     lines = [f'restored  {name:<{width}}  {origin}' for name, origin in self.restored.items()]
     lines += [f'new       {name}' for name in self.new]
@@ -100,21 +99,21 @@ def initialise(
   open_params: Callable[..., Params] = open_params,
   position_rows: Mapping[str, range] = MappingProxyType({}),
 ) -> tuple[PyTree, Report]:
-  """Puts saved parameters into fresh ones.
+  """Replaces initial parameters by saved ones.
 
   Args:
     params: nested dicts of placed arrays; each leaf keeps its shape, dtype and sharding.
-    init_from: fields of `Entry` each; later entries overwrite earlier ones.
+    init_from: the fields of one `Entry` each; later entries overwrite earlier ones.
     open_params: (source, step=) -> its parameters.
-    position_rows: of the trunk in `params`. Rows of a position table before these are not positions (RoBERTa's first
-      two) and are kept as they are when it is interpolated.
+    position_rows: `Trunk.position_rows`. Rows of a table before these are not positions (RoBERTa's first two) and stay
+      as they are when the table is interpolated.
 
   Returns:
     (params, report).
 
   Raises:
-    ValueError: a part that does not exist, a shape or dtype that differs without being asked for, or an entry that
-      gives nothing. The message names the leaf, both sides and the cure.
+    ValueError: a part that does not exist, a shape or dtype that differs although the entry does not convert it, or an
+      entry without effect. The message names the leaf, both sides and the cure.
     CheckpointError: the source is missing or damaged.
   """
   fresh = flat(params)
@@ -150,11 +149,11 @@ def initialise(
 
 
 def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) -> np.ndarray:
-  """A position table stretched or shrunk by linear interpolation: first stays first, last stays last.
+  """A position table resized by linear interpolation; its first and its last row stay as they are.
 
   Args:
     table: [before + positions, ...], any float dtype.
-    length: rows wanted, those before the positions included.
+    length: rows of the result, those before the positions included.
     before: leading rows that are not positions and stay as they are.
 
   Returns:
@@ -173,7 +172,7 @@ def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) ->
 
 
 def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: int) -> tuple[Array, str]:
-  """The source's leaf in the shape, dtype and place of the fresh one, and how it was changed."""
+  """The leaf of the source with the shape, dtype and sharding of the initial one, and how it was changed."""
   how = ''
   if entry.layers is not None and _is_stacked(path):
     value = _take_layers(path, value, entry)
@@ -210,7 +209,7 @@ def _take_layers(path: str, value: np.ndarray, entry: Entry) -> np.ndarray:
 
 
 def _longer_axis(old: Sequence[int], new: Sequence[int]) -> int | None:
-  """The one axis along which `new` is longer, where nothing else differs."""
+  """The axis along which `new` is longer, if nothing else differs."""
   if len(old) != len(new):
     return None
   differing = [axis for axis in range(len(old)) if old[axis] != new[axis]]
@@ -218,7 +217,7 @@ def _longer_axis(old: Sequence[int], new: Sequence[int]) -> int | None:
 
 
 def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
-  """What to change where a leaf does not fit, in words."""
+  """What to change if a leaf does not fit, for the message."""
   if len(old) == len(new) and tuple(old[1:]) == tuple(new[1:]):
     if _is_position(path):
       return "resize='interpolate' in this entry of init_from stretches the positions"

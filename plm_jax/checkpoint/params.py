@@ -164,7 +164,7 @@ def _open_step(folder: Path, step: Step) -> Params:
     try:
       found = flat(ocp.PyTreeCheckpointHandler().restore(item, args=arguments))
     except records.FAILURES as error:
-      raise CheckpointError(f'{where} is whole and could not be read: {error}') from error
+      raise CheckpointError(f'{where} is complete and could not be read: {error}') from error
     return {path: found[names[path]] for path in paths}
 
   everything = functools.cache(lambda: read(list(names)))

@@ -1,7 +1,7 @@
-"""Saved steps on disk: what each holds, whether it is whole, which one to take.
+"""Saved steps on disk: what each holds, whether it is complete, which one to read.
 
-Orbax restores flipped bits without an error and casts dtypes without a word. So each step folder holds a record of its
-files and leaves, `digest.json`, and nothing is read from a step that differs from its record.
+Orbax restores damaged bytes and casts dtypes without an error. So each step folder holds a record of its files and
+leaves, `digest.json`, and nothing is read from a step that differs from its record.
 """
 
 import concurrent.futures
@@ -24,7 +24,7 @@ from plm_jax.errors import ConfigError, RunError
 log = logging.getLogger(__name__)
 
 ITEM, RECORD = 'state', 'digest.json'
-UNSOUND = -1  # said in place of a step where process 0 finds none to trust
+UNSOUND = -1  # what process 0 broadcasts if it finds no sound step
 FAILURES = (OSError, ValueError, RuntimeError)  # what Orbax and TensorStore raise on a full or broken disk
 UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', 'commit_success.txt'}  # Orbax touches these later; a restore reads none
 Leaves = dict[str, tuple[str, tuple[int, ...]]]
@@ -32,7 +32,7 @@ Step = int | Literal['newest', 'best'] | None
 
 
 class CheckpointError(RunError):
-  """A checkpoint could not be saved, found or trusted; the message names it and what to do."""
+  """A checkpoint could not be saved, is missing or is damaged; the message names it and what to do."""
 
 
 class Damaged(Exception):
@@ -41,13 +41,13 @@ class Damaged(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """What a step folder says about itself.
+  """The content of `digest.json` in a step folder.
 
   Attributes:
     step: number of the step.
     leaves: leaf path, joined by '/', -> (dtype, shape).
-    metrics: the finite ones of what was measured at this step.
-    score: (metric, 'min' | 'max', value) where this step may be the best one, else None.
+    metrics: the finite metrics of this step.
+    score: (metric, 'min' | 'max', value) if this step may be the best one, else None.
     files: file, relative to the step folder, -> (bytes, sha256).
   """
 
@@ -67,7 +67,7 @@ def local(folder: str | os.PathLike[str]) -> Path:
 
 
 def write(folder: Path, record: Record) -> None:
-  """Writes the record with the files that the folder holds now in place of `record.files`."""
+  """Writes the record; its `files` are those that the folder holds now."""
   paths = _files(folder)
   hashes = _hashes(paths)
   sized = {name: (files.size(path), hashes[name]) for name, path in paths.items()}
@@ -104,7 +104,7 @@ def check(folder: Path) -> Record:
   """Reads the record and compares every byte of the folder with it.
 
   Raises:
-    Damaged: as `read`, or a file whose content changed.
+    Damaged: as for `read`, or the content of a file changed.
   """
   record = read(folder)
   try:
@@ -118,12 +118,12 @@ def check(folder: Path) -> Record:
 
 
 def numbered(folder: Path) -> list[int]:
-  """Every step folder, whole or not, oldest first."""
+  """Every step folder, complete or not, oldest first."""
   return sorted(int(path.name) for path in files.listing(folder) if path.name.isdecimal() and files.is_folder(path))
 
 
 def records(folder: Path) -> tuple[dict[int, Record], dict[int, Damaged]]:
-  """The steps that are whole by names and sizes, with their records; and what is wrong with the others."""
+  """The records of the steps that are complete by names and sizes, and what is wrong with the other steps."""
   whole, damaged = {}, {}
   for step in numbered(folder):
     try:
@@ -134,7 +134,7 @@ def records(folder: Path) -> tuple[dict[int, Record], dict[int, Damaged]]:
 
 
 def scores(whole: Mapping[int, Record]) -> tuple[dict[int, float], str]:
-  """Step -> score, of the steps that were scored like the newest scored one; and 'min' or 'max'."""
+  """Step -> score, of the steps with the same metric as the newest score, and 'min' or 'max'."""
   scored = {step: record.score for step, record in whole.items() if record.score is not None}
   if not scored:
     return {}, 'min'
@@ -143,13 +143,13 @@ def scores(whole: Mapping[int, Record]) -> tuple[dict[int, float], str]:
 
 
 def best_of(values: Mapping[int, float], mode: str) -> int | None:
-  """The step with the best value, the earlier of equals."""
+  """The step with the best value, the earlier one of equal values; None if there is none."""
   sign = 1 if mode == 'min' else -1
   return min(values, key=lambda step: (sign * values[step], step), default=None)
 
 
 def best_step(folder: str | os.PathLike[str]) -> int | None:
-  """The whole step with the best score in a folder of checkpoints; None where none has a score."""
+  """The complete step with the best score in a folder of checkpoints; None if no step has a score."""
   whole, damaged = records(local(folder))
   for step, error in damaged.items():
     log.warning('step %d in %s cannot be the best one: %s', step, folder, error)
@@ -157,12 +157,12 @@ def best_step(folder: str | os.PathLike[str]) -> int | None:
 
 
 def pick(folder: Path, step: Step) -> int:
-  """The step to read, every byte of it checked.
+  """The step to read, once every byte of it is checked.
 
   Args:
-    folder: of checkpoints.
-    step: a number; 'newest', where damaged steps are named in the log and passed over; 'best'; None is 'best' where
-      steps have scores, else 'newest'.
+    folder: the folder of checkpoints.
+    step: a number; 'newest', which skips damaged steps and names them in the log; 'best'; None is 'best' if steps have
+      scores, else 'newest'.
 
   Raises:
     CheckpointError: no such step, or a damaged one.
@@ -173,7 +173,7 @@ def pick(folder: Path, step: Step) -> int:
   if step is None or step == 'best':
     best = best_step(folder)
     if best is None and step == 'best':
-      raise CheckpointError(f"no step in {folder} has a score, so none is best; take 'newest' or one of {present}")
+      raise CheckpointError(f"no step in {folder} has a score, so none is best; ask for 'newest' or one of {present}")
     step = 'newest' if best is None else best
   if step == 'newest':
     return _newest(folder, present)
@@ -183,13 +183,13 @@ def pick(folder: Path, step: Step) -> int:
     check(folder / str(step))
   except Damaged as error:
     others = [number for number in present if number != step]
-    cure = f"there are also {others}, and 'newest' is the last that is whole" if others else 'there is no other'
+    cure = f"there are also {others}, and 'newest' is the last complete one" if others else 'there is no other'
     raise CheckpointError(f'step {step} in {folder} is damaged: {error}; {cure}') from error
   return step
 
 
 def choose(folder: Path, step: Step) -> int:
-  """`pick` in process 0, the same answer in all."""
+  """`pick` in process 0, whose answer all processes return."""
   if jax.process_count() == 1:
     return pick(folder, step)
   answer, failure = UNSOUND, None
@@ -197,12 +197,12 @@ def choose(folder: Path, step: Step) -> int:
     try:
       answer = pick(folder, step)
     except CheckpointError as error:
-      failure = error  # the others wait for an answer
+      failure = error  # the other processes wait for the broadcast
   answer = int(multihost_utils.broadcast_one_to_all(np.int32(answer)))
   if failure is not None:
     raise failure
   if answer == UNSOUND:
-    raise CheckpointError(f'process 0 found no checkpoint to take in {folder}: its log says why')
+    raise CheckpointError(f'process 0 found no sound checkpoint in {folder}: its log says why')
   return answer
 
 
@@ -219,7 +219,7 @@ def _newest(folder: Path, present: list[int]) -> int:
     return step
   found = '; '.join(f'step {step}: {why}' for step, why in damaged.items())
   raise CheckpointError(
-    f'every checkpoint in {folder} is damaged ({found}). Restore a copy of one, or begin anew in another --workdir'
+    f'every checkpoint in {folder} is damaged ({found}). Restore a copy of one, or start again in another --workdir'
   )
 
 
@@ -229,7 +229,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _hashes(paths: Mapping[str, Path]) -> dict[str, str]:
-  with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:  # hashing leaves the interpreter lock
+  with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the interpreter lock
     return dict(zip(paths, pool.map(files.sha256, paths.values()), strict=True))
 
 
@@ -249,7 +249,7 @@ def _record(content: Mapping[str, Any]) -> Record:
 
 
 def step_named(text: str) -> Step:
-  """A step as a user writes it: a number, 'newest', 'best', or 'auto' for the best where there is one."""
+  """A step as a user writes it: a number, 'newest', 'best', or 'auto' for None (see `pick`)."""
   if text == 'auto':
     return None
   if text in ('newest', 'best'):

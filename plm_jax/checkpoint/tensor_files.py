@@ -1,8 +1,8 @@
-"""Files of tensors in the safetensors form, read and written a piece at a time.
+"""Files of tensors in the safetensors form, read one tensor at a time and written some rows at a time.
 
-The `safetensors` library maps whole files or takes all tensors at once; a conversion that must fit into little memory
-needs one tensor at a time both ways. Form: 8 bytes with the length of a JSON header (little endian), the header (name
--> dtype, shape, begin and end of the bytes), the bytes.
+The `safetensors` library maps whole files and writes all tensors at once, which conversions in bounded memory cannot
+do. A file is 8 bytes with the length of a JSON header (little endian), the header (name -> dtype, shape, begin and end
+of the bytes) and the bytes.
 """
 
 import json
@@ -36,7 +36,7 @@ _MOST_HEADER = 100 * 2**20  # as the library limits it
 
 
 class WeightsError(ConfigError):
-  """A release that cannot be read or written; the message names the file and the tensor. Commands exit with 2."""
+  """Weights that cannot be read or written; the message names the file and the tensor. Commands exit with 2."""
 
 
 class Tensor(NamedTuple):
@@ -97,7 +97,7 @@ class Container:
 
 
 class Plan(NamedTuple):
-  """A tensor to be written: its dtype, its shape and what gives its bytes, as arrays one after the other."""
+  """A tensor to write: its dtype, its shape, and a function that yields its elements in order, as arrays."""
 
   dtype: np.dtype
   shape: tuple[int, ...]
@@ -122,10 +122,10 @@ def shards(plans: Iterable[tuple[str, Plan]], size: int) -> list[dict[str, Plan]
 
 
 def write(file: Path, plans: Mapping[str, Plan]) -> None:
-  """Writes one file, a piece in memory at a time.
+  """Writes one file; one piece of one tensor is in memory at a time.
 
   Raises:
-    WeightsError: the pieces of a tensor are not of its size.
+    WeightsError: the pieces of a tensor do not add up to its size.
   """
   names = {dtype: name for name, dtype in DTYPES.items()}
   header: dict[str, Any] = {'__metadata__': {'format': 'pt'}}

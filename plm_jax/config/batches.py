@@ -6,7 +6,7 @@ Files of `objectives/` and `adapters/` declare `READS`, files of `data/` declare
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax.config import schema
+from plm_jax.config import blocks
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations, build, signatures
 
@@ -14,15 +14,15 @@ ROLES = {'objective': 'objectives', 'adapter': 'adapters'}
 
 
 def reads(settings: Mapping[str, Any]) -> tuple[str, ...]:
-  """The keys that the objective or adapter of a complete config reads, and the blocks in it; () where none says so."""
+  """The keys of a batch that the objective or adapter of a complete config reads, or that blocks in it read."""
   found = (key for _, keys in _readers(settings) for key in keys)
   return tuple(dict.fromkeys(found))
 
 
 def check(settings: Mapping[str, Any]) -> None:
   """Raises ConfigError where the training data or those of an evaluation do not give what a complete config reads."""
-  blocks = {'data': settings['data']} | {f'eval.{name}.data': one['data'] for name, one in settings['eval'].items()}
-  for where, block in blocks.items():
+  sources = {'data': settings['data']} | {f'eval.{name}.data': one['data'] for name, one in settings['eval'].items()}
+  for where, block in sources.items():
     given = _gives(block)
     for (folder, name), keys in _readers(settings):
       if given is not None and (missing := [key for key in keys if key not in given]):
@@ -48,30 +48,26 @@ def _gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
   labelled rows, give more.
   """
   own = _declared(f'data.{block["name"]}', 'GIVES')
-  parts = [_gives(inner) for kind, inner in list(_blocks('data', block))[1:] if kind == 'data']
+  parts = [_gives(inner) for kind, inner in _blocks('data', block)[1:] if kind == 'data']
   if own is None or None in parts:
     return None
-  more = [key for module in schema.named_files('data', block) for key in _declared(module, 'GIVES') or ()]
+  more = [key for module in blocks.named_files('data', block) for key in _declared(module, 'GIVES') or ()]
   shared = [key for key in parts[0] or () if all(key in (part or ()) for part in parts)] if parts else []
   return tuple(dict.fromkeys([*own, *more, *shared]))
 
 
-def _blocks(kind: str, settings: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _blocks(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
   """A block and all blocks in it, each with its kind."""
-  yield kind, settings
-  for key, keyword in schema.block(kind, settings, kind).known.items():
-    yield from _inside(keyword.annotation, settings.get(key))
+  found = [(kind, settings)]
 
+  def collect(part: annotations.Part, value: Any, label: str) -> Any:
+    del label
+    found.extend(_blocks(part.inner, value) if part.form == 'block' else ())
+    return value
 
-def _inside(annotation: str, value: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-  part = annotations.part(annotation, value)
-  if part is None:
-    return
-  if part.form == 'block':
-    yield from _blocks(part.inner, value)
-  elif part.form in ('sequence', 'mapping'):
-    for item in value.values() if isinstance(value, Mapping) else value:
-      yield from _inside(part.inner, item)
+  for key, keyword in blocks.block(kind, settings, kind).known.items():
+    annotations.rebuild(keyword.annotation, settings.get(key), collect, key)
+  return found
 
 
 def _cure(folder: str, source: str, missing: list[str]) -> str:

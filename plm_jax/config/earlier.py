@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from plm_jax.config import schema
+from plm_jax.config import blocks
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import values
 
@@ -18,7 +18,7 @@ def current(config: Mapping[str, Any]) -> dict[str, Any]:
   if not isinstance(optim, Mapping):
     return dict(config)
   try:
-    _, known, elsewhere = schema.block('optim.optimiser:make', optim, 'config.optim')
+    _, known, elsewhere = blocks.block('optim.optimiser:make', optim, 'config.optim')
   except ConfigError:  # it is reported where the config is checked
     return dict(config)
 

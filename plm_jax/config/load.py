@@ -7,7 +7,6 @@ exit code 2 and one message before jax is loaded. `schema.py` says which keys a 
 
 import contextlib
 import importlib.util
-import json
 import os
 import pathlib
 import sys
@@ -15,8 +14,8 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax import errors
-from plm_jax.config import batches, earlier, quick, schema
+from plm_jax import errors, files
+from plm_jax.config import batches, blocks, earlier, quick
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
 
@@ -34,9 +33,9 @@ def load(target: str) -> dict[str, Any]:
     ConfigError: no such file, or a file that is no config.
   """
   name, _, argument = target.partition('.py:')
-  path = pathlib.Path(f'{name}.py' if '.py:' in target else target).expanduser()
-  path = path / 'config.json' if path.is_dir() else path
-  if not path.is_file():
+  path = files.path(f'{name}.py' if '.py:' in target else target)
+  path = files.RunFolder(path).config if files.is_folder(path) else path
+  if not files.is_file(path):
     known = [os.path.relpath(str(file)) for file in experiment_files()]
     raise ConfigError(
       f'--config={target}: there is no file {path}.{errors.suggest(str(path), known)} --list shows every config.'
@@ -46,7 +45,7 @@ def load(target: str) -> dict[str, Any]:
   if path.suffix != '.py':
     raise ConfigError(f'--config={target}: a config is a .py file or the config.json of a run.')
   config = _read_python(path.resolve(), argument)
-  return schema.plain(quick.shrink(config), 'config') if 'quick' in argument.split(',') else config
+  return blocks.plain(quick.shrink(config), 'config') if 'quick' in argument.split(',') else config
 
 
 def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +54,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     ConfigError: an unknown, missing or wrongly typed key, or keys that contradict each other.
   """
-  values = schema.complete('config.schema:Run', schema.with_inherited(schema.plain(config, 'config')), 'config')
+  values = blocks.complete(blocks.WHOLE, blocks.with_inherited(blocks.plain(config, 'config')), 'config')
   _check_exactly_one(values, 'objective', 'adapter')
   _check_exactly_one(values, 'steps', 'epochs')
   for key in ('steps', 'epochs', 'accumulate', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
@@ -82,7 +81,7 @@ def _check_exactly_one(values: Mapping[str, Any], first: str, second: str) -> No
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
-    value = json.loads(path.read_text(encoding='utf-8'))
+    value = files.read_json(path)
   except ValueError as error:
     raise ConfigError(f'{path}: not JSON: {error}.') from None
   if not isinstance(value, dict):
@@ -100,13 +99,13 @@ def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
       config = module.get_config(argument)
     except Exception as error:  # whatever the user's file raises
       raise ConfigError(_where(error, path)) from error
-  return schema.plain(config if isinstance(config, Mapping) else config.to_dict(), 'config')
+  return blocks.plain(config if isinstance(config, Mapping) else config.to_dict(), 'config')
 
 
 @contextlib.contextmanager
 def _importable(path: pathlib.Path) -> Iterator[None]:
   """Lets a config file import `experiments.common` of its own repository, from any working directory."""
-  root = next((parent for parent in path.parents if (parent / 'experiments').is_dir()), path.parent)
+  root = next((parent for parent in path.parents if files.is_folder(parent / 'experiments')), path.parent)
   others = {name: module for name, module in sys.modules.items() if name.partition('.')[0] == 'experiments'}
   for name in others:
     del sys.modules[name]

@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_jax import errors
-from plm_jax.config.schema import NAMES, block
+from plm_jax.config.blocks import NAMES, WHOLE, block
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations, values
-
-WHOLE = "Annotated[Mapping[str, Any], 'config.schema:Run']"
 
 
 def apply(config: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], list[str]]:
@@ -46,7 +44,7 @@ def _order(change: tuple[str, str]) -> tuple[bool, int]:
 
 def _set(config: dict[str, Any], key: str, text: str) -> list[str]:
   *parents, last = key.split('.')
-  annotation, label = WHOLE, 'config'
+  annotation, label = f'Annotated[Mapping[str, Any], {WHOLE!r}]', 'config'
   here: Any = config
   for part in parents:
     annotation, default = _step(annotation, here, part, label, config)

@@ -9,47 +9,38 @@ the vocabulary, is left to the config.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from plm_jax.config import schema
+from plm_jax.config import blocks
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations, signatures
 
 
 def shrink(config: Mapping[str, Any]) -> dict[str, Any]:
   """The config with the `QUICK` of every file that it names, those of blocks inside blocks included."""
-  return _shrink('config.schema:Run', config)
+  return _shrink(blocks.WHOLE, config)
 
 
 def _shrink(kind: str, settings: Mapping[str, Any], *, around: Collection[str] = ()) -> dict[str, Any]:
   """A block with the `QUICK` of its file; keywords `around` are those of the mixture that the block is in."""
   try:
-    known = schema.block(kind, settings, 'config').known
+    known = blocks.block(kind, settings, 'config').known
   except ConfigError:  # it is reported where the config is checked
     return dict(settings)
   around = around if kind == 'data' else ()
   smaller = {**settings, **{key: value for key, value in _literal(kind, settings).items() if key not in around}}
-  if kind == 'models':  # sizes are those of 'tiny'; what is wired how stays
+  if kind == 'models':  # sizes become those of 'tiny'; the choices of structure are the overrides that are text
     overrides = settings.get('overrides') or {}
-    smaller |= {'variant': 'tiny', 'overrides': {key: value for key, value in overrides.items() if _is_wiring(value)}}
+    smaller |= {'variant': 'tiny', 'overrides': {key: value for key, value in overrides.items() if type(value) is str}}
+
+  def inside(part: annotations.Part, value: Any, label: str) -> Any:
+    del label
+    return _shrink(part.inner, value, around=known) if part.form == 'block' else value
+
   for key, keyword in known.items():
     value = smaller.get(key, keyword.default)
-    inside = _inside(keyword.annotation, value, around=known)
-    if inside != value:
-      smaller[key] = inside
+    changed = annotations.rebuild(keyword.annotation, value, inside, key)
+    if changed != value:
+      smaller[key] = changed
   return smaller
-
-
-def _inside(annotation: str, value: Any, *, around: Collection[str]) -> Any:
-  """A value with the blocks in it shrunk."""
-  part = annotations.part(annotation, value)
-  if part is None:
-    return value
-  if part.form == 'block' and not part.inner.endswith(':Config'):
-    return _shrink(part.inner, value, around=around)
-  if part.form == 'sequence':
-    return type(value)(_inside(part.inner, item, around=around) for item in value)
-  if part.form == 'mapping':
-    return {key: _inside(part.inner, item, around=around) for key, item in value.items()}
-  return value
 
 
 def _literal(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,10 +48,6 @@ def _literal(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
   if ':' in kind:
     return {}
   found: dict[str, Any] = {}
-  for module in (*schema.named_files(kind, settings), signatures.places(kind)[settings['name']]):
+  for module in (*blocks.named_files(kind, settings), signatures.places(kind)[settings['name']]):
     found |= signatures.literal(module, 'QUICK') or {}
   return found
-
-
-def _is_wiring(value: Any) -> bool:
-  return isinstance(value, str)

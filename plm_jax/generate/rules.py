@@ -1,12 +1,12 @@
 """Settings of generation, what they forbid at each step, and what generation returns."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import suggest
+from plm_jax.errors import one_of, suggest
 from plm_jax.types import Array
 
 NEVER = -1e9  # log-probability of what cannot be: finite, so that sums of it can be compared
@@ -93,8 +93,7 @@ def group(method: str, max_new: int, settings: Mapping[str, Any]) -> tuple[Const
   for name in settings:
     if name not in owners:
       raise TypeError(f'generate has no keyword {name!r}.{suggest(name, owners)} Settings: {", ".join(owners)}')
-  if method not in get_args(Method):
-    raise ValueError(f'method={method!r}; choices are {", ".join(get_args(Method))}')
+  one_of('method', method, Method)
 
   def of(kind: type) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if owners[name] is kind}

@@ -15,19 +15,18 @@ import dataclasses
 import functools
 import logging
 import math
-from typing import Literal, get_args
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of
 from plm_jax.layers import fused
 from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
-from plm_jax.types import Array
+from plm_jax.types import Array, Implementation
 
 log = logging.getLogger(__name__)
-
-Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'cudnn']
 
 # queries at a time of 'chunked': enough for efficient products, with weights of 256 rows only
 CHUNK = 256
@@ -102,8 +101,52 @@ def attend(
     return fused.flash(query, key, value, mask=mask, scale=scale)
   if taken == 'cudnn':
     return fused.cudnn(query, key, value, mask=mask, bias=bias, scale=scale)
-  how = chunked if taken == 'chunked' else plain
-  return how(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
+  compute = chunked if taken == 'chunked' else plain
+  return compute(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
+
+
+def attend_in(
+  block: nn.Module,
+  query: Array,
+  key: Array,
+  value: Array,
+  *,
+  mask: Mask,
+  dropout: float,
+  train: bool,
+  implementation: Implementation,
+  bias: Array | None = None,
+  scale: float | None = None,
+) -> Array:
+  """`attend` inside a block, which gives the key of the dropout and hands out the weights.
+
+  Args:
+    block: the module that calls: in training one key is drawn from its stream 'dropout', and its collection
+      'attention' gets the weights where a caller made that mutable.
+    query: [b, l, h, k].
+    key: [b, m, g, k].
+    value: [b, m, g, k].
+    mask: what may be looked at.
+    dropout: rate on the weights.
+    train: drops out.
+    implementation: how to compute it, `Execution.attention`; 'auto' in a step of generation.
+    bias: added to the scaled products, broadcastable to [b, h, l, m].
+    scale: of the products; 1 / sqrt(k) by default.
+  """
+  if block.is_mutable_collection('attention') and not block.is_initializing():
+    block.sow('attention', 'weights', weights(query, key, mask=mask, bias=bias, scale=scale))
+  rng = block.make_rng('dropout') if train and dropout else None
+  return attend(
+    query,
+    key,
+    value,
+    mask=mask,
+    bias=bias,
+    dropout=dropout,
+    rng=rng,
+    scale=scale,
+    implementation=implementation,
+  )
 
 
 def choose(
@@ -131,8 +174,7 @@ def choose(
     ValueError: a kernel was asked for by name that cannot be taken.
   """
   platform, capability = device
-  if implementation not in get_args(Implementation):
-    raise ValueError(f'execution.attention={implementation!r}; choices are {", ".join(get_args(Implementation))}')
+  one_of('execution.attention', implementation, Implementation)
   if implementation in ('xla', 'chunked'):
     return implementation, 'as execution.attention says'
 

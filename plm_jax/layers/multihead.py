@@ -2,10 +2,10 @@
 
 import flax.linen as nn
 
-from plm_jax.layers.attention import Implementation, attend, weights
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.linear import Dense, Initializer
 from plm_jax.layers.masks import Mask
-from plm_jax.types import Array
+from plm_jax.types import Array, Implementation
 
 
 class MultiHead(nn.Module):
@@ -56,13 +56,13 @@ class MultiHead(nn.Module):
   def __call__(self, x: Array, source: Array, *, mask: Mask, bias: Array | None = None, train: bool = False) -> Array:
     """What positions of `x` find in `source`: [b, l, d], [b, m, d] -> [b, l, d]."""
     key, value = self.project(source)
-    return self.look(x, key, value, mask=mask, bias=bias, train=train, implementation=self.implementation)
+    return self.attend(x, key, value, mask=mask, bias=bias, train=train, implementation=self.implementation)
 
   def project(self, source: Array) -> tuple[Array, Array]:
     """Keys and values of a sequence: [b, m, d] -> two of [b, m, h, k]."""
     return self.key(source), self.value(source)
 
-  def look(
+  def attend(
     self,
     x: Array,
     key: Array,
@@ -87,19 +87,16 @@ class MultiHead(nn.Module):
     Returns:
       [b, l, d].
     """
-    query = self.query(x)  # [b, l, h, k]
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask, bias=bias, scale=self.scale))
-    rng = self.make_rng('dropout') if train and self.dropout else None
-    found = attend(
-      query,
+    found = attend_in(
+      self,
+      self.query(x),  # [b, l, h, k]
       key,
       value,
       mask=mask,
-      bias=bias,
       dropout=self.dropout,
-      rng=rng,
-      scale=self.scale,
+      train=train,
       implementation=implementation,
+      bias=bias,
+      scale=self.scale,
     )
     return self.out(found)  # [b, l, h, k] -> [b, l, d]

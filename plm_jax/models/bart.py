@@ -15,18 +15,18 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.multihead import MultiHead
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,23 +49,23 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 6
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  max_length: int = 1024
+  hidden_dim: Count = 768
+  num_layers: Count = 6
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  max_length: Count = 1024
   position_offset: int = 2
-  activation: str = 'gelu_erf'
+  activation: Activation = 'gelu_erf'
   norm_epsilon: float = 1e-5
-  dropout: float = 0.1
-  attention_dropout: float = 0.0
-  mlp_dropout: float = 0.0
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.0
+  mlp_dropout: Rate = 0.0
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
 
 
 class Encoded(NamedTuple):
@@ -82,11 +82,17 @@ class Context(NamedTuple):
   encoded: Encoded | None
 
 
-class Step(NamedTuple):
-  """The same in generation; new tokens take slots from `slot` on, and keys of the encoder are in the cache."""
+class StepContext(NamedTuple):
+  """The same in a step of generation, where keys and values of the encoder are in the cache.
+
+  Attributes:
+    mask: what the new tokens may look at.
+    start: int32[], the slot of the first new token.
+    encoder_mask: what they may look at in the encoder.
+  """
 
   mask: Mask
-  slot: Array
+  start: Array
   encoder_mask: Mask
 
 
@@ -98,12 +104,12 @@ class Block(nn.Module):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    init, how = normal(c.init_std), self.execution.attention
+    init, implementation = normal(c.init_std), self.execution.attention
 
     def attention() -> MultiHead:
       heads = (c.num_heads, c.hidden_dim // c.num_heads)
       return MultiHead(
-        *heads, c.hidden_dim, init, init, init, dropout=c.attention_dropout, dtype=dtype, implementation=how
+        *heads, c.hidden_dim, init, init, init, dropout=c.attention_dropout, dtype=dtype, implementation=implementation
       )
 
     self.attention = attention()
@@ -124,16 +130,17 @@ class Block(nn.Module):
     x = self.mlp_norm(x + self.dropout(y, train=train))
     return constrain(x, 'batch', 'length', 'embed'), x
 
-  def decode(self, x: Array, context: Step, cache: Cache) -> tuple[Array, Cache]:
+  def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
     """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
-    new = self.attention.project(x)
-    key = caches.put(cache['keys'], new[0], context.slot, axis=1)
-    value = caches.put(cache['values'], new[1], context.slot, axis=1)
-    x = self.attention_norm(x + self.attention.look(x, key, value, mask=context.mask))
-    y = self.cross.look(x, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+    key, value = self.attention.project(x)  # [b, s, h, k]
+    past = Past(cache['keys'], cache['values'], context.start)
+    y = self.attention.attend(x, *caches.append(past, key, value), mask=context.mask)
+    x = self.attention_norm(x + y)
+    y = self.cross.attend(x, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
     x = self.cross_norm(x + y)
-    x = self.mlp_norm(x + self.mlp(x))
-    return x, {'keys': new[0], 'values': new[1]}
+    y = self.mlp(x)
+    x = self.mlp_norm(x + y)
+    return x, {'keys': key, 'values': value}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
     """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
@@ -184,23 +191,17 @@ class Stack(nn.Module):
     c = self.config
     position.check_length(length, max_length=c.max_length, model='Bart')
     keys, values = self.layers.read(encoder_hidden, None, None)[1]
-    slots = caches.empty(
-      num_layers=c.num_layers,
-      batch_size=encoder_hidden.shape[0],
-      length=length,
-      num_heads=c.num_heads,
-      head_dim=c.hidden_dim // c.num_heads,
-      dtype=self.execution.dtype,
-    )
+    shape = (c.num_layers, encoder_hidden.shape[0], length, c.num_heads, c.hidden_dim // c.num_heads)
+    slots = caches.empty(shape, dtype=self.execution.dtype)
     return slots | {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
 
   def decode(self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """One step of generation: token embeddings [b, s, d] -> states, and the longer cache."""
-    slot = cache['index']
+    start = cache['index']
     cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    step = Step(mask, slot, Mask(segment_ids, cache['encoder_segment_ids']))
+    context = StepContext(mask, start, Mask(segment_ids, cache['encoder_segment_ids']))
     layered = {name: cache[name] for name in ('keys', 'values', 'encoder_keys', 'encoder_values')}
-    x, new = self.layers.decode(self.embed(x, positions), step, layered)
+    x, new = self.layers.decode(self.embed(x, positions), context, layered)
     return x, caches.keep(cache, **new)
 
 
@@ -222,14 +223,7 @@ class Bart(Base):
 
   def setup(self) -> None:
     c = self.config
-    self.token_embed = self.embed or Embed(
-      self.vocab_size,
-      c.hidden_dim,
-      ('vocab', 'embed'),
-      normal(c.init_std),
-      multiple=c.vocab_multiple,
-      dtype=self.execution.dtype,
-    )
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     self.encoder = Stack(c, self.execution)
     self.decoder = Stack(c, self.execution)
 

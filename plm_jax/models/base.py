@@ -5,11 +5,13 @@ recurrent state. A trunk adds NAME, INPUTS, ATTENTION, `setup` (which makes `tok
 states again what is different for it.
 """
 
-from typing import Any, ClassVar
+import dataclasses
+from typing import Any, ClassVar, Literal, get_origin
 
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of
 from plm_jax.layers.linear import Embed, Initializer
 from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, PyTree
 
@@ -80,3 +82,17 @@ class Base(nn.Module):
       multiple=self.config.vocab_multiple,
       dtype=self.execution.dtype,
     )
+
+
+def check_choices(config: Any) -> None:
+  """Raises ValueError where a field of a `Config` is typed as a `Literal` and has none of its values."""
+  for field in dataclasses.fields(config):
+    if get_origin(field.type) is Literal:
+      one_of(f'model.overrides.{field.name}', getattr(config, field.name), field.type)
+
+
+def check_multiple(config: Any, whole: str, part: str) -> None:
+  """Raises ValueError where one field of a `Config` is not a multiple of another, such as width and number of heads."""
+  size, parts = getattr(config, whole), getattr(config, part)
+  if parts < 1 or size % parts:
+    raise ValueError(f'model.overrides: {whole} {size} is not a multiple of {part} {parts}')

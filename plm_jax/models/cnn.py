@@ -18,14 +18,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, normal
-from plm_jax.layers.mlp import ACTIVATIONS
+from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.mlp import ACTIVATIONS, Activation
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
+from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,21 +44,20 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  mlp_dim: int = 2304
-  kernel_width: int = 3
-  activation: str = 'relu'
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  mlp_dim: Count = 2304
+  kernel_width: Count = 3
+  activation: Activation = 'relu'
   norm_epsilon: float = 1e-12
-  dropout: float = 0.1
+  dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
+    check_choices(self)
     if self.kernel_width < 1 or self.kernel_width % 2 == 0:
       raise ValueError(f'kernel_width {self.kernel_width} is not an odd number: a filter is centred on its token')
-    if self.activation not in ACTIVATIONS:
-      raise ValueError(f'activation {self.activation!r} is none of {", ".join(ACTIVATIONS)}')
 
 
 class Block(nn.Module):
@@ -110,9 +109,7 @@ class Cnn(Base):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     self.embed_dropout = Dropout(c.dropout)
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
     self.final_norm = LayerNorm(c.norm_epsilon, dtype)

@@ -19,26 +19,27 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import ACTIVATIONS, Mlp
+from plm_jax.layers.mlp import ACTIVATIONS, Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
+from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
-TERMS = ('c2p', 'p2c')
+Term = Literal['c2p', 'p2c']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,38 +70,34 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  max_length: int = 512
-  max_distance: int = 512
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  max_length: Count = 512
+  max_distance: Count = 512
   position_buckets: int = 0
-  terms: tuple[str, ...] = TERMS
+  terms: tuple[Term, ...] = ('c2p', 'p2c')
   reading: Reading = 'code'
   absolute: Absolute = 'decoder'
   share_projections: bool = False
   key_bias: bool = False
   table_norm: bool = False
   conv_kernel: int = 0
-  activation: str = 'gelu_erf'
+  activation: Activation = 'gelu_erf'
   norm_epsilon: float = 1e-7
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
     if self.num_layers < 2:
       raise ValueError(f'num_layers {self.num_layers}: the mask decoder needs a layer before the last, so at least 2')
-    if unknown := set(self.terms) - set(TERMS):
-      raise ValueError(f'terms {sorted(unknown)} are unknown; choices are {", ".join(TERMS)}')
-    if self.reading not in get_args(Reading):
-      raise ValueError(f'reading {self.reading!r}; choices are {", ".join(get_args(Reading))}')
-    if self.absolute not in get_args(Absolute):
-      raise ValueError(f'absolute {self.absolute!r}; choices are {", ".join(get_args(Absolute))}')
+    for term in self.terms:
+      one_of('model.overrides.terms', term, Term)
     if self.conv_kernel and self.conv_kernel % 2 == 0:
       raise ValueError(f'conv_kernel {self.conv_kernel} has no middle: it must be odd, or 0 for no convolution')
     if self.position_buckets and not 4 <= self.position_buckets < 2 * (self.max_distance - 1):
@@ -144,23 +141,16 @@ class Block(nn.Module):
     to_query, to_key = project('query'), project('key', c.key_bias)
     asking = x if context.query is None else context.query
     query, key, value = to_query(asking), to_key(x), project('value')(x)  # [b, l, h, k]
-    bias = None
+    position_key = position_query = bias = None
     if c.terms:
-      table = Dropout(c.dropout)(context.table, train=train)
-      rows = _rows(x.shape[1], c)
-      bias = jnp.zeros((), jnp.float32)
+      table = Dropout(c.dropout)(context.table, train=train)  # [r, d]
       if 'c2p' in c.terms:
         position_key = (to_key if c.share_projections else project('position_key', c.key_bias))(table)  # [r, h, k]
-        bias += content_to_position(query, position_key, rows)
       if 'p2c' in c.terms:
         position_query = (to_query if c.share_projections else project('position_query'))(table)
-        # column c of the product is the difference i - j = c - (l - 1), or j - i read backwards
-        bias += position_to_content(key, position_query, rows if c.reading == 'code' else rows[::-1])
-      bias *= scale  # [b, h, l, l]
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=context.mask, bias=bias, scale=scale))
-    attended = attend(
+      bias = scale * position_scores(query, key, position_key, position_query, c)  # [b, h, l, l]
+    y = attend_in(
+      self,
       query,
       key,
       value,
@@ -168,13 +158,12 @@ class Block(nn.Module):
       bias=bias,
       scale=scale,
       dropout=c.attention_dropout,
-      rng=rng,
+      train=train,
       implementation=self.execution.attention,
     )
-    out = Dense(
-      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
-    )
-    y = Dropout(c.dropout)(out(attended), train=train)  # [b, l, h, k] -> [b, l, d]
+    out_axes = ('heads', 'head_dim', 'embed')
+    y = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')(y)  # [b, l, d]
+    y = Dropout(c.dropout)(y, train=train)
     x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(asking + y)
 
     y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype, name='mlp')(x)
@@ -183,10 +172,28 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
 
-def _rows(length: int, c: Config) -> Any:
-  """Row of the cut table for each difference, int32[2 l - 1]."""
-  rows = position.relative_rows(length, num_buckets=c.position_buckets, max_distance=c.max_distance)
-  return rows - rows[0]
+def position_scores(
+  query: Array, key: Array, position_key: Array | None, position_query: Array | None, c: Config
+) -> Array:
+  """The second and the third term of the score, f32[b, h, l, l], not scaled (equation 4).
+
+  Args:
+    query: Qc [b, l, h, k].
+    key: Kc [b, l, h, k].
+    position_key: Kr [r, h, k] of the rows of the table that differences in a row of this length need; None without
+      the second term.
+    position_query: Qr [r, h, k], likewise of the third.
+    c: how differences become rows, and which row the third term reads.
+  """
+  rows = position.relative_rows(query.shape[1], num_buckets=c.position_buckets, max_distance=c.max_distance)
+  rows = rows - rows[0]  # int32[2 l - 1], from differences -(l - 1) to l - 1 to rows of what was cut from the table
+  scores = jnp.zeros((), jnp.float32)
+  if position_key is not None:
+    scores += content_to_position(query, position_key, rows)
+  if position_query is not None:
+    # column c of the product is the difference i - j = c - (l - 1), or j - i read backwards
+    scores += position_to_content(key, position_query, rows if c.reading == 'code' else rows[::-1])
+  return scores
 
 
 def content_to_position(query: Array, position_key: Array, rows: Array) -> Array:
@@ -256,9 +263,7 @@ class Deberta(Base):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = normal(c.init_std)
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(init)
     if c.absolute == 'input':
       self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)

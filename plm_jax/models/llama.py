@@ -22,21 +22,18 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import Implementation, attend, weights
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.attention import attend_in
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, HeadStyle, Paper, Published
-
-PLACEMENTS = ('pre', 'sandwich')
-LAYOUTS = ('halves', 'pairs')
+from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published, Rate
 
 Angles = tuple[Array, Array]
 
@@ -65,33 +62,29 @@ class Config:
     vocab_multiple: pads the tables to a multiple of this many rows.
   """
 
-  hidden_dim: int = 4096
-  num_layers: int = 32
-  num_heads: int = 32
-  num_kv_heads: int | None = None
-  mlp_dim: int = 11008
-  max_length: int = 2048
+  hidden_dim: Count = 4096
+  num_layers: Count = 32
+  num_heads: Count = 32
+  num_kv_heads: Count | None = None
+  mlp_dim: Count = 11008
+  max_length: Count = 2048
   norm_placement: Literal['pre', 'sandwich'] = 'pre'
   norm_epsilon: float = 1e-6
   rotary: Literal['halves', 'pairs'] = 'halves'
-  rotary_share: float = 1.0
+  rotary_share: Rate = 1.0
   rotary_base: float = 10_000.0
   qkv_bias: bool = False
   tied: bool = False
-  dropout: float = 0.0
-  attention_dropout: float = 0.0
+  dropout: Rate = 0.0
+  attention_dropout: Rate = 0.0
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-    if self.num_heads % self.key_heads:
-      raise ValueError(f'num_heads {self.num_heads} is not a multiple of num_kv_heads {self.key_heads}')
-    if self.norm_placement not in PLACEMENTS:
-      raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
-    if self.rotary not in LAYOUTS:
-      raise ValueError(f'rotary {self.rotary!r} is none of {", ".join(LAYOUTS)}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
+    if self.num_kv_heads is not None:
+      check_multiple(self, 'num_heads', 'num_kv_heads')
     if self.rotary_dim < 2 or self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
       raise ValueError(
         f'rotary_share {self.rotary_share} of a head of {self.head_dim} is {self.rotary_dim} components; rotation '
@@ -139,48 +132,47 @@ class Block(nn.Module):
 
   def __call__(self, x: Array, context: tuple[Mask, Angles], train: bool) -> tuple[Array, Array]:
     mask, angles = context
-    y = self.attention_norm(x)
-    query, key = self._turn(self.query(y), angles), self._turn(self.key(y), angles)
-    x = self._look(x, query, key, self.value(y), mask, train, self.execution.attention)
-    x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
+    x, _ = self._sublayers(x, mask, angles, train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
     return x, x
 
-  def decode(self, x: Array, context: tuple[Cache, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
-    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, g, k]; gives those of the new tokens.
+  def decode(self, x: Array, context: tuple[Array, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
+    """One step of generation.
 
-    Keys are kept rotated.
+    Args:
+      x: [b, s, d].
+      context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
+      kept: the layer's 'keys', which are rotated, and 'values' [b, m, g, k].
+
+    Returns:
+      [b, s, d], and the keys and values of the new tokens.
     """
-    taken, mask, angles = context
-    start = taken['index'] - x.shape[1]
+    start, mask, angles = context
+    return self._sublayers(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
+
+  def _sublayers(
+    self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
+  ) -> tuple[Array, Cache]:
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    c = self.config
+    sandwich = c.norm_placement == 'sandwich'
+
     y = self.attention_norm(x)
-    new = {'keys': self._turn(self.key(y), angles), 'values': self.value(y)}  # [b, s, g, k]
-    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
-    query = self._turn(self.query(y), angles)
-    return self._feed(self._look(x, query, keys, values, mask, False, 'auto'), False), new
+    query, key, value = self.query(y), self.key(y), self.value(y)  # [b, l, h, k], then two of [b, l, g, k]
+    query, key = (position.rotate(part, angles, layout=c.rotary) for part in (query, key))
+    keys, values = caches.append(past, key, value)
+    implementation = 'auto' if past else self.execution.attention
+    y = attend_in(
+      self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
+    )
+    y = self.out(y)  # [b, l, h, k] -> [b, l, d]
+    y = self.after_attention_norm(y) if sandwich else y
+    x = x + self.attention_dropout(y, train=train)
 
-  def _turn(self, x: Array, angles: Angles) -> Array:
-    return position.rotate(x, angles, layout=self.config.rotary)
-
-  def _look(
-    self, x: Array, query: Array, key: Array, value: Array, mask: Mask, train: bool, how: Implementation
-  ) -> Array:
-    """The attention sublayer with its residual, [b, l, d]."""
-    rate = self.config.attention_dropout
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    rng = self.make_rng('dropout') if train and rate else None
-    found = attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how)
-    found = self.out(found)  # [b, l, h, k] -> [b, l, d]
-    if self.config.norm_placement == 'sandwich':
-      found = self.after_attention_norm(found)
-    return x + self.attention_dropout(found, train=train)
-
-  def _feed(self, x: Array, train: bool) -> Array:
-    """The feed-forward sublayer with its residual."""
-    found = self.mlp(self.mlp_norm(x))
-    if self.config.norm_placement == 'sandwich':
-      found = self.after_mlp_norm(found)
-    return x + self.mlp_dropout(found, train=train)
+    y = self.mlp(self.mlp_norm(x))
+    y = self.after_mlp_norm(y) if sandwich else y
+    x = x + self.mlp_dropout(y, train=train)
+    return x, {'keys': key, 'values': value}
 
 
 class Llama(Base):
@@ -194,18 +186,12 @@ class Llama(Base):
 
   def setup(self) -> None:
     c = self.config
-    self.token_embed = self.embed or self._table()
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
     self.layers = layers(c, self.execution)
     self.final_norm = RMSNorm(c.norm_epsilon, self.execution.dtype)
     if not c.tied:
-      self.output = self._table()
-
-  def _table(self) -> Embed:
-    c, axes = self.config, ('vocab', 'embed')
-    return Embed(
-      self.vocab_size, c.hidden_dim, axes, normal(c.init_std), multiple=c.vocab_multiple, dtype=self.execution.dtype
-    )
+      self.output = self.make_table(normal(c.init_std))
 
   def __call__(
     self,
@@ -255,25 +241,10 @@ class Llama(Base):
     """Vocabulary logits f32[..., v] by the trunk's own matrix or the tied token table."""
     return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
 
-  def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
-  ) -> Cache:
-    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
-    del encoder_hidden, encoder_segment_ids
+  def init_cache(self, batch_size: int, length: int) -> Cache:
+    """A cache of `length` empty slots."""
     c = self.config
-    return caches.empty(
-      num_layers=c.num_layers,
-      batch_size=batch_size,
-      length=length,
-      num_heads=c.key_heads,
-      head_dim=c.head_dim,
-      dtype=self.execution.dtype,
-    )
+    return caches.empty((c.num_layers, batch_size, length, c.key_heads, c.head_dim), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
@@ -285,7 +256,7 @@ class Llama(Base):
       positions: int[b, s].
     """
     taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    context = taken, mask, self._angles(positions)
+    context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
     return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)

@@ -22,14 +22,14 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, normal
-from plm_jax.layers.mlp import ACTIVATIONS
+from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.mlp import Activation
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
 FORGET = 1  # place of the forget gate among input, forget, cell and output
 
@@ -49,18 +49,17 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  mlp_dim: int = 576
-  activation: str = 'gelu_erf'
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  mlp_dim: Count = 576
+  activation: Activation = 'gelu_erf'
   norm_epsilon: float = 1e-12
-  dropout: float = 0.1
+  dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.activation not in ACTIVATIONS:
-      raise ValueError(f'activation {self.activation!r} is none of {", ".join(ACTIVATIONS)}')
+    check_choices(self)
 
 
 def forget_one(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
@@ -146,9 +145,7 @@ class LstmEncoder(Base):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     self.embed_dropout = Dropout(c.dropout)
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
     self.final_norm = LayerNorm(c.norm_epsilon, dtype)

@@ -14,25 +14,25 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import GatedMlp, Mlp
+from plm_jax.layers.mlp import Activation, GatedMlp, Mlp
 from plm_jax.layers.multihead import MultiHead
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, Paper, Published, PyTree
+from plm_jax.types import Array, AttentionKind, Count, Execution, HeadStyle, Paper, Published, PyTree, Rate
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix']
 
@@ -60,25 +60,24 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 512
-  num_layers: int = 6
-  num_heads: int = 8
-  head_dim: int = 64
-  mlp_dim: int = 2048
-  activation: str = 'relu'
+  hidden_dim: Count = 512
+  num_layers: Count = 6
+  num_heads: Count = 8
+  head_dim: Count = 64
+  mlp_dim: Count = 2048
+  activation: Activation = 'relu'
   gated: bool = False
   tied: bool = True
-  num_buckets: int = 32
-  max_distance: int = 128
+  num_buckets: Count = 32
+  max_distance: Count = 128
   norm_epsilon: float = 1e-6
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   structure: Structure = 'encoder-decoder'
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.structure not in get_args(Structure):
-      raise ValueError(f'structure {self.structure!r} is none of {", ".join(get_args(Structure))}')
+    check_choices(self)
 
 
 class Encoded(NamedTuple):
@@ -96,12 +95,19 @@ class Context(NamedTuple):
   encoded: Encoded | None
 
 
-class Step(NamedTuple):
-  """The same in generation; new tokens take slots from `slot` on, and keys of the encoder are in the cache."""
+class StepContext(NamedTuple):
+  """The same in a step of generation, where keys and values of the encoder are in the cache.
+
+  Attributes:
+    mask: what the new tokens may look at.
+    bias: f32[b or 1, h, s, m] of self-attention.
+    start: int32[], the slot of the first new token.
+    encoder_mask: what they may look at in the encoder; None where there is none.
+  """
 
   mask: Mask
   bias: Array
-  slot: Array
+  start: Array
   encoder_mask: Mask | None
 
 
@@ -151,18 +157,17 @@ class Block(nn.Module):
     x = x + self.dropout(y, train=train)
     return constrain(x, 'batch', 'length', 'embed'), x
 
-  def decode(self, x: Array, context: Step, cache: Cache) -> tuple[Array, Cache]:
+  def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
     """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
     y = self.attention_norm(x)
-    new = self.attention.project(y)
-    key = caches.put(cache['keys'], new[0], context.slot, axis=1)
-    value = caches.put(cache['values'], new[1], context.slot, axis=1)
-    x = x + self.attention.look(y, key, value, mask=context.mask, bias=context.bias)
+    key, value = self.attention.project(y)  # [b, s, h, k]
+    past = Past(cache['keys'], cache['values'], context.start)
+    x = x + self.attention.attend(y, *caches.append(past, key, value), mask=context.mask, bias=context.bias)
     if context.encoder_mask is not None:
       y = self.cross_norm(x)
-      x = x + self.cross.look(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+      x = x + self.cross.attend(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
     x = x + self.mlp(self.mlp_norm(x))
-    return x, {'keys': new[0], 'values': new[1]}
+    return x, {'keys': key, 'values': value}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
     """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
@@ -216,14 +221,7 @@ class Stack(nn.Module):
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
     c = self.config
-    return caches.empty(
-      num_layers=c.num_layers,
-      batch_size=batch_size,
-      length=length,
-      num_heads=c.num_heads,
-      head_dim=c.head_dim,
-      dtype=self.execution.dtype,
-    )
+    return caches.empty((c.num_layers, batch_size, length, c.num_heads, c.head_dim), dtype=self.execution.dtype)
 
   def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
     """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b, m, h, k]."""
@@ -233,7 +231,7 @@ class Stack(nn.Module):
     self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array, bidirectional: bool
   ) -> tuple[Array, Cache]:
     """One step of generation: embeddings [b, s, d] -> states after the final norm, and the longer cache."""
-    slot = cache['index']
+    start = cache['index']
     cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=bidirectional)
     bias = self.bias(positions, cache['positions'], bidirectional=bidirectional)
     layered = {name: cache[name] for name in ('keys', 'values')}
@@ -241,7 +239,7 @@ class Stack(nn.Module):
     if 'encoder_keys' in cache:
       encoder_mask = Mask(segment_ids, cache['encoder_segment_ids'])
       layered |= {name: cache[name] for name in ('encoder_keys', 'encoder_values')}
-    x, new = self.layers.decode(x, Step(mask, bias, slot, encoder_mask), layered)
+    x, new = self.layers.decode(x, StepContext(mask, bias, start, encoder_mask), layered)
     return self.final_norm(x), caches.keep(cache, **new)
 
 
@@ -253,21 +251,10 @@ class _Trunk(Base):
   NAME = 't5'
 
   def setup(self) -> None:
-    self.token_embed = self.embed or self._table()
+    self.token_embed = self.embed or self.make_table(normal(1.0))
     if not self.config.tied:
-      self.output = self._table()
+      self.output = self.make_table(normal(1.0))
     self.decoder = Stack(self.config, self.execution)
-
-  def _table(self) -> Embed:
-    c = self.config
-    return Embed(
-      self.vocab_size,
-      c.hidden_dim,
-      ('vocab', 'embed'),
-      normal(1.0),
-      multiple=c.vocab_multiple,
-      dtype=self.execution.dtype,
-    )
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
@@ -433,17 +420,8 @@ class T5Decoder(_Trunk):
       self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': layers, 'carry': ()}
 
-  def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
-  ) -> PyTree:
-    """What generation remembers: `length` empty slots; there is no encoder to give states."""
-    if encoder_hidden is not None or encoder_segment_ids is not None:
-      raise ValueError('a decoder alone has no use for encoder_hidden')
+  def init_cache(self, batch_size: int, length: int) -> PyTree:
+    """A cache of `length` empty slots."""
     return self.decoder.init_cache(batch_size, length)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:

@@ -5,12 +5,13 @@ Only `collapse_to_mask` and `insert` write the insertions of `Spans.insert`.
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.errors import one_of
 from plm_jax.noise.row import Row, Slots, Spans
 from plm_jax.types import Array, Rate
 
@@ -46,8 +47,7 @@ def _random_ids(bits: Array, *, vocab_size: int, special_ids: Sequence[int], ran
   Raises:
     ValueError: an unknown `random_ids`.
   """
-  if random_ids not in get_args(RandomIds):
-    raise ValueError(f'random_ids={random_ids!r}; choices are {", ".join(get_args(RandomIds))}')
+  one_of('random_ids', random_ids, RandomIds)
   if random_ids == 'all':
     return (bits % np.uint32(vocab_size)).astype(jnp.int32)
   ordinary = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), np.asarray(special_ids, np.int32))
@@ -87,8 +87,7 @@ def bert_80_10_10(
   """
   if mask < 0 or random < 0 or mask + random > 1 + 1e-9:
     raise ValueError(f'mask={mask} and random={random} must be at least 0 and sum to at most 1')
-  if per not in get_args(Per):
-    raise ValueError(f'per={per!r}; choices are {", ".join(get_args(Per))}')
+  one_of('per', per, Per)
   first, last = round(mask * 2**31), round((mask + random) * 2**31)
   kind = bits = jax.random.bits(key, row.ids.shape) >> 1
   if per == 'span':

@@ -1,10 +1,11 @@
 """Keys of the noise: one per row of a batch, independent of the number of devices and hosts."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of
 from plm_jax.types import Array, Batch
 
 Every = Literal['step', 'epoch']
@@ -23,8 +24,7 @@ def row_keys(root: Array, batch: Batch, *, every: Every, copies: int = 10) -> Ar
   Raises:
     ValueError: an unknown `every`.
   """
-  if every not in get_args(Every):
-    raise ValueError(f'every={every!r}; choices are {", ".join(get_args(Every))}')
+  one_of('every', every, Every)
   rows = batch['row_id']
   if every == 'step':
     number = jnp.broadcast_to(jnp.asarray(batch['step']), rows.shape)

@@ -7,7 +7,6 @@ of 12 layers is matched as `trunk/layers/0/attention/query/kernel` to `trunk/lay
 """
 
 import dataclasses
-import difflib
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, near
 from plm_jax.optim.schedules import Schedule, as_steps
 from plm_jax.paths import group_name, is_stacked, path_name, virtual_paths
 from plm_jax.types import Array, PyTree
@@ -146,8 +145,8 @@ def _check_used(
   for pattern in patterns:
     if pattern not in matched:
       some = [seen[0] for seen in paths.values()]
-      near = difflib.get_close_matches(pattern, some, n=3, cutoff=0.3)
-      shown = near + [path for path in some[:: max(len(some) // 6, 1)] if path not in near]
+      alike = near(pattern, some, cutoff=0.3)
+      shown = alike + [path for path in some[:: max(len(some) // 6, 1)] if path not in alike]
       raise ConfigError(
         f'optim.{what}: {pattern!r} matches no parameter. A pattern must match the whole path; paths are '
         f'{", ".join(shown[:8])}, ... ({len(some)} in all)'

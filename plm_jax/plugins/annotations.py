@@ -16,7 +16,7 @@ import ast
 import builtins
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 SCALARS = ('bool', 'float', 'int', 'str')
@@ -122,6 +122,25 @@ def parts(annotation: str) -> list[Part]:
   """The blocks, names and containers in an annotation, those in its unions and containers included."""
   found = _parts(parse(annotation))
   return [inner for one in found for inner in (one, *(parts(one.inner) if one.form in ('sequence', 'mapping') else ()))]
+
+
+def rebuild(annotation: str, value: Any, change: Callable[[Part, Any, str], Any], label: str) -> Any:
+  """A value with each block and each name in it replaced by `change(part, block or name, its dotted key)`.
+
+  Args:
+    annotation: of the value.
+    value: of a keyword; None stays None.
+    change: also called for what stands inside containers. What it returns is not gone through again.
+    label: the dotted key of the value.
+  """
+  found = None if value is None else part(annotation, value)
+  if found is None or found.form == 'any':
+    return value
+  if found.form == 'sequence':
+    return type(value)(rebuild(found.inner, item, change, f'{label}.{index}') for index, item in enumerate(value))
+  if found.form == 'mapping':
+    return {key: rebuild(found.inner, item, change, f'{label}.{key}') for key, item in value.items()}
+  return change(found, value, label)
 
 
 def _parts(node: ast.expr) -> list[Part]:

@@ -8,6 +8,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from plm_jax import files
 from plm_jax.plugins import annotations, signatures
 
 FOLDERS = {
@@ -36,10 +37,9 @@ def text() -> str:
 def noise_kinds() -> list[str]:
   """The kinds of noise functions that a block of an objective or adapter can name, such as 'noise.where', sorted."""
   tasks = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
-  keywords = [item for folder, name in tasks for item in signatures.signature(folder, name).items()]
-  kinds = {part.inner for _, keyword in keywords for part in annotations.parts(keyword.annotation)}
-  kinds |= {f'noise.{key}' for key, _ in keywords}
-  return sorted(kind for kind in kinds if kind.startswith('noise.') and signatures.places(kind))
+  keywords = [keyword for folder, name in tasks for keyword in signatures.signature(folder, name).values()]
+  kinds = {part.inner for keyword in keywords for part in annotations.parts(keyword.annotation)}
+  return sorted(kind for kind in kinds if kind.startswith('noise.'))
 
 
 def _files(folder: str) -> Iterator[tuple[str, str, str]]:
@@ -55,7 +55,7 @@ def _files(folder: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _docstring(file: pathlib.Path) -> str:
-  return (ast.get_docstring(ast.parse(file.read_text(encoding='utf-8'))) or '').partition('\n')[0]
+  return (ast.get_docstring(ast.parse(files.read_text(file))) or '').partition('\n')[0]
 
 
 def _group(title: str, rows: list[tuple[str, str, str]]) -> str:

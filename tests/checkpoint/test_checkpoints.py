@@ -172,7 +172,7 @@ def test_some_states_are_never_best(tmp_path: pathlib.Path) -> None:
 
 def test_without_best_there_is_none(folder: pathlib.Path) -> None:
   assert checkpoint.best_step(folder) is None
-  with pytest.raises(CheckpointError, match=r"none is best; take 'newest' or one of \[10, 20\]"):
+  with pytest.raises(CheckpointError, match=r"none is best; ask for 'newest' or one of \[10, 20\]"):
     checkpoint.restore(folder, abstract(make_state(0)), step='best')
   assert checkpoint.restore(folder, abstract(make_state(0)), step=None)[0] == 20
 
@@ -369,7 +369,7 @@ def test_a_full_disk_leaves_nothing_half_and_the_run_can_go_on(tmp_path: pathlib
   with Checkpoints(tmp_path, keep=1) as saved:
     saved.save(1, small)
     saved.save(2, large)
-    with pytest.raises(CheckpointError, match=r'step 2 could not be saved in .*Whole steps there: \[1\]. Free some'):
+    with pytest.raises(CheckpointError, match=r'step 2 could not be saved in .*Complete steps there: \[1\]. Free some'):
       saved.wait()
     assert sorted(path.name for path in tmp_path.iterdir()) == ['1']
     assert saved.restore(abstract(small))[0] == 1

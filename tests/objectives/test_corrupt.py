@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.config import schema
+from plm_jax.config import blocks
 from plm_jax.errors import ConfigError
 from plm_jax.noise import edit
 from plm_jax.noise.where import spans, tokens
@@ -39,7 +39,7 @@ def test_a_wrong_name_lists_the_functions_of_all_files():
 
 def test_a_config_is_checked_against_the_file_that_has_the_function():
   block = {'name': 'mlm', 'where': {'name': 'poisson_spans', 'mean': 2}, 'edit': {'name': 'to_mask'}}
-  values = schema.complete('objectives', block, 'objective')
+  values = blocks.complete('objectives', block, 'objective')
   assert values['where'] == {'name': 'poisson_spans', 'rate': 0.3, 'mean': 2.0, 'units': 'words'}
   assert values['edit'] == {'name': 'to_mask'}
   for name, words in (
@@ -47,7 +47,7 @@ def test_a_config_is_checked_against_the_file_that_has_the_function():
     ('ngrm', ['noise/where', "mean 'ngram'"]),
   ):
     with pytest.raises(ConfigError) as caught:
-      schema.complete('objectives', block | {'where': {'name': name}}, 'objective')
+      blocks.complete('objectives', block | {'where': {'name': name}}, 'objective')
     assert all(word in str(caught.value) for word in words)
 
 

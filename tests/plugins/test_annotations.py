@@ -2,7 +2,7 @@
 
 import pytest
 
-from plm_jax.config import schema
+from plm_jax.config import blocks
 from plm_jax.plugins import annotations, signatures
 from plm_jax.plugins.annotations import Part
 
@@ -84,4 +84,4 @@ def test_the_whole_config_is_of_known_kinds():
   run = signatures.keywords('config.schema', 'Run')
   kinds = {key: [p.inner for p in annotations.parts(k.annotation) if p.form == 'block'] for key, k in run.items()}
   assert kinds['model'] == ['models'] and kinds['eval'] == ['config.schema:Evaluation']
-  assert set(schema.GIVEN) <= {kind for found in kinds.values() for kind in found}
+  assert set(blocks.GIVEN) <= {kind for found in kinds.values() for kind in found}

@@ -28,7 +28,7 @@ def test_functions_are_those_that_start_with_a_key():
 
 def test_a_signature_has_annotations_and_defaults_without_an_import():
   known = signatures.signature('objectives', 'masked')
-  assert known['where'] == Keyword('Mapping[str, Any]', {'name': 'fixed_count'})
+  assert known['where'] == Keyword("Annotated[Mapping[str, Any], 'noise.where']", {'name': 'fixed_count'})
   assert known['copies'] == Keyword('int', 10)
   assert known['trunk'] == Keyword('Any', Missing.REQUIRED)
   assert signatures.signature('models', 'small')['execution'].default is Missing.COMPUTED

@@ -6,12 +6,13 @@ that of the row, and looked up on the device, so that rounding does not depend o
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.errors import one_of
 from plm_jax.noise.row import Row, Spans
 from plm_jax.types import Array, Rate
 
@@ -50,8 +51,7 @@ def draw_budget(row: Row, key: Array, *, rate: Rate, count: BudgetRule = 'bert',
     ValueError: a rate outside of [0, 1] or an unknown rule.
   """
   check_rate(rate)
-  if count not in get_args(BudgetRule):
-    raise ValueError(f'count={count!r}; choices are {", ".join(get_args(BudgetRule))}')
+  one_of('count', count, BudgetRule)
   length = row.ids.shape[0]
   real = (row.segment_ids > 0).sum()
   if count == 'bert':

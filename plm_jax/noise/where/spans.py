@@ -6,12 +6,13 @@ Each stretch (`noise/stretches.py`) is corrupted as if it were alone in the row.
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.errors import one_of
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.stretches import Stretches, continues_document, find_stretches, select
 from plm_jax.noise.where.counts import capacity_of_iid, check_rate, count_table, number_spans, round_up
@@ -26,8 +27,7 @@ _ROUNDED_UP = 8  # CAPACITY has room for the rounding up of this many documents 
 
 def _unit_starts(row: Row, stretches: Stretches, units: Units) -> Array:
   """bool[l]: where a unit begins; a word that reaches into a stretch begins with the stretch."""
-  if units not in get_args(Units):
-    raise ValueError(f'units={units!r}; choices are {", ".join(get_args(Units))}')
+  one_of('units', units, Units)
   if units == 'tokens':
     return stretches.inside
   if row.word_ids is None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.errors import one_of
 from plm_jax.noise.draws import choose
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.where.counts import (
@@ -47,8 +48,7 @@ def fixed_count(
       (fairseq).
     candidates: 'ordinary' tokens only, or 'all' but padding, so that special tokens may be chosen (fairseq's RoBERTa).
   """
-  if candidates not in get_args(Candidates):
-    raise ValueError(f'candidates={candidates!r}; choices are {", ".join(get_args(Candidates))}')
+  one_of('candidates', candidates, Candidates)
   count_key, key = jax.random.split(key) if count == 'roberta' else (key, key)
   budget = draw_budget(row, count_key, rate=rate, count=count, max_count=max_count)
   return single_tokens(choose(key, row.eligible if candidates == 'ordinary' else row.segment_ids > 0, budget))

@@ -23,7 +23,7 @@ _FORMS: dict[str, dict[str, Any]] = {
 }
 _LONGEST_CELL = 2**31 - 1
 _WHOLE = re.compile(r'-?(0|[1-9][0-9]{0,17})')
-_REAL = re.compile(r'-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?')
+_REAL = re.compile(r'-?(0|[1-9][0-9]{0,17})(\.[0-9]+)?([eE][-+]?[0-9]+)?')
 _KINDS: tuple[tuple[Callable[[str], Any], re.Pattern[str]], ...] = ((int, _WHOLE), (float, _REAL))
 
 

@@ -1,0 +1,200 @@
+"""Blocks of a config: which keys each may have, and how defaults are filled in.
+
+Everything is checked here, before jax is loaded, against signatures that are read from source.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from plm_jax import errors
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import annotations, build, signatures
+from plm_jax.plugins.signatures import Keyword, Missing
+from plm_jax.plugins.values import check_keywords
+
+WHOLE = 'config.schema:Run'  # the kind of the whole config
+NAMES = ('name', 'schedule')  # keys of a block whose values decide which other keys there are
+NOT_INHERITED = ('split', 'per_class')  # keywords of the training data that evaluations do not inherit
+# Keywords of a `make` that the run gives and that no config may set. The run also gives every keyword without a default
+# of a function that a block names, such as those of noise/.
+GIVEN = {
+  'models': ('vocab_size', 'execution'),
+  'objectives': ('trunk', 'vocab'),
+  'adapters': ('trunk', 'vocab'),
+  'data': ('vocab', 'seed', 'host', 'hosts'),
+  'optim.optimiser:make': ('params', 'steps'),
+}
+
+
+class Block(NamedTuple):
+  """What may stand in one block.
+
+  Attributes:
+    owner: where its keywords are defined, for messages.
+    known: its keywords, `name` included where there is one.
+    elsewhere: keyword -> what takes it, of all functions that the block could name.
+  """
+
+  owner: str
+  known: dict[str, Keyword]
+  elsewhere: Mapping[str, str] = {}
+
+
+def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
+  """The keywords of a block of a kind (see `plugins/annotations.py`).
+
+  Raises:
+    ConfigError: the block names no file or function of its kind.
+  """
+  module, _, definition = kind.partition(':')
+  if definition:
+    return _block_of_definition(kind, settings, label)
+  places, functions = signatures.places(kind), signatures.names_functions(kind)
+  name = _name(label, 'function' if functions else build.singular(kind), settings, places, place=signatures.path(kind))
+  module, definition = places[name], name if functions else 'make'
+  known = signatures.keywords(module, definition)
+  required = [key for key, keyword in known.items() if keyword.default is Missing.REQUIRED]
+  given = required if functions else GIVEN.get(kind, ())
+  own = {key: keyword for key, keyword in known.items() if key not in given}
+  owner = f'{definition} in {signatures.path(module)}'
+  return Block(owner, {'name': Keyword('str')} | _with_kinds(kind, module, own))
+
+
+def named_files(kind: str, settings: Mapping[str, Any]) -> list[str]:
+  """The files that keywords of a block name, such as 'data.rows.kinds.words' where `kind` is 'words'."""
+  found = []
+  for key, keyword in block(kind, settings, kind).known.items():
+    value = settings.get(key, keyword.default)
+    part = annotations.part(keyword.annotation, value)
+    if part and part.form == 'name' and ':' not in part.inner and value in (places := signatures.places(part.inner)):
+      found.append(places[value])
+  return found
+
+
+def _block_of_definition(kind: str, settings: Mapping[str, Any], label: str) -> Block:
+  """The block of a class or function; one with `**rest` takes the keywords of the functions that it names as well."""
+  module, _, definition = kind.partition(':')
+  whole = signatures.keywords(module, definition)
+  own = {key: keyword for key, keyword in whole.items() if key not in GIVEN.get(kind, ())}
+  owner = 'a config' if module == 'config.schema' else f'{definition} in {signatures.path(module)}'
+  if not signatures.passes_on(module, definition):
+    return Block(owner, own)
+  chosen: list[str] = []
+  rest: dict[str, Keyword] = {}
+  elsewhere: dict[str, str] = {}
+  for key, keyword in own.items():
+    for _, named in (part for part in annotations.parts(keyword.annotation) if part.form == 'name'):
+      places, name = signatures.places(named), settings.get(key, keyword.default)
+      errors.check_choice(f'{label}.{key}', key, name, places, place=signatures.path(named))
+      chosen.append(f'{key}={name!r}')
+      rest |= {k: v for k, v in signatures.keywords(places[name], name).items() if k not in whole}
+      for other, file in places.items():
+        for k in signatures.keywords(file, other):
+          elsewhere[k] = f'{elsewhere[k]}, {key}={other!r}' if k in elsewhere else f'{key}={other!r}'
+  return Block(f'{owner} with {" and ".join(chosen)}', own | rest, elsewhere)
+
+
+def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[str, Keyword]:
+  """Keywords with the kinds that those of models have: `variant` is a row of `CONFIGS`, `overrides` of `Config`."""
+  kinds = {'overrides': f'{module}:Config', 'variant': f'{module}:CONFIGS'} if kind == 'models' else {}
+  return {
+    key: keyword._replace(annotation=annotations.with_kind(keyword.annotation, kinds[key])) if key in kinds else keyword
+    for key, keyword in known.items()
+  }
+
+
+def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = ()) -> Any:
+  """A block with every default filled in, as plain data.
+
+  Args:
+    kind: of the block.
+    settings: what the config has there.
+    label: the dotted key of the block, for messages.
+    outer: keywords of the data block that this data block is a part of, which come from there.
+
+  Raises:
+    ConfigError: an unknown, missing or wrongly typed key, anywhere below.
+  """
+  if not isinstance(settings, Mapping):
+    raise ConfigError(f'{label}: expected a block, as in dict(name=..., ...), got {settings!r}.')
+  owner, known, elsewhere = block(kind, settings, label)
+  # overrides change single fields, and the parts of a mixture take the length and the like from it
+  optional = known if kind.endswith(':Config') else outer if kind == 'data' else ()
+  known = {k: v._replace(default=Missing.COMPUTED) if k in optional and k != 'name' else v for k, v in known.items()}
+  values = check_keywords(label, owner, known, settings, elsewhere=elsewhere)
+  for key, keyword in known.items():
+    if keyword.default is not Missing.COMPUTED:
+      values.setdefault(key, keyword.default)
+  around = known if kind == 'data' else ()
+  return {
+    key: _filled(keyword.annotation, values[key], f'{label}.{key}', outer=around)
+    for key, keyword in known.items()
+    if key in values
+  }
+
+
+def _filled(annotation: str, value: Any, label: str, *, outer: Collection[str]) -> Any:
+  """A value with the defaults of every block in it filled in, as plain data."""
+
+  def fill(part: annotations.Part, inner: Any, place: str) -> Any:
+    if part.form == 'block':
+      return complete(part.inner, inner, place, outer=outer)
+    _check_name(part.inner, inner, place)
+    return inner
+
+  return plain(annotations.rebuild(annotation, value, fill, label), label)
+
+
+def _check_name(kind: str, name: str, label: str) -> None:
+  """Raises ConfigError where a text names nothing of its kind: a row of a table, a file or a function."""
+  module, _, table = kind.partition(':')
+  choices = signatures.table(module, table) if table else signatures.places(kind)
+  if choices:
+    errors.check_choice(label, label.rpartition('.')[2], name, choices, place=signatures.path(module))
+
+
+def with_inherited(config: Mapping[str, Any]) -> dict[str, Any]:
+  """A config in which every evaluation has the keywords of the training data that it leaves out."""
+  data, evaluations = config.get('data'), config.get('eval')
+  if not isinstance(data, Mapping) or not isinstance(evaluations, Mapping):
+    return dict(config)
+  filled = {}
+  for name, evaluation in evaluations.items():
+    own = evaluation.get('data', {}) if isinstance(evaluation, Mapping) else None
+    filled[name] = {**evaluation, 'data': _inherit(own, data)} if isinstance(own, Mapping) else evaluation
+  return {**config, 'eval': filled}
+
+
+def _inherit(block: Mapping[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+  """The data block of an evaluation, with the keywords of the training data where it has none of its own.
+
+  The split and the number of rows are not inherited. An evaluation with another source inherits nothing.
+  """
+  if block.get('name', data.get('name')) != data.get('name'):
+    return dict(block)
+  return {**{key: value for key, value in data.items() if key not in NOT_INHERITED}, **block}
+
+
+def plain(value: Any, label: str) -> Any:
+  """A value as JSON holds it: lists for tuples, dicts with text keys.
+
+  Raises:
+    ConfigError: for anything that JSON does not hold.
+  """
+  if isinstance(value, Mapping):
+    if strange := [key for key in value if not isinstance(key, str)]:
+      raise ConfigError(f'{label}: keys are text, not {strange[0]!r}.')
+    return {key: plain(item, f'{label}.{key}') for key, item in value.items()}
+  if isinstance(value, list | tuple):
+    return [plain(item, f'{label}.{index}') for index, item in enumerate(value)]
+  if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+    return value
+  raise ConfigError(f'{label}: a config holds finite numbers, text, None, lists and dicts, not {value!r}.')
+
+
+def _name(label: str, what: str, settings: Mapping[str, Any], choices: Collection[str], *, place: str) -> str:
+  if 'name' not in settings:
+    raise ConfigError(f'{label}: needs a name, as in dict(name=..., ...). Names: {", ".join(choices)}.')
+  errors.check_choice(f'{label}.name', what, settings['name'], choices, place=place)
+  return settings['name']

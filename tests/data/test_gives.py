@@ -1,0 +1,77 @@
+"""What sources declare that their batches may have, against the specs of sources that are made."""
+
+import numpy as np
+import pytest
+
+from plm_jax.data import bptt, labelled, mixture, pairs, stream
+from plm_jax.plugins import build, signatures
+from plm_jax.types import BATCH
+from tests.data import small
+
+ALWAYS = {'row_id', 'epoch', 'row_weight'}
+SOURCES = {'bptt': bptt, 'labelled': labelled, 'mixture': mixture, 'pairs': pairs, 'stream': stream}
+
+
+def part(**settings):
+  return {'name': 'stream', 'layout': 'rows', **settings}
+
+
+FORMS = {
+  'bptt': [{}, {'second_segment': True}],
+  'labelled': [{'layout': 'gpt'}, {'both_orders': True}, {'kind': 'regression'},
+               {'kind': 'words', 'fields': ('words',), 'label': 'tags'}],
+  'mixture': [{'parts': {'a': part(), 'b': part(split='train[:50%]')}}],
+  'pairs': [{}, {'unit': 'sentence'}],
+  'stream': [{}, {'layout': 'full'}],
+}  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  place = tmp_path_factory.mktemp('gives')
+  texts = small.documents([20] * 8)
+  rows = [
+    {'sentence1': text, 'sentence2': '1 2', 'text': text, 'label': n % 2, 'words': ['1', '2'], 'tags': [0, 1]}
+    for n, text in enumerate(texts)
+  ]
+  small.write_rows(place / 'train.jsonl', rows)
+  return place
+
+
+def specs(name, folder):
+  text = {} if name in ('labelled', 'mixture') else {'text': 'text'}
+  place = {'path': str(folder), 'cache': str(folder)}
+  for form in FORMS[name]:
+    if name == 'mixture':
+      form = {'parts': {key: {**block, **place, 'text': 'text'} for key, block in form['parts'].items()}}
+    settings = form if name == 'mixture' else {**place, **form, **text}
+    source = SOURCES[name].make(vocab=small.NumberVocab(), length=16, batch_size=2, seed=0, **settings)
+    yield form, source
+
+
+def test_every_file_is_tried():
+  assert sorted(SOURCES) == signatures.names('data')
+
+
+@pytest.mark.parametrize('name', SOURCES)
+def test_a_source_gives_what_it_declares(name, folder):
+  kinds = {key for kind in build.files_of('data.rows.kinds').values() for key in kind.GIVES}
+  may = set(SOURCES[name].GIVES) | ({*stream.GIVES} if name == 'mixture' else kinds if name == 'labelled' else set())
+  given = set()
+  for form, source in specs(name, folder):
+    assert set(source.spec) - ALWAYS <= may, form
+    assert source.spec.keys() >= ALWAYS
+    given |= set(source.spec) - ALWAYS
+  assert given == may
+  assert may <= BATCH.keys() - ALWAYS
+
+
+@pytest.mark.parametrize('name', SOURCES)
+def test_specs_are_those_of_the_table(name, folder):
+  for form, source in specs(name, folder):
+    (batch, *_) = source.once()
+    for key, leaf in source.spec.items():
+      real = form.get('kind') == 'regression' and key == 'label'
+      assert len(leaf.shape) == len(BATCH[key].axes), key
+      assert np.dtype(leaf.dtype) == np.dtype('float32' if real else BATCH[key].dtype), key
+      assert (batch[key].shape, batch[key].dtype) == (leaf.shape, leaf.dtype), key
