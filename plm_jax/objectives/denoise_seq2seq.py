@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import edit as edits
 from plm_jax.noise.keys import row_keys
@@ -48,21 +49,7 @@ from plm_jax.objectives.denoising import (
   sizes,
 )
 from plm_jax.plugins import build
-from plm_jax.types import (
-  Array,
-  Attends,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Rate,
-  Task,
-  Vocab,
-  require,
-)
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')

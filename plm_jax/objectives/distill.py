@@ -14,11 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.losses import in_chunks
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import mlm
 from plm_jax.plugins import build
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
   year=2019,

@@ -15,26 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from plm_jax.errors import require
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import permutation
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt
-from plm_jax.types import (
-  Array,
-  Attends,
-  Batch,
-  Count,
-  Example,
-  Forward,
-  Loss,
-  Paper,
-  PyTree,
-  Remembers,
-  Task,
-  Vocab,
-  require,
-)
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Remembers, Task, Vocab
 
 PAPER = Paper(year=2019, title='Yang et al., XLNet', architecture='encoder', objective_family='permutation')
 READS = ('tokens', 'segment_ids')
