@@ -4,7 +4,6 @@ Sources are made inside tests, from a small corpus and labelled sentences, so a 
 file whose `make` has keywords without defaults beside the usual ones gets a line in `SETTINGS`.
 """
 
-import importlib
 import itertools
 import pathlib
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from plm_jax.config import batches
 from plm_jax.plugins import build, signatures
 from plm_jax.text import tokenizer
 from plm_jax.types import BATCH, Source
@@ -47,8 +47,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
   return runs.write_data(tmp_path_factory.mktemp('data'))
 
 
-def make(name: str, folder: pathlib.Path, **changes: Any) -> Source:
-  """The source of a name in `EVERY`."""
+def block(name: str, folder: pathlib.Path, **changes: Any) -> dict[str, Any]:
+  """The block of a config for a name in `EVERY`."""
   places = {CORPUS: folder / 'corpus', LABELLED: folder / 'labelled', CACHE: folder / 'cache'}
 
   def written_out(value: Any) -> Any:
@@ -57,12 +57,23 @@ def make(name: str, folder: pathlib.Path, **changes: Any) -> Source:
     return str(places[value]) if value in list(places) else value
 
   file = name.partition(',')[0]
+  known = signatures.signature('data', file)
   usual = {'path': CORPUS, 'cache': CACHE, 'length': LENGTH, 'batch_size': BATCH_SIZE, 'seed': 3}
-  settings = {key: value for key, value in usual.items() if key in signatures.signature('data', file)}
-  settings |= SETTINGS.get(file, {}) | FORMS.get(name, {}) | changes
-  hosts = {key: settings.pop(key) for key in ('host', 'hosts') if key in settings}
+  settings = {key: value for key, value in usual.items() if key in known}
+  return {'name': file, **written_out(settings | SETTINGS.get(file, {}) | FORMS.get(name, {}) | changes)}
+
+
+def make(name: str, folder: pathlib.Path, *, host: int = 0, hosts: int = 1, **changes: Any) -> Source:
+  """The source of a name in `EVERY`."""
   vocab = tokenizer.load(folder / 'vocab')
-  return build.make('data', {'name': file, **written_out(settings)}, vocab=vocab, **{'host': 0, 'hosts': 1, **hosts})
+  return build.make('data', block(name, folder, **changes), vocab=vocab, host=host, hosts=hosts)
+
+
+def gives(name: str, folder: pathlib.Path) -> set[str]:
+  """The keys that a config may count on, read from source."""
+  known = signatures.signature('data', name.partition(',')[0])
+  defaults = {key: one.default for key, one in known.items() if not isinstance(one.default, signatures.Missing)}
+  return set(batches._gives(defaults | block(name, folder)) or ())
 
 
 def take(source: Source, start: int, count: int) -> Batches:
@@ -81,17 +92,15 @@ def check_same(ours: Batches, theirs: Batches) -> None:
 @every_source
 def test_batches_are_as_the_spec_and_the_table_of_keys_say(name, folder):
   source = make(name, folder)
-  gives = set(importlib.import_module(f'plm_jax.data.{name.partition(",")[0]}').GIVES)
-  if name != 'mixture':  # which has what its parts give
-    assert set(source.spec) - ALWAYS <= gives
+  assert set(source.spec) - ALWAYS <= gives(name, folder)
   assert set(source.spec) >= ALWAYS
   for key, leaf in source.spec.items():
     assert len(leaf.shape) == len(BATCH[key].axes), key
     assert leaf.shape[0] == BATCH_SIZE
     assert leaf.dtype == BATCH[key].dtype, key
     assert key == 'label' or leaf.shape[1:] in ((), (LENGTH,)), key
-  batches = [*take(source, 0, 3), *source.once()]
-  for batch in batches:
+  made = [*take(source, 0, 3), *source.once()]
+  for batch in made:
     assert batch.keys() == source.spec.keys()
     for key, values in batch.items():
       longest = source.spec[key]
@@ -99,7 +108,7 @@ def test_batches_are_as_the_spec_and_the_table_of_keys_say(name, folder):
       assert values.shape[0] == BATCH_SIZE and values.ndim == len(longest.shape), key
       assert all(size <= most for size, most in zip(values.shape, longest.shape, strict=True)), key
   if 'buckets' not in FORMS.get(name, {}):
-    assert all(values.shape == source.spec[key].shape for batch in batches for key, values in batch.items())
+    assert all(values.shape == source.spec[key].shape for batch in made for key, values in batch.items())
 
 
 @every_source
@@ -140,13 +149,13 @@ def test_hosts_read_the_parts_of_one_batch(name, folder):
 @every_source
 def test_once_gives_every_row_exactly_once(name, folder):
   source = make(name, folder)
-  batches = list(source.once())
-  assert len(batches) == source.steps_per_epoch
-  ids, weights = (np.concatenate([batch[key] for batch in batches]) for key in ('row_id', 'row_weight'))
+  made = list(source.once())
+  assert len(made) == source.steps_per_epoch
+  ids, weights = (np.concatenate([batch[key] for batch in made]) for key in ('row_id', 'row_weight'))
   assert set(weights.tolist()) <= {0.0, 1.0}
   assert (ids[weights == 0] == -1).all()
   assert sorted(ids[weights == 1].tolist()) == list(range(source.rows))
-  check_same(list(source.once()), batches)
+  check_same(list(source.once()), made)
 
 
 @every_source
