@@ -2,7 +2,7 @@
 
 import contextlib
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, get_args
 
 
@@ -69,3 +69,45 @@ def stage(block: str) -> Iterator[None]:
   except Exception as error:
     error.add_note(f'while making {block!r} of the config')
     raise
+
+
+def require(
+  trunk: Any,
+  *,
+  user: str,
+  attention: Sequence[str] | None = None,
+  inputs: Sequence[str] = (),
+  offers: Sequence[type] = (),
+) -> None:
+  """Raises where `trunk` cannot serve `user`, naming what each of them has and wants.
+
+  Args:
+    trunk: a `types.Trunk`.
+    user: who asks, such as "objective 'mlm'", for the message.
+    attention: the kinds of attention that the user can work with; None takes every kind.
+    inputs: names of the inputs that the user hands over.
+    offers: protocols beside `Trunk` that the user relies on, such as `Attends`.
+
+  Raises:
+    ValueError: with all that is missing.
+  """
+  name = type(trunk).__name__
+  # bound, since submodules of `setup`, such as `token_embed`, do not exist before
+  there = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
+  lacks = []
+  if attention is not None and trunk.ATTENTION not in attention:
+    lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')
+  if missing := [one for one in inputs if one not in trunk.INPUTS]:
+    lacks.append(f'hands over {", ".join(missing)}, and {name} takes {", ".join(trunk.INPUTS)}')
+  for protocol in offers:
+    if missing := [member for member in _members(protocol) if member not in there]:
+      lacks.append(f'needs a trunk that {protocol.__name__}, and {name} has no {", ".join(missing)}')
+  if lacks:
+    kind, named, _ = user.partition(' ')
+    other = f'model.name or {kind}.name' if named else 'model.name'
+    raise ValueError(f'{user} {"; ".join(lacks)}: choose another {other} (see --list)')
+
+
+def _members(protocol: type) -> list[str]:
+  """The names that a protocol asks for."""
+  return sorted({*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith('_'))})

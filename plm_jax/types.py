@@ -52,7 +52,6 @@ class Forward(Protocol):
     self, *, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any
   ) -> Any:
     """Runs the model; `train` and `rng` left None are the step's own."""
-    ...
 
 
 class Task(NamedTuple):
@@ -209,6 +208,11 @@ class Published:
   source: tuple[int, str] | None = None
 
 
+Remat = Literal['none', 'dots', 'full']
+Layers = Literal['scan', 'loop']
+Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'cudnn']
+
+
 @dataclasses.dataclass(frozen=True)
 class Execution:
   """How a model is computed, as opposed to what it computes.
@@ -229,10 +233,10 @@ class Execution:
   """
 
   dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'
-  remat: Literal['none', 'dots', 'full'] = 'none'
-  layers: Literal['scan', 'loop'] = 'scan'
+  remat: Remat = 'none'
+  layers: Layers = 'scan'
   random: Literal['threefry2x32', 'rbg'] = 'threefry2x32'
-  attention: Literal['auto', 'xla', 'chunked', 'flash', 'cudnn'] = 'auto'
+  attention: Implementation = 'auto'
 
 
 # What a trunk offers -----------------------------------------------------------------------------------------------
@@ -277,12 +281,10 @@ class Trunk(Protocol):
   @property
   def hidden_dim(self) -> int:
     """d, the width of `hidden`."""
-    ...
 
   @property
   def position_rows(self) -> dict[str, range]:
     """Path of each learned table of positions -> its rows that stand for a position, from position 0 on."""
-    ...
 
   def __call__(self, *args: Any, **inputs: Any) -> dict[str, Any]:
     """'hidden' [b, l, d] after any final norm; 'layers' [n+1, b, l, d], embeddings first; 'carry'.
@@ -290,19 +292,15 @@ class Trunk(Protocol):
     With two stacks `hidden` and `layers` are the decoder's, and 'encoder_hidden' and 'encoder_layers' stand beside.
     All parameters of an untied output matrix exist after the first call, whether it was used or not.
     """
-    ...
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """What stands for a row: [b, l, d] -> [b, d]."""
-    ...
 
   def init_carry(self, batch_size: int) -> PyTree:
     """Recurrent state at step 0, () for none; leaves lead with the batch axis."""
-    ...
 
   def init_all(self) -> None:
     """Touches every parameter; `trunk.init(key, method='init_all')` makes a whole trunk."""
-    ...
 
 
 class Attends(Protocol):
@@ -321,7 +319,6 @@ class Attends(Protocol):
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] of features [..., e], by the tied table or the trunk's own output matrix."""
-    ...
 
 
 class SharesTokens(Protocol):
@@ -336,7 +333,6 @@ class SharesTokens(Protocol):
   @property
   def token_embed(self) -> nn.Module:
     """The table, of a trunk that is bound or set up inside another module."""
-    ...
 
 
 class Shares(Protocol):
@@ -354,7 +350,6 @@ class Shares(Protocol):
   @property
   def embedding_sizes(self) -> dict[str, int]:
     """Sizes that two trunks must have in common to share all tables, by the names of `Config`."""
-    ...
 
 
 class Decodes(Protocol):
@@ -366,11 +361,9 @@ class Decodes(Protocol):
 
   def init_cache(self, batch_size: int, length: int) -> PyTree:
     """An empty cache of `length` tokens: leaves [b, ...], what is kept per layer [n, b, m, h, k], scalars."""
-    ...
 
   def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]:
     """Reads s more tokens int[b, s], with `segment_ids` and `positions`: logits f32[b, s, v] and the new cache."""
-    ...
 
 
 class Refines(Protocol):
@@ -379,7 +372,6 @@ class Refines(Protocol):
   @property
   def decoder_positions(self) -> int:
     """Absolute positions that the decoder tells apart; 0 where absolute positions enter at the input."""
-    ...
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, *, train: bool = False) -> Array: ...
 
@@ -389,7 +381,6 @@ class Directions(Protocol):
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
     """States of each layer read forward and backward: [n+1, b, l, d] and int[b, l] -> two of [n, b, l, f]."""
-    ...
 
 
 class Remembers(Protocol):
@@ -397,49 +388,6 @@ class Remembers(Protocol):
 
   def reuse(self, length: int) -> int:
     """Positions at the start of a row of this length that enter the memory."""
-    ...
-
-
-def require(
-  trunk: Trunk,
-  *,
-  user: str,
-  attention: Sequence[str] | None = None,
-  inputs: Sequence[str] = (),
-  offers: Sequence[type] = (),
-) -> None:
-  """Raises where `trunk` cannot serve `user`, naming what each of them has and wants.
-
-  Args:
-    trunk: what is asked.
-    user: who asks, such as "objective 'mlm'", for the message.
-    attention: the kinds of attention that the user can work with; None takes every kind.
-    inputs: names of the inputs that the user hands over.
-    offers: protocols beside `Trunk` that the user relies on, such as `Attends`.
-
-  Raises:
-    ValueError: with all that is missing.
-  """
-  name = type(trunk).__name__
-  # bound, since submodules of `setup`, such as `token_embed`, do not exist before
-  there = dir(trunk.bind({}) if isinstance(trunk, nn.Module) else trunk)
-  lacks = []
-  if attention is not None and trunk.ATTENTION not in attention:
-    lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')
-  if missing := [one for one in inputs if one not in trunk.INPUTS]:
-    lacks.append(f'hands over {", ".join(missing)}, and {name} takes {", ".join(trunk.INPUTS)}')
-  for protocol in offers:
-    if missing := [member for member in _members(protocol) if member not in there]:
-      lacks.append(f'needs a trunk that {protocol.__name__}, and {name} has no {", ".join(missing)}')
-  if lacks:
-    kind, named, _ = user.partition(' ')
-    other = f'model.name or {kind}.name' if named else 'model.name'
-    raise ValueError(f'{user} {"; ".join(lacks)}: choose another {other} (see --list)')
-
-
-def _members(protocol: type) -> list[str]:
-  """The names that a protocol asks for."""
-  return sorted({*protocol.__annotations__, *(name for name in vars(protocol) if not name.startswith('_'))})
 
 
 # Keys of a batch ---------------------------------------------------------------------------------------------------

@@ -12,19 +12,6 @@ from plm_jax import files
 from plm_jax.errors import ConfigError
 
 PACKAGE = pathlib.Path(files.__file__).parent
-# Folders, and commands at the top, that still open files by themselves: to be emptied.
-NOT_YET = {
-  '__main__.py',
-  'cli',
-  'config',
-  'data',
-  'generate',
-  'noise',
-  'plugins',
-  'studies',
-  'text',
-  'training',
-}
 MODULES = {'shutil', 'tempfile', 'fcntl', 'glob', 'fileinput', 'io.open', 'codecs.open'}
 OF_OS = {
   'fsync', 'link', 'listdir', 'lstat', 'makedirs', 'mkdir', 'open', 'remove', 'removedirs', 'rename', 'renames',
@@ -67,6 +54,8 @@ def forbidden(call: ast.Call, modules: set[str]) -> str | None:
     return 'files.read_array or files.map_array'
   if not isinstance(call.func, ast.Attribute) or (module in modules and '.' not in function):
     return None
+  if name.endswith('].open'):  # of a plug-in, found in a table by its name
+    return None
   method = call.func.attr
   path_replaces = method == 'replace' and len(call.args) == 1 and not call.keywords  # of a string it takes two
   return f'files, for .{method}()' if method in OF_A_PATH or path_replaces else None
@@ -91,11 +80,12 @@ def violations(source: str) -> list[str]:
   return found
 
 
-@pytest.mark.parametrize('file', sorted(PACKAGE.rglob('*.py')), ids=lambda file: file.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize(
+  'file',
+  sorted({*PACKAGE.rglob('*.py')} - {PACKAGE / 'files.py'}),
+  ids=lambda file: file.relative_to(PACKAGE).as_posix(),
+)
 def test_no_file_goes_around_the_door(file: pathlib.Path) -> None:
-  top = file.relative_to(PACKAGE).parts[0]
-  if file == PACKAGE / 'files.py' or top in NOT_YET:
-    return
   assert not violations(file.read_text())
 
 

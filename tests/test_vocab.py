@@ -41,7 +41,7 @@ def test_trains_and_describes(source, tiny_corpus, tmp_path, capsys):
   assert made.counts.sum() == tokens
   lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
   assert lines['size'] == '400' and lines['digest'] == made.digest
-  assert lines['tokens'] == f'a word   {tokens / words:.3f}' and lines['bytes'] == f'a token   {size / tokens:.3f}'
+  assert lines['tokens'] == f'per word {tokens / words:.3f}' and lines['bytes'] == f'per token {size / tokens:.3f}'
   assert lines['sample'].split() == [made.token(i) for i in made.encode(' '.join(tiny_corpus[0].split()[:24]))]
 
 

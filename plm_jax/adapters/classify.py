@@ -13,13 +13,14 @@ import jax.numpy as jnp
 
 from plm_jax import errors
 from plm_jax.adapters.texts import read_text
+from plm_jax.errors import require
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
-from plm_jax.types import Array, Attends, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
 
 PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'label')

@@ -3,14 +3,15 @@
 import argparse
 import json
 import os
-import pathlib
 import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from plm_jax import files
 from plm_jax.config import load, overrides, resolve
 from plm_jax.errors import ConfigError, RunError, suggest
+from plm_jax.files import RunFolder
 from plm_jax.plugins.signatures import experiment_files
 
 FAILED, WRONG_USAGE, KILLED = 1, 2, 130
@@ -79,15 +80,16 @@ def parse(
 
     show(listing.text())
     return arguments, None
-  own = pathlib.Path(arguments.workdir or '') / 'config.json'
-  if arguments.config is None and arguments.workdir and not own.is_file():
-    what = 'there is no such folder' if not own.parent.is_dir() else 'it has no config.json, so no run began there'
+  folder = RunFolder.at(arguments.workdir or '')
+  if arguments.config is None and arguments.workdir and not files.is_file(folder.config):
+    there = files.is_folder(folder.root)
+    what = f'it has no {folder.config.name}, so no run began there' if there else 'there is no such folder'
     raise ConfigError(
       f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
     )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
-  changed, remarks = overrides.apply(load(arguments.config or str(own)), changes)
+  changed, remarks = overrides.apply(load(arguments.config or str(folder.config)), changes)
   settings = resolve(changed)
   for remark in remarks:
     print(remark, file=sys.stderr)
@@ -144,5 +146,5 @@ def show(text: str) -> None:
 
 
 def _example() -> str:
-  files = [os.path.relpath(str(file)) for file in experiment_files()]
-  return next((file for file in files if 'quickstart' in file), 'experiments/<paper>/<name>.py')
+  configs = [os.path.relpath(str(file)) for file in experiment_files()]
+  return next((file for file in configs if 'quickstart' in file), 'experiments/<paper>/<name>.py')

@@ -6,7 +6,8 @@ they are freed. Every page then causes a page fault again, which took a fifth of
 
 import ctypes
 import os
-import pathlib
+
+from plm_jax import files
 
 # of <malloc.h>: M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, M_ARENA_MAX
 _SETTINGS = ((-1, -1), (-2, 256 * 2**20), (-4, 0), (-8, 1))
@@ -19,7 +20,7 @@ def reuse() -> bool:
   Returns:
     Whether it was done; not on a machine with an accelerator or with another C library.
   """
-  if os.environ.get('JAX_PLATFORMS') != 'cpu' and any(pathlib.Path(file).exists() for file in _ACCELERATORS):
+  if os.environ.get('JAX_PLATFORMS') != 'cpu' and any(map(files.exists, _ACCELERATORS)):
     return False
   try:
     mallopt = ctypes.CDLL('libc.so.6').mallopt

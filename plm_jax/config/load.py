@@ -7,7 +7,6 @@ exit code 2 and one message before jax is loaded. `schema.py` says which keys a 
 
 import contextlib
 import importlib.util
-import json
 import os
 import pathlib
 import sys
@@ -15,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax import errors
+from plm_jax import errors, files
 from plm_jax.config import batches, blocks, earlier, quick
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
@@ -34,9 +33,9 @@ def load(target: str) -> dict[str, Any]:
     ConfigError: no such file, or a file that is no config.
   """
   name, _, argument = target.partition('.py:')
-  path = pathlib.Path(f'{name}.py' if '.py:' in target else target).expanduser()
-  path = path / 'config.json' if path.is_dir() else path
-  if not path.is_file():
+  path = files.path(f'{name}.py' if '.py:' in target else target)
+  path = files.RunFolder(path).config if files.is_folder(path) else path
+  if not files.is_file(path):
     known = [os.path.relpath(str(file)) for file in experiment_files()]
     raise ConfigError(
       f'--config={target}: there is no file {path}.{errors.suggest(str(path), known)} --list shows every config.'
@@ -82,7 +81,7 @@ def _check_exactly_one(values: Mapping[str, Any], first: str, second: str) -> No
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
   try:
-    value = json.loads(path.read_text(encoding='utf-8'))
+    value = files.read_json(path)
   except ValueError as error:
     raise ConfigError(f'{path}: not JSON: {error}.') from None
   if not isinstance(value, dict):
@@ -106,7 +105,7 @@ def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
 @contextlib.contextmanager
 def _importable(path: pathlib.Path) -> Iterator[None]:
   """Lets a config file import `experiments.common` of its own repository, from any working directory."""
-  root = next((parent for parent in path.parents if (parent / 'experiments').is_dir()), path.parent)
+  root = next((parent for parent in path.parents if files.is_folder(parent / 'experiments')), path.parent)
   others = {name: module for name, module in sys.modules.items() if name.partition('.')[0] == 'experiments'}
   for name in others:
     del sys.modules[name]

@@ -1,12 +1,12 @@
-"""Plain text as rows that go on where the row before them in the batch ended, for models with a carry.
+"""Plain text as rows that continue the row at the same place of the previous batch, for models with a carry.
 
-The documents stand end to end, an end token after each, in an order of their own in every epoch. The stream is cut into
-as many lanes as the batch has rows (half as many with `reverse_half`); place i of every batch reads lane i from its
-beginning to its end, `stride` tokens further in each step. At the first step of an epoch `reset` is set.
+The documents are concatenated, an end token after each, in another order in every epoch. This stream is cut into as
+many lanes as the batch has rows (half as many with `reverse_half`); place i of every batch reads lane i from its
+beginning to its end, `stride` tokens further in each step. At the first step of an epoch `reset` is True.
 
 With `second_segment` a row is `X A <sep> B <sep> <cls>` (Yang et al. 2019, §2.5; XLNet's released data pipeline): X is
-the next `stride` tokens of the lane, A goes on from there, and B either follows A or, half the time, comes from
-elsewhere. The next row begins behind X. The released code ends A where a sentence ends, here it ends anywhere.
+the next `stride` tokens of the lane, A continues X, and B either continues A or, with probability 1/2, is taken from a
+random place. The next row begins after X. The released code ends A where a sentence ends, here it ends anywhere.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ _MARKS = 3  # <sep>, <sep> and <cls> of a row with a second segment
 
 
 class Stream(NamedTuple):
-  """The documents of an epoch, end to end.
+  """The concatenated documents of an epoch.
 
   Attributes:
     ids: [n], the token store.
@@ -53,7 +53,7 @@ class Stream(NamedTuple):
   def at(self, places: np.ndarray) -> np.ndarray:
     """int32[...]: the tokens at these places of the stream."""
     document = np.searchsorted(self.ends, places, side='right')
-    left = self.ends[document] - 1 - places  # tokens of the document behind this place, its end token not counted
+    left = self.ends[document] - 1 - places  # tokens of the document after this place, its end token not counted
     sizes = np.diff(self.ends, prepend=0)[document] - 1
     source = self.starts[document] + sizes - left
     tokens = np.asarray(self.ids).take(source, mode='clip').astype(np.int32)
@@ -64,9 +64,9 @@ class Lanes(NamedTuple):
   """How the stream of an epoch is cut.
 
   Attributes:
-    bounds: int64[lanes+1], where each lane begins in the stream; they differ by one token at most.
+    bounds: int64[lanes+1], where each lane begins in the stream; lengths of lanes differ by one token at most.
     length: tokens per row.
-    stride: tokens that a lane moves on by in a step.
+    stride: tokens that a lane advances by in a step.
     second: tokens of A and B in a row with a second segment, 0 without one.
     both_ways: even rows read a lane forward, odd rows the lane of the row above backward.
   """
@@ -83,12 +83,12 @@ class Lanes(NamedTuple):
     return -(-int(np.diff(self.bounds).max()) // self.stride)
 
   def of(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """First token of the lane, the one behind its last, and whether it is read backward, [b] each, by place."""
+    """Per place: first token of the lane, end of the lane, and whether it is read backward, [b] each."""
     lane, backward = (places // 2, places % 2 == 1) if self.both_ways else (places, np.zeros(len(places), bool))
     return self.bounds[lane], self.bounds[lane + 1], backward
 
   def read(self, places: np.ndarray, window: int) -> np.ndarray:
-    """int64[b, length+1]: places of the stream that rows read in a window, the token behind each row included."""
+    """int64[b, length+1]: places of the stream that rows read in a window, and the one after each row."""
     first, behind, backward = self.of(places)
     ahead = window * self.stride + np.arange(self.length + 1)
     return np.where(backward[:, None], behind[:, None] - 1 - ahead, first[:, None] + ahead)
@@ -140,9 +140,9 @@ def make(
     length: tokens per row.
     batch_size: rows per step over all hosts.
     seed: of the order of documents, and of what B is.
-    stride: tokens that a lane moves on by in a step; None is a whole row, half a row with `second_segment`.
+    stride: tokens that a lane advances by in a step; None is a whole row, half a row with `second_segment`.
     second_segment: rows of `X A <sep> B <sep> <cls>` with `type_ids` 0 (X A <sep>), 1 (B <sep>) and 2 (<cls>).
-    reverse_half: even rows read their lane forward, odd rows read the lane of the row above from its end to its
+    reverse_half: even rows read their lane forward, odd rows read the lane of the previous row from its end to its
       beginning.
     end: token after a document; None is the vocabulary's end-of-document token or else [SEP].
     text: the field that holds the text, where there are several.
@@ -155,9 +155,9 @@ def make(
 
   Returns:
     Batches with the keys of `GIVES`, type_ids only with `second_segment`. Without `second_segment` each token is in the
-    first `stride` positions of one row per epoch; the last rows of lanes have padding, or nothing, in which case they
-    weigh nothing. With it all rows are full: what a lane lacks at its end, or its beginning where it is reversed, is
-    taken from its neighbour.
+    first `stride` positions of one row per epoch; the last rows of lanes have padding, or nothing but padding and
+    weight 0. With it all rows are full: where a lane is too short at its end (at its beginning where it is read
+    backward), tokens of the next lane are read.
 
   Raises:
     ValueError: a setting that cannot be met.
@@ -218,7 +218,7 @@ def _streams(tokens: store.Tokens, *, end_id: int, seed: int) -> Callable[[int, 
 
 
 def _windows(lanes: Lanes, *, batch_size: int, shuffle: bool) -> order.Order[Window]:
-  """All lanes side by side, one window per step; a row weighs nothing where its lane has ended."""
+  """One window of all lanes per step; a row has weight 0 where its lane has ended."""
 
   def window(number: int, epoch: int, places: np.ndarray, *, shuffled: bool) -> Window:
     first, behind, _ = lanes.of(places)

@@ -1,6 +1,6 @@
 """Labelled rows for fine-tuning and scoring: one example per row, in the input format of the model's paper.
 
-The input format is a file of `rows/layouts/`, for one text A or a pair A, B (more fields go on likewise):
+The input format is a file of `rows/layouts/`, for one text A or a pair A, B (further fields follow likewise):
 
   bert     [CLS] A [SEP] (B [SEP])
   roberta  <s> A </s> (</s> B </s>)
@@ -8,8 +8,8 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (mo
   xlnet    A <sep> (B <sep>) <cls>
   plain    [beginning token] A end (B end)
 
-and what is labelled a file of `rows/kinds/`: class, regression, words. A row that is too long loses tokens from the end
-of its longest field; special tokens always stay.
+and what is labelled is a file of `rows/kinds/`: class, regression, words. A row that is too long loses tokens from the
+end of its longest field; special tokens are never cut.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from plm_jax.types import Count, Source, Vocab
 log = logging.getLogger(__name__)
 QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)
 
-# beside what the kind of rows gives
+# beside what the kind of rows gives: `GIVES` of its file
 GIVES = (
   'tokens',
   'segment_ids',
@@ -99,9 +99,9 @@ def make(
     hosts: number of processes.
 
   Returns:
-    Batches with the keys of `GIVES`: type_ids where the layout has them, label or labels by kind, those of both orders
-    where they are asked for. `row_id` is the row's index in the split. Only the last batch of an epoch may hold rows of
-    weight 0. `once` keeps the order of the split.
+    Batches with the keys of `GIVES` (type_ids where the layout has them, the swapped ones with `both_orders`) and of
+    the kind. `row_id` is the row's index in the split. Only the last batch of an epoch may hold rows of weight 0.
+    `once` keeps the order of the split.
 
   Raises:
     ValueError: a setting that cannot be met, or a row that does not fit the kind.
@@ -172,7 +172,7 @@ def _order(
   steps = -(-rows // batch_size)
 
   def members(batch: np.ndarray, epoch: int, places: np.ndarray) -> Members:
-    """What this host reads of the rows int64[batch_size], where -1 makes a row of weight 0."""
+    """The share of this host of the rows int64[batch_size]; -1 becomes a row of weight 0."""
     width = int(widths[bucket[batch[batch >= 0]].max()])
     real = batch[places] >= 0
     chosen = np.where(real, batch[places], batch[0])
@@ -199,11 +199,11 @@ def plan_epoch(bucket: np.ndarray, *, batch_size: int, key: tuple[int, ...] | No
   Args:
     bucket: int64[rows], number of the shortest bucket that holds each row.
     batch_size: rows per batch.
-    key: of the shuffle; None goes through the buckets in order, and through each in order.
+    key: of the shuffle; None keeps the order of buckets, and of rows in each.
 
   Returns:
-    int64[steps, batch_size], each row once. Rows that do not fill a batch of their bucket open the first batch of the
-    next longer one; only the last batch may be short, and is filled up with -1.
+    int64[steps, batch_size], each row once. Rows left over when the batches of a bucket are full begin the first batch
+    of the next longer bucket; only the last batch may lack rows, and has -1 there.
   """
   rows = np.arange(len(bucket)) if key is None else order.permutation(len(bucket), *key, 1)
   rows = rows[np.argsort(bucket[rows], kind='stable')]

@@ -1,11 +1,12 @@
 """Rows of several sources in one batch, by rate (T5 §3.5.2: multi-task mixing).
 
-The rate of a source with N rows is min(N, limit) ** (1 / temperature), divided by their sum: temperature 1 is mixing
-in proportion to examples with an artificial limit, a large one tends to equal shares, and `rates` sets them by hand.
+The rate of a source with N rows is min(N, limit) ** (1 / temperature), divided by the sum over sources: temperature 1
+is examples-proportional mixing with an artificial limit, a high temperature tends to equal shares, and `rates` gives
+them explicitly.
 
 Which source a row comes from is a pure function of the seed and the row's position: positions are cut into rounds, in
-each of which every source has its exact share, in an order of the round's own. Inside a source rows come in its own
-order, each once before any comes again, so small sources repeat while large ones are still on their first pass.
+each of which every source has its exact share, in a random order. The rows of a source come in the order of that
+source, each once before any of them is repeated, so small sources are repeated during the first pass over large ones.
 """
 
 import itertools
@@ -37,7 +38,7 @@ def shares(
   Args:
     rows: name -> number of rows.
     rates: name -> weight, instead of the rule.
-    limit: K, beyond which more rows do not count; T5 tried 2**16 to 2**21.
+    limit: K, the most rows of a source that count; T5 tried 2**16 to 2**21.
     temperature: T.
 
   Raises:
@@ -54,7 +55,7 @@ def shares(
 
 
 def counts(fractions: np.ndarray, *, total: int) -> np.ndarray:
-  """int64[n] that sums to `total`, as near to the fractions as whole numbers get (largest remainders), at least 1."""
+  """int64[n] with sum `total`: `fractions * total` rounded by the method of largest remainders, at least 1 each."""
   exact = fractions * total
   whole = np.maximum(np.floor(exact).astype(np.int64), 1)
   for place in np.argsort(-(exact - np.floor(exact)), kind='stable')[: max(0, total - whole.sum())]:
@@ -89,7 +90,7 @@ def make(
     split: of every part that does not name its own.
     rates: name -> weight, instead of the rule.
     limit: most rows of a source that count.
-    temperature: 1 for shares in proportion to rows; larger is more even.
+    temperature: 1 gives shares in proportion to rows; higher is more even.
     host: index of this process.
     hosts: number of processes.
 

@@ -1,17 +1,19 @@
 """Two neighbouring segments of a document and one of another, for next-sentence prediction and sentence order.
 
-A row is a run of sentences of one document, as BERT's data script makes it (Devlin et al. 2018, A.2): sentences are
-taken in until they reach the document's target length, which is the room of a row or, with probability
-`short_probability`, drawn from 2 to it. Such a run is split behind a sentence drawn uniformly into `first` and `next`;
-`other` begins at a sentence drawn from another document and goes on to the target length. Which of the two follows
-`first`, in which order, is decided on the device (`noise/pair.py`), and so the text of a `next` that is not read does
-not return to the stream, as it does in the script; other epochs split elsewhere and read it.
+A row is a run of sentences of one document, as in BERT's data script (Devlin et al. 2018, A.2): sentences are added
+until the run reaches the target length of the document, which is the room of a row or, with probability
+`short_probability`, drawn from 2 to that room. The run is split after a sentence drawn uniformly: `first` is what
+stands before the split, `next` what stands after it. `other` begins at a sentence drawn from another document and has
+the target length less that of `first`. Which of the two follows `first`, and in which order, is decided on the device
+(`noise/pair.py`). So a `next` that is not used is not read again in the same epoch, as it is in the script; other
+epochs split at other sentences.
 
-With `unit='sentence'` all three are single sentences (RoBERTa's SENTENCE-PAIR): a row has neighbours 2k and 2k + 1 of a
-document. Such rows are short, so set `length` and `batch_size` for the tokens of a batch that you want: the log says
-how many a batch has.
+With `unit='sentence'` all three are single sentences (RoBERTa's SENTENCE-PAIR): a row has sentences 2k and 2k + 1 of a
+document. Such rows are short, so choose `length` and `batch_size` by the number of tokens per batch: the log says how
+many there are.
 
-Split, other document and place in it are pure functions of (seed, row, epoch). How a sentence ends: `boundaries.py`.
+The split, the other document and the place in it are pure functions of (seed, row, epoch). Where sentences end is
+decided by `rows/boundaries.py`.
 """
 
 import logging
@@ -44,9 +46,9 @@ class Runs(NamedTuple):
     sentences: int64[s+1], where each begins in the token store.
     heads: int64[d+1], the sentence that each document begins with.
     begin: int64[r], the first sentence of each row.
-    end: int64[r], one behind the last.
-    document: int64[r], that it is from.
-    target: int32[r], tokens that the row was to have.
+    end: int64[r], the sentence after the last one.
+    document: int64[r], its document.
+    target: int32[r], the target length in tokens.
   """
 
   sentences: np.ndarray
@@ -160,7 +162,7 @@ def _plan(tokens: store.Tokens, *, vocab: Vocab, room: int, unit: Unit, short_pr
 def _report(rows_of: Runs, *, room: int, batch_size: int, where: str) -> None:
   """Says in the log what was found."""
   if len(rows_of.heads) < 3:
-    log.warning(f'{where} is one document: segments from another one are from this one too.')
+    log.warning(f'{where} is a single document: `other` is taken from the same document.')
   sizes = rows_of.sentences[rows_of.end] - rows_of.sentences[rows_of.begin]
   mean = float(np.minimum(sizes, room).mean()) + _SPECIALS
   log.info(
@@ -170,7 +172,7 @@ def _report(rows_of: Runs, *, room: int, batch_size: int, where: str) -> None:
 
 
 def draw_targets(documents: int, *, room: int, short_probability: float, seed: int) -> np.ndarray:
-  """int32[documents]: tokens that the rows of each document aim at; drawn once a document, as in BERT's script."""
+  """int32[documents]: the target length of the rows of each document; drawn once per document, as in BERT's script."""
   document = np.arange(documents)
   short = _uniform(seed, document, 0, 0) < short_probability
   drawn = 2 + _uniform(seed, document, 0, 1) * (room - 1)
@@ -178,7 +180,7 @@ def draw_targets(documents: int, *, room: int, short_probability: float, seed: i
 
 
 def runs(sentences: np.ndarray, heads: np.ndarray, *, targets: np.ndarray) -> Runs:
-  """Each document cut into runs of whole sentences that just reach its target; the last one may be shorter."""
+  """Each document cut into runs of whole sentences that just reach its target length; the last one may be shorter."""
   begins, documents = [], []
   document = np.arange(len(heads) - 1)
   at = heads[:-1]
@@ -196,7 +198,7 @@ def runs(sentences: np.ndarray, heads: np.ndarray, *, targets: np.ndarray) -> Ru
 
 
 def neighbours(sentences: np.ndarray, heads: np.ndarray, *, room: int) -> Runs:
-  """Each document cut into runs of two sentences; the last one may have one."""
+  """Each document cut into runs of two sentences; the last run may have one."""
   sizes = np.diff(heads)
   owner = np.repeat(np.arange(len(sizes)), -(-sizes // 2))
   first = np.cumsum(-(-sizes // 2)) - -(-sizes // 2)
@@ -210,8 +212,9 @@ def segments(
 ) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
   """Where the three segments of some rows lie in the token store: (starts, counts), int64[b], for each of them.
 
-  The draws belong to (seed, row, draw): `chosen` int64[b] are the rows, `draw` int64[b] their epochs. `next` is empty
-  where the run is a single sentence. `other` is from another document unless ten draws all gave the row's own.
+  The random numbers are a function of (seed, row, draw): `chosen` int64[b] are the rows, `draw` int64[b] their epochs.
+  `next` is empty where the run is a single sentence. `other` is from another document unless ten draws all gave the
+  document of the row.
   """
   sentences, heads = rows_of.sentences, rows_of.heads
   begin, end = rows_of.begin[chosen], rows_of.end[chosen]
@@ -235,7 +238,7 @@ def segments(
 
 
 def _bits(*parts: Any) -> np.ndarray:
-  """uint64: a hash of integers, elementwise (the finaliser of SplitMix64 after each)."""
+  """uint64: a hash of integers, elementwise (the finaliser of SplitMix64 is applied after each integer)."""
   state = np.zeros(1, np.uint64)
   with np.errstate(over='ignore'):
     for part in parts:
@@ -247,7 +250,7 @@ def _bits(*parts: Any) -> np.ndarray:
 
 
 def _uniform(*parts: Any) -> np.ndarray:
-  """float64 in [0, 1), a function of these integers alone."""
+  """float64 in [0, 1), a pure function of these integers."""
   return (_bits(*parts) >> np.uint64(11)) * 2.0**-53
 
 
@@ -257,7 +260,7 @@ def _below(count: np.ndarray, *parts: Any) -> np.ndarray:
 
 
 def _coins(count: np.ndarray, seed: int, chosen: np.ndarray, draw: np.ndarray, part: int) -> np.ndarray:
-  """int64: heads among `count` throws of a coin."""
+  """int64: a binomial draw, the number of heads among `count` throws of a fair coin."""
   throws = np.arange(int(count.max(initial=0)))
   heads = _uniform(seed, chosen[:, None], draw[:, None], 100 + part, throws[None]) < 0.5
   return (heads & (throws < count[:, None])).sum(axis=1)

@@ -5,8 +5,8 @@
 
 `prepare` writes TensorFlow Datasets under `<cache>/tfds/pydocs/<set>-<key>/1.0.0`, one for the corpus and one for each
 task. The key is of the packages' names and versions: an upgrade builds a new corpus, and installing anything else
-changes nothing. Splits are drawn by a hash of the beginning of a text, so the same
-summary never stands in two splits, and a task's test rows come from documents outside the corpus's training split.
+changes nothing. Splits are drawn by a hash of the beginning of a text, so the same summary never stands in two splits,
+and a task's test rows come from documents outside the corpus's training split.
 """
 
 import argparse

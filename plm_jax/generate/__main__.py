@@ -192,7 +192,7 @@ def _run(
 
   trunk, special, pad_id = opened.trunk, opened.special, opened.vocab.pad_id
   longest = max(map(len, rows))
-  given = {name: getattr(arguments, name) for name in SETTINGS.get(arguments.method, ())}
+  given = {name: vars(arguments)[name] for name in SETTINGS.get(arguments.method, ())}
   try:
     made = decode.generate(
       trunk,

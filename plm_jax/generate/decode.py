@@ -17,11 +17,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import require
 from plm_jax.generate import reader, rules
 from plm_jax.generate.beam import beam_search
 from plm_jax.generate.rules import Beam, Constraints, Generated, Method, Sampling
 from plm_jax.generate.sample import sample_tokens
-from plm_jax.types import Array, Decodes, PyTree, require
+from plm_jax.types import Array, Decodes, PyTree
 
 
 def generate(

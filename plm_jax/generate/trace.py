@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array, Attends, PyTree, require
+from plm_jax.errors import require
+from plm_jax.types import Array, Attends, PyTree
 
 
 def likeliest(

@@ -1,8 +1,10 @@
-"""Keys and values of what was read before, for generation.
+"""Keys and values of the tokens read before, for generation.
 
-A cache is a dictionary of arrays: 'index' int32[], the slots in use; 'segment_ids' int32[b, m], 0 in an empty slot or
-for padding; 'positions' int32[b, m]; 'keys' and 'values' [n, b, m, h, k]. Models may keep more beside them.
+A cache is a dictionary of arrays: 'index' int32[], the number of slots in use; 'segment_ids' int32[b, m], 0 in an empty
+slot and for padding; 'positions' int32[b, m]; 'keys' and 'values' [n, b, m, h, k]. Models may keep more in it.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +15,46 @@ from plm_jax.types import Array
 Cache = dict[str, Array]
 
 
-def empty(
-  *, num_layers: int, batch_size: int, length: int, num_heads: int, head_dim: int, dtype: str = 'float32'
-) -> Cache:
-  """A cache of `length` slots with nothing in it."""
-  places = jnp.zeros((batch_size, length), jnp.int32)
-  kept = jnp.zeros((num_layers, batch_size, length, num_heads, head_dim), dtype)
+class Past(NamedTuple):
+  """What one layer has read before.
+
+  Attributes:
+    keys: [b, m, h, k].
+    values: [b, m, h, k].
+    start: int32[], the slot of the first new token.
+  """
+
+  keys: Array
+  values: Array
+  start: Array
+
+
+def empty(shape: tuple[int, int, int, int, int], *, dtype: str = 'float32') -> Cache:
+  """A cache with nothing in it, for keys and values of shape [n, b, m, h, k] with m slots."""
+  places = jnp.zeros(shape[1:3], jnp.int32)
+  kept = jnp.zeros(shape, dtype)
   return {'index': jnp.zeros((), jnp.int32), 'segment_ids': places, 'positions': places, 'keys': kept, 'values': kept}
 
 
 def put(old: Array, new: Array, index: Array, *, axis: int) -> Array:
   """`old` with `new` written from slot `index` on."""
   return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), index, axis)
+
+
+def append(past: Past | None, key: Array, value: Array) -> tuple[Array, Array]:
+  """Keys and values of one layer with the new ones after those of the past.
+
+  Args:
+    past: what was read before; None outside generation.
+    key: [b, s, h, k], of the new tokens.
+    value: [b, s, h, k].
+
+  Returns:
+    Keys and values [b, m, h, k], or without a past the new ones alone.
+  """
+  if past is None:
+    return key, value
+  return put(past.keys, key, past.start, axis=1), put(past.values, value, past.start, axis=1)
 
 
 def advance(cache: Cache, *, segment_ids: Array, positions: Array, together: bool = False) -> tuple[Cache, Mask]:
@@ -34,15 +64,18 @@ def advance(cache: Cache, *, segment_ids: Array, positions: Array, together: boo
     cache: before the call.
     segment_ids: int[b, s] of the new tokens; 0 is padding.
     positions: int[b, s].
-    together: new tokens see each other both ways (a prefix), else only what is at or before their own slot.
+    together: new tokens see each other in both directions (a prefix); otherwise each sees the slots up to its own.
 
   Returns:
-    The cache with the new tokens' segments and positions, and what each of them may look at.
+    The cache with the segments and positions of the new tokens, and what each of them may look at.
   """
+  # index 2, two new tokens, six slots     last   allowed slots
+  # one after the other                    2 3    x x x . . .  and  x x x x . .
+  # together                               3 3    x x x x . .  and  x x x x . .
   index, new = cache['index'], segment_ids.shape[1]
   segments = put(cache['segment_ids'], segment_ids, index, axis=1)
   slots = jnp.arange(segments.shape[1])
-  last = index + (jnp.full(new, new - 1) if together else jnp.arange(new))
+  last = index + (jnp.full(new, new - 1) if together else jnp.arange(new))  # [s], the last slot that each token sees
   mask = Mask(segment_ids, segments, allowed=slots[None, None, :] <= last[None, :, None])
   taken = {
     'index': index + new,

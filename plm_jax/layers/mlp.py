@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -26,6 +27,8 @@ def gelu_tanh(x: Array) -> Array:
   inner = jnp.asarray(math.sqrt(2 / math.pi), x.dtype) * (x + 0.044715 * x * x * x)
   return 0.5 * x * (1.0 + jnp.tanh(inner))
 
+
+Activation = Literal['gelu_erf', 'gelu_tanh', 'relu', 'silu', 'tanh']
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
   {'gelu_erf': gelu_erf, 'gelu_tanh': gelu_tanh, 'relu': jax.nn.relu, 'silu': jax.nn.silu, 'tanh': jnp.tanh}

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import flax.linen as nn
 import jax
 
-from plm_jax.types import Execution
+from plm_jax.errors import one_of
+from plm_jax.types import Execution, Layers, Remat
 
 POLICIES = {
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
@@ -30,14 +31,12 @@ def stack(
     A module class with the fields of `block`, called alike; reports come back stacked along axis 0, and so does what
     blocks sow into the collection 'attention' when a caller makes it mutable.
   """
+  one_of('execution.remat', execution.remat, Remat)
+  one_of('execution.layers', execution.layers, Layers)
   if execution.remat in POLICIES:
     # inside a compiled loop nothing can merge the two computations; unrolled, the compiler would, and keep everything
     merges = execution.layers == 'loop'
     block = nn.remat(block, policy=POLICIES[execution.remat], prevent_cse=merges, static_argnums=(3,))
-  elif execution.remat != 'none':
-    raise ValueError(f'execution.remat={execution.remat!r}; choices are none, {", ".join(POLICIES)}')
-  if execution.layers not in ('scan', 'loop'):
-    raise ValueError(f'execution.layers={execution.layers!r}; choices are scan, loop')
   through = {
     'variable_axes': {'params': 0, 'attention': 0},
     'split_rngs': {'params': True, 'dropout': True},

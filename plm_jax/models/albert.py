@@ -1,8 +1,8 @@
 """ALBERT: BERT with a factorised token table and parameters shared across layers (Lan et al. 2019, §3.1; 1909.11942).
 
-Tables and their norm have width e; where d is another, a dense layer with bias takes them to it. Neighbouring layers
-make a group, and `sharing` says what the layers of a group have in common. A group may hold several inner blocks, one
-after the other. Sharing saves parameters, not operations: a forward pass costs what it costs without.
+Tables and their norm have width e; where d differs from e, a dense layer with bias projects e to d. Neighbouring layers
+form a group, and `sharing` says which parameters the layers of a group share. A layer may consist of several inner
+blocks, one after the other. Sharing saves parameters, not operations: a forward pass costs the same.
 """
 
 import dataclasses
@@ -16,18 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
-
-SHARING = ('all', 'attention', 'ffn', 'none')
+from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +40,8 @@ class Config:
     mlp_dim: f, feed-forward width.
     num_groups: groups of layers; layer i belongs to group i * num_groups // num_layers.
     num_inner: blocks that stand for one layer, each with parameters of its own.
-    sharing: what layers of a group have in common: 'all', 'attention' or 'ffn' with the norm behind it, or 'none'.
-    max_length: positions that may be used.
+    sharing: what the layers of a group share: 'all', 'attention' or 'ffn', each with the norm after it, or 'none'.
+    max_length: the longest row, in tokens.
     num_types: rows of the sentence-type table.
     activation: 'gelu_tanh' (released code) or 'gelu_erf' or 'relu'.
     norm_epsilon: of every LayerNorm.
@@ -53,28 +51,26 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  embed_dim: int = 128
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  num_groups: int = 1
-  num_inner: int = 1
+  embed_dim: Count = 128
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  num_groups: Count = 1
+  num_inner: Count = 1
   sharing: Literal['all', 'attention', 'ffn', 'none'] = 'all'
-  max_length: int = 512
+  max_length: Count = 512
   num_types: int = 2
-  activation: str = 'gelu_tanh'
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-12
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-    if self.sharing not in SHARING:
-      raise ValueError(f'model.overrides.sharing={self.sharing!r}; choices are {", ".join(SHARING)}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
     if not 1 <= self.num_groups <= self.num_layers:
       raise ValueError(f'num_groups {self.num_groups} is not in 1..{self.num_layers}, the number of layers')
 
@@ -94,16 +90,16 @@ class Attention(nn.Module):
     def project(name: str) -> Array:
       return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
 
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    out_axes = ('heads', 'head_dim', 'embed')
+    out = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')
+
     query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    how = self.execution.attention
-    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng, implementation=how)
-    out = Dense(
-      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
+    implementation = self.execution.attention
+    y = attend_in(
+      self, query, key, value, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
-    y = Dropout(c.dropout)(out(attended), train=train)  # [b, l, h, k] -> [b, l, d]
+    y = out(y)  # [b, l, h, k] -> [b, l, d]
+    y = Dropout(c.dropout)(y, train=train)
     return LayerNorm(c.norm_epsilon, dtype, name='norm')(x + y), None
 
 
@@ -124,7 +120,10 @@ class FeedForward(nn.Module):
 
 
 def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
-  """Which of the attention sublayers, and which of the feed-forward ones, each block runs: int[n * num_inner] each."""
+  """Which attention sublayer and which feed-forward sublayer each block uses: int[n * num_inner] both."""
+  # 4 layers, 2 groups, 1 inner block: group and shared unit 0 0 1 1
+  #   sharing='attention': attention 0 0 1 1, feed-forward 0 1 2 3
+  # the same with 2 inner blocks: shared 0 1 0 1 2 3 2 3, own 0 1 2 3 4 5 6 7
   block = np.arange(config.num_layers * config.num_inner)
   group = block // config.num_inner * config.num_groups // config.num_layers
   shared = group * config.num_inner + block % config.num_inner
@@ -135,7 +134,7 @@ def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Block(nn.Module):
-  """The next block: two sublayers, each with those of the given parameters that its layer uses."""
+  """Attention and feed-forward; each takes, from the stacked parameters, those of the unit that its layer uses."""
 
   config: Config
   execution: Execution
@@ -159,7 +158,7 @@ class Block(nn.Module):
 
 
 class Layers(nn.Module):
-  """All blocks. Parameters are stacked by unit: one where everything is shared, one a block where nothing is."""
+  """All blocks. Parameters are stacked by unit: one unit where all is shared, one per block where nothing is."""
 
   config: Config
   execution: Execution
@@ -193,9 +192,7 @@ class Albert(Base):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = truncated_normal(c.init_std)
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.embed_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(init)
     self.position_embed = Embed(c.max_length, c.embed_dim, ('positions', 'embed'), init, dtype=dtype)
     self.type_embed = Embed(c.num_types, c.embed_dim, ('types', 'embed'), init, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
@@ -262,13 +259,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Albert:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -1,8 +1,8 @@
 """BART: Transformer encoder and decoder, post-norm (Lewis et al. 2020, §2.1; arXiv 1910.13461).
 
-As BERT with GELU, N(0, .02) and a decoder with cross-attention; a LayerNorm after the embeddings of each stack and none
-at its end. One token table serves both stacks and the output; each stack has its own table of learned positions, whose
-first two rows are unused. Embeddings are not scaled.
+BERT with GELU, N(0, .02) and a decoder with cross-attention. Each stack has a LayerNorm after its embeddings and none
+at its end. One token table is the input of both stacks and the output matrix; each stack has its own table of learned
+positions, whose first two rows are unused. Embeddings are not scaled.
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
-from plm_jax.layers.multihead import MultiHead
+from plm_jax.layers.mlp import Activation, Mlp
+from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,41 +38,34 @@ class Config:
     num_layers: n, of each stack.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    max_length: positions that may be used in each stack.
+    max_length: the longest row of each stack, in tokens.
     position_offset: first row of the position tables in use.
     activation: 'gelu_erf' in all released code.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
-    attention_dropout: rate on attention weights; the released recipes fine-tune with .1.
+    attention_dropout: rate on attention weights; the released fine-tuning uses .1.
     mlp_dropout: rate inside the feed-forward.
     init_std: of the normal that kernels and tables start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 6
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  max_length: int = 1024
+  hidden_dim: Count = 768
+  num_layers: Count = 6
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  max_length: Count = 1024
   position_offset: int = 2
-  activation: str = 'gelu_erf'
+  activation: Activation = 'gelu_erf'
   norm_epsilon: float = 1e-5
-  dropout: float = 0.1
-  attention_dropout: float = 0.0
-  mlp_dropout: float = 0.0
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.0
+  mlp_dropout: Rate = 0.0
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-
-
-class Encoded(NamedTuple):
-  """States [b, m, d] of an encoder, and which of them a position of the decoder may look at."""
-
-  hidden: Array
-  mask: Mask
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
 
 
 class Context(NamedTuple):
@@ -82,11 +75,17 @@ class Context(NamedTuple):
   encoded: Encoded | None
 
 
-class Step(NamedTuple):
-  """The same in generation; new tokens take slots from `slot` on, and keys of the encoder are in the cache."""
+class StepContext(NamedTuple):
+  """The same in a step of generation, where keys and values of the encoder are in the cache.
+
+  Attributes:
+    mask: what the new tokens may look at.
+    start: int32[], the slot of the first new token.
+    encoder_mask: what they may look at in the encoder.
+  """
 
   mask: Mask
-  slot: Array
+  start: Array
   encoder_mask: Mask
 
 
@@ -98,12 +97,12 @@ class Block(nn.Module):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    init, how = normal(c.init_std), self.execution.attention
+    init, implementation = normal(c.init_std), self.execution.attention
 
     def attention() -> MultiHead:
       heads = (c.num_heads, c.hidden_dim // c.num_heads)
       return MultiHead(
-        *heads, c.hidden_dim, init, init, init, dropout=c.attention_dropout, dtype=dtype, implementation=how
+        *heads, c.hidden_dim, init, init, init, dropout=c.attention_dropout, dtype=dtype, implementation=implementation
       )
 
     self.attention = attention()
@@ -124,16 +123,17 @@ class Block(nn.Module):
     x = self.mlp_norm(x + self.dropout(y, train=train))
     return constrain(x, 'batch', 'length', 'embed'), x
 
-  def decode(self, x: Array, context: Step, cache: Cache) -> tuple[Array, Cache]:
+  def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
     """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
-    new = self.attention.project(x)
-    key = caches.put(cache['keys'], new[0], context.slot, axis=1)
-    value = caches.put(cache['values'], new[1], context.slot, axis=1)
-    x = self.attention_norm(x + self.attention.look(x, key, value, mask=context.mask))
-    y = self.cross.look(x, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+    key, value = self.attention.project(x)  # [b, s, h, k]
+    past = Past(cache['keys'], cache['values'], context.start)
+    y = self.attention.attend(x, *caches.append(past, key, value), mask=context.mask)
+    x = self.attention_norm(x + y)
+    y = self.cross.attend(x, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
     x = self.cross_norm(x + y)
-    x = self.mlp_norm(x + self.mlp(x))
-    return x, {'keys': new[0], 'values': new[1]}
+    y = self.mlp(x)
+    x = self.mlp_norm(x + y)
+    return x, {'keys': key, 'values': value}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
     """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
@@ -184,23 +184,17 @@ class Stack(nn.Module):
     c = self.config
     position.check_length(length, max_length=c.max_length, model='Bart')
     keys, values = self.layers.read(encoder_hidden, None, None)[1]
-    slots = caches.empty(
-      num_layers=c.num_layers,
-      batch_size=encoder_hidden.shape[0],
-      length=length,
-      num_heads=c.num_heads,
-      head_dim=c.hidden_dim // c.num_heads,
-      dtype=self.execution.dtype,
-    )
+    shape = (c.num_layers, encoder_hidden.shape[0], length, c.num_heads, c.hidden_dim // c.num_heads)
+    slots = caches.empty(shape, dtype=self.execution.dtype)
     return slots | {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
 
   def decode(self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """One step of generation: token embeddings [b, s, d] -> states, and the longer cache."""
-    slot = cache['index']
+    start = cache['index']
     cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    step = Step(mask, slot, Mask(segment_ids, cache['encoder_segment_ids']))
+    context = StepContext(mask, start, Mask(segment_ids, cache['encoder_segment_ids']))
     layered = {name: cache[name] for name in ('keys', 'values', 'encoder_keys', 'encoder_values')}
-    x, new = self.layers.decode(self.embed(x, positions), step, layered)
+    x, new = self.layers.decode(self.embed(x, positions), context, layered)
     return x, caches.keep(cache, **new)
 
 
@@ -210,26 +204,12 @@ class Bart(Base):
   config: Config
 
   NAME = 'bart'
-  INPUTS = (
-    'encoder_tokens',
-    'encoder_segment_ids',
-    'decoder_tokens',
-    'decoder_segment_ids',
-    'encoder_positions',
-    'decoder_positions',
-  )
+  INPUTS = TWO_STACKS
   ATTENTION = 'encoder-decoder'
 
   def setup(self) -> None:
     c = self.config
-    self.token_embed = self.embed or Embed(
-      self.vocab_size,
-      c.hidden_dim,
-      ('vocab', 'embed'),
-      normal(c.init_std),
-      multiple=c.vocab_multiple,
-      dtype=self.execution.dtype,
-    )
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     self.encoder = Stack(c, self.execution)
     self.decoder = Stack(c, self.execution)
 
@@ -244,7 +224,7 @@ class Bart(Base):
     decoder_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes one batch and reads another from left to right with it.
+    """Encodes one batch, and reads another from left to right while looking at the first.
 
     Args:
       encoder_tokens: int[b, m].
@@ -256,8 +236,8 @@ class Bart(Base):
       train: drops out.
 
     Returns:
-      'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'encoder_hidden' and 'encoder_layers'
-      likewise; 'carry' ().
+      Of the decoder, 'hidden' [b, l, d] and 'layers' [n+1, b, l, d] with the embeddings first; of the encoder,
+      'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d]; 'carry' ().
     """
     encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
     hidden, layers = self.decoder(
@@ -292,7 +272,7 @@ class Bart(Base):
     encoder_hidden: Array | None = None,
     encoder_segment_ids: Array | None = None,
   ) -> PyTree:
-    """What generation remembers: `length` empty slots, and keys and values of the encoder's states.
+    """A cache of `length` empty slots, with keys and values of the encoder's states.
 
     Args:
       batch_size: b.
@@ -300,10 +280,7 @@ class Bart(Base):
       encoder_hidden: [b, m, d] of `encode`; required.
       encoder_segment_ids: int[b, m]; required.
     """
-    if encoder_hidden is None or encoder_segment_ids is None:
-      raise ValueError('Bart decodes from an encoded text: give init_cache encoder_hidden and encoder_segment_ids')
-    if encoder_hidden.shape[0] != batch_size:
-      raise ValueError(f'init_cache has encoder_hidden of {encoder_hidden.shape[0]} rows for {batch_size}')
+    encoder_hidden, encoder_segment_ids = check_encoded(batch_size, encoder_hidden, encoder_segment_ids)
     return self.decoder.init_cache(encoder_hidden, encoder_segment_ids=encoder_segment_ids, length=length)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
@@ -337,13 +314,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Bart:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

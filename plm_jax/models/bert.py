@@ -1,10 +1,10 @@
 """BERT: bidirectional Transformer encoder, post-norm (Devlin et al. 2018, §3; arXiv 1810.04805).
 
 Also RoBERTa (Liu et al. 2019) by `position_offset` and `norm_epsilon`, DistilBERT (Sanh et al. 2019) and both networks
-of ELECTRA (Clark et al. 2020): the trunk is the same. Positions are learned and absolute, added once at the input; rows
-beyond the table are refused. Texts that give BERT trainable relative positions in its attention describe what came
-later: t5.py, xlnet.py and deberta.py have them. Departures between paper, released code and Hugging Face are fields:
-the released TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
+of ELECTRA (Clark et al. 2020): the trunk is the same. Positions are learned and absolute, added once at the input; a
+row longer than the table is an error. BERT has no trainable relative positions, which some texts ascribe to it: t5.py,
+xlnet.py and deberta.py have them. Differences between paper, released code and Hugging Face are fields: the released
+TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
 """
 
 import dataclasses
@@ -16,16 +16,16 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
+from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Config:
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
     embed_dim: e, width of the tables and their norm, projected to d after the norm (ELECTRA); None for d.
-    max_length: positions that may be used.
+    max_length: the longest row, in tokens.
     num_types: rows of the sentence-type table; 0 for none (RoBERTa).
     position_offset: first row of the position table in use (RoBERTa: 2, after the padding id).
     activation: 'gelu_tanh' (released BERT), 'gelu_erf' (RoBERTa, Hugging Face) or 'relu'.
@@ -50,27 +50,25 @@ class Config:
     pooler: 'tanh' of a dense layer on the first token (BERT), or that token's state, 'first' (ELECTRA, DistilBERT).
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  embed_dim: int | None = None
-  max_length: int = 512
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  embed_dim: Count | None = None
+  max_length: Count = 512
   num_types: int = 2
   position_offset: int = 0
-  activation: str = 'gelu_tanh'
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-12
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
   pooler: Literal['tanh', 'first'] = 'tanh'
 
   def __post_init__(self):
-    if self.pooler not in ('tanh', 'first'):
-      raise ValueError(f'model.overrides.pooler={self.pooler!r}; choices are tanh, first')
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
 
 
 class Block(nn.Module):
@@ -88,16 +86,15 @@ class Block(nn.Module):
     def project(name: str) -> Array:
       return Dense(heads, axes=('embed', 'heads', 'head_dim'), kernel_init=init, dtype=dtype, name=name)(x)
 
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
+    out_axes = ('heads', 'head_dim', 'embed')
+    out = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')
+
     query, key, value = project('query'), project('key'), project('value')  # [b, l, h, k]
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    how = self.execution.attention
-    attended = attend(query, key, value, mask=mask, dropout=c.attention_dropout, rng=rng, implementation=how)
-    out = Dense(
-      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
+    implementation = self.execution.attention
+    y = attend_in(
+      self, query, key, value, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
-    y = out(attended)  # [b, l, h, k] -> [b, l, d]
+    y = out(y)  # [b, l, h, k] -> [b, l, d]
     y = Dropout(c.dropout)(y, train=train)
     x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(x + y)
 
@@ -111,7 +108,8 @@ class Bert(Base):
   """The encoder without a pre-training head.
 
   Attributes:
-    embeddings: another Bert, whose position and sentence-type tables and embedding norm this one reads as well.
+    embeddings: another Bert, whose tables of positions and sentence types and whose embedding norm this one uses in
+      place of its own.
   """
 
   config: Config
@@ -124,11 +122,9 @@ class Bert(Base):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = truncated_normal(c.init_std)
-    width = c.embed_dim or c.hidden_dim
+    width = self.token_dim
     shared = self.embeddings
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, width, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(init)
     if shared is None:
       self.position_embed = Embed(c.max_length + c.position_offset, width, ('positions', 'embed'), init, dtype=dtype)
       self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
@@ -162,7 +158,7 @@ class Bert(Base):
       segment_ids: int[b, l], the packed documents of a row; 0 is padding.
       type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
       positions: int[b, l]; restarting in each segment by default.
-      allowed: bool[b, l, m], which keys of its segment a query may look at; all by default (UniLM hides some).
+      allowed: bool[b, l, m], which keys of its segment a query may look at (UniLM); all by default.
       train: drops out.
 
     Returns:
@@ -177,7 +173,7 @@ class Bert(Base):
       x = x + self.type_embed(jnp.zeros_like(tokens) if type_ids is None else type_ids)
     x = self.embed_norm(x)
     x = self.embed_dropout(x, train=train)
-    if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
+    if self.token_dim != self.hidden_dim:
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, allowed=allowed), train)
@@ -222,13 +218,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Bert:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Bert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

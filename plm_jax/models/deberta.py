@@ -1,44 +1,45 @@
 """DeBERTa: encoder with disentangled attention, post-norm (He et al. 2021; arXiv 2006.03654, §3.1; v3 2111.09543).
 
-A word is its content alone: where it stands enters every attention score instead, through a table of relative positions
-that all layers share. The score of query i and key j is
+The vector of a word has its content alone. Its position enters every attention score, through a table of relative
+positions that all layers share. The score of query i and key j is
 
   (Qc_i . Kc_j + Qc_i . Kr_d(i,j) + Kc_j . Qr_d(j,i)) / sqrt(3 k),   d(i, j) = i - j + K cut to [0, 2K - 1]   (eq. 3, 4)
 
-with 3 the number of terms in use. Relative positions are of index in the row. Documents packed side by side do not see
-each other, and inside one a difference of indices is a difference of positions, so that packing changes nothing.
-There is no longest row: farther keys share the last row of the table.
+with 3 the number of terms in use. Relative positions are differences of indices in the row. Documents packed into one
+row do not see each other, and inside a document a difference of indices is a difference of positions, so that packing
+changes nothing. There is no longest row: keys farther away share the last row of the table.
 
-The last block stands outside the scan, as `last`: `refine` applies it to other queries, which is what the enhanced mask
-decoder does (§3.2; objectives/emd_mlm.py). Version 2 adds a convolution beside the first block, which is `first` there,
-shares the projections of content and position, and normalises the table, whose rows are buckets of logarithmic width.
-Version 3 is version 2 without the convolution, trained by replaced-token detection.
+The last block is outside the scan, as `last`: `refine` applies it to other queries, as the enhanced mask decoder does
+(§3.2; objectives/emd_mlm.py). Version 2 adds a convolution beside the first block, which is outside the scan as `first`
+there, shares the projections of content and position, and normalises the table, whose rows are buckets of logarithmic
+width. Version 3 is version 2 without the convolution, trained by replaced-token detection.
 """
 
 import dataclasses
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import attend_in
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import ACTIVATIONS, Mlp
+from plm_jax.layers.mlp import ACTIVATIONS, Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
+from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
-TERMS = ('c2p', 'p2c')
+Term = Literal['c2p', 'p2c']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,13 +52,13 @@ class Config:
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
     max_length: rows of the table of absolute positions, where there is one; relative positions have no such limit.
-    max_distance: K of equation 3; with buckets, the distance that the last bucket begins before.
-    position_buckets: buckets of logarithmic width in one direction, in place of K; 0 for one row a distance (v1).
+    max_distance: K of equation 3; with buckets, a distance that is in the last bucket.
+    position_buckets: buckets of logarithmic width in one direction, in place of K; 0 for one row per distance (v1).
     terms: of the score beside content to content: 'c2p' content to position, 'p2c' position to content.
     reading: row of Qr in 'p2c'. 'code' takes d(i, j) there too, as the released code does and its weights need;
       'paper' takes d(j, i), equation 4.
-    absolute: absolute positions enter in the mask 'decoder' alone, or, as in BERT, at the 'input'.
-    share_projections: positions go through the query and key projections of words (v2), or through their own (v1).
+    absolute: absolute positions enter in the mask 'decoder' only, or, as in BERT, at the 'input'.
+    share_projections: positions use the query and key projections of words (v2), or projections of their own (v1).
     key_bias: keys, of words and of positions, have a bias (v2).
     table_norm: LayerNorm on the table of relative positions (v2).
     conv_kernel: taps of the convolution beside the first block (v2: 3), odd; 0 for none.
@@ -69,38 +70,34 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  max_length: int = 512
-  max_distance: int = 512
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  max_length: Count = 512
+  max_distance: Count = 512
   position_buckets: int = 0
-  terms: tuple[str, ...] = TERMS
+  terms: tuple[Term, ...] = ('c2p', 'p2c')
   reading: Reading = 'code'
   absolute: Absolute = 'decoder'
   share_projections: bool = False
   key_bias: bool = False
   table_norm: bool = False
   conv_kernel: int = 0
-  activation: str = 'gelu_erf'
+  activation: Activation = 'gelu_erf'
   norm_epsilon: float = 1e-7
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
     if self.num_layers < 2:
       raise ValueError(f'num_layers {self.num_layers}: the mask decoder needs a layer before the last, so at least 2')
-    if unknown := set(self.terms) - set(TERMS):
-      raise ValueError(f'terms {sorted(unknown)} are unknown; choices are {", ".join(TERMS)}')
-    if self.reading not in get_args(Reading):
-      raise ValueError(f'reading {self.reading!r}; choices are {", ".join(get_args(Reading))}')
-    if self.absolute not in get_args(Absolute):
-      raise ValueError(f'absolute {self.absolute!r}; choices are {", ".join(get_args(Absolute))}')
+    for term in self.terms:
+      one_of('model.overrides.terms', term, Term)
     if self.conv_kernel and self.conv_kernel % 2 == 0:
       raise ValueError(f'conv_kernel {self.conv_kernel} has no middle: it must be odd, or 0 for no convolution')
     if self.position_buckets and not 4 <= self.position_buckets < 2 * (self.max_distance - 1):
@@ -144,23 +141,16 @@ class Block(nn.Module):
     to_query, to_key = project('query'), project('key', c.key_bias)
     asking = x if context.query is None else context.query
     query, key, value = to_query(asking), to_key(x), project('value')(x)  # [b, l, h, k]
-    bias = None
+    position_key = position_query = bias = None
     if c.terms:
-      table = Dropout(c.dropout)(context.table, train=train)
-      rows = _rows(x.shape[1], c)
-      bias = jnp.zeros((), jnp.float32)
+      table = Dropout(c.dropout)(context.table, train=train)  # [r, d]
       if 'c2p' in c.terms:
         position_key = (to_key if c.share_projections else project('position_key', c.key_bias))(table)  # [r, h, k]
-        bias += content_to_position(query, position_key, rows)
       if 'p2c' in c.terms:
         position_query = (to_query if c.share_projections else project('position_query'))(table)
-        # column c of the product is the difference i - j = c - (l - 1), or j - i read backwards
-        bias += position_to_content(key, position_query, rows if c.reading == 'code' else rows[::-1])
-      bias *= scale  # [b, h, l, l]
-    rng = self.make_rng('dropout') if train and c.attention_dropout else None
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=context.mask, bias=bias, scale=scale))
-    attended = attend(
+      bias = scale * position_scores(query, key, position_key, position_query, c)  # [b, h, l, l]
+    y = attend_in(
+      self,
       query,
       key,
       value,
@@ -168,13 +158,12 @@ class Block(nn.Module):
       bias=bias,
       scale=scale,
       dropout=c.attention_dropout,
-      rng=rng,
+      train=train,
       implementation=self.execution.attention,
     )
-    out = Dense(
-      c.hidden_dim, axes=('heads', 'head_dim', 'embed'), num_inputs=2, kernel_init=init, dtype=dtype, name='out'
-    )
-    y = Dropout(c.dropout)(out(attended), train=train)  # [b, l, h, k] -> [b, l, d]
+    out_axes = ('heads', 'head_dim', 'embed')
+    y = Dense(c.hidden_dim, axes=out_axes, num_inputs=2, kernel_init=init, dtype=dtype, name='out')(y)  # [b, l, d]
+    y = Dropout(c.dropout)(y, train=train)
     x = LayerNorm(c.norm_epsilon, dtype, name='attention_norm')(asking + y)
 
     y = Mlp(c.mlp_dim, c.activation, up_init=init, down_init=init, dtype=dtype, name='mlp')(x)
@@ -183,10 +172,28 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
 
-def _rows(length: int, c: Config) -> Any:
-  """Row of the cut table for each difference, int32[2 l - 1]."""
-  rows = position.relative_rows(length, num_buckets=c.position_buckets, max_distance=c.max_distance)
-  return rows - rows[0]
+def position_scores(
+  query: Array, key: Array, position_key: Array | None, position_query: Array | None, c: Config
+) -> Array:
+  """The second and the third term of the score, f32[b, h, l, l], not scaled (equation 4).
+
+  Args:
+    query: Qc [b, l, h, k].
+    key: Kc [b, l, h, k].
+    position_key: Kr [r, h, k] of the rows of the table that differences in a row of this length need; None without
+      the second term.
+    position_query: Qr [r, h, k], likewise of the third.
+    c: how differences become rows, and which row the third term reads.
+  """
+  rows = position.relative_rows(query.shape[1], num_buckets=c.position_buckets, max_distance=c.max_distance)
+  rows = rows - rows[0]  # int32[2 l - 1], from differences -(l - 1) to l - 1 to rows of what was cut from the table
+  scores = jnp.zeros((), jnp.float32)
+  if position_key is not None:
+    scores += content_to_position(query, position_key, rows)
+  if position_query is not None:
+    # column c of the product is the difference i - j = c - (l - 1), or j - i read backwards
+    scores += position_to_content(key, position_query, rows if c.reading == 'code' else rows[::-1])
+  return scores
 
 
 def content_to_position(query: Array, position_key: Array, rows: Array) -> Array:
@@ -198,6 +205,7 @@ def content_to_position(query: Array, position_key: Array, rows: Array) -> Array
     rows: int[2 l - 1], row of the table for i - j from -(l - 1) to l - 1.
   """
   by_difference = position_key[rows[::-1]]  # falling i - j is rising j
+  # l = 3: columns c are j - i = -2 -1 0 1 2, and `skew` moves column j - i + 2 of row i to column j
   scores = jnp.einsum('blhk,chk->bhlc', query, by_difference, preferred_element_type=jnp.float32)
   return position.skew(scores)
 
@@ -215,7 +223,10 @@ def position_to_content(key: Array, position_query: Array, rows: Array) -> Array
 
 
 class Convolution(nn.Module):
-  """norm(x + activation(dropout(convolution of the input))), beside the first block (v2); documents are walls."""
+  """norm(x + activation(dropout(convolution of the input))), beside the first block (v2).
+
+  The convolution never reads another document.
+  """
 
   config: Config
   dtype: str
@@ -256,9 +267,7 @@ class Deberta(Base):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = normal(c.init_std)
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(init)
     if c.absolute == 'input':
       self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
@@ -325,10 +334,10 @@ class Deberta(Base):
     return {'hidden': x, 'layers': jnp.concatenate([*states, x[None]]), 'carry': ()}
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array:
-    """The last block with other queries: states [b, l, d] that look with `query` at `hidden` (§3.2).
+    """The last block with other queries: [b, l, d] (§3.2).
 
     Args:
-      query: [b, l, d]; also what the block's first sum adds to.
+      query: [b, l, d], which the first residual connection of the block adds as well.
       hidden: [b, l, d], keys and values: the states before the last block.
       segment_ids: int[b, l].
       train: drops out.
@@ -368,13 +377,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Deberta:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

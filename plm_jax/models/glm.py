@@ -1,15 +1,20 @@
 """GLM (Du et al. 2021, "General Language Model Pretraining with Autoregressive Blank Infilling", §2; arXiv 2103.10360).
 
 One Transformer reads a text with blanks, part A, in both directions, and writes the blanks, part B, from left to right:
-keys below `prefix` are seen by all, later ones by what follows. Two learned position tables are added at the input: the
-place in A, where all of a blank stands at its mask, and the place inside the blank, 0 in A (§2.1). The output is the
-token table without a bias, the activation GELU (§2.3 replaces BERT's head and ReLU by them).
+all tokens see the first `prefix` keys, and each later key is seen by the tokens after it. Two learned vectors of
+position are added at the input: the place in A, which for all tokens of a blank is the place of its mask, and the place
+inside the blank, 0 in A (§2.1). The output matrix is the token table, without a bias, and the activation is GELU
+(§2.3).
 
-Where the norms stand is a field, because texts disagree. The paper says that it rearranges layer normalisation and
-residual connections as Megatron-LM did, and the released code normalises before each sublayer and once at the end:
-'pre', the default. 'post', norm(x + f(x)), is often ascribed to GLM and belongs to the first BERT and GPT. 'deepnorm',
-norm(alpha x + f(x)) with alpha = (2n)^1/2 and Xavier kernels, those of value, out, up and down shrunk by (2n)^-1/2, is
-that of the later GLM-130B (Zeng et al. 2022).
+`norm_placement` is a field, because texts disagree. The paper says that it rearranges layer normalisation and residual
+connections as Megatron-LM did, and the released code normalises before each sublayer and once at the end: 'pre', the
+default. 'post', norm(x + f(x)), is often ascribed to GLM, but is that of the first BERT and GPT. 'deepnorm' is that of
+the later GLM-130B (Zeng et al. 2022): norm(alpha x + f(x)) with alpha = (2n)^1/2 and Xavier kernels, where those of
+value, out, up and down are multiplied by (2n)^-1/2.
+
+  tokens           a  b [M] d [M] e | [S] f  [S] c       part A of length 6, which is `prefix`, then two blanks
+  positions        0  1  2  3  4  5 |  4  4   2  2
+  block_positions  0  0  0  0  0  0 |  1  2   1  2
 """
 
 import dataclasses
@@ -23,20 +28,18 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import Implementation, attend, weights
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.attention import attend_in
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
-
-PLACEMENTS = ('pre', 'post', 'deepnorm')
+from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,39 +51,37 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    max_length: P, the longest text; both position tables have P + 1 rows.
+    max_length: P, the longest text, in tokens; both position tables have P + 1 rows.
     norm_placement: 'pre' with a final norm (the released code), 'post' or 'deepnorm' (GLM-130B).
     activation: 'gelu_tanh' in the released code.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
-    init_std: of the normal that kernels and tables start from; kernels that write to the residual stream start from
-      init_std / sqrt(2n). 'deepnorm' has Xavier kernels instead.
+    init_std: of the normal that kernels and tables start from; kernels whose output is added to the residual stream
+      start from init_std / sqrt(2n). 'deepnorm' has Xavier kernels instead.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
-  max_length: int = 512
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
+  max_length: Count = 512
   norm_placement: Literal['pre', 'post', 'deepnorm'] = 'pre'
-  activation: str = 'gelu_tanh'
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-5
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-    if self.norm_placement not in PLACEMENTS:
-      raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
 
 
 def xavier(gain: float) -> Initializer:
-  """N(0, gain sqrt(2 / (inputs + outputs))) (Glorot & Bengio 2010); a kernel with heads is a square matrix."""
+  """N(0, gain sqrt(2 / (inputs + outputs))) (Glorot & Bengio 2010); a kernel with heads counts as a square matrix."""
 
   def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     both = sum(shape) if len(shape) == 2 else 2 * math.isqrt(math.prod(shape))  # [d, f], [d, h, k], [h, k, d]
@@ -90,7 +91,7 @@ def xavier(gain: float) -> Initializer:
 
 
 class Block(nn.Module):
-  """Self-attention and feed-forward, each with its norm where `norm_placement` says."""
+  """Self-attention and feed-forward, each with its norm at the place that `norm_placement` says."""
 
   config: Config
   execution: Execution
@@ -118,41 +119,45 @@ class Block(nn.Module):
     self.mlp_dropout = Dropout(c.dropout)
 
   def __call__(self, x: Array, mask: Mask, train: bool) -> tuple[Array, Array]:
-    y = self._before(self.attention_norm, x)
-    x = self._look(x, y, self.key(y), self.value(y), mask, train, self.execution.attention)
-    x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
+    x, _ = self._sublayers(x, mask, train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
     return x, x
 
-  def decode(self, x: Array, context: tuple[Cache, Mask], kept: Cache) -> tuple[Array, Cache]:
-    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, h, k]; gives those of the new tokens."""
-    taken, mask = context
-    start = taken['index'] - x.shape[1]
-    y = self._before(self.attention_norm, x)
-    new = {'keys': self.key(y), 'values': self.value(y)}  # [b, s, h, k]
-    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
-    return self._feed(self._look(x, y, keys, values, mask, False, 'auto'), False), new
+  def decode(self, x: Array, context: tuple[Array, Mask], kept: Cache) -> tuple[Array, Cache]:
+    """One step of generation.
 
-  def _look(self, x: Array, y: Array, key: Array, value: Array, mask: Mask, train: bool, how: Implementation) -> Array:
-    """The attention sublayer with its residual: `y` makes the queries, [b, l, d]."""
-    rate = self.config.attention_dropout
-    rng = self.make_rng('dropout') if train and rate else None
-    query = self.query(y)  # [b, l, h, k]
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    found = attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how)
-    y = self.out(found)  # [b, l, h, k] -> [b, l, d]
-    return self._after(self.attention_norm, self.alpha * x + self.attention_dropout(y, train=train))
+    Args:
+      x: [b, s, d].
+      context: the slot of the first new token, and what the new tokens may look at.
+      kept: the layer's 'keys' and 'values' [b, m, h, k].
 
-  def _feed(self, x: Array, train: bool) -> Array:
-    """The feed-forward sublayer with its residual."""
-    y = self.mlp(self._before(self.mlp_norm, x))
-    return self._after(self.mlp_norm, self.alpha * x + self.mlp_dropout(y, train=train))
+    Returns:
+      [b, s, d], and the keys and values of the new tokens.
+    """
+    start, mask = context
+    return self._sublayers(x, mask, past=Past(kept['keys'], kept['values'], start))
 
-  def _before(self, norm: LayerNorm, x: Array) -> Array:
-    return norm(x) if self.config.norm_placement == 'pre' else x
+  def _sublayers(self, x: Array, mask: Mask, *, train: bool = False, past: Past | None = None) -> tuple[Array, Cache]:
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    c = self.config
+    pre = c.norm_placement == 'pre'
 
-  def _after(self, norm: LayerNorm, x: Array) -> Array:
-    return x if self.config.norm_placement == 'pre' else norm(x)
+    y = self.attention_norm(x) if pre else x
+    key, value, query = self.key(y), self.value(y), self.query(y)  # [b, l, h, k]
+    keys, values = caches.append(past, key, value)
+    implementation = 'auto' if past else self.execution.attention
+    y = attend_in(
+      self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
+    )
+    y = self.out(y)  # [b, l, h, k] -> [b, l, d]
+    x = self.alpha * x + self.attention_dropout(y, train=train)
+    x = x if pre else self.attention_norm(x)
+
+    y = self.mlp_norm(x) if pre else x
+    y = self.mlp(y)
+    x = self.alpha * x + self.mlp_dropout(y, train=train)
+    x = x if pre else self.mlp_norm(x)
+    return x, {'keys': key, 'values': value}
 
 
 class Glm(Base):
@@ -167,9 +172,7 @@ class Glm(Base):
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
     init = normal(c.init_std)
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), init, multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(init)
     rows = c.max_length + 1
     self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
     self.block_position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
@@ -193,8 +196,8 @@ class Glm(Base):
     """Reads part A in both directions and what follows it from left to right.
 
     Args:
-      tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length: A and B together are longer
-        than the text they were made from.
+      tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length, since A and B together are
+        longer than the text.
       segment_ids: int[b, l], the packed documents of a row; 0 is padding. A document has the same number in A and B.
       type_ids: ignored; the scheme has no sentence types.
       positions: int[b, l] up to max_length, the place in A; restarting in each segment by default.
@@ -235,25 +238,11 @@ class Glm(Base):
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
     return last(hidden, segment_ids)
 
-  def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
-  ) -> Cache:
-    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
-    del encoder_hidden, encoder_segment_ids
+  def init_cache(self, batch_size: int, length: int) -> Cache:
+    """A cache of `length` empty slots."""
     c = self.config
-    return caches.empty(
-      num_layers=c.num_layers,
-      batch_size=batch_size,
-      length=length,
-      num_heads=c.num_heads,
-      head_dim=c.hidden_dim // c.num_heads,
-      dtype=self.execution.dtype,
-    )
+    shape = (c.num_layers, batch_size, length, c.num_heads, c.hidden_dim // c.num_heads)
+    return caches.empty(shape, dtype=self.execution.dtype)
 
   def decode_step(
     self,
@@ -268,12 +257,12 @@ class Glm(Base):
     """Reads more tokens after those in the cache.
 
     Args:
-      tokens: int[b, s]; part A at once with `whole`, then part B, a token or several at a time.
+      tokens: int[b, s]; all of part A in one call with `whole`, then part B, one or several tokens per call.
       cache: of `init_cache` or of the call before.
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s], the place in A; for tokens of a blank that of its mask.
       block_positions: int[b, s], 0 in A, 1, 2, ... in a blank; 0 everywhere by default.
-      whole: the new tokens see each other both ways.
+      whole: the new tokens see each other in both directions.
 
     Returns:
       Vocabulary logits f32[b, s, v] and the cache.
@@ -281,7 +270,7 @@ class Glm(Base):
     taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=whole)
     x = self._read(tokens, positions, block_positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
-    hidden, new = self.layers.decode(x, (taken, mask), layers)
+    hidden, new = self.layers.decode(x, (cache['index'], mask), layers)
     return self.attend(self._finish(hidden)), caches.keep(taken, **new)
 
 
@@ -292,13 +281,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Glm:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

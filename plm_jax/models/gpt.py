@@ -1,8 +1,8 @@
 """GPT, GPT-2 (Radford et al. 2018, 2019), GPT-3 (Brown et al. 2020): causal Transformer decoder, no cross-attention.
 
 GPT normalises after each residual sum (post-norm, no final norm), GPT-2 before each sublayer with a final norm (§2.3 of
-GPT-2): `norm_placement`. Texts that give GPT the pre-norm form describe GPT-2. Positions are learned and absolute. The
-released code's "1-D convolutions" have kernel 1: they are the dense layers here, stored transposed.
+GPT-2): `norm_placement`. Texts that ascribe the pre-norm form to GPT describe GPT-2. Positions are learned and
+absolute. The "1-D convolutions" of the released code have width 1: they are the dense layers here, stored transposed.
 
 GPT-3 is GPT-2 at eight sizes, with a context of 2,048 (§2.1). Its layers alternate dense and locally banded sparse
 attention in a pattern that is not published: `local_window` narrows every second layer, and is off in the rows. Three
@@ -23,18 +23,18 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import Implementation, attend, weights
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published
+from plm_jax.types import Array, Count, Execution, Implementation, Paper, Published, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,43 +56,42 @@ class Config:
     init_std: of the normal that kernels and the token table start from.
     position_std: of the position table (GPT-2's code: .01).
     scale_residual: divides the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3).
-    window: keys a query may look back on, itself included; None for the whole context.
-    local_window: the same of the second layer, the fourth and so on only (GPT-3 §2.1); None for `window` there too.
-    tied: the output matrix is the token table; else the trunk has its own.
+    window: a query sees this many keys, its own and those before it; None for the whole context.
+    local_window: the same for the second layer, the fourth and so on (GPT-3 §2.1); None for `window` there too.
+    tied: the output matrix is the token table; otherwise the trunk has its own.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  head_dim: int | None = None
-  mlp_dim: int = 3072
-  max_length: int = 1024
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  head_dim: Count | None = None
+  mlp_dim: Count = 3072
+  max_length: Count = 1024
   norm_placement: Literal['pre', 'post'] = 'pre'
-  activation: str = 'gelu_tanh'
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-5
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
   position_std: float = 0.01
   scale_residual: bool = True
-  window: int | None = None
-  local_window: int | None = None
+  window: Count | None = None
+  local_window: Count | None = None
   tied: bool = True
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.head_dim is None and self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-    if self.norm_placement not in ('pre', 'post'):
-      raise ValueError(f'norm_placement {self.norm_placement!r} is neither pre nor post')
+    check_choices(self)
+    if self.head_dim is None:
+      check_multiple(self, 'hidden_dim', 'num_heads')
 
   @property
   def head_size(self) -> int:
     return self.hidden_dim // self.num_heads if self.head_dim is None else self.head_dim
 
 
-# what all layers may look at, and what every second one may instead
+# what all layers may look at, and what every second layer may look at in its place
 Masks = tuple[Mask, Mask | None]
 
 
@@ -122,66 +121,72 @@ class Block(nn.Module):
 
   def __call__(self, x: tuple[Array, Array], masks: Masks, train: bool) -> tuple[tuple[Array, Array], Array]:
     hidden, number = x  # of the layer, from 0
-    y = self._before(self.attention_norm, hidden)
-    hidden = self._look(hidden, y, self.key(y), self.value(y), masks, number, train, self.execution.attention)
-    hidden = constrain(self._feed(hidden, train), 'batch', 'length', 'embed')
+    hidden, _ = self._sublayers(hidden, masks, number, train=train)
+    hidden = constrain(hidden, 'batch', 'length', 'embed')
     return (hidden, number + 1), hidden
 
-  def decode(self, x: Array, context: tuple[Cache, Masks], kept: Cache) -> tuple[Array, Cache]:
-    """A step of generation.
+  def decode(self, x: Array, context: tuple[Array, Masks], kept: Cache) -> tuple[Array, Cache]:
+    """One step of generation.
 
     Args:
       x: [b, s, d].
-      context: the cache with the new tokens' slots taken, and what they may look at.
+      context: the slot of the first new token, and what the new tokens may look at.
       kept: the layer's 'keys' and 'values' [b, m, h, k] and its 'number'.
 
     Returns:
       [b, s, d], and the keys and values of the new tokens.
     """
-    taken, masks = context
-    start = taken['index'] - x.shape[1]
-    y = self._before(self.attention_norm, x)
-    new = {'keys': self.key(y), 'values': self.value(y)}  # [b, s, h, k]
-    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
-    return self._feed(self._look(x, y, keys, values, masks, kept['number'], False, 'auto'), False), new
+    start, masks = context
+    return self._sublayers(x, masks, kept['number'], past=Past(kept['keys'], kept['values'], start))
 
-  def _look(
+  def _sublayers(
+    self, x: Array, masks: Masks, number: Array, *, train: bool = False, past: Past | None = None
+  ) -> tuple[Array, Cache]:
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    pre = self.config.norm_placement == 'pre'
+
+    y = self.attention_norm(x) if pre else x
+    key, value, query = self.key(y), self.value(y), self.query(y)  # [b, l, h, k]
+    implementation = 'auto' if past else self.execution.attention
+    y = self._attend(query, *caches.append(past, key, value), masks, number, train, implementation)
+    y = self.out(y)  # [b, l, h, k] -> [b, l, d]
+    x = x + self.attention_dropout(y, train=train)
+    x = x if pre else self.attention_norm(x)
+
+    y = self.mlp_norm(x) if pre else x
+    y = self.mlp(y)
+    x = x + self.mlp_dropout(y, train=train)
+    x = x if pre else self.mlp_norm(x)
+    return x, {'keys': key, 'values': value}
+
+  def _attend(
     self,
-    x: Array,
-    y: Array,
+    query: Array,
     key: Array,
     value: Array,
     masks: Masks,
     number: Array,
     train: bool,
-    how: Implementation,
+    implementation: Implementation,
   ) -> Array:
-    """The attention sublayer with its residual: `y` makes the queries, [b, l, d]."""
+    """Attention under the mask of the layer with this number, [b, l, h, k]."""
     rate = self.config.attention_dropout
-    query = self.query(y)  # [b, l, h, k]
     rng = self.make_rng('dropout') if train and rate else None
 
-    def by_layer(look: Callable[[Mask], Array]) -> Array:
-      whole, local = masks
-      if local is None:
-        return look(whole)
-      return jax.lax.cond(number % 2 == 1, lambda: look(local), lambda: look(whole))
+    def under(mask: Mask) -> Array:
+      return attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=implementation)
 
     if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', by_layer(lambda mask: weights(query, key, mask=mask)))
-    found = by_layer(lambda mask: attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how))
-    found = self.out(found)  # [b, l, h, k] -> [b, l, d]
-    return self._after(self.attention_norm, x + self.attention_dropout(found, train=train))
+      self.sow('attention', 'weights', of_layer(number, masks, lambda mask: weights(query, key, mask=mask)))
+    return of_layer(number, masks, under)
 
-  def _feed(self, x: Array, train: bool) -> Array:
-    y = self.mlp(self._before(self.mlp_norm, x))
-    return self._after(self.mlp_norm, x + self.mlp_dropout(y, train=train))
 
-  def _before(self, norm: LayerNorm, x: Array) -> Array:
-    return norm(x) if self.config.norm_placement == 'pre' else x
-
-  def _after(self, norm: LayerNorm, x: Array) -> Array:
-    return norm(x) if self.config.norm_placement == 'post' else x
+def of_layer(number: Array, masks: Masks, function: Callable[[Mask], Array]) -> Array:
+  """`function` of the mask of a layer: the second, the fourth and so on take the local one, where there is one."""
+  whole, local = masks
+  if local is None:
+    return function(whole)
+  return jax.lax.cond(number % 2 == 1, lambda: function(local), lambda: function(whole))
 
 
 class Gpt(Base):
@@ -195,7 +200,7 @@ class Gpt(Base):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    self.token_embed = self.embed or self._table()
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), normal(c.position_std), dtype=dtype)
     self.embed_dropout = Dropout(c.dropout)
     layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
@@ -203,18 +208,7 @@ class Gpt(Base):
     if c.norm_placement == 'pre':
       self.final_norm = LayerNorm(c.norm_epsilon, dtype)
     if not c.tied:
-      self.output = self._table()
-
-  def _table(self) -> Embed:
-    c = self.config
-    return Embed(
-      self.vocab_size,
-      c.hidden_dim,
-      ('vocab', 'embed'),
-      normal(c.init_std),
-      multiple=c.vocab_multiple,
-      dtype=self.execution.dtype,
-    )
+      self.output = self.make_table(normal(c.init_std))
 
   def __call__(
     self,
@@ -267,26 +261,11 @@ class Gpt(Base):
     """Vocabulary logits f32[..., v] by the tied token table or the trunk's own matrix."""
     return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
 
-  def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
-  ) -> Cache:
-    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
-    del encoder_hidden, encoder_segment_ids
+  def init_cache(self, batch_size: int, length: int) -> Cache:
+    """A cache of `length` empty slots."""
     c = self.config
     position.check_length(length, max_length=c.max_length, model='Gpt')
-    return caches.empty(
-      num_layers=c.num_layers,
-      batch_size=batch_size,
-      length=length,
-      num_heads=c.num_heads,
-      head_dim=c.head_size,
-      dtype=self.execution.dtype,
-    )
+    return caches.empty((c.num_layers, batch_size, length, c.num_heads, c.head_size), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
@@ -310,7 +289,7 @@ class Gpt(Base):
     masks = narrow(c.window), narrow(c.local_window) if c.local_window else None
     x = self.token_embed(tokens) + self.position_embed(positions)
     layers = {'keys': cache['keys'], 'values': cache['values'], 'number': jnp.arange(c.num_layers)}
-    hidden, new = self.layers.decode(x, (taken, masks), layers)
+    hidden, new = self.layers.decode(x, (cache['index'], masks), layers)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
     return self.attend(hidden), caches.keep(taken, **new)
@@ -323,13 +302,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Gpt:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -1,15 +1,16 @@
 """LLaMA (Touvron et al. 2023, §2.2; arXiv 2302.13971), LLaMA 2 (arXiv 2307.09288, §2.2) and the GLM-4 family.
 
 Causal decoder: RMSNorm before each sublayer and at the end, rotary positions, a feed-forward of three matrices,
-down(silu(gate x) * up x), which texts that count two linear layers leave out, no biases, an output matrix of its own.
-Larger models of LLaMA 2 share each key and value among several heads (`num_kv_heads`).
+down(silu(gate x) * up x), no biases, an output matrix of its own. Texts that count two linear layers in the
+feed-forward omit the gate. Larger models of LLaMA 2 share each key and value among several heads (`num_kv_heads`).
 
 ChatGLM2-6B and GLM-4-9B (GLM team 2024, arXiv 2406.12793, §2) are rows of the same block, not of GLM's: causal, with
-rotary positions on half of each head, two key heads, biases on query, key and value. GLM-4-0414 has a norm behind each
-sublayer too: `norm_placement='sandwich'`.
+rotary positions on half of each head, two key heads, biases on query, key and value. GLM-4-0414 has a norm after each
+sublayer as well: `norm_placement='sandwich'`.
 
-Released code of LLaMA turns adjacent pairs of components and Hugging Face's files, with kernels permuted to match, the
-two halves of a head. Rows of LLaMA here have the halves (`rotary`), those of GLM the pairs.
+The released code of LLaMA rotates adjacent pairs of components; Hugging Face's files have kernels permuted so that the
+two halves of a head are rotated against each other. Rows of LLaMA here use the halves (`rotary`), those of GLM the
+pairs.
 """
 
 import dataclasses
@@ -22,21 +23,18 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import Implementation, attend, weights
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.attention import attend_in
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, HeadStyle, Paper, Published
-
-PLACEMENTS = ('pre', 'sandwich')
-LAYOUTS = ('halves', 'pairs')
+from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published, Rate
 
 Angles = tuple[Array, Array]
 
@@ -49,49 +47,45 @@ class Config:
     hidden_dim: d, width between blocks.
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
-    num_kv_heads: g, heads of keys and values; None for one to each head.
+    num_kv_heads: g, heads of keys and values; None for h.
     mlp_dim: f, feed-forward width.
-    max_length: the longest row in training. Nothing is learned a position, so longer rows are computed as well.
-    norm_placement: 'pre', or 'sandwich' with a norm behind each sublayer too (GLM-4-0414).
+    max_length: the longest row in training. No position has a learned vector, so longer rows can be computed.
+    norm_placement: 'pre', or 'sandwich' with a norm after each sublayer as well (GLM-4-0414).
     norm_epsilon: of every RMSNorm.
     rotary: which components of a head make a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`.
-    rotary_share: of the components of a head that is rotated, from the first on.
+    rotary_share: the share of a head's components that is rotated, from the first on.
     rotary_base: of the angles.
     qkv_bias: query, key and value have biases.
-    tied: the output matrix is the token table; else the trunk has its own.
+    tied: the output matrix is the token table; otherwise the trunk has its own.
     dropout: rate after each sublayer.
     attention_dropout: rate on attention weights.
     init_std: of the normal that kernels and tables start from.
     vocab_multiple: pads the tables to a multiple of this many rows.
   """
 
-  hidden_dim: int = 4096
-  num_layers: int = 32
-  num_heads: int = 32
-  num_kv_heads: int | None = None
-  mlp_dim: int = 11008
-  max_length: int = 2048
+  hidden_dim: Count = 4096
+  num_layers: Count = 32
+  num_heads: Count = 32
+  num_kv_heads: Count | None = None
+  mlp_dim: Count = 11008
+  max_length: Count = 2048
   norm_placement: Literal['pre', 'sandwich'] = 'pre'
   norm_epsilon: float = 1e-6
   rotary: Literal['halves', 'pairs'] = 'halves'
-  rotary_share: float = 1.0
+  rotary_share: Rate = 1.0
   rotary_base: float = 10_000.0
   qkv_bias: bool = False
   tied: bool = False
-  dropout: float = 0.0
-  attention_dropout: float = 0.0
+  dropout: Rate = 0.0
+  attention_dropout: Rate = 0.0
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
-    if self.num_heads % self.key_heads:
-      raise ValueError(f'num_heads {self.num_heads} is not a multiple of num_kv_heads {self.key_heads}')
-    if self.norm_placement not in PLACEMENTS:
-      raise ValueError(f'norm_placement {self.norm_placement!r} is none of {", ".join(PLACEMENTS)}')
-    if self.rotary not in LAYOUTS:
-      raise ValueError(f'rotary {self.rotary!r} is none of {", ".join(LAYOUTS)}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
+    if self.num_kv_heads is not None:
+      check_multiple(self, 'num_heads', 'num_kv_heads')
     if self.rotary_dim < 2 or self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
       raise ValueError(
         f'rotary_share {self.rotary_share} of a head of {self.head_dim} is {self.rotary_dim} components; rotation '
@@ -112,7 +106,7 @@ class Config:
 
 
 class Block(nn.Module):
-  """Masked self-attention and feed-forward, with a norm before and, in a sandwich, another behind each."""
+  """Masked self-attention and feed-forward, with a norm before each and, in a 'sandwich', another after each."""
 
   config: Config
   execution: Execution
@@ -139,48 +133,47 @@ class Block(nn.Module):
 
   def __call__(self, x: Array, context: tuple[Mask, Angles], train: bool) -> tuple[Array, Array]:
     mask, angles = context
-    y = self.attention_norm(x)
-    query, key = self._turn(self.query(y), angles), self._turn(self.key(y), angles)
-    x = self._look(x, query, key, self.value(y), mask, train, self.execution.attention)
-    x = constrain(self._feed(x, train), 'batch', 'length', 'embed')
+    x, _ = self._sublayers(x, mask, angles, train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
     return x, x
 
-  def decode(self, x: Array, context: tuple[Cache, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
-    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, g, k]; gives those of the new tokens.
+  def decode(self, x: Array, context: tuple[Array, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
+    """One step of generation.
 
-    Keys are kept rotated.
+    Args:
+      x: [b, s, d].
+      context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
+      kept: the layer's 'keys', which are rotated, and 'values' [b, m, g, k].
+
+    Returns:
+      [b, s, d], and the keys and values of the new tokens.
     """
-    taken, mask, angles = context
-    start = taken['index'] - x.shape[1]
+    start, mask, angles = context
+    return self._sublayers(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
+
+  def _sublayers(
+    self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
+  ) -> tuple[Array, Cache]:
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    c = self.config
+    sandwich = c.norm_placement == 'sandwich'
+
     y = self.attention_norm(x)
-    new = {'keys': self._turn(self.key(y), angles), 'values': self.value(y)}  # [b, s, g, k]
-    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
-    query = self._turn(self.query(y), angles)
-    return self._feed(self._look(x, query, keys, values, mask, False, 'auto'), False), new
+    query, key, value = self.query(y), self.key(y), self.value(y)  # [b, l, h, k], then two of [b, l, g, k]
+    query, key = (position.rotate(part, angles, layout=c.rotary) for part in (query, key))
+    keys, values = caches.append(past, key, value)
+    implementation = 'auto' if past else self.execution.attention
+    y = attend_in(
+      self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
+    )
+    y = self.out(y)  # [b, l, h, k] -> [b, l, d]
+    y = self.after_attention_norm(y) if sandwich else y
+    x = x + self.attention_dropout(y, train=train)
 
-  def _turn(self, x: Array, angles: Angles) -> Array:
-    return position.rotate(x, angles, layout=self.config.rotary)
-
-  def _look(
-    self, x: Array, query: Array, key: Array, value: Array, mask: Mask, train: bool, how: Implementation
-  ) -> Array:
-    """The attention sublayer with its residual, [b, l, d]."""
-    rate = self.config.attention_dropout
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    rng = self.make_rng('dropout') if train and rate else None
-    found = attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how)
-    found = self.out(found)  # [b, l, h, k] -> [b, l, d]
-    if self.config.norm_placement == 'sandwich':
-      found = self.after_attention_norm(found)
-    return x + self.attention_dropout(found, train=train)
-
-  def _feed(self, x: Array, train: bool) -> Array:
-    """The feed-forward sublayer with its residual."""
-    found = self.mlp(self.mlp_norm(x))
-    if self.config.norm_placement == 'sandwich':
-      found = self.after_mlp_norm(found)
-    return x + self.mlp_dropout(found, train=train)
+    y = self.mlp(self.mlp_norm(x))
+    y = self.after_mlp_norm(y) if sandwich else y
+    x = x + self.mlp_dropout(y, train=train)
+    return x, {'keys': key, 'values': value}
 
 
 class Llama(Base):
@@ -194,18 +187,12 @@ class Llama(Base):
 
   def setup(self) -> None:
     c = self.config
-    self.token_embed = self.embed or self._table()
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
     self.layers = layers(c, self.execution)
     self.final_norm = RMSNorm(c.norm_epsilon, self.execution.dtype)
     if not c.tied:
-      self.output = self._table()
-
-  def _table(self) -> Embed:
-    c, axes = self.config, ('vocab', 'embed')
-    return Embed(
-      self.vocab_size, c.hidden_dim, axes, normal(c.init_std), multiple=c.vocab_multiple, dtype=self.execution.dtype
-    )
+      self.output = self.make_table(normal(c.init_std))
 
   def __call__(
     self,
@@ -255,25 +242,10 @@ class Llama(Base):
     """Vocabulary logits f32[..., v] by the trunk's own matrix or the tied token table."""
     return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
 
-  def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
-  ) -> Cache:
-    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
-    del encoder_hidden, encoder_segment_ids
+  def init_cache(self, batch_size: int, length: int) -> Cache:
+    """A cache of `length` empty slots."""
     c = self.config
-    return caches.empty(
-      num_layers=c.num_layers,
-      batch_size=batch_size,
-      length=length,
-      num_heads=c.key_heads,
-      head_dim=c.head_dim,
-      dtype=self.execution.dtype,
-    )
+    return caches.empty((c.num_layers, batch_size, length, c.key_heads, c.head_dim), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
@@ -285,7 +257,7 @@ class Llama(Base):
       positions: int[b, s].
     """
     taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    context = taken, mask, self._angles(positions)
+    context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
     return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)
@@ -298,13 +270,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Llama:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

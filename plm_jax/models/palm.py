@@ -18,18 +18,18 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import Implementation, attend, weights
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.attention import attend_in
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, Initializer, normal
+from plm_jax.layers.linear import Dense, Initializer, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import GatedMlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, HeadStyle, Paper, Published
+from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published, Rate
 
 Angles = tuple[Array, Array]
 
@@ -41,36 +41,35 @@ class Config:
   Attributes:
     hidden_dim: d, width between blocks.
     num_layers: n.
-    num_heads: h, of queries.
+    num_heads: h, heads of queries.
     num_kv_heads: g, heads of keys and values; 1 in the paper.
     head_dim: k; h k need not be d.
     mlp_dim: f, feed-forward width, 4 d.
-    max_length: the longest row in training. Nothing is learned a position, so longer rows are computed as well.
-    norm_epsilon: of every norm; not published, T5X's.
+    max_length: the longest row in training. No position has a learned vector, so longer rows can be computed.
+    norm_epsilon: of every norm; the paper gives none, this is that of T5X.
     rotary_base: of the angles.
-    dropout: rate after the two branches; 0 in pre-training, .1 in the paper's fine-tuning.
+    dropout: rate on the sum of the two branches; 0 in pre-training, .1 in the paper's fine-tuning.
     attention_dropout: rate on attention weights.
     embed_std: of the normal that the token table starts from; kernels start from N(0, 1 / sqrt(inputs)).
     vocab_multiple: pads the table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 4096
-  num_layers: int = 32
-  num_heads: int = 16
-  num_kv_heads: int = 1
-  head_dim: int = 256
-  mlp_dim: int = 16384
-  max_length: int = 2048
+  hidden_dim: Count = 4096
+  num_layers: Count = 32
+  num_heads: Count = 16
+  num_kv_heads: Count = 1
+  head_dim: Count = 256
+  mlp_dim: Count = 16384
+  max_length: Count = 2048
   norm_epsilon: float = 1e-6
   rotary_base: float = 10_000.0
-  dropout: float = 0.0
-  attention_dropout: float = 0.0
+  dropout: Rate = 0.0
+  attention_dropout: Rate = 0.0
   embed_std: float = 1.0
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.num_heads % self.num_kv_heads:
-      raise ValueError(f'num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}')
+    check_multiple(self, 'num_heads', 'num_kv_heads')
     if self.head_dim < 2 or self.head_dim % 2:
       raise ValueError(f'head_dim {self.head_dim} is not an even number, and rotation turns pairs of components')
 
@@ -100,35 +99,40 @@ class Block(nn.Module):
 
   def __call__(self, x: Array, context: tuple[Mask, Angles], train: bool) -> tuple[Array, Array]:
     mask, angles = context
-    y = self.norm(x)
-    query, key = self._turn(self.query(y), angles), self._turn(self.key(y), angles)
-    found = self._look(query, key, self.value(y), mask, train, self.execution.attention)
-    x = constrain(x + self.dropout(found + self.mlp(y), train=train), 'batch', 'length', 'embed')
+    attended, fed, _ = self._branches(x, mask, angles, train=train)
+    x = x + self.dropout(attended + fed, train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
     return x, x
 
-  def decode(self, x: Array, context: tuple[Cache, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
-    """A step of generation: `kept` has the layer's 'keys' and 'values' [b, m, g, k]; gives those of the new tokens.
+  def decode(self, x: Array, context: tuple[Array, Mask, Angles], kept: Cache) -> tuple[Array, Cache]:
+    """One step of generation.
 
-    Keys are kept rotated.
+    Args:
+      x: [b, s, d].
+      context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
+      kept: the layer's 'keys', which are rotated, and 'values' [b, m, g, k].
+
+    Returns:
+      [b, s, d], and the keys and values of the new tokens.
     """
-    taken, mask, angles = context
-    start = taken['index'] - x.shape[1]
+    start, mask, angles = context
+    attended, fed, new = self._branches(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
+    return x + attended + fed, new
+
+  def _branches(
+    self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
+  ) -> tuple[Array, Array, Cache]:
+    """What attention and feed-forward make of one norm, [b, l, d] both, and the keys and values of these tokens."""
+    c = self.config
     y = self.norm(x)
-    new = {'keys': self._turn(self.key(y), angles), 'values': self.value(y)}  # [b, s, g, k]
-    keys, values = (caches.put(kept[name], new[name], start, axis=1).astype(x.dtype) for name in ('keys', 'values'))
-    found = self._look(self._turn(self.query(y), angles), keys, values, mask, False, 'auto')
-    return x + found + self.mlp(y), new
-
-  def _turn(self, x: Array, angles: Angles) -> Array:
-    return position.rotate(x, angles, layout='pairs')
-
-  def _look(self, query: Array, key: Array, value: Array, mask: Mask, train: bool, how: Implementation) -> Array:
-    """The attention branch, [b, l, d]."""
-    rate = self.config.attention_dropout
-    if self.is_mutable_collection('attention') and not self.is_initializing():
-      self.sow('attention', 'weights', weights(query, key, mask=mask))
-    rng = self.make_rng('dropout') if train and rate else None
-    return self.out(attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=how))
+    query, key, value = self.query(y), self.key(y), self.value(y)  # [b, l, h, k], then two of [b, l, g, k]
+    query, key = (position.rotate(part, angles, layout='pairs') for part in (query, key))
+    keys, values = caches.append(past, key, value)
+    implementation = 'auto' if past else self.execution.attention
+    attended = attend_in(
+      self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
+    )
+    return self.out(attended), self.mlp(y), {'keys': key, 'values': value}  # [b, l, h, k] -> [b, l, d]
 
 
 class Palm(Base):
@@ -142,14 +146,7 @@ class Palm(Base):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    self.token_embed = self.embed or Embed(
-      self.vocab_size,
-      c.hidden_dim,
-      ('vocab', 'embed'),
-      normal(c.embed_std),
-      multiple=c.vocab_multiple,
-      dtype=dtype,
-    )
+    self.token_embed = self.embed or self.make_table(normal(c.embed_std))
     layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
     self.layers = layers(c, self.execution)
     self.final_norm = LayerNorm(c.norm_epsilon, dtype, use_bias=False)
@@ -199,25 +196,10 @@ class Palm(Base):
     """Vocabulary logits f32[..., v] by the token table, divided by sqrt(d)."""
     return self.token_embed.attend(features / math.sqrt(self.config.hidden_dim))
 
-  def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
-  ) -> Cache:
-    """An empty generation cache of `length` slots; there is no encoder, and its arguments are ignored."""
-    del encoder_hidden, encoder_segment_ids
+  def init_cache(self, batch_size: int, length: int) -> Cache:
+    """A cache of `length` empty slots."""
     c = self.config
-    return caches.empty(
-      num_layers=c.num_layers,
-      batch_size=batch_size,
-      length=length,
-      num_heads=c.num_kv_heads,
-      head_dim=c.head_dim,
-      dtype=self.execution.dtype,
-    )
+    return caches.empty((c.num_layers, batch_size, length, c.num_kv_heads, c.head_dim), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
@@ -229,7 +211,7 @@ class Palm(Base):
       positions: int[b, s].
     """
     taken, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    context = taken, mask, self._angles(positions)
+    context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
     return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)
@@ -242,13 +224,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Palm:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

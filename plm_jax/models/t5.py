@@ -1,38 +1,38 @@
 """T5: text-to-text Transformer with relative position biases (Raffel et al. 2020, §2.1; arXiv 1910.10683).
 
-Pre-norm with RMSNorm and a final norm of each stack, no biases, no position tables: one table of biases a stack, used
-by the self-attention of each of its layers and by no cross-attention. Products of queries and keys are not divided by
-sqrt(k); the initial query kernels are smaller instead. Version 1.0 has a ReLU feed-forward and logits d^-1/2 x E^T by
-the token table; 1.1 a gated one and an output matrix of its own, without that factor, and was pre-trained without
-dropout.
+Pre-norm with RMSNorm and a final norm of each stack, no biases, no position tables: each stack has one table of
+relative biases, which the self-attention of all its layers reads and cross-attention does not. Products of queries and
+keys are not divided by sqrt(k); the initial query kernels are smaller instead. Version 1.0 has a ReLU feed-forward and
+logits d^-1/2 x E^T by the token table. Version 1.1 has a gated feed-forward and its own output matrix, without that
+factor, and was pre-trained without dropout.
 
-`structure` also gives the architectures that the paper compares in §3.2: one stack's parameters for encoder and
-decoder, a decoder alone, and a decoder that sees a prefix both ways.
+`structure` also gives the architectures that the paper compares in §3.2: encoder and decoder with shared parameters, a
+decoder alone, and a decoder that sees a prefix in both directions.
 """
 
 import dataclasses
 import functools
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.cache import Cache
+from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import GatedMlp, Mlp
-from plm_jax.layers.multihead import MultiHead
+from plm_jax.layers.mlp import Activation, GatedMlp, Mlp
+from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, Paper, Published, PyTree
+from plm_jax.types import Array, AttentionKind, Count, Execution, HeadStyle, Paper, Published, PyTree, Rate
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix']
 
@@ -49,43 +49,35 @@ class Config:
     mlp_dim: f, feed-forward width.
     activation: of the feed-forward, or of its gate.
     gated: the feed-forward has a gate (1.1).
-    tied: logits by the token table, scaled by d^-1/2 (1.0); else by an own matrix, not scaled (1.1).
+    tied: logits by the token table, scaled by d^-1/2 (1.0); otherwise by a matrix of their own, not scaled (1.1).
     num_buckets: rows of the table of relative biases.
     max_distance: distances from here on share the last bucket.
     norm_epsilon: of every RMSNorm.
     dropout: rate after embeddings, inside and after each sublayer, and after the final norms.
     attention_dropout: rate on attention weights.
-    structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters, and cross-attention its own;
-      'decoder', one causal stack; 'prefix', one stack that sees a prefix both ways.
+    structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters but for cross-attention;
+      'decoder', one causal stack; 'prefix', one stack that sees a prefix in both directions.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 512
-  num_layers: int = 6
-  num_heads: int = 8
-  head_dim: int = 64
-  mlp_dim: int = 2048
-  activation: str = 'relu'
+  hidden_dim: Count = 512
+  num_layers: Count = 6
+  num_heads: Count = 8
+  head_dim: Count = 64
+  mlp_dim: Count = 2048
+  activation: Activation = 'relu'
   gated: bool = False
   tied: bool = True
-  num_buckets: int = 32
-  max_distance: int = 128
+  num_buckets: Count = 32
+  max_distance: Count = 128
   norm_epsilon: float = 1e-6
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   structure: Structure = 'encoder-decoder'
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.structure not in get_args(Structure):
-      raise ValueError(f'structure {self.structure!r} is none of {", ".join(get_args(Structure))}')
-
-
-class Encoded(NamedTuple):
-  """States [b, m, d] of an encoder, and which of them a position of the decoder may look at."""
-
-  hidden: Array
-  mask: Mask
+    check_choices(self)
 
 
 class Context(NamedTuple):
@@ -96,12 +88,19 @@ class Context(NamedTuple):
   encoded: Encoded | None
 
 
-class Step(NamedTuple):
-  """The same in generation; new tokens take slots from `slot` on, and keys of the encoder are in the cache."""
+class StepContext(NamedTuple):
+  """The same in a step of generation, where keys and values of the encoder are in the cache.
+
+  Attributes:
+    mask: what the new tokens may look at.
+    bias: f32[b or 1, h, s, m] of self-attention.
+    start: int32[], the slot of the first new token.
+    encoder_mask: what they may look at in the encoder; None where there is none.
+  """
 
   mask: Mask
   bias: Array
-  slot: Array
+  start: Array
   encoder_mask: Mask | None
 
 
@@ -151,18 +150,17 @@ class Block(nn.Module):
     x = x + self.dropout(y, train=train)
     return constrain(x, 'batch', 'length', 'embed'), x
 
-  def decode(self, x: Array, context: Step, cache: Cache) -> tuple[Array, Cache]:
+  def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
     """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
     y = self.attention_norm(x)
-    new = self.attention.project(y)
-    key = caches.put(cache['keys'], new[0], context.slot, axis=1)
-    value = caches.put(cache['values'], new[1], context.slot, axis=1)
-    x = x + self.attention.look(y, key, value, mask=context.mask, bias=context.bias)
+    key, value = self.attention.project(y)  # [b, s, h, k]
+    past = Past(cache['keys'], cache['values'], context.start)
+    x = x + self.attention.attend(y, *caches.append(past, key, value), mask=context.mask, bias=context.bias)
     if context.encoder_mask is not None:
       y = self.cross_norm(x)
-      x = x + self.cross.look(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+      x = x + self.cross.attend(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
     x = x + self.mlp(self.mlp_norm(x))
-    return x, {'keys': new[0], 'values': new[1]}
+    return x, {'keys': key, 'values': value}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
     """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
@@ -207,7 +205,7 @@ class Stack(nn.Module):
   ) -> tuple[Array, Array]:
     """Reads embeddings [b, l, d]: states after the final norm, and those of each layer before it [n+1, b, l, d]."""
     x = constrain(self.dropout(x, train=train), 'batch', 'length', 'embed')
-    if positions is None:  # only differences matter, and inside a packed document those of indices are the same
+    if positions is None:  # only differences are used, and inside a packed document they are differences of indices
       positions = jnp.arange(x.shape[1])[None]
     bias = self.bias(positions, positions, bidirectional=bidirectional)
     hidden, layers = self.layers(x, Context(mask, bias, encoded), train)
@@ -216,14 +214,7 @@ class Stack(nn.Module):
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
     c = self.config
-    return caches.empty(
-      num_layers=c.num_layers,
-      batch_size=batch_size,
-      length=length,
-      num_heads=c.num_heads,
-      head_dim=c.head_dim,
-      dtype=self.execution.dtype,
-    )
+    return caches.empty((c.num_layers, batch_size, length, c.num_heads, c.head_dim), dtype=self.execution.dtype)
 
   def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
     """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b, m, h, k]."""
@@ -233,7 +224,7 @@ class Stack(nn.Module):
     self, x: Array, cache: Cache, *, segment_ids: Array, positions: Array, bidirectional: bool
   ) -> tuple[Array, Cache]:
     """One step of generation: embeddings [b, s, d] -> states after the final norm, and the longer cache."""
-    slot = cache['index']
+    start = cache['index']
     cache, mask = caches.advance(cache, segment_ids=segment_ids, positions=positions, together=bidirectional)
     bias = self.bias(positions, cache['positions'], bidirectional=bidirectional)
     layered = {name: cache[name] for name in ('keys', 'values')}
@@ -241,33 +232,22 @@ class Stack(nn.Module):
     if 'encoder_keys' in cache:
       encoder_mask = Mask(segment_ids, cache['encoder_segment_ids'])
       layered |= {name: cache[name] for name in ('encoder_keys', 'encoder_values')}
-    x, new = self.layers.decode(x, Step(mask, bias, slot, encoder_mask), layered)
+    x, new = self.layers.decode(x, StepContext(mask, bias, start, encoder_mask), layered)
     return self.final_norm(x), caches.keep(cache, **new)
 
 
 class _Trunk(Base):
-  """What T5s of any structure have in common: tables, the output, pooling."""
+  """What T5s of all structures share: tables, the output, pooling."""
 
   config: Config
 
   NAME = 't5'
 
   def setup(self) -> None:
-    self.token_embed = self.embed or self._table()
+    self.token_embed = self.embed or self.make_table(normal(1.0))
     if not self.config.tied:
-      self.output = self._table()
+      self.output = self.make_table(normal(1.0))
     self.decoder = Stack(self.config, self.execution)
-
-  def _table(self) -> Embed:
-    c = self.config
-    return Embed(
-      self.vocab_size,
-      c.hidden_dim,
-      ('vocab', 'embed'),
-      normal(1.0),
-      multiple=c.vocab_multiple,
-      dtype=self.execution.dtype,
-    )
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
@@ -288,14 +268,7 @@ class _Trunk(Base):
 class T5(_Trunk):
   """Encoder and decoder."""
 
-  INPUTS = (
-    'encoder_tokens',
-    'encoder_segment_ids',
-    'decoder_tokens',
-    'decoder_segment_ids',
-    'encoder_positions',
-    'decoder_positions',
-  )
+  INPUTS = TWO_STACKS
   ATTENTION = 'encoder-decoder'
 
   def setup(self) -> None:
@@ -313,7 +286,7 @@ class T5(_Trunk):
     decoder_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes one batch and reads another from left to right with it.
+    """Encodes one batch, and reads another from left to right while looking at the first.
 
     Args:
       encoder_tokens: int[b, m].
@@ -325,8 +298,8 @@ class T5(_Trunk):
       train: drops out.
 
     Returns:
-      'hidden' [b, l, d] after the final norm; 'layers' [n+1, b, l, d] before it, with the embeddings first;
-      'encoder_hidden' and 'encoder_layers' likewise; 'carry' ().
+      Of the decoder, 'hidden' [b, l, d] after the final norm and 'layers' [n+1, b, l, d] before it, with the embeddings
+      first; of the encoder, 'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d] likewise; 'carry' ().
     """
     encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
     hidden, layers = self.decoder(
@@ -363,7 +336,7 @@ class T5(_Trunk):
     encoder_hidden: Array | None = None,
     encoder_segment_ids: Array | None = None,
   ) -> PyTree:
-    """What generation remembers: `length` empty slots, and keys and values of the encoder's states.
+    """A cache of `length` empty slots, with keys and values of the encoder's states.
 
     Args:
       batch_size: b.
@@ -371,10 +344,7 @@ class T5(_Trunk):
       encoder_hidden: [b, m, d] of `encode`; required.
       encoder_segment_ids: int[b, m]; required.
     """
-    if encoder_hidden is None or encoder_segment_ids is None:
-      raise ValueError('a T5 decodes from an encoded text: give init_cache encoder_hidden and encoder_segment_ids')
-    if encoder_hidden.shape[0] != batch_size:
-      raise ValueError(f'init_cache has encoder_hidden of {encoder_hidden.shape[0]} rows for {batch_size}')
+    encoder_hidden, encoder_segment_ids = check_encoded(batch_size, encoder_hidden, encoder_segment_ids)
     keys, values = self.decoder.read(encoder_hidden)
     encoded = {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
     return self.decoder.init_cache(batch_size, length) | encoded
@@ -433,17 +403,8 @@ class T5Decoder(_Trunk):
       self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': layers, 'carry': ()}
 
-  def init_cache(
-    self,
-    batch_size: int,
-    length: int,
-    *,
-    encoder_hidden: Array | None = None,
-    encoder_segment_ids: Array | None = None,
-  ) -> PyTree:
-    """What generation remembers: `length` empty slots; there is no encoder to give states."""
-    if encoder_hidden is not None or encoder_segment_ids is not None:
-      raise ValueError('a decoder alone has no use for encoder_hidden')
+  def init_cache(self, batch_size: int, length: int) -> PyTree:
+    """A cache of `length` empty slots."""
     return self.decoder.init_cache(batch_size, length)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
@@ -468,7 +429,7 @@ class T5Decoder(_Trunk):
 
 
 class T5Prefix(T5Decoder):
-  """A decoder that sees the first tokens of a row both ways (§3.2.1): relative biases of both directions."""
+  """A decoder that sees the first tokens of a row in both directions (§3.2.1); relative biases tell them apart."""
 
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'prefix')
   ATTENTION = 'prefix'
@@ -490,7 +451,7 @@ class T5Prefix(T5Decoder):
       segment_ids: int[b, l], the packed documents of a row; 0 is padding.
       type_ids: ignored; the scheme has no sentence types.
       positions: int[b, l], of which differences are used; indices by default.
-      prefix: int[b], how many tokens of each row everybody in their document sees; none by default.
+      prefix: int[b], the number of tokens of each row that all tokens of their document see; 0 by default.
       train: drops out.
     """
     del type_ids
@@ -498,7 +459,7 @@ class T5Prefix(T5Decoder):
     return self._read(tokens, mask, positions, train, bidirectional=True)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """As `T5Decoder.decode_step`; the tokens of one call see each other, so that a prompt in one call is the prefix."""
+    """As `T5Decoder.decode_step`, but the tokens of one call see each other: a prompt in one call is the prefix."""
     return self._step(tokens, cache, segment_ids, positions, bidirectional=True)
 
 
@@ -509,12 +470,12 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> T5 | T5Decoder:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
+    overrides: fields of `Config` that differ from the row.
     execution: how to compute it.
   """
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))

@@ -1,11 +1,11 @@
 """XLNet: two streams of attention over Transformer-XL (Yang et al. 2019, §2.3 to §2.5; arXiv 1906.08237).
 
-Positions are relative: a row has no greatest length. The content stream reads like any encoder and is all that
-fine-tuning uses. Where target positions are given, a query stream predicts the tokens there without having seen them;
-both streams share their weights. A memory of earlier states of the same stream of text is the trunk's carry.
+Positions are relative, so there is no longest row. The content stream is an encoder, and fine-tuning uses it alone.
+Where target positions are given, a query stream predicts the tokens there without seeing them; both streams share their
+weights. The trunk's carry is a memory of states of the rows before.
 
-Differs from the released TensorFlow code: a memory that has not been filled yet is not looked at, where the code looks
-at states of zeros; dropout of the sinusoids draws one mask for the batch. Hugging Face computes GELU by erf.
+Differences from the released TensorFlow code: an empty memory is masked, where the code attends to states of zeros, and
+dropout of the sinusoids draws one mask per batch. Hugging Face computes GELU by erf.
 """
 
 import dataclasses
@@ -22,15 +22,15 @@ import jax.numpy as jnp
 from plm_jax.layers import positions as position
 from plm_jax.layers.attention import attend, weights
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed, normal
+from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.masks import Mask
-from plm_jax.layers.mlp import Mlp
+from plm_jax.layers.mlp import Activation, Mlp
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base
+from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Execution, Paper, Published, PyTree
+from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    memory_length: positions of earlier rows that are remembered; 0 for none.
-    reuse_length: positions at the start of a row that enter the memory; None is the first half.
+    memory_length: positions of earlier rows that the memory keeps; 0 for no memory.
+    reuse_length: positions at the start of a row that enter the memory; None for the first half.
     activation: 'gelu_tanh' (released XLNet), 'gelu_erf' (Hugging Face) or 'relu'.
     norm_epsilon: of every LayerNorm.
     dropout: rate on embeddings, sinusoids and outputs, inside the feed-forward block and after each sublayer.
@@ -52,22 +52,22 @@ class Config:
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
-  hidden_dim: int = 768
-  num_layers: int = 12
-  num_heads: int = 12
-  mlp_dim: int = 3072
+  hidden_dim: Count = 768
+  num_layers: Count = 12
+  num_heads: Count = 12
+  mlp_dim: Count = 3072
   memory_length: int = 384
-  reuse_length: int | None = None
-  activation: str = 'gelu_tanh'
+  reuse_length: Count | None = None
+  activation: Activation = 'gelu_tanh'
   norm_epsilon: float = 1e-12
-  dropout: float = 0.1
-  attention_dropout: float = 0.1
+  dropout: Rate = 0.1
+  attention_dropout: Rate = 0.1
   init_std: float = 0.02
-  vocab_multiple: int = 1
+  vocab_multiple: Count = 1
 
   def __post_init__(self):
-    if self.hidden_dim % self.num_heads:
-      raise ValueError(f'hidden_dim {self.hidden_dim} is not a multiple of num_heads {self.num_heads}')
+    check_choices(self)
+    check_multiple(self, 'hidden_dim', 'num_heads')
     if self.hidden_dim % 2:
       raise ValueError(f'hidden_dim {self.hidden_dim} is odd: half of a position are sines, half are cosines')
     if self.memory_length < 0 or (self.reuse_length is not None and self.reuse_length < 1):
@@ -78,7 +78,7 @@ class Config:
 
 @flax.struct.dataclass
 class Stream:
-  """How one of the two streams looks at the keys; q is l for the content stream and t for the query stream.
+  """What one of the two streams knows of the keys; q is l for the content stream and t for the query stream.
 
   Attributes:
     mask: which keys are seen.
@@ -146,54 +146,76 @@ class Block(nn.Module):
     content_bias, position_bias, type_bias = (vectors(f'{name}_bias') for name in ('content', 'position', 'type'))
     types = vectors('types', 2)  # same, different
 
+    scale = 1 / math.sqrt(heads[1])
+
     content, queries, number = state
     source = content
     if context.memory is not None:
       source = jnp.concatenate([context.memory[number].astype(content.dtype), content], axis=1)  # [b, m, d]
-    key, value = project('key')(source), project('value')(source)
+    key, value = project('key')(source), project('value')(source)  # [b, m, h, k]
     relative = project('position')(context.sinusoids)  # [r, p, h, k]
     if context.reversed is not None:
       relative = jnp.where(context.reversed[:, None, None, None], relative[1], relative[0])  # [b, p, h, k]
-    length, num_keys = content.shape[1], source.shape[1]
-    scale = 1 / math.sqrt(heads[1])
 
-    def bias_of(q: Array, stream: Stream) -> Array:
-      """What position and type add to the scores: [b, q, h, k] -> f32[b, h, q, m]."""
-      by_distance = jnp.einsum(
-        'blhk,rphk->bhlp' if context.reversed is None else 'blhk,bphk->bhlp',
-        (q + position_bias) * scale,
-        relative,
-        preferred_element_type=jnp.float32,
-      )
-      if stream.positions is None:
-        bias = position.relative_shift(by_distance, num_keys=num_keys)
-      else:
-        bias = position.relative_shift_at(by_distance, stream.positions, num_queries=length, num_keys=num_keys)
-      if stream.differs is None:  # the same for every key: softmax does not see it
-        return bias
-      by_type = jnp.einsum('blhk,rhk->bhlr', (q + type_bias) * scale, types, preferred_element_type=jnp.float32)
-      return bias + jnp.where(stream.differs[:, None], by_type[..., 1:], by_type[..., :1])
+    def read(x: Array, stream: Stream) -> Array:
+      """Both sublayers for one stream: [b, q, d] -> [b, q, d]."""
+      q = query(x)  # [b, q, h, k]
+      bias = distance_scores((q + position_bias) * scale, relative, stream.positions, length=content.shape[1])
+      if stream.differs is not None:  # else the same is added for every key, which softmax does not see
+        bias = bias + type_scores((q + type_bias) * scale, types, stream.differs)  # [b, h, q, m]
+      y = self._attend(q + content_bias, key, value, stream, bias, train)
+      y = out(y)  # [b, q, h, k] -> [b, q, d]
+      x = attention_norm(x + Dropout(c.dropout)(y, train=train))
 
-    def run(x: Array, stream: Stream) -> Array:
-      q = query(x)
-      bias = bias_of(q, stream)
-      q = q + content_bias
-      if stream.positions is None and self.is_mutable_collection('attention') and not self.is_initializing():
-        self.sow('attention', 'weights', weights(q, key, mask=stream.mask, bias=bias))
-      rng = self.make_rng('dropout') if train and c.attention_dropout else None
-      how = self.execution.attention
-      y = attend(q, key, value, mask=stream.mask, bias=bias, dropout=c.attention_dropout, rng=rng, implementation=how)
-      x = attention_norm(x + Dropout(c.dropout)(out(y), train=train))
-      return mlp_norm(x + Dropout(c.dropout)(mlp(x, train=train), train=train))
+      y = mlp(x, train=train)
+      return mlp_norm(x + Dropout(c.dropout)(y, train=train))
 
     if queries is not None and context.queries is not None:
-      queries = run(queries, context.queries)
-    content = constrain(run(content, context.content), 'batch', 'length', 'embed')
+      queries = read(queries, context.queries)
+    content = constrain(read(content, context.content), 'batch', 'length', 'embed')
     return (content, queries, number + 1), content
+
+  def _attend(self, query: Array, key: Array, value: Array, stream: Stream, bias: Array, train: bool) -> Array:
+    """Attention of one stream, [b, q, h, k]; the weights of the content stream are handed out to those who ask."""
+    rate = self.config.attention_dropout
+    if stream.positions is None and self.is_mutable_collection('attention') and not self.is_initializing():
+      self.sow('attention', 'weights', weights(query, key, mask=stream.mask, bias=bias))
+    rng = self.make_rng('dropout') if train and rate else None
+    implementation = self.execution.attention
+    return attend(query, key, value, mask=stream.mask, bias=bias, dropout=rate, rng=rng, implementation=implementation)
+
+
+def distance_scores(query: Array, relative: Array, positions: Array | None, *, length: int) -> Array:
+  """What the distance between query and key adds to their score, f32[b, h, q, m].
+
+  Args:
+    query: [b, q, h, k], with its bias v, scaled.
+    relative: [1 or b, p, h, k], the projected sinusoids of the distances `position.relative_sinusoids` counts.
+    positions: int[b, q], of the queries in the row; None where they are the row.
+    length: l, of the row.
+  """
+  equation = 'blhk,rphk->bhlp' if relative.shape[0] == 1 else 'blhk,bphk->bhlp'
+  scores = jnp.einsum(equation, query, relative, preferred_element_type=jnp.float32)
+  num_keys = relative.shape[1] - length
+  if positions is None:
+    return position.relative_shift(scores, num_keys=num_keys)
+  return position.relative_shift_at(scores, positions, num_queries=length, num_keys=num_keys)
+
+
+def type_scores(query: Array, types: Array, differs: Array) -> Array:
+  """What it adds that query and key are of the same type or not, f32[b, h, q, m].
+
+  Args:
+    query: [b, q, h, k], with its bias s, scaled.
+    types: [2, h, k], of the same type and of different ones.
+    differs: bool[b, q, m].
+  """
+  scores = jnp.einsum('blhk,rhk->bhlr', query, types, preferred_element_type=jnp.float32)
+  return jnp.where(differs[:, None], scores[..., 1:], scores[..., :1])
 
 
 class Start(nn.Module):
-  """The vector w that the query stream starts from at every position, [1, 1, d] (§2.3)."""
+  """The vector w, [1, 1, d], with which the query stream starts at every position (§2.3)."""
 
   features: int
   init_std: float
@@ -215,9 +237,7 @@ class Xlnet(Base):
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
-    self.token_embed = self.embed or Embed(
-      self.vocab_size, c.hidden_dim, ('vocab', 'embed'), normal(c.init_std), multiple=c.vocab_multiple, dtype=dtype
-    )
+    self.token_embed = self.embed or self.make_table(normal(c.init_std))
     self.start = Start(c.hidden_dim, c.init_std)
     self.embed_dropout = Dropout(c.dropout)
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
@@ -235,17 +255,19 @@ class Xlnet(Base):
     target_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch in both directions, or in the order that a permutation mask tells.
+    """Reads a batch in both directions, or in the order that a permutation mask states.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding. Memory is seen by its own segment number.
-      type_ids: int[b, l], A (0), B (1), the last token (2); only equal or not counts, memory is 0. None is all alike.
-      carry: the memory, as `init_carry` makes it and an earlier call returned it; () for none.
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding. Positions in the memory keep their numbers,
+        and tokens of the same number see them.
+      type_ids: int[b, l], A (0), B (1), the last token (2), 0 in the memory; only whether two are equal is used. None
+        for all the same.
+      carry: the memory, of `init_carry` or of the call before; () for none.
       reversed: bool[b], rows that hold text from its end to its beginning: their distances change sign (bi_data).
       permutation_mask: bool[b, l, l], True where a query may look at a token. The content stream sees its own
-        position besides, and both see all memory. None is everything.
-      target_positions: int[b, t], positions that the query stream predicts; None is no query stream.
+        position as well, and both streams see all of the memory. None for no such limit.
+      target_positions: int[b, t], positions that the query stream predicts; None for no query stream.
       train: drops out.
 
     Returns:
@@ -253,7 +275,7 @@ class Xlnet(Base):
       memory; with target positions also 'queries' [b, t, d].
 
     Raises:
-      ValueError: target positions without a mask would see what they predict.
+      ValueError: target positions without a mask, which would see the tokens that they predict.
     """
     c = self.config
     if target_positions is not None and permutation_mask is None:
@@ -300,6 +322,9 @@ class Xlnet(Base):
     if type_ids is not None:
       differs = type_ids[:, :, None] != jnp.pad(type_ids, ((0, 0), (past, 0)))[:, None, :]  # [b, l, m]
     allowed, queries = None, None
+    # two positions of memory, order of the row: 2 0 1     memory, row   (x: seen)
+    #   query stream at position 0                         x x  . . x
+    #   content stream at position 0                       x x  x . x
     if permutation_mask is not None:
       seen = jnp.pad(permutation_mask, ((0, 0), (0, 0), (past, 0)), constant_values=True)
       allowed = seen | jnp.eye(length, past + length, past, dtype=bool)
@@ -323,7 +348,8 @@ class Xlnet(Base):
     )
 
   def _remember(self, carry: PyTree, layers: Array, segment_ids: Array) -> PyTree:
-    """The memory after this row: what each block has read at the row's first positions, behind what was there."""
+    """The memory after this row: the inputs of each block at the first positions of the row, after the old memory."""
+    # memory_length 4, reuse_length 2: the memory a b c d and the row e f g h make c d e f, the last 4 of a b c d e f
     kept = self.config.memory_length
     if not kept:
       return ()
@@ -359,13 +385,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Xlnet:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import errors
+from plm_jax.errors import require
 from plm_jax.layers.losses import (
   chunked_cross_entropy,
   cross_entropy,
@@ -22,7 +23,7 @@ from plm_jax.layers.losses import (
   squared_log_partition,
 )
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, require
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')

@@ -7,11 +7,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.objectives import mlm
 from plm_jax.plugins import build
-from plm_jax.types import Array, Attends, Shares, SharesTokens, Vocab, require
+from plm_jax.types import Array, Attends, Shares, SharesTokens, Vocab
 
 Sharing = Literal['embeddings', 'tokens', 'all', 'none', 'gradient_disentangled']
 

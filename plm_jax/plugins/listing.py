@@ -8,6 +8,7 @@ import os
 import pathlib
 from collections.abc import Iterator
 
+from plm_jax import files
 from plm_jax.plugins import annotations, signatures
 
 FOLDERS = {
@@ -54,7 +55,7 @@ def _files(folder: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _docstring(file: pathlib.Path) -> str:
-  return (ast.get_docstring(ast.parse(file.read_text(encoding='utf-8'))) or '').partition('\n')[0]
+  return (ast.get_docstring(ast.parse(files.read_text(file))) or '').partition('\n')[0]
 
 
 def _group(title: str, rows: list[tuple[str, str, str]]) -> str:

@@ -10,6 +10,7 @@ import functools
 import pathlib
 from typing import Any, NamedTuple
 
+from plm_jax import files
 from plm_jax.plugins.annotations import tail
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -44,8 +45,8 @@ class Keyword(NamedTuple):
 
 def names(folder: str) -> list[str]:
   """The files of a folder that have a `make`, sorted."""
-  files = sorted(file for file in ROOT.joinpath(*folder.split('.')).glob('*.py') if not file.stem.startswith('_'))
-  return [file.stem for file in files if 'make' in _definitions(file)]
+  inside = files.listing(ROOT.joinpath(*folder.split('.')), '[!_]*.py')
+  return [file.stem for file in inside if 'make' in _definitions(file)]
 
 
 def functions(module: str) -> list[str]:
@@ -54,11 +55,11 @@ def functions(module: str) -> list[str]:
   return [name for name, node in definitions if not name.startswith('_') and _first_argument(node) in FIRST_ARGUMENTS]
 
 
-def files(kind: str) -> list[str]:
+def files_of(kind: str) -> list[str]:
   """The files of a kind: 'noise.edit' is one, 'noise.where' a folder of several."""
   folder = ROOT.joinpath(*kind.split('.'))
-  inside = sorted(file.stem for file in folder.glob('*.py') if not file.stem.startswith('_'))
-  return [f'{kind}.{name}' for name in inside] if folder.is_dir() else [kind]
+  inside = [file.stem for file in files.listing(folder, '[!_]*.py')]
+  return [f'{kind}.{name}' for name in inside] if files.is_folder(folder) else [kind]
 
 
 def names_functions(kind: str) -> bool:
@@ -72,8 +73,8 @@ def places(kind: str) -> dict[str, str]:
   Names are functions, or the files of a folder: in folders with plug-ins those that have a `make`.
   """
   if names_functions(kind):
-    return {name: module for module in files(kind) for name in functions(module)}
-  inside = {module.rpartition('.')[2]: module for module in files(kind) if has(module)}
+    return {name: module for module in files_of(kind) for name in functions(module)}
+  inside = {module.rpartition('.')[2]: module for module in files_of(kind) if has(module)}
   return {name: inside[name] for name in names(kind)} or inside
 
 
@@ -106,7 +107,7 @@ def signature(folder: str, name: str) -> dict[str, Keyword]:
 def has(module: str, name: str | None = None) -> bool:
   """True where a file such as 'models.bert' exists and, where a name is given, defines this function or class."""
   file = _file(module)
-  return file.is_file() and (name is None or name in _definitions(file))
+  return files.is_file(file) and (name is None or name in _definitions(file))
 
 
 def first_line(module: str, function: str | None = None) -> str:
@@ -148,7 +149,7 @@ def table(module: str, name: str) -> list[str]:
 def path(module: str) -> str:
   """A file or folder as messages show it: 'plm_jax/models/bert.py'."""
   file = _file(module)
-  return str((file if file.is_file() else file.with_suffix('')).relative_to(ROOT.parent))
+  return str((file if files.is_file(file) else file.with_suffix('')).relative_to(ROOT.parent))
 
 
 def _file(module: str) -> pathlib.Path:
@@ -157,7 +158,7 @@ def _file(module: str) -> pathlib.Path:
 
 @functools.cache
 def _tree(file: pathlib.Path) -> ast.Module:
-  return ast.parse(file.read_text(encoding='utf-8'), str(file))
+  return ast.parse(files.read_text(file), str(file))
 
 
 def _definitions(file: pathlib.Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
@@ -209,11 +210,11 @@ def _follow(file: pathlib.Path, name: str, seen: tuple[tuple[pathlib.Path, str],
   if (file, name) in seen or bound.module.partition('.')[0] != ROOT.name:
     return None
   base = ROOT.joinpath(*bound.module.split('.')[1:])
-  source = base / '__init__.py' if base.is_dir() else base.with_suffix('.py')
-  if source.is_file() and (found := _follow(source, bound.name, (*seen, (file, name)))):
+  source = base / '__init__.py' if files.is_folder(base) else base.with_suffix('.py')
+  if files.is_file(source) and (found := _follow(source, bound.name, (*seen, (file, name)))):
     return found
   inside = (base / bound.name / '__init__.py', base / f'{bound.name}.py')
-  return next((_Place(part, None) for part in inside if part.is_file()), None)
+  return next((_Place(part, None) for part in inside if files.is_file(part)), None)
 
 
 def _first_argument(node: ast.FunctionDef | ast.ClassDef) -> str | None:
@@ -286,5 +287,5 @@ def _literal(node: ast.expr, file: pathlib.Path) -> Any:
 
 def experiment_files() -> list[pathlib.Path]:
   """The config files that come with the package, sorted."""
-  files = sorted((ROOT.parent / 'experiments').rglob('*.py'))
-  return [file for file in files if file.name != 'common.py' and 'tables' not in file.parts]
+  found = [file for file in files.files_below(ROOT.parent / 'experiments') if file.suffix == '.py']
+  return [file for file in found if file.name != 'common.py' and 'tables' not in file.parts]

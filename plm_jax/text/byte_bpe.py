@@ -1,9 +1,9 @@
 """Byte-level BPE, the vocabulary of GPT-2, RoBERTa and BART (Radford et al. 2019 §2.2): merges of bytes, no unknowns.
 
-A text is cut into words, numbers and runs of signs, each with the blank before it; the bytes of each are merged by the
-learned pairs, in the order they were learned. Every text comes back from its ids, whatever its script: '我' is the
-bytes E6 88 91, and merges join whole bytes (E6+8891 or E688+91, never half of one). HF's training is reproducible here,
-since the 256 bytes that it starts from have fixed ids.
+A text is split into words, numbers and runs of punctuation, each with the space before it; the bytes of each are
+merged by the learned pairs, in the order in which they were learned. Every text can be decoded from its ids, whatever
+its script: '我' is the bytes E6 88 91, and merges join whole bytes (E6+8891 or E688+91). HF's training is reproducible
+here, since the 256 bytes that it starts from have fixed ids.
 """
 
 import dataclasses
@@ -44,10 +44,10 @@ def train(documents: Iterable[str], *, size: int, specials: Specials = 'all', mi
   """A vocabulary of the documents, with their token counts; always the same for the same documents.
 
   Args:
-    documents: texts; gone through `PASSES` times.
+    documents: texts; iterated over `PASSES` times.
     size: ids in all; fewer where the text has fewer pairs of `min_frequency`.
-    specials: 'all' serves masked and causal objectives alike; 'gpt2' and 'roberta' have the names and the places of
-      the published vocabularies.
+    specials: 'all' is for masked and causal objectives alike; 'gpt2' and 'roberta' have the names and the ids of the
+      published vocabularies.
     min_frequency: a pair seen less often is not merged.
 
   Raises:

@@ -1,8 +1,9 @@
 """SentencePiece, the vocabularies of T5, ALBERT, XLNet, DeBERTa 2 and 3 and LLaMA (Kudo & Richardson 2018).
 
-White space is part of the text, written ▁, and one stands before the first word; so texts of any language are cut
-without rules for words. Unigram models (Kudo 2018) choose the likeliest cut; LLaMA merges pairs, and spells what it has
-no piece for in bytes. Such vocabularies come with published weights as `tokenizer.json`, and are read here.
+White space is part of the text, written ▁, and one is added before the first word; so texts of any language are split
+without rules for words. Unigram models (Kudo 2018) choose the most probable segmentation; LLaMA merges pairs, and
+spells characters without a piece in bytes. Such vocabularies come with published weights as `tokenizer.json`, and are
+read here, not trained.
 """
 
 from collections.abc import Mapping

@@ -22,6 +22,7 @@ ROLES = {  # role -> the names that published vocabularies give it
 }
 END_OF_TEXT = '<|endoftext|>'  # GPT-2's only special token, before a text and after it
 STAND_INS = (('bos', 'cls'), ('cls', 'bos'), ('eos', 'sep'), ('sep', 'eos'), ('pad', 'eos'))
+BLANKS = ('[MASK]', '<mask>', '<MASK>')  # how a user writes a word to fill in
 BLANK = '▁'  # SentencePiece's white space
 SPACES = tuple(chr(256 + byte) for byte in b' \t\n\v\f\r')  # as byte-level tokens spell them
 
@@ -57,7 +58,7 @@ def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list
   Args:
     ids: token -> id.
     kind: of the vocabulary.
-    mask: the mask token; but for WordPiece it takes the blank before it along, as the word it stands for would.
+    mask: the mask token; except in WordPiece it includes the space before it, as the word that it replaces would.
   """
   flags = {'single_word': False, 'rstrip': False, 'normalized': False, 'special': True}
   lstrip = None if kind == 'wordpiece' else mask
@@ -65,7 +66,7 @@ def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list
 
 
 def append(spec: Spec, extra: Sequence[str], *, mask: str | None) -> Spec:
-  """The same with more special tokens, behind all others."""
+  """The same with further special tokens, whose ids follow all others."""
   ids = token_ids(spec)
   for token in extra:
     if token in ids or not token.strip():
@@ -75,7 +76,7 @@ def append(spec: Spec, extra: Sequence[str], *, mask: str | None) -> Spec:
 
 
 def guess_roles(tokens: Iterable[str], *, decided: Collection[str]) -> dict[str, str]:
-  """Role -> token by the well-known names, but for the roles that are decided.
+  """Role -> token by the well-known names, for the roles that are not decided.
 
   Raises:
     ValueError: two names for one role.
@@ -95,7 +96,7 @@ def guess_roles(tokens: Iterable[str], *, decided: Collection[str]) -> dict[str,
 
 
 def complete_roles(roles: Mapping[str, str], tokens: Collection[str]) -> dict[str, str]:
-  """The roles with those filled in that another's token can play.
+  """The roles, completed with those for which the token of another role can stand in.
 
   Raises:
     ValueError: an unknown role or token, or nothing to pad with.
@@ -110,7 +111,7 @@ def complete_roles(roles: Mapping[str, str], tokens: Collection[str]) -> dict[st
     if role not in complete and stand_in in complete:
       complete[role] = complete[stand_in]
   if 'pad' not in complete:
-    raise ValueError("nothing says which token pads; say it, as in vocab.roles=dict(pad='<pad>')")
+    raise ValueError("no token is known to pad rows; name one, as in vocab.roles=dict(pad='<pad>')")
   return complete
 
 
@@ -151,14 +152,14 @@ def byte_level_bytes(token: str) -> bytes:
 
 
 def piece_bytes(token: str) -> bytes:
-  """The bytes that a piece of SentencePiece stands for: its text, or one byte where it spells that, as in <0x0A>."""
+  """The bytes that a piece of SentencePiece stands for: its text, or one byte for a piece such as <0x0A>."""
   if re.fullmatch('<0x[0-9A-F]{2}>', token):
     return bytes([int(token[3:5], 16)])
   return token.replace(BLANK, ' ').encode()
 
 
 def rules(spec: Spec) -> dict[str, Any]:
-  """What decides which ids a text gets, with the spellings of older files made one."""
+  """What determines the ids of a text, with different spellings of older files unified."""
   model = {key: value for key, value in spec['model'].items() if key != 'type'}
   if 'merges' in model:
     model['merges'] = [pair.split(' ') if isinstance(pair, str) else pair for pair in model['merges']]
@@ -171,18 +172,15 @@ def rules(spec: Spec) -> dict[str, Any]:
 
 
 def digest(spec: Spec, roles: Mapping[str, str]) -> str:
-  """Hex SHA-256 of the rules and the roles, the same for every version of the library that reads the file."""
+  """Hex SHA-256 of the rules and the roles; does not depend on the version of the library that reads the file."""
   return hashlib.sha256(json.dumps([rules(spec), dict(roles)], sort_keys=True).encode()).hexdigest()
 
 
 def _alphabet() -> list[str]:
-  """The characters of the 256 bytes: printable Latin-1 as itself, the others counted up from 256."""
+  """The characters of the 256 bytes: printable Latin-1 bytes as themselves, the others numbered from 256."""
   printable = [*range(ord('!'), ord('~') + 1), *range(ord('¡'), ord('¬') + 1), *range(ord('®'), ord('ÿ') + 1)]
   others = iter(range(256, 512))
   return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
 _BYTES = {character: byte for byte, character in enumerate(_alphabet())}
-
-
-BLANKS = ('[MASK]', '<mask>', '<MASK>')

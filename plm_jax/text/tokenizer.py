@@ -1,8 +1,8 @@
-"""What every vocabulary over HF `tokenizers` shares: text to ids and back, its folder, and comparing two of them.
+"""What all vocabularies share, based on HF `tokenizers`: text to ids and back, its folder, and comparing two of them.
 
 A vocabulary is a folder: `tokenizer.json` in HF's format, which any tool reads, and `vocab.json` with the digest, the
 roles of the special tokens, the token counts of the training text and how it was trained. A published `tokenizer.json`
-alone is read too. Nothing here trains behind a caller's back: the ids of a run are those of one such folder.
+alone is read too. Nothing here trains a vocabulary: the ids of a run are those of one such folder.
 """
 
 import dataclasses
@@ -276,12 +276,12 @@ def exists(path: str | Path) -> bool:
 
 
 def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
-  """The tokens that `new` has behind those of `old`, with ids from `old.size` on; empty where they are the same.
+  """The tokens that `new` has after those of `old`, with ids from `old.size` on; empty if they are the same.
 
   Roles may differ: what an id means to the parameters is its token and the rules that choose it.
 
   Raises:
-    ValueError: parameters trained with `old` mean something else under `new`; says where the two first differ.
+    ValueError: parameters trained with `old` would have another meaning with `new`; says where the two first differ.
   """
   if reason := _difference(new, old):
     raise ValueError(f'vocabulary {new.digest[:12]} does not continue {old.digest[:12]}: {reason}')
@@ -289,7 +289,7 @@ def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
 
 
 def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
-  """How often each token is in the documents: int64[size]."""
+  """How often each token occurs in the documents: int64[size]."""
   total = np.zeros(vocab.size, np.int64)
   for texts in _batches(documents):
     ids = np.concatenate([np.asarray(row, np.int64) for row in vocab.encode_batch(texts)])
@@ -335,7 +335,7 @@ def _difference(new: 'types.Vocab', old: 'types.Vocab') -> str | None:
 
 
 def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-  """Lists of bounded size: the ids of one are in memory at a time."""
+  """Lists of bounded size, so that the ids of only one are in memory."""
   texts: list[str] = []
   characters = 0
   for document in documents:

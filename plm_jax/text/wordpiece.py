@@ -1,13 +1,13 @@
-"""WordPiece, the vocabulary of BERT and its kin (Devlin et al. 2018 §3.2): pieces inside a word carry '##'.
+"""WordPiece, the vocabulary of BERT and related models (Devlin et al. 2018 §3.2): pieces inside a word begin with '##'.
 
-A word is cut from the left into the longest pieces that the vocabulary has, and is [UNK] where there is none. Training
-takes the most frequent pair again and again, as every open implementation does; Google's own, which scores pairs by
+A word is split from the left into the longest pieces that the vocabulary has, and is [UNK] if there is none. Training
+merges the most frequent pair repeatedly, as every open implementation does; Google's own, which scores pairs by
 likelihood, was never published.
 
 HF's WordPieceTrainer numbers the pieces of one letter in the order of a hash table and breaks ties by these numbers, so
-that each run gives other ids and now and then other pieces (tokenizers #1794: 3 runs on the same Chinese text gave 3
-sets of pieces). Here its pair counting is handed the letters in a fixed order, plain and with '##', before it begins:
-the vocabulary of a text is then the same, bit for bit, in every process and with any number of threads.
+that each run gives other ids and sometimes other pieces (tokenizers #1794: 3 runs on the same Chinese text gave 3 sets
+of pieces). Here the trainer gets the letters in a fixed order, plain and with '##', before it counts pairs: the
+vocabulary of a text is then the same, bit for bit, in every process and with any number of threads.
 """
 
 import collections
@@ -45,11 +45,12 @@ def train(
   """A vocabulary of the documents, with their token counts; always the same for the same documents.
 
   Args:
-    documents: texts; gone through `PASSES` times.
+    documents: texts; iterated over `PASSES` times.
     size: ids in all; fewer where the text has fewer pairs of `min_frequency`.
     lowercase: BERT's uncased form, which strips accents too.
-    min_frequency: a letter or a pair seen less often gets no id.
-    alphabet: letters to keep, the most frequent ones; None: as many as half of `size` holds. The others are [UNK].
+    min_frequency: a letter or a pair that is rarer gets no id.
+    alphabet: number of letters to keep, the most frequent ones; None: as many as half of `size` holds. The others are
+      [UNK].
 
   Raises:
     ValueError: `size` has no room for the letters.
@@ -92,7 +93,7 @@ def _letters(documents: Iterable[str], split: Tokenizer, *, min_frequency: int) 
 
 
 def _that_fit(letters: list[str], continuing: set[str], *, ids: int) -> list[str]:
-  """The first letters, as long as these ids suffice for them."""
+  """As many of the first letters as fit into so many ids."""
   kept = []
   for letter in letters:
     ids -= 1 + (letter in continuing)

@@ -176,7 +176,7 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
   for setting, keyword in signatures.signature('data', block['name']).items():
     named = annotations.part(keyword.annotation, block.get(setting))
     if named is not None and named.form == 'name':
-      files = signatures.files(named.inner)
+      files = signatures.files_of(named.inner)
       giving = [file for file in files if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
       if giving:
         found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')

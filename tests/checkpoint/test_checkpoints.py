@@ -172,7 +172,7 @@ def test_some_states_are_never_best(tmp_path: pathlib.Path) -> None:
 
 def test_without_best_there_is_none(folder: pathlib.Path) -> None:
   assert checkpoint.best_step(folder) is None
-  with pytest.raises(CheckpointError, match=r"none is best; take 'newest' or one of \[10, 20\]"):
+  with pytest.raises(CheckpointError, match=r"none is best; ask for 'newest' or one of \[10, 20\]"):
     checkpoint.restore(folder, abstract(make_state(0)), step='best')
   assert checkpoint.restore(folder, abstract(make_state(0)), step=None)[0] == 20
 

@@ -7,7 +7,7 @@ import pytest
 
 CHILD = """
 import resource, sys
-from plm_jax import memory
+from plm_jax.cli import memory
 if sys.argv[1] == 'kept':
   assert memory.reuse()
 for turn in range(4):

@@ -183,7 +183,7 @@ def test_one_document_alone_still_has_pairs(tmp_path, caplog):
   small.write_text(tmp_path / 'train.txt', [document(np.random.default_rng(1), 20)])
   rows = rows_of(make(tmp_path, cache=str(tmp_path)).once())
   assert all(other for _, _, other in rows.values())
-  assert 'is one document' in caplog.text
+  assert 'is a single document' in caplog.text
 
 
 def test_single_sentences(folder):

@@ -7,10 +7,11 @@ import pytest
 
 from plm_jax.layers import cache
 from plm_jax.layers.masks import visible
+from tests import tiny
 
 
 def make() -> cache.Cache:
-  return cache.empty(num_layers=2, batch_size=2, length=6, num_heads=3, head_dim=4)
+  return cache.empty((2, 2, 6, 3, 4))
 
 
 def seen(mask) -> list[list[str]]:
@@ -24,10 +25,7 @@ def test_an_empty_cache_has_no_segments():
   kept = (2, 2, 6, 3, 4)
   assert shapes == {'index': (), 'segment_ids': (2, 6), 'positions': (2, 6), 'keys': kept, 'values': kept}
   assert not any(value.any() for value in slots.values())
-  assert (
-    cache.empty(num_layers=1, batch_size=1, length=1, num_heads=1, head_dim=1, dtype='bfloat16')['keys'].dtype
-    == jnp.bfloat16
-  )
+  assert cache.empty((1, 1, 1, 1, 1), dtype='bfloat16')['keys'].dtype == jnp.bfloat16
 
 
 def test_slots_are_seen_backwards_and_padding_never():
@@ -60,3 +58,14 @@ def test_keys_are_written_where_the_tokens_stand(size):
     found = np.asarray(kept[name])
     assert np.array_equal(found[:, :, 2 : 2 + size], new[number])
     assert not found[:, :, :2].any() and not found[:, :, 2 + size :].any()
+
+
+def test_new_keys_come_after_those_of_the_past():
+  old, new = (
+    jax.random.normal(jax.random.key(0), (2, 2, 6, 3, 4)),
+    jax.random.normal(jax.random.key(1), (2, 2, 1, 3, 4)),
+  )
+  assert tiny.same(cache.append(None, *new), tuple(new))
+  for found, before, written in zip(cache.append(cache.Past(*old, jnp.int32(2)), *new), old, new, strict=True):
+    assert tiny.same(found[:, 2:3], written)
+    assert tiny.same(found[:, :2], before[:, :2]) and tiny.same(found[:, 3:], before[:, 3:])

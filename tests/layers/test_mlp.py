@@ -1,6 +1,7 @@
 """Both forms of GELU by number, and the feed-forward block by its formula."""
 
 import math
+from typing import get_args
 
 import flax.linen as nn
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from plm_jax.layers.linear import normal
-from plm_jax.layers.mlp import ACTIVATIONS, GatedMlp, Mlp, PredictionHead, gelu_erf, gelu_tanh
+from plm_jax.layers.mlp import ACTIVATIONS, Activation, GatedMlp, Mlp, PredictionHead, gelu_erf, gelu_tanh
 from tests import tiny
 
 GRID = np.linspace(-6, 6, 4801)
@@ -112,3 +113,7 @@ def test_prediction_head_is_linear_activation_linear(activation):
   assert tiny.worst(head.apply({'params': params}, x), expected) < 1e-6
   dropped = head.apply({'params': params}, x, train=True, rngs={'dropout': jax.random.key(1)})
   assert tiny.worst(dropped, expected) > 1e-3
+
+
+def test_the_type_of_activations_lists_them():
+  assert get_args(Activation) == tuple(ACTIVATIONS)

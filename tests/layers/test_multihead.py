@@ -54,7 +54,7 @@ def test_keys_and_values_can_be_made_before():
   bound = layer.bind({'params': draw(layer)})
   key, value = bound.project(SOURCE)
   assert key.shape == value.shape == (2, 4, 3, 4)
-  assert tiny.same(bound.look(X, key, value, mask=MASK), bound(X, SOURCE, mask=MASK))
+  assert tiny.same(bound.attend(X, key, value, mask=MASK), bound(X, SOURCE, mask=MASK))
 
 
 def test_kernels_have_their_initializers_and_axes():

@@ -433,9 +433,9 @@ def test_bfloat16_keeps_parameters_and_logits_in_float32():
   [
     ({'hidden_dim': 30, 'num_heads': 4}, 'hidden_dim 30 is not a multiple of num_heads 4'),
     ({'num_layers': 1}, 'num_layers 1'),
-    ({'terms': ('c2p', 'p2p')}, r"terms \['p2p'\] are unknown; choices are c2p, p2c"),
-    ({'reading': 'both'}, "reading 'both'; choices are code, paper"),
-    ({'absolute': 'never'}, "absolute 'never'; choices are decoder, input"),
+    ({'terms': ('c2p', 'p2p')}, "terms='p2p'; choices are c2p, p2c"),
+    ({'reading': 'both'}, "reading='both'; choices are code, paper"),
+    ({'absolute': 'never'}, "absolute='never'; choices are decoder, input"),
     ({'conv_kernel': 4}, 'conv_kernel 4 has no middle'),
     ({'position_buckets': 256, 'max_distance': 128}, 'position_buckets 256 must be at least 4'),
   ],

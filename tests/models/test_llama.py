@@ -198,8 +198,8 @@ def test_wrong_settings_are_refused():
   for fields, message in (
     ({'hidden_dim': 30, 'num_heads': 4}, 'hidden_dim 30 is not a multiple of num_heads 4'),
     ({'num_kv_heads': 3}, 'num_heads 2 is not a multiple of num_kv_heads 3'),
-    ({'norm_placement': 'post'}, "norm_placement 'post' is none of pre, sandwich"),
-    ({'rotary': 'thirds'}, "rotary 'thirds' is none of halves, pairs"),
+    ({'norm_placement': 'post'}, "norm_placement='post'; choices are pre, sandwich"),
+    ({'rotary': 'thirds'}, "rotary='thirds'; choices are halves, pairs"),
     ({'rotary_share': 0.05}, 'rotation needs an even number of them'),
   ):
     with pytest.raises(ValueError, match=message):

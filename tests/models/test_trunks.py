@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.errors import require
 from plm_jax.models import bert, deberta, gpt, llama, lstm, t5, xlnet
 from plm_jax.plugins import signatures
 from plm_jax.types import (
@@ -27,7 +28,6 @@ from plm_jax.types import (
   Shares,
   SharesTokens,
   Trunk,
-  require,
 )
 
 VOCAB_SIZE = 61

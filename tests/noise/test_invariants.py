@@ -81,7 +81,7 @@ def compiled(name: str, rate: float | None = None):
 
 
 def test_every_name_is_in_one_file():
-  assert sorted(name for file in signatures.files('noise.where') for name in signatures.functions(file)) == FUNCTIONS
+  assert sorted(name for file in signatures.files_of('noise.where') for name in signatures.functions(file)) == FUNCTIONS
 
 
 @pytest.mark.parametrize('name', FUNCTIONS)

@@ -1,7 +1,7 @@
 """Documents out of the docstrings of installed packages, read with `ast`: nothing is imported or run.
 
 A package is a name, its version and an explicit list of files (the standard library by walking its folder, any other by
-the record that pip keeps), so that what else is installed beside it changes nothing.
+the record that pip keeps), so that other installed packages have no influence.
 """
 
 import ast

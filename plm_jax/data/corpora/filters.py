@@ -1,6 +1,6 @@
 """Which documents of a corpus to keep: length, share of letters, English, and no copies.
 
-Quality against quantity is an experiment of its own, so every rule is a number in a call and every drop is counted.
+Every rule is a number in a call and every dropped document is counted, so that quality can be weighed against quantity.
 The rules are those of the large web corpora: Raffel et al. 2020 (C4), §2.2; Rae et al. 2021 (Gopher), table A1.
 """
 
@@ -56,7 +56,7 @@ def filter_documents(
   dedup_prefix: int | None = None,
   text: Callable[[T], str] = str,
 ) -> tuple[list[T], FilterStats]:
-  """The documents that pass every rule, in their order, and the account of the others.
+  """The documents that pass every rule, in their order, and how many others were dropped and why.
 
   Args:
     documents: strings, or rows of which `text` reads the string.

@@ -1,8 +1,8 @@
 """From one docstring to readable English prose.
 
 Knows the three conventions of Python docstrings (numpydoc, Google, Sphinx fields) and enough of reStructuredText and
-Markdown to drop code, tables and directives and to unwrap what stays. It is a reader for people's writing, not a
-validating parser: what it cannot place it keeps as a paragraph, and what does not read like prose it drops.
+Markdown to drop code, tables and directives and to unwrap the rest. It is no validating parser: text of unknown form is
+kept as a paragraph, and lines that do not read like prose are dropped.
 """
 
 import inspect

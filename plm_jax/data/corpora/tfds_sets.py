@@ -31,7 +31,7 @@ def from_folder(folder: Path, split: str, *, path: str) -> Opened:
 
 
 def from_name(name: str, split: str, *, cache: str) -> Opened:
-  """A split of a set by name, as in `tfds.builder`; prepared under `<cache>/tfds` where it is nowhere yet.
+  """A split of a set by name, as in `tfds.builder`; prepared under `<cache>/tfds` if it is not on disk.
 
   Looks in `<cache>/tfds`, then in TFDS's own folder ($TFDS_DATA_DIR, or ~/tensorflow_datasets).
 
@@ -43,7 +43,7 @@ def from_name(name: str, split: str, *, cache: str) -> Opened:
 
 
 def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
-  """The builder of a set that is on disk, made first where it is not."""
+  """The builder of a set, which is downloaded and prepared if it is not on disk."""
   own = files.path(cache) / 'tfds'
   usual = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   for data_dir in (own, files.path(usual)):
@@ -71,7 +71,11 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
 
 
 def _check_network(builder: tfds.core.DatasetBuilder) -> None:
-  """Fails at once where there is no network; TFDS would try each file for minutes."""
+  """Fails at once if there is no network; TFDS would try each file for minutes.
+
+  Raises:
+    OSError: a host is not found.
+  """
   if not urllib.request.getproxies():
     for url in builder.url_infos or ():
       host = urllib.parse.urlsplit(url).hostname
@@ -83,7 +87,7 @@ def _check_network(builder: tfds.core.DatasetBuilder) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-  """Without the warnings that TFDS logs about folders it has not made yet."""
+  """Hides the warnings that TFDS logs about folders that it has not made yet."""
   logger = logging.getLogger('absl')
   level = logger.level
   logger.setLevel(logging.ERROR)

@@ -1,13 +1,13 @@
-"""Where sentences end, read from the tokens of a stored corpus; neither its text nor a model is needed.
+"""Where sentences end, decided from the token ids of a stored corpus; neither its text nor a model is needed.
 
-The rule: a sentence ends behind a token whose text ends in . ! ? … 。 ！ or ？, with the closing quotes, closing
-brackets and line feeds that follow at once. It does not end there where
+The rule: a sentence ends after a token whose text ends in . ! ? … 。 ！ or ？, with the closing quotes, closing
+brackets and line feeds that follow immediately. It does not end there if
 
-  - the next token goes on with a word, as in "3.14" and "example.com" under byte-level BPE;
+  - the next token continues a word, as in "3.14" and "example.com" under byte-level BPE;
   - the next token begins in lower case, in a vocabulary that has capitals;
   - a lone full stop follows a single letter (J. Smith) or a known abbreviation (Dr., vs.), or stands between numbers.
 
-An empty line ends a sentence, and so does the end of a document. What goes on for longer than `longest` tokens is cut.
+An empty line ends a sentence, and so does the end of a document. A sentence of more than `longest` tokens is cut.
 """
 
 import unicodedata
@@ -23,24 +23,24 @@ _CLOSING = frozenset('"\')]}»”’')
 _ABBREVIATIONS = frozenset(
   ('approx', 'ca', 'cf', 'co', 'col', 'dept', 'dr', 'eq', 'etc', 'fig', 'gen', 'gov', 'inc', 'jr', 'ltd', 'mr', 'mrs')
 ) | {'ms', 'prof', 'rev', 'sr', 'st', 'vol', 'vs'}
-_BLOCK = 2**24  # tokens looked at together
-_BEHIND = 8  # tokens of the block before that are looked at again
+_BLOCK = 2**24  # tokens read at a time
+_BEHIND = 8  # tokens of the previous block that are read again
 
 
 class Tables(NamedTuple):
-  """What the rule asks of a token, bool[v] each.
+  """The properties of tokens that the rule needs, bool[v] each.
 
   Attributes:
     ends: its text ends in a mark that ends sentences.
     stop: it is a full stop and nothing else.
-    feed: it holds a line feed.
-    blank: it holds two.
-    space: it is nothing but white space.
-    closes: it is nothing but closing quotes and brackets, or white space.
-    continues: it goes on with the word before it.
+    feed: it contains a line feed.
+    blank: it contains two line feeds.
+    space: it is only white space.
+    closes: it is only closing quotes and brackets, or white space.
+    continues: it continues the word of the token before it.
     lower: it begins in lower case, in a vocabulary that has capitals.
     digits: it is a number.
-    short: a full stop behind it belongs to it: a single letter or an abbreviation.
+    short: a full stop after it belongs to it: it is a single letter or an abbreviation.
   """
 
   ends: np.ndarray
@@ -89,10 +89,10 @@ def sentences(ids: np.ndarray, offsets: np.ndarray, *, vocab: Vocab, longest: in
     ids: [n], documents end to end.
     offsets: int64[documents+1], where each begins.
     vocab: of the ids.
-    longest: tokens that a sentence may have.
+    longest: most tokens of a sentence.
 
   Returns:
-    int64[sentences+1], rising from 0 to n; every document begins one.
+    int64[sentences+1], rising from 0 to n; a sentence begins wherever a document begins.
   """
   rule = tables(vocab)
   found = [_begun(ids, low, min(low + _BLOCK, len(ids)), rule) for low in range(0, len(ids), _BLOCK)]
@@ -103,12 +103,12 @@ def sentences(ids: np.ndarray, offsets: np.ndarray, *, vocab: Vocab, longest: in
 
 
 def documents(starts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-  """int64[documents+1]: the sentence that each document begins with, of the documents that have a token."""
+  """int64[documents+1]: the first sentence of each document that has a token, and the number of sentences."""
   return np.searchsorted(starts, np.unique(offsets))
 
 
 def _begun(ids: np.ndarray, low: int, high: int, rule: Tables) -> np.ndarray:
-  """int64: the places in low+1..high where a sentence begins because one ends before."""
+  """int64: the places in low+1..high where a sentence begins because one ends just before."""
   begin = max(low - _BEHIND, 0)
   block = np.asarray(ids[begin : high + 1]).astype(np.int64)
 
@@ -117,12 +117,12 @@ def _begun(ids: np.ndarray, low: int, high: int, rule: Tables) -> np.ndarray:
     return np.concatenate([[False], table[block[:-1]]])
 
   def behind(table: np.ndarray) -> np.ndarray:
-    """Whether the token behind each is in the table."""
+    """Whether the token after each is in the table."""
     return np.concatenate([table[block[1:]], [False]])
 
   inner = rule.stop[block] & (before(rule.short) | (before(rule.digits) & behind(rule.digits)))
   closes = rule.closes[block]
-  # what closes takes the state of the last token that does not
+  # a token that closes takes the state of the last token that does not
   last = np.maximum.accumulate(np.where(closes, 0, np.arange(len(block))))
   ended = (rule.ends[block] & ~inner)[last]
   open_end = behind(rule.closes) | behind(rule.lower) | (behind(rule.continues) & ~rule.space[block])

@@ -1,4 +1,4 @@
-"""Labelled rows as they are laid out: texts cut to fit, special tokens around them, one sequence or several per row."""
+"""The layout of labelled rows: texts cut to fit, special tokens around them, one sequence or several per row."""
 
 from typing import Any, NamedTuple
 
@@ -122,17 +122,17 @@ def lay_out(
 
 
 def fit(sizes: np.ndarray, *, room: int) -> np.ndarray:
-  """Longest-first truncation (BERT's released code): one token at a time off the longest field.
+  """Longest-first truncation (BERT's released code): removes one token at a time from the longest field.
 
   Args:
     sizes: int64[rows, fields].
     room: tokens that a row has for its fields.
 
   Returns:
-    int64[rows, fields], what stays of each; where fields end up equal, the earlier ones keep the odd tokens.
+    int64[rows, fields], tokens kept of each; where fields end up equal, the earlier ones keep the tokens left over.
   """
   low, high = np.zeros(len(sizes), np.int64), np.full(len(sizes), room)
-  while (low < high).any():  # the highest level to which the fields can be cut and fit
+  while (low < high).any():  # binary search of the largest length to which fields can be cut so that all fit
     middle = (low + high + 1) // 2
     fits = np.minimum(sizes, middle[:, None]).sum(axis=1) <= room
     low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)

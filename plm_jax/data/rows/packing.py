@@ -1,8 +1,13 @@
-"""Rows made of pieces of documents: planned once with whole-array arithmetic, put together a batch at a time.
+"""Rows made of pieces of documents: all rows are planned at once with array operations and assembled per batch.
 
 A piece is a run of tokens of one document together with its frame, the special tokens around it. A row is one piece or
-several, side by side. Every layout here covers each token of each document exactly once, in order; its `plan.frame` is
-2 * opened + closed, an index into the table that `frames` makes.
+several, one after another. Every layout here covers each token of each document exactly once, in order; its
+`plan.frame` is 2 * opened + closed, an index into the table that `frames` makes: opened pieces have the tokens before,
+closed pieces the tokens after.
+
+    length 8, [CLS] before, [SEP] after; documents a b c d e | f g | h
+    rows         [CLS] a b c d e [SEP] _ | [CLS] f g [SEP] [CLS] h [SEP] _
+    plan.starts  0 5 7    counts 5 2 1    frame 3 3 3    rows 0 1 3
 """
 
 from collections.abc import Sequence
@@ -18,8 +23,8 @@ class Plan(NamedTuple):
 
   Attributes:
     starts: int64[p], where each piece begins in the token store.
-    counts: int32[p], its tokens, special ones not counted.
-    frame: uint8[p], which entry of the table of frames surrounds it.
+    counts: int32[p], tokens of each piece, special ones not counted.
+    frame: uint8[p], index of each piece into the table of frames.
     rows: int64[r+1], row i holds pieces `rows[i]:rows[i+1]`.
   """
 
@@ -30,14 +35,14 @@ class Plan(NamedTuple):
 
 
 def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[int, ...] = ()) -> tuple[Frame, ...]:
-  """The table for `before` ahead of opened pieces, `after` behind closed ones and `between` behind the others."""
+  """The table of frames: `before` for opened pieces, `after` for closed ones, `between` after those not closed."""
   return ((), between), ((), after), (before, between), (before, after)
 
 
 def assemble(
   plan: Plan, ids: np.ndarray, chosen: np.ndarray, *, frames: Sequence[Frame], length: int, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Puts rows together.
+  """Assembles rows.
 
   Args:
     plan: of the layout.
@@ -65,9 +70,8 @@ def assemble(
 
   flat = np.arange(end[-1] if len(end) else 0)
   source = flat + np.repeat(plan.starts[piece] - ahead[frame] - begin, size)
-  values = (
-    np.asarray(ids).take(source, mode='clip').astype(np.int32)
-  )  # a special token reads a neighbour, replaced below
+  # where a special token belongs, the take below reads some other token, which is replaced afterwards
+  values = np.asarray(ids).take(source, mode='clip').astype(np.int32)
   for index, (before, after) in enumerate(frames):
     framed = frame == index
     for place, token in enumerate(before):
@@ -84,13 +88,13 @@ def assemble(
 
 
 def one_per_row(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
-  """Each document cut into pieces that fit a row between `before` and `after` special tokens; a row for each piece."""
+  """Each document cut into pieces that fit a row between `before` and `after` special tokens; one piece per row."""
   starts, counts = _cut(offsets, room=length - before - after)
   return Plan(starts, counts, np.full(len(starts), 3, np.uint8), np.arange(len(starts) + 1))
 
 
 def packed(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
-  """The pieces of `one_per_row`, as many as fit side by side in a row."""
+  """The pieces of `one_per_row`, several per row where they fit (`best_fit`)."""
   plan = one_per_row(offsets, length=length, before=before, after=after)
   pieces, rows = best_fit(plan.counts + before + after, length=length)
   return Plan(plan.starts[pieces], plan.counts[pieces], plan.frame, rows)
@@ -99,7 +103,7 @@ def packed(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan
 def stream(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
   """All documents end to end, with `before` (0 or 1) and `after` (0 or 1) special tokens each, cut every `length`.
 
-  A piece is opened where it begins with the special token, closed where it ends with one: a cut may part them from
+  A piece is opened where it begins with the special token, closed where it ends with one: a cut may separate them from
   their document.
   """
   starts, sizes = _filled(offsets)
@@ -116,7 +120,7 @@ def stream(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan
 
 
 def full(offsets: np.ndarray, *, length: int, before: int, after: int) -> Plan:
-  """Contiguous text that may cross documents, framed once a row, with 2 * `after` separators between documents.
+  """Contiguous text that may cross documents, framed once per row, with 2 * `after` separators between documents.
 
   The first piece of a row is opened and the last one closed. Separators that fall on the edge of a row are left out.
   """
@@ -140,19 +144,19 @@ def whole_one_per_row(*, sentences: np.ndarray, heads: np.ndarray, length: int, 
     sentences: int64[sentences+1], where each begins; none is longer than a row has room for.
     heads: int64[d+1], the sentence that each of the d documents with a token begins with.
     length: of a row.
-    before: special tokens ahead of a piece.
-    after: and behind it.
+    before: special tokens before a piece.
+    after: special tokens after a piece.
   """
-  wall = np.repeat(heads[1:], np.diff(heads))  # [sentences], where its document ends
+  end = np.repeat(heads[1:], np.diff(heads))  # [sentences], the sentence after the last one of its document
   fits = np.searchsorted(sentences, sentences[:-1] + length - before - after, side='right') - 1
-  first = _follow(np.minimum(fits, wall))
+  first = _follow(np.minimum(fits, end))
   starts = sentences[first[:-1]]
   counts = (sentences[first[1:]] - starts).astype(np.int32)
   return Plan(starts, counts, np.full(len(starts), 3, np.uint8), np.arange(len(starts) + 1))
 
 
 def whole_packed(*, sentences: np.ndarray, heads: np.ndarray, length: int, before: int, after: int) -> Plan:
-  """The pieces of `whole_one_per_row`, as many as fit side by side in a row."""
+  """The pieces of `whole_one_per_row`, several per row where they fit (`best_fit`)."""
   plan = whole_one_per_row(sentences=sentences, heads=heads, length=length, before=before, after=after)
   pieces, rows = best_fit(plan.counts + before + after, length=length)
   return Plan(plan.starts[pieces], plan.counts[pieces], plan.frame, rows)
@@ -224,7 +228,7 @@ def best_fit(sizes: np.ndarray, *, length: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _follow(following: np.ndarray) -> np.ndarray:
-  """int64: 0, what follows it, and so on, to the length of the table."""
+  """int64: 0, following[0], following[following[0]], ... up to the length of the table."""
   reached = [0]
   while reached[-1] < len(following):
     reached.append(int(following[reached[-1]]))

@@ -1,9 +1,9 @@
-"""Token ids on disk: a corpus is tokenised once, whatever happens to the process meanwhile.
+"""Token ids on disk: a corpus is tokenised once, even if the process is interrupted meanwhile.
 
 `<cache>/tokens/<digest>/` holds `tokens.bin` (uint16, or uint32 for vocabularies over 65,536), `lengths.bin` (uint32
 tokens of each document) and, when all is written, `manifest.json`. The files grow block by block; each finished block
-is one line of `blocks.jsonl` with its SHA-256, so an interrupted run goes on after its last intact block. The digest
-names the text, the vocabulary and this format: change one and another store is made.
+is one line of `blocks.jsonl` with its SHA-256, so an interrupted run continues after its last intact block. The digest
+depends on the text, the vocabulary and this format: if one changes, another store is made.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Tokens(NamedTuple):
     ids: uint16 or uint32 [n], all documents end to end (a read-only memory map where it is a file).
     offsets: int64[documents+1], document i is `ids[offsets[i]:offsets[i+1]]`.
     digest: of the text and the vocabulary.
-    folder: where it lies, None in memory.
+    folder: where it is stored, None in memory.
   """
 
   ids: np.ndarray
@@ -62,7 +62,7 @@ class Tokens(NamedTuple):
 
 
 class Block(NamedTuple):
-  """One line of the journal: a run of documents and the digests of what was written for them."""
+  """One line of the journal: consecutive documents, and the digests of their tokens and lengths."""
 
   first_document: int
   documents: int
@@ -78,7 +78,7 @@ def digest_of(*parts: Any) -> str:
 
 
 def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
-  """Tokenises without a file."""
+  """Tokenises without writing a file."""
   encoded = [_encode(documents, vocab) for documents in _blocks(texts, 0)]
   ids = np.concatenate([ids for ids, _ in encoded]) if encoded else np.zeros(0, _dtype(vocab))
   lengths = np.concatenate([lengths for _, lengths in encoded]) if encoded else np.zeros(0, _LENGTH)
@@ -124,11 +124,11 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
 
 
 def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
-  """Tokenises what the journal does not have yet, then writes the manifest."""
+  """Tokenises the documents that the journal does not list yet, then writes the manifest."""
   blocks = _intact_blocks(folder, vocab)
   done, tokens = _extent(blocks)
   if blocks:
-    log.info('%s: going on after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
+    log.info('%s: continuing after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
   files.write_text(folder / 'blocks.jsonl', ''.join(json.dumps(block) + '\n' for block in blocks))
   with (
     files.open(folder / 'tokens.bin', 'ab') as token_file,
@@ -154,7 +154,7 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
 
 
 def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
-  """The blocks of an interrupted run, up to the first one that is torn or damaged."""
+  """The blocks of an interrupted run, up to the first incomplete or damaged one."""
   journal = folder / 'blocks.jsonl'
   blocks: list[Block] = []
   for line in files.read_text(journal).splitlines() if files.exists(journal) else ():
@@ -249,7 +249,7 @@ def _encode(documents: Sequence[str], vocab: Vocab) -> tuple[np.ndarray, np.ndar
 
 
 def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:
-  """The documents from `first` on in runs of bounded size; where a run ends depends on nothing before it."""
+  """The documents from `first` on, in blocks of bounded size; where a block ends does not depend on earlier blocks."""
   block: list[str] = []
   characters = 0
   for index in range(first, len(texts)):
@@ -263,13 +263,13 @@ def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:
 
 
 def _extent(blocks: Sequence[Block]) -> tuple[int, int]:
-  """Documents and tokens in all."""
+  """Total number of documents and of tokens."""
   return sum(block.documents for block in blocks), sum(block.tokens for block in blocks)
 
 
 @contextlib.contextmanager
 def _progress(total: int, done: int) -> Iterator[Callable[[int, int], None]]:
-  """Yields (documents, tokens) -> None: a bar on a terminal, a line now and then elsewhere."""
+  """Yields a function of (documents, tokens) that shows progress: a bar on a terminal, lines of the log elsewhere."""
   console = rich.console.Console(stderr=True)
   start = reported = time.monotonic()
   tokens = 0
