@@ -96,14 +96,16 @@ class Base(nn.Module):
 
 def check_choices(config: Any) -> None:
   """Raises ValueError where a field of a `Config` is typed as a `Literal` and has none of its values."""
+  values = dataclasses.asdict(config)
   for field in dataclasses.fields(config):
     if get_origin(field.type) is Literal:
-      one_of(f'model.overrides.{field.name}', getattr(config, field.name), field.type)
+      one_of(f'model.overrides.{field.name}', values[field.name], field.type)
 
 
 def check_multiple(config: Any, whole: str, part: str) -> None:
   """Raises ValueError where one field of a `Config` is not a multiple of another, such as width and number of heads."""
-  size, parts = getattr(config, whole), getattr(config, part)
+  values = dataclasses.asdict(config)
+  size, parts = values[whole], values[part]
   if parts < 1 or size % parts:
     raise ValueError(f'model.overrides: {whole} {size} is not a multiple of {part} {parts}')
 
