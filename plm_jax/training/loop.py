@@ -94,8 +94,10 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
 
     # --- optimiser and state -----------------------------------------------------------------------------------------
     stopping = stack.enter_context(catch_signals())  # before compiling, where a KeyboardInterrupt might be lost
+    with errors.stage(parts.user):
+      shapes = abstract_params(task, source.spec)
     with errors.stage('optim'):
-      tx = optim.make(params=abstract_params(task, source.spec), steps=total, **settings['optim'])
+      tx = optim.make(params=shapes, steps=total, **settings['optim'])
     key = jax.random.key(settings['seed'])
     maker = state_maker(task, tx, source.spec, layout=layout)
     saved = stack.enter_context(
