@@ -268,7 +268,7 @@ def test_every_trunk_has_states_by_name(model):
 @pytest.mark.parametrize('model', [model for model in MODELS if model not in ('cnn', 'lstm')])  # without attention
 def test_every_trunk_computes_attention_as_execution_says(model):
   trunk = make_trunk(model).clone(execution=Execution(attention='flash'))
-  with pytest.raises(ValueError, match=r"execution\.attention='flash' cannot be taken here"):
+  with pytest.raises(ValueError, match=r"execution\.attention='flash' cannot be used here"):
     jax.eval_shape(lambda key: trunk.init(key, **reads(trunk)), jax.random.key(0))
 
 
