@@ -25,11 +25,12 @@ import numpy as np
 import pytest
 
 from plm_jax import sharding
+from plm_jax.errors import require
 from plm_jax.noise import keys
 from plm_jax.paths import flat, is_stacked, path_name
 from plm_jax.plugins import build, signatures
 from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker, train_step
-from plm_jax.types import Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, require
+from plm_jax.types import Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
