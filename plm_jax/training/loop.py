@@ -140,7 +140,8 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
 
     # --- the loop ----------------------------------------------------------------------------------------------------
     writer = stack.enter_context(metrics.Writer(folder.root, resume_step=start, sinks=settings['log']))
-    bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main))
+    judged_by = settings['best'][0] if settings['best'] else None
+    bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main, best=judged_by))
     patience = Patience(settings, folder, start=start)
     batches = feed.to_devices(source.read(start), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
