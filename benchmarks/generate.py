@@ -1,12 +1,12 @@
-"""How fast is generation? GPT-2-small, greedy, with a key-value cache, beside Hugging Face's on the same weights.
+"""How fast is generation? GPT-2-small, greedy, with a key-value cache, compared with Hugging Face on the same weights.
 
     python -m benchmarks.generate [--variant=gpt2] [--rows=1,8] [--prompt=32] [--new=64] [--lengths=128,256,512,1024]
 
-The first table has tokens a second of whole calls, the prompt's share included; the times are medians of calls taken in
-turn, so that a busy machine slows both alike, and compilation is not counted. The second has the time of one row up to
-several lengths in all, and the exponent a of time = c * length^a: 1 is linear, 2 what making each token anew from all
-before it would cost at the least. Both sides make the same count of tokens, for nothing ends a text, and the benchmark
-says whether the tokens are the same. Without torch and transformers only our rows are printed.
+The first table has tokens per second of whole calls, reading the prompt included. Times are medians of calls that
+alternate between the two sides, so that a busy machine slows both alike; compilation is not counted. The second table
+has the time of one row for several total lengths, and the exponent a of time = c * length^a: 1 is linear, 2 is the
+least without a cache. No token ends a text, so both sides make the same number of tokens; the table says whether they
+are the same. Without torch and transformers only our rows are printed.
 """
 
 import argparse
@@ -35,7 +35,7 @@ Call = Callable[[], np.ndarray]
 
 
 def models(variant: str, dtype: str) -> tuple[Any, Any, Any]:
-  """(our trunk, its parameters on the device, theirs with the same weights or None)."""
+  """Our trunk, its parameters on the device, and the model of Hugging Face with the same weights, if installed."""
   trunk = gpt.make(vocab_size=VOCAB, variant=variant, execution=Execution(dtype=dtype))
   draw = np.random.default_rng(0)
   flat = {path: draw.normal(0, 0.02, shape).astype(np.float32) for path, shape in shapes.shapes(trunk).items()}
@@ -80,7 +80,7 @@ def hugging_face(model: Any, prompts: np.ndarray, new: int) -> Call:
 
 
 def times(calls: Mapping[str, Call], *, turns: int) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
-  """Seconds of each call, taken in turn after one that is not timed, and what each made."""
+  """Seconds of each call, alternating between the calls after one that is not timed, and what each made."""
   made = {name: call() for name, call in calls.items()}
   seconds: dict[str, list[float]] = {name: [] for name in calls}
   for _ in range(turns):
@@ -92,7 +92,7 @@ def times(calls: Mapping[str, Call], *, turns: int) -> tuple[dict[str, list[floa
 
 
 def agreement(made: Mapping[str, np.ndarray]) -> str:
-  """The share of tokens that both sides made alike."""
+  """The share of tokens that are the same on both sides."""
   first, *others = made.values()
   return ', '.join(f'{(first == other).mean():.1%}' for other in others)
 
@@ -103,11 +103,11 @@ def main() -> None:
   parser.add_argument('--dtype', default='float32')
   parser.add_argument('--rows', default='1,8')
   parser.add_argument('--prompt', type=int, default=32)
-  parser.add_argument('--new', type=int, default=64, help='tokens to make, of the first table')
-  parser.add_argument('--lengths', default='128,256,512,1024', help='prompt and new tokens, of the second table')
-  parser.add_argument('--turns', type=int, default=5, help='timed calls of each')
+  parser.add_argument('--new', type=int, default=64, help='tokens to make, for the first table')
+  parser.add_argument('--lengths', default='128,256,512,1024', help='total lengths, for the second table')
+  parser.add_argument('--turns', type=int, default=5, help='timed calls per side')
   arguments = parser.parse_args()
-  memory.reuse()  # serves both sides
+  memory.reuse()  # for both sides
   trunk, params, theirs = models(arguments.variant, arguments.dtype)
   draw = np.random.default_rng(1)
 
@@ -119,7 +119,7 @@ def main() -> None:
   console, device = Console(width=130), jax.devices()[0].device_kind
   what = f'{arguments.variant}, {arguments.dtype}, {device}, prompts of {arguments.prompt} tokens'
   table = Table(title=f'{what}, {arguments.new} new')
-  for column in ('side', 'rows', 's', 'ms a step', 'tokens/s', 'times Hugging Face', 'same tokens'):
+  for column in ('side', 'rows', 's', 'ms per step', 'tokens/s', 'times Hugging Face', 'same tokens'):
     table.add_column(column, justify='left' if column == 'side' else 'right')
   for rows in map(int, arguments.rows.split(',')):
     seconds, made = times(calls(rows, arguments.new), turns=arguments.turns)
@@ -138,8 +138,8 @@ def main() -> None:
   console.print(table)
 
   lengths = [int(length) for length in arguments.lengths.split(',')]
-  table = Table(title=f'{what}, one row, time against the length in all')
-  for column in ('length', 'plm_jax s', 'ms a token', 'Hugging Face s', 'times Hugging Face'):
+  table = Table(title=f'{what}, one row, time by total length')
+  for column in ('length', 'plm_jax s', 'ms per token', 'Hugging Face s', 'times Hugging Face'):
     table.add_column(column, justify='right')
   curve: dict[str, list[float]] = {}
   for length in lengths:

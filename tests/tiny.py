@@ -30,7 +30,10 @@ MAKERS = {'bert': bert.make, 'gpt': gpt.make}
 
 @dataclasses.dataclass(frozen=True)
 class FakeVocab:
-  """Ids without text: seven special tokens, then words of one to three pieces of one to four bytes."""
+  """Ids without text: seven special tokens, then words of one to three pieces of one to four bytes.
+
+  `counts` are made up where they are left out; None stands for a vocabulary that has none.
+  """
 
   size: int = 61
   pad_id: int = 0
@@ -42,7 +45,11 @@ class FakeVocab:
   eos_id: int | None = 6
   special_ids: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
   digest: str = 'fake'
-  counts: np.ndarray | None = None
+  counts: Any = dataclasses.field(default=(), compare=False)
+
+  def __post_init__(self):
+    if isinstance(self.counts, tuple):
+      object.__setattr__(self, 'counts', 1 + np.arange(self.size) * 37 % 101)
 
   @property
   def starts_word(self) -> np.ndarray:

@@ -222,6 +222,30 @@ def document_blanks(key: Array, row: Row, *, ratio: Share = 0.5, suffix: float =
   return _spread(row, documents.before + places, lengths)
 
 
+class _PartA(NamedTuple):
+  """Where the tokens of a row stand in part A.
+
+  Attributes:
+    place: int32[l], in the row that is written; its size, which is dropped, for tokens that are not in A.
+    position: int32[l], within the document.
+    prefix: int32[], tokens of part A.
+  """
+
+  place: Array
+  position: Array
+  prefix: Array
+
+
+def _part_a(row: Row, inside: Array, begins: Array, *, size: int) -> _PartA:
+  """Part A of a row of which bool[l] `inside` is in blanks, each with its mask at one of bool[l] `begins`."""
+  real = row.segment_ids > 0
+  in_a = real & (~inside | begins)
+  place = jnp.cumsum(in_a) - 1
+  starts_document = real & (row.segment_ids != jnp.pad(row.segment_ids, (1, 0))[:-1])
+  position = place - jax.lax.cummax(jnp.where(starts_document, place, 0))
+  return _PartA(jnp.where(in_a, place, size), position, in_a.sum())
+
+
 class _Blanks(NamedTuple):
   """The blanks of a row, by slot in the order of the text.
 
@@ -299,19 +323,10 @@ def arrange(
   order_key, block_key = jax.random.split(key)
   length = row.ids.shape[0]
   size = length + 2 * slots
-  real = row.segment_ids > 0
   number = jnp.where(spans.number > slots, 0, spans.number)
   begins = (number > 0) & (number != jnp.pad(number, (1, 0))[:-1])
   inside = number > 0
-
-  # part A: [l] -> its place, or `size`, which is dropped
-  in_a = real & (~inside | begins)
-  place_a = jnp.cumsum(in_a) - 1
-  prefix = in_a.sum()
-  starts_document = real & (row.segment_ids != jnp.pad(row.segment_ids, (1, 0))[:-1])
-  position = place_a - jax.lax.cummax(jnp.where(starts_document, place_a, 0))
-  to_a = jnp.where(in_a, place_a, size)
-
+  to_a, position, prefix = _part_a(row, inside, begins, size=size)
   # part B: [l] -> the place of a token as a target; as an input it is one further right
   blanks = _shuffle_blanks(order_key, number, begins, slots=slots)
   there, first = blanks.tokens > 0, blanks.first

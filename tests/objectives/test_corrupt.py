@@ -55,7 +55,7 @@ def test_counts_are_offered_and_asked_for():
   choose = corrupt.pick_where({'name': 'frequency'}, vocab=COUNTED)
   assert choose.keywords['counts'] is COUNTED.counts
   with pytest.raises(ValueError, match="where 'frequency' needs a vocabulary that knows how often each token is"):
-    corrupt.pick_where({'name': 'frequency'}, vocab=tiny.VOCAB)
+    corrupt.pick_where({'name': 'frequency'}, vocab=tiny.FakeVocab(counts=None))
   with pytest.raises(ConfigError, match="needs 'counts'"):
     corrupt.pick_where({'name': 'frequency'})
 

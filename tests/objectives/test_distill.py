@@ -184,7 +184,7 @@ def test_rare_tokens_are_masked_by_the_counts_of_the_vocabulary():
   rare = lambda ids: ((ids >= 7) & (ids < 20)).mean()  # noqa: E731
   assert rare(chosen) > 2 * rare(tokens[tokens > 6])
   with pytest.raises(ValueError, match='knows how often each token is'):
-    distill.make(trunk=trunk, vocab=V, teacher=TEACHER)
+    distill.make(trunk=trunk, vocab=tiny.FakeVocab(counts=None), teacher=TEACHER)
 
 
 def test_what_cannot_be_is_refused():

@@ -32,7 +32,7 @@ HARD = {  # name -> tokens, segments
 }
 ROWS = len(HARD)
 PAIRS = ((0, 0, 0), (1, 0, 1), (1, 1, 1), (16, 0, 16), (16, 16, 16), (2, 3, 16), (1, 16, 1), (16, 1, 1))
-OBJECTIVES = sorted(name for folder, name in test_contract.TASKS if folder == 'objectives')
+OBJECTIVES = signatures.names('objectives')
 QUICK = ('causal_lm', 'mlm')
 every_objective = pytest.mark.parametrize(
   'name', [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in OBJECTIVES]
@@ -59,7 +59,7 @@ def make_batch(rows=tuple(HARD), *, seed: int = 0):
 def given(name: str, batch):
   """What the objective reads of it: pairs or rows."""
   pairs = tiny.make_pairs()
-  return batch if name in test_contract.FIELDS else {field: batch[field] for field in batch if field not in pairs}
+  return batch if name == 'sentence_pair' else {field: batch[field] for field in batch if field not in pairs}
 
 
 @functools.cache
@@ -68,7 +68,7 @@ def make_task(name: str, rate: float | None = None):
   settings = dict(test_contract.SETTINGS.get(name, {}))
   if rate is not None:
     settings['where'] = {'name': 'poisson_spans' if name == 'denoise_seq2seq' else 'fixed_count', 'rate': rate}
-  model = next(pair.model for pair in test_contract.PAIRS.values() if pair.name == name)
+  model = test_contract.first_pair(f'objectives/{name}').model
   assert 'make' in vars(module)
   return build.make('objectives', {'name': name, **settings}, trunk=test_contract.make_trunk(model), vocab=V)
 
