@@ -1,4 +1,4 @@
-"""What configs share: the keys of a run, vocabularies and corpora by name, parameter groups, the shrink for laptops.
+"""What configs share: the keys of a run, vocabularies and corpora by name, parameter groups, the smoke test.
 
 A config takes words separated by commas, as in `experiments/bert/glue.py:mnli,large,quick`; `quick` is known to all.
 """
@@ -39,9 +39,9 @@ def run(
   Args:
     arg: the argument of the config; a word that is neither `quick` nor one of `choices` is refused.
     choices: the words that this config takes.
-    steps: of the run.
-    epochs: in place of steps.
-    seed: of everything.
+    steps: number of updates.
+    epochs: passes over the data, in place of steps.
+    seed: of parameters, data order, noise and dropout.
   """
   known = ['quick', *choices]
   for word in words(arg):
@@ -102,9 +102,10 @@ def score_glue(c: ConfigDict, name: str) -> None:
 
 
 def quick(c: ConfigDict, arg: str) -> ConfigDict:
-  """The config, or with the word `quick` what of it is not in the `QUICK` of a file: vocabulary, data, steps.
+  """The config; with the word `quick` it has few steps and the vocabulary and labelled rows of the embedded corpus.
 
-  Needs `python -m plm_jax.vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab` once.
+  The rest of what `quick` changes is stated by plug-in files, in `QUICK`, and applied when the config is loaded. Needs
+  `python -m plm_jax.vocab train --source=pydocs --name=byte_bpe --size=6000 --out=runs/quickstart/vocab` once.
   """
   if 'quick' not in words(arg):
     return c

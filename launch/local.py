@@ -2,11 +2,11 @@
 
 python launch/local.py --processes=2 --devices=2 -- -m plm_jax.train --config=... --workdir=runs/two
 
-What follows `--` goes to this Python, with `--coordinator=localhost:PORT --processes=N --process=I` behind it. Each
-process sees `--devices` simulated CPU devices unless JAX_PLATFORMS names others. Lines of output carry the process
-number. SIGINT and SIGTERM are passed on, and a second one kills. When a process fails, the others get SIGTERM; whatever
-runs `--grace` seconds after the first exit or signal is killed. The exit code is the highest of those that ended by
-themselves.
+The words after `--` are arguments of this Python; `--coordinator=localhost:PORT --processes=N --process=I` is added to
+them. Each process sees `--devices` simulated CPU devices unless JAX_PLATFORMS names others. Each line of output begins
+with the index of its process. SIGINT and SIGTERM are passed on, and a second one kills. If a process fails, the others
+get SIGTERM; a process that still runs `--grace` seconds after the first exit or signal is killed. The exit code is the
+highest of the processes that ended by themselves.
 """
 
 import argparse
@@ -30,9 +30,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     prog='launch/local.py', description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  parser.add_argument('--processes', type=int, default=2, help='how many processes (default 2)')
-  parser.add_argument('--devices', type=int, default=2, help='simulated CPU devices of each (default 2)')
-  parser.add_argument('--grace', type=float, default=30, help='seconds to end in, after the first ended (default 30)')
+  parser.add_argument('--processes', type=int, default=2, help='number of processes (default 2)')
+  parser.add_argument('--devices', type=int, default=2, help='simulated CPU devices per process (default 2)')
+  parser.add_argument('--grace', type=float, default=30, help='seconds from the first exit to a kill (default 30)')
   parser.add_argument('command', nargs='+', help='arguments of Python: -m module ... or file.py ...')
   arguments = parser.parse_args(argv)
   if arguments.processes < 1 or arguments.devices < 1 or arguments.grace < 0:
@@ -41,21 +41,21 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def free_port() -> int:
-  """A TCP port that nothing on this machine listened on a moment ago."""
+  """A free TCP port of this machine."""
   with socket.socket() as probe:
     probe.bind(('localhost', 0))
     return probe.getsockname()[1]
 
 
 def environment(devices: int, given: Mapping[str, str]) -> dict[str, str]:
-  """`given` with this number of simulated CPU devices in it, and unbuffered output."""
+  """The environment `given`, with this number of simulated CPU devices and with unbuffered output."""
   kept = re.sub(rf'{DEVICE_COUNT}=\S*', '', given.get('XLA_FLAGS', ''))
   flags = ' '.join([*kept.split(), f'{DEVICE_COUNT}={devices}'])
   return {'JAX_PLATFORMS': 'cpu', **given, 'XLA_FLAGS': flags, 'PYTHONUNBUFFERED': '1'}
 
 
 class Processes:
-  """The processes of one run, each leading a group of its own, so that it can be ended with its children."""
+  """The processes of one run. Each leads a process group of its own, so that its children end with it."""
 
   def __init__(self, *, grace: float):
     self.grace = grace
@@ -88,7 +88,7 @@ class Processes:
         sys.stdout.buffer.flush()
 
   def send(self, number: int) -> None:
-    """A signal to every process that still runs, and to its children."""
+    """Sends a signal to every process that still runs, and to its children."""
     for i, process in enumerate(self.processes):
       if process.poll() is None:
         self.told.add(i)
@@ -101,7 +101,11 @@ class Processes:
     self.deadline = self.deadline or time.monotonic() + self.grace
 
   def wait(self) -> int:
-    """Waits for all of them, for `grace` seconds after the first end or signal; then kills. Returns the exit code."""
+    """Waits for all processes, at most `grace` seconds after the first exit or signal, then kills them.
+
+    Returns:
+      The exit code.
+    """
     asked = False
     while None in (polled := [process.poll() for process in self.processes]):
       codes = [code for code in polled if code is not None]
@@ -118,7 +122,7 @@ class Processes:
     return self.exit_code()
 
   def exit_code(self) -> int:
-    """The highest code; who died of a signal sent from here counts only where nobody else failed."""
+    """The highest code. A process that died of a signal sent from here counts only if no other process failed."""
     codes = [process.returncode for process in self.processes]
     told = [128 - code for i, code in enumerate(codes) if code < 0 and i in self.told]
     own = [128 - code if code < 0 else code for i, code in enumerate(codes) if code >= 0 or i not in self.told]

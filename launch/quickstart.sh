@@ -3,7 +3,7 @@
 #
 #   bash launch/quickstart.sh [options of plm_jax.quickstart; --help lists them]
 #
-# The first run makes .venv (launch/setup.sh), the next ones start at once. Paths count from the repository root.
+# The first run makes .venv (launch/setup.sh). Paths are relative to the repository root.
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"

@@ -3,13 +3,13 @@
 #
 #   bash launch/setup.sh [EXTRA ...]     also installs requirements-EXTRA.txt: test, compare, wandb, tpu
 #
-# Ends at once when everything is there. PYTHON=/path/to/python chooses the interpreter of a new .venv.
+# Does nothing if everything is installed. PYTHON=/path/to/python chooses the interpreter of a new .venv.
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
 venv="$root/.venv"
 python="$venv/bin/python"
-unfinished="$venv/.unfinished"  # there while something is being made: what a killed run leaves is not trusted
+unfinished="$venv/.unfinished"  # exists during installation, so that what a killed run leaves is not trusted
 is_usable='import sys; sys.exit(sys.version_info < (3, 11) or sys.prefix == sys.base_prefix)'
 
 say() { printf '[setup] %s\n' "$*" >&2; }
@@ -18,7 +18,7 @@ version_of() {
   "$1" -I -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 }
 
-# Prints the first Python of a tested version (3.11 to 3.13), else the first newer one; with none, says what to do.
+# Prints the first Python of a tested version (3.11 to 3.13), else the first newer one. Says what to do without one.
 find_python() {
   local candidate version newer='' too_old='' bare=''
   for candidate in ${PYTHON:+"$PYTHON"} python3 python3.13 python3.12 python3.11 python; do
@@ -64,8 +64,8 @@ make_venv() {
   "$base" -m venv "$venv"
 }
 
-# Puts the command .venv/bin/plm-jax and the checkout on the path of .venv, as `pip install --editable` would, but without
-# building anything, so that it needs no network and no setuptools. What is there already is left alone.
+# Makes .venv/bin/plm-jax and puts the checkout on the path of .venv, as `pip install --editable` would, but builds
+# nothing, so that it needs no network and no setuptools. A script that exists is left as it is.
 install_command() {
   local packages script="$venv/bin/plm-jax"
   [[ ! -x $script ]] || return 0

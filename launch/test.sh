@@ -3,10 +3,10 @@
 #
 #   bash launch/test.sh                       all but the long ones
 #   bash launch/test.sh --all                 all
-#   bash launch/test.sh tests/models -x       any pytest arguments; paths count from the repository root
-#   bash launch/test.sh -n 0 --pdb            in one process; else two share the files
+#   bash launch/test.sh tests/models -x       any pytest arguments; paths are relative to the repository root
+#   bash launch/test.sh -n 0 --pdb            in one process; by default two processes share the files
 #
-# The first run makes .venv (launch/setup.sh), the next ones start at once.
+# The first run makes .venv (launch/setup.sh).
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"

@@ -68,9 +68,9 @@ def listing(known: dict[str, str]) -> str:
 
 def _modules() -> Iterator[str]:
   """The files that define `main`, but for this one: 'train', 'noise.__main__', ..."""
-  for file in (file for file in files.files_below(signatures.ROOT) if file.suffix == '.py'):
-    text = files.read_text(file)
-    if file.samefile(__file__) or '\ndef main(' not in text or "__name__ == '__main__'" not in text:
+  for file in files.files_below(signatures.ROOT):
+    text = files.read_text(file) if file.suffix == '.py' and file != signatures.ROOT / '__main__.py' else ''
+    if '\ndef main(' not in text or "__name__ == '__main__'" not in text:
       continue
     if any(isinstance(node, ast.FunctionDef) and node.name == 'main' for node in ast.parse(text).body):
       yield '.'.join(file.relative_to(signatures.ROOT).with_suffix('').parts)

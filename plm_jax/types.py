@@ -402,7 +402,8 @@ class BatchKey(NamedTuple):
 
 
 # The only list of them. Objectives and adapters name those that they read in `READS`, files of `data/` those that they
-# may give in `GIVES`. `row_id`, `epoch` and `row_weight` are always there, so nobody names them.
+# may give in `GIVES`. An entry of `READS` may say other axes, as 'tokens[bkl]' for k options per row. `row_id`, `epoch`
+# and `row_weight` are always there, so nobody names them.
 BATCH: Mapping[str, BatchKey] = MappingProxyType(
   {
     'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token'),
@@ -429,6 +430,12 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'row_weight': BatchKey('b', 'float32', '1, or 0 for a copy of another row that only fills the batch up'),
   }
 )
+
+
+def axes_of(entry: str) -> tuple[str, str]:
+  """The key and the axes of an entry of `READS`: 'tokens' -> ('tokens', 'bl'), 'tokens[bkl]' -> ('tokens', 'bkl')."""
+  name, _, axes = entry.partition('[')
+  return name, axes.removesuffix(']') or BATCH[name].axes
 
 
 # What a keyword is -------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from plm_jax.noise import keys
 from plm_jax.paths import flat, is_stacked, path_name
 from plm_jax.plugins import build, signatures
 from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker, train_step
-from plm_jax.types import Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task
+from plm_jax.types import Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
@@ -104,6 +104,13 @@ def make_batch(lengths: Any = None) -> Batch:
   return rows | tiny.make_pairs() | {'labels': jnp.asarray(tags)}
 
 
+def with_options(batch: Batch, reads: Iterable[str]) -> Batch:
+  """The batch with k = 3 sequences per row in each key that `READS` wants with an axis k: the rows and those before."""
+  keys = [name for name, axes in map(axes_of, reads) if 'k' in axes]
+  options = {name: jnp.stack([jnp.roll(batch[name], shift, axis=0) for shift in range(3)], axis=1) for name in keys}
+  return {**batch, **options}  # [b, l] -> [b, k, l]
+
+
 @functools.cache
 def pair_of(task: str, model: str) -> Pair | None:
   """A task on a trunk; None where it refuses the trunk."""
@@ -114,7 +121,7 @@ def pair_of(task: str, model: str) -> Pair | None:
     if 'choose another model.name' not in str(error):
       raise
     return None
-  return Pair(folder, name, model, made, make_batch())
+  return Pair(folder, name, model, made, with_options(make_batch(), signatures.literal(f'{folder}.{name}', 'READS')))
 
 
 def sound(pairs: Iterable[tuple[str, str]]) -> Iterator[Pair]:
@@ -269,7 +276,7 @@ def test_every_trunk_has_states_by_name(model):
 @pytest.mark.parametrize('model', [model for model in MODELS if model not in ('cnn', 'lstm')])  # without attention
 def test_every_trunk_computes_attention_as_execution_says(model):
   trunk = make_trunk(model).clone(execution=Execution(attention='flash'))
-  with pytest.raises(ValueError, match=r"execution\.attention='flash' cannot be taken here"):
+  with pytest.raises(ValueError, match=r"execution\.attention='flash' cannot be used here"):
     jax.eval_shape(lambda key: trunk.init(key, **reads(trunk)), jax.random.key(0))
 
 

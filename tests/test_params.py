@@ -9,6 +9,7 @@ import pytest
 
 from plm_jax import params
 from plm_jax.plugins import build, signatures
+from plm_jax.text import byte_bpe
 from plm_jax.training import sizes, step
 from tests import tiny
 
@@ -226,6 +227,34 @@ def test_what_is_not_counted_is_said(counted):
   ]
   assert counted['llama-7b']['not_counted'] == ['heads of pre-training']
   assert counted['llama-7b']['counted']['output'] == 32_000 * 4096
+
+
+PARTS = {'a': {'name': 'mlm'}, 'b': {'name': 'unilm'}}
+
+
+@pytest.mark.parametrize(
+  'task',
+  [
+    {'adapter': {'name': 'tag', 'tags': ['O', 'B', 'I']}, 'kind': 'words'},
+    {'objective': {'name': 'sentence_pair'}, 'name': 'pairs'},
+    {'objective': {'name': 'mixture', 'parts': PARTS, 'rates': {'a': 1.0, 'b': 1.0}}, 'name': 'stream'},
+  ],
+)
+def test_a_config_is_counted_without_its_data(task, tmp_path, capsys):
+  byte_bpe.train(['some text'] * 9, size=300).save(tmp_path / 'vocab')
+  data = {'name': 'labelled', 'path': '/nowhere', 'length': 32, 'batch_size': 4}
+  values = {
+    'steps': 1,
+    'vocab': {'name': 'byte_bpe', 'path': str(tmp_path / 'vocab')},
+    'model': {'name': 'bert', 'variant': 'tiny'},
+    'data': data | {key: value for key, value in task.items() if key in ('name', 'kind')},
+    'optim': {'rate': 1e-3},
+  } | {key: value for key, value in task.items() if key in ('objective', 'adapter')}
+  (tmp_path / 'config.json').write_text(json.dumps(values))
+  assert params.main([f'--config={tmp_path / "config.json"}', '--json']) == 0
+  (row,) = json.loads(capsys.readouterr().out)
+  assert row['parameters'] == row['trunk'] + row['head']
+  assert row['head'] > 0 and row['gflop_per_row'] > 0 and row['length'] == 32
 
 
 def test_bert_base_operations_match_the_closed_form(counted):

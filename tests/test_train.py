@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax import checkpoint, config, evaluate, fill, paths, sample_efficiency, train
+from plm_jax import checkpoint, config, evaluate, fill, heads, paths, sample_efficiency, train
 from plm_jax.checkpoint import records
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.inference import attention_maps
 from plm_jax.text import byte_bpe, tokenizer
-from plm_jax.training import feed, loop, metrics, parts
+from plm_jax.training import evaluate_saved, feed, loop, metrics, parts
 from tests import conftest, runs
 
 STEP_METRICS = {'loss', 'accuracy', 'learning_rate', 'gradient_norm', 'skipped', 'tokens_per_second'}
@@ -429,6 +430,29 @@ def test_an_unfit_pair_is_refused_before_any_data_is_read(data: pathlib.Path, tm
   assert seconds < 10
 
 
+def test_rows_without_what_the_objective_reads_are_refused(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  file = runs.write_config(tmp_path / 'config.json', runs.settings('mlm', data))
+  words = (f'--config={file}', f'--workdir={tmp_path}', '--config.objective.name=sentence_pair')
+  code, said, seconds, modules = call(*words)
+  assert code == 2
+  assert "objective 'sentence_pair'" in said and "data 'stream'" in said
+  assert 'first, next, other' in said and 'pairs' in said and 'Traceback' not in said
+  assert seconds < 2 and 'jax' not in modules
+
+
+def test_what_a_source_gives_may_depend_on_its_settings(
+  data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  monkeypatch.setattr(loop, 'abstract_params', None)  # nothing of the optimiser or of the parameters is made
+  settings = runs.settings('classify', data) | {'adapter': {'name': 'tag', 'tags': runs.CLASSES}}
+  with pytest.raises(ConfigError) as error:
+    loop.train(settings, tmp_path)
+  message = str(error.value)
+  assert message.startswith("data: adapter 'tag' reads tokens, segment_ids, labels;")
+  assert "data 'labelled' does not give labels" in message
+  assert 'label,' in message and "data.kind ('words')" in message and 'adapter.name' in message
+
+
 @pytest.mark.parametrize(
   ('change', 'where'),
   [
@@ -465,7 +489,7 @@ def test_longer_rows_than_the_source_had(data: pathlib.Path, mlm: pathlib.Path, 
 @pytest.mark.parametrize(
   ('change', 'said'),
   [
-    ({'data': {'path': '/nowhere'}}, r"data: no file or folder '/nowhere'"),
+    ({'data': {'path': '/nowhere'}}, r"data: .*no file or folder '/nowhere'"),
     ({'vocab': {'path': '/nowhere'}}, r'vocab.path: there is no vocabulary in /nowhere'),
     ({'data': {'batch_size': 6}}, r'data\.batch_size=6 rows cannot be cut into 4 devices'),
     ({'init_from': [{'source': '/nowhere'}]}, r'init_from: there is no /nowhere'),
@@ -496,13 +520,23 @@ def test_evaluate_gives_the_scores_of_training(mlm: pathlib.Path) -> None:
   assert scored(mlm)[-1] == {'step': 12} | {name: last[name] for name in last if name.startswith('validation/')}
 
 
-def test_evaluate_knows_its_evaluations(mlm: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_evaluate_knows_its_evaluations(mlm: pathlib.Path) -> None:
   with pytest.raises(ConfigError, match=r"evaluation: no 'test' in config\.eval; there are validation"):
     evaluate.main([f'--workdir={mlm}', '--evaluation=test'])
   with pytest.raises(ConfigError, match="--step=last: a number, 'newest' or 'best'"):
     evaluate.main([f'--workdir={mlm}', '--step=last'])
   with pytest.raises(checkpoint.CheckpointError, match='no step 7'):
     evaluate.main([f'--workdir={mlm}', '--step=7'])
+
+
+def test_predictions_are_asked_only_of_tasks_that_make_them(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  settings = runs.settings('mlm', data)
+  made = parts.make_parts(settings, parts.make_vocab(settings))
+  evaluate_saved._check_predicts(made, tmp_path)
+  silent = made._replace(task=made.task._replace(predict=None))
+  evaluate_saved._check_predicts(silent, None)
+  with pytest.raises(ConfigError, match="--predictions: objective 'mlm' makes no predictions"):
+    evaluate_saved._check_predicts(silent, tmp_path)
 
 
 def test_evaluate_writes_predictions(classify: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -542,11 +576,25 @@ def test_fill_refuses_what_cannot_be_filled(mlm: pathlib.Path, gpt: pathlib.Path
   for workdir, text, said in (
     (mlm, 'no gap', 'the text has no blank'),
     (mlm, 'a [MASK] ' * 40, 'learned positions for 32 tokens'),
-    (gpt, 'a [MASK]', 'reads from left to right'),
+    (gpt, 'a [MASK]', 'has causal attention'),
     (classify, 'a [MASK]', 'trained with an adapter'),
   ):
     with pytest.raises(ConfigError, match=said):
       fill.main([f'--workdir={workdir}', f'--text={text}'])
+
+
+def test_heads_measures_and_draws_every_head(
+  mlm: pathlib.Path, gpt: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  for workdir in (mlm, gpt):
+    out = tmp_path / f'{workdir.name}.png'
+    assert heads.main([f'--workdir={workdir}', '--text=Anna was in the garden.', f'--out={out}']) == 0
+    assert out.read_bytes().startswith(b'\x89PNG')
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.endswith('% │')]
+    assert [row[1:4:2] for row in rows] == [['0', '0'], ['0', '1'], ['1', '0'], ['1', '1']]  # layers and heads
+  maps = attention_maps.Maps(['a', 'b'], np.array([[[[1.0, 0.0], [0.5, 0.5]]]]))
+  (head,) = attention_maps.measure(maps)
+  assert (head.distance, head.entropy, head.uniform) == (0.25, 0.5, 0.5)
 
 
 def test_sample_efficiency_study(

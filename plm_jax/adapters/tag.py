@@ -112,10 +112,8 @@ def make(
     raise ValueError('adapter.layers=(): name a layer or more; -1 is the last')
   s = Setup('encoder_tokens' in trunk.INPUTS, bio(tuple(tags)))
   model = Model(trunk, len(tags), dropout, tuple(layers), frozen, init_std)
-  return Task(
-    model, partial(prepare, s), partial(loss, s), predict,
-    summary=span_scores, classes=len(tags), class_names=tuple(tags),
-  )  # fmt: skip
+  task = Task(model, partial(prepare, s), partial(loss, s), predict, summary=span_scores)
+  return task._replace(classes=len(tags), class_names=tuple(tags))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from plm_jax import files
 from plm_jax.config import load, overrides, resolve
 from plm_jax.errors import ConfigError, RunError, suggest
+from plm_jax.files import RunFolder
 from plm_jax.plugins.signatures import experiment_files
 
 FAILED, WRONG_USAGE, KILLED = 1, 2, 130
@@ -79,17 +80,16 @@ def parse(
 
     show(listing.text())
     return arguments, None
-  own = files.RunFolder.at(arguments.workdir or '').config
-  if arguments.config is None and arguments.workdir and not files.is_file(own):
-    what = (
-      'there is no such folder' if not files.is_folder(own.parent) else 'it has no config.json, so no run began there'
-    )
+  folder = RunFolder.at(arguments.workdir or '')
+  if arguments.config is None and arguments.workdir and not files.is_file(folder.config):
+    there = files.is_folder(folder.root)
+    what = f'it has no {folder.config.name}, so no run began there' if there else 'there is no such folder'
     raise ConfigError(
       f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
     )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
-  changed, remarks = overrides.apply(load(arguments.config or str(own)), changes)
+  changed, remarks = overrides.apply(load(arguments.config or str(folder.config)), changes)
   settings = resolve(changed)
   for remark in remarks:
     print(remark, file=sys.stderr)

@@ -20,7 +20,7 @@ def reuse() -> bool:
   Returns:
     Whether it was done; not on a machine with an accelerator or with another C library.
   """
-  if os.environ.get('JAX_PLATFORMS') != 'cpu' and any(files.exists(file) for file in _ACCELERATORS):
+  if os.environ.get('JAX_PLATFORMS') != 'cpu' and any(map(files.exists, _ACCELERATORS)):
     return False
   try:
     mallopt = ctypes.CDLL('libc.so.6').mallopt

@@ -18,12 +18,12 @@ SHOWN = (
 )  # fmt: skip
 
 
-def line(values: Mapping[str, float]) -> str:
-  """The metrics named in `SHOWN`, as 'loss 3.214  accuracy 0.41 ...'."""
+def line(values: Mapping[str, float], *, best: str | None = None) -> str:
+  """The metrics named in `SHOWN` and the one that a run is judged by, as 'loss 3.214  accuracy 0.41 ...'."""
   parts = []
   for name, value in values.items():
     short = name.rpartition('/')[2]
-    if short not in SHOWN or name.startswith(('gradient_norm/', 'update_norm/', 'parameter_norm/')):
+    if (short not in SHOWN and name != best) or name.startswith(('gradient_norm/', 'update_norm/', 'parameter_norm/')):
       continue
     text = f'{value:,.0f}' if short == 'tokens_per_second' else f'{value:.4g}'
     parts.append(f'{name.replace("_per_second", "/s")} {text}')
@@ -33,7 +33,9 @@ def line(values: Mapping[str, float]) -> str:
 class Bar:
   """The progress of a run, with the time left. A context manager."""
 
-  def __init__(self, *, total: int, start: int, shown: bool):
+  def __init__(self, *, total: int, start: int, shown: bool, best: str | None = None):
+    """`shown` is False in all processes but the first; `best` is a metric to show beside those of `SHOWN`."""
+    self._best = best
     self._total, self._start, self._shown = total, start, shown
     self._live = shown and sys.stderr.isatty()
     self._began = time.monotonic()
@@ -65,7 +67,7 @@ class Bar:
 
   def show(self, done: int, values: Mapping[str, float]) -> None:
     """Shows the metrics of a step."""
-    text = line(values)
+    text = line(values, best=self._best)
     self._progress.update(self._task, line=text)
     if self._shown:
       seconds = (time.monotonic() - self._began) / max(done - self._start, 1) * (self._total - done)

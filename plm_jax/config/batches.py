@@ -13,8 +13,13 @@ from plm_jax.plugins import annotations, build, signatures
 ROLES = {'objective': 'objectives', 'adapter': 'adapters'}
 
 
+def name_of(entry: str) -> str:
+  """The key that an entry of `READS` is about: 'tokens' of 'tokens' and of 'tokens[bkl]'."""
+  return entry.partition('[')[0]
+
+
 def reads(settings: Mapping[str, Any]) -> tuple[str, ...]:
-  """The keys of a batch that the objective or adapter of a complete config reads, or that blocks in it read."""
+  """The entries of `READS` of the objective or adapter of a complete config, and of the blocks in it."""
   found = (key for _, keys in _readers(settings) for key in keys)
   return tuple(dict.fromkeys(found))
 
@@ -25,10 +30,11 @@ def check(settings: Mapping[str, Any]) -> None:
   for where, block in sources.items():
     given = _gives(block)
     for (folder, name), keys in _readers(settings):
-      if given is not None and (missing := [key for key in keys if key not in given]):
+      if given is not None and (missing := [name_of(key) for key in keys if name_of(key) not in given]):
         raise ConfigError(
-          f'config.{where}: {build.singular(folder)} {name!r} reads {", ".join(keys)}; data {block["name"]!r} does not '
-          f'give {", ".join(missing)}, only {", ".join(given)}. {_cure(folder, block["name"], missing)}'
+          f'config.{where}: {build.singular(folder)} {name!r} reads {", ".join(map(name_of, keys))}; '
+          f'data {block["name"]!r} does not give {", ".join(missing)}, only {", ".join(given)}. '
+          f'{_cure(folder, block["name"], missing)}'
         )
 
 
@@ -75,7 +81,7 @@ def _cure(folder: str, source: str, missing: list[str]) -> str:
   sources = [how for name in signatures.names('data') for how, keys in _ways(name) if set(missing) <= keys]
   can_give = {key for _, keys in _ways(source) for key in keys}
   fits = {name: _declared(f'{folder}.{name}', 'READS') for name in signatures.names(folder)}
-  served = [name for name, keys in fits.items() if keys is not None and set(keys) <= can_give]
+  served = [name for name, keys in fits.items() if keys is not None and set(map(name_of, keys)) <= can_give]
   noun = build.singular(folder)
   return (
     f'Sources that give it (data.name): {", ".join(sources) or "none"}. '

@@ -55,11 +55,23 @@ def _set(config: dict[str, Any], key: str, text: str) -> list[str]:
     if isinstance(here[place], tuple):
       here[place] = list(here[place])
     here = here[place]
+  if _unsets(annotation, here, last, text, label):
+    here.pop(last, None)
+    return []
   inner, _ = _step(annotation, here, last, label, config)
   value = _parse(f'{label}.{last}', inner, text)
   remarks = _drop_foreign(annotation, here, last, value, label) if last in NAMES else []
   here[int(last) if isinstance(here, list) else last] = value
   return remarks
+
+
+def _unsets(annotation: str, here: Any, key: str, text: str, label: str) -> bool:
+  """Whether None takes a keyword out: one of a rule or schedule, which has its default then."""
+  found = annotations.part(annotation, here)
+  if text.lower() not in ('none', 'null') or found is None or found.form != 'block' or ':' not in found.inner:
+    return False
+  _, known, elsewhere = block(found.inner, here, label)
+  return key in elsewhere and not (key in known and values.fits(known[key].annotation, None))
 
 
 def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str, Any]) -> tuple[str, Any]:

@@ -29,7 +29,7 @@ from plm_jax.types import Count, Source, Vocab
 log = logging.getLogger(__name__)
 QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)
 
-# beside what the kind of rows gives
+# beside what the kind of rows gives: `GIVES` of its file
 GIVES = (
   'tokens',
   'segment_ids',
@@ -99,9 +99,9 @@ def make(
     hosts: number of processes.
 
   Returns:
-    Batches with the keys of `GIVES`: type_ids where the layout has them, label or labels by kind, those of both orders
-    where they are asked for. `row_id` is the row's index in the split. Only the last batch of an epoch may hold rows of
-    weight 0. `once` keeps the order of the split.
+    Batches with the keys of `GIVES` (type_ids where the layout has them, the swapped ones with `both_orders`) and of
+    the kind. `row_id` is the row's index in the split. Only the last batch of an epoch may hold rows of weight 0.
+    `once` keeps the order of the split.
 
   Raises:
     ValueError: a setting that cannot be met, or a row that does not fit the kind.

@@ -1,11 +1,11 @@
-"""The one door to attention: softmax(q k^T / sqrt(k) + bias) v under a mask (Vaswani et al. 2017, §3.2.1).
+"""Attention, for all models: softmax(q k^T / sqrt(k) + bias) v under a mask (Vaswani et al. 2017, §3.2.1).
 
 Ways to compute it, equal within rounding:
 
-- xla: the formula as it stands. Holds the weights, f32[b, h, l, m] several times over in training.
-- chunked: the formula for some queries at a time, computed again in the backward pass. Any device, mask and bias; its
-  memory grows with the length, and where there is a bias with that bias.
-- flash: splash attention on TPUs, in memory that grows with the length. Segments, causal, window; no bias or dropout.
+- xla: the formula itself. In training it keeps several arrays as large as the weights, f32[b, h, l, m].
+- chunked: the formula for a part of the queries at a time, computed again in the backward pass. Any device, mask and
+  bias. Its memory is proportional to the length, plus the bias where there is one.
+- flash: splash attention on TPUs, with memory proportional to the length. Segments, causal, window; no bias or dropout.
 - cudnn: on GPUs, in half precision. Any mask and bias; no dropout.
 
 Relative positions come as `bias`: T5's buckets, the terms of DeBERTa and XLNet.
@@ -28,10 +28,10 @@ from plm_jax.types import Array, Implementation
 
 log = logging.getLogger(__name__)
 
-# queries at a time of 'chunked': enough for efficient products, with weights of 256 rows only
+# queries at a time of 'chunked': enough for efficient products, few enough for small weights
 CHUNK = 256
 
-# far below any real logit, and finite: a row that sees nothing must not become NaN
+# far below any real logit, and finite, so that a row that sees no key does not become NaN
 HIDDEN = -1e30
 
 
@@ -40,7 +40,7 @@ def weights(query: Array, key: Array, *, mask: Mask, bias: Array | None = None, 
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h: each h / g heads in a row share a key (Shazeer 2019; Ainslie et al. 2023).
+    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key (Shazeer 2019; Ainslie et al. 2023).
     mask: what may be looked at.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.
@@ -79,7 +79,7 @@ def attend(
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h: each h / g heads in a row share a key and a value.
+    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value.
     value: [b, m, g, k].
     mask: what may be looked at.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
@@ -89,13 +89,13 @@ def attend(
     implementation: how to compute it, `Execution.attention`.
 
   Raises:
-    ValueError: a kernel was asked for by name that cannot take these inputs, or that this device does not have.
+    ValueError: the kernel of this name cannot compute these inputs, or this device has no such kernel.
   """
   dropout = dropout if rng is not None else 0.0
   taken, reason = choose(implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device())
   _say_once(f'attention: {taken}, {reason}')
   if taken in ('flash', 'cudnn') and key.shape[2] != query.shape[2]:
-    # the kernels are given a key and a value to each head
+    # the kernels need a key and a value per head
     key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
   if taken == 'flash':
     return fused.flash(query, key, value, mask=mask, scale=scale)
@@ -171,7 +171,7 @@ def choose(
     device: its platform, and of a GPU its compute capability.
 
   Raises:
-    ValueError: a kernel was asked for by name that cannot be taken.
+    ValueError: the kernel of this name cannot be used.
   """
   platform, capability = device
   one_of('execution.attention', implementation, Implementation)
@@ -192,7 +192,7 @@ def choose(
   if implementation in ('flash', 'cudnn'):
     if refusal := flash() if implementation == 'flash' else cudnn():
       raise ValueError(
-        f'execution.attention={implementation!r} cannot be taken here: {refusal}. Choose auto, xla or chunked'
+        f'execution.attention={implementation!r} cannot be used here: {refusal}. Choose auto, xla or chunked'
       )
     return implementation, 'as execution.attention says'
   if platform == 'tpu':
@@ -201,7 +201,7 @@ def choose(
   if platform == 'gpu':
     refusal = cudnn()
     if refusal is None and (bias is not None or mask.allowed is not None):
-      refusal = 'it is taken without a bias or a mask that is spelt out'
+      refusal = 'auto uses it only without a bias and without mask.allowed'
     return ('xla', f'since of cudnn {refusal}') if refusal else ('cudnn', 'which this GPU has')
   return 'xla', f'since there is no kernel for a {platform}'
 
@@ -265,7 +265,7 @@ def chunked(
     parts = jnp.pad(x, padding).reshape(*x.shape[:axis], count, chunk, *x.shape[axis + 1 :])
     return jnp.moveaxis(parts, axis, 0)
 
-  # each chunk's own: what has no axis of queries is shared by all
+  # arrays with an axis of queries are cut into chunks; all others are shared
   bias = None if bias is None else bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
   own = {'number': jnp.arange(count), 'query': cut(query, 1), 'segments': cut(mask.query_segments, 1)}
   if bias is not None and bias.shape[2] != 1:

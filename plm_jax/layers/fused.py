@@ -1,6 +1,6 @@
-"""Attention in one kernel that never holds the weights: splash attention on TPUs, cuDNN on GPUs.
+"""Attention in one kernel that keeps no array of weights: splash attention on TPUs, cuDNN on GPUs.
 
-`layers/attention.py` is the door to both and says which inputs go where; each function here names what it cannot take.
+`layers/attention.py` chooses between them; `flash_refuses` and `cudnn_refuses` name what a kernel cannot compute.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from plm_jax import sharding
 from plm_jax.layers.masks import Mask, visible
 from plm_jax.types import Array
 
-# rows and columns of the smallest block of the TPU kernel; shorter and odd lengths are padded to a multiple
+# rows and columns of the smallest block of the TPU kernel; other lengths are padded to a multiple
 LANES = 128
-# larger blocks read keys less often; a block of products in float32 must fit the fast memory of a core
+# larger blocks read the keys fewer times, but a block of products in float32 must fit the fast memory of a core
 LARGEST_BLOCK = 512
 
 _QUERY = ('batch', 'length', 'heads', 'head_dim')
@@ -32,11 +32,11 @@ def flash_refuses(query: Array, key: Array, *, mask: Mask, bias: Array | None, d
   if dropout:
     return f'it cannot drop out attention weights (model.overrides.attention_dropout is {dropout:g}, it takes 0)'
   if mask.allowed is not None:
-    return 'it takes no mask that is spelt out'
+    return 'it takes no mask.allowed'
   if mask.prefix is not None:
     return 'it takes no prefix, whose length differs from row to row'
   if (mask.causal or mask.window is not None) and query.shape[1] != key.shape[1]:
-    return f'{query.shape[1]} queries look back on {key.shape[1]} keys, and it needs as many of each'
+    return f'it needs as many queries as keys, and there are {query.shape[1]} queries and {key.shape[1]} keys'
   if query.dtype == jnp.float16:
     return 'it computes in float32 or bfloat16, not in float16'
   return None
@@ -57,9 +57,9 @@ def cudnn_refuses(query: Array, key: Array, *, dropout: float) -> str | None:
 
 
 def hide_blind(out: Array, mask: Mask) -> Array:
-  """Zeros where a query has nothing to look at; a kernel gives such rows the mean of values that it may not see.
+  """Zeros where a query sees no key; a kernel returns the mean of hidden values there.
 
-  Their gradient becomes zero with them. The spelt-out mask is reduced as it is made and never held.
+  Their gradient becomes zero as well. XLA reduces the matrix of the mask while it computes it and does not store it.
   """
   return jnp.where(visible(mask).any(axis=-1)[:, :, None, None], out, jnp.zeros((), out.dtype))
 
@@ -67,7 +67,7 @@ def hide_blind(out: Array, mask: Mask) -> Array:
 def flash(
   query: Array, key: Array, value: Array, *, mask: Mask, scale: float | None = None, interpret: bool = False
 ) -> Array:
-  """Splash attention: [b, l, h, k] in the dtype of `value`, with memory that grows with l and not with l m.
+  """Splash attention: [b, l, h, k] in the dtype of `value`, with memory proportional to l and not to l m.
 
   Queries and keys are padded to whole blocks. Over a mesh each device runs the kernel on its own rows and heads.
 
@@ -105,7 +105,7 @@ def _splash(
   window: int | None,
   interpret: bool,
 ) -> Array:
-  """The kernel on the rows and heads of one device; padding sees padding here."""
+  """The kernel on the rows and heads of one device; positions of padding see each other here."""
   length, num_keys = query.shape[1], key.shape[1]
   query_block, key_block = _block(length), _block(num_keys)
   query, query_segments = _pad(query, query_block), _pad(query_segments, query_block)
@@ -165,7 +165,7 @@ def cudnn(
 ) -> Array:
   """cuDNN's attention: [b, l, h, k] in the dtype of `value`.
 
-  Segments are spelt out for it, [b, 1, l, m] in 16 bits: h times less than the weights, and not nothing.
+  It gets the mask as a matrix, [b, 1, l, m] in 16 bits, which is h times smaller than the weights but not negligible.
 
   Args:
     query: [b, l, h, k], bfloat16 or float16.

@@ -1,4 +1,4 @@
-"""Which key a query may look at, kept as structure until an implementation of attention needs it spelt out."""
+"""Which keys a query may look at, stated as conditions until an implementation of attention needs the whole matrix."""
 
 import flax.struct
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ class Mask:
     causal: a query sees keys at or before its own index.
     window: a query sees the last `window` keys at or before its own index only.
     prefix: int[b]; keys at an index below it are exempt from `causal` and `window`.
-    allowed: bool[b, l, m], spelt out.
+    allowed: bool[b, l, m], any other condition as a matrix.
   """
 
   query_segments: Array
@@ -32,8 +32,13 @@ def visible(mask: Mask, *, first: int | Array = 0) -> Array:
 
   Args:
     mask: what may be looked at.
-    first: index of the first query, where the queries are some of a longer row.
+    first: index of the first query, where the queries are a part of a longer row.
   """
+  # segments of the keys       1 1 2 2 2 0
+  # query 3, of segment 2      . . x x x .
+  #   causal                   . . x x . .
+  #   window=1                 . . . x . .
+  #   window=1, prefix=3       . . x x . .
   query, key = mask.query_segments[:, :, None], mask.key_segments[:, None, :]
   seen = (query == key) & (key > 0)
   if mask.causal or mask.window is not None:

@@ -1,5 +1,7 @@
 """Multi-head attention with its four matrices (Vaswani et al. 2017, §3.2.2), for blocks that use it more than once."""
 
+from typing import NamedTuple
+
 import flax.linen as nn
 
 from plm_jax.layers.attention import attend_in
@@ -8,8 +10,20 @@ from plm_jax.layers.masks import Mask
 from plm_jax.types import Array, Implementation
 
 
+class Encoded(NamedTuple):
+  """What cross-attention reads.
+
+  Attributes:
+    hidden: [b, m, d], states of an encoder.
+    mask: which of them a position of the decoder may look at.
+  """
+
+  hidden: Array
+  mask: Mask
+
+
 class MultiHead(nn.Module):
-  """Queries of one sequence look at keys and values of the same or of another.
+  """Attention from one sequence to itself or to another.
 
   Attributes:
     num_heads: h.
@@ -22,7 +36,7 @@ class MultiHead(nn.Module):
     scale: of the products; 1 / sqrt(k) by default.
     dropout: rate on attention weights.
     dtype: of the products.
-    implementation: of attention, `Execution.attention`, where keys are made on the spot.
+    implementation: how to compute attention in a call, `Execution.attention`.
   """
 
   num_heads: int
@@ -54,7 +68,7 @@ class MultiHead(nn.Module):
     )
 
   def __call__(self, x: Array, source: Array, *, mask: Mask, bias: Array | None = None, train: bool = False) -> Array:
-    """What positions of `x` find in `source`: [b, l, d], [b, m, d] -> [b, l, d]."""
+    """Attention from the positions of `x` to those of `source`: [b, l, d], [b, m, d] -> [b, l, d]."""
     key, value = self.project(source)
     return self.attend(x, key, value, mask=mask, bias=bias, train=train, implementation=self.implementation)
 
@@ -73,7 +87,7 @@ class MultiHead(nn.Module):
     train: bool = False,
     implementation: Implementation = 'auto',
   ) -> Array:
-    """What positions of `x` find in keys and values made before.
+    """Attention with keys and values of `project`.
 
     Args:
       x: [b, l, d].
@@ -82,7 +96,7 @@ class MultiHead(nn.Module):
       mask: what may be looked at.
       bias: added to the products, broadcastable to [b, h, l, m].
       train: drops out.
-      implementation: of attention; a step of generation, whose masks no kernel takes, leaves it to choose itself.
+      implementation: how to compute attention; 'auto' in a step of generation, whose masks no kernel can compute.
 
     Returns:
       [b, l, d].

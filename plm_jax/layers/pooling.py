@@ -1,4 +1,4 @@
-"""One vector for a row of states."""
+"""One vector for each row of states."""
 
 import jax.numpy as jnp
 
@@ -8,7 +8,8 @@ from plm_jax.types import Array
 def largest(hidden: Array, segment_ids: Array) -> Array:
   """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros.
 
-  Taken by its place: the gradient of a maximum compares it with values that a compiler may have computed otherwise.
+  Uses argmax and gather: the gradient of `max` compares floats for equality, and a compiler may have computed the two
+  sides in different ways.
   """
   real = (segment_ids > 0)[..., None]
   place = jnp.where(real, hidden, -jnp.inf).argmax(axis=1, keepdims=True)

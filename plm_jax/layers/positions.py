@@ -1,4 +1,4 @@
-"""Where a token stands."""
+"""Positions of tokens: indices, buckets of distances, sinusoids, rotation, and scores by distance laid out by key."""
 
 from typing import Literal
 
@@ -10,7 +10,8 @@ from plm_jax.types import Array
 
 
 def from_segments(segment_ids: Array) -> Array:
-  """Index of each position inside its run of equal segment ids: int32[b, l] -> int32[b, l]."""
+  """Index of each token inside its run of equal segment ids: int32[b, l] -> int32[b, l]."""
+  # segments  1 1 1 2 2 0   starts  0 0 0 3 0 5   running maximum  0 0 0 3 3 5   index minus that  0 1 2 0 1 0
   index = jnp.broadcast_to(jnp.arange(segment_ids.shape[1], dtype=jnp.int32), segment_ids.shape)
   before = jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
   starts = jnp.where(segment_ids != before, index, 0)
@@ -30,9 +31,11 @@ def check_length(length: int, *, max_length: int, model: str) -> None:
 def bucket_starts(num_buckets: int, max_distance: int) -> list[int]:
   """The smallest distance in each bucket after the first, for distances of one sign (T5).
 
-  Half of the buckets hold one distance each; the starts of the others grow geometrically up to `max_distance`. Found in
-  integers, since logarithms in float32 may fall on the wrong side of a start.
+  Half of the buckets hold one distance each. The starts of the others grow geometrically up to `max_distance`. They are
+  computed in integers, because a logarithm in float32 may round to the wrong side of a start.
   """
+  # 8 buckets up to a distance of 32: exact 1 2 3 4, then the least integers from 4 * 8^(1/4), 4 * 8^(2/4), 4 * 8^(3/4)
+  # on, 7 12 20, so that distance 11 is in bucket 5 and distance 12 in bucket 6
   exact = num_buckets // 2
   wide = num_buckets - exact
   if not 0 < exact < max_distance:
@@ -51,9 +54,10 @@ def relative_buckets(relative: Array, *, bidirectional: bool, num_buckets: int =
 
   Args:
     relative: int[...], position of the key minus position of the query.
-    bidirectional: the upper half of the buckets is for keys on the right; else these fall in bucket 0 with distance 0.
-    num_buckets: in all.
-    max_distance: from here on, and somewhat before, all distances are in one bucket.
+    bidirectional: the upper half of the buckets is for keys on the right of the query; without it these keys are in
+      bucket 0, as distance 0 is.
+    num_buckets: of both directions together.
+    max_distance: all distances from here on, and some below, are in the last bucket.
 
   Returns:
     int32[...] below `num_buckets`.
@@ -70,11 +74,11 @@ def log_buckets(differences: np.ndarray, *, num_buckets: int, max_distance: int)
 
   Args:
     differences: int[...], query index minus key index.
-    num_buckets: buckets of one direction; `max_distance` - 1 falls into the last of them, and what is farther beyond.
-    max_distance: distances told apart.
+    num_buckets: buckets of one direction; `max_distance` - 1 is in the last of them, and larger distances beyond it.
+    max_distance: number of distances that have buckets.
 
   Returns:
-    int[...] with the sign of `differences`; not clipped to the buckets that a table has.
+    int[...] with the sign of `differences`, not clipped to the rows of a table.
   """
   middle = num_buckets // 2
   distance = np.maximum(np.abs(differences), middle)
@@ -86,11 +90,12 @@ def log_buckets(differences: np.ndarray, *, num_buckets: int, max_distance: int)
 def relative_rows(length: int, *, num_buckets: int, max_distance: int) -> np.ndarray:
   """Row of a table of relative positions for each difference i - j in [-(length - 1), length - 1]: int32[2 l - 1].
 
-  The table's first half is of keys to the right, nearest last: row i - j + k, cut to [0, 2k - 1] (DeBERTa, equation 3).
+  The first half of the table is for keys on the right of the query, the nearest of them last: row i - j + k, clipped to
+  [0, 2k - 1] (DeBERTa, equation 3).
 
   Args:
     length: of a row.
-    num_buckets: k by buckets of logarithmic width; 0 for one row a distance.
+    num_buckets: k by buckets of logarithmic width; 0 for one row per distance.
     max_distance: k where there are no buckets.
   """
   differences = np.arange(1 - length, length)
@@ -101,7 +106,7 @@ def relative_rows(length: int, *, num_buckets: int, max_distance: int) -> np.nda
 
 
 def skew(x: Array) -> Array:
-  """Scores by difference to scores by key, without a gather: out[..., i, j] = x[..., i, j - i + l - 1].
+  """From scores by difference to scores by key, without a gather: out[..., i, j] = x[..., i, j - i + l - 1].
 
   Args:
     x: [..., l, 2 l - 1]; row i holds the score of its query with the key at j in column j - i + l - 1.
@@ -112,7 +117,12 @@ def skew(x: Array) -> Array:
   length, width = x.shape[-2:]
   if width != 2 * length - 1:
     raise ValueError(f'skew needs [..., l, 2 l - 1], not {x.shape}')
-  padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)])  # with rows of 2 l, each next row starts one column later
+  # l = 3, columns are j - i = -2 -1 0 1 2:     one more column    from element l - 1 on in rows of 2 l - 1, l columns
+  #   query 0   . . a b c                       . . a b c -        a b c  - .
+  #   query 1   . d e f .                       . d e f . -        d e f  . -
+  #   query 2   g h i . .                       g h i . . -        g h i  . .
+  # a row of 2 l elements read in rows of 2 l - 1 starts one column later each time
+  padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, 1)])
   flat = padded.reshape(*x.shape[:-2], 2 * length * length)[..., length - 1 :]
   return flat[..., : length * width].reshape(*x.shape[:-2], length, width)[..., :length]
 
@@ -131,9 +141,13 @@ def relative_sinusoids(num_queries: int, num_keys: int, *, dim: int) -> np.ndarr
 def relative_shift(scores: Array, *, num_keys: int) -> Array:
   """From scores by distance to scores by key, [..., l, p] -> [..., l, m] (Transformer-XL, appendix B).
 
-  Row i of the result begins at column l - i, where the distance from query i to the first key stands; rows and columns
-  as in `relative_sinusoids`.
+  Row i of the result starts at column l - i, which has the distance from query i to the first key; the columns are
+  the rows of `relative_sinusoids`.
   """
+  # l = m = 3, columns are distances 3 2 1 0 -1 -2:     without the first l elements, in rows of p - 1, m columns
+  #   query 0   . . . a b c                             a b c  . .
+  #   query 1   . . d e f .                             d e f  . .
+  #   query 2   . g h i . .                             g h i  . .
   *lead, queries, distances = scores.shape
   flat = scores.reshape(*lead, queries * distances)[..., queries:]
   return flat.reshape(*lead, queries, distances - 1)[..., :num_keys]

@@ -1,8 +1,8 @@
 """ALBERT: BERT with a factorised token table and parameters shared across layers (Lan et al. 2019, §3.1; 1909.11942).
 
-Tables and their norm have width e; where d is another, a dense layer with bias takes them to it. Neighbouring layers
-make a group, and `sharing` says what the layers of a group have in common. A group may hold several inner blocks, one
-after the other. Sharing saves parameters, not operations: a forward pass costs what it costs without.
+Tables and their norm have width e; where d differs from e, a dense layer with bias projects e to d. Neighbouring layers
+form a group, and `sharing` says which parameters the layers of a group share. A layer may consist of several inner
+blocks, one after the other. Sharing saves parameters, not operations: a forward pass costs the same.
 """
 
 import dataclasses
@@ -40,8 +40,8 @@ class Config:
     mlp_dim: f, feed-forward width.
     num_groups: groups of layers; layer i belongs to group i * num_groups // num_layers.
     num_inner: blocks that stand for one layer, each with parameters of its own.
-    sharing: what layers of a group have in common: 'all', 'attention' or 'ffn' with the norm behind it, or 'none'.
-    max_length: positions that may be used.
+    sharing: what the layers of a group share: 'all', 'attention' or 'ffn', each with the norm after it, or 'none'.
+    max_length: the longest row, in tokens.
     num_types: rows of the sentence-type table.
     activation: 'gelu_tanh' (released code) or 'gelu_erf' or 'relu'.
     norm_epsilon: of every LayerNorm.
@@ -120,7 +120,10 @@ class FeedForward(nn.Module):
 
 
 def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
-  """Which of the attention sublayers, and which of the feed-forward ones, each block runs: int[n * num_inner] each."""
+  """Which attention sublayer and which feed-forward sublayer each block uses: int[n * num_inner] both."""
+  # 4 layers, 2 groups, 1 inner block: group and shared unit 0 0 1 1
+  #   sharing='attention': attention 0 0 1 1, feed-forward 0 1 2 3
+  # the same with 2 inner blocks: shared 0 1 0 1 2 3 2 3, own 0 1 2 3 4 5 6 7
   block = np.arange(config.num_layers * config.num_inner)
   group = block // config.num_inner * config.num_groups // config.num_layers
   shared = group * config.num_inner + block % config.num_inner
@@ -131,7 +134,7 @@ def units(config: Config) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Block(nn.Module):
-  """The next block: two sublayers, each with those of the given parameters that its layer uses."""
+  """Attention and feed-forward; each takes, from the stacked parameters, those of the unit that its layer uses."""
 
   config: Config
   execution: Execution
@@ -155,7 +158,7 @@ class Block(nn.Module):
 
 
 class Layers(nn.Module):
-  """All blocks. Parameters are stacked by unit: one where everything is shared, one a block where nothing is."""
+  """All blocks. Parameters are stacked by unit: one unit where all is shared, one per block where nothing is."""
 
   config: Config
   execution: Execution
@@ -256,13 +259,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Albert:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Albert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

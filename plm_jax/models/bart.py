@@ -1,8 +1,8 @@
 """BART: Transformer encoder and decoder, post-norm (Lewis et al. 2020, §2.1; arXiv 1910.13461).
 
-As BERT with GELU, N(0, .02) and a decoder with cross-attention; a LayerNorm after the embeddings of each stack and none
-at its end. One token table serves both stacks and the output; each stack has its own table of learned positions, whose
-first two rows are unused. Embeddings are not scaled.
+BERT with GELU, N(0, .02) and a decoder with cross-attention. Each stack has a LayerNorm after its embeddings and none
+at its end. One token table is the input of both stacks and the output matrix; each stack has its own table of learned
+positions, whose first two rows are unused. Embeddings are not scaled.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, Mlp
-from plm_jax.layers.multihead import MultiHead
+from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices, check_multiple
+from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded, check_multiple
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
@@ -38,12 +38,12 @@ class Config:
     num_layers: n, of each stack.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    max_length: positions that may be used in each stack.
+    max_length: the longest row of each stack, in tokens.
     position_offset: first row of the position tables in use.
     activation: 'gelu_erf' in all released code.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
-    attention_dropout: rate on attention weights; the released recipes fine-tune with .1.
+    attention_dropout: rate on attention weights; the released fine-tuning uses .1.
     mlp_dropout: rate inside the feed-forward.
     init_std: of the normal that kernels and tables start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
@@ -66,13 +66,6 @@ class Config:
   def __post_init__(self):
     check_choices(self)
     check_multiple(self, 'hidden_dim', 'num_heads')
-
-
-class Encoded(NamedTuple):
-  """States [b, m, d] of an encoder, and which of them a position of the decoder may look at."""
-
-  hidden: Array
-  mask: Mask
 
 
 class Context(NamedTuple):
@@ -211,14 +204,7 @@ class Bart(Base):
   config: Config
 
   NAME = 'bart'
-  INPUTS = (
-    'encoder_tokens',
-    'encoder_segment_ids',
-    'decoder_tokens',
-    'decoder_segment_ids',
-    'encoder_positions',
-    'decoder_positions',
-  )
+  INPUTS = TWO_STACKS
   ATTENTION = 'encoder-decoder'
 
   def setup(self) -> None:
@@ -238,7 +224,7 @@ class Bart(Base):
     decoder_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes one batch and reads another from left to right with it.
+    """Encodes one batch, and reads another from left to right while looking at the first.
 
     Args:
       encoder_tokens: int[b, m].
@@ -250,8 +236,8 @@ class Bart(Base):
       train: drops out.
 
     Returns:
-      'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'encoder_hidden' and 'encoder_layers'
-      likewise; 'carry' ().
+      Of the decoder, 'hidden' [b, l, d] and 'layers' [n+1, b, l, d] with the embeddings first; of the encoder,
+      'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d]; 'carry' ().
     """
     encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
     hidden, layers = self.decoder(
@@ -286,7 +272,7 @@ class Bart(Base):
     encoder_hidden: Array | None = None,
     encoder_segment_ids: Array | None = None,
   ) -> PyTree:
-    """What generation remembers: `length` empty slots, and keys and values of the encoder's states.
+    """A cache of `length` empty slots, with keys and values of the encoder's states.
 
     Args:
       batch_size: b.
@@ -294,10 +280,7 @@ class Bart(Base):
       encoder_hidden: [b, m, d] of `encode`; required.
       encoder_segment_ids: int[b, m]; required.
     """
-    if encoder_hidden is None or encoder_segment_ids is None:
-      raise ValueError('Bart decodes from an encoded text: give init_cache encoder_hidden and encoder_segment_ids')
-    if encoder_hidden.shape[0] != batch_size:
-      raise ValueError(f'init_cache has encoder_hidden of {encoder_hidden.shape[0]} rows for {batch_size}')
+    encoder_hidden, encoder_segment_ids = check_encoded(batch_size, encoder_hidden, encoder_segment_ids)
     return self.decoder.init_cache(encoder_hidden, encoder_segment_ids=encoder_segment_ids, length=length)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
@@ -331,13 +314,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Bart:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Bart(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

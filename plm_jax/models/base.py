@@ -15,6 +15,16 @@ from plm_jax.errors import one_of
 from plm_jax.layers.linear import Embed, Initializer
 from plm_jax.types import Array, AttentionKind, Execution, HeadStyle, PyTree
 
+# INPUTS of a trunk with an encoder and a decoder
+TWO_STACKS = (
+  'encoder_tokens',
+  'encoder_segment_ids',
+  'decoder_tokens',
+  'decoder_segment_ids',
+  'encoder_positions',
+  'decoder_positions',
+)
+
 
 class Base(nn.Module):
   """A trunk without its architecture.
@@ -86,13 +96,26 @@ class Base(nn.Module):
 
 def check_choices(config: Any) -> None:
   """Raises ValueError where a field of a `Config` is typed as a `Literal` and has none of its values."""
+  values = dataclasses.asdict(config)
   for field in dataclasses.fields(config):
     if get_origin(field.type) is Literal:
-      one_of(f'model.overrides.{field.name}', getattr(config, field.name), field.type)
+      one_of(f'model.overrides.{field.name}', values[field.name], field.type)
 
 
 def check_multiple(config: Any, whole: str, part: str) -> None:
   """Raises ValueError where one field of a `Config` is not a multiple of another, such as width and number of heads."""
-  size, parts = getattr(config, whole), getattr(config, part)
+  values = dataclasses.asdict(config)
+  size, parts = values[whole], values[part]
   if parts < 1 or size % parts:
     raise ValueError(f'model.overrides: {whole} {size} is not a multiple of {part} {parts}')
+
+
+def check_encoded(
+  batch_size: int, encoder_hidden: Array | None, encoder_segment_ids: Array | None
+) -> tuple[Array, Array]:
+  """What `init_cache` of a trunk with an encoder is given, or a ValueError where it is missing or of another batch."""
+  if encoder_hidden is None or encoder_segment_ids is None:
+    raise ValueError('a decoder with an encoder reads its states: give init_cache encoder_hidden, encoder_segment_ids')
+  if encoder_hidden.shape[0] != batch_size:
+    raise ValueError(f'init_cache has encoder_hidden of {encoder_hidden.shape[0]} rows for {batch_size}')
+  return encoder_hidden, encoder_segment_ids

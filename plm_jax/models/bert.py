@@ -1,10 +1,10 @@
 """BERT: bidirectional Transformer encoder, post-norm (Devlin et al. 2018, §3; arXiv 1810.04805).
 
 Also RoBERTa (Liu et al. 2019) by `position_offset` and `norm_epsilon`, DistilBERT (Sanh et al. 2019) and both networks
-of ELECTRA (Clark et al. 2020): the trunk is the same. Positions are learned and absolute, added once at the input; rows
-beyond the table are refused. Texts that give BERT trainable relative positions in its attention describe what came
-later: t5.py, xlnet.py and deberta.py have them. Departures between paper, released code and Hugging Face are fields:
-the released TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
+of ELECTRA (Clark et al. 2020): the trunk is the same. Positions are learned and absolute, added once at the input; a
+row longer than the table is an error. BERT has no trainable relative positions, which some texts ascribe to it: t5.py,
+xlnet.py and deberta.py have them. Differences between paper, released code and Hugging Face are fields: the released
+TensorFlow code computes GELU by its tanh form, Hugging Face by erf.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ class Config:
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
     embed_dim: e, width of the tables and their norm, projected to d after the norm (ELECTRA); None for d.
-    max_length: positions that may be used.
+    max_length: the longest row, in tokens.
     num_types: rows of the sentence-type table; 0 for none (RoBERTa).
     position_offset: first row of the position table in use (RoBERTa: 2, after the padding id).
     activation: 'gelu_tanh' (released BERT), 'gelu_erf' (RoBERTa, Hugging Face) or 'relu'.
@@ -108,7 +108,8 @@ class Bert(Base):
   """The encoder without a pre-training head.
 
   Attributes:
-    embeddings: another Bert, whose position and sentence-type tables and embedding norm this one reads as well.
+    embeddings: another Bert, whose tables of positions and sentence types and whose embedding norm this one uses in
+      place of its own.
   """
 
   config: Config
@@ -157,7 +158,7 @@ class Bert(Base):
       segment_ids: int[b, l], the packed documents of a row; 0 is padding.
       type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
       positions: int[b, l]; restarting in each segment by default.
-      allowed: bool[b, l, m], which keys of its segment a query may look at; all by default (UniLM hides some).
+      allowed: bool[b, l, m], which keys of its segment a query may look at (UniLM); all by default.
       train: drops out.
 
     Returns:
@@ -217,13 +218,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Bert:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Bert(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

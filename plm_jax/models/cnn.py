@@ -1,11 +1,11 @@
 """A convolutional encoder, the first of the three kinds of encoders in Qiu et al. 2020, §2.2 (after Kim 2014).
 
-A token's state is made from its neighbours' and no others: after n layers of width w a state has seen n (w - 1) / 2
-tokens on either side, while a Transformer's sees the whole row after one. Order is in the kernels, so there are no
-positions, and no length that a row may not exceed. A block is x + down(activation(convolution(norm x))), with a norm
-after the last; a row's states are pooled by their maximum (Kim 2014, §2).
+A token's state depends on its neighbours only: after n layers of width w it depends on n (w - 1) / 2 tokens on either
+side, whereas in a Transformer it depends on the whole row after one layer. The kernels tell positions apart, so there
+are no position vectors and no longest row. A block is x + down(activation(convolution(norm x))), with a norm after the
+last; the states of a row are pooled by their maximum (Kim 2014, §2).
 
-No pre-trained model of this form was published: 'cnn-base' is as large as BERT-base, to compare the two.
+No pre-trained model of this form was published. 'cnn-base' has the size of BERT-base, for a comparison of the two.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ class Config:
     hidden_dim: d, width between blocks.
     num_layers: n.
     mlp_dim: f, filters of the convolution.
-    kernel_width: w, tokens that a filter spans, an odd number with the token itself in the middle.
+    kernel_width: w, tokens that a filter spans, an odd number: the token itself is in the middle.
     activation: a name of `layers.mlp.ACTIVATIONS`.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each block.
@@ -61,7 +61,7 @@ class Config:
 
 
 class Block(nn.Module):
-  """x + dropout(down(activation(convolution(norm x)))); documents are walls."""
+  """x + dropout(down(activation(convolution(norm x)))); a filter never reads another document."""
 
   config: Config
   execution: Execution
@@ -81,7 +81,7 @@ class Block(nn.Module):
 
 
 def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
-  """What a filter reads at each token: the states around it, and zeros beyond its document.
+  """What a filter reads at each token: the states around it, with zeros in place of those of other documents.
 
   Args:
     x: [b, l, d].
@@ -91,6 +91,7 @@ def neighbours(x: Array, segment_ids: Array, *, width: int) -> Array:
   Returns:
     [b, l, w, d].
   """
+  # segments 1 1 2, states a b c, width 3:   at a  0 a b   at b  a b 0   at c  0 c 0
   reach, length = width // 2, x.shape[1]
   around = jnp.pad(x, ((0, 0), (reach, reach), (0, 0)))
   segments = jnp.pad(segment_ids, ((0, 0), (reach, reach)))
@@ -129,7 +130,7 @@ class Cnn(Base):
       tokens: int[b, l].
       segment_ids: int[b, l], the packed documents of a row; 0 is padding.
       type_ids: ignored; the scheme has no sentence types.
-      positions: ignored; what a filter reads is next to its token.
+      positions: ignored; a filter knows positions by their place in the kernel.
       train: drops out.
 
     Returns:
@@ -153,13 +154,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Cnn:
-  """The trunk of a row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Cnn(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -1,18 +1,18 @@
 """DeBERTa: encoder with disentangled attention, post-norm (He et al. 2021; arXiv 2006.03654, §3.1; v3 2111.09543).
 
-A word is its content alone: where it stands enters every attention score instead, through a table of relative positions
-that all layers share. The score of query i and key j is
+The vector of a word has its content alone. Its position enters every attention score, through a table of relative
+positions that all layers share. The score of query i and key j is
 
   (Qc_i . Kc_j + Qc_i . Kr_d(i,j) + Kc_j . Qr_d(j,i)) / sqrt(3 k),   d(i, j) = i - j + K cut to [0, 2K - 1]   (eq. 3, 4)
 
-with 3 the number of terms in use. Relative positions are of index in the row. Documents packed side by side do not see
-each other, and inside one a difference of indices is a difference of positions, so that packing changes nothing.
-There is no longest row: farther keys share the last row of the table.
+with 3 the number of terms in use. Relative positions are differences of indices in the row. Documents packed into one
+row do not see each other, and inside a document a difference of indices is a difference of positions, so that packing
+changes nothing. There is no longest row: keys farther away share the last row of the table.
 
-The last block stands outside the scan, as `last`: `refine` applies it to other queries, which is what the enhanced mask
-decoder does (§3.2; objectives/emd_mlm.py). Version 2 adds a convolution beside the first block, which is `first` there,
-shares the projections of content and position, and normalises the table, whose rows are buckets of logarithmic width.
-Version 3 is version 2 without the convolution, trained by replaced-token detection.
+The last block is outside the scan, as `last`: `refine` applies it to other queries, as the enhanced mask decoder does
+(§3.2; objectives/emd_mlm.py). Version 2 adds a convolution beside the first block, which is outside the scan as `first`
+there, shares the projections of content and position, and normalises the table, whose rows are buckets of logarithmic
+width. Version 3 is version 2 without the convolution, trained by replaced-token detection.
 """
 
 import dataclasses
@@ -52,13 +52,13 @@ class Config:
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
     max_length: rows of the table of absolute positions, where there is one; relative positions have no such limit.
-    max_distance: K of equation 3; with buckets, the distance that the last bucket begins before.
-    position_buckets: buckets of logarithmic width in one direction, in place of K; 0 for one row a distance (v1).
+    max_distance: K of equation 3; with buckets, a distance that is in the last bucket.
+    position_buckets: buckets of logarithmic width in one direction, in place of K; 0 for one row per distance (v1).
     terms: of the score beside content to content: 'c2p' content to position, 'p2c' position to content.
     reading: row of Qr in 'p2c'. 'code' takes d(i, j) there too, as the released code does and its weights need;
       'paper' takes d(j, i), equation 4.
-    absolute: absolute positions enter in the mask 'decoder' alone, or, as in BERT, at the 'input'.
-    share_projections: positions go through the query and key projections of words (v2), or through their own (v1).
+    absolute: absolute positions enter in the mask 'decoder' only, or, as in BERT, at the 'input'.
+    share_projections: positions use the query and key projections of words (v2), or projections of their own (v1).
     key_bias: keys, of words and of positions, have a bias (v2).
     table_norm: LayerNorm on the table of relative positions (v2).
     conv_kernel: taps of the convolution beside the first block (v2: 3), odd; 0 for none.
@@ -205,6 +205,7 @@ def content_to_position(query: Array, position_key: Array, rows: Array) -> Array
     rows: int[2 l - 1], row of the table for i - j from -(l - 1) to l - 1.
   """
   by_difference = position_key[rows[::-1]]  # falling i - j is rising j
+  # l = 3: columns c are j - i = -2 -1 0 1 2, and `skew` moves column j - i + 2 of row i to column j
   scores = jnp.einsum('blhk,chk->bhlc', query, by_difference, preferred_element_type=jnp.float32)
   return position.skew(scores)
 
@@ -222,7 +223,10 @@ def position_to_content(key: Array, position_query: Array, rows: Array) -> Array
 
 
 class Convolution(nn.Module):
-  """norm(x + activation(dropout(convolution of the input))), beside the first block (v2); documents are walls."""
+  """norm(x + activation(dropout(convolution of the input))), beside the first block (v2).
+
+  The convolution never reads another document.
+  """
 
   config: Config
   dtype: str
@@ -330,10 +334,10 @@ class Deberta(Base):
     return {'hidden': x, 'layers': jnp.concatenate([*states, x[None]]), 'carry': ()}
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array:
-    """The last block with other queries: states [b, l, d] that look with `query` at `hidden` (§3.2).
+    """The last block with other queries: [b, l, d] (§3.2).
 
     Args:
-      query: [b, l, d]; also what the block's first sum adds to.
+      query: [b, l, d], which the first residual connection of the block adds as well.
       hidden: [b, l, d], keys and values: the states before the last block.
       segment_ids: int[b, l].
       train: drops out.
@@ -373,13 +377,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Deberta:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Deberta(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

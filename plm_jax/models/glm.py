@@ -1,15 +1,20 @@
 """GLM (Du et al. 2021, "General Language Model Pretraining with Autoregressive Blank Infilling", §2; arXiv 2103.10360).
 
 One Transformer reads a text with blanks, part A, in both directions, and writes the blanks, part B, from left to right:
-keys below `prefix` are seen by all, later ones by what follows. Two learned position tables are added at the input: the
-place in A, where all of a blank stands at its mask, and the place inside the blank, 0 in A (§2.1). The output is the
-token table without a bias, the activation GELU (§2.3 replaces BERT's head and ReLU by them).
+all tokens see the first `prefix` keys, and each later key is seen by the tokens after it. Two learned vectors of
+position are added at the input: the place in A, which for all tokens of a blank is the place of its mask, and the place
+inside the blank, 0 in A (§2.1). The output matrix is the token table, without a bias, and the activation is GELU
+(§2.3).
 
-Where the norms stand is a field, because texts disagree. The paper says that it rearranges layer normalisation and
-residual connections as Megatron-LM did, and the released code normalises before each sublayer and once at the end:
-'pre', the default. 'post', norm(x + f(x)), is often ascribed to GLM and belongs to the first BERT and GPT. 'deepnorm',
-norm(alpha x + f(x)) with alpha = (2n)^1/2 and Xavier kernels, those of value, out, up and down shrunk by (2n)^-1/2, is
-that of the later GLM-130B (Zeng et al. 2022).
+`norm_placement` is a field, because texts disagree. The paper says that it rearranges layer normalisation and residual
+connections as Megatron-LM did, and the released code normalises before each sublayer and once at the end: 'pre', the
+default. 'post', norm(x + f(x)), is often ascribed to GLM, but is that of the first BERT and GPT. 'deepnorm' is that of
+the later GLM-130B (Zeng et al. 2022): norm(alpha x + f(x)) with alpha = (2n)^1/2 and Xavier kernels, where those of
+value, out, up and down are multiplied by (2n)^-1/2.
+
+  tokens           a  b [M] d [M] e | [S] f  [S] c       part A of length 6, which is `prefix`, then two blanks
+  positions        0  1  2  3  4  5 |  4  4   2  2
+  block_positions  0  0  0  0  0  0 |  1  2   1  2
 """
 
 import dataclasses
@@ -46,14 +51,14 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    max_length: P, the longest text; both position tables have P + 1 rows.
+    max_length: P, the longest text, in tokens; both position tables have P + 1 rows.
     norm_placement: 'pre' with a final norm (the released code), 'post' or 'deepnorm' (GLM-130B).
     activation: 'gelu_tanh' in the released code.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
-    init_std: of the normal that kernels and tables start from; kernels that write to the residual stream start from
-      init_std / sqrt(2n). 'deepnorm' has Xavier kernels instead.
+    init_std: of the normal that kernels and tables start from; kernels whose output is added to the residual stream
+      start from init_std / sqrt(2n). 'deepnorm' has Xavier kernels instead.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -76,7 +81,7 @@ class Config:
 
 
 def xavier(gain: float) -> Initializer:
-  """N(0, gain sqrt(2 / (inputs + outputs))) (Glorot & Bengio 2010); a kernel with heads is a square matrix."""
+  """N(0, gain sqrt(2 / (inputs + outputs))) (Glorot & Bengio 2010); a kernel with heads counts as a square matrix."""
 
   def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     both = sum(shape) if len(shape) == 2 else 2 * math.isqrt(math.prod(shape))  # [d, f], [d, h, k], [h, k, d]
@@ -86,7 +91,7 @@ def xavier(gain: float) -> Initializer:
 
 
 class Block(nn.Module):
-  """Self-attention and feed-forward, each with its norm where `norm_placement` says."""
+  """Self-attention and feed-forward, each with its norm at the place that `norm_placement` says."""
 
   config: Config
   execution: Execution
@@ -191,8 +196,8 @@ class Glm(Base):
     """Reads part A in both directions and what follows it from left to right.
 
     Args:
-      tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length: A and B together are longer
-        than the text they were made from.
+      tokens: int[b, l]; part A, then part B. With positions given, l may exceed max_length, since A and B together are
+        longer than the text.
       segment_ids: int[b, l], the packed documents of a row; 0 is padding. A document has the same number in A and B.
       type_ids: ignored; the scheme has no sentence types.
       positions: int[b, l] up to max_length, the place in A; restarting in each segment by default.
@@ -252,12 +257,12 @@ class Glm(Base):
     """Reads more tokens after those in the cache.
 
     Args:
-      tokens: int[b, s]; part A at once with `whole`, then part B, a token or several at a time.
+      tokens: int[b, s]; all of part A in one call with `whole`, then part B, one or several tokens per call.
       cache: of `init_cache` or of the call before.
       segment_ids: int[b, s]; 0 is padding, on either side.
       positions: int[b, s], the place in A; for tokens of a blank that of its mask.
       block_positions: int[b, s], 0 in A, 1, 2, ... in a blank; 0 everywhere by default.
-      whole: the new tokens see each other both ways.
+      whole: the new tokens see each other in both directions.
 
     Returns:
       Vocabulary logits f32[b, s, v] and the cache.
@@ -276,13 +281,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Glm:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Glm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -1,8 +1,8 @@
 """GPT, GPT-2 (Radford et al. 2018, 2019), GPT-3 (Brown et al. 2020): causal Transformer decoder, no cross-attention.
 
 GPT normalises after each residual sum (post-norm, no final norm), GPT-2 before each sublayer with a final norm (§2.3 of
-GPT-2): `norm_placement`. Texts that give GPT the pre-norm form describe GPT-2. Positions are learned and absolute. The
-released code's "1-D convolutions" have kernel 1: they are the dense layers here, stored transposed.
+GPT-2): `norm_placement`. Texts that ascribe the pre-norm form to GPT describe GPT-2. Positions are learned and
+absolute. The "1-D convolutions" of the released code have width 1: they are the dense layers here, stored transposed.
 
 GPT-3 is GPT-2 at eight sizes, with a context of 2,048 (§2.1). Its layers alternate dense and locally banded sparse
 attention in a pattern that is not published: `local_window` narrows every second layer, and is off in the rows. Three
@@ -56,9 +56,9 @@ class Config:
     init_std: of the normal that kernels and the token table start from.
     position_std: of the position table (GPT-2's code: .01).
     scale_residual: divides the initial kernels that write to the residual stream by sqrt(2n) (GPT-2 §2.3).
-    window: keys a query may look back on, itself included; None for the whole context.
-    local_window: the same of the second layer, the fourth and so on only (GPT-3 §2.1); None for `window` there too.
-    tied: the output matrix is the token table; else the trunk has its own.
+    window: a query sees this many keys, its own and those before it; None for the whole context.
+    local_window: the same for the second layer, the fourth and so on (GPT-3 §2.1); None for `window` there too.
+    tied: the output matrix is the token table; otherwise the trunk has its own.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -302,13 +302,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Gpt:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Gpt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -1,15 +1,16 @@
 """LLaMA (Touvron et al. 2023, §2.2; arXiv 2302.13971), LLaMA 2 (arXiv 2307.09288, §2.2) and the GLM-4 family.
 
 Causal decoder: RMSNorm before each sublayer and at the end, rotary positions, a feed-forward of three matrices,
-down(silu(gate x) * up x), which texts that count two linear layers leave out, no biases, an output matrix of its own.
-Larger models of LLaMA 2 share each key and value among several heads (`num_kv_heads`).
+down(silu(gate x) * up x), no biases, an output matrix of its own. Texts that count two linear layers in the
+feed-forward omit the gate. Larger models of LLaMA 2 share each key and value among several heads (`num_kv_heads`).
 
 ChatGLM2-6B and GLM-4-9B (GLM team 2024, arXiv 2406.12793, §2) are rows of the same block, not of GLM's: causal, with
-rotary positions on half of each head, two key heads, biases on query, key and value. GLM-4-0414 has a norm behind each
-sublayer too: `norm_placement='sandwich'`.
+rotary positions on half of each head, two key heads, biases on query, key and value. GLM-4-0414 has a norm after each
+sublayer as well: `norm_placement='sandwich'`.
 
-Released code of LLaMA turns adjacent pairs of components and Hugging Face's files, with kernels permuted to match, the
-two halves of a head. Rows of LLaMA here have the halves (`rotary`), those of GLM the pairs.
+The released code of LLaMA rotates adjacent pairs of components; Hugging Face's files have kernels permuted so that the
+two halves of a head are rotated against each other. Rows of LLaMA here use the halves (`rotary`), those of GLM the
+pairs.
 """
 
 import dataclasses
@@ -46,16 +47,16 @@ class Config:
     hidden_dim: d, width between blocks.
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
-    num_kv_heads: g, heads of keys and values; None for one to each head.
+    num_kv_heads: g, heads of keys and values; None for h.
     mlp_dim: f, feed-forward width.
-    max_length: the longest row in training. Nothing is learned a position, so longer rows are computed as well.
-    norm_placement: 'pre', or 'sandwich' with a norm behind each sublayer too (GLM-4-0414).
+    max_length: the longest row in training. No position has a learned vector, so longer rows can be computed.
+    norm_placement: 'pre', or 'sandwich' with a norm after each sublayer as well (GLM-4-0414).
     norm_epsilon: of every RMSNorm.
     rotary: which components of a head make a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`.
-    rotary_share: of the components of a head that is rotated, from the first on.
+    rotary_share: the share of a head's components that is rotated, from the first on.
     rotary_base: of the angles.
     qkv_bias: query, key and value have biases.
-    tied: the output matrix is the token table; else the trunk has its own.
+    tied: the output matrix is the token table; otherwise the trunk has its own.
     dropout: rate after each sublayer.
     attention_dropout: rate on attention weights.
     init_std: of the normal that kernels and tables start from.
@@ -105,7 +106,7 @@ class Config:
 
 
 class Block(nn.Module):
-  """Masked self-attention and feed-forward, with a norm before and, in a sandwich, another behind each."""
+  """Masked self-attention and feed-forward, with a norm before each and, in a 'sandwich', another after each."""
 
   config: Config
   execution: Execution
@@ -269,13 +270,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Llama:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Llama(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

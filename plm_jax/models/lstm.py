@@ -1,14 +1,14 @@
 """A bidirectional LSTM encoder, the sequential one of the three kinds in Qiu et al. 2020, §2.2.
 
-One LSTM reads a document from left to right, another from right to left (Graves and Schmidhuber 2005); a token's state
-has all of the document behind it after one layer, but through as many steps as the tokens are apart. Order is in the
-recurrence, so there are no positions, and no length that a row may not exceed. A block is
-x + down([forward; backward](norm x)), with a norm after the last; a row's states are pooled by their maximum (Conneau
-et al. 2017, §3.2.3).
+One LSTM reads a document from left to right, another from right to left (Graves and Schmidhuber 2005). After one layer
+a token's state depends on the whole document, on each token through as many steps as the two are apart. The recurrence
+tells positions apart, so there are no position vectors and no longest row. A block is
+x + down([forward; backward](norm x)), with a norm after the last; the states of a row are pooled by their maximum
+(Conneau et al. 2017, §3.2.3).
 
 The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000, without peepholes; forget
-biases start from 1 (Jozefowicz et al. 2015, §4.2). No pre-trained model of this form was published: 'lstm-base' is as
-large as BERT-base, to compare the two.
+biases start from 1 (Jozefowicz et al. 2015, §4.2). No pre-trained model of this form was published. 'lstm-base' has the
+size of BERT-base, for a comparison of the two.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
 
-FORGET = 1  # place of the forget gate among input, forget, cell and output
+FORGET = 1  # index of the forget gate among input, forget, cell and output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Config:
   Attributes:
     hidden_dim: d, width between blocks.
     num_layers: n.
-    mlp_dim: f, width of the state of either direction.
+    mlp_dim: f, width of the state of each direction.
     activation: of a pre-training head, a name of `layers.mlp.ACTIVATIONS`; the cell's own are sigmoid and tanh.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each block; nothing drops out inside the recurrence.
@@ -108,17 +108,18 @@ class Lstm(nn.Module):
 
 
 def begins(segment_ids: Array) -> Array:
-  """Where a document, or padding, begins as a row int[b, l] is read: bool[b, l]."""
+  """Where a document, or padding, begins in a row that is read from its first index on: int[b, l] -> bool[b, l]."""
+  # segments 1 1 2 2 2 0 -> x . x . . x
   return segment_ids != jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
 
 
 def both_ways(x: Array) -> Array:
-  """[b, l, 2, ...] with the second of axis 2 turned around along the row; its own inverse."""
+  """[b, l, 2, ...] with the second of axis 2 reversed along the row; it is its own inverse."""
   return jnp.stack([x[:, :, 0], x[:, ::-1, 1]], axis=2)
 
 
 class Block(nn.Module):
-  """x + dropout(down([forward; backward](norm x))); documents are walls."""
+  """x + dropout(down([forward; backward](norm x))); a state never enters another document."""
 
   config: Config
   execution: Execution
@@ -165,7 +166,7 @@ class LstmEncoder(Base):
       tokens: int[b, l].
       segment_ids: int[b, l], the packed documents of a row; 0 is padding.
       type_ids: ignored; the scheme has no sentence types.
-      positions: ignored; a token is read after the one beside it.
+      positions: ignored; the recurrence reads tokens in their order.
       train: drops out.
 
     Returns:
@@ -208,13 +209,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> LstmEncoder:
-  """The trunk of a row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return LstmEncoder(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

@@ -41,14 +41,14 @@ class Config:
   Attributes:
     hidden_dim: d, width between blocks.
     num_layers: n.
-    num_heads: h, of queries.
+    num_heads: h, heads of queries.
     num_kv_heads: g, heads of keys and values; 1 in the paper.
     head_dim: k; h k need not be d.
     mlp_dim: f, feed-forward width, 4 d.
-    max_length: the longest row in training. Nothing is learned a position, so longer rows are computed as well.
-    norm_epsilon: of every norm; not published, T5X's.
+    max_length: the longest row in training. No position has a learned vector, so longer rows can be computed.
+    norm_epsilon: of every norm; the paper gives none, this is that of T5X.
     rotary_base: of the angles.
-    dropout: rate after the two branches; 0 in pre-training, .1 in the paper's fine-tuning.
+    dropout: rate on the sum of the two branches; 0 in pre-training, .1 in the paper's fine-tuning.
     attention_dropout: rate on attention weights.
     embed_std: of the normal that the token table starts from; kernels start from N(0, 1 / sqrt(inputs)).
     vocab_multiple: pads the table to a multiple of this many rows.
@@ -224,13 +224,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Palm:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Palm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

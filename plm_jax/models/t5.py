@@ -1,13 +1,13 @@
 """T5: text-to-text Transformer with relative position biases (Raffel et al. 2020, §2.1; arXiv 1910.10683).
 
-Pre-norm with RMSNorm and a final norm of each stack, no biases, no position tables: one table of biases a stack, used
-by the self-attention of each of its layers and by no cross-attention. Products of queries and keys are not divided by
-sqrt(k); the initial query kernels are smaller instead. Version 1.0 has a ReLU feed-forward and logits d^-1/2 x E^T by
-the token table; 1.1 a gated one and an output matrix of its own, without that factor, and was pre-trained without
-dropout.
+Pre-norm with RMSNorm and a final norm of each stack, no biases, no position tables: each stack has one table of
+relative biases, which the self-attention of all its layers reads and cross-attention does not. Products of queries and
+keys are not divided by sqrt(k); the initial query kernels are smaller instead. Version 1.0 has a ReLU feed-forward and
+logits d^-1/2 x E^T by the token table. Version 1.1 has a gated feed-forward and its own output matrix, without that
+factor, and was pre-trained without dropout.
 
-`structure` also gives the architectures that the paper compares in §3.2: one stack's parameters for encoder and
-decoder, a decoder alone, and a decoder that sees a prefix both ways.
+`structure` also gives the architectures that the paper compares in §3.2: encoder and decoder with shared parameters, a
+decoder alone, and a decoder that sees a prefix in both directions.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, GatedMlp, Mlp
-from plm_jax.layers.multihead import MultiHead
+from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import RMSNorm
 from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
-from plm_jax.models.base import Base, check_choices
+from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, AttentionKind, Count, Execution, HeadStyle, Paper, Published, PyTree, Rate
 
@@ -49,14 +49,14 @@ class Config:
     mlp_dim: f, feed-forward width.
     activation: of the feed-forward, or of its gate.
     gated: the feed-forward has a gate (1.1).
-    tied: logits by the token table, scaled by d^-1/2 (1.0); else by an own matrix, not scaled (1.1).
+    tied: logits by the token table, scaled by d^-1/2 (1.0); otherwise by a matrix of their own, not scaled (1.1).
     num_buckets: rows of the table of relative biases.
     max_distance: distances from here on share the last bucket.
     norm_epsilon: of every RMSNorm.
     dropout: rate after embeddings, inside and after each sublayer, and after the final norms.
     attention_dropout: rate on attention weights.
-    structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters, and cross-attention its own;
-      'decoder', one causal stack; 'prefix', one stack that sees a prefix both ways.
+    structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters but for cross-attention;
+      'decoder', one causal stack; 'prefix', one stack that sees a prefix in both directions.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -78,13 +78,6 @@ class Config:
 
   def __post_init__(self):
     check_choices(self)
-
-
-class Encoded(NamedTuple):
-  """States [b, m, d] of an encoder, and which of them a position of the decoder may look at."""
-
-  hidden: Array
-  mask: Mask
 
 
 class Context(NamedTuple):
@@ -212,7 +205,7 @@ class Stack(nn.Module):
   ) -> tuple[Array, Array]:
     """Reads embeddings [b, l, d]: states after the final norm, and those of each layer before it [n+1, b, l, d]."""
     x = constrain(self.dropout(x, train=train), 'batch', 'length', 'embed')
-    if positions is None:  # only differences matter, and inside a packed document those of indices are the same
+    if positions is None:  # only differences are used, and inside a packed document they are differences of indices
       positions = jnp.arange(x.shape[1])[None]
     bias = self.bias(positions, positions, bidirectional=bidirectional)
     hidden, layers = self.layers(x, Context(mask, bias, encoded), train)
@@ -244,7 +237,7 @@ class Stack(nn.Module):
 
 
 class _Trunk(Base):
-  """What T5s of any structure have in common: tables, the output, pooling."""
+  """What T5s of all structures share: tables, the output, pooling."""
 
   config: Config
 
@@ -275,14 +268,7 @@ class _Trunk(Base):
 class T5(_Trunk):
   """Encoder and decoder."""
 
-  INPUTS = (
-    'encoder_tokens',
-    'encoder_segment_ids',
-    'decoder_tokens',
-    'decoder_segment_ids',
-    'encoder_positions',
-    'decoder_positions',
-  )
+  INPUTS = TWO_STACKS
   ATTENTION = 'encoder-decoder'
 
   def setup(self) -> None:
@@ -300,7 +286,7 @@ class T5(_Trunk):
     decoder_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Encodes one batch and reads another from left to right with it.
+    """Encodes one batch, and reads another from left to right while looking at the first.
 
     Args:
       encoder_tokens: int[b, m].
@@ -312,8 +298,8 @@ class T5(_Trunk):
       train: drops out.
 
     Returns:
-      'hidden' [b, l, d] after the final norm; 'layers' [n+1, b, l, d] before it, with the embeddings first;
-      'encoder_hidden' and 'encoder_layers' likewise; 'carry' ().
+      Of the decoder, 'hidden' [b, l, d] after the final norm and 'layers' [n+1, b, l, d] before it, with the embeddings
+      first; of the encoder, 'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d] likewise; 'carry' ().
     """
     encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
     hidden, layers = self.decoder(
@@ -350,7 +336,7 @@ class T5(_Trunk):
     encoder_hidden: Array | None = None,
     encoder_segment_ids: Array | None = None,
   ) -> PyTree:
-    """What generation remembers: `length` empty slots, and keys and values of the encoder's states.
+    """A cache of `length` empty slots, with keys and values of the encoder's states.
 
     Args:
       batch_size: b.
@@ -358,10 +344,7 @@ class T5(_Trunk):
       encoder_hidden: [b, m, d] of `encode`; required.
       encoder_segment_ids: int[b, m]; required.
     """
-    if encoder_hidden is None or encoder_segment_ids is None:
-      raise ValueError('a T5 decodes from an encoded text: give init_cache encoder_hidden and encoder_segment_ids')
-    if encoder_hidden.shape[0] != batch_size:
-      raise ValueError(f'init_cache has encoder_hidden of {encoder_hidden.shape[0]} rows for {batch_size}')
+    encoder_hidden, encoder_segment_ids = check_encoded(batch_size, encoder_hidden, encoder_segment_ids)
     keys, values = self.decoder.read(encoder_hidden)
     encoded = {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
     return self.decoder.init_cache(batch_size, length) | encoded
@@ -446,7 +429,7 @@ class T5Decoder(_Trunk):
 
 
 class T5Prefix(T5Decoder):
-  """A decoder that sees the first tokens of a row both ways (§3.2.1): relative biases of both directions."""
+  """A decoder that sees the first tokens of a row in both directions (§3.2.1); relative biases tell them apart."""
 
   INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions', 'prefix')
   ATTENTION = 'prefix'
@@ -468,7 +451,7 @@ class T5Prefix(T5Decoder):
       segment_ids: int[b, l], the packed documents of a row; 0 is padding.
       type_ids: ignored; the scheme has no sentence types.
       positions: int[b, l], of which differences are used; indices by default.
-      prefix: int[b], how many tokens of each row everybody in their document sees; none by default.
+      prefix: int[b], the number of tokens of each row that all tokens of their document see; 0 by default.
       train: drops out.
     """
     del type_ids
@@ -476,7 +459,7 @@ class T5Prefix(T5Decoder):
     return self._read(tokens, mask, positions, train, bidirectional=True)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
-    """As `T5Decoder.decode_step`; the tokens of one call see each other, so that a prompt in one call is the prefix."""
+    """As `T5Decoder.decode_step`, but the tokens of one call see each other: a prompt in one call is the prefix."""
     return self._step(tokens, cache, segment_ids, positions, bidirectional=True)
 
 
@@ -487,12 +470,12 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> T5 | T5Decoder:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
+    overrides: fields of `Config` that differ from the row.
     execution: how to compute it.
   """
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))

@@ -1,11 +1,11 @@
 """XLNet: two streams of attention over Transformer-XL (Yang et al. 2019, §2.3 to §2.5; arXiv 1906.08237).
 
-Positions are relative: a row has no greatest length. The content stream reads like any encoder and is all that
-fine-tuning uses. Where target positions are given, a query stream predicts the tokens there without having seen them;
-both streams share their weights. A memory of earlier states of the same stream of text is the trunk's carry.
+Positions are relative, so there is no longest row. The content stream is an encoder, and fine-tuning uses it alone.
+Where target positions are given, a query stream predicts the tokens there without seeing them; both streams share their
+weights. The trunk's carry is a memory of states of the rows before.
 
-Differs from the released TensorFlow code: a memory that has not been filled yet is not looked at, where the code looks
-at states of zeros; dropout of the sinusoids draws one mask for the batch. Hugging Face computes GELU by erf.
+Differences from the released TensorFlow code: an empty memory is masked, where the code attends to states of zeros, and
+dropout of the sinusoids draws one mask per batch. Hugging Face computes GELU by erf.
 """
 
 import dataclasses
@@ -42,8 +42,8 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
-    memory_length: positions of earlier rows that are remembered; 0 for none.
-    reuse_length: positions at the start of a row that enter the memory; None is the first half.
+    memory_length: positions of earlier rows that the memory keeps; 0 for no memory.
+    reuse_length: positions at the start of a row that enter the memory; None for the first half.
     activation: 'gelu_tanh' (released XLNet), 'gelu_erf' (Hugging Face) or 'relu'.
     norm_epsilon: of every LayerNorm.
     dropout: rate on embeddings, sinusoids and outputs, inside the feed-forward block and after each sublayer.
@@ -78,7 +78,7 @@ class Config:
 
 @flax.struct.dataclass
 class Stream:
-  """How one of the two streams looks at the keys; q is l for the content stream and t for the query stream.
+  """What one of the two streams knows of the keys; q is l for the content stream and t for the query stream.
 
   Attributes:
     mask: which keys are seen.
@@ -215,7 +215,7 @@ def type_scores(query: Array, types: Array, differs: Array) -> Array:
 
 
 class Start(nn.Module):
-  """The vector w that the query stream starts from at every position, [1, 1, d] (§2.3)."""
+  """The vector w, [1, 1, d], with which the query stream starts at every position (§2.3)."""
 
   features: int
   init_std: float
@@ -255,17 +255,19 @@ class Xlnet(Base):
     target_positions: Array | None = None,
     train: bool = False,
   ) -> dict[str, Any]:
-    """Reads a batch in both directions, or in the order that a permutation mask tells.
+    """Reads a batch in both directions, or in the order that a permutation mask states.
 
     Args:
       tokens: int[b, l].
-      segment_ids: int[b, l], the packed documents of a row; 0 is padding. Memory is seen by its own segment number.
-      type_ids: int[b, l], A (0), B (1), the last token (2); only equal or not counts, memory is 0. None is all alike.
-      carry: the memory, as `init_carry` makes it and an earlier call returned it; () for none.
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding. Positions in the memory keep their numbers,
+        and tokens of the same number see them.
+      type_ids: int[b, l], A (0), B (1), the last token (2), 0 in the memory; only whether two are equal is used. None
+        for all the same.
+      carry: the memory, of `init_carry` or of the call before; () for none.
       reversed: bool[b], rows that hold text from its end to its beginning: their distances change sign (bi_data).
       permutation_mask: bool[b, l, l], True where a query may look at a token. The content stream sees its own
-        position besides, and both see all memory. None is everything.
-      target_positions: int[b, t], positions that the query stream predicts; None is no query stream.
+        position as well, and both streams see all of the memory. None for no such limit.
+      target_positions: int[b, t], positions that the query stream predicts; None for no query stream.
       train: drops out.
 
     Returns:
@@ -273,7 +275,7 @@ class Xlnet(Base):
       memory; with target positions also 'queries' [b, t, d].
 
     Raises:
-      ValueError: target positions without a mask would see what they predict.
+      ValueError: target positions without a mask, which would see the tokens that they predict.
     """
     c = self.config
     if target_positions is not None and permutation_mask is None:
@@ -320,6 +322,9 @@ class Xlnet(Base):
     if type_ids is not None:
       differs = type_ids[:, :, None] != jnp.pad(type_ids, ((0, 0), (past, 0)))[:, None, :]  # [b, l, m]
     allowed, queries = None, None
+    # two positions of memory, order of the row: 2 0 1     memory, row   (x: seen)
+    #   query stream at position 0                         x x  . . x
+    #   content stream at position 0                       x x  x . x
     if permutation_mask is not None:
       seen = jnp.pad(permutation_mask, ((0, 0), (0, 0), (past, 0)), constant_values=True)
       allowed = seen | jnp.eye(length, past + length, past, dtype=bool)
@@ -343,7 +348,8 @@ class Xlnet(Base):
     )
 
   def _remember(self, carry: PyTree, layers: Array, segment_ids: Array) -> PyTree:
-    """The memory after this row: what each block has read at the row's first positions, behind what was there."""
+    """The memory after this row: the inputs of each block at the first positions of the row, after the old memory."""
+    # memory_length 4, reuse_length 2: the memory a b c d and the row e f g h make c d e f, the last 4 of a b c d e f
     kept = self.config.memory_length
     if not kept:
       return ()
@@ -379,13 +385,13 @@ def make(
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
 ) -> Xlnet:
-  """The trunk of a published row.
+  """The trunk of a row of `CONFIGS`.
 
   Args:
     vocab_size: ids of the vocabulary.
     variant: a key of `CONFIGS`.
-    overrides: fields of `Config` to change.
-    execution: how to compute it.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
   """
   return Xlnet(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
 

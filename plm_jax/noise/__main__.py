@@ -100,8 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from plm_jax.errors import suggest
 
     raise ConfigError(
-      f'--objective={arguments.objective}: there is no such objective.{suggest(arguments.objective, names)} '
-      f'Choices: {", ".join(names)}'
+      f'--objective={arguments.objective}: the gallery does not show it.{suggest(arguments.objective, names)} '
+      f'Choices: {", ".join(names)}; a row of GALLERY in plm_jax/noise/gallery.py adds one'
     )
   for name, value in (('draws', arguments.draws), ('rows', arguments.rows)):
     if value < 1:

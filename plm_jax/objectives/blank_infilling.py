@@ -1,8 +1,9 @@
 """Autoregressive blank infilling (Du et al. 2021, §2.1 and §2.2): read a text with blanks, write the blanks.
 
-Blanks are of one level in a row, drawn by the row's key: many short ones ('token'; GLM base and large), whole
-sentences ('sentence') or one long one ('document'). The loss is on part B alone. With `short` some rows are cut first;
-the released code starts its pieces at ends of sentences and with a [CLS] each.
+All blanks of a row are of one level, drawn by the row's key: many short ones ('token'; GLM base and large), whole
+sentences ('sentence') or one long one ('document'). Part A is the text with a mask token for each blank, part B holds
+the blanks; the loss is on part B alone. With `short` some rows are cut into pieces first. The released code differs
+there: its pieces begin at ends of sentences, each with a [CLS].
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,15 @@ SHORTEST = 32  # piece of a row that is cut
 
 
 class Ids(NamedTuple):
-  """The tokens that stand for blanks: one for each of `LEVELS`; begin of a blank, end of it, and the block token."""
+  """Tokens by their use.
+
+  Attributes:
+    masks: what stands for a blank, for each of `LEVELS`.
+    start: begins a blank in B.
+    end: the last target of a blank.
+    block: replaces some tokens of B.
+    pad: padding.
+  """
 
   masks: tuple[int, int, int]
   start: int
@@ -47,7 +56,7 @@ class Setup(NamedTuple):
   """What draws blanks; settings are explained in `make`.
 
   Attributes:
-    ids: what stands for blanks.
+    ids: tokens by their use.
     special: bool[v], tokens that are in no blank.
     ends_sentence: bool[v].
     levels: the numbers of the levels in use.
@@ -122,7 +131,7 @@ def make(
     start: token that begins a blank in B; the vocabulary's bos by default.
     end: the last target of a blank; the vocabulary's eos by default.
     block_token: the block token; `mask` by default.
-    marks: a token with one of these in it ends a sentence; 'Ċ' is the line end of byte-level vocabularies.
+    marks: a token that contains one of these ends a sentence; 'Ċ' is the line end of byte-level vocabularies.
     masking: 'dynamic' draws anew at every step, 'static' repeats `copies` corruptions of each row.
     copies: corruptions of a row when static.
     logit_rows: batch rows whose logits are in memory at a time.
@@ -138,16 +147,21 @@ def make(
   bounds = corrupt.share_bounds([levels[LEVELS[number]] for number in used])
   ends = sentence_ends(vocab, marks) if levels.get('sentence') else np.zeros(vocab.size, bool)
   s = Setup(
-    ids, corrupt.special_table(vocab), ends, used, bounds, corrupt.EVERY[masking], copies,
-    rate, mean, longest, ratio, suffix, block, short, slots, logit_rows, corrupt.longest_row(trunk),
+    ids=ids, special=corrupt.special_table(vocab), ends_sentence=ends, levels=used, bounds=bounds,
+    every=corrupt.EVERY[masking], copies=copies, rate=rate, mean=mean, longest=longest, ratio=ratio, suffix=suffix,
+    block=block, short=short, slots=slots, logit_rows=logit_rows, max_length=corrupt.longest_row(trunk),
   )  # fmt: skip
   return Task(Model(trunk), partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of)
 
 
 def find_ids(
-  vocab: Vocab, masks: tuple[str | None, str | None, str | None], *, start: str | None, end: str | None,
+  vocab: Vocab,
+  masks: tuple[str | None, str | None, str | None],
+  *,
+  start: str | None,
+  end: str | None,
   block_token: str | None,
-) -> Ids:  # fmt: skip
+) -> Ids:
   """The tokens of `make`, `masks` by level, or those of the vocabulary where they are None.
 
   Raises:
@@ -230,7 +244,7 @@ def pieces(key: Array, segment_ids: Array) -> Array:
 
 
 def sentence_ends(vocab: Vocab, marks: tuple[str, ...]) -> np.ndarray:
-  """bool[v]: the token has one of the marks in it."""
+  """bool[v]: the token contains one of the marks."""
   specials = set(vocab.special_ids)
   return np.array([i not in specials and any(mark in vocab.token(i) for mark in marks) for i in range(vocab.size)])
 

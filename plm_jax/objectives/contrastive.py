@@ -1,4 +1,4 @@
-"""Contrastive objectives: a vector of each row must pick its partner among those of the whole batch (InfoNCE).
+"""Contrastive objectives: the vector of each row is to be most similar to that of its partner (InfoNCE).
 
 Loss = -log e^{s(x, y+)} / (e^{s(x, y+)} + sum over negatives of e^{s(x, y-)}), with s a similarity over a temperature
 (van den Oord et al. 2018, CPC §2.3; one negative is the pairwise form of Arora et al. 2019). Partners are:
@@ -7,7 +7,8 @@ Loss = -log e^{s(x, y+)} / (e^{s(x, y+)} + sum over negatives of e^{s(x, y-)}), 
   fields    the next text of the row: an anchor, its positive and, where asked for, a hard negative (SimCSE §4)
   ngram     a short n-gram by itself, for the row where it is masked (Kong et al. 2020, InfoWord §4), usually with MLM
 
-Rows see each other, so the batch is not cut into micro-batches; over several devices the vectors are gathered.
+A row's loss depends on the other rows of its batch, so batches are not divided into micro-batches. With several devices
+the vectors of all of them are gathered.
 """
 
 from collections.abc import Mapping
@@ -73,9 +74,10 @@ class Setup(NamedTuple):
   Attributes:
     masking: of masked language modelling; None without it.
     special: bool[v], tokens that are in no n-gram.
-    mask_id: what stands in an n-gram's place; -1 where no objective needs it.
+    mask_id: replaces the tokens of an n-gram; -1 where there are no n-grams.
     pad_id: of the vocabulary.
     first: ids in front of an n-gram, at most one.
+    texts: in a row of several.
   """
 
   masking: mlm.Setup | None
@@ -114,7 +116,7 @@ def make(
   Args:
     trunk: any trunk that reads `tokens`; bidirectional for n-grams and MLM. 'dropout' needs its dropout.
     vocab: of the rows.
-    partners: see the head of this file. Rows hold one text, or with 'fields' two or three, told apart by `type_ids`.
+    partners: see the head of this file. Rows hold one text, or with 'fields' two or three, numbered by `type_ids`.
     similarity_of: two vectors: 'cosine' or 'dot' product.
     temperature: divides it.
     negatives: partners of other rows that each row is compared with; None is all of the batch, 1 the pairwise form.
@@ -138,11 +140,20 @@ def make(
   require(trunk, user="objective 'contrastive'", attention=kinds, inputs=('tokens', 'segment_ids'), offers=offers)
   user = "objective contrastive with partners='ngram'"
   s = Setup(
-    mlm.bind(vocab, where=where, edit=edit, user='objective contrastive with mlm_weight') if fills else None,
-    corrupt.special_table(vocab), corrupt.find_mask(vocab, user=user) if grams else -1, vocab.pad_id,
-    () if vocab.cls_id is None else (vocab.cls_id,), partners, similarity_of, temperature, negatives,
-    3 if hard_negatives else 2, longest, weight, mlm_weight,
-  )  # fmt: skip
+    masking=mlm.bind(vocab, where=where, edit=edit, user='objective contrastive with mlm_weight') if fills else None,
+    special=corrupt.special_table(vocab),
+    mask_id=corrupt.find_mask(vocab, user=user) if grams else -1,
+    pad_id=vocab.pad_id,
+    first=() if vocab.cls_id is None else (vocab.cls_id,),
+    partners=partners,
+    similarity_of=similarity_of,
+    temperature=temperature,
+    negatives=negatives,
+    texts=3 if hard_negatives else 2,
+    longest=longest,
+    weight=weight,
+    mlm_weight=mlm_weight,
+  )
   model = Model(trunk, mlm.make_head(trunk, vocab) if fills else None, pool)
   return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), couples_rows=True)
 

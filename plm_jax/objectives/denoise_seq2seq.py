@@ -7,14 +7,14 @@ what becomes of them (`edit`), and what is to be written (`target`):
   text       the whole text
   masked     the whole text, of which the chosen tokens count
   chosen     the chosen tokens in order
-  sentinels  the chosen tokens, each span behind the sentinel that stands for it; one more where the text goes on after
+  sentinels  the chosen tokens, each span after its sentinel; at the end one more sentinel where text follows
 
-Rows keep fixed sizes: inputs and targets are as long as the raw row needs, by T5's rule where counts are exact. Each
-packed document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
+Sizes are fixed: inputs and targets are as long as a raw row needs, by T5's rule where counts are exact. Each packed
+document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
 
 A trunk without an encoder reads inputs and targets in one row (T5, §3.2.1): all inputs of the row, then all targets,
-each behind the token that a decoder reads first. A target sees the inputs of its document and the targets before it;
-among the inputs, tokens see each other both ways in a trunk with a prefix. Inputs are not predicted.
+where each document begins with the token that a decoder reads first. A target sees the inputs of its document and the
+targets before it. In a trunk with a prefix, inputs see each other in both directions. Inputs are not predicted.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,8 +59,8 @@ Rearrange = tuple[Annotated[Mapping[str, Any], 'noise.rearrange'], ...]
 TWO_ROWS = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
 
 
-class Way:
-  """One of `denoisers`: keywords as in `make`, and None where those of `make` hold.
+class DenoiserBlock:
+  """One of the blocks `denoisers`: keywords as in `make`; None means that the keyword of `make` holds.
 
   Attributes:
     share: of the rows, relative to the others'.
@@ -80,8 +80,8 @@ class Setup(NamedTuple):
   """What corrupts rows; settings are explained in `make`.
 
   Attributes:
-    ways: the denoisers.
-    bounds: f32[ways - 1], of `corrupt.share_bounds`.
+    denoisers: with their settings bound.
+    bounds: f32[denoisers - 1], of `corrupt.share_bounds`.
     tables: of the vocabulary.
     start_id: what the decoder reads first.
     joined: inputs and targets are one row.
@@ -89,7 +89,7 @@ class Setup(NamedTuple):
     max_length: tokens of the longest row that the trunk has positions for; None for any.
   """
 
-  ways: tuple[Denoiser, ...]
+  denoisers: tuple[Denoiser, ...]
   bounds: np.ndarray
   tables: VocabTables
   start_id: int
@@ -111,7 +111,7 @@ def make(
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'to_sentinels'},
   finish: Rearrange = (),
   target: Target = 'sentinels',
-  denoisers: tuple[Annotated[Mapping[str, Any], 'objectives.denoise_seq2seq:Way'], ...] = (),
+  denoisers: tuple[Annotated[Mapping[str, Any], 'objectives.denoise_seq2seq:DenoiserBlock'], ...] = (),
   start: Start = 'pad',
   append_eos: bool = True,
   mask_random: Rate = 0.0,
@@ -131,13 +131,13 @@ def make(
     edit: what becomes of them, a function of `noise.edit` with its settings.
     finish: like `rearrange`, applied to the corrupted text (BART's code rotates last).
     target: what is to be written, see the head of this file.
-    denoisers: several ways to corrupt, of which each row takes one, see `Way`.
+    denoisers: one of them is drawn for each row, see `DenoiserBlock`.
     start: token that the decoder reads first: 'pad' (T5), 'eos' (BART), 'bos'.
-    append_eos: put the end token behind inputs and targets (T5); False where the rows have their end tokens (BART).
+    append_eos: put the end token after inputs and targets (T5); False where the rows have their end tokens (BART).
     mask_random: share of the mask tokens that become a random token.
     sentence_ends: tokens that end a sentence.
-    packing: 'segments' takes the documents of a row each by itself, 'stream' takes the row as one text (T5).
-    inputs_length: slots of the inputs; None takes what a row of one document needs.
+    packing: 'segments' corrupts each document of a row by itself, 'stream' takes the row as one text (T5).
+    inputs_length: slots of the inputs; None is what a row of one document needs.
     targets_length: slots of the targets; likewise.
     logit_rows: batch rows whose logits are in memory at a time.
 
@@ -150,23 +150,30 @@ def make(
   require(trunk, user="objective 'denoise_seq2seq'", attention=kinds, inputs=inputs, offers=(Attends,))
   errors.one_of('objective.packing', packing, Packing)
   common = {'rearrange': rearrange, 'where': where, 'edit': edit, 'finish': finish, 'target': target}
-  ways = tuple(bind(common, given, vocab=vocab, number=n) for n, given in enumerate(denoisers or ({},)))
-  tables = make_tables(vocab, ways, append_eos=append_eos, mask_random=mask_random, sentence_ends=sentence_ends)
+  bound = tuple(bind(common, given, vocab=vocab, number=n) for n, given in enumerate(denoisers or ({},)))
+  tables = make_tables(vocab, bound, append_eos=append_eos, mask_random=mask_random, sentence_ends=sentence_ends)
   s = Setup(
-    ways, share_bounds(ways), tables, find_start(vocab, start), packing, inputs_length, targets_length, logit_rows,
-    joined, 'prefix' in trunk.INPUTS, corrupt.longest_row(trunk),
-  )  # fmt: skip
-  return Task(
-    causal_lm.Model(trunk), partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of,
-    row_length=partial(row_length, s),
-  )  # fmt: skip
+    denoisers=bound,
+    bounds=share_bounds(bound),
+    tables=tables,
+    start_id=find_start(vocab, start),
+    packing=packing,
+    inputs_length=inputs_length,
+    targets_length=targets_length,
+    logit_rows=logit_rows,
+    joined=joined,
+    prefix='prefix' in trunk.INPUTS,
+    max_length=corrupt.longest_row(trunk),
+  )
+  functions = partial(prepare, s), partial(loss, s), partial(predict, s)
+  return Task(causal_lm.Model(trunk), *functions, summary=perplexity_of, row_length=partial(row_length, s))
 
 
 # Settings ----------------------------------------------------------------------------------------------------------
 
 
 def bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, number: int) -> Denoiser:
-  """A denoiser of the settings in `given`, a `Way`, and where it has none in `common`; `number` is its place."""
+  """Denoiser number `number`, of the keywords in `given`, a `DenoiserBlock`, or else of those in `common`."""
   known = (*common, 'share', 'mode')
   for name in given:
     if name not in known:
@@ -178,7 +185,7 @@ def bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, n
   return Denoiser(
     rearrange=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['rearrange']),
     choose=_partial(corrupt.pick_where(settings['where'], vocab=vocab)),
-    write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0)),  # `denoising.spell` has the ids
+    write=_partial(corrupt.pick_edit(settings['edit'], vocab=vocab, first_sentinel=0)),  # ids: `assign_sentinels`
     finish=tuple(_partial(build.pick('noise.rearrange', one)) for one in settings['finish']),
     target=settings['target'],
     mode=tuple(i for i in vocab.special_ids if vocab.token(i) == mode) if mode else (),
@@ -192,9 +199,9 @@ def _partial(function: Callable[..., Any]) -> partial[Any]:
   return function
 
 
-def share_bounds(ways: tuple[Denoiser, ...]) -> np.ndarray:
-  """Bounds of the shares of denoisers, f32[ways - 1]."""
-  shares = [way.share for way in ways]
+def share_bounds(denoisers: tuple[Denoiser, ...]) -> np.ndarray:
+  """Bounds of the shares of denoisers, f32[denoisers - 1]."""
+  shares = [one.share for one in denoisers]
   if min(shares) < 0 or sum(shares) == 0:
     raise ValueError(f'shares of denoisers {shares} must not be negative, nor all 0')
   return corrupt.share_bounds(shares)
@@ -216,7 +223,7 @@ def find_start(vocab: Vocab, start: Start) -> int:
 
 
 def make_tables(
-  vocab: Vocab, ways: tuple[Denoiser, ...], *, append_eos: bool, mask_random: float, sentence_ends: tuple[str, ...]
+  vocab: Vocab, denoisers: tuple[Denoiser, ...], *, append_eos: bool, mask_random: float, sentence_ends: tuple[str, ...]
 ) -> VocabTables:
   """What the denoisers need to know of the vocabulary.
 
@@ -227,17 +234,17 @@ def make_tables(
     raise ValueError(f'objective.mask_random={mask_random} is not in [0, 1]')
   if append_eos and vocab.eos_id is None:
     raise ValueError('objective.append_eos needs a vocabulary with an end token; vocab.roles can name one')
-  spelt = any(way.write.func is edits.to_sentinels or way.target == 'sentinels' for way in ways)
-  moved = any(f.func is permute_sentences for way in ways for f in (*way.rearrange, *way.finish))
+  sentinels = any(one.write.func is edits.to_sentinels or one.target == 'sentinels' for one in denoisers)
+  sentences = any(f.func is permute_sentences for one in denoisers for f in (*one.rearrange, *one.finish))
   special = corrupt.special_table(vocab)
   return VocabTables(
     special=special,
     starts_word=np.asarray(vocab.starts_word),
-    ends_sentence=find_sentence_ends(vocab, sentence_ends) if moved else None,
+    ends_sentence=find_sentence_ends(vocab, sentence_ends) if sentences else None,
     mask_id=vocab.mask_id,
     pad_id=vocab.pad_id,
     end=(vocab.eos_id,) if append_eos and vocab.eos_id is not None else (),
-    sentinels=find_sentinels(vocab) if spelt else None,
+    sentinels=find_sentinels(vocab) if sentinels else None,
     ordinary=np.flatnonzero(~special).astype(np.int32),
     mask_random=mask_random,
   )
@@ -248,7 +255,7 @@ def make_tables(
 
 def slots_of(s: Setup, length: int) -> tuple[int, int]:
   """Slots of the inputs and of the targets that rows of `length` tokens get."""
-  needed = [sizes(way, length, tables=s.tables) for way in s.ways]
+  needed = [sizes(one, length, tables=s.tables) for one in s.denoisers]
   inputs, targets = (max(side) for side in zip(*needed, strict=True))
   return s.inputs_length or inputs, s.targets_length or targets
 
@@ -307,8 +314,8 @@ def draw(s: Setup, key: Array, ids: Array, segments: Array) -> tuple[Side, Side,
   """Inputs, targets and spans without a sentinel of one row, int[l] both, and the number int32[] of its denoiser."""
   inputs_size, targets_size = slots_of(s, ids.shape[0])
   # denoisers a b c d, of which a and c are alike   groups [0 2] [1] [3]   group of 0 1 0 2   place in it 0 0 1 0
-  groups = alike(s.ways)
-  group_of, place_of = np.zeros((2, len(s.ways)), np.int32)
+  groups = alike(s.denoisers)
+  group_of, place_of = np.zeros((2, len(s.denoisers)), np.int32)
   for number, group in enumerate(groups):
     group_of[group], place_of[group] = number, np.arange(len(group))
   which_key, key = jax.random.split(key)
@@ -317,7 +324,7 @@ def draw(s: Setup, key: Array, ids: Array, segments: Array) -> tuple[Side, Side,
   branches = [
     partial(
       denoise,
-      denoiser=select([s.ways[number] for number in group], place),
+      denoiser=select([s.denoisers[number] for number in group], place),
       tables=s.tables,
       inputs_size=inputs_size,
       targets_size=targets_size,
@@ -349,9 +356,9 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   }
   if s.tables.sentinels is not None:
     metrics['spans_without_sentinel'] = (targets['lost'].sum(), count)
-  if len(s.ways) > 1:
-    for label in dict.fromkeys(way.label for way in s.ways):
-      mine = jnp.asarray([way.label == label for way in s.ways])[targets['which']][:, None] * weights
+  if len(s.denoisers) > 1:
+    for label in dict.fromkeys(one.label for one in s.denoisers):
+      mine = jnp.asarray([one.label == label for one in s.denoisers])[targets['which']][:, None] * weights
       metrics[f'loss/{label}'] = metric(nats, mine)
   return Loss(scaled_sum(nats, weights, targets['scale']), metrics)
 

@@ -1,4 +1,7 @@
-"""Corruption of one row for encoder-decoders: from where, edit and rearrange to both sides of the network."""
+"""Corruption of one row for denoisers from text to text: what the encoder reads and what the decoder writes.
+
+Functions of `noise/` (rearrange, where, edit) are applied in order; `compact` then puts the result into fixed sizes.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -35,13 +38,13 @@ class Denoiser(NamedTuple):
   """One way to corrupt a row, with its settings bound.
 
   Attributes:
-    rearrange: orders that the text is put in before.
-    choose: which tokens.
-    write: what becomes of them.
-    finish: orders that the corrupted text is put in.
+    rearrange: functions that reorder the clean text.
+    choose: function that chooses tokens.
+    write: function that edits them.
+    finish: functions that reorder the corrupted text.
     target: what is to be written, see the head of `denoise_seq2seq`.
-    mode: ids put before each document of the inputs, at most one; an id may differ from row to row.
-    share: of the rows, relative to the others'.
+    mode: ids put before each document of the inputs, at most one; rows may differ in it.
+    share: of the rows, relative to the shares of the others.
     label: of its loss in the metrics.
   """
 
@@ -82,7 +85,14 @@ class VocabTables(NamedTuple):
 
 
 class Side(NamedTuple):
-  """Inputs or targets of a row: ids int32[t], segment_ids int32[t], weights f32[t], and tokens that found no slot."""
+  """Inputs or targets of a row.
+
+  Attributes:
+    ids: int32[t].
+    segment_ids: int32[t].
+    weights: f32[t].
+    excess: f32[], tokens for which there was no slot.
+  """
 
   ids: Array
   segment_ids: Array
@@ -121,8 +131,8 @@ def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
 def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables) -> tuple[int, int]:
   """Slots that the inputs and the targets of a row of `length` tokens need.
 
-  Exact where the choice is, for a row of one document. Else nothing less than the row, and targets for as many tokens
-  as `corrupt.capacity` says.
+  Exact for a row of one document where the number of chosen tokens is fixed. Otherwise the inputs are as long as the
+  row, and the targets have room for as many tokens as `corrupt.capacity` says.
   """
   func, settings, write = denoiser.choose.func, denoiser.choose.keywords, denoiser.write.func
   inputs, ends = length, len(tables.end)
@@ -181,19 +191,19 @@ def _collect(row: Row, before: Array, kept: Array, after: Array, *, size: int, p
   return Side(ids, segments, real.astype(jnp.float32), excess), source
 
 
-def _stay(row: Row, ids: Array, *, pad_id: int) -> tuple[Side, Array]:
-  """`_collect` where nothing is dropped or added: int32[l] ids where they stand."""
+def _keep_all(row: Row, ids: Array, *, pad_id: int) -> tuple[Side, Array]:
+  """`_collect` for ids int32[l] of which none is dropped and to which none is added."""
   real = row.segment_ids > 0
   side = Side(jnp.where(real, ids, pad_id), row.segment_ids, real.astype(jnp.float32), jnp.zeros(()))
   return side, jnp.where(real, jnp.arange(ids.shape[0]), -1)
 
 
-def _column(there: Array, ids: tuple[int | Array, ...]) -> Array:
+def _ids_where(there: Array, ids: tuple[int | Array, ...]) -> Array:
   """int32[l, len(ids)]: these ids where `there`, else -1."""
   return jnp.where(there[:, None], jnp.asarray(ids, jnp.int32).reshape(1, -1), -1)
 
 
-def _mix_masks(key: Array, slots: Slots, *, tables: VocabTables) -> Slots:
+def _randomise_masks(key: Array, slots: Slots, *, tables: VocabTables) -> Slots:
   """Replaces a share of the masks by random tokens."""
   ids = jnp.concatenate([slots.before, slots.ids[:, None]], axis=1)
   share_key, id_key = jax.random.split(key)
@@ -203,15 +213,15 @@ def _mix_masks(key: Array, slots: Slots, *, tables: VocabTables) -> Slots:
   return slots._replace(before=ids[:, :-1], ids=ids[:, -1])
 
 
-class Spelt(NamedTuple):
-  """Spans of which each has its sentinel.
+class SentinelSpans(NamedTuple):
+  """The chosen spans of a row, each with its sentinel.
 
   Attributes:
-    chosen: without the spans that found none.
+    chosen: the spans, without those for which no sentinel was left.
     starts: bool[l], the first position of a span.
     ids: int32[l], the sentinel of the span that a position is in.
-    closing: int32[l], at the last token of a document the sentinel of what follows its last span, else -1.
-    lost: f32[], spans that found none, which stay as they are.
+    closing: int32[l], at the last token of a document the sentinel after its last span, where text follows; else -1.
+    lost: f32[], spans for which no sentinel was left; they are not corrupted.
   """
 
   chosen: Spans
@@ -221,7 +231,7 @@ class Spelt(NamedTuple):
   lost: Array
 
 
-def spell(row: Row, chosen: Spans, sentinels: Sentinels) -> Spelt:
+def assign_sentinels(row: Row, chosen: Spans, sentinels: Sentinels) -> SentinelSpans:
   """Gives each span a sentinel, counting from the first in each document."""
   # text a b c d, chosen number 0 1 1 0   starts 0 1 0 0   ids - X X -   closing, at d, Y; -1 if d were hidden
   first, last = _edges(row.segment_ids)
@@ -236,7 +246,7 @@ def spell(row: Row, chosen: Spans, sentinels: Sentinels) -> Spelt:
   index = jnp.arange(row.ids.shape[0])
   latest = jax.lax.cummax(jnp.where(row.eligible, 2 * index + (chosen.number > 0), 0))
   closes = last & (latest % 2 == 0) & (count > 0) & (count < sentinels.number)
-  return Spelt(
+  return SentinelSpans(
     chosen,
     starts,
     sentinels.first + sentinels.step * (chosen.number - 1 - base),
@@ -249,18 +259,18 @@ class Marked(NamedTuple):
   """A row whose tokens have been chosen.
 
   Attributes:
-    row: the text in the order that it was put in.
-    order: int32[l], where each of its tokens stood before.
+    row: the reordered text.
+    order: int32[l], the position of each of its tokens in the clean text.
     hidden: bool[l], the chosen tokens.
-    slots: what an edit leaves of them.
-    spelt: the sentinels of the spans, where there are some.
+    slots: the edited text.
+    spans: the spans with their sentinels, where the denoiser uses sentinels.
   """
 
   row: Row
   order: Array
   hidden: Array
   slots: Slots
-  spelt: Spelt | None
+  spans: SentinelSpans | None
 
 
 def denoise(
@@ -294,37 +304,37 @@ def denoise(
     order = order[step]
     row = make_row(row.ids[step], segments, tables)
 
-  chosen, spelt = denoiser.choose(where_key, row), None
+  chosen, spans = denoiser.choose(where_key, row), None
   if tables.sentinels is not None:
-    spelt = spell(row, chosen, tables.sentinels)
-    chosen = spelt.chosen
+    spans = assign_sentinels(row, chosen, tables.sentinels)
+    chosen = spans.chosen
   slots = denoiser.write(edit_key, row, chosen)
-  if spelt is not None and denoiser.write.func is edits.to_sentinels:
-    slots = slots._replace(ids=jnp.where(chosen.number > 0, spelt.ids, row.ids))
+  if spans is not None and denoiser.write.func is edits.to_sentinels:
+    slots = slots._replace(ids=jnp.where(chosen.number > 0, spans.ids, row.ids))
   if tables.mask_random > 0:
-    slots = _mix_masks(mask_key, slots, tables=tables)
+    slots = _randomise_masks(mask_key, slots, tables=tables)
 
-  marked = Marked(row, order, chosen.number > 0, slots, spelt)
+  marked = Marked(row, order, chosen.number > 0, slots, spans)
   inputs = make_inputs(order_key, marked, denoiser=denoiser, tables=tables, size=inputs_size)
   targets = make_targets(clean, marked, denoiser=denoiser, tables=tables, size=targets_size)
-  return inputs, targets, jnp.zeros(()) if spelt is None else spelt.lost
+  return inputs, targets, jnp.zeros(()) if spans is None else spans.lost
 
 
 def make_inputs(order_key: Array, marked: Marked, *, denoiser: Denoiser, tables: VocabTables, size: int) -> Side:
-  """What the encoder reads, in `size` slots: mode, edited text and end of each document, then in its last order."""
+  """What the encoder reads, in `size` slots: mode, edited text and end token of each document, reordered at last."""
   row, slots = marked.row, marked.slots
   real = row.segment_ids > 0
   first, last = _edges(row.segment_ids)
   if denoiser.write.func in edits.IN_PLACE and not tables.end and not denoiser.mode and size == row.ids.shape[0]:
-    inputs, source = _stay(row, slots.ids, pad_id=tables.pad_id)
+    inputs, source = _keep_all(row, slots.ids, pad_id=tables.pad_id)
   else:
-    before = jnp.concatenate([_column(first, denoiser.mode), slots.before], axis=1)
+    before = jnp.concatenate([_ids_where(first, denoiser.mode), slots.before], axis=1)
     kept = jnp.where(slots.keep & real, slots.ids, -1)
-    end = _column(last, tables.end or (-1,))
+    end = _ids_where(last, tables.end or (-1,))
     inputs, source = _collect(row, before, kept, end, size=size, pad_id=tables.pad_id)
   if not denoiser.finish:
     return inputs
-  # what stood in a document moves, and what was put before a token or in place of one
+  # text and masks may move; modes, end tokens and padding may not
   fixed = jnp.isin(inputs.ids, jnp.asarray((*denoiser.mode, *tables.end, -1)))
   movable = (source >= 0) & ~fixed & (row.eligible[source] | (inputs.ids != row.ids[source]))
   for number, rearrange in enumerate(denoiser.finish, start=len(denoiser.rearrange)):
@@ -337,18 +347,18 @@ def make_targets(clean: Row, marked: Marked, *, denoiser: Denoiser, tables: Voca
   """What the decoder writes, in `size` slots."""
   length, pad_id = clean.ids.shape[0], tables.pad_id
   real = clean.segment_ids > 0
-  end = _column(_edges(clean.segment_ids)[1], tables.end or (-1,))
+  end = _ids_where(_edges(clean.segment_ids)[1], tables.end or (-1,))
   nothing = jnp.zeros((length, 0), jnp.int32)
   if denoiser.target in ('chosen', 'sentinels'):
     before = nothing
     if denoiser.target == 'sentinels':
-      assert marked.spelt is not None  # as `denoise_seq2seq.make` has made sure
-      before = jnp.where(marked.spelt.starts, marked.spelt.ids, -1)[:, None]
-      end = jnp.concatenate([marked.spelt.closing[:, None], end], axis=1)
+      assert marked.spans is not None  # as `denoise_seq2seq.make` has made sure
+      before = jnp.where(marked.spans.starts, marked.spans.ids, -1)[:, None]
+      end = jnp.concatenate([marked.spans.closing[:, None], end], axis=1)
     kept = jnp.where(marked.hidden, marked.row.ids, -1)
     return _collect(marked.row, before, kept, end, size=size, pad_id=pad_id)[0]
   if not tables.end and size == length:
-    targets, source = _stay(clean, clean.ids, pad_id=pad_id)
+    targets, source = _keep_all(clean, clean.ids, pad_id=pad_id)
   else:
     targets, source = _collect(clean, nothing, jnp.where(real, clean.ids, -1), end, size=size, pad_id=pad_id)
   if denoiser.target == 'text':

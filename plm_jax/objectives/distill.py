@@ -1,8 +1,9 @@
 """Distillation of a large encoder into a small one (Sanh et al. 2019, DistilBERT §3; arXiv 1910.01108).
 
 Loss = 5 KL(teacher || student), both softened by temperature 2, times 2^2; + 2 MLM; + 1 cosine distance of the last
-states. The teacher lies under `params['teacher']` as a run of objective mlm keeps it and reads the same corrupted rows
-without dropout or gradient; `init_from` fills it, and optim.scale = (('teacher/.*', None), ('.*', 1.0)) keeps it.
+states. The teacher's parameters are `params['teacher']`, named as in a run of objective mlm. It reads the same
+corrupted rows, without dropout or gradient. `init_from` loads it, and optim.scale = (('teacher/.*', None), ('.*', 1.0))
+freezes it.
 """
 
 from collections.abc import Mapping
@@ -130,9 +131,16 @@ def make(
       f'and of the teacher {second.hidden_dim}: choose a teacher of the same hidden_dim, or 0'
     )
   s = Setup(
-    mlm.bind(vocab, where=where, edit=edit, user='objective distill'), vocab.size, temperature,
-    kl_weight, mlm_weight, cosine_weight, mse_weight, positions, logit_rows,
-  )  # fmt: skip
+    masking=mlm.bind(vocab, where=where, edit=edit, user='objective distill'),
+    vocab_size=vocab.size,
+    temperature=temperature,
+    kl_weight=kl_weight,
+    mlm_weight=mlm_weight,
+    cosine_weight=cosine_weight,
+    mse_weight=mse_weight,
+    positions=positions,
+    logit_rows=logit_rows,
+  )
   model = Model(trunk, mlm.make_head(trunk, vocab), mlm.Model(second, mlm.make_head(second, vocab)))
   summary = partial(perplexity_of, nats='mlm_loss')
   return Task(model, partial(prepare, s), partial(loss, s), mlm.predict, summary=summary)

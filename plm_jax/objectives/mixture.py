@@ -24,7 +24,7 @@ from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, T
 PAPER = Paper(year=2019, title='Raffel et al., T5 §3.5.2', architecture='any', objective_family='denoising')
 READS = ()  # beside what its parts read
 
-# a number that no row has: rows count from 0, and padding rows are -1
+# no row has this number: rows count from 0, and padding rows are -1
 _DRAW = np.uint32(2**31)
 
 

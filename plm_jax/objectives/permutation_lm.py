@@ -1,8 +1,8 @@
 """Permutation language modelling (Yang et al. 2019, §2.2 and §2.3): sum_t log p(x_z(t) | x_z(<t)) over random orders z.
 
-Every step draws an order of factorisation for each row and predicts about one token in K, those whose turn comes late.
-The tokens stay where they are; the order is a mask. The memory of a two-stream trunk is carried from row to row, for
-rows of `data.bptt` with stride = length / 2. Half of the rows may hold text from its end to its beginning
+Every step draws an order of factorisation for each row and predicts about one token in K, those late in the order.
+Tokens keep their positions; the order is an attention mask. The memory of a two-stream trunk is carried from row to
+row, for rows of `data.bptt` with stride = length / 2. Half of the rows may hold text from its end to its beginning
 (data.reverse_half); their batches say which.
 """
 
@@ -103,7 +103,17 @@ def make(
     offers=(Attends, Remembers),
   )
   functional = corrupt.among([one for one in (vocab.sep_id, vocab.cls_id) if one is not None], vocab.size)
-  s = Setup(trunk, functional, np.asarray(vocab.starts_word), one_in, ngrams, max_gram, window, block, memory)
+  s = Setup(
+    trunk=trunk,
+    functional=functional,
+    starts_word=np.asarray(vocab.starts_word),
+    one_in=one_in,
+    ngrams=ngrams,
+    max_gram=max_gram,
+    window=window,
+    block=block,
+    memory=memory,
+  )
   task = Task(Model(trunk, Head(vocab.size)), partial(prepare, s), partial(loss, s), predict, summary=perplexity_of)
   return task._replace(init_carry=trunk.init_carry) if memory else task
 

@@ -2,8 +2,8 @@
 
 One token in six is predicted, in a random order, each from all tokens that are not predicted and from those predicted
 before it. There are no relative positions and no memory. XLNet's second stream is a second copy of each target in the
-same row: a mask token that stands at the target's position, sees what the target may be told from and itself, and is
-seen by nobody. So any encoder that takes positions and a mask of its own will do; rows get longer by the targets.
+same row: a mask token that has the target's position. It sees itself and what the target may be predicted from, and no
+other token sees it. So any encoder that takes positions and a mask serves; rows get longer by the number of targets.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def make(
   """Permuted language modelling of an encoder.
 
   Args:
-    trunk: an encoder that takes positions and a mask of its own, with positions for rows and targets together.
+    trunk: an encoder that takes `positions` and `allowed`, with positions for rows and targets together.
     vocab: with a mask token.
     where: which tokens, as in `mlm`.
   """
@@ -90,7 +90,7 @@ def draw(s: Setup, key: Array, fields: Mapping[str, Array]) -> dict[str, Array]:
   length = row.ids.shape[0]
   where_key, order_key = jax.random.split(key)
   places, weights, excess = corrupt.choose_targets(s.choose, where_key, row)
-  # the targets that have a copy; the others stay text that all may see
+  # the targets that have a copy; the others remain text that every token may see
   targets = jnp.zeros(length, bool).at[places].max(weights > 0)
   ranks = jax.random.permutation(order_key, length)
   # a copy has its target's segment and position: segments 1 1 2, target at 1 -> 1 1 2 | 1

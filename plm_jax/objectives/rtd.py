@@ -1,9 +1,9 @@
 """Replaced token detection (Clark et al. 2020, ELECTRA §2; arXiv 2003.10555).
 
-A small generator fills masked positions with tokens that it samples; the trunk, the discriminator, tells at every token
-whether it is the original one. Loss = 1 * generator's MLM + 50 * binary cross-entropy over all tokens. The generator
-gets no gradient from the discriminator: a sample has none. The settings also hold what the paper compares with: what
-the two share (§3.2), how the generator learns (§3.2 and appendix F) and what the trunk learns (§3.4, Table 5).
+A small generator fills masked positions with tokens that it samples. The trunk, the discriminator, predicts for every
+token whether it is the original one. Loss = 1 * generator's MLM + 50 * binary cross-entropy over all tokens. The
+generator gets no gradient from the discriminator, since sampling has none. Settings also give the variants of the
+paper: what the two share (§3.2), how the generator learns (§3.2 and appendix F), what the trunk learns (§3.4, Table 5).
 """
 
 from collections.abc import Callable, Mapping
@@ -87,7 +87,7 @@ def make(
     vocab: with a mask token.
     generator: the second trunk, as a model block: dict(name='bert', variant='electra-small-generator').
     sharing: between the two: 'embeddings', the tables of tokens, positions and sentence types and their norm, as
-      released (both are trunks of models/bert.py); 'tokens', that table alone; 'all', one network with two heads;
+      released (both trunks of models/bert.py); 'tokens', the token table alone; 'all', one network with two heads;
       'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus one of
       its own (DeBERTa-v3). A run that starts from it adds the two: init_from = (dict(source=...),
       dict(source=..., from_='generator/token_embed', to='trunk/token_embed'),
@@ -111,14 +111,21 @@ def make(
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))
   check(sharing, keep=keep, sampling=sampling, temperature=temperature, learning=learning, predict=predict)
   s = Setup(
-    corrupt.pick_where(where, vocab=vocab), corrupt.special_table(vocab), np.asarray(vocab.starts_word),
-    corrupt.find_mask(vocab, user='objective rtd'), vocab.size, keep, sampling, temperature, learning, predict,
-    generator_weight, weight, logit_rows,
+    choose=corrupt.pick_where(where, vocab=vocab), special=corrupt.special_table(vocab),
+    starts_word=np.asarray(vocab.starts_word), mask_id=corrupt.find_mask(vocab, user='objective rtd'),
+    vocab_size=vocab.size, keep=keep, sampling=sampling, temperature=temperature, learning=learning, predict=predict,
+    generator_weight=generator_weight, weight=weight, logit_rows=logit_rows,
   )  # fmt: skip
   model = rtd_model.make_model(
-    trunk, vocab, generator, sharing=sharing, uniform=sampling == 'uniform', detects=s.detects,
-    gated=predict == 'all_tokens_mlm', rewarded=learning == 'adversarial',
-  )  # fmt: skip
+    trunk,
+    vocab,
+    generator,
+    sharing=sharing,
+    uniform=sampling == 'uniform',
+    detects=s.detects,
+    gated=predict == 'all_tokens_mlm',
+    rewarded=learning == 'adversarial',
+  )
   summary = partial(perplexity_of, nats='restore_loss' if sampling == 'uniform' else 'generator_loss')
   return Task(model, partial(prepare, s), partial(loss, s), partial(predict_rows, s), summary=summary)
 
@@ -255,7 +262,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 
 def detect(forward: Forward, example: Example, tokens: Array) -> tuple[Array, Array, Metrics]:
-  """(value of the loss, nats of each token f32[b, l], metrics) of telling which tokens were replaced."""
+  """(value of the loss, nats of each token f32[b, l], metrics) of detecting replaced tokens."""
   targets, weights = example.targets, example.targets['token_weights']
   logits = forward(method='detect', **read(example, tokens))
   replaced = tokens != targets['original']

@@ -1,7 +1,7 @@
 """Masked language modelling of sentence pairs, with next-sentence prediction (Devlin et al. 2018, §3.1, tasks 1 and 2).
 
-Or with sentence-order prediction (Lan et al. 2019, §3.1). The label is read off the pooled first token, so the trunk's
-pooler is trained here and goes along to downstream tasks. Both terms are means of their own and weigh the same.
+Or with sentence-order prediction (Lan et al. 2019, §3.1). The label is predicted from the pooled state, so the trunk's
+pooler is trained here for downstream tasks. Both terms are means of their own and have the same weight.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,7 +30,7 @@ Question = Literal['nsp', 'sop']
 Layout = Literal['bert', 'roberta']
 QUESTIONS: Mapping[Question, Callable[..., pairs.Pair]] = {'nsp': pairs.next_or_other, 'sop': pairs.in_order_or_swapped}
 SEPARATORS: Mapping[Layout, int] = {'bert': 1, 'roberta': 2}
-_PAIR = np.uint32(2**31 + 1)  # a number that no row has: sets the keys of pairs apart from those of masks
+_PAIR = np.uint32(2**31 + 1)  # no row has this number, so the keys of pairs differ from those of masks
 
 
 class Model(nn.Module):
@@ -97,7 +97,7 @@ def make(
   errors.one_of('objective.question', question, Question)
   errors.one_of('objective.layout', layout, Layout)
   if vocab.cls_id is None or vocab.sep_id is None:
-    raise ValueError('objective sentence_pair needs a vocabulary with tokens that begin a row and part segments')
+    raise ValueError('objective sentence_pair needs a vocabulary with tokens [CLS] and [SEP]')
   frame = partial(pairs.join, cls_id=vocab.cls_id, sep_id=vocab.sep_id, pad_id=vocab.pad_id)
   s = Setup(
     mlm.bind(vocab, where=where, edit=edit, masking=masking, copies=copies, user='objective sentence_pair'),

@@ -1,9 +1,9 @@
-"""SpanBERT: masked spans, told from both sides and once more from their two neighbours (Joshi et al. 2019, §3).
+"""SpanBERT: masked spans are predicted from all of the text, and from their two neighbours (Joshi et al. 2019, §3).
 
 The span boundary objective predicts each token of a masked run from the states just outside the run and the place of
-the token in it. A run is what is masked without a gap: spans that touch or overlap count as one. A run that begins or
-ends its text has no outer neighbour and is left out, and so are the tokens of a run beyond `max_targets`. Each term is
-a mean of its own; their sum is minimised.
+the token in it. A run is a sequence of masked tokens without a gap: spans that touch or overlap count as one. A run
+that begins or ends its text has no outer neighbour and is left out, and so are the tokens of a run beyond
+`max_targets`. Each term is a mean of its own; their sum is minimised.
 """
 
 from collections.abc import Callable, Mapping
@@ -95,7 +95,7 @@ class Setup(NamedTuple):
   Attributes:
     masking: of masked language modelling.
     weight: of the span boundary term.
-    max_targets: tokens of a run that are told from its neighbours.
+    max_targets: tokens of a run that are predicted from its neighbours.
   """
 
   masking: mlm.Setup
@@ -126,8 +126,8 @@ def make(
     masking: 'dynamic' draws anew at every step, 'static' repeats `copies` maskings of each row.
     copies: maskings of a row when static.
     weight: of the span boundary term; 0 leaves the masked language model (SpanBERT's "1seq").
-    max_targets: tokens of a run that are told from its neighbours, from its beginning.
-    places: rows of the table of places; the released code has 20 unless told otherwise.
+    max_targets: tokens at the beginning of a run that are predicted from its neighbours.
+    places: rows of the table of places; the released code has 20 by default.
     place_dim: its width.
   """
   user, inputs = "objective 'span_boundary'", ('tokens', 'segment_ids')
@@ -153,17 +153,19 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   rows = jax.vmap(partial(mask_row, s))(keys, batch['tokens'], batch['segment_ids'])
   inputs = {name: rows[name] for name in ('tokens', 'predict', 'left', 'right', 'place')}
   inputs |= {'segment_ids': batch['segment_ids'], **corrupt.present(batch, 'type_ids')}
-  told = rows['told'] * batch['row_weight'][:, None]
-  targets = mlm.make_targets(rows, batch['row_weight']) | {'told': told, 'told_scale': batch_scale(told)}
+  weights = rows['boundary_weights'] * batch['row_weight'][:, None]
+  targets = mlm.make_targets(rows, batch['row_weight'])
+  targets |= {'boundary_weights': weights, 'boundary_scale': batch_scale(weights)}
   return Example(inputs, targets | row_terms(batch['row_weight']))
 
 
 def mask_row(s: Setup, key: Array, ids: Array, segments: Array) -> dict[str, Array]:
-  """What `mlm.mask_row` gives; 'left', 'right', 'place' int[t] of `neighbours`; 'told' f32[t], 1 where they count."""
+  """`mlm.mask_row` with 'left', 'right' and 'place' int[t] of `neighbours`, and their 'boundary_weights' f32[t]."""
   row, spans, fields = mlm.choose_and_write(s.masking, key, ids, segments)
-  left, right, place, told = neighbours(spans.number > 0, row.eligible, segments, limit=s.max_targets)
+  left, right, place, allowed = neighbours(spans.number > 0, row.eligible, segments, limit=s.max_targets)
   at = fields['predict']
-  return fields | {'left': left[at], 'right': right[at], 'place': place[at], 'told': fields['weights'] * told[at]}
+  weights = fields['weights'] * allowed[at]
+  return fields | {'left': left[at], 'right': right[at], 'place': place[at], 'boundary_weights': weights}
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
@@ -172,13 +174,13 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   targets = example.targets
   logits, boundary_logits = forward(**example.inputs)
   masked = mlm.score(logits, targets)
-  nats, told = cross_entropy(boundary_logits, targets['ids']), targets['told']
-  value = masked.value + s.weight * scaled_sum(nats, told, targets['told_scale'])
+  nats, weights = cross_entropy(boundary_logits, targets['ids']), targets['boundary_weights']
+  value = masked.value + s.weight * scaled_sum(nats, weights, targets['boundary_scale'])
   metrics = masked.metrics | {
     'loss': whole_loss(value, targets),
     'mlm_loss': masked.metrics['loss'],
-    'sbo_loss': metric(nats, told),
-    'sbo_accuracy': metric(boundary_logits.argmax(axis=-1) == targets['ids'], told),
+    'sbo_loss': metric(nats, weights),
+    'sbo_accuracy': metric(boundary_logits.argmax(axis=-1) == targets['ids'], weights),
   }
   return Loss(value, metrics)
 
@@ -191,7 +193,7 @@ def predict(forward: Forward, example: Example) -> dict[str, Array]:
     'ids': logits.argmax(axis=-1),
     'weights': example.targets['weights'],
     'boundary_ids': boundary_logits.argmax(axis=-1),
-    'boundary_weights': example.targets['told'],
+    'boundary_weights': example.targets['boundary_weights'],
   }
 
 

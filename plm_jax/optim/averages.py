@@ -36,7 +36,7 @@ def exponential_mean(decay: float) -> Average:
 def iterate_mean(*, start: int | None, nonmonotone: int) -> Average:
   """Plain mean of the parameters of all steps from the start on; until then, the latest parameters.
 
-  The trigger is that of the AWD-LSTM code: with `before` the earlier losses, a loss above min(before[:-nonmonotone]).
+  The mean starts as in the AWD-LSTM code, at a loss above min(before[:-nonmonotone]) of the losses before it.
   """
 
   def init(params: PyTree) -> PyTree:

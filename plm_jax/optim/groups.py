@@ -153,8 +153,8 @@ def _check_used(
       )
     if pattern not in useful and pattern != '.*':
       raise ConfigError(
-        f'optim.{what}: {pattern!r} decides nothing, an earlier pattern takes every parameter that it matches; '
-        'put it before the more general ones'
+        f'optim.{what}: {pattern!r} has no effect: earlier patterns match every parameter that it matches. '
+        'Put it before the more general ones'
       )
 
 

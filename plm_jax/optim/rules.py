@@ -1,4 +1,4 @@
-"""Update rules, and averages of the parameters that evaluation may use instead.
+"""Update rules.
 
 A rule turns gradients into a direction; `optim.make` multiplies it by minus the rate and by each parameter's
 multiplier. Decoupled decay (adamw, bert_adam, lamb, adafactor) is added to the direction; in the other rules it is L2

@@ -1,8 +1,8 @@
 """Learning-rate schedules: pure functions of the step, as multiples of the peak rate.
 
 A schedule is called with the number of updates already made, so the first update of a run with warmup has rate 0, as
-in the released code of BERT, ELECTRA and GPT. `floor` is the multiple that is reached at the end of the decay, and
-`until` says where that end is: a number of steps, or a fraction of the run (GLM decays over 0.8 of it).
+in the released code of BERT, ELECTRA and GPT. `floor` is the multiple at the end of the decay, and `until` the place of
+that end: a number of steps, or a fraction of the run (GLM decays over 0.8 of it).
 """
 
 import inspect
@@ -63,7 +63,7 @@ def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: int | float | No
   fairseq's rate * sqrt(w / t) is warmup w.
 
   Args:
-    step: updates made.
+    step: number of updates made.
     steps: horizon.
     warmup: steps of linear warmup.
     hold: k; None takes the warmup, or 10,000 where there is none.
@@ -99,7 +99,7 @@ def plateau(
   """min(1, t / w) times a factor in the optimiser's state, which `observe_plateau` makes smaller.
 
   Args:
-    step: updates made.
+    step: number of updates made.
     steps: horizon.
     warmup: steps of linear warmup.
     patience: evaluations without improvement in a row after which the rate is kept.
@@ -149,10 +149,10 @@ def make(*, name: str, rate: float, steps: int, warmup: int | float = 0, **setti
 
   Args:
     name: one of `SCHEDULES`.
-    rate: the peak.
+    rate: peak learning rate.
     steps: horizon of the run.
-    warmup: steps of linear warmup; a float below 1 is a fraction of `steps`.
-    **settings: what the schedule takes beside these (`keywords` tells).
+    warmup: steps of linear warmup; a float up to 1.0 is a fraction of `steps`.
+    **settings: the other keywords of the schedule.
 
   Raises:
     ConfigError: unknown name, a setting out of range, a warmup where the schedule has none.
@@ -162,7 +162,7 @@ def make(*, name: str, rate: float, steps: int, warmup: int | float = 0, **setti
   if 'warmup' in keywords(schedule):
     bound['warmup'] = as_steps(warmup, steps, 'warmup')
   elif warmup:
-    raise ConfigError(f'optim.schedule={name!r} has a rise of its own: leave optim.warmup at 0, not {warmup}.')
+    raise ConfigError(f'optim.schedule={name!r} has its own warmup: leave optim.warmup at 0, not {warmup}.')
   shape = partial(schedule, **bound)
   shape(jnp.zeros(()))  # settings out of range fail here and not in the first step
   return lambda step: rate * shape(step)

@@ -94,8 +94,10 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
 
     # --- optimiser and state -----------------------------------------------------------------------------------------
     stopping = stack.enter_context(catch_signals())  # before compiling, where a KeyboardInterrupt might be lost
+    with errors.stage(parts.user):
+      shapes = abstract_params(task, source.spec)
     with errors.stage('optim'):
-      tx = optim.make(params=abstract_params(task, source.spec), steps=total, **settings['optim'])
+      tx = optim.make(params=shapes, steps=total, **settings['optim'])
     key = jax.random.key(settings['seed'])
     maker = state_maker(task, tx, source.spec, layout=layout)
     saved = stack.enter_context(
@@ -138,7 +140,8 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
 
     # --- the loop ----------------------------------------------------------------------------------------------------
     writer = stack.enter_context(metrics.Writer(folder.root, resume_step=start, sinks=settings['log']))
-    bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main))
+    judged_by = settings['best'][0] if settings['best'] else None
+    bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main, best=judged_by))
     patience = Patience(settings, folder, start=start)
     batches = feed.to_devices(source.read(start), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device

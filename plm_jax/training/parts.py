@@ -17,7 +17,7 @@ from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.text import tokenizer
-from plm_jax.types import Execution, PyTree, Source, Task, Vocab
+from plm_jax.types import Execution, PyTree, Source, Task, Vocab, axes_of
 
 log = logging.getLogger(__name__)
 
@@ -160,14 +160,22 @@ def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) ->
   A config is refused for the same reason if its data source can never give a key (`config.batches`); what a source
   gives may also depend on its settings, and on its data.
   """
-  missing = [key for key in reader.reads if key not in source.spec]
+  expected = dict(map(axes_of, reader.reads))
+  missing = [key for key in expected if key not in source.spec]
   if missing:
     role = reader.user.partition(' ')[0]
     raise ConfigError(
-      f'{where}: {reader.user} reads {", ".join(reader.reads)}; data {block["name"]!r} does not give '
+      f'{where}: {reader.user} reads {", ".join(expected)}; data {block["name"]!r} does not give '
       f'{", ".join(missing)}, only {", ".join(source.spec)}. Set {_settings_that_give(missing, block, where=where)} to '
       f'one that gives it, or {role}.name to one that needs no {", ".join(missing)}'
     )
+  for name, axes in expected.items():
+    shape = source.spec[name].shape
+    if len(shape) != len(axes):
+      raise ConfigError(
+        f'{where}: {reader.user} reads {name} with axes [{", ".join(axes)}], and data {block["name"]!r} gives '
+        f'the shape {shape}: choose another {where}.kind or {reader.user.partition(" ")[0]}.name'
+      )
 
 
 def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -> str:

@@ -21,9 +21,10 @@ from plm_jax.plugins import build, signatures
 from plm_jax.training import flops
 from plm_jax.training.parts import Settings, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, bind, step_rng
-from plm_jax.types import BATCH, PyTree, Task
+from plm_jax.types import BATCH, PyTree, Task, axes_of
 
 UNBOUNDED = 512  # tokens of the row that is counted for a trunk whose rows may have any length
+OPTIONS = 4  # to choose from, of the row that is counted for a task with such rows
 ALWAYS = ('row_id', 'epoch', 'row_weight')  # keys of every batch
 
 
@@ -85,10 +86,10 @@ def of_config(settings: Settings) -> dict[str, Any]:
 
 def batch_spec(reads: Collection[str], *, rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
   """Shapes and dtypes of a batch with the keys of `reads`, by the table `types.BATCH`."""
-  sizes = {'b': rows, 'l': length}
+  sizes = {'b': rows, 'k': OPTIONS, 'l': length}
   return {
-    name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in BATCH[name].axes), jnp.dtype(BATCH[name].dtype))
-    for name in dict.fromkeys((*reads, *ALWAYS))
+    name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in axes), jnp.dtype(BATCH[name].dtype))
+    for name, axes in map(axes_of, dict.fromkeys((*reads, *ALWAYS)))
   }
 
 

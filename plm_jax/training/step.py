@@ -147,6 +147,11 @@ def _materialise(tree: PyTree) -> PyTree:
   return jax.lax.platform_dependent(tree, cpu=jax.lax.optimization_barrier, default=lambda tree: tree)
 
 
+def _choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
+  """`new` where the condition bool[] is true, else `old`."""
+  return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
+
+
 def train_step(
   state: TrainState,
   batch: Batch,
@@ -211,9 +216,6 @@ def train_step(
   updates = _materialise(updates)
   new_trainable = jax.tree.map(jnp.add, trainable, updates)
 
-  def choose(new: PyTree, old: PyTree) -> PyTree:
-    return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
-
   metrics = metrics | _measures(state, tx, total_norm, gradients, updates)
   skip = (~finite).astype(jnp.int32)
   in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
@@ -221,11 +223,11 @@ def train_step(
   metrics['skipped_in_a_row'] = (in_a_row.astype(jnp.float32), jnp.float32(1))
   new_state = TrainState(
     step=state.step + 1,
-    params=optim.merge(choose(new_trainable, trainable), frozen),
-    opt_state=choose(opt_state, state.opt_state),
+    params=optim.merge(_choose(finite, new_trainable, trainable), frozen),
+    opt_state=_choose(finite, opt_state, state.opt_state),
     skipped=state.skipped + skip,
     skipped_in_a_row=in_a_row,
-    carry=choose(new_carry, state.carry),
+    carry=_choose(finite, new_carry, state.carry),
   )
   return new_state, metrics
 

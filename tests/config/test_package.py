@@ -50,3 +50,9 @@ def test_another_rule_or_schedule_drops_the_keywords_of_the_one_before():
   assert 'hold' not in values['optim'] and any('hold' in remark for remark in remarks)
   optim = resolved('bert/base.py', *changes)['optim']
   assert 'b2' not in optim and (optim['factored'], optim['floor']) == (False, 0.0)
+
+
+def test_none_takes_a_keyword_of_a_rule_out():
+  optim = resolved('bert/base.py', ('optim.eps', 'None'), ('optim.momentum', 'none'))['optim']
+  assert 'momentum' not in optim and optim['eps'] == 1e-6  # the default of bert_adam
+  assert resolved('bert/base.py', ('optim.name', 'adafactor'), ('optim.b1', 'None'))['optim']['b1'] is None

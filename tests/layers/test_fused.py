@@ -310,14 +310,14 @@ def test_auto_takes_a_kernel_where_it_can():
 @pytest.mark.parametrize(
   ('name', 'device', 'inputs', 'match'),
   [
-    ('flash', CPU, {}, "attention='flash' cannot be taken here: it runs on TPUs and this is a cpu"),
+    ('flash', CPU, {}, "attention='flash' cannot be used here: it runs on TPUs and this is a cpu"),
     ('cudnn', TPU, {}, 'compute capability 8 and above and this is a tpu'),
     ('cudnn', ('gpu', 7.5), {}, 'gpu of compute capability 7.5'),
     ('flash', TPU, {'bias': BIASES['of each key']}, 'no relative or other bias.*Choose auto, xla or chunked'),
     ('flash', TPU, {'dropout': 0.1}, r'attention_dropout is 0\.1'),
-    ('flash', TPU, {'mask': MASKS['allowed']}, 'spelt out'),
+    ('flash', TPU, {'mask': MASKS['allowed']}, r'mask\.allowed'),
     ('flash', TPU, {'mask': MASKS['prefix']}, 'no prefix'),
-    ('flash', TPU, {'mask': Mask(ROWS, CROSS, causal=True)}, '150 queries look back on 90 keys'),
+    ('flash', TPU, {'mask': Mask(ROWS, CROSS, causal=True)}, '150 queries and 90 keys'),
     ('flash', TPU, {'dtype': jnp.float16}, 'not in float16'),
     ('cudnn', GPU, {'dropout': 0.1}, r'attention_dropout is 0\.1'),
     ('cudnn', GPU, {'dtype': jnp.float32}, 'execution.dtype is float32'),

@@ -658,7 +658,7 @@ def test_what_cannot_be_is_refused():
     denoise_seq2seq.make(trunk=tiny.make_trunk('bert'), vocab=V)
   for settings, message in (
     ({'target': 'all'}, r"objective\.target='all'; choices are text, masked, chosen, sentinels"),
-    ({'start': 'cls'}, r"objective\.start='cls'; choices with this vocabulary are pad, bos, eos"),
+    ({'start': 'cls'}, r"objective\.start='cls'; choices are pad, bos, eos"),
     ({'packing': 'rows'}, r"objective\.packing='rows'; choices are segments, stream"),
     ({'mask_random': 2.0}, r'objective\.mask_random=2\.0 is not in \[0, 1\]'),
     ({'denoisers': ({'wher': {}},)}, r"objective\.denoisers\[0\] has no 'wher'\. Did you mean 'where'\?"),

@@ -73,7 +73,7 @@ def test_loss_equals_a_head_written_in_numpy():
   hidden = jax.jit(lambda p: task.model.trunk.apply({'params': p}, **read)['hidden'])(params['trunk'])
   hidden, head = np.asarray(hidden, np.float64), jax.tree.map(lambda x: np.asarray(x, np.float64), params['boundary'])
   table = np.asarray(params['trunk']['token_embed']['table'], np.float64)
-  told = np.asarray(example.targets['told'])
+  told = np.asarray(example.targets['boundary_weights'])
   assert 0 < told.sum() < np.asarray(example.targets['weights']).sum()
   nats = []
   for row, slot in zip(*np.nonzero(told), strict=True):
@@ -93,10 +93,10 @@ def test_loss_equals_a_head_written_in_numpy():
   assert means['mlm_loss'] == pytest.approx(float(mlm.score(words, example.targets).value), rel=1e-5)
 
 
-def test_targets_are_told_from_clean_text_outside_the_run():
+def test_targets_are_predicted_from_clean_text_outside_the_run():
   batch = tiny.make_batch(((32,), (32,), (32,), (17, 15)), length=32, seed=4)
   example = jax.jit(make_task().prepare)(jax.random.key(1), keys.with_step(batch, 2))
-  clean, told = np.asarray(batch['tokens']), np.asarray(example.targets['told'])
+  clean, told = np.asarray(batch['tokens']), np.asarray(example.targets['boundary_weights'])
   predict, weights = np.asarray(example.inputs['predict']), np.asarray(example.targets['weights'])
   assert told.sum() > 3
   for row, slot in zip(*np.nonzero(told), strict=True):

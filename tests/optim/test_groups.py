@@ -62,7 +62,7 @@ def test_a_pattern_without_a_parameter_lists_some():
 
 
 def test_a_pattern_that_never_decides_is_an_error_unless_nothing_changes():
-  with pytest.raises(ConfigError, match=r"'head/.*' decides nothing"):
+  with pytest.raises(ConfigError, match=r"'head/.*' has no effect"):
     resolve((('.*', 1.0), ('head/.*', 2.0)))
   resolve((('.*scale', 0.0), ('.*norm/.*', 0.0), ('.*', 1.0)))
   resolve((('trunk/.*', None), ('head/.*', 1.0), ('.*', 0.5)))

@@ -14,7 +14,7 @@ import numpy as np
 
 from plm_jax.errors import one_of
 from plm_jax.noise.row import Row, Spans
-from plm_jax.types import Array, Rate
+from plm_jax.types import Array, Count, Rate
 
 BudgetRule = Literal['bert', 'roberta']
 
@@ -38,13 +38,15 @@ def count_table(function: Callable[[int], float], length: int, dtype: type = np.
 # Budgets of a row -----------------------------------------------------------------------------------------------------
 
 
-def _bert_count(length: int, *, rate: float, max_count: int | None) -> int:
+def _bert_count(length: int, *, rate: float, max_count: Count | None) -> int:
   """min(max_count, max(1, round(rate * length))), with Python's rounding of halves to even (BERT's data script)."""
   count = max(1, round(rate * length)) if rate > 0 and length > 0 else 0
   return count if max_count is None else min(max_count, count)
 
 
-def draw_budget(row: Row, key: Array, *, rate: Rate, count: BudgetRule = 'bert', max_count: int | None = None) -> Array:
+def draw_budget(
+  row: Row, key: Array, *, rate: Rate, count: BudgetRule = 'bert', max_count: Count | None = None
+) -> Array:
   """Number of tokens to choose, int32[]; `tokens.fixed_count` states the rules.
 
   Raises:
@@ -67,14 +69,14 @@ def share_of(tokens: Array, *, rate: Rate) -> Array:
   return count_table(lambda n: math.ceil(rate * n), tokens.shape[0])[tokens.sum()]
 
 
-def largest_budget(length: int, *, rate: Rate, count: BudgetRule = 'bert', max_count: int | None = None) -> int:
+def largest_budget(length: int, *, rate: Rate, count: BudgetRule = 'bert', max_count: Count | None = None) -> int:
   """The largest `draw_budget` of a row of `length` tokens."""
   if count == 'roberta':
     return largest_share(length, rate=rate, max_count=max_count)
   return min(length, _bert_count(length, rate=rate, max_count=max_count))
 
 
-def largest_share(length: int, *, rate: Rate, max_count: int | None = None) -> int:
+def largest_share(length: int, *, rate: Rate, max_count: Count | None = None) -> int:
   """The largest `share_of` a row of `length` tokens, at most `max_count`."""
   most = min(length, math.ceil(rate * length))
   return most if max_count is None else min(max_count, most)
@@ -84,13 +86,13 @@ def largest_share(length: int, *, rate: Rate, max_count: int | None = None) -> i
 
 
 def capacity_of_budget(
-  length: int, *, rate: Rate = 0.15, max_count: int | None = None, count: BudgetRule = 'bert', **others: Any
+  length: int, *, rate: Rate = 0.15, max_count: Count | None = None, count: BudgetRule = 'bert', **others: Any
 ) -> int:
   """For functions that choose `draw_budget` tokens of a row."""
   return largest_budget(length, rate=rate, max_count=max_count, count=count)
 
 
-def capacity_of_share(length: int, *, rate: Rate = 0.15, max_count: int | None = None, **others: Any) -> int:
+def capacity_of_share(length: int, *, rate: Rate = 0.15, max_count: Count | None = None, **others: Any) -> int:
   """For functions that choose `share_of` the tokens of a row."""
   return largest_share(length, rate=rate, max_count=max_count)
 

@@ -23,7 +23,7 @@ from plm_jax.noise.where.counts import (
   share_of,
   single_tokens,
 )
-from plm_jax.types import Array, Rate
+from plm_jax.types import Array, Count, Rate
 
 Candidates = Literal['ordinary', 'all']
 
@@ -33,7 +33,7 @@ def fixed_count(
   row: Row,
   *,
   rate: Rate = 0.15,
-  max_count: int | None = None,
+  max_count: Count | None = None,
   count: BudgetRule = 'bert',
   candidates: Candidates = 'ordinary',
 ) -> Spans:
@@ -60,7 +60,7 @@ def iid(key: Array, row: Row, *, rate: Rate = 0.15) -> Spans:
   return single_tokens(row.eligible & (jax.random.uniform(key, row.ids.shape) < rate))
 
 
-def with_replacement(key: Array, row: Row, *, rate: Rate = 0.15, max_count: int | None = None) -> Spans:
+def with_replacement(key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None) -> Spans:
   """As many draws as `fixed_count` chooses tokens, each uniform over the eligible ones (ELECTRA §3.1 and its code).
 
   A position that is drawn twice is chosen once, so fewer tokens may be chosen than drawn.
@@ -78,7 +78,7 @@ def with_replacement(key: Array, row: Row, *, rate: Rate = 0.15, max_count: int 
 
 
 def frequency(
-  key: Array, row: Row, *, counts: np.ndarray, rate: Rate = 0.15, smoothing: float = 0.7, max_count: int | None = None
+  key: Array, row: Row, *, counts: np.ndarray, rate: Rate = 0.15, smoothing: float = 0.7, max_count: Count | None = None
 ) -> Spans:
   """Rare tokens are more likely: p ∝ count ** -smoothing, without replacement (DistilBERT, released training code).
 

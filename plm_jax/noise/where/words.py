@@ -96,7 +96,7 @@ def whole_word(
   row: Row,
   *,
   rate: Rate = 0.15,
-  max_count: int | None = None,
+  max_count: Count | None = None,
   count: BudgetRule = 'bert',
 ) -> Spans:
   """Whole words in random order within a budget; a word that does not fit is not tried again (BERT, 2019).
@@ -110,7 +110,7 @@ def whole_word(
   return number_spans(starts, chosen)
 
 
-def ngram(key: Array, row: Row, *, rate: Rate = 0.15, max_count: int | None = None, max_words: Count = 3) -> Spans:
+def ngram(key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, max_words: Count = 3) -> Spans:
   """N-grams of whole words with p(n) ∝ 1/n, in random order within a budget (ALBERT §4.1 and its code).
 
   An n-gram that does not fit the budget is shortened by words until it fits; one that meets a chosen word is left out.
@@ -239,7 +239,7 @@ def geometric_spans(
 
 
 def ngram_windows(
-  key: Array, row: Row, *, rate: Rate = 0.15, max_count: int | None = None, max_words: Count = 3
+  key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, max_words: Count = 3
 ) -> Spans:
   """One n-gram of whole words in each window of n * int(1 / rate) words, p(n) ∝ 1/n (DeBERTa, released data code).
 
