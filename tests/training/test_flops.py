@@ -87,7 +87,7 @@ def test_a_conditional_costs_its_dearest_branch():
 
 def test_a_while_loop_counts_one_round_and_says_so():
   function = lambda x: jax.lax.while_loop(lambda x: x.sum() < 9, lambda x: x @ x, x)  # noqa: E731
-  with pytest.warns(UserWarning, match='one round'):
+  with pytest.warns(UserWarning, match='one iteration'):
     assert flops.count(function, array(4, 4)) == 2 * 4**3
 
 
