@@ -1,4 +1,4 @@
-"""Dropout from 16 random bits an element: half the generator's work of the usual 32, which shows on a CPU."""
+"""Dropout from 16 random bits per element: half of the generator's work for the usual 32, which matters on a CPU."""
 
 import flax.linen as nn
 import jax
@@ -8,7 +8,7 @@ from plm_jax.types import Array
 
 
 def _bits(rng: Array, shape: tuple[int, ...]) -> Array:
-  """uint16[shape], two from each 32-bit word; `jax.random.bits` would spend a word on each."""
+  """uint16[shape], two from each 32-bit word; `jax.random.bits` would use one word per element."""
   if not shape or shape[-1] % 2:
     return jax.random.bits(rng, shape, jnp.uint16)
   words = jax.random.bits(rng, (*shape[:-1], shape[-1] // 2), jnp.uint32)

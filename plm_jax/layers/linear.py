@@ -87,7 +87,7 @@ class Embed(nn.Module):
     return jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
 
   def attend(self, x: Array) -> Array:
-    """Products of `x` with every row, f32[..., v]; padded rows get a logit that no softmax sees."""
+    """Products of `x` with every row, f32[..., v]; padded rows get a logit of -1e9."""
     logits = jnp.einsum(
       '...d,vd->...v', x.astype(self.dtype), self.table.astype(self.dtype), preferred_element_type=jnp.float32
     )

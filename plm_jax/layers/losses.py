@@ -19,7 +19,7 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
 
 
 def perplexity(nats: float) -> float:
-  """exp of a mean loss; infinite where a float has no room for it."""
+  """exp of a mean loss; infinite where it overflows a float."""
   return math.exp(nats) if nats < 700 else math.inf
 
 
@@ -67,7 +67,7 @@ def chunked_cross_entropy(
 
 
 def in_chunks(function: Callable[[PyTree], PyTree], arrays: PyTree, *, rows: int) -> PyTree:
-  """`function` of a batch, with what it computes on the way in memory for a part of the rows at a time.
+  """Applies `function` to a batch in chunks of rows, with the intermediate values of one chunk in memory at a time.
 
   Args:
     function: arrays that lead with rows -> arrays that lead with as many; computed again in the backward pass.
