@@ -104,10 +104,11 @@ def make_batch(lengths: Any = None) -> Batch:
   return rows | tiny.make_pairs() | {'labels': jnp.asarray(tags)}
 
 
-def with_options(batch: Batch, reads: Iterable[str]) -> Batch:
-  """The batch with k = 3 sequences per row in each key that `READS` wants with an axis k: the rows and those before."""
-  keys = [name for name, axes in map(axes_of, reads) if 'k' in axes]
-  options = {name: jnp.stack([jnp.roll(batch[name], shift, axis=0) for shift in range(3)], axis=1) for name in keys}
+def batch_of(folder: str, name: str, lengths: Any = None) -> Batch:
+  """The batch of a file; keys that its `READS` wants with an axis k hold k = 3 sequences per row."""
+  batch = make_batch(lengths)
+  wanted = [key for key, axes in map(axes_of, signatures.literal(f'{folder}.{name}', 'READS')) if 'k' in axes]
+  options = {key: jnp.stack([jnp.roll(batch[key], shift, axis=0) for shift in range(3)], axis=1) for key in wanted}
   return {**batch, **options}  # [b, l] -> [b, k, l]
 
 
@@ -121,7 +122,7 @@ def pair_of(task: str, model: str) -> Pair | None:
     if 'choose another model.name' not in str(error):
       raise
     return None
-  return Pair(folder, name, model, made, with_options(make_batch(), signatures.literal(f'{folder}.{name}', 'READS')))
+  return Pair(folder, name, model, made, batch_of(folder, name))
 
 
 def sound(pairs: Iterable[tuple[str, str]]) -> Iterator[Pair]:
@@ -472,10 +473,10 @@ def test_jitted_equals_eager(on):
 @every_pair
 def test_content_of_padding_changes_nothing(on):
   run = run_of(on)
-  noise = jax.random.randint(jax.random.key(1), run.batch['tokens'].shape, 0, tiny.VOCAB.size)
+  draw = functools.partial(jax.random.randint, jax.random.key(1), minval=0, maxval=tiny.VOCAB.size)
   real = {name: jnp.arange(16) < run.batch[f'{name}_length'][:, None] for name in ('first', 'next', 'other')}
   real['tokens'] = run.batch['segment_ids'] > 0
-  dirty = {**run.batch, **{name: jnp.where(mask, run.batch[name], noise) for name, mask in real.items()}}
+  dirty = {**run.batch, **{name: jnp.where(mask, run.batch[name], draw(mask.shape)) for name, mask in real.items()}}
   assert all(not tiny.same(dirty[name], run.batch[name]) for name in real)
   assert tiny.same(run.metrics(batch=dirty), run.metrics())
 
@@ -544,6 +545,6 @@ def test_prepare_is_pure_and_keeps_its_shapes(on):
   prepare = jax.jit(pair.task.prepare)
   first, again = (prepare(root, keys.with_step(pair.batch, 3)) for _ in range(2))
   assert tiny.same(first, again)
-  prepare(root, keys.with_step(make_batch(((3,), (1,), (16,), (2, 2))), 4))
+  prepare(root, keys.with_step(batch_of(pair.folder, pair.name, ((3,), (1,), (16,), (2, 2))), 4))
   assert prepare._cache_size() == 1
   assert all(leaf.shape[0] == 4 for leaf in jax.tree.leaves(first))
