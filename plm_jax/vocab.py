@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
   commands = parser.add_subparsers(dest='command', required=True, metavar='train|show')
   one = commands.add_parser('train', help='train a vocabulary', allow_abbrev=False)
   one.add_argument(
-    '--source', required=True, help="'pydocs', a .txt(.gz) or .jsonl(.gz) file, a folder of them, tfds:NAME"
+    '--source', required=True, help="'pydocs', tfds:NAME, or a file or folder in any format of data/corpora/formats"
   )
   one.add_argument('--name', required=True, choices=KINDS, help='the kind of vocabulary')
   one.add_argument('--size', required=True, type=_positive, help='number of ids, special tokens included')
