@@ -16,7 +16,7 @@ pairs.
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
 
 Angles = tuple[Array, Array]
 
@@ -70,15 +70,15 @@ class Config:
   mlp_dim: Count = 11008
   max_length: Count = 2048
   norm_placement: Literal['pre', 'sandwich'] = 'pre'
-  norm_epsilon: float = 1e-6
+  norm_epsilon: Epsilon = 1e-6
   rotary: Literal['halves', 'pairs'] = 'halves'
   rotary_share: Rate = 1.0
-  rotary_base: float = 10_000.0
+  rotary_base: Annotated[float, '1 < x'] = 10_000.0
   qkv_bias: bool = False
   tied: bool = False
   dropout: Rate = 0.0
   attention_dropout: Rate = 0.0
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):

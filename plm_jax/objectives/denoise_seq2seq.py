@@ -49,7 +49,7 @@ from plm_jax.objectives.denoising import (
   sizes,
 )
 from plm_jax.plugins import build
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab, Weight
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
@@ -72,7 +72,7 @@ class DenoiserBlock:
   edit: Annotated[Mapping[str, Any], 'noise.edit'] | None = None
   finish: Rearrange | None = None
   target: Target | None = None
-  share: float = 1.0
+  share: Weight = 1.0
   mode: str = ''
 
 
