@@ -10,6 +10,7 @@ from plm_jax.weights.table import Entry, check_heads, linear, norm
 MODEL = 'albert'
 HEADS = ('mlm', 'pair')
 MODEL_TYPES = ('albert',)
+TYPED = True
 PREFIX = 'albert.'
 
 

@@ -10,6 +10,7 @@ from plm_jax.weights.table import Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('bert',)
+TYPED = True
 PREFIX = 'bert.'
 HEADS = ('mlm', 'pair')
 

@@ -12,6 +12,7 @@ from plm_jax.weights.table import Entry, Part, check_heads, linear, norm
 
 MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
+TYPED = True
 PREFIX = 'deberta.'
 HEADS = ('mlm', 'position_embed')
 

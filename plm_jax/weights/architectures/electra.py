@@ -12,6 +12,7 @@ from plm_jax.weights.table import Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('electra',)
+TYPED = True
 PREFIX = 'electra.'
 HEADS = ('rtd', 'mlm')
 

@@ -13,6 +13,7 @@ from plm_jax.weights.table import Entry, linear, norm
 MODEL = 'xlnet'
 HEADS = ('lm',)
 MODEL_TYPES = ('xlnet',)
+TYPED = True
 PREFIX = 'transformer.'
 
 _ACTIVATIONS = {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'relu': 'relu'}
