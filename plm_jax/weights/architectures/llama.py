@@ -88,7 +88,7 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
     'num_hidden_layers': c.num_layers,
     'num_attention_heads': c.num_heads,
     'num_key_value_heads': c.key_heads,
-    'head_dim': c.head_dim,
+    'head_dim': c.head_size,
     'intermediate_size': c.mlp_dim,
     'hidden_act': 'silu',
     'max_position_embeddings': c.max_length,
