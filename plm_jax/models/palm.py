@@ -181,7 +181,8 @@ class Palm(Base):
     return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def _angles(self, positions: Array) -> Angles:
-    return position.rotary_angles(positions, dim=self.config.head_dim, base=self.config.rotary_base)
+    speeds = position.rotary_speeds(dim=self.config.head_dim, base=self.config.rotary_base)
+    return position.rotary_angles(positions, speeds)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""

@@ -19,7 +19,7 @@ HEADS: tuple[str, ...] = ()
 def _holds_frequencies(trunk: Llama, tensor: np.ndarray) -> bool:
   """The angle that a position turns each pair by, rounded to the 8 bits of bfloat16."""
   c = trunk.config
-  pairs = int(c.head_dim * c.rotary_share) // 2
+  pairs = int(c.head_size * c.rotary_share) // 2
   return tensor.shape == (pairs,) and np.allclose(
     tensor.astype(np.float32), c.rotary_base ** (-np.arange(pairs) / pairs), rtol=2**-7
   )
@@ -136,7 +136,7 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
     'num_hidden_layers': c.num_layers,
     'num_attention_heads': c.num_heads,
     'num_key_value_heads': c.key_heads,
-    'head_dim': c.head_dim,
+    'head_dim': c.head_size,
     'intermediate_size': c.mlp_dim,
     'hidden_act': 'silu',
     'max_position_embeddings': c.max_length,
