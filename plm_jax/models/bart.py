@@ -29,7 +29,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,15 +61,15 @@ class Config:
   num_heads: Count = 12
   mlp_dim: Count = 3072
   max_length: Count = 1024
-  position_offset: int = 2
+  position_offset: Whole = 2
   norm_placement: Literal['post', 'pre'] = 'post'
   scale_embedding: bool = False
   activation: Activation = 'gelu_erf'
-  norm_epsilon: float = 1e-5
+  norm_epsilon: Epsilon = 1e-5
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.0
   mlp_dropout: Rate = 0.0
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):

@@ -34,7 +34,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Implementation, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Implementation, Paper, Published, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Config:
   max_length: Count = 1024
   norm_placement: Literal['pre', 'post'] = 'pre'
   activation: Activation = 'gelu_tanh'
-  norm_epsilon: float = 1e-5
+  norm_epsilon: Epsilon = 1e-5
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
-  init_std: float = 0.02
-  position_std: float = 0.01
+  init_std: Std = 0.02
+  position_std: Std = 0.01
   scale_residual: bool = True
   window: Count | None = None
   local_window: Count | None = None

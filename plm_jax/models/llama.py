@@ -18,7 +18,7 @@ pairs.
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
 
 Angles = tuple[Array, Array]
 
@@ -84,14 +84,14 @@ class Config:
   mlp_dim: Count = 11008
   max_length: Count = 2048
   norm_placement: Literal['pre', 'sandwich'] = 'pre'
-  norm_epsilon: float = 1e-6
+  norm_epsilon: Epsilon = 1e-6
   rotary: Literal['halves', 'pairs'] = 'halves'
   rotary_share: Rate = 1.0
-  rotary_base: float = 10_000.0
+  rotary_base: Annotated[float, '1 < x'] = 10_000.0
   rotary_scaling: Literal['none', 'linear', 'llama3'] = 'none'
-  rotary_factor: float = 1.0
-  rotary_low: float = 1.0
-  rotary_high: float = 4.0
+  rotary_factor: Annotated[float, '1 <= x'] = 1.0
+  rotary_low: Annotated[float, '0 < x'] = 1.0
+  rotary_high: Annotated[float, '0 < x'] = 4.0
   rotary_length: Count | None = None
   qkv_bias: bool = False
   out_bias: bool = False
@@ -100,7 +100,7 @@ class Config:
   has_output: bool = True
   dropout: Rate = 0.0
   attention_dropout: Rate = 0.0
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):
@@ -114,11 +114,8 @@ class Config:
         f'rotary_share {self.rotary_share} of a head of {self.head_size} is {self.rotary_dim} components; rotation '
         'needs an even number of them, at least 2'
       )
-    if self.rotary_factor < 1 or not 0 < self.rotary_low < self.rotary_high:
-      raise ValueError(
-        f'model.overrides: rotary_factor={self.rotary_factor} is 1 or more, and rotary_low={self.rotary_low} lies '
-        f'between 0 and rotary_high={self.rotary_high}'
-      )
+    if self.rotary_low >= self.rotary_high:
+      raise ValueError(f'model.overrides: rotary_low {self.rotary_low} is not below rotary_high {self.rotary_high}')
 
   @property
   def head_size(self) -> int:

@@ -35,7 +35,7 @@ from plm_jax.layers.pooling import last, mean
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, AttentionKind, Count, Execution, HeadStyle, Paper, Published, PyTree, Rate
+from plm_jax.types import Array, AttentionKind, Count, Epsilon, Execution, HeadStyle, Paper, Published, PyTree, Rate
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
 
@@ -78,7 +78,7 @@ class Config:
   has_output: bool = True
   num_buckets: Count = 32
   max_distance: Count = 128
-  norm_epsilon: float = 1e-6
+  norm_epsilon: Epsilon = 1e-6
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
   structure: Structure = 'encoder-decoder'

@@ -273,8 +273,7 @@ def test_a_trunk_without_an_output_matrix_says_why_it_gives_no_logits():
 
 def test_wrong_settings_are_refused():
   for fields, message in (
-    ({'rotary_factor': 0.5}, 'rotary_factor=0.5 is 1 or more'),
-    ({'rotary_low': 4.0}, 'rotary_low=4.0 lies between 0 and rotary_high=4.0'),
+    ({'rotary_low': 4.0}, 'rotary_low 4.0 is not below rotary_high 4.0'),
     ({'hidden_dim': 30, 'num_heads': 4}, 'hidden_dim 30 is not a multiple of num_heads 4'),
     ({'num_kv_heads': 3}, 'num_heads 2 is not a multiple of num_kv_heads 3'),
     ({'norm_placement': 'post'}, "norm_placement='post'; choices are pre, sandwich"),

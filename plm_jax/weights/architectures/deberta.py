@@ -15,6 +15,7 @@ from plm_jax.weights.table import POSITIONS, Derived, Entry, Part, check_heads, 
 
 MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
+TYPED = True
 PREFIX = 'deberta.'
 HEADS = ('mlm', 'position_embed')
 FIELDS: fields.Fields = MappingProxyType(

@@ -15,6 +15,7 @@ from plm_jax.weights.table import Derived, Entry, linear, norm
 MODEL = 'xlnet'
 HEADS = ('lm',)
 MODEL_TYPES = ('xlnet',)
+TYPED = True
 PREFIX = 'transformer.'
 
 FIELDS: fields.Fields = MappingProxyType(
