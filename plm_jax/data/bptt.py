@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -126,7 +126,7 @@ def make(
   end: str | None = None,
   text: str | None = None,
   documents: Boundary = 'blank_line',
-  quality: Mapping[str, Any] | None = None,
+  quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,

@@ -24,7 +24,7 @@ from plm_jax.data.corpora import sources
 from plm_jax.data.rows import examples, framing, order, store
 from plm_jax.data.rows.laid import lay_out
 from plm_jax.plugins import build
-from plm_jax.types import Count, Source, Template, Vocab
+from plm_jax.types import Count, Seed, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)
@@ -68,8 +68,8 @@ def make(
   seed: int,
   buckets: tuple[Count, ...] = (),
   per_class: Count | None = None,
-  sample_seed: int = 0,
-  missing: float = -1,
+  sample_seed: Seed = 0,
+  missing: Annotated[float, 'any'] = -1,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,

@@ -15,7 +15,7 @@ inside them; in 'full' the row is one segment.
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def make(
   bos: bool = False,
   text: str | None = None,
   documents: Boundary = 'blank_line',
-  quality: Mapping[str, Any] | None = None,
+  quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,

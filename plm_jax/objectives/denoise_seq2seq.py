@@ -63,6 +63,7 @@ from plm_jax.types import (
   Task,
   Template,
   Vocab,
+  Weight,
 )
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
@@ -86,7 +87,7 @@ class DenoiserBlock:
   edit: Annotated[Mapping[str, Any], 'noise.edit'] | None = None
   finish: Rearrange | None = None
   target: Target | None = None
-  share: float = 1.0
+  share: Weight = 1.0
   mode: str = ''
 
 
