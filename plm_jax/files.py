@@ -136,6 +136,12 @@ def write_text(file: Where, text: str) -> None:
     temporary.write_text(text, encoding='utf-8')
 
 
+def write_bytes(file: Where, content: bytes) -> None:
+  """Writes a binary file."""
+  with replacing(file) as temporary:
+    temporary.write_bytes(content)
+
+
 def write_json(file: Where, value: Any, *, indent: int | None = 2) -> None:
   """Writes plain data as strict JSON (no NaN), keys in their order, on one line if `indent` is None."""
   write_text(file, json_text(value, indent=indent))
