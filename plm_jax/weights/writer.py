@@ -71,7 +71,7 @@ def save_leaves(
     shard: the most bytes per file of tensors.
   """
   heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
-  chosen, config = _choose(trunk, heads, architecture)
+  chosen, config = published_form(trunk, heads, architecture)
   try:
     chosen.module.read_config({**config, **token_ids})
     config |= token_ids
@@ -168,7 +168,7 @@ def heads_with_a_place(trunk: nn.Module) -> set[str]:
   return {head for a in architectures() if trunk.NAME == a.module.MODEL for head in a.module.HEADS}
 
 
-def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
+def published_form(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
   """The architecture whose published form has a place for a trunk and its heads, and its config.json."""
   known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
   reasons = []
