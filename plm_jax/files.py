@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -183,6 +184,12 @@ def make_folder(folder: Where) -> None:
 def move(source: Where, target: Where) -> None:
   """Renames a file or a folder. A file at `target` is replaced; a folder there must be empty."""
   os.replace(source, target)
+
+
+def unused(where: Where) -> Path:
+  """The path, or with '.1', '.2', ... behind it the first where there is nothing."""
+  names = itertools.chain([Path(where)], (Path(f'{where}.{number}') for number in itertools.count(1)))
+  return next(name for name in names if not name.exists())
 
 
 def copy(source: Where, target: Where) -> None:

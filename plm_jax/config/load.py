@@ -60,6 +60,9 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   for key in ('steps', 'epochs', 'accumulate', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
     if values[key] is not None and values[key] <= 0:
       raise ConfigError(f'config.{key}={values[key]}: must be above 0.')
+  for key in ('extend', 'skip'):
+    if any(step < 0 or number <= 0 for step, number in values[key]):
+      raise ConfigError(f'config.{key}={values[key]}: pairs of a step from 0 on and a number above 0.')
   for name, evaluation in values['eval'].items():
     for key in ('every', 'units'):
       if evaluation[key] is not None and evaluation[key] <= 0:
