@@ -109,6 +109,25 @@ class Source(NamedTuple):
   steps_per_epoch: int = 0
 
 
+Field = Literal['A', 'B']
+
+
+class Template(NamedTuple):
+  """The special tokens around the fields of a row, so that a tokenizer that is exported writes rows as training read.
+
+  A part is (special id, type) or (field, type), where 'A' stands for the first text and 'B' for the second one.
+
+  Attributes:
+    single: of a row of one text.
+    pair: of a row of two.
+    spaced: words that are tokenised one by one have a space before each.
+  """
+
+  single: tuple[tuple[int | Field, int], ...]
+  pair: tuple[tuple[int | Field, int], ...]
+  spaced: bool = False
+
+
 class Vocab(Protocol):
   """Text <-> ids. Special ids are None where the vocabulary has no such token."""
 
@@ -161,7 +180,7 @@ class Vocab(Protocol):
 
   def id(self, token: str) -> int: ...
 
-  def save(self, folder: str) -> None: ...
+  def save(self, folder: str, *, template: Template | None = None) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)

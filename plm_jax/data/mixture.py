@@ -18,7 +18,7 @@ import numpy as np
 
 from plm_jax.data.rows import order, store
 from plm_jax.plugins import build
-from plm_jax.types import Count, Source, Temperature, Vocab
+from plm_jax.types import Count, Source, Temperature, Template, Vocab
 
 GIVES = ('part',)  # beside what its parts give
 
@@ -119,6 +119,13 @@ def make(
     names=first.names,
     steps_per_epoch=-(-sum(rows.values()) // batch_size),
   )
+
+
+def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:
+  """What stands around the texts of all parts; None where they differ."""
+  del rest
+  found = {build.template('data', parts[name], vocab=vocab) for name in parts}
+  return found.pop() if len(found) == 1 else None
 
 
 class Mixed:

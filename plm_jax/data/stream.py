@@ -22,7 +22,7 @@ import numpy as np
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import tokenised
-from plm_jax.types import Count, Source, Vocab
+from plm_jax.types import Count, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
@@ -148,6 +148,25 @@ def make(
 
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
   return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})')
+
+
+def template(
+  *,
+  vocab: Vocab,
+  layout: Name = 'documents',
+  begin: str | None = None,
+  end: str | None = None,
+  bos: bool = False,
+  **rest: Any,
+) -> Template:
+  """What stands around a document; a second text follows without a beginning token of its own."""
+  del rest
+  frame = _frame(vocab, layout, length=16, whole_sentences=False, begin=begin, end=end, bos=bos)
+  between = frame.after * (frame.layout.separators or 1)
+  types = 0 if frame.layout.one_segment or not frame.before else 1
+  first, second = (*frame.before, 'A'), ('B', *frame.after)
+  pair = [(part, 0) for part in (*first, *between)] + [(part, types) for part in second]
+  return Template(tuple((part, 0) for part in (*first, *frame.after)), tuple(pair))
 
 
 def _frame(

@@ -178,8 +178,8 @@ def test_a_config_survives_the_published_form(weights):
 def test_what_the_published_forms_lack_is_refused():
   theirs = llama_weights.write_config(peers.CASES['llama'].trunk, [])
   for fields, message in (
-    ({'attention_bias': True}, 'attention_bias is set'),
-    ({'hidden_act': 'gelu'}, "'gelu' is not silu"),
+    ({'attention_bias': True}, 'attention_bias is True'),
+    ({'hidden_act': 'gelu'}, "hidden_act is 'gelu'"),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}, 'stretched'),
     ({'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1e4}}, 'stretched'),
     ({'head_dim': 5}, 'head_dim 5 times num_attention_heads 2 is not hidden_size 16'),

@@ -109,7 +109,7 @@ def test_published_configs_are_read():
   assert t5.make(**t5_weights.read_config(first)).config == t5.CONFIGS['t5-small']
   with pytest.raises(ValueError, match='num_decoder_layers 4 is not num_layers 8'):
     t5_weights.read_config(theirs | {'num_decoder_layers': 4})
-  with pytest.raises(ValueError, match="feed_forward_proj 'gated-tanh' is none of relu"):
+  with pytest.raises(ValueError, match="feed_forward_proj is 'gated-tanh', and must be one of 'relu'"):
     t5_weights.read_config(theirs | {'feed_forward_proj': 'gated-tanh'})
 
 
