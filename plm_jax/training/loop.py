@@ -26,6 +26,7 @@ from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
   Parts,
   check_vocab_of,
+  fit,
   init_params_from,
   make_evaluations,
   make_parts,
@@ -73,8 +74,7 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     for change in changes:
       log.info(f'resuming with {change}')
     vocab = make_vocab(settings, folder)
-    parts = make_parts(settings, vocab)
-    task, execution = parts.task, settings['execution']
+    parts, execution = make_parts(settings, vocab), settings['execution']
 
     # --- mesh --------------------------------------------------------------------------------------------------------
     with errors.stage('sharding'):
@@ -88,6 +88,8 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     share = feed.host_share(layout)
     source = make_source(settings['data'], vocab, seed=settings['seed'], share=share, reader=parts)
     evaluations = make_evaluations(settings, vocab, share=share, reader=parts)
+    parts = fit(parts, [source, *evaluations.values()])
+    task = parts.task
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
     total = run_folder.total_steps(settings, source, old)
     last = total if stop_at is None else min(total, stop_at)
