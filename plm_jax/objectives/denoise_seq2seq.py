@@ -9,8 +9,8 @@ what becomes of them (`edit`), and what is to be written (`target`):
   chosen     the chosen tokens in order
   sentinels  the chosen tokens, each span after its sentinel; at the end one more sentinel where text follows
 
-Sizes are fixed: inputs and targets have room for any row of the source, by T5's rule where counts are exact. Each packed
-document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
+Sizes are fixed: inputs and targets have room for any row of the source, by T5's rule where counts are exact. Each
+packed document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
 
 A trunk without an encoder reads inputs and targets in one row (T5, §3.2.1): all inputs of the row, then all targets,
 where each document begins with the token that a decoder reads first. A target sees the inputs of its document and the
