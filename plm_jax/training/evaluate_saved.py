@@ -183,9 +183,11 @@ def _layout(settings: Settings) -> sharding.Layout:
 
 
 def _evaluator(settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout) -> Evaluator:
+  sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
+  made = parts.fit(made, sources.values())
   return Evaluator(
     made.task,
-    parts.make_evaluations(settings, made.vocab, reader=made, names=names),
+    sources,
     {name: settings['eval'][name]['units'] for name in names},
     jax.random.key(settings['seed']),
     jax.jit(functools.partial(eval_step, task=made.task)),
