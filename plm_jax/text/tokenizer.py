@@ -7,6 +7,7 @@ alone is read too. Nothing here trains a vocabulary: the ids of a run are those 
 
 import dataclasses
 import functools
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tokenizers
 
-from plm_jax import files
+from plm_jax import files, seals
 from plm_jax.errors import suggest
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
@@ -165,6 +166,10 @@ class Vocab:
     if template is not None:
       facts['spaced'] = template.spaced
       content = json.dumps(specs.with_template(json.loads(content), template, self.tokens), ensure_ascii=False)
+    # what is there stays good until it is replaced: the process may be killed between the two
+    before = [files.sha256(path / 'tokenizer.json')] if files.exists(path / 'tokenizer.json') else []
+    facts['tokenizer_sha256'] = [*before, hashlib.sha256(content.encode()).hexdigest()]
+    facts['sha256'] = _sha256(facts)
     files.write_text(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
     files.write_text(path / 'tokenizer.json', content)
 
@@ -261,6 +266,7 @@ def load(
   Raises:
     FileNotFoundError: nothing there; the message has the command that makes one.
     ValueError: damaged, of another kind, or of ambiguous roles.
+    RunError: the copy of an import, and changed since.
   """
   path, file = files.path(path), _file(path)
   if not files.exists(file):
@@ -272,7 +278,12 @@ def load(
   try:
     spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **_read(file)}
     facts = _read(path / 'vocab.json') if files.exists(path / 'vocab.json') else {}
-    return _load(spec, facts, kind=kind, extra=extra, roles=roles or {})
+    if isinstance(facts.get('roles'), dict) and facts.get('sha256', _sha256(facts)) != _sha256(facts):
+      raise ValueError('is damaged (vocab.json was changed since it was saved: its sha256 is another)')
+    found = _load(spec, facts, kind=kind, extra=extra, roles=roles or {})
+    if 'tokenizer_sha256' in facts and files.sha256(file) not in facts['tokenizer_sha256']:
+      raise ValueError('is damaged (tokenizer.json was changed since it was saved: its sha256 is another)')
+    return found
   except (ValueError, KeyError, TypeError) as error:
     what = str(error) if isinstance(error, ValueError) else f'is damaged ({type(error).__name__}: {error})'
     raise ValueError(f'vocab.path: {path} {what}') from error
@@ -373,7 +384,14 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
     yield texts
 
 
+def _sha256(facts: Mapping[str, Any]) -> str:
+  """Of the content of `vocab.json` without its own sha256."""
+  content = {name: value for name, value in facts.items() if name != 'sha256'}
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
 def _read(file: Path) -> dict[str, Any]:
+  seals.check(file)
   try:
     content = files.read_json(file)
   except ValueError as error:
