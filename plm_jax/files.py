@@ -347,7 +347,12 @@ def remove_folder(folder: Where) -> None:
 def sha256(file: Where) -> str:
   """The hex sha256 of a file's bytes."""
   with open(file, 'rb') as stream:
-    return hashlib.file_digest(stream, 'sha256').hexdigest()
+    return sha256_of_rest(stream)
+
+
+def sha256_of_rest(stream: BinaryIO) -> str:
+  """The hex sha256 of what is left to read of an open file."""
+  return hashlib.file_digest(stream, 'sha256').hexdigest()  # type: ignore[arg-type]  # `open` gives BufferedIOBase
 
 
 @contextlib.contextmanager
