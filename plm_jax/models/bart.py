@@ -124,21 +124,24 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
+    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and its longer keys and values."""
     key, value = self.attention.project(x)  # [b, s, h, k]
     past = Past(cache['keys'], cache['values'], context.start)
-    y = self.attention.attend(x, *caches.append(past, key, value), mask=context.mask)
+    keys, values = caches.append(past, key, value)
+    y = self.attention.attend(x, keys, values, mask=context.mask, implementation='cached')
     x = self.attention_norm(x + y)
-    y = self.cross.attend(x, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+    encoded = cache['encoder_keys'], cache['encoder_values']
+    y = self.cross.attend(x, *encoded, mask=context.encoder_mask, implementation='cached')
     x = self.cross_norm(x + y)
     y = self.mlp(x)
     x = self.mlp_norm(x + y)
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b h, m, k]."""
     del context, cache
-    return x, self.cross.project(x)
+    key, value = self.cross.project(x)
+    return x, (caches.heads_first(key), caches.heads_first(value))
 
 
 class Stack(nn.Module):
@@ -195,7 +198,7 @@ class Stack(nn.Module):
     context = StepContext(mask, start, Mask(segment_ids, cache['encoder_segment_ids']))
     layered = {name: cache[name] for name in ('keys', 'values', 'encoder_keys', 'encoder_values')}
     x, new = self.layers.decode(self.embed(x, positions), context, layered)
-    return x, caches.keep(cache, **new)
+    return x, cache | new
 
 
 class Bart(Base):
