@@ -67,6 +67,7 @@ class Task(NamedTuple):
     summary: summed metrics as means -> derived numbers (perplexity, bits per byte, ...).
     evaluate: like `loss`, where evaluation scores more than a step trains; None where they are the same.
     row_length: tokens of a raw row -> of the longest row that the trunk reads for it.
+    for_documents: most documents of a row -> the task with room for what each of them adds; None where none adds.
     classes: labels of rows or tokens that it tells apart, 0 to classes - 1; 0 where it reads none.
     class_names: their names, where the task depends on them.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
@@ -81,6 +82,7 @@ class Task(NamedTuple):
   couples_rows: bool = False
   evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None
   row_length: Callable[[int], int] = lambda length: length
+  for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
 
@@ -97,6 +99,7 @@ class Source(NamedTuple):
     names: the label names, for labelled sources that have them.
     classes: labels are 0 to classes - 1; 0 for a source without them.
     steps_per_epoch: batches that hold each row once.
+    documents: the most documents, as `segment_ids` numbers them, of any row.
   """
 
   spec: dict[str, jax.ShapeDtypeStruct]
@@ -107,6 +110,7 @@ class Source(NamedTuple):
   names: tuple[str, ...] = ()
   classes: int = 0
   steps_per_epoch: int = 0
+  documents: int = 1
 
 
 class Template(NamedTuple):
