@@ -165,4 +165,5 @@ def _repeats(made: Array, texts: Array, before: Array, *, size: int, vocab_size:
     same &= (whole[:, offset : offset + count] == last) & (last >= 0)
   same &= known >= size - 1
   follows = whole[:, size - 1 :]
+  same &= follows >= 0
   return jnp.zeros((rows, vocab_size), bool).at[jnp.arange(rows)[:, None], follows].max(same)
