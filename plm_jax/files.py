@@ -12,6 +12,7 @@ is read here alone (`parse_json`).
 import builtins
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import glob
 import hashlib
@@ -134,6 +135,12 @@ def write_text(file: Where, text: str) -> None:
   """Writes a text file."""
   with replacing(file) as temporary:
     temporary.write_text(text, encoding='utf-8')
+
+
+def write_bytes(file: Where, content: bytes) -> None:
+  """Writes a binary file."""
+  with replacing(file) as temporary:
+    temporary.write_bytes(content)
 
 
 def write_json(file: Where, value: Any, *, indent: int | None = 2) -> None:
@@ -314,6 +321,15 @@ def remove(file: Where) -> None:
   Path(file).unlink(missing_ok=True)
 
 
+def empty_folder(folder: Where) -> None:
+  """Removes everything in a folder."""
+  for inside in Path(folder).iterdir():
+    if inside.is_dir() and not inside.is_symlink():
+      remove_folder(inside)
+    else:
+      remove(inside)
+
+
 def remove_folder(folder: Where) -> None:
   """Removes a folder with everything in it, if it exists; what cannot be removed stays without an error."""
   shutil.rmtree(folder, ignore_errors=True)
@@ -351,6 +367,24 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
       log.info('%s: waiting for another process that is %s', file.parent, doing)
       fcntl.flock(stream, fcntl.LOCK_EX)
     yield
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Where) -> Iterator[None]:
+  """Makes a folder where it is missing, and holds a lock on it while the body runs, wherever it is renamed to.
+
+  Raises:
+    BlockingIOError: another process holds the lock.
+  """
+  make_folder(folder)
+  handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not exists(folder) or not os.path.samestat(os.fstat(handle), os.stat(folder)):
+      raise BlockingIOError(errno.EWOULDBLOCK, 'renamed by another process', os.fspath(folder))
+    yield
+  finally:
+    os.close(handle)
 
 
 # The folder of a run -----------------------------------------------------------------------------------------------

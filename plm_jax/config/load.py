@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax import errors, files
+from plm_jax import errors, files, seals
 from plm_jax.config import batches, blocks, earlier, quick
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
@@ -73,6 +73,7 @@ def _check_exactly_one(values: Mapping[str, Any], first: str, second: str) -> No
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  seals.check(path)  # that of a run says what it trained; a copy in another folder may be edited
   try:
     value = files.read_json(path)
   except ValueError as error:

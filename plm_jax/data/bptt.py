@@ -41,7 +41,7 @@ class Stream(NamedTuple):
     end_id: id of the end token.
   """
 
-  ids: np.ndarray
+  ids: np.ndarray | store.Ids
   starts: np.ndarray
   ends: np.ndarray
   end_id: int
@@ -57,7 +57,7 @@ class Stream(NamedTuple):
     left = self.ends[document] - 1 - places  # tokens of the document after this place, its end token not counted
     sizes = np.diff(self.ends, prepend=0)[document] - 1
     source = self.starts[document] + sizes - left
-    tokens = np.asarray(self.ids).take(source, mode='clip').astype(np.int32)
+    tokens = self.ids.take(source, mode='clip').astype(np.int32)
     return np.where(left == 0, np.int32(self.end_id), tokens)
 
 

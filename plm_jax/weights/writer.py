@@ -71,7 +71,7 @@ def save_leaves(
     shard: the most bytes per file of tensors.
   """
   heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
-  chosen, config = _choose(trunk, heads, architecture)
+  chosen, config = published_form(trunk, heads, architecture)
   try:
     chosen.module.read_config({**config, **token_ids})
     config |= token_ids
@@ -80,8 +80,15 @@ def save_leaves(
       'The ids of the special tokens are left out of config.json, because the published form fixes them (%s). If '
       'positions depend on them, pass position_ids to models that read the folder', error
     )  # fmt: skip
-  rows = {'template': template, 'types': getattr(chosen.module, 'TYPED', False)}
-  release.write(path, config, plans(trunk, leaves, chosen), shard=shard, tokenizer=tokenizer, **rows)
+  release.write(
+    path,
+    config,
+    plans(trunk, leaves, chosen),
+    shard=shard,
+    tokenizer=tokenizer,
+    template=template,
+    types=getattr(chosen.module, 'TYPED', False),
+  )
 
 
 def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture) -> dict[str, Plan]:
@@ -168,7 +175,7 @@ def heads_with_a_place(trunk: nn.Module) -> set[str]:
   return {head for a in architectures() if trunk.NAME == a.module.MODEL for head in a.module.HEADS}
 
 
-def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
+def published_form(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
   """The architecture whose published form has a place for a trunk and its heads, and its config.json."""
   known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
   reasons = []
