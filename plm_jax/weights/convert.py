@@ -43,6 +43,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       'architecture': reader.architecture.name,
       'heads': reader.heads,
       'token_ids': opened.token_ids,
+      'labels': opened.labels,
       'source': str(source),
     }
     files.write_json(partial / folders.MODEL, about)
@@ -100,6 +101,7 @@ def export(
     architecture=architecture,
     tokenizer=opened.vocab,
     token_ids=opened.token_ids,
+    labels=opened.labels,
     shard=shard,
   )
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
