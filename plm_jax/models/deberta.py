@@ -35,7 +35,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std, Whole
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -65,8 +65,8 @@ class Config:
     table_norm: LayerNorm on the table of relative positions (v2).
     conv_kernel: taps of the convolution beside the first block (v2: 3), odd; 0 for none.
     activation: of the feed-forward: a name of `ACTIVATIONS`.
-    conv_activation: of the convolution; '' for `activation`.
-    pooler_activation: of the pooling; '' for `activation`.
+    conv_activation: of the convolution; None for `activation`.
+    pooler_activation: of the pooling; None for `activation`.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each sublayer, and on the table of relative positions in each layer.
     attention_dropout: rate on attention weights.
@@ -83,21 +83,21 @@ class Config:
   num_types: int = 0
   max_length: Count = 512
   max_distance: Count = 512
-  position_buckets: int = 0
+  position_buckets: Whole = 0
   terms: tuple[Term, ...] = ('c2p', 'p2c')
   reading: Reading = 'code'
   absolute: Absolute = 'decoder'
   share_projections: bool = False
   key_bias: bool = False
   table_norm: bool = False
-  conv_kernel: int = 0
+  conv_kernel: Whole = 0
   activation: Activation = 'gelu_erf'
-  conv_activation: Activation | Literal[''] = ''
-  pooler_activation: Activation | Literal[''] = ''
-  norm_epsilon: float = 1e-7
+  conv_activation: Activation | None = None
+  pooler_activation: Activation | None = None
+  norm_epsilon: Epsilon = 1e-7
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
   tied: bool = True
 

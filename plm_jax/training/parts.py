@@ -5,7 +5,7 @@ keywords.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -17,7 +17,7 @@ from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.text import tokenizer
-from plm_jax.types import Execution, PyTree, Source, Task, Vocab, axes_of
+from plm_jax.types import Execution, PyTree, Source, Task, Template, Vocab, axes_of
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,13 @@ def make_parts(settings: Settings, vocab: Vocab) -> Parts:
   with errors.stage('model'):
     trunk = build.make('models', settings['model'], vocab_size=vocab.size, execution=execution)
   return parts_of(trunk, settings, vocab)
+
+
+def make_template(settings: Settings, vocab: Vocab) -> Template | None:
+  """The special tokens around a text in the rows of a run; None where rows have no one form."""
+  rows = build.template('data', settings['data'], vocab=vocab)
+  own = settings.get('objective') and build.template('objectives', settings['objective'], vocab=vocab, rows=rows)
+  return own or rows
 
 
 def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:
@@ -152,6 +159,14 @@ def make_evaluations(
     )
     for name in (settings['eval'] if names is None else names)
   }
+
+
+def fit(parts: Parts, sources: Iterable[Source]) -> Parts:
+  """The parts with a task that has room for the documents of every row of the sources."""
+  if parts.task.for_documents is None:
+    return parts
+  with errors.stage(parts.user):
+    return parts._replace(task=parts.task.for_documents(max(source.documents for source in sources)))
 
 
 def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) -> None:

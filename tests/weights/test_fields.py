@@ -26,7 +26,7 @@ CASES = {
   'bert': 'bert-pretraining', 'roberta': 'roberta-mlm', 'xlm-roberta': 'xlm-roberta', 'camembert': 'camembert',
   'albert': 'albert-pretraining', 'distilbert': 'distilbert-mlm', 'electra': 'electra-generator',
   'deberta': 'deberta-mlm', 'deberta-v2': 'deberta-v2-mlm', 'openai-gpt': 'gpt', 'gpt2': 'gpt2', 'xlnet': 'xlnet-lm',
-  'bart': 'bart', 't5': 't5', 'llama': 'llama', 'glm': 'glm', 'glm4': 'glm4',
+  'bart': 'bart', 'mbart': 'mbart', 't5': 't5', 'mt5': 'mt5', 'llama': 'llama', 'glm': 'glm', 'glm4': 'glm4',
 }  # fmt: skip
 FIELDS = {kind: module.FIELDS for _, module in table.architectures() for kind in module.MODEL_TYPES}
 # another value of a field, where its type does not say one

@@ -12,6 +12,7 @@ from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear
 MODEL = 'albert'
 HEADS = ('mlm', 'pair', 'head')
 MODEL_TYPES = ('albert',)
+TYPED = True
 PREFIX = 'albert.'
 FIELDS: fields.Fields = MappingProxyType(
   {

@@ -11,6 +11,7 @@ from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear
 
 MODEL = 'bert'
 MODEL_TYPES = ('bert',)
+TYPED = True
 PREFIX = 'bert.'
 HEADS = ('mlm', 'pair', 'head')
 

@@ -15,6 +15,7 @@ from plm_jax.weights.table import POSITIONS, Derived, Entry, Part, check_heads, 
 
 MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
+TYPED = True
 PREFIX = 'deberta.'
 HEADS = ('mlm', 'position_embed', 'head')
 FIELDS: fields.Fields = MappingProxyType(
@@ -90,7 +91,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     table_norm=newer and theirs['norm_rel_ebd'] == 'layer_norm',
     conv_kernel=kernel,
     activation=activation,
-    **{name: '' if value == activation else value for name, value in others.items()},
+    **{name: None if value == activation else value for name, value in others.items()},
     tied=bert.is_tied(theirs, names, _LEGACY),
     norm_epsilon=theirs['layer_norm_eps'],
     dropout=theirs['hidden_dropout_prob'],

@@ -14,6 +14,7 @@ from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear
 
 MODEL = 'bert'
 MODEL_TYPES = ('electra',)
+TYPED = True
 PREFIX = 'electra.'
 HEADS = ('rtd', 'mlm', 'head')
 _SUMMARY = ('summary_type', 'summary_use_proj', 'summary_activation', 'summary_last_dropout')  # of multiple choice

@@ -16,6 +16,7 @@ from plm_jax.weights.table import Derived, Entry, linear, norm
 MODEL = 'xlnet'
 HEADS = ('lm', 'head')
 MODEL_TYPES = ('xlnet',)
+TYPED = True
 PREFIX = 'transformer.'
 
 FIELDS: fields.Fields = MappingProxyType(
