@@ -95,7 +95,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     'architectures': ['GPT2LMHeadModel' if trunk.gives_logits else 'GPT2Model'],
     **shared_fields(trunk),
     'n_inner': c.mlp_dim,
-    'activation_function': {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}[c.activation],
+    'activation_function': 'gelu_new' if c.activation == 'gelu_tanh' else fields.their_activation(c.activation),
     'tie_word_embeddings': c.tied,
   }
 
