@@ -97,6 +97,11 @@ def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, option
   return [kernel, Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2, optional=optional)]
 
 
+def score(heads: Sequence[str]) -> list[Entry]:
+  """The head of decoders that classifies by the last token: one matrix without a bias."""
+  return [Entry('head/kernel', 'score.weight', 'linear')] if 'head' in heads else []
+
+
 def norm(ours: str, theirs: str) -> list[Entry]:
   """A LayerNorm; old conversions from TensorFlow call its parameters gamma and beta."""
   return [
