@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.training.model_from import expand
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--follow', action='store_true', help='every checkpoint as it appears, up to the last of the run')
   parser.add_argument('--timeout', type=float, default=3600.0, help='--follow: seconds to wait for the next checkpoint')
   parser.add_argument('--weights', metavar='FOLDER', help="the model in this folder: Hugging Face's form, or an import")
-  arguments, settings = command.parse(parser, argv, workdir=False)
+  arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
   if settings is None:
     return 0
   if arguments.workdir is None and arguments.weights is None:

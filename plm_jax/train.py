@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from plm_jax.cli import command, memory
+from plm_jax.training.model_from import expand
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--coordinator', help='HOST:PORT of process 0, for a run of several processes')
   parser.add_argument('--processes', type=int, help='number of processes')
   parser.add_argument('--process', type=int, help='index of this process, from 0')
-  arguments, settings = command.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
   memory.reuse()

@@ -5,7 +5,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from plm_jax import files
@@ -15,6 +15,11 @@ from plm_jax.files import RunFolder
 from plm_jax.plugins.signatures import experiment_files
 
 FAILED, WRONG_USAGE, KILLED = 1, 2, 130
+
+
+Expand = Callable[
+  [Mapping[str, Any], Sequence[tuple[str, str]], RunFolder | None], tuple[dict[str, Any], list[tuple[str, str]]]
+]
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +62,11 @@ def add_step(parser: Parser) -> None:
 
 
 def parse(
-  parser: Parser, argv: Sequence[str] | None = None, *, workdir: bool = True
+  parser: Parser,
+  argv: Sequence[str] | None = None,
+  *,
+  workdir: bool = True,
+  expand: Expand = lambda settings, changes, folder: (dict(settings), list(changes)),
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
   """The flags and the resolved config; None for the config if the command has nothing more to do.
 
@@ -65,6 +74,7 @@ def parse(
     parser: from `command`.
     argv: the words after the command; None takes those of this process.
     workdir: whether the command needs `--workdir`.
+    expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
 
   Raises:
     ConfigError: a flag that does not exist, or any mistake in the config.
@@ -89,7 +99,10 @@ def parse(
     )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
-  changed, remarks = overrides.apply(load(arguments.config or str(folder.config)), changes)
+  written, changes = expand(
+    load(arguments.config or str(folder.config)), changes, folder if arguments.workdir else None
+  )
+  changed, remarks = overrides.apply(written, changes)
   settings = resolve(changed)
   for remark in remarks:
     print(remark, file=sys.stderr)
