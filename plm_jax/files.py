@@ -12,6 +12,7 @@ is read here alone (`parse_json`).
 import builtins
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import glob
 import hashlib
@@ -308,6 +309,12 @@ def move(source: Where, target: Where) -> None:
   os.replace(source, target)
 
 
+def unused(where: Where) -> Path:
+  """The path, or with '.1', '.2', ... behind it the first where there is nothing."""
+  names = itertools.chain([Path(where)], (Path(f'{where}.{number}') for number in itertools.count(1)))
+  return next(name for name in names if not name.exists())
+
+
 def copy(source: Where, target: Where) -> None:
   """Copies the bytes of a file."""
   _check_is_file(source)
@@ -318,6 +325,15 @@ def copy(source: Where, target: Where) -> None:
 def remove(file: Where) -> None:
   """Removes a file, if it exists."""
   Path(file).unlink(missing_ok=True)
+
+
+def empty_folder(folder: Where) -> None:
+  """Removes everything in a folder."""
+  for inside in Path(folder).iterdir():
+    if inside.is_dir() and not inside.is_symlink():
+      remove_folder(inside)
+    else:
+      remove(inside)
 
 
 def remove_folder(folder: Where) -> None:
@@ -331,7 +347,12 @@ def remove_folder(folder: Where) -> None:
 def sha256(file: Where) -> str:
   """The hex sha256 of a file's bytes."""
   with open(file, 'rb') as stream:
-    return hashlib.file_digest(stream, 'sha256').hexdigest()
+    return sha256_of_rest(stream)
+
+
+def sha256_of_rest(stream: BinaryIO) -> str:
+  """The hex sha256 of what is left to read of an open file."""
+  return hashlib.file_digest(stream, 'sha256').hexdigest()  # type: ignore[arg-type]  # `open` gives BufferedIOBase
 
 
 @contextlib.contextmanager
@@ -357,6 +378,24 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
       log.info('%s: waiting for another process that is %s', file.parent, doing)
       fcntl.flock(stream, fcntl.LOCK_EX)
     yield
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Where) -> Iterator[None]:
+  """Makes a folder where it is missing, and holds a lock on it while the body runs, wherever it is renamed to.
+
+  Raises:
+    BlockingIOError: another process holds the lock.
+  """
+  make_folder(folder)
+  handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not exists(folder) or not os.path.samestat(os.fstat(handle), os.stat(folder)):
+      raise BlockingIOError(errno.EWOULDBLOCK, 'renamed by another process', os.fspath(folder))
+    yield
+  finally:
+    os.close(handle)
 
 
 # The folder of a run -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_jax import config, errors, files
-from plm_jax.cli import memory
+from plm_jax.cli import memory, signals
 from plm_jax.config.overrides import apply
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import RunFolder
@@ -121,10 +121,12 @@ def _check_release(path: Path, model_type: Any) -> None:
 
 def _sizes(source: str) -> tuple[str, str, dict[str, Any], int]:
   """As `_model_json`, of a release."""
+  signals.check()
   memory.reuse()  # before jax is loaded
   weights = build.import_file('weights.folders')
   with stage(LABEL):
     model = weights.open(source).model
+  signals.check()
   block = json.loads(json.dumps(model.block))  # plain data
   return block['name'], block['variant'], block['overrides'], model.vocab_size
 

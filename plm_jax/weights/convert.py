@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import files
+from plm_jax import files, seals
 from plm_jax.checkpoint import Leaf, Step, params, tensor_files
 from plm_jax.errors import ConfigError
 from plm_jax.types import Template
@@ -47,10 +47,13 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       'source': str(source),
     }
     files.write_json(partial / folders.MODEL, about)
-    copied = release.copy_tokenizer(source, files.RunFolder(partial).vocab)
+    vocab = files.RunFolder(partial).vocab
+    copied = release.copy_tokenizer(source, vocab)
+    if copied:
+      seals.seal(vocab, copied)
     params.write_index(partial, layers)
-    files.remove_folder(target)
-    files.move(partial, target)
+    seals.seal(partial, (folders.MODEL, params.INDEX))
+    release.put_in_place(partial, target)
   count = sum(math.prod(shape) for shape in reader.shapes.values())
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ _PICKLES = (
   'model.ckpt.index',
 )
 SHARD = 5 * 10**9
+
+log = logging.getLogger(__name__)
 
 
 def is_release(folder: Path) -> bool:
@@ -73,6 +76,10 @@ class Release:
     for tensor, name in index.items():
       if Path(name).name != name or not files.is_file(self.folder / name):
         raise WeightsError(f'{file} places tensor {tensor!r} in {name}, which is not in the folder: fetch that file')
+      if not files.is_inside(self.folder / name, self.folder):
+        raise WeightsError(
+          f'{file} places tensor {tensor!r} in {name}, a link to a file outside of the folder: put a copy there'
+        )
     return index
 
   def _single(self) -> str:
@@ -157,15 +164,41 @@ def making(folder: Path) -> Iterator[Path]:
   Raises:
     WeightsError: it cannot be written to.
   """
-  partial = folder.with_name(f'{folder.name}.partial')
+  partial, aside = folder.with_name(f'{folder.name}.partial'), _aside(folder)
+  with contextlib.ExitStack() as stack:
+    try:
+      stack.enter_context(files.locked_folder(partial))  # by its lock the next one sees that nobody works there
+      stack.callback(files.remove_folder, partial)
+      files.empty_folder(partial)
+      if files.exists(aside):  # a process was killed between two renames
+        if files.listing(folder):
+          files.remove_folder(aside)
+        else:
+          files.move(aside, folder)
+          log.warning('%s is back: the one that should have replaced it was not finished', folder)
+      yield partial
+    except BlockingIOError as error:
+      raise WeightsError(f'another process is writing {folder}: wait for it, or name another folder') from error
+    except OSError as error:
+      raise WeightsError(f'{folder} cannot be written: {error}; free some space or name another folder') from error
+
+
+def put_in_place(partial: Path, folder: Path) -> None:
+  """Renames a whole folder to `folder`; one that is there is renamed aside before, and removed at the end."""
+  aside = _aside(folder)
+  if files.exists(folder):
+    files.move(folder, aside)
   try:
-    files.remove_folder(partial)
-    files.make_folder(partial)
-    yield partial
-  except OSError as error:
-    raise WeightsError(f'{folder} cannot be written: {error}; free some space or name another folder') from error
-  finally:
-    files.remove_folder(partial)
+    files.move(partial, folder)
+  except OSError:
+    if files.exists(aside):
+      files.move(aside, folder)
+    raise
+  files.remove_folder(aside)
+
+
+def _aside(folder: Path) -> Path:
+  return folder.with_name(f'.{folder.name}.replaced')
 
 
 def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
@@ -251,7 +284,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     content = files.read_json(file)
   except FileNotFoundError:
     raise WeightsError(f'there is no {file}') from None
-  except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+  except (OSError, ValueError) as error:
     raise WeightsError(f'{file} cannot be read: {error}; fetch it again') from error
   if not isinstance(content, dict):
     raise WeightsError(f'{file} holds no JSON object')
