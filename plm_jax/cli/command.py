@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from plm_jax import files, words
@@ -23,6 +23,11 @@ from plm_jax.plugins.signatures import experiment_files
 
 FAILED, WRONG_USAGE = 1, 2
 HANGS = 'may hang'  # begins the names of threads that nobody waits for
+
+
+Expand = Callable[
+  [Mapping[str, Any], Sequence[tuple[str, str]], RunFolder | None], tuple[dict[str, Any], list[tuple[str, str]]]
+]
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,7 +118,11 @@ def add_step(parser: Parser) -> None:
 
 
 def parse(
-  parser: Parser, argv: Sequence[str] | None = None, *, workdir: bool = True
+  parser: Parser,
+  argv: Sequence[str] | None = None,
+  *,
+  workdir: bool = True,
+  expand: Expand = lambda settings, changes, folder: (dict(settings), list(changes)),
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
   """The flags and the resolved config; None for the config if the command has nothing more to do.
 
@@ -121,6 +130,7 @@ def parse(
     parser: from `command`.
     argv: the words after the command; None takes those of this process.
     workdir: whether the command needs `--workdir`.
+    expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
 
   Raises:
     ConfigError: a flag that does not exist, or any mistake in the config.
@@ -141,7 +151,10 @@ def parse(
     )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
-  changed, remarks = overrides.apply(load(arguments.config or str(folder.config)), changes)
+  written, changes = expand(
+    load(arguments.config or str(folder.config)), changes, folder if arguments.workdir else None
+  )
+  changed, remarks = overrides.apply(written, changes)
   settings = resolve(changed)
   for remark in remarks:
     print(remark, file=sys.stderr)
