@@ -10,6 +10,11 @@ one. Vocabulary, architecture and sizes of a model named by --weights are those 
 `evaluations.jsonl` in the run folder; with --weights, only where there is a --workdir.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +22,7 @@ from plm_jax.cli import command
 from plm_jax.errors import ConfigError
 
 
+@signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('evaluate', __doc__)
@@ -39,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.training import evaluate_saved  # loads jax
 
   logs.start()
+  signals.check()
   folder = RunFolder.at(arguments.workdir) if arguments.workdir else None
   what = {'name': arguments.evaluation, 'predictions': arguments.predictions}
   if folder is None or arguments.weights:

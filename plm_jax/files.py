@@ -137,6 +137,12 @@ def write_text(file: Where, text: str) -> None:
     temporary.write_text(text, encoding='utf-8')
 
 
+def write_bytes(file: Where, content: bytes) -> None:
+  """Writes a binary file."""
+  with replacing(file) as temporary:
+    temporary.write_bytes(content)
+
+
 def write_json(file: Where, value: Any, *, indent: int | None = 2) -> None:
   """Writes plain data as strict JSON (no NaN), keys in their order, on one line if `indent` is None."""
   write_text(file, json_text(value, indent=indent))
@@ -301,6 +307,12 @@ def make_folder(folder: Where) -> None:
 def move(source: Where, target: Where) -> None:
   """Renames a file or a folder. A file at `target` is replaced; a folder there must be empty."""
   os.replace(source, target)
+
+
+def unused(where: Where) -> Path:
+  """The path, or with '.1', '.2', ... behind it the first where there is nothing."""
+  names = itertools.chain([Path(where)], (Path(f'{where}.{number}') for number in itertools.count(1)))
+  return next(name for name in names if not name.exists())
 
 
 def copy(source: Where, target: Where) -> None:

@@ -9,6 +9,11 @@ is chosen on validation, and the table shows the test score of that run. Prints 
 `table.json` and `curves.png`. Finished runs are not repeated.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +21,7 @@ from plm_jax.cli import command, memory
 from plm_jax.errors import ConfigError
 
 
+@signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('sample_efficiency', __doc__)
@@ -35,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.studies import transfer  # loads jax
 
   logs.start()
+  signals.check()
   transfer.run_study(settings, arguments.workdir, sizes=sizes, seeds=arguments.seeds, rates=rates)
   return 0
 

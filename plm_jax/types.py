@@ -109,22 +109,17 @@ class Source(NamedTuple):
   steps_per_epoch: int = 0
 
 
-Field = Literal['A', 'B']
-
-
 class Template(NamedTuple):
   """The special tokens around the fields of a row, so that a tokenizer that is exported writes rows as training read.
 
-  A part is (special id, type) or (field, type), where 'A' stands for the first text and 'B' for the second one.
-
   Attributes:
-    single: of a row of one text.
-    pair: of a row of two.
+    single: a row of one text: (special id or 'A' for the text, type) of each part.
+    pair: a row of two, 'A' and 'B'.
     spaced: words that are tokenised one by one have a space before each.
   """
 
-  single: tuple[tuple[int | Field, int], ...]
-  pair: tuple[tuple[int | Field, int], ...]
+  single: tuple[tuple[int | str, int], ...]
+  pair: tuple[tuple[int | str, int], ...]
   spaced: bool = False
 
 

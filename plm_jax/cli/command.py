@@ -1,20 +1,25 @@
 """The command line that all commands share: flags, changes of a config, exit codes."""
 
 import argparse
+import contextlib
 import json
+import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from plm_jax import files
+from plm_jax.cli import signals
 from plm_jax.config import load, overrides, resolve
 from plm_jax.errors import ConfigError, RunError, suggest
 from plm_jax.files import RunFolder
 from plm_jax.plugins.signatures import experiment_files
 
-FAILED, WRONG_USAGE, KILLED = 1, 2, 130
+FAILED, WRONG_USAGE = 1, 2
+HANGS = 'may hang'  # begins the names of threads that nobody waits for
 
 
 class Parser(argparse.ArgumentParser):
@@ -102,21 +107,35 @@ def parse(
 
 
 def run(main: Callable[[], int | None]) -> int:
-  """Calls a command and returns its exit code: 2 for a ConfigError, 1 for a RunError, 130 for an interruption.
+  """Calls a command and returns its exit code: 2 for a ConfigError, 1 for a RunError, 3 or 130 for an interruption.
 
-  Both errors are printed as one message on stderr, without a traceback.
+  All are printed as one message on stderr, without a traceback.
   """
   try:
     return main() or 0
+  except signals.Interrupted as interrupted:
+    print(interrupted, file=sys.stderr)
+    return interrupted.exit_code
   except KeyboardInterrupt:
     print('interrupted', file=sys.stderr)
-    return KILLED
+    return signals.KILLED
   except ConfigError as error:
     print(error, file=sys.stderr)
     return WRONG_USAGE
   except RunError as error:
     print(error, file=sys.stderr)
     return FAILED
+
+
+def leave(code: int) -> NoReturn:
+  """Ends the process, at once if a thread that may hang is still there: the interpreter would wait for its library."""
+  if any(thread.name.startswith(HANGS) for thread in threading.enumerate()):
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+      with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:

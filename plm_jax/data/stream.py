@@ -170,7 +170,8 @@ def template(
   frame = _frame(vocab, layout, length=16, whole_sentences=False, begin=begin, end=end, bos=bos)
   between = frame.after * (frame.layout.separators or 1)
   types = 0 if frame.layout.one_segment or not frame.before else 1
-  first, second = (*frame.before, 'A'), ('B', *frame.after)
+  first: list[int | str] = [*frame.before, 'A']
+  second: list[int | str] = ['B', *frame.after]
   pair = [(part, 0) for part in (*first, *between)] + [(part, types) for part in second]
   return Template(tuple((part, 0) for part in (*first, *frame.after)), tuple(pair))
 

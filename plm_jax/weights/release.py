@@ -12,6 +12,8 @@ import numpy as np
 from plm_jax import files
 from plm_jax.checkpoint import tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
+from plm_jax.errors import stage
+from plm_jax.text import published
 from plm_jax.text import spec as specs
 from plm_jax.types import Template
 
@@ -238,7 +240,8 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
   """Copies the files of a tokenizer, whatever its kind; returns their names.
 
   The `vocab.json` of a vocabulary folder of this package, which says the role of each special token, becomes
-  `tokenizer_config.json` in the copy.
+  `tokenizer_config.json` in the copy. A tokenizer of an older form gets a `tokenizer.json`, which needs no config.json
+  beside it to be read.
 
   Args:
     source: a folder with a tokenizer.
@@ -252,11 +255,14 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
     files.make_folder(target)
   for name in found:
     files.copy(source / name, target / name)
+  if TOKENIZER not in found and published.find(source):
+    with stage('tokenizer'):
+      files.write_text(target / TOKENIZER, json.dumps(published.read_folder(source).spec, ensure_ascii=False))
+    found.append(TOKENIZER)
   if facts and _ROLES not in found:
     spec, spaced = _read_json(source / TOKENIZER), facts.get('spaced', False)
     if template is not None and not spec.get('post_processor'):
-      tokens = {number: token for token, number in _ids(spec).items()}
-      spec, spaced = specs.with_template(spec, template, [tokens[number] for number in sorted(tokens)]), template.spaced
+      spec, spaced = specs.with_template(spec, template.single, template.pair), template.spaced
     files.write_text(target / TOKENIZER, json.dumps(specs.spaced(spec) if spaced else spec, ensure_ascii=False))
     names = ['input_ids', *(['token_type_ids'] if types and specs.typed(spec) else []), 'attention_mask']
     roles = {f'{role}_token': token for role, token in facts['roles'].items()}

@@ -20,7 +20,7 @@ and nothing that reads or writes files. A tensor that is in no entry, not derive
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -111,6 +111,16 @@ def check_heads(heads: Sequence[str], known: Sequence[str]) -> None:
     raise ValueError(
       f'the published form has no place for {", ".join(other)}; heads that it has: {", ".join(known) or "none"}'
     )
+
+
+def other_depth(decoder: int, encoder: int) -> int | None:
+  """Our `num_decoder_layers`: None where the decoder is as deep as the encoder."""
+  return None if decoder == encoder else decoder
+
+
+def has_output(names: Collection[str], *, tied: bool) -> bool:
+  """Whether a release can give logits: by the tied table, or by a matrix of its own among its tensors, if known."""
+  return tied or not names or 'lm_head.weight' in names
 
 
 # For `DERIVED`: whether a buffer holds what a trunk computes by itself.

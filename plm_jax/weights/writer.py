@@ -80,8 +80,15 @@ def save_leaves(
       'The ids of the special tokens are left out of config.json, because the published form fixes them (%s). If '
       'positions depend on them, pass position_ids to models that read the folder', error
     )  # fmt: skip
-  rows = {'template': template, 'types': getattr(chosen.module, 'TYPED', False)}
-  release.write(path, config, plans(trunk, leaves, chosen), shard=shard, tokenizer=tokenizer, **rows)
+  release.write(
+    path,
+    config,
+    plans(trunk, leaves, chosen),
+    shard=shard,
+    tokenizer=tokenizer,
+    template=template,
+    types=getattr(chosen.module, 'TYPED', False),
+  )
 
 
 def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture) -> dict[str, Plan]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, Part, check_heads, is_causal, is_minus_infinity, norm
+from plm_jax.weights.table import Derived, Entry, Part, check_heads, has_output, is_causal, is_minus_infinity, norm
 
 MODEL = 'gpt'
 MODEL_TYPES = ('gpt2',)
@@ -54,7 +54,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs, activation=theirs['activation_function'])
   overrides |= {'mlp_dim': theirs['n_inner'] or 4 * theirs['n_embd'], 'norm_placement': 'pre'}
-  overrides['tied'] = theirs['tie_word_embeddings'] or 'lm_head.weight' not in names
+  overrides['tied'] = theirs['tie_word_embeddings']
+  overrides['has_output'] = has_output(names, tied=overrides['tied'])
   return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt2', 'overrides': overrides}
 
 
@@ -91,7 +92,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
   check_heads(heads, HEADS)
   return {
     'model_type': 'gpt2',
-    'architectures': ['GPT2LMHeadModel'],
+    'architectures': ['GPT2LMHeadModel' if trunk.gives_logits else 'GPT2Model'],
     **shared_fields(trunk),
     'n_inner': c.mlp_dim,
     'activation_function': {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}[c.activation],
@@ -139,7 +140,7 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
     *blocks(trunk),
     *norm('trunk/final_norm', 'transformer.ln_f'),
   ]
-  if not trunk.config.tied:
+  if not trunk.config.tied and trunk.config.has_output:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))
   return out
 
