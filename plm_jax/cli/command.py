@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -18,6 +19,11 @@ from plm_jax.errors import ConfigError, RunError, suggest
 from plm_jax.files import RunFolder
 from plm_jax.plugins.signatures import experiment_files
 
+# What disks and paths do to a command; other errors of the system are mistakes in code, and keep their traceback.
+OF_THE_SYSTEM = {
+  errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG,
+  errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
+}  # fmt: skip
 FAILED, WRONG_USAGE = 1, 2
 HANGS = 'may hang'  # begins the names of threads that nobody waits for
 
@@ -124,6 +130,11 @@ def run(main: Callable[[], int | None]) -> int:
     return WRONG_USAGE
   except RunError as error:
     print(error, file=sys.stderr)
+    return FAILED
+  except OSError as error:
+    if not isinstance(error, files.NotAFile) and error.errno not in OF_THE_SYSTEM:
+      raise
+    print(f'{error.filename or "a file"}: {error.strerror}' if error.strerror else error, file=sys.stderr)
     return FAILED
 
 
