@@ -56,7 +56,7 @@ def train(arguments: argparse.Namespace) -> int:
     else:
       began = time.monotonic()
       vocab = _train(request, cache=arguments.cache)
-      vocab.save(arguments.out)
+      vocab.save(arguments.out, template=_maker(request).template(vocab))
       print(f'Made in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
   _describe(vocab)
   return 0
@@ -156,16 +156,20 @@ def _documents(request: dict[str, Any], *, cache: str) -> 'Texts':
     raise ConfigError(f'vocab train: {error}') from error
 
 
+def _maker(request: dict[str, Any]) -> Any:
+  """The file of `text/` that trains the kind of vocabulary."""
+  from plm_jax.plugins import build
+
+  return build.import_file(f'text.{request["name"]}')
+
+
 def _train(request: dict[str, Any], *, cache: str) -> 'Vocab':
   import dataclasses
 
   from rich.console import Console
   from rich.progress import Progress
 
-  from plm_jax.text import byte_bpe, wordpiece
-
-  texts = _documents(request, cache=cache)
-  maker = {'wordpiece': wordpiece, 'byte_bpe': byte_bpe}[request['name']]
+  texts, maker = _documents(request, cache=cache), _maker(request)
   own = {flag: request[flag] for flag in DEFAULTS[request['name']] if flag in request}
   console = Console(stderr=True)
   with Progress(console=console, disable=not console.is_terminal) as bar:

@@ -57,16 +57,6 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   values = blocks.complete(blocks.WHOLE, blocks.with_inherited(blocks.plain(config, 'config')), 'config')
   _check_exactly_one(values, 'objective', 'adapter')
   _check_exactly_one(values, 'steps', 'epochs')
-  for key in ('steps', 'epochs', 'accumulate', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
-    if values[key] is not None and values[key] <= 0:
-      raise ConfigError(f'config.{key}={values[key]}: must be above 0.')
-  for key in ('extend', 'skip'):
-    if any(step < 0 or number <= 0 for step, number in values[key]):
-      raise ConfigError(f'config.{key}={values[key]}: pairs of a step from 0 on and a number above 0.')
-  for name, evaluation in values['eval'].items():
-    for key in ('every', 'units'):
-      if evaluation[key] is not None and evaluation[key] <= 0:
-        raise ConfigError(f'config.eval.{name}.{key}={evaluation[key]}: must be above 0.')
   if values['best'] is not None:
     name = values['best'][0].partition('/')[0]
     errors.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')

@@ -8,7 +8,7 @@ there: its pieces begin at ends of sentences, each with a [CLS].
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -24,7 +24,7 @@ from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
 from plm_jax.objectives import corrupt
 from plm_jax.objectives.causal_lm import Model, score
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab, Weight
 
 PAPER = Paper(year=2021, title='Du et al., GLM', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
@@ -88,9 +88,9 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  levels: Mapping[str, float] = {'token': 1.0},
+  levels: Mapping[str, Weight] = {'token': 1.0},
   rate: Rate = 0.15,
-  mean: float = 3.0,
+  mean: Annotated[float, '0 < x <= 50'] = 3.0,
   longest: Count = 39,
   ratio: Rate = 0.5,
   suffix: Rate = 0.5,

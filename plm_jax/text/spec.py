@@ -4,9 +4,12 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+  from plm_jax import types  # loads jax, which commands do without
 
 Spec = Mapping[str, Any]
 
@@ -73,6 +76,48 @@ def append(spec: Spec, extra: Sequence[str], *, mask: str | None) -> Spec:
       raise ValueError(f'extra token {token!r} is an ordinary token of this vocabulary: choose a name that no text has')
   new = {token: len(ids) + number for number, token in enumerate(extra)}
   return {**spec, 'added_tokens': [*spec['added_tokens'], *added_tokens(new, kind=kind_of(spec), mask=mask)]}
+
+
+def with_template(spec: Spec, template: 'types.Template', tokens: Sequence[str]) -> Spec:
+  """The same with a post-processor that adds special tokens to a text or to two.
+
+  Args:
+    spec: of the vocabulary.
+    template: which ones, and where.
+    tokens: in the order of their ids.
+  """
+
+  def parts(form: Sequence[tuple[int | str, int]]) -> list[dict[str, Any]]:
+    return [
+      {'Sequence': {'id': part, 'type_id': type_id}}
+      if isinstance(part, str)
+      else {'SpecialToken': {'id': tokens[part], 'type_id': type_id}}
+      for part, type_id in form
+    ]
+
+  ids = sorted({part for part, _ in (*template.single, *template.pair) if not isinstance(part, str)})
+  special = {tokens[number]: {'id': tokens[number], 'ids': [number], 'tokens': [tokens[number]]} for number in ids}
+  processor = {'type': 'TemplateProcessing', 'single': parts(template.single), 'pair': parts(template.pair)}
+  return {**spec, 'post_processor': {**processor, 'special_tokens': special}}
+
+
+def spaced(spec: Spec) -> Spec:
+  """The same with a space before each text, where the vocabulary spells white space in its tokens (byte-level BPE)."""
+
+  def change(part: Any) -> Any:
+    if not isinstance(part, Mapping):
+      return part
+    inner = [change(one) for one in part.get('pretokenizers', ())]
+    own = {'add_prefix_space': True} if part.get('type') == 'ByteLevel' else {}
+    return {**part, **own, **({'pretokenizers': inner} if inner else {})}
+
+  return {**spec, 'pre_tokenizer': change(spec['pre_tokenizer'])}
+
+
+def typed(spec: Spec) -> bool:
+  """Whether the post-processor numbers the texts of a pair."""
+  parts = (spec.get('post_processor') or {}).get('pair', ())
+  return any(own['type_id'] for part in parts for own in part.values())
 
 
 def guess_roles(tokens: Iterable[str], *, decided: Collection[str]) -> dict[str, str]:

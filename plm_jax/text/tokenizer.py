@@ -134,8 +134,12 @@ class Vocab:
       raise ValueError(f'there is no token {token!r} in this vocabulary of {self.size}.{suggest(token, self.tokens)}')
     return self._ids[token]
 
-  def save(self, folder: str | Path) -> None:
+  def save(self, folder: str | Path, *, template: 'types.Template | None' = None) -> None:
     """Writes the folder. `tokenizer.json` comes last, so a folder that has it is complete.
+
+    Args:
+      folder: made if it is missing.
+      template: what stands around a text in rows, which `tokenizer.json` then adds for others; it is not read here.
 
     Raises:
       ValueError: the folder holds another vocabulary.
@@ -157,8 +161,12 @@ class Vocab:
       'record': dict(self.record),
       'counts': None if self.counts is None else self.counts.tolist(),
     }
+    content = self.content
+    if template is not None:
+      facts['spaced'] = template.spaced
+      content = json.dumps(specs.with_template(json.loads(content), template, self.tokens), ensure_ascii=False)
     files.write_text(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
-    files.write_text(path / 'tokenizer.json', self.content)
+    files.write_text(path / 'tokenizer.json', content)
 
   def __getstate__(self) -> dict[str, Any]:
     return {field.name: self.__dict__[field.name] for field in dataclasses.fields(self)}
@@ -268,6 +276,23 @@ def load(
   except (ValueError, KeyError, TypeError) as error:
     what = str(error) if isinstance(error, ValueError) else f'is damaged ({type(error).__name__}: {error})'
     raise ValueError(f'vocab.path: {path} {what}') from error
+
+
+def around(vocab: Vocab, *, separators: int, typed: bool) -> 'types.Template':
+  """The usual form of a row: cls A sep (B sep).
+
+  Args:
+    vocab: with both tokens.
+    separators: between two texts.
+    typed: whether the second text has type 1.
+  """
+  from plm_jax.types import Template  # loads jax
+
+  cls_id, sep_id, second = vocab.cls_id, vocab.sep_id, int(typed)
+  assert cls_id is not None and sep_id is not None
+  single: list[Any] = [(cls_id, 0), ('A', 0), (sep_id, 0)]
+  between = [(sep_id, 0)] * (separators - 1)
+  return Template(tuple(single), (*single, *between, ('B', second), (sep_id, second)))
 
 
 def exists(path: str | Path) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from plm_jax import files
 from plm_jax.checkpoint import Leaf, Step, params, tensor_files
 from plm_jax.errors import ConfigError
+from plm_jax.types import Template
 from plm_jax.weights import folders, release, writer
 from plm_jax.weights.folders import Part
 from plm_jax.weights.table import pieces
@@ -64,6 +65,7 @@ def export(
   step: Step = 'best',
   part: Part = 'trunk',
   heads: Sequence[str] | None = None,
+  template: Template | None = None,
   shard: int = 4 * 10**9,
 ) -> None:
   """Writes a run's or an import's parameters, tokenizer included, as a Hugging Face folder.
@@ -76,6 +78,7 @@ def export(
     architecture: a file of `architectures/`, where several have a place for the trunk.
     step: which step of a run.
     part: which trunk of a run that trains two.
+    template: what stands around a text in the rows of a run that does not say so itself.
     heads: to write beside the trunk; None takes those that a published form has, and names the others in the log.
     shard: the most bytes per file of tensors.
 
@@ -99,6 +102,7 @@ def export(
     leaves,
     architecture=architecture,
     tokenizer=opened.vocab,
+    template=template,
     token_ids=opened.token_ids,
     shard=shard,
   )

@@ -11,6 +11,8 @@ import numpy as np
 from plm_jax import files
 from plm_jax.checkpoint import tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
+from plm_jax.text import spec as specs
+from plm_jax.types import Template
 
 CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
 TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.json'
@@ -109,6 +111,8 @@ def write(
   *,
   shard: int = SHARD,
   tokenizer: Path | None = None,
+  template: Template | None = None,
+  types: bool = False,
 ) -> None:
   """Writes a folder; files of the same names are replaced once everything is on disk.
 
@@ -118,6 +122,8 @@ def write(
     plans: name -> tensor.
     shard: the most bytes per file of tensors.
     tokenizer: a folder whose tokenizer is copied; it replaces the one in `folder`.
+    template: as in `copy_tokenizer`.
+    types: as in `copy_tokenizer`.
 
   Raises:
     WeightsError: the disk is full, or a tensor cannot be read; the folder stays as it was.
@@ -132,7 +138,7 @@ def write(
       index = {tensor: name for name, group in zip(names, groups, strict=True) for tensor in group}
       total = sum(plan.size for plan in plans.values())
       files.write_json(partial / INDEX, {'metadata': {'total_size': total}, 'weight_map': index})
-    copied = copy_tokenizer(tokenizer, partial) if tokenizer else []
+    copied = copy_tokenizer(tokenizer, partial, template=template, types=types) if tokenizer else []
     files.write_json(partial / CONFIG, dict(config))
     files.make_folder(folder)
     replaced = [folder / name for name in (INDEX, CONFIG, *(TOKENIZER_FILES if copied else ()))]
@@ -195,11 +201,17 @@ def token_ids(folder: Path) -> dict[str, int]:
   return {role: ids[token] for role, token in facts['roles'].items()}
 
 
-def copy_tokenizer(source: Path, target: Path) -> list[str]:
+def copy_tokenizer(source: Path, target: Path, *, template: Template | None = None, types: bool = False) -> list[str]:
   """Copies the files of a tokenizer, whatever its kind; returns their names.
 
   The `vocab.json` of a vocabulary folder of this package, which says the role of each special token, becomes
   `tokenizer_config.json` in the copy.
+
+  Args:
+    source: a folder with a tokenizer.
+    target: made if there is something to copy.
+    template: what stands around a text, where a vocabulary folder of this package does not say so itself.
+    types: whether the model reads the types of tokens.
   """
   facts = _facts(source)
   found = [name for name in TOKENIZER_FILES if files.is_file(source / name) and not (facts and name == _FACTS)]
@@ -208,9 +220,15 @@ def copy_tokenizer(source: Path, target: Path) -> list[str]:
   for name in found:
     files.copy(source / name, target / name)
   if facts and _ROLES not in found:
+    spec, spaced = _read_json(source / TOKENIZER), facts.get('spaced', False)
+    if template is not None and not spec.get('post_processor'):
+      tokens = {number: token for token, number in _ids(spec).items()}
+      spec, spaced = specs.with_template(spec, template, [tokens[number] for number in sorted(tokens)]), template.spaced
+    files.write_text(target / TOKENIZER, json.dumps(specs.spaced(spec) if spaced else spec, ensure_ascii=False))
+    names = ['input_ids', *(['token_type_ids'] if types and specs.typed(spec) else []), 'attention_mask']
     roles = {f'{role}_token': token for role, token in facts['roles'].items()}
     settings = {'tokenizer_class': 'PreTrainedTokenizerFast', 'clean_up_tokenization_spaces': False, **roles}
-    files.write_json(target / _ROLES, settings)
+    files.write_json(target / _ROLES, {**settings, 'model_input_names': names})
     found.append(_ROLES)
   return found
 

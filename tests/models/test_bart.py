@@ -26,9 +26,18 @@ def count(vocab_size: int, variant: str, **fields) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(init(trunk), jax.random.key(0))))
 
 
-@pytest.mark.parametrize(('variant', 'expected'), [('bart-base', 139_420_416), ('bart-large', 406_291_456)])
-def test_count(variant, expected):
-  assert count(50_265, variant) == expected
+@pytest.mark.parametrize(
+  ('variant', 'rows', 'expected'),
+  [
+    ('bart-base', 50_265, 139_420_416),
+    ('bart-large', 50_265, 406_291_456),
+    ('distilbart-cnn-12-6', 50_264, 305_510_400),
+    ('mbart-large-cc25', 250_027, 610_851_840),
+    ('mbart-large-50', 250_054, 610_879_488),
+  ],
+)
+def test_count(variant, rows, expected):
+  assert count(rows, variant) == expected
   assert bart.PUBLISHED[variant].parameters == expected
 
 
@@ -66,9 +75,9 @@ def test_published_configs_are_read():
   ('fields', 'message'),
   [
     ({'decoder_layers': 6}, 'encoder_layers 12 is not decoder_layers 6'),
-    ({'scale_embedding': True}, 'scale_embedding=True is not BART as published: scale_embedding=False'),
-    ({'normalize_before': True}, 'normalize_before=True is not BART'),
-    ({'activation_function': 'swish'}, "activation_function 'swish' is none of gelu"),
+    ({'scale_embedding': True}, 'scale_embedding is True, and must be False'),
+    ({'normalize_before': True}, 'normalize_before is True'),
+    ({'activation_function': 'swish'}, "activation_function is 'swish', and must be one of 'gelu'"),
   ],
 )
 def test_other_architectures_are_not_read(fields, message):

@@ -55,10 +55,10 @@ def test_counts_are_the_published_ones(variant):
   published, c = llama.PUBLISHED[variant], llama.CONFIGS[variant]
   trunk = llama.make(vocab_size=published.vocab_size, variant=variant)
   assert sum(leaf.size for leaf in jax.tree.leaves(shapes_of(trunk))) == published.parameters
-  d, narrow = c.hidden_dim, c.head_dim * c.key_heads
-  layer = 2 * d * d + 2 * d * narrow + 3 * d * c.mlp_dim + 2 * d
+  d, narrow = c.hidden_dim, c.head_size * c.key_heads
+  layer = 2 * d * c.head_size * c.num_heads + 2 * d * narrow + 3 * d * c.mlp_dim + 2 * d
   layer += (d + 2 * narrow) * c.qkv_bias + 2 * d * (c.norm_placement == 'sandwich')
-  assert 2 * published.vocab_size * d + c.num_layers * layer + d == published.parameters
+  assert (1 if c.tied else 2) * published.vocab_size * d + c.num_layers * layer + d == published.parameters
 
 
 def test_feed_forward_widths_are_two_thirds_of_four_times_the_width_rounded_up():
@@ -66,7 +66,7 @@ def test_feed_forward_widths_are_two_thirds_of_four_times_the_width_rounded_up()
     return -(-int(factor * int(2 * 4 * hidden_dim / 3)) // multiple) * multiple
 
   for variant, c in llama.CONFIGS.items():
-    if variant.startswith('llama') and variant != 'llama2-70b':
+    if variant.startswith(('llama-', 'llama2-')) and variant != 'llama2-70b':
       assert c.mlp_dim == width(c.hidden_dim), variant
   assert llama.CONFIGS['llama2-70b'].mlp_dim == width(8192, multiple=4096, factor=1.3)
 
@@ -178,8 +178,8 @@ def test_a_config_survives_the_published_form(weights):
 def test_what_the_published_forms_lack_is_refused():
   theirs = llama_weights.write_config(peers.CASES['llama'].trunk, [])
   for fields, message in (
-    ({'attention_bias': True}, 'attention_bias is set'),
-    ({'hidden_act': 'gelu'}, "'gelu' is not silu"),
+    ({'attention_bias': True}, 'attention_bias is True'),
+    ({'hidden_act': 'gelu'}, "hidden_act is 'gelu'"),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}, 'stretched'),
     ({'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1e4}}, 'stretched'),
     ({'head_dim': 5}, 'head_dim 5 times num_attention_heads 2 is not hidden_size 16'),

@@ -1,11 +1,12 @@
-"""Names and shapes of BART in Hugging Face folders; their `final_logits_bias` is a constant zero and is not read."""
+"""Names and shapes of BART in Hugging Face folders; a `final_logits_bias` other than zero is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bart import Bart
-from plm_jax.weights.table import Entry, check_heads, linear, norm
+from plm_jax.weights import fields
+from plm_jax.weights.table import Derived, Entry, check_heads, is_zero, linear, norm
 
 MODEL = 'bart'
 HEADS: tuple[str, ...] = ()
@@ -13,39 +14,59 @@ MODEL_TYPES = ('bart',)
 PREFIX = 'model.'
 
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType({'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'relu': 'relu'})
-# keys of config.json that the trunk has no field for -> the value that it stands for
-_FIXED: Mapping[str, bool] = MappingProxyType(
-  {'scale_embedding': False, 'normalize_before': False, 'add_final_layer_norm': False, 'normalize_embedding': True}
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **fields.COMMON,
+    'is_encoder_decoder': fields.fixed(True),
+    'is_decoder': fields.fixed(False),
+    'd_model': fields.size(also='hidden_size'),
+    **{f'{side}_layers': fields.layers() for side in ('encoder', 'decoder')},
+    **{f'{side}_attention_heads': fields.layers() for side in ('encoder', 'decoder')},
+    **{f'{side}_ffn_dim': fields.size() for side in ('encoder', 'decoder')},
+    'max_position_embeddings': fields.size(1024),
+    'activation_function': fields.choice('gelu', tuple(_ACTIVATIONS)),
+    'dropout': fields.rate(0.1),
+    'attention_dropout': fields.rate(0.0),
+    'activation_dropout': fields.rate(0.0),
+    'init_std': fields.number(0.02),
+    'decoder_start_token_id': fields.token_id(2),
+    'forced_eos_token_id': fields.token_id(2),
+    'tie_word_embeddings': fields.fixed(True),
+    'scale_embedding': fields.fixed(False),
+    'normalize_before': fields.fixed(False),
+    'add_final_layer_norm': fields.fixed(False),
+    'normalize_embedding': fields.fixed(True),
+    **{name: fields.inert() for name in ('encoder_layerdrop', 'decoder_layerdrop', 'classifier_dropout')},
+  }
 )
+DERIVED: Mapping[str, Derived] = MappingProxyType({'final_logits_bias': is_zero})
+UNUSED = (r'(encoder|decoder)\.version$',)
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.bart.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  for key, value in _FIXED.items():
-    if theirs.get(key, value) != value:
-      raise ValueError(f'{key}={theirs[key]!r} is not BART as published: {key}={value}')
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  fields.check_multiple(theirs, 'd_model', 'encoder_attention_heads')
   for field in ('layers', 'ffn_dim', 'attention_heads'):
     sizes = theirs[f'encoder_{field}'], theirs[f'decoder_{field}']
     if sizes[0] != sizes[1]:
       raise ValueError(f'encoder_{field} {sizes[0]} is not decoder_{field} {sizes[1]}: both stacks have the same sizes')
-  activation = theirs.get('activation_function', 'gelu')
-  if activation not in _ACTIVATIONS:
-    raise ValueError(f'activation_function {activation!r} is none of {", ".join(_ACTIVATIONS)}')
   overrides = {
     'hidden_dim': theirs['d_model'],
     'num_layers': theirs['encoder_layers'],
     'num_heads': theirs['encoder_attention_heads'],
     'mlp_dim': theirs['encoder_ffn_dim'],
     'max_length': theirs['max_position_embeddings'],
-    'activation': _ACTIVATIONS[activation],
-    'dropout': theirs.get('dropout', 0.1),
-    'attention_dropout': theirs.get('attention_dropout', 0.0),
-    'mlp_dropout': theirs.get('activation_dropout', 0.0),
-    'init_std': theirs.get('init_std', 0.02),
+    'activation': _ACTIVATIONS[theirs['activation_function']],
+    'dropout': theirs['dropout'],
+    'attention_dropout': theirs['attention_dropout'],
+    'mlp_dropout': theirs['activation_dropout'],
+    'init_std': theirs['init_std'],
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': overrides}
 

@@ -1,31 +1,45 @@
 """Names and shapes of GLM-4 and GLM-4-0414 in Hugging Face folders: as LLaMA's, with gate and up joined."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.llama import Llama
+from plm_jax.weights import fields
 from plm_jax.weights.architectures import llama
-from plm_jax.weights.table import Entry, Part, check_heads
+from plm_jax.weights.table import Derived, Entry, Part, check_heads
 
 MODEL = 'llama'
 MODEL_TYPES = ('glm', 'glm4')
 PREFIX = 'model.'
 HEADS: tuple[str, ...] = ()
 
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **llama.SHARED,
+    'rms_norm_eps': fields.number(1.5625e-7),
+    'attention_bias': fields.flag(True),
+    'max_position_embeddings': fields.size(131_072),
+  }
+)
+DERIVED: Mapping[str, Derived] = llama.DERIVED
+UNUSED: tuple[str, ...] = ()
+
 _VARIANTS: Mapping[str, str] = MappingProxyType({'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'})
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.llama.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
+  del names
+  theirs = fields.complete(FIELDS, theirs)
   overrides = llama.shared_config(theirs, share=0.5) | {
     'rotary': 'pairs',
-    'norm_epsilon': theirs.get('rms_norm_eps', 1.5625e-7),
-    'qkv_bias': theirs.get('attention_bias', True),
+    'norm_epsilon': theirs['rms_norm_eps'],
+    'qkv_bias': theirs['attention_bias'],
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': _VARIANTS[theirs['model_type']], 'overrides': overrides}
 

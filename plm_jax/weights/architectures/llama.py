@@ -1,10 +1,14 @@
 """Names and shapes of LLaMA in Hugging Face folders, whose kernels are permuted for rotary positions by halves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from plm_jax.models.llama import Llama
-from plm_jax.weights.table import Entry, check_heads
+from plm_jax.weights import fields
+from plm_jax.weights.table import Derived, Entry, check_heads
 
 MODEL = 'llama'
 MODEL_TYPES = ('llama',)
@@ -12,16 +16,62 @@ PREFIX = 'model.'
 HEADS: tuple[str, ...] = ()
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _holds_frequencies(trunk: Llama, tensor: np.ndarray) -> bool:
+  """The angle that a position turns each pair by, rounded to the 8 bits of bfloat16."""
+  c = trunk.config
+  pairs = int(c.head_size * c.rotary_share) // 2
+  return tensor.shape == (pairs,) and np.allclose(
+    tensor.astype(np.float32), c.rotary_base ** (-np.arange(pairs) / pairs), rtol=2**-7
+  )
+
+
+_ROTATION: fields.Fields = MappingProxyType(
+  {'rope_theta': fields.number(None), 'partial_rotary_factor': fields.number(None, most=1)}
+)
+# what LLaMA and GLM-4 call alike; `shared_config` looks at the kind of rotation
+SHARED: fields.Fields = MappingProxyType(
+  {
+    **fields.ONE_STACK,
+    'is_decoder': fields.inert(),
+    'hidden_size': fields.size(),
+    'num_hidden_layers': fields.layers(),
+    'num_attention_heads': fields.layers(),
+    'num_key_value_heads': fields.layers(None),
+    'head_dim': fields.size(None),
+    'intermediate_size': fields.size(),
+    'hidden_act': fields.choice('silu', ('silu', 'swish')),
+    'max_position_embeddings': fields.size(2048),
+    'rope_parameters': fields.block(_ROTATION),
+    'rope_scaling': fields.block(_ROTATION),
+    **_ROTATION,
+    'tie_word_embeddings': fields.flag(False),
+    'attention_dropout': fields.rate(0.0),
+    'initializer_range': fields.number(0.02),
+    'ignore_keys_at_rope_validation': fields.inert(),
+  }
+)
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **SHARED,
+    'rms_norm_eps': fields.number(1e-6),
+    'attention_bias': fields.fixed(False),
+    'mlp_bias': fields.fixed(False),
+    'pretraining_tp': fields.inert(),
+  }
+)
+DERIVED: Mapping[str, Derived] = MappingProxyType({'rotary_emb.inv_freq': _holds_frequencies})
+UNUSED: tuple[str, ...] = ()
+
+
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.llama.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  for field in ('attention_bias', 'mlp_bias'):
-    if theirs.get(field):
-      raise ValueError(f'{field} is set, and LLaMA has no biases')
-  overrides = shared_config(theirs) | {'rotary': 'halves', 'norm_epsilon': theirs.get('rms_norm_eps', 1e-6)}
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  overrides = shared_config(theirs) | {'rotary': 'halves', 'norm_epsilon': theirs['rms_norm_eps']}
   if overrides['rotary_share'] != 1:
     raise ValueError('partial_rotary_factor is set, and LLaMA rotates whole heads')
   return {'vocab_size': theirs['vocab_size'], 'variant': 'llama-7b', 'overrides': overrides}
@@ -31,34 +81,32 @@ def shared_config(theirs: Mapping[str, Any], *, share: float = 1.0) -> dict[str,
   """The fields that LLaMA and GLM-4 call alike.
 
   Args:
-    theirs: config.json.
+    theirs: config.json, complete.
     share: of a head that is rotated where the file does not say.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  if (activation := theirs.get('hidden_act', 'silu')) != 'silu':
-    raise ValueError(f'activation {activation!r} is not silu')
   # newer files keep all about rotation in one place
-  rotary = theirs.get('rope_parameters') or {}
-  stretched = theirs.get('rope_scaling') or (rotary if rotary.get('rope_type', 'default') != 'default' else None)
+  rotary = theirs['rope_parameters'] or {}
+  stretched = theirs['rope_scaling'] or (rotary if rotary.get('rope_type', 'default') != 'default' else None)
   if stretched:
     raise ValueError(f'rotary positions are stretched ({stretched}), which the trunk does not do')
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
-  if (size := theirs.get('head_dim') or width // heads) * heads != width:
+  if (size := theirs['head_dim'] or width // heads) * heads != width:
     raise ValueError(f'head_dim {size} times num_attention_heads {heads} is not hidden_size {width}')
   return {
     'hidden_dim': width,
     'num_layers': theirs['num_hidden_layers'],
     'num_heads': heads,
-    'num_kv_heads': theirs.get('num_key_value_heads') or heads,
+    'num_kv_heads': theirs['num_key_value_heads'] or heads,
     'mlp_dim': theirs['intermediate_size'],
-    'max_length': theirs.get('max_position_embeddings', 2048),
-    'rotary_share': rotary.get('partial_rotary_factor', theirs.get('partial_rotary_factor', share)),
-    'rotary_base': rotary.get('rope_theta', theirs.get('rope_theta', 10_000.0)),
-    'tied': theirs.get('tie_word_embeddings', False),
-    'attention_dropout': theirs.get('attention_dropout', 0.0),
-    'init_std': theirs.get('initializer_range', 0.02),
+    'max_length': theirs['max_position_embeddings'],
+    'rotary_share': rotary.get('partial_rotary_factor') or theirs['partial_rotary_factor'] or share,
+    'rotary_base': rotary.get('rope_theta') or theirs['rope_theta'] or 10_000.0,
+    'tied': theirs['tie_word_embeddings'],
+    'attention_dropout': theirs['attention_dropout'],
+    'init_std': theirs['initializer_range'],
   }
 
 
@@ -88,7 +136,7 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
     'num_hidden_layers': c.num_layers,
     'num_attention_heads': c.num_heads,
     'num_key_value_heads': c.key_heads,
-    'head_dim': c.head_dim,
+    'head_dim': c.head_size,
     'intermediate_size': c.mlp_dim,
     'hidden_act': 'silu',
     'max_position_embeddings': c.max_length,

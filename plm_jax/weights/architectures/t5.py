@@ -6,12 +6,13 @@ where it is missing.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.t5 import T5
-from plm_jax.weights.table import Entry, check_heads
+from plm_jax.weights import fields
+from plm_jax.weights.table import Derived, Entry, check_heads
 
 log = logging.getLogger(__name__)
 
@@ -32,22 +33,46 @@ _FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
   }
 )
 
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **fields.COMMON,
+    'is_encoder_decoder': fields.fixed(True),
+    'is_decoder': fields.fixed(False),
+    'd_model': fields.size(also='hidden_size'),
+    'd_kv': fields.size(also='head_dim'),
+    'd_ff': fields.size(),
+    'num_layers': fields.layers(also='num_hidden_layers'),
+    'num_decoder_layers': fields.layers(None),
+    'num_heads': fields.layers(also='num_attention_heads'),
+    'relative_attention_num_buckets': fields.size(32),
+    'relative_attention_max_distance': fields.size(128),
+    'dropout_rate': fields.rate(0.1),
+    'layer_norm_epsilon': fields.number(1e-6),
+    'feed_forward_proj': fields.choice('relu', tuple(_FORMS)),
+    'scale_decoder_outputs': fields.choice(None, (True, False, None)),
+    'decoder_start_token_id': fields.token_id(0),
+    # said by feed_forward_proj
+    **{name: fields.inert() for name in ('dense_act_fn', 'is_gated_act', 'initializer_factor', 'classifier_dropout')},
+  }
+)
+DERIVED: Mapping[str, Derived] = MappingProxyType({})
+UNUSED = (r'EncDecAttention\.relative_attention_bias\.weight$',)  # of the first releases
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.t5.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  form = theirs.get('feed_forward_proj', 'relu')
-  if form not in _FORMS:
-    raise ValueError(f'feed_forward_proj {form!r} is none of {", ".join(_FORMS)}')
-  layers = theirs['num_layers']
-  decoder_layers = theirs.get('num_decoder_layers') or layers
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  form, layers = theirs['feed_forward_proj'], theirs['num_layers']
+  decoder_layers = theirs['num_decoder_layers'] or layers
   if decoder_layers != layers:
     raise ValueError(f'num_decoder_layers {decoder_layers} is not num_layers {layers}: both stacks have the same depth')
   activation, gated = _FORMS[form]
-  dropout = theirs.get('dropout_rate', 0.1)
+  dropout, scaled = theirs['dropout_rate'], theirs['scale_decoder_outputs']
   overrides = {
     'hidden_dim': theirs['d_model'],
     'num_layers': layers,
@@ -57,10 +82,10 @@ def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
     'activation': activation,
     'gated': gated,
     # newer files say whether logits are scaled, and call every output tied
-    'tied': theirs.get('scale_decoder_outputs', theirs.get('tie_word_embeddings', True)),
-    'num_buckets': theirs.get('relative_attention_num_buckets', 32),
-    'max_distance': theirs.get('relative_attention_max_distance', 128),
-    'norm_epsilon': theirs.get('layer_norm_epsilon', 1e-6),
+    'tied': theirs['tie_word_embeddings'] if scaled is None else scaled,
+    'num_buckets': theirs['relative_attention_num_buckets'],
+    'max_distance': theirs['relative_attention_max_distance'],
+    'norm_epsilon': theirs['layer_norm_epsilon'],
     'dropout': dropout,
     'attention_dropout': dropout,
   }
