@@ -9,14 +9,18 @@ tokenizer is copied to `vocab/`.
 """
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from plm_jax import files
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+  from plm_jax.types import Template  # loads jax, which the check of the command line does without
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,8 +64,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     step = int(arguments.step) if arguments.step.isdigit() else arguments.step
     heads = None if arguments.heads is None else [name for name in arguments.heads.split(',') if name]
     how = {'architecture': arguments.architecture, 'part': arguments.part, 'heads': heads}
-    export(source, target, step=step, shard=shard, **how)
+    export(source, target, step=step, shard=shard, template=_template(source), **how)
   return 0
+
+
+def _template(source: Path) -> 'Template | None':
+  """What stands around a text in the rows of a run, from its config; None for an import and a run without rows."""
+  from plm_jax import config
+  from plm_jax.text import tokenizer
+  from plm_jax.training import parts
+
+  folder = files.RunFolder(source)
+  if not files.is_file(folder.config) or not tokenizer.exists(folder.vocab):
+    return None
+  with contextlib.suppress(ConfigError, ValueError):  # a config of an earlier version, or a vocabulary that is gone
+    return parts.make_template(config.resolve(config.load(str(source))), tokenizer.load(folder.vocab))
+  return None
 
 
 def _check_target(source: Path, target: Path, *, direction: Literal['import', 'export'], force: bool) -> None:

@@ -4,17 +4,24 @@ Every function takes a path of this machine. Addresses such as gs:// will be add
 files only join names (`folder / 'config.json'`) and call these functions; a test refuses `open`, `shutil` and reading
 or writing by `pathlib` elsewhere. Text is UTF-8. What `write_*` and `replacing` write is there whole or not at all,
 even if the process is killed. Libraries that open files by themselves (Orbax, safetensors, TensorBoard) get the path.
+
+Files may come from strangers and from broken disks: only regular files are read, whole ones up to `LARGEST`, and JSON
+is read here alone (`parse_json`).
 """
 
 import builtins
 import contextlib
 import dataclasses
+import errno
 import fcntl
+import glob
 import hashlib
+import itertools
 import json
 import logging
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, TextIO, overload
@@ -27,7 +34,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Where = str | os.PathLike[str]
+LARGEST = 2**30  # bytes of a file that is read whole
+DEEPEST = 100  # levels of nesting in JSON; the Rust libraries that read the same files stop at 127
 _REQUIRED = object()  # `read_json` without a default
+_numbers = itertools.count()  # of temporary files
+
+
+class NotAFile(OSError, ValueError):
+  """A pipe, a device or a socket where a file is read: opening it could wait, or read, for ever."""
 
 
 def path(where: Where) -> Path:
@@ -45,13 +59,25 @@ def path(where: Where) -> Path:
 
 
 def read_text(file: Where) -> str:
-  """The text of a file."""
-  return Path(file).read_text(encoding='utf-8')
+  """The text of a file.
+
+  Raises:
+    ValueError: the file is larger than `LARGEST`, or not UTF-8.
+  """
+  return read_bytes(file).decode('utf-8')
 
 
 def read_bytes(file: Where) -> bytes:
-  """The bytes of a file."""
-  return Path(file).read_bytes()
+  """The bytes of a file.
+
+  Raises:
+    ValueError: the file is larger than `LARGEST`.
+  """
+  with open(file, 'rb') as stream:
+    content = stream.read(LARGEST + 1)
+  if len(content) > LARGEST:
+    raise ValueError(f'{file} has more than {LARGEST:,} bytes, which is too large for a file of this kind')
+  return content
 
 
 def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
@@ -62,11 +88,47 @@ def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
     json.JSONDecodeError: the file is not JSON.
   """
   try:
-    return json.loads(read_text(file))
+    text = read_text(file)
   except FileNotFoundError:
     if default is _REQUIRED:
       raise
     return default
+  except UnicodeDecodeError as error:
+    raise json.JSONDecodeError(f'not UTF-8 ({error.reason})', '', error.start) from error
+  return parse_json(text)
+
+
+def parse_json(text: str) -> Any:
+  """The value of a JSON text, from a file or a line of one; every other file of the package reads JSON by this.
+
+  Raises:
+    json.JSONDecodeError: not JSON; or what Python would take and others cannot: more than `DEEPEST` levels, a number
+      of thousands of digits, half a character (a lone surrogate, which has no UTF-8).
+  """
+  try:
+    value = json.loads(text)
+    if text.count('[') + text.count('{') > DEEPEST and _is_deep(value):
+      raise RecursionError
+    if '\\u' in text:
+      json.dumps(value, ensure_ascii=False).encode()
+  except RecursionError:
+    raise json.JSONDecodeError(f'nested more than {DEEPEST} levels deep', '', 0) from None
+  except json.JSONDecodeError:
+    raise
+  except ValueError as error:
+    raise json.JSONDecodeError(f'a value that cannot be used ({error})', '', 0) from error
+  return value
+
+
+def _is_deep(value: Any) -> bool:
+  """Whether lists and objects are nested more than `DEEPEST` levels deep."""
+  level = [value]
+  for _ in range(DEEPEST):
+    outer = [item.values() if isinstance(item, dict) else item for item in level]
+    level = [item for items in outer for item in items if isinstance(item, dict | list)]
+    if not level:
+      return False
+  return True
 
 
 def write_text(file: Where, text: str) -> None:
@@ -75,29 +137,65 @@ def write_text(file: Where, text: str) -> None:
     temporary.write_text(text, encoding='utf-8')
 
 
+def write_bytes(file: Where, content: bytes) -> None:
+  """Writes a binary file."""
+  with replacing(file) as temporary:
+    temporary.write_bytes(content)
+
+
 def write_json(file: Where, value: Any, *, indent: int | None = 2) -> None:
   """Writes plain data as strict JSON (no NaN), keys in their order, on one line if `indent` is None."""
-  write_text(file, json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + '\n')
+  write_text(file, json_text(value, indent=indent))
+
+
+def json_text(value: Any, *, indent: int | None = 2) -> str:
+  """What `write_json` writes."""
+  return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=False) + '\n'
 
 
 def append(file: Where, text: str) -> None:
   """Adds text to the end of a file, which is made if it is missing."""
-  with Path(file).open('a', encoding='utf-8') as stream:
+  with _named(file), open(file, 'a') as stream:
     stream.write(text)
 
 
 @contextlib.contextmanager
 def replacing(file: Where) -> Iterator[Path]:
-  """A temporary path to write to; when the body has ended, it is flushed to disk and replaces `file`."""
+  """A temporary path to write to; when the body has ended, it is flushed to disk and replaces `file`.
+
+  A lock is held on the temporary file meanwhile: what a killed process left beside `file` is removed by the next one.
+  """
   target = Path(file)
-  temporary = target.with_name(f'{target.name}.{os.getpid()}.tmp')
-  try:
-    yield temporary
-    with temporary.open('rb') as stream:
-      os.fsync(stream.fileno())
-    temporary.replace(target)
-  finally:
+  for old in target.parent.glob(f'{glob.escape(target.name)}.*.tmp'):
+    _remove_unused(old)
+  temporary = target.with_name(f'{target.name}.{os.getpid()}.{next(_numbers)}.tmp')
+  with _named(target), builtins.open(temporary, 'ab') as held:
+    fcntl.flock(held, fcntl.LOCK_EX)
+    try:
+      yield temporary
+      with temporary.open('rb') as stream:
+        os.fsync(stream.fileno())
+      temporary.replace(target)
+    finally:
+      temporary.unlink(missing_ok=True)
+
+
+def _remove_unused(temporary: Path) -> None:
+  """Removes a temporary file unless a process holds it."""
+  with contextlib.suppress(OSError), open(temporary, 'rb') as stream:
+    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _named(file: Where) -> Iterator[None]:
+  """Puts the name of the file on errors that the system raises without one, such as those of a full disk."""
+  try:
+    yield
+  except OSError as error:
+    if error.filename is None:
+      error.filename = os.fspath(file)
+    raise
 
 
 # Parts of files ----------------------------------------------------------------------------------------------------
@@ -108,8 +206,22 @@ def open(file: Where, mode: Literal['r', 'w', 'a'] = 'r') -> TextIO: ...
 @overload
 def open(file: Where, mode: Literal['rb', 'wb', 'ab', 'r+b']) -> BinaryIO: ...
 def open(file: Where, mode: str = 'r') -> IO[Any]:
-  """Opens a file to read or write it piece by piece. A killed process may leave it half written: see `replacing`."""
+  """Opens a file to read or write it piece by piece. A killed process may leave it half written: see `replacing`.
+
+  Raises:
+    NotAFile: something else than a file; only mode 'w' takes it, as /dev/stdout.
+  """
+  if mode != 'w':
+    _check_is_file(file)
   return builtins.open(file, mode, encoding=None if 'b' in mode else 'utf-8')
+
+
+def _check_is_file(file: Where) -> None:
+  """Raises NotAFile for a pipe, a device or a socket; nothing and a folder are left to `open`."""
+  with contextlib.suppress(FileNotFoundError):
+    mode = os.stat(file).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+      raise NotAFile(f'{file} is not a file but a pipe, a device or a socket')
 
 
 def flush_to_disk(stream: IO[Any]) -> None:
@@ -122,6 +234,7 @@ def read_array(file: Where, dtype: Any, *, count: int = -1, offset: int = 0) -> 
   """`count` elements (-1: all) of a file of raw numbers, from byte `offset` on: dtype[count], in memory of its own."""
   import numpy as np
 
+  _check_is_file(file)
   return np.fromfile(file, dtype, count, offset=offset)
 
 
@@ -129,6 +242,7 @@ def map_array(file: Where, dtype: Any) -> 'np.ndarray':
   """A file of raw numbers as a read-only array dtype[n], read from disk when it is used; the file may not be empty."""
   import numpy as np
 
+  _check_is_file(file)
   return np.memmap(file, dtype, 'r')
 
 
@@ -148,6 +262,16 @@ def is_file(where: Where) -> bool:
 def is_folder(where: Where) -> bool:
   """Whether there is a folder."""
   return Path(where).is_dir()
+
+
+def is_inside(file: Where, folder: Where) -> bool:
+  """Whether a file lies in a folder or below it, links followed.
+
+  Files of a snapshot of the Hugging Face hub are links to `blobs/` beside `snapshots/`, and count as inside.
+  """
+  real, root = Path(os.path.realpath(file)), Path(os.path.realpath(folder))
+  of_hub = root.parent.name == 'snapshots' and real.parent == root.parent.parent / 'blobs'
+  return of_hub or root in real.parents
 
 
 def size(file: Where) -> int:
@@ -187,12 +311,23 @@ def move(source: Where, target: Where) -> None:
 
 def copy(source: Where, target: Where) -> None:
   """Copies the bytes of a file."""
-  shutil.copyfile(source, target)
+  _check_is_file(source)
+  with _named(target):
+    shutil.copyfile(source, target)
 
 
 def remove(file: Where) -> None:
   """Removes a file, if it exists."""
   Path(file).unlink(missing_ok=True)
+
+
+def empty_folder(folder: Where) -> None:
+  """Removes everything in a folder."""
+  for inside in Path(folder).iterdir():
+    if inside.is_dir() and not inside.is_symlink():
+      remove_folder(inside)
+    else:
+      remove(inside)
 
 
 def remove_folder(folder: Where) -> None:
@@ -205,7 +340,7 @@ def remove_folder(folder: Where) -> None:
 
 def sha256(file: Where) -> str:
   """The hex sha256 of a file's bytes."""
-  with Path(file).open('rb') as stream:
+  with open(file, 'rb') as stream:
     return hashlib.file_digest(stream, 'sha256').hexdigest()
 
 
@@ -223,7 +358,7 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
   """
   file = Path(file)
   make_folder(file.parent)
-  with file.open('a') as stream:
+  with open(file, 'a') as stream:
     try:
       fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -232,6 +367,24 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
       log.info('%s: waiting for another process that is %s', file.parent, doing)
       fcntl.flock(stream, fcntl.LOCK_EX)
     yield
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Where) -> Iterator[None]:
+  """Makes a folder where it is missing, and holds a lock on it while the body runs, wherever it is renamed to.
+
+  Raises:
+    BlockingIOError: another process holds the lock.
+  """
+  make_folder(folder)
+  handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not exists(folder) or not os.path.samestat(os.fstat(handle), os.stat(folder)):
+      raise BlockingIOError(errno.EWOULDBLOCK, 'renamed by another process', os.fspath(folder))
+    yield
+  finally:
+    os.close(handle)
 
 
 # The folder of a run -----------------------------------------------------------------------------------------------

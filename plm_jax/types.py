@@ -113,6 +113,20 @@ class Source(NamedTuple):
   documents: int = 1
 
 
+class Template(NamedTuple):
+  """The special tokens around the fields of a row, so that a tokenizer that is exported writes rows as training read.
+
+  Attributes:
+    single: a row of one text: (special id or 'A' for the text, type) of each part.
+    pair: a row of two, 'A' and 'B'.
+    spaced: words that are tokenised one by one have a space before each.
+  """
+
+  single: tuple[tuple[int | str, int], ...]
+  pair: tuple[tuple[int | str, int], ...]
+  spaced: bool = False
+
+
 class Vocab(Protocol):
   """Text <-> ids. Special ids are None where the vocabulary has no such token."""
 
@@ -165,7 +179,7 @@ class Vocab(Protocol):
 
   def id(self, token: str) -> int: ...
 
-  def save(self, folder: str) -> None: ...
+  def save(self, folder: str, *, template: Template | None = None) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -445,6 +459,16 @@ def axes_of(entry: str) -> tuple[str, str]:
 # What a keyword is -------------------------------------------------------------------------------------------------
 
 # Annotations of keywords are read from source and never evaluated (plugins/values.py). A bound is written as a
-# comparison with x; a kind names what stands in a block: `Annotated[Mapping[str, Any], 'noise.where']`.
+# comparison with x, or 'any' where every number has a meaning; a kind names what stands in a block:
+# `Annotated[Mapping[str, Any], 'noise.where']`.
 Rate = Annotated[float, '0 <= x <= 1']
 Count = Annotated[int, '1 <= x']
+Whole = Annotated[int, '0 <= x']
+Weight = Annotated[float, '0 <= x <= 1_000_000']  # of a term of a loss, or a share in any proportion
+Std = Annotated[float, '0 <= x <= 100']  # of initial values
+Epsilon = Annotated[float, '0 < x <= 1']  # keeps a divisor from 0
+Momentum = Annotated[float, '0 <= x < 1']  # decay of a mean over steps
+Temperature = Annotated[float, '0 < x <= 1_000_000']
+LayerNumber = Annotated[int, '-1000 <= x < 1000']  # from 0, or from -1 downwards
+Seed = Annotated[int, '0 <= x < 4_294_967_296']  # 32 bits
+Stretch = Annotated[int, '0 <= x'] | Annotated[float, '0 <= x']  # of a run: whole steps, or a fraction of it up to 1.0

@@ -1,7 +1,6 @@
 """A small package on disk with the folders of `plm_jax`, so that tests of configs do not depend on any real file."""
 
 import pathlib
-import shutil
 
 from plm_jax.config import schema
 from plm_jax.plugins import signatures
@@ -9,9 +8,12 @@ from plm_jax.plugins import signatures
 FILES = {
   'types.py': """
     import dataclasses
-    from typing import Literal
+    from typing import Annotated, Literal
 
     import jax_is_not_imported_by_reading_signatures
+
+    Count = Annotated[int, '1 <= x']
+    Seed = Annotated[int, '0 <= x < 4_294_967_296']
 
     @dataclasses.dataclass(frozen=True)
     class Execution:
@@ -171,7 +173,8 @@ def write(folder: pathlib.Path) -> pathlib.Path:
     lines = text.replace('PACKAGE', root.name).strip('\n').split('\n')
     file.write_text('\n'.join(line.removeprefix('    ') for line in lines) + '\n')
   (root / 'config').mkdir()
-  shutil.copy(schema.__file__, root / 'config' / 'schema.py')
+  source = pathlib.Path(schema.__file__).read_text()
+  (root / 'config' / 'schema.py').write_text(source.replace('from plm_jax', f'from {root.name}'))
   return root
 
 

@@ -20,7 +20,23 @@ from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
-from plm_jax.types import Array, Attends, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
+from plm_jax.types import (
+  Array,
+  Attends,
+  Batch,
+  Example,
+  Forward,
+  LayerNumber,
+  Loss,
+  Paper,
+  PyTree,
+  Rate,
+  Std,
+  Task,
+  Vocab,
+  Weight,
+  Whole,
+)
 
 PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'label')
@@ -104,16 +120,16 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  classes: int = 2,
+  classes: Annotated[int, '1 <= x'] = 2,
   kind: Kind = 'class',
   dropout: Rate = 0.1,
-  hidden: int = 0,
+  hidden: Whole = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
-  layer: int = -1,
+  layer: LayerNumber = -1,
   frozen: bool = False,
-  lm_weight: float = 0.0,
+  lm_weight: Weight = 0.0,
   pool: Pool = 'trunk',
-  init_std: float = 0.02,
+  init_std: Std = 0.02,
 ) -> Task:
   """Classification over `classes` labels, or regression of one number.
 

@@ -20,7 +20,7 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
+from plm_jax.types import Array, Batch, Example, Forward, LayerNumber, Loss, Paper, PyTree, Rate, Std, Task, Vocab
 
 PAPER = Paper(year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'labels')
@@ -85,9 +85,9 @@ def make(
   vocab: Vocab,
   tags: tuple[str, ...],
   dropout: Rate = 0.1,
-  layers: tuple[int, ...] = (-1,),
+  layers: tuple[LayerNumber, ...] = (-1,),
   frozen: bool = False,
-  init_std: float = 0.02,
+  init_std: Std = 0.02,
 ) -> Task:
   """Labels of words from the states of their first pieces.
 

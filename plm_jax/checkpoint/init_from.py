@@ -16,7 +16,7 @@ from plm_jax.checkpoint.params import Params, open_params
 from plm_jax.checkpoint.records import Step
 from plm_jax.errors import one_of, suggest
 from plm_jax.paths import flat
-from plm_jax.types import Array, PyTree
+from plm_jax.types import Array, PyTree, Whole
 
 Resize = Literal['interpolate', 'new_rows']
 STACKED = 'layers'  # the path component below which axis 0 numbers the layers
@@ -42,7 +42,7 @@ class Entry:
   step: Step = None
   from_: str = 'trunk'
   to: str = 'trunk'
-  layers: Sequence[int] | None = None
+  layers: Sequence[Whole] | None = None
   resize: Resize | Sequence[Resize] | None = None
   dtype: str | None = None
   add: bool = False

@@ -12,7 +12,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
@@ -28,7 +28,7 @@ UNSOUND = -1  # what process 0 broadcasts if it finds no sound step
 FAILURES = (OSError, ValueError, RuntimeError)  # what Orbax and TensorStore raise on a full or broken disk
 UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', 'commit_success.txt'}  # Orbax touches these later; a restore reads none
 Leaves = dict[str, tuple[str, tuple[int, ...]]]
-Step = int | Literal['newest', 'best'] | None
+Step = Annotated[int, '0 <= x'] | Literal['newest', 'best'] | None
 
 
 class CheckpointError(RunError):

@@ -14,6 +14,7 @@ from plm_jax.plugins.signatures import Keyword, Missing
 from plm_jax.plugins.values import check_keywords
 
 WHOLE = 'config.schema:Run'  # the kind of the whole config
+PARTIAL = (':Config', ':filter_documents')  # ends of kinds of which a config holds what it sets, without defaults
 NAMES = ('name', 'schedule')  # keys of a block whose values decide which other keys there are
 NOT_INHERITED = ('split', 'per_class')  # keywords of the training data that evaluations do not inherit
 # Keywords of a `make` that the run gives and that no config may set. The run also gives every keyword without a default
@@ -24,6 +25,7 @@ GIVEN = {
   'adapters': ('trunk', 'vocab'),
   'data': ('vocab', 'seed', 'host', 'hosts'),
   'optim.optimiser:make': ('params', 'steps'),
+  'data.corpora.filters:filter_documents': ('text',),
 }
 
 
@@ -120,7 +122,7 @@ def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = (
     raise ConfigError(f'{label}: expected a block, as in dict(name=..., ...), got {settings!r}.')
   owner, known, elsewhere = block(kind, settings, label)
   # overrides change single fields, and the parts of a mixture take the length and the like from it
-  optional = known if kind.endswith(':Config') else outer if kind == 'data' else ()
+  optional = known if kind.endswith(PARTIAL) else outer if kind == 'data' else ()
   known = {k: v._replace(default=Missing.COMPUTED) if k in optional and k != 'name' else v for k, v in known.items()}
   values = check_keywords(label, owner, known, settings, elsewhere=elsewhere)
   for key, keyword in known.items():

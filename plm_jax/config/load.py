@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax import errors, files
+from plm_jax import errors, files, seals
 from plm_jax.config import batches, blocks, earlier, quick
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
@@ -57,13 +57,6 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
   values = blocks.complete(blocks.WHOLE, blocks.with_inherited(blocks.plain(config, 'config')), 'config')
   _check_exactly_one(values, 'objective', 'adapter')
   _check_exactly_one(values, 'steps', 'epochs')
-  for key in ('steps', 'epochs', 'accumulate', 'log_every', 'eval_every', 'save_every', 'keep', 'early_stop'):
-    if values[key] is not None and values[key] <= 0:
-      raise ConfigError(f'config.{key}={values[key]}: must be above 0.')
-  for name, evaluation in values['eval'].items():
-    for key in ('every', 'units'):
-      if evaluation[key] is not None and evaluation[key] <= 0:
-        raise ConfigError(f'config.eval.{name}.{key}={evaluation[key]}: must be above 0.')
   if values['best'] is not None:
     name = values['best'][0].partition('/')[0]
     errors.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')
@@ -80,6 +73,7 @@ def _check_exactly_one(values: Mapping[str, Any], first: str, second: str) -> No
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  seals.check(path)  # that of a run says what it trained; a copy in another folder may be edited
   try:
     value = files.read_json(path)
   except ValueError as error:

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
+from plm_jax.types import Count, Seed
+
 
 class Run:
   """The top level of a config.
@@ -44,17 +46,17 @@ class Run:
   optim: Annotated[Mapping[str, Any], 'optim.optimiser:make']
   objective: Annotated[Mapping[str, Any], 'objectives'] | None = None
   adapter: Annotated[Mapping[str, Any], 'adapters'] | None = None
-  seed: int = 0
-  steps: int | None = None
-  epochs: float | None = None
-  accumulate: int = 1
-  log_every: int = 100
-  eval_every: int = 1000
-  save_every: int = 1000
-  keep: int = 2
+  seed: Seed = 0
+  steps: Annotated[int, '1 <= x <= 2_000_000_000'] | None = None
+  epochs: Annotated[float, '0 < x <= 1_000_000'] | None = None
+  accumulate: Count = 1
+  log_every: Count = 100
+  eval_every: Count = 1000
+  save_every: Count = 1000
+  keep: Count = 2
   best: tuple[str, Literal['min', 'max']] | None = None
-  early_stop: int | None = None
-  max_skipped: int | None = 10
+  early_stop: Count | None = None
+  max_skipped: Count | None = 10
   log: Sequence[Literal['tensorboard', 'wandb']] = ('tensorboard',)
   sharding: Annotated[Mapping[str, Any], 'config.schema:Sharding'] = field(default_factory=dict)
   execution: Annotated[Mapping[str, Any], 'types:Execution'] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Sharding:
     rules: a table of `sharding.RULES`, or (axis, mesh axis) pairs.
   """
 
-  mesh: Mapping[str, int] = field(default_factory=lambda: {'data': -1})
+  mesh: Mapping[Literal['data', 'model'], Count | Literal[-1]] = field(default_factory=lambda: {'data': -1})
   rules: Annotated[str, 'sharding:RULES'] | Sequence[tuple[str, str | None]] = 'data'
 
 
@@ -87,5 +89,5 @@ class Evaluation:
   """
 
   data: Annotated[Mapping[str, Any], 'data']
-  every: int | None = None
-  units: int | None = None
+  every: Count | None = None
+  units: Count | None = None

@@ -13,14 +13,15 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from plm_jax.data.corpora.formats.txt import Boundary
-from plm_jax.data.rows import order, store
+from plm_jax.data.rows import framing, order, store
 from plm_jax.data.rows.documents import tokenised
-from plm_jax.types import Count, Source, Vocab
+from plm_jax.data.rows.layouts import xlnet
+from plm_jax.types import Count, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
@@ -40,7 +41,7 @@ class Stream(NamedTuple):
     end_id: id of the end token.
   """
 
-  ids: np.ndarray
+  ids: np.ndarray | store.Ids
   starts: np.ndarray
   ends: np.ndarray
   end_id: int
@@ -56,7 +57,7 @@ class Stream(NamedTuple):
     left = self.ends[document] - 1 - places  # tokens of the document after this place, its end token not counted
     sizes = np.diff(self.ends, prepend=0)[document] - 1
     source = self.starts[document] + sizes - left
-    tokens = np.asarray(self.ids).take(source, mode='clip').astype(np.int32)
+    tokens = self.ids.take(source, mode='clip').astype(np.int32)
     return np.where(left == 0, np.int32(self.end_id), tokens)
 
 
@@ -125,7 +126,7 @@ def make(
   end: str | None = None,
   text: str | None = None,
   documents: Boundary = 'blank_line',
-  quality: Mapping[str, Any] | None = None,
+  quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -188,6 +189,15 @@ def make(
   digest = store.digest_of(tokens.digest, 'bptt', length, batch_size, stride, second_segment, reverse_half, end_id)
   windows = _windows(lanes, batch_size=batch_size, shuffle=shuffle)
   return order.serve(batch, windows, share=share, digest=digest, path=f'{path} ({split})')
+
+
+def template(*, vocab: Vocab, second_segment: bool = False, end: str | None = None, **rest: Any) -> Template:
+  """What stands around a text: XLNet's layout, or the token after a document."""
+  del rest
+  if second_segment:
+    return framing.template(xlnet.make(vocab=vocab, fields=1), xlnet.make(vocab=vocab, fields=2))
+  end_id = _end_id(vocab, end)
+  return Template((('A', 0), (end_id, 0)), (('A', 0), (end_id, 0), ('B', 0), (end_id, 0)))
 
 
 def _check(vocab: Vocab, *, length: int, batch_size: int, stride: int, second: bool, both_ways: bool) -> None:

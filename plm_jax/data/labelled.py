@@ -21,10 +21,10 @@ import numpy as np
 
 from plm_jax import errors
 from plm_jax.data.corpora import sources
-from plm_jax.data.rows import examples, order, store
+from plm_jax.data.rows import examples, framing, order, store
 from plm_jax.data.rows.laid import lay_out
 from plm_jax.plugins import build
-from plm_jax.types import Count, Source, Vocab
+from plm_jax.types import Count, Seed, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(length=64, batch_size=8, buckets=())  # of a smoke test (`file.py:quick`)
@@ -68,8 +68,8 @@ def make(
   seed: int,
   buckets: tuple[Count, ...] = (),
   per_class: Count | None = None,
-  sample_seed: int = 0,
-  missing: float = -1,
+  sample_seed: Seed = 0,
+  missing: Annotated[float, 'any'] = -1,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -129,6 +129,19 @@ def make(
     names=given.names,
     classes=given.classes,
   )
+
+
+def template(*, vocab: Vocab, layout: str = 'bert', kind: str = 'class', **rest: Any) -> Template:
+  """What stands around the fields of a row; a layout without a place for a second field has the two end to end."""
+  del rest
+  style = _file('layout', layout)
+  single = style.make(vocab=vocab, fields=1)
+  try:
+    pair = style.make(vocab=vocab, fields=2)
+  except ValueError:  # GPT's delimiter, in a vocabulary of a task with one field
+    (before, after), *_ = single.frames
+    pair = single._replace(frames=((before, ()), ((), after)))
+  return framing.template(single, pair)._replace(spaced=getattr(_file('kind', kind), 'SPACED', False))
 
 
 def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 
 from plm_jax.data.rows import order, store
 from plm_jax.plugins import build
-from plm_jax.types import Count, Source, Vocab
+from plm_jax.types import Count, Source, Temperature, Template, Vocab
 
 GIVES = ('part',)  # beside what its parts give
 
@@ -73,9 +73,9 @@ def make(
   batch_size: Count,
   seed: int,
   split: str = 'train',
-  rates: Mapping[str, float] | None = None,
-  limit: float | None = None,
-  temperature: float = 1.0,
+  rates: Mapping[str, Annotated[float, '0 < x <= 1_000_000']] | None = None,
+  limit: Annotated[float, '1 <= x'] | None = None,
+  temperature: Temperature = 1.0,
   host: int = 0,
   hosts: int = 1,
 ) -> Source:
@@ -120,6 +120,13 @@ def make(
     steps_per_epoch=-(-sum(rows.values()) // batch_size),
     documents=max(source.documents for source in mixed.parts.values()),
   )
+
+
+def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:
+  """What stands around the texts of all parts; None where they differ."""
+  del rest
+  found = {build.template('data', parts[name], vocab=vocab) for name in parts}
+  return found.pop() if len(found) == 1 else None
 
 
 class Mixed:

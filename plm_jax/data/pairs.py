@@ -18,7 +18,7 @@ decided by `rows/boundaries.py`.
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def make(
   copies: Count | None = None,
   text: str | None = None,
   documents: Boundary = 'blank_line',
-  quality: Mapping[str, Any] | None = None,
+  quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,

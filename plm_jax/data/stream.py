@@ -15,14 +15,14 @@ inside them; in 'full' the row is one segment.
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import tokenised
-from plm_jax.types import Count, Source, Vocab
+from plm_jax.types import Count, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
@@ -87,7 +87,7 @@ def make(
   bos: bool = False,
   text: str | None = None,
   documents: Boundary = 'blank_line',
-  quality: Mapping[str, Any] | None = None,
+  quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -149,6 +149,26 @@ def make(
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
   documents = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
   return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})', documents=documents)
+
+
+def template(
+  *,
+  vocab: Vocab,
+  layout: Name = 'documents',
+  begin: str | None = None,
+  end: str | None = None,
+  bos: bool = False,
+  **rest: Any,
+) -> Template:
+  """What stands around a document; a second text follows without a beginning token of its own."""
+  del rest
+  frame = _frame(vocab, layout, length=16, whole_sentences=False, begin=begin, end=end, bos=bos)
+  between = frame.after * (frame.layout.separators or 1)
+  types = 0 if frame.layout.one_segment or not frame.before else 1
+  first: list[int | str] = [*frame.before, 'A']
+  second: list[int | str] = ['B', *frame.after]
+  pair = [(part, 0) for part in (*first, *between)] + [(part, types) for part in second]
+  return Template(tuple((part, 0) for part in (*first, *frame.after)), tuple(pair))
 
 
 def _frame(

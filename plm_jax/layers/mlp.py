@@ -79,13 +79,14 @@ class Mlp(nn.Module):
 
 
 class GatedMlp(nn.Module):
-  """down(activation(gate(x)) * up(x)) (Shazeer 2020): GEGLU with 'gelu_tanh', SwiGLU with 'silu'; no biases.
+  """down(activation(gate(x)) * up(x)) (Shazeer 2020): GEGLU with 'gelu_tanh', SwiGLU with 'silu'.
 
   Attributes:
     mlp_dim: width between the products.
     activation: of the gate, a name of `ACTIVATIONS`.
     up_init: initializer of the gate kernel and the up kernel.
     down_init: initializer of the third.
+    use_bias: of all three; the paper has none.
     dropout: rate before the third.
     dtype: of the products.
   """
@@ -94,13 +95,14 @@ class GatedMlp(nn.Module):
   activation: str
   up_init: Initializer
   down_init: Initializer
+  use_bias: bool = False
   dropout: float = 0.0
   dtype: str = 'float32'
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False) -> Array:
     def dense(features: int, axes: tuple[str, str], init: Initializer, name: str) -> Dense:
-      return Dense(features, axes=axes, kernel_init=init, use_bias=False, dtype=self.dtype, name=name)
+      return Dense(features, axes=axes, kernel_init=init, use_bias=self.use_bias, dtype=self.dtype, name=name)
 
     gate = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'gate')
     up = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'up')

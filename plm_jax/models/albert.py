@@ -25,7 +25,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Config:
   num_inner: Count = 1
   sharing: Literal['all', 'attention', 'ffn', 'none'] = 'all'
   max_length: Count = 512
-  num_types: int = 2
+  num_types: Whole = 2
   activation: Activation = 'gelu_tanh'
-  norm_epsilon: float = 1e-12
+  norm_epsilon: Epsilon = 1e-12
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):

@@ -74,13 +74,28 @@ class Base(nn.Module):
     """Vocabulary logits f32[..., v] of features [..., e], by the tied token table."""
     return self.token_embed.attend(features)
 
+  @property
+  def gives_logits(self) -> bool:
+    """Whether there is a matrix to make logits with."""
+    return True
+
+  def check_logits(self) -> None:
+    """Raises ValueError where the trunk has no output matrix."""
+    if not self.gives_logits:
+      raise ValueError(
+        f'this {type(self).__name__} gives no logits: its weights come without an output matrix (lm_head), and its own '
+        'is not the token table (model.overrides: tied=False, has_output=False). Take the folder of the language '
+        'model, or train a new matrix with has_output=True'
+      )
+
   def init_all(self) -> None:
     """Uses every parameter once: `trunk.init(key, method='init_all')` makes the parameters of the whole trunk."""
     ones = jnp.ones((1, 1), jnp.int32)
     sides = ('encoder_', 'decoder_') if 'encoder_tokens' in self.INPUTS else ('',)
     out = self(**{f'{side}{name}': ones for side in sides for name in ('tokens', 'segment_ids')})
     self.pool(out['hidden'], ones)
-    self.attend(jnp.zeros((1, 1, self.token_dim)))
+    if self.gives_logits:
+      self.attend(jnp.zeros((1, 1, self.token_dim)))
 
   def make_table(self, table_init: Initializer) -> Embed:
     """A table of vectors [v, e], for tokens or for an output matrix; called from `setup`."""

@@ -25,7 +25,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Config:
   mlp_dim: Count = 3072
   embed_dim: Count | None = None
   max_length: Count = 512
-  num_types: int = 2
-  position_offset: int = 0
+  num_types: Whole = 2
+  position_offset: Whole = 0
   activation: Activation = 'gelu_tanh'
-  norm_epsilon: float = 1e-12
+  norm_epsilon: Epsilon = 1e-12
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
   pooler: Literal['tanh', 'first'] = 'tanh'
 

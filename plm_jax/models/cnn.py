@@ -25,7 +25,7 @@ from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Config:
   mlp_dim: Count = 2304
   kernel_width: Count = 3
   activation: Activation = 'relu'
-  norm_epsilon: float = 1e-12
+  norm_epsilon: Epsilon = 1e-12
   dropout: Rate = 0.1
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):

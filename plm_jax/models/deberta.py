@@ -35,7 +35,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std, Whole
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -76,19 +76,19 @@ class Config:
   mlp_dim: Count = 3072
   max_length: Count = 512
   max_distance: Count = 512
-  position_buckets: int = 0
+  position_buckets: Whole = 0
   terms: tuple[Term, ...] = ('c2p', 'p2c')
   reading: Reading = 'code'
   absolute: Absolute = 'decoder'
   share_projections: bool = False
   key_bias: bool = False
   table_norm: bool = False
-  conv_kernel: int = 0
+  conv_kernel: Whole = 0
   activation: Activation = 'gelu_erf'
-  norm_epsilon: float = 1e-7
+  norm_epsilon: Epsilon = 1e-7
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):

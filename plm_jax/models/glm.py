@@ -39,7 +39,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,10 +69,10 @@ class Config:
   max_length: Count = 512
   norm_placement: Literal['pre', 'post', 'deepnorm'] = 'pre'
   activation: Activation = 'gelu_tanh'
-  norm_epsilon: float = 1e-5
+  norm_epsilon: Epsilon = 1e-5
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):

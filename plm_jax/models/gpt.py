@@ -34,7 +34,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Implementation, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Implementation, Paper, Published, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Config:
     window: a query sees this many keys, its own and those before it; None for the whole context.
     local_window: the same for the second layer, the fourth and so on (GPT-3 §2.1); None for `window` there too.
     tied: the output matrix is the token table; otherwise the trunk has its own.
+    has_output: False for a trunk that is not tied and whose folder has no output matrix; it gives no logits.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -70,15 +71,16 @@ class Config:
   max_length: Count = 1024
   norm_placement: Literal['pre', 'post'] = 'pre'
   activation: Activation = 'gelu_tanh'
-  norm_epsilon: float = 1e-5
+  norm_epsilon: Epsilon = 1e-5
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
-  init_std: float = 0.02
-  position_std: float = 0.01
+  init_std: Std = 0.02
+  position_std: Std = 0.01
   scale_residual: bool = True
   window: Count | None = None
   local_window: Count | None = None
   tied: bool = True
+  has_output: bool = True
   vocab_multiple: Count = 1
 
   def __post_init__(self):
@@ -207,7 +209,7 @@ class Gpt(Base):
     self.layers = layers(c, self.execution)
     if c.norm_placement == 'pre':
       self.final_norm = LayerNorm(c.norm_epsilon, dtype)
-    if not c.tied:
+    if not c.tied and c.has_output:
       self.output = self.make_table(normal(c.init_std))
 
   def __call__(
@@ -244,7 +246,7 @@ class Gpt(Base):
     (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), masks, train)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
-    if self.is_initializing():
+    if self.is_initializing() and self.gives_logits:
       self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
@@ -257,8 +259,14 @@ class Gpt(Base):
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d] (GPT §3.2)."""
     return last(hidden, segment_ids)
 
+  @property
+  def gives_logits(self) -> bool:
+    """Whether there is a matrix to make logits with."""
+    return self.config.tied or self.config.has_output
+
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] by the tied token table or the trunk's own matrix."""
+    self.check_logits()
     return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
 
   def init_cache(self, batch_size: int, length: int) -> Cache:

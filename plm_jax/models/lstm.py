@@ -29,7 +29,7 @@ from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, PyTree, Rate, Std
 
 FORGET = 1  # index of the forget gate among input, forget, cell and output
 
@@ -53,9 +53,9 @@ class Config:
   num_layers: Count = 12
   mlp_dim: Count = 576
   activation: Activation = 'gelu_erf'
-  norm_epsilon: float = 1e-12
+  norm_epsilon: Epsilon = 1e-12
   dropout: Rate = 0.1
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
 
 Angles = tuple[Array, Array]
 
@@ -61,11 +61,11 @@ class Config:
   head_dim: Count = 256
   mlp_dim: Count = 16384
   max_length: Count = 2048
-  norm_epsilon: float = 1e-6
-  rotary_base: float = 10_000.0
+  norm_epsilon: Epsilon = 1e-6
+  rotary_base: Annotated[float, '1 < x'] = 10_000.0
   dropout: Rate = 0.0
   attention_dropout: Rate = 0.0
-  embed_std: float = 1.0
+  embed_std: Std = 1.0
   vocab_multiple: Count = 1
 
   def __post_init__(self):
@@ -181,7 +181,8 @@ class Palm(Base):
     return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def _angles(self, positions: Array) -> Angles:
-    return position.rotary_angles(positions, dim=self.config.head_dim, base=self.config.rotary_base)
+    speeds = position.rotary_speeds(dim=self.config.head_dim, base=self.config.rotary_base)
+    return position.rotary_angles(positions, speeds)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""

@@ -30,7 +30,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Execution, Paper, Published, PyTree, Rate
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Config:
   num_layers: Count = 12
   num_heads: Count = 12
   mlp_dim: Count = 3072
-  memory_length: int = 384
+  memory_length: Whole = 384
   reuse_length: Count | None = None
   activation: Activation = 'gelu_tanh'
-  norm_epsilon: float = 1e-12
+  norm_epsilon: Epsilon = 1e-12
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
-  init_std: float = 0.02
+  init_std: Std = 0.02
   vocab_multiple: Count = 1
 
   def __post_init__(self):

@@ -5,7 +5,7 @@ Only `collapse_to_mask` and `insert` write the insertions of `Spans.insert`.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_jax.errors import one_of
 from plm_jax.noise.row import Row, Slots, Spans
-from plm_jax.types import Array, Rate
+from plm_jax.types import Array, Count, Rate
 
 Per = Literal['token', 'span']
 RandomIds = Literal['all', 'ordinary']
@@ -132,7 +132,9 @@ def from_samples(key: Array, row: Row, spans: Spans, *, samples: Array) -> Slots
   return _in_place(row, jnp.where(spans.number > 0, samples, row.ids))
 
 
-def to_sentinels(key: Array, row: Row, spans: Spans, *, first_sentinel: int, sentinel_step: int = -1) -> Slots:
+def to_sentinels(
+  key: Array, row: Row, spans: Spans, *, first_sentinel: int, sentinel_step: Annotated[int, 'any'] = -1
+) -> Slots:
   """The k-th sentinel at the first position of the k-th span; the other positions are dropped (T5 §3.1.4).
 
   The caller makes sure that there are sentinels for all spans.
@@ -149,7 +151,7 @@ def to_sentinels(key: Array, row: Row, spans: Spans, *, first_sentinel: int, sen
   return Slots(jnp.zeros((row.ids.shape[0], 0), jnp.int32), ids, (spans.number == 0) | _starts(spans))
 
 
-def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_insert: int = 1) -> Slots:
+def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_insert: Count = 1) -> Slots:
   """One [MASK] per span, at its first position, and one per insertion (BART §2.2, text infilling).
 
   Args:
@@ -180,7 +182,7 @@ def insert(
   vocab_size: int,
   special_ids: Sequence[int],
   random_ids: RandomIds = 'all',
-  max_insert: int = 1,
+  max_insert: Count = 1,
 ) -> Slots:
   """One random token per insertion; chosen tokens are kept (fairseq's denoising data).
 

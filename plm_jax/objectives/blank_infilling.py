@@ -24,7 +24,7 @@ from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
 from plm_jax.objectives import corrupt
 from plm_jax.objectives.causal_lm import Model, score
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab, Weight
 
 PAPER = Paper(year=2021, title='Du et al., GLM', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
@@ -88,7 +88,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  levels: Mapping[str, float] = {'token': 1.0},
+  levels: Mapping[str, Weight] = {'token': 1.0},
   rate: blanks.Share = 0.15,
   mean: blanks.Mean = 3.0,
   longest: Count = 39,

@@ -23,7 +23,7 @@ from plm_jax.layers.losses import (
   squared_log_partition,
 )
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight
 
 PAPER = Paper(year=2018, title='Radford et al., GPT', architecture='decoder', objective_family='autoregressive')
 READS = ('tokens', 'segment_ids')
@@ -69,7 +69,7 @@ def make(
   vocab: Vocab,
   packing: Packing = 'segments',
   predict: Predicted = 'all',
-  z_loss: float = 0.0,
+  z_loss: Weight = 0.0,
   logit_rows: Count = 8,
 ) -> Task:
   """Causal language modelling of a decoder.

@@ -27,7 +27,21 @@ from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, who
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.types import (
+  Array,
+  Attends,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PyTree,
+  Task,
+  Temperature,
+  Vocab,
+  Weight,
+)
 
 PAPER = Paper(year=2021, title='Gao et al., SimCSE', architecture='any', objective_family='contrastive')
 READS = ('tokens', 'segment_ids')
@@ -101,13 +115,13 @@ def make(
   vocab: Vocab,
   partners: Partners = 'dropout',
   similarity_of: Similarity = 'cosine',
-  temperature: float = 0.05,
+  temperature: Temperature = 0.05,
   negatives: Count | None = None,
   hard_negatives: bool = False,
   pool: Pool = 'mean',
   longest: Count = 5,
-  weight: float = 1.0,
-  mlm_weight: float = 0.0,
+  weight: Weight = 1.0,
+  mlm_weight: Weight = 0.0,
   where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
 ) -> Task:

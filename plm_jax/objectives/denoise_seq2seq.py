@@ -49,7 +49,22 @@ from plm_jax.objectives.denoising import (
   sizes,
 )
 from plm_jax.plugins import build
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
+from plm_jax.types import (
+  Array,
+  Attends,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PyTree,
+  Rate,
+  Task,
+  Template,
+  Vocab,
+  Weight,
+)
 
 PAPER = Paper(year=2019, title='Raffel et al., T5', architecture='encoder-decoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
@@ -72,7 +87,7 @@ class DenoiserBlock:
   edit: Annotated[Mapping[str, Any], 'noise.edit'] | None = None
   finish: Rearrange | None = None
   target: Target | None = None
-  share: float = 1.0
+  share: Weight = 1.0
   mode: str = ''
 
 
@@ -184,6 +199,16 @@ def make_task(trunk: nn.Module, s: Setup, documents: int | None = None) -> Task:
 
 
 # Settings ----------------------------------------------------------------------------------------------------------
+
+
+def template(*, vocab: Vocab, rows: Template | None, append_eos: bool = True, **rest: Any) -> Template | None:
+  """What stands around a text that the encoder reads: what rows have, and the end token."""
+  del rest
+  if rows is None or not append_eos or vocab.eos_id is None:
+    return rows
+  end = (vocab.eos_id, 0)
+  pair = [one for part in rows.pair for one in ((end, part) if part[0] == 'B' else (part,))]
+  return rows._replace(single=(*rows.single, end), pair=(*pair, end))
 
 
 def bind(common: Mapping[str, Any], given: Mapping[str, Any], *, vocab: Vocab, number: int) -> Denoiser:

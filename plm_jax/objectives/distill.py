@@ -20,7 +20,21 @@ from plm_jax.layers.losses import in_chunks
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import mlm
 from plm_jax.plugins import build
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.types import (
+  Array,
+  Attends,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PyTree,
+  Task,
+  Temperature,
+  Vocab,
+  Weight,
+)
 
 PAPER = Paper(
   year=2019,
@@ -94,11 +108,11 @@ def make(
   teacher: Annotated[Mapping[str, Any], 'models'] = {'name': 'bert', 'variant': 'bert-base'},
   where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'frequency', 'rate': 0.15},
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},
-  temperature: float = 2.0,
-  kl_weight: float = 5.0,
-  mlm_weight: float = 2.0,
-  cosine_weight: float = 1.0,
-  mse_weight: float = 0.0,
+  temperature: Temperature = 2.0,
+  kl_weight: Weight = 5.0,
+  mlm_weight: Weight = 2.0,
+  cosine_weight: Weight = 1.0,
+  mse_weight: Weight = 0.0,
   positions: Positions = 'all',
   logit_rows: Count = 8,
 ) -> Task:

@@ -71,7 +71,7 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   parts: Mapping[str, Annotated[Mapping[str, Any], 'objectives']],
-  rates: Mapping[str, float],
+  rates: Mapping[str, Annotated[float, '0 < x <= 1_000_000']],
 ) -> Task:
   """Trains each step by one of several objectives.
 

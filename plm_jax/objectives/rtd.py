@@ -22,7 +22,22 @@ from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, 
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm, rtd_model
 from plm_jax.objectives.rtd_model import Sharing
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab
+from plm_jax.types import (
+  Array,
+  Attends,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PyTree,
+  Rate,
+  Task,
+  Temperature,
+  Vocab,
+  Weight,
+)
 
 PAPER = Paper(year=2020, title='Clark et al., ELECTRA', architecture='encoder', objective_family='contrastive')
 READS = ('tokens', 'segment_ids')
@@ -73,11 +88,11 @@ def make(
   where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'with_replacement', 'rate': 0.15},
   keep: Rate = 0.15,
   sampling: Sampling = 'generator',
-  temperature: float = 1.0,
+  temperature: Temperature = 1.0,
   learning: Learning = 'likelihood',
   predict: Predicted = 'all',
-  generator_weight: float = 1.0,
-  weight: float = 50.0,
+  generator_weight: Weight = 1.0,
+  weight: Weight = 50.0,
   logit_rows: Count = 8,
 ) -> Task:
   """Replaced token detection by a bidirectional trunk, the discriminator.

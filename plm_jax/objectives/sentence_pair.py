@@ -21,7 +21,7 @@ from plm_jax.layers.means import metric, perplexity_of, row_terms, scaled_sum, w
 from plm_jax.noise import pair as pairs
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
 READS = ('first', 'next', 'other', 'first_length', 'next_length', 'other_length')
@@ -108,6 +108,15 @@ def make(
   )
   model = Model(trunk, mlm.make_head(trunk, vocab), trunk.head_style.init_std)
   return Task(model, partial(prepare, s), partial(loss, s), predict, summary=partial(perplexity_of, nats='mlm_loss'))
+
+
+def template(*, vocab: Vocab, rows: Template | None, layout: Layout = 'bert', **rest: Any) -> Template:
+  """What stands around the two segments."""
+  del rows, rest
+  cls_id, sep_id = vocab.cls_id, vocab.sep_id
+  assert cls_id is not None and sep_id is not None  # as `make` has made sure
+  between = ((sep_id, 0),) * SEPARATORS[layout]
+  return Template(((cls_id, 0), ('A', 0), (sep_id, 0)), ((cls_id, 0), ('A', 0), *between, ('B', 1), (sep_id, 1)))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

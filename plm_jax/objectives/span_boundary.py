@@ -22,7 +22,7 @@ from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight
 
 PAPER = Paper(year=2019, title='Joshi et al., SpanBERT', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
@@ -111,7 +111,7 @@ def make(
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10', 'per': 'span'},
   masking: corrupt.Masking = 'dynamic',
   copies: Count = 10,
-  weight: float = 1.0,
+  weight: Weight = 1.0,
   max_targets: Count = 15,
   places: Count = 20,
   place_dim: Count = 200,

@@ -20,7 +20,7 @@ from plm_jax.errors import require
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
-from plm_jax.types import Array, Attends, Batch, Count, Example, Paper, Task, Vocab
+from plm_jax.types import Array, Attends, Batch, Count, Example, Paper, Task, Vocab, Weight
 
 PAPER = Paper(year=2019, title='Dong et al., UniLM', architecture='encoder', objective_family='denoising')
 READS = ('tokens', 'segment_ids')
@@ -46,7 +46,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  kinds: Mapping[str, float] = {'both': 2, 'left': 1, 'right': 1, 'prefix': 2},
+  kinds: Mapping[str, Weight] = {'both': 2, 'left': 1, 'right': 1, 'prefix': 2},
   prefix: Prefix = 'half',
   where: Annotated[Mapping[str, Any], 'noise.where'] = {'name': 'fixed_count'},
   edit: Annotated[Mapping[str, Any], 'noise.edit'] = {'name': 'bert_80_10_10'},

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,18 @@ import numpy as np
 from plm_jax.errors import ConfigError, near
 from plm_jax.optim.schedules import Schedule, as_steps
 from plm_jax.paths import group_name, is_stacked, path_name, virtual_paths
-from plm_jax.types import Array, PyTree
+from plm_jax.types import Array, PyTree, Stretch
 
 Value = float | None | Schedule
 Groups = Sequence[tuple[str, Any]]
+# what a config may write; `resolve` also takes functions of the step
+Multiplier = Annotated[float, '0 <= x <= 1000']
+Written = Sequence[
+  tuple[
+    Annotated[str, 'pattern'],
+    Multiplier | Literal['rate'] | Mapping[Literal['unfreeze', 'layerwise', 'scale'], Stretch] | None,
+  ]
+]
 Settings = Mapping[str, tuple[Value, ...]]
 
 

@@ -23,9 +23,9 @@ import optax
 
 from plm_jax.errors import ConfigError, one_of, suggest
 from plm_jax.optim import averages, groups, rules, schedules
-from plm_jax.optim.groups import Groups, Settings
+from plm_jax.optim.groups import Multiplier, Settings, Written
 from plm_jax.paths import group_name, path_name
-from plm_jax.types import Array, PyTree
+from plm_jax.types import Array, Momentum, PyTree, Stretch
 
 ClipBy = Literal['norm', 'element']
 _OWN = ('steps', 'warmup')  # keywords of schedules that `make` has itself
@@ -56,15 +56,15 @@ def make(
   *,
   params: PyTree,
   steps: int,
-  rate: float,
+  rate: Annotated[float, '0 <= x <= 1000'],
   name: Annotated[str, 'optim.rules'] = 'adamw',
   schedule: Annotated[str, 'optim.schedules'] = 'linear',
-  warmup: int | float = 0,
-  decay: Groups | float = 0.0,
-  scale: Groups = (('.*', 1.0),),
-  clip: float | None = None,
+  warmup: Stretch = 0,
+  decay: Written | Multiplier = 0.0,
+  scale: Written = (('.*', 1.0),),
+  clip: Annotated[float, '0 < x'] | None = None,
   clip_by: ClipBy = 'norm',
-  ema: float | None = None,
+  ema: Momentum | None = None,
   **rest: Any,
 ) -> Optimiser:
   """Returns the optimiser of a run.

@@ -6,7 +6,7 @@ regularisation, added to the gradient. What acts on a whole tensor acts on each 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,8 +16,8 @@ import optax
 from plm_jax import paths
 from plm_jax.optim import groups
 from plm_jax.optim.averages import Average, iterate_mean
-from plm_jax.optim.groups import Groups, Settings
-from plm_jax.types import Array, PyTree
+from plm_jax.optim.groups import Settings, Written
+from plm_jax.types import Array, Count, Epsilon, Momentum, PyTree, Whole
 
 
 class Rule(NamedTuple):
@@ -36,7 +36,7 @@ class Context(NamedTuple):
   """
 
   decay: optax.GradientTransformation
-  resolve: Callable[[Groups, str], Settings]
+  resolve: Callable[[Written, str], Settings]
 
 
 def sgd(context: Context) -> Rule:
@@ -44,27 +44,27 @@ def sgd(context: Context) -> Rule:
   return Rule(context.decay)
 
 
-def momentum(context: Context, *, momentum: float = 0.9, nesterov: bool = False) -> Rule:
+def momentum(context: Context, *, momentum: Momentum = 0.9, nesterov: bool = False) -> Rule:
   """trace = momentum trace + gradient (the form of TensorFlow and torch, without dampening)."""
   return Rule(optax.chain(context.decay, optax.trace(momentum, nesterov)))
 
 
-def adagrad(context: Context, *, accumulator: float = 0.1, eps: float = 1e-7) -> Rule:
+def adagrad(context: Context, *, accumulator: Annotated[float, '0 <= x'] = 0.1, eps: Epsilon = 1e-7) -> Rule:
   """g / sqrt(sum of g^2 + eps); the sum starts at `accumulator` (ELMo 1.0)."""
   return Rule(optax.chain(context.decay, optax.scale_by_rss(accumulator, eps)))
 
 
-def adam(context: Context, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Rule:
+def adam(context: Context, *, b1: Momentum = 0.9, b2: Momentum = 0.999, eps: Epsilon = 1e-8) -> Rule:
   """Adam with L2 regularisation in the gradient."""
   return Rule(optax.chain(context.decay, optax.scale_by_adam(b1, b2, eps)))
 
 
-def adamw(context: Context, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Rule:
+def adamw(context: Context, *, b1: Momentum = 0.9, b2: Momentum = 0.999, eps: Epsilon = 1e-8) -> Rule:
   """Adam with decoupled weight decay."""
   return Rule(optax.chain(optax.scale_by_adam(b1, b2, eps), context.decay))
 
 
-def bert_adam(context: Context, *, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6) -> Rule:
+def bert_adam(context: Context, *, b1: Momentum = 0.9, b2: Momentum = 0.999, eps: Epsilon = 1e-6) -> Rule:
   """Adam without bias correction, decoupled decay (google-research/bert, optimization.py)."""
   return Rule(optax.chain(scale_by_uncorrected_adam(b1, b2, eps), context.decay))
 
@@ -72,11 +72,11 @@ def bert_adam(context: Context, *, b1: float = 0.9, b2: float = 0.999, eps: floa
 def lamb(
   context: Context,
   *,
-  b1: float = 0.9,
-  b2: float = 0.999,
-  eps: float = 1e-6,
+  b1: Momentum = 0.9,
+  b2: Momentum = 0.999,
+  eps: Epsilon = 1e-6,
   bias_correction: bool = True,
-  adapt: Groups = (('.*', 1.0),),
+  adapt: Written = (('.*', 1.0),),
 ) -> Rule:
   """Adam's direction plus decay, rescaled in each tensor to the norm of the parameter (You et al. 2020, algorithm 2).
 
@@ -96,12 +96,12 @@ def lamb(
 def adafactor(
   context: Context,
   *,
-  b1: float | None = None,
-  b2_power: float = 0.8,
-  eps: float = 1e-30,
-  block_clip: float = 1.0,
+  b1: Momentum | None = None,
+  b2_power: Annotated[float, '0 < x <= 1'] = 0.8,
+  eps: Epsilon = 1e-30,
+  block_clip: Annotated[float, '0 < x'] = 1.0,
   factored: bool = True,
-  factor_min: int = 128,
+  factor_min: Count = 128,
   parameter_scale: bool = True,
 ) -> Rule:
   """Adafactor (Shazeer and Stern 2018). The rate multiplies last, so the first moment averages rate-free directions;
@@ -127,7 +127,7 @@ def adafactor(
   return Rule(optax.chain(per_layer(optax.chain(*parts)), context.decay))
 
 
-def asgd(context: Context, *, start: int | None = None, nonmonotone: int = 5) -> Rule:
+def asgd(context: Context, *, start: Whole | None = None, nonmonotone: Count = 5) -> Rule:
   """SGD that is evaluated at the mean of its iterates (AWD-LSTM).
 
   Args:

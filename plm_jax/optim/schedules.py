@@ -9,12 +9,12 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 
 from plm_jax.errors import ConfigError, check_choice, one_of
-from plm_jax.types import Array
+from plm_jax.types import Array, Rate, Stretch, Whole
 
 Schedule = Callable[[Array], Array]
 Mode = Literal['min', 'max']
@@ -26,7 +26,7 @@ def constant(step: Array, *, steps: int, warmup: int) -> Array:
   return _warm(step, warmup)
 
 
-def linear(step: Array, *, steps: int, warmup: int, floor: float = 0.0, until: int | float = 1.0) -> Array:
+def linear(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Stretch = 1.0) -> Array:
   """t / w, then a straight line from 1 at w to `floor` at the end."""
   return polynomial(step, steps=steps, warmup=warmup, floor=floor, until=until, power=1.0)
 
@@ -42,21 +42,27 @@ def gpt(step: Array, *, steps: int, warmup: int) -> Array:
   return _warm(step, warmup) * jnp.maximum(1.0 - _float(step) / max(steps, 1), 0.0)
 
 
-def cosine(step: Array, *, steps: int, warmup: int, floor: float = 0.0, until: int | float = 1.0) -> Array:
+def cosine(step: Array, *, steps: int, warmup: int, floor: Rate = 0.0, until: Stretch = 1.0) -> Array:
   """t / w, then half a cosine from 1 at w to `floor` at the end."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * 0.5 * (1.0 + jnp.cos(math.pi * progress)))
 
 
 def polynomial(
-  step: Array, *, steps: int, warmup: int, power: float = 1.0, floor: float = 0.0, until: int | float = 1.0
+  step: Array,
+  *,
+  steps: int,
+  warmup: int,
+  power: Annotated[float, '0 < x <= 100'] = 1.0,
+  floor: Rate = 0.0,
+  until: Stretch = 1.0,
 ) -> Array:
   """t / w, then floor + (1 - floor) (1 - progress)^power."""
   progress = _progress(step, steps=steps, warmup=warmup, until=until)
   return _warm(step, warmup) * (floor + (1.0 - floor) * (1.0 - progress) ** power)
 
 
-def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: int | float | None = None) -> Array:
+def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: Stretch | None = None) -> Array:
   """min(1, t / w) sqrt(k / max(t, k)): the peak until step k = `hold`, then proportional to 1 / sqrt(t).
 
   T5's 1 / sqrt(max(t, 10^4)) and PaLM's 10^-2 then 1 / sqrt(t) are rate 0.01 with hold 10,000 and no warmup;
@@ -73,7 +79,9 @@ def inverse_sqrt(step: Array, *, steps: int, warmup: int, hold: int | float | No
   return _warm(step, warmup) * jnp.sqrt(k / jnp.maximum(_float(step), k))
 
 
-def stlr(step: Array, *, steps: int, cut: float = 0.1, ratio: float = 32.0) -> Array:
+def stlr(
+  step: Array, *, steps: int, cut: Annotated[float, '0 < x < 1'] = 0.1, ratio: Annotated[float, '1 <= x'] = 32.0
+) -> Array:
   """Slanted triangle of ULMFiT: from 1 / ratio up to 1 at floor(T cut), then down to 1 / ratio at T.
 
   p = t / c while t < c, then 1 - (t - c) / (c (1 / cut - 1)) with c = floor(T cut); the multiple is
@@ -87,14 +95,20 @@ def stlr(step: Array, *, steps: int, cut: float = 0.1, ratio: float = 32.0) -> A
   return (1.0 + jnp.clip(p, 0.0, 1.0) * (ratio - 1.0)) / ratio
 
 
-def inverse_time(step: Array, *, steps: int, warmup: int, coefficient: float = 0.005) -> Array:
+def inverse_time(step: Array, *, steps: int, warmup: int, coefficient: Annotated[float, '0 <= x'] = 0.005) -> Array:
   """min(1, t / w) / (1 + c sqrt(t)) (CVT)."""
   del steps
   return _warm(step, warmup) / (1.0 + coefficient * jnp.sqrt(_float(step)))
 
 
 def plateau(
-  step: Array, *, steps: int, warmup: int, patience: int = 0, shrink: float = 0.5, mode: Mode = 'min'
+  step: Array,
+  *,
+  steps: int,
+  warmup: int,
+  patience: Whole = 0,
+  shrink: Annotated[float, '0 < x <= 1'] = 0.5,
+  mode: Mode = 'min',
 ) -> Array:
   """min(1, t / w) times a factor in the optimiser's state, which `observe_plateau` makes smaller.
 
@@ -116,7 +130,12 @@ def start_plateau() -> dict[str, Array]:
 
 
 def observe_plateau(
-  state: dict[str, Array], metric: Array, *, patience: int = 0, shrink: float = 0.5, mode: Mode = 'min'
+  state: dict[str, Array],
+  metric: Array,
+  *,
+  patience: Whole = 0,
+  shrink: Annotated[float, '0 < x <= 1'] = 0.5,
+  mode: Mode = 'min',
 ) -> dict[str, Array]:
   """The state after one more evaluation; keywords as of `plateau`.
 

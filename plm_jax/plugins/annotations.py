@@ -4,6 +4,8 @@ An annotation is text in which `signatures.py` has written out every alias. It i
 builtins, containers and `Literal` it may hold
 
     Annotated[float, '0 <= x < 1']                   a bound: x compared with numbers
+    Annotated[float, 'any']                          a number without a bound
+    Annotated[str, 'pattern']                        a regular expression
     Annotated[Mapping[str, Any], 'models']           a block that names a file of a folder
     Annotated[Mapping[str, Any], 'noise.where']      a block that names a function of a file or folder
     Annotated[Mapping[str, Any], 'types:Execution']  a block with the fields of a class
@@ -16,6 +18,7 @@ import ast
 import builtins
 import functools
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +29,7 @@ OTHERS = ('Any', 'Annotated', 'Callable', 'Final', 'Literal', 'Optional', 'Union
 # Types of what a run gives to a `make` or a function; no config can write a value of these.
 GIVEN = ('Array', 'Execution', 'Module', 'Trunk', 'Vocab', 'ndarray')
 KNOWN = (*SCALARS, *SEQUENCES, *MAPPINGS, *OTHERS, *GIVEN)
+ANY, PATTERN = 'any', 'pattern'  # notes that are no kinds: a number without a bound, a regular expression
 COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
 
 
@@ -82,13 +86,40 @@ def _unknown(node: ast.expr) -> list[str]:
 def kind(node: ast.Subscript) -> str | None:
   """The kind in an `Annotated[...]`; None where the text is a bound."""
   texts = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
-  return next((text for text in texts if not _comparison(text)), None)
+  return next((text for text in texts if text not in (ANY, PATTERN) and not _comparison(text)), None)
 
 
 def within(node: ast.Subscript, value: Any) -> bool:
-  """Whether a value meets every bound of an `Annotated[...]`."""
+  """Whether a value meets every bound of an `Annotated[...]`, and compiles where it is a regular expression."""
   notes = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
-  return all(_holds(comparison, value) for comparison in map(_comparison, notes) if comparison)
+  sound = PATTERN not in notes or _compiles(value)
+  return sound and all(_holds(comparison, value) for comparison in map(_comparison, notes) if comparison)
+
+
+def _compiles(pattern: str) -> bool:
+  try:
+    re.compile(pattern)
+  except (re.error, OverflowError, RecursionError):
+    return False
+  return True
+
+
+def unbounded(annotation: str) -> bool:
+  """Whether a number may stand somewhere in an annotation without a bound beside it, or 'any'."""
+  return _unbounded(parse(annotation))
+
+
+def _unbounded(node: ast.expr) -> bool:
+  match node:
+    case ast.Name() | ast.Attribute():
+      return tail(node) in ('int', 'float')
+    case ast.Subscript() if tail(node.value) in ('Annotated', 'Literal', 'Callable'):
+      return False
+    case ast.Subscript():
+      return any(map(_unbounded, arguments(node)))
+    case ast.BinOp():
+      return _unbounded(node.left) or _unbounded(node.right)
+  return False
 
 
 @functools.cache
@@ -207,8 +238,9 @@ def readable(annotation: str) -> str:
       first, *notes = arguments(node)
       named = kind(node)
       if named is None:
-        bounds = ' and '.join(str(ast.literal_eval(note)) for note in notes)
-        return ast.Name(f'{ast.unparse(first)} ({bounds})')
+        words = {ANY: '', PATTERN: 'a regular expression'}
+        bounds = ' and '.join(words.get(text, text) for text in map(ast.literal_eval, notes))
+        return ast.Name(f'{ast.unparse(first)} ({bounds})' if bounds else ast.unparse(first))
       return first if isinstance(first, ast.Name) else ast.Name(f'block of {named}')
 
   return ast.unparse(Rewrite().visit(ast.parse(annotation, mode='eval').body))

@@ -96,6 +96,12 @@ def singular(folder: str) -> str:
   return {'text': 'vocab'}.get(folder, folder.removesuffix('s'))
 
 
+def template(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
+  """What `template` of `<folder>/<name>.py` says of its rows (a `types.Template`); None where the file has none."""
+  made = getattr(import_file(f'{folder}.{settings["name"]}'), 'template', None)
+  return None if made is None else made(**frozen(settings), **given)
+
+
 def beside(function: Callable[..., Any], name: str) -> Any:
   """What the file of a function defines under `name`, such as the table `CAPACITY` of a where-function."""
   return getattr(sys.modules[function.__module__], name)

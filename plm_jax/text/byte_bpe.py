@@ -9,13 +9,16 @@ here, since the 256 bytes that it starts from have fixed ids.
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plm_jax.text import tokenizer
 from plm_jax.text.spec import END_OF_TEXT, added_tokens
 from plm_jax.text.tokenizer import Vocab
+
+if TYPE_CHECKING:
+  from plm_jax.types import Template  # loads jax, which commands do without
 
 Specials = Literal['all', 'gpt2', 'roberta']
 SPECIALS: dict[Specials, tuple[dict[str, str], dict[str, str]]] = {  # role -> token, at the front and at the end
@@ -80,3 +83,8 @@ def train(documents: Iterable[str], *, size: int, specials: Specials = 'all', mi
   spec['added_tokens'] = added_tokens(named, kind='byte_bpe', mask=roles.get('mask'))
   vocab = tokenizer.assemble(spec, roles=roles)
   return dataclasses.replace(vocab, counts=tokenizer.count(vocab, documents))
+
+
+def template(vocab: Vocab) -> 'Template | None':
+  """<s> A </s> (</s> B </s>); None for GPT-2's one special token, which ends documents and begins none."""
+  return None if vocab.cls_id == vocab.sep_id else tokenizer.around(vocab, separators=2, typed=False)

@@ -14,11 +14,15 @@ import collections
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from plm_jax.text import tokenizer
 from plm_jax.text.tokenizer import Vocab
+
+if TYPE_CHECKING:
+  from plm_jax.types import Template  # loads jax, which commands do without
 
 SPECIALS = {'pad': '[PAD]', 'unk': '[UNK]', 'cls': '[CLS]', 'sep': '[SEP]', 'mask': '[MASK]'}
 PREFIX = '##'
@@ -76,6 +80,11 @@ def train(
   trained.train_from_iterator(documents, trainer)
   vocab = _assemble(trained)
   return dataclasses.replace(vocab, counts=tokenizer.count(vocab, documents))
+
+
+def template(vocab: Vocab) -> 'Template':
+  """[CLS] A [SEP] (B [SEP]), the second text of type 1."""
+  return tokenizer.around(vocab, separators=1, typed=True)
 
 
 def _letters(documents: Iterable[str], split: Tokenizer, *, min_frequency: int) -> tuple[list[str], set[str]]:

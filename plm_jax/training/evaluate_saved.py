@@ -243,7 +243,7 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
       seen.add(new[0])
       yield new[0]
       waited_since = time.monotonic()
-    if not new and run_folder.read_json(folder.result).get('finished'):
+    if not new and run_folder.read_result(folder).get('finished'):
       return
     if time.monotonic() - waited_since > timeout:
       raise ConfigError(f'{folder.root}: no new checkpoint in {timeout:.0f} s (--timeout), and it is not finished')

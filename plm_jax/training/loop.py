@@ -31,6 +31,7 @@ from plm_jax.training.parts import (
   make_evaluations,
   make_parts,
   make_source,
+  make_template,
   make_vocab,
 )
 from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
@@ -114,7 +115,7 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     whole = source if share[1] == 1 else make_source(settings['data'], vocab, seed=settings['seed'])
     facts = run_folder.check_data(folder, whole, vocab, begun=bool(old))
     if main:  # the config comes last: a run whose folder has one has begun
-      vocab.save(str(folder.vocab))
+      vocab.save(str(folder.vocab), template=make_template(settings, vocab))
       metrics.write_json(folder.data, facts)
       metrics.write_json(folder.config, {**settings, 'steps': total, 'epochs': None})
 

@@ -17,7 +17,7 @@ from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.text import tokenizer
-from plm_jax.types import Execution, PyTree, Source, Task, Vocab, axes_of
+from plm_jax.types import Execution, PyTree, Source, Task, Template, Vocab, axes_of
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +75,13 @@ def make_parts(settings: Settings, vocab: Vocab) -> Parts:
   with errors.stage('model'):
     trunk = build.make('models', settings['model'], vocab_size=vocab.size, execution=execution)
   return parts_of(trunk, settings, vocab)
+
+
+def make_template(settings: Settings, vocab: Vocab) -> Template | None:
+  """The special tokens around a text in the rows of a run; None where rows have no one form."""
+  rows = build.template('data', settings['data'], vocab=vocab)
+  own = settings.get('objective') and build.template('objectives', settings['objective'], vocab=vocab, rows=rows)
+  return own or rows
 
 
 def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:

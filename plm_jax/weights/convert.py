@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import files
+from plm_jax import files, seals
 from plm_jax.checkpoint import Leaf, Step, params, tensor_files
 from plm_jax.errors import ConfigError
+from plm_jax.types import Template
 from plm_jax.weights import folders, release, writer
 from plm_jax.weights.folders import Part
 from plm_jax.weights.table import pieces
@@ -46,10 +47,13 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       'source': str(source),
     }
     files.write_json(partial / folders.MODEL, about)
-    copied = release.copy_tokenizer(source, files.RunFolder(partial).vocab)
+    vocab = files.RunFolder(partial).vocab
+    copied = release.copy_tokenizer(source, vocab)
+    if copied:
+      seals.seal(vocab, copied)
     params.write_index(partial, layers)
-    files.remove_folder(target)
-    files.move(partial, target)
+    seals.seal(partial, (folders.MODEL, params.INDEX))
+    release.put_in_place(partial, target)
   count = sum(math.prod(shape) for shape in reader.shapes.values())
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
@@ -64,6 +68,7 @@ def export(
   step: Step = 'best',
   part: Part = 'trunk',
   heads: Sequence[str] | None = None,
+  template: Template | None = None,
   shard: int = 4 * 10**9,
 ) -> None:
   """Writes a run's or an import's parameters, tokenizer included, as a Hugging Face folder.
@@ -76,6 +81,7 @@ def export(
     architecture: a file of `architectures/`, where several have a place for the trunk.
     step: which step of a run.
     part: which trunk of a run that trains two.
+    template: what stands around a text in the rows of a run that does not say so itself.
     heads: to write beside the trunk; None takes those that a published form has, and names the others in the log.
     shard: the most bytes per file of tensors.
 
@@ -99,6 +105,7 @@ def export(
     leaves,
     architecture=architecture,
     tokenizer=opened.vocab,
+    template=template,
     token_ids=opened.token_ids,
     shard=shard,
   )

@@ -4,7 +4,6 @@
 """
 
 import functools
-import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import flax.linen as nn
 import numpy as np
 
-from plm_jax import checkpoint, files
+from plm_jax import checkpoint, files, seals
 from plm_jax.checkpoint import Leaf, Params, Step
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.paths import nested
@@ -66,12 +65,12 @@ class Weights:
     """
     try:
       if files.is_file(self.folder / checkpoint.INDEX):
-        about = files.read_json(self.folder / MODEL)
+        about = self._read(self.folder / MODEL)
         return Model(about['model'], about['vocab_size'])
-      settings = files.read_json(files.RunFolder(self.folder).config)
-      vocab = files.read_json(self.vocab / 'vocab.json')
+      settings = self._read(files.RunFolder(self.folder).config)
+      vocab = self._read(self.vocab / 'vocab.json')
       block = (settings['objective'] or {}).get('generator') if self.part == 'generator' else settings['model']
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
       raise WeightsError(
         f'{self.folder} is neither a Hugging Face folder (config.json with a model_type) nor a run folder nor an '
         f'import: {error}'
@@ -98,12 +97,18 @@ class Weights:
   def token_ids(self) -> dict[str, int | None]:
     """Fields of config.json in Hugging Face's form, such as pad_token_id -> id."""
     if files.is_file(self.folder / MODEL):
-      return files.read_json(self.folder / MODEL).get('token_ids', {})
-    settings = files.read_json(files.RunFolder(self.folder).config)
+      return self._read(self.folder / MODEL).get('token_ids', {})
+    settings = self._read(files.RunFolder(self.folder).config)
     ids = release.token_ids(self.vocab)
     found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
     start = (settings.get('objective') or {}).get('start')  # of a decoder
     return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
+
+  @staticmethod
+  def _read(file: Path) -> Any:
+    """The value of a JSON file, once it is known to be as it was written."""
+    seals.check(file)
+    return files.read_json(file)
 
   @property
   def heads(self) -> tuple[str, ...]:
@@ -111,8 +116,21 @@ class Weights:
     return tuple(sorted({path.partition('/')[0] for path in self.params} - {'trunk'}))
 
   def trunk(self, execution: Execution = Execution()) -> nn.Module:
-    """The trunk, which computes as `execution` says."""
-    return build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
+    """The trunk, which computes as `execution` says.
+
+    Raises:
+      WeightsError: it has other sizes than the parameters of an import.
+    """
+    trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
+    if files.is_file(self.folder / checkpoint.INDEX):
+      own = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
+      for path, leaf in self.params.items():
+        if path.startswith('trunk/') and own.get(path) != leaf.shape:
+          raise WeightsError(
+            f'{self.folder / MODEL} gives {path} the shape {own.get(path, "of nothing")}, and the files have '
+            f'{leaf.shape}: import again'
+          )
+    return trunk
 
 
 class Published(Weights):

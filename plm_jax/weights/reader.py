@@ -1,7 +1,9 @@
 """Reads a release: its tensors as parameters of this package, leaf by leaf or layer by layer."""
 
 import functools
+import hashlib
 import logging
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,19 +13,9 @@ from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.plugins import build
 from plm_jax.weights import release, shapes, table
 from plm_jax.weights.release import Release
-from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures
+from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
 
 log = logging.getLogger(__name__)
-
-# Ends of the names of buffers, which older releases hold beside their parameters.
-_BUFFERS = (
-  '.position_ids',
-  '.attn.bias',
-  '.attn.masked_bias',
-  '.rotary_emb.inv_freq',
-  'final_logits_bias',
-  '.token_type_ids',
-)
 
 
 class Reader:
@@ -38,18 +30,20 @@ class Reader:
     heads: names of the heads that the release has.
     entries: leaf path -> how the release holds it.
     shapes: leaf path -> shape of ours, stacked axis included.
-    ignored: names of tensors that no leaf is made of.
+    ignored: names of tensors that no computation reads, here or in transformers.
 
   Raises:
-    WeightsError: an unknown architecture, or a tensor that is missing or of another shape.
+    WeightsError: an unknown architecture, a field of config.json that the trunk cannot follow, or a tensor that is
+      missing, of another shape, without a place here, or not equal to what it is tied to or derived from.
   """
 
   def __init__(self, source: Release, *, architecture: str | None = None):
     self.source = source
     self.architecture = _architecture_of(source, architecture)
     module = self.architecture.module
+    self._prefix = '' if any(name.startswith(module.PREFIX) for name in source) else module.PREFIX
     try:
-      made = dict(module.read_config(source.config))
+      made = dict(module.read_config(source.config, frozenset(f'{self._prefix}{name}' for name in source)))
       name = made.pop('name', None) or module.MODEL
       self.vocab_size = int(made.pop('vocab_size'))
       self.model = {'name': name, **made}
@@ -57,17 +51,14 @@ class Reader:
     except (KeyError, TypeError, ValueError) as error:
       what = f'no {error}' if isinstance(error, KeyError) else str(error)
       raise WeightsError(f'{source.folder / release.CONFIG}: {what}') from error
-    self._prefix = '' if any(name.startswith(module.PREFIX) for name in source) else module.PREFIX
     self.heads = tuple(head for head in module.HEADS if self._has(module.entries(self.trunk, (head,)), head))
     entries = [entry for entry in module.entries(self.trunk, self.heads) if entry.zeros is None]
     self._trunk_shapes = {f'trunk/{path}': shape for path, shape in shapes.shapes(self.trunk).items()}
     self.entries = {entry.ours: entry for entry in entries if not entry.optional or self._is_there(entry)}
     self.shapes = {path: self._trunk_shapes.get(path) or self._head_shape(path) for path in self.entries}
     self._check()
-    known = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
-    self.ignored = sorted(name for name in source if name not in known and not name.endswith(_BUFFERS))
-    if self.ignored:
-      log.info('%s: tensors without a place here are not read: %s', source.folder, ', '.join(self.ignored[:12]))
+    self.ignored = self._without_a_place()
+    self._check_copies()
 
   def _check(self) -> None:
     """Raises where a tensor is missing or of another shape, or the tokenizer has too many ids; reads no tensor."""
@@ -79,6 +70,53 @@ class Reader:
         self._as_ours(entry, name, nothing, shape if layer is None else shape[1:])
     table = self._name_of(self.entries[TOKENS])
     release.check_tokenizer(self.source.folder, self.vocab_size, where=self.source.where(self._short(table)))
+
+  def _without_a_place(self) -> list[str]:
+    """Names of tensors that no computation reads; raises for any other that no leaf is made of."""
+    module, folder = self.architecture.module, self.source.folder
+    known = {self._short(name) for entry in self.entries.values() for name in self._all_names(entry)}
+    unused = []
+    for name in sorted(set(self.source) - known):
+      if any(re.search(pattern, name) for pattern in module.UNUSED):
+        unused.append(name)
+        continue
+      derived = next((holds for end, holds in module.DERIVED.items() if name.endswith(end)), None)
+      if derived is None:
+        raise WeightsError(
+          f'{self.source.where(name)} has no place in our {self.model["name"]} and its heads '
+          f'({", ".join(module.HEADS) or "none"}). For the rest of it, save the trunk alone, with '
+          '`AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`, and read that'
+        )
+      if not derived(self.trunk, self.source.read(name)):
+        raise WeightsError(
+          f'{self.source.where(name)} holds other numbers than {self.architecture.name} computes by itself there, '
+          'which cannot be read'
+        )
+    if unused:
+      log.info('%s: tensors that nothing reads, in transformers either: %s', folder, ', '.join(unused[:12]))
+    return unused
+
+  def _check_copies(self) -> None:
+    """Raises where the release holds a leaf under several names with different numbers."""
+    main = {entry.theirs for entry in self.entries.values()}
+    for entry in self.entries.values():
+      layers = range(self.shapes[entry.ours][0]) if entry.stacked else [None]
+      for layer in layers if set(entry.tied) - main else ():
+        names = [name for name in self._names(entry, layer) if self._short(name) in self.source and name not in main]
+        names = [*dict.fromkeys([self._name_of(entry, layer), *names])]
+        if len(names) > 1 and len({self._digest(name) for name in names}) > 1:
+          raise WeightsError(
+            f'{self.source.where(self._short(names[1]))}: its numbers differ from those of {self._short(names[0])!r}, '
+            f'and {release.CONFIG} has the two as one (tie_word_embeddings): correct the one or the other'
+          )
+
+  def _digest(self, name: str) -> bytes:
+    """Of the shape and the numbers of a tensor; one tensor is in memory at a time."""
+    tensor = self.source.read(self._short(name))
+    out = hashlib.sha256(str(tensor.shape).encode())
+    for piece in pieces(tensor):
+      out.update(piece + 0.0)  # -0.0 is 0.0
+    return out.digest()
 
   def leaves(self) -> dict[str, Leaf]:
     """Our parameters by path; each is read from one tensor of the release at a time."""

@@ -5,24 +5,33 @@
 
     MODEL                    the file of `models/` whose trunk it describes
     HEADS                    names of the pre-training heads that a release may have, such as 'mlm'
+    TYPED                    whether their model reads token_type_ids; False where it is left out
     MODEL_TYPES              the values of `model_type` in a Hugging Face config.json that it reads
     PREFIX                   start of the names of a model with a head, such as 'bert.'; without a head they lack it
-    read_config(theirs)      config.json as a dict -> keywords of the model's `make`: vocab_size, variant, overrides
+    FIELDS                   every field of config.json that is used, fixed or inert (fields.py); others are left alone
+    DERIVED                  end of the name of a buffer -> (trunk, tensor) -> whether it holds what the trunk computes
+    UNUSED                   patterns of names that published files have and that transformers does not read either
+    read_config(theirs, names=())   config.json as a dict, and the names of the tensors, with PREFIX -> keywords of the
+                             model's `make`, vocab_size, variant, overrides; it calls `fields.complete` first
     write_config(trunk, heads)   -> config.json as a dict, with model_type and architectures
     entries(trunk, heads)    -> the list; `heads` are the names beside 'trunk' in the parameters, such as 'mlm'
 
-and nothing that reads or writes files.
+and nothing that reads or writes files. A tensor that is in no entry, not derived and not unused is refused.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+import flax.linen as nn
 import numpy as np
 
 from plm_jax import files
 from plm_jax.plugins import build
+
+Derived = Callable[[nn.Module, np.ndarray], bool]
 
 
 class Part(NamedTuple):
@@ -55,7 +64,8 @@ class Entry(NamedTuple):
     optional: a release may lack it (a pooler that its pre-training did not use).
     zeros: where `ours` is '': the shape of a tensor that the form requires and our trunk lacks; it is written as zeros.
     inner: blocks per layer, where `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
-    tied: other names that the tensor may have in a release; read by any of them, written only as `theirs`.
+    tied: other names that the tensor may have in a release; read by any of them, written only as `theirs`. Where a
+      release has several, they must hold the same numbers, but for a name that another entry has as its own.
   """
 
   ours: str
@@ -101,6 +111,46 @@ def check_heads(heads: Sequence[str], known: Sequence[str]) -> None:
     raise ValueError(
       f'the published form has no place for {", ".join(other)}; heads that it has: {", ".join(known) or "none"}'
     )
+
+
+def other_depth(decoder: int, encoder: int) -> int | None:
+  """Our `num_decoder_layers`: None where the decoder is as deep as the encoder."""
+  return None if decoder == encoder else decoder
+
+
+def has_output(names: Collection[str], *, tied: bool) -> bool:
+  """Whether a release can give logits: by the tied table, or by a matrix of its own among its tensors, if known."""
+  return tied or not names or 'lm_head.weight' in names
+
+
+# For `DERIVED`: whether a buffer holds what a trunk computes by itself.
+
+
+def counts_up(trunk: nn.Module, tensor: np.ndarray) -> bool:
+  """0, 1, 2, ... along the last axis, as positions do."""
+  del trunk
+  return tensor.ndim > 0 and bool((tensor == np.arange(tensor.shape[-1])).all())
+
+
+def is_zero(trunk: nn.Module, tensor: np.ndarray) -> bool:
+  """Zero everywhere."""
+  del trunk
+  return not tensor.any()
+
+
+def is_causal(trunk: nn.Module, tensor: np.ndarray) -> bool:
+  """1 where a query may look at a key, not after itself, and else 0: [..., l, l]."""
+  del trunk
+  return tensor.ndim > 1 and bool((tensor == np.tri(*tensor.shape[-2:])).all())
+
+
+def is_minus_infinity(trunk: nn.Module, tensor: np.ndarray) -> bool:
+  """A score that softmax makes 0."""
+  del trunk
+  return bool((tensor <= -1e4).all())
+
+
+POSITIONS: Mapping[str, Derived] = MappingProxyType({'position_ids': counts_up, 'token_type_ids': is_zero})
 
 
 def section(tensor: np.ndarray, part: Part) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from plm_jax import files
 from plm_jax.checkpoint import Leaf, in_memory
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
-from plm_jax.types import PyTree
+from plm_jax.types import PyTree, Template
 from plm_jax.weights import release, shapes, table
 from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
 
@@ -54,6 +54,7 @@ def save_leaves(
   *,
   architecture: str | None = None,
   tokenizer: Path | None = None,
+  template: Template | None = None,
   token_ids: Mapping[str, int | None] = MappingProxyType({}),
   shard: int = release.SHARD,
 ) -> None:
@@ -65,11 +66,12 @@ def save_leaves(
     leaves: by path ('trunk/...', '<head>/...').
     architecture: as in `save`.
     tokenizer: a folder whose tokenizer is copied.
+    template: what stands around a text in its rows, where that folder does not say so.
     token_ids: fields of config.json such as pad_token_id, in place of the usual ones of the architecture.
     shard: the most bytes per file of tensors.
   """
   heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
-  chosen, config = _choose(trunk, heads, architecture)
+  chosen, config = published_form(trunk, heads, architecture)
   try:
     chosen.module.read_config({**config, **token_ids})
     config |= token_ids
@@ -78,7 +80,15 @@ def save_leaves(
       'The ids of the special tokens are left out of config.json, because the published form fixes them (%s). If '
       'positions depend on them, pass position_ids to models that read the folder', error
     )  # fmt: skip
-  release.write(path, config, plans(trunk, leaves, chosen), shard=shard, tokenizer=tokenizer)
+  release.write(
+    path,
+    config,
+    plans(trunk, leaves, chosen),
+    shard=shard,
+    tokenizer=tokenizer,
+    template=template,
+    types=getattr(chosen.module, 'TYPED', False),
+  )
 
 
 def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture) -> dict[str, Plan]:
@@ -165,7 +175,7 @@ def heads_with_a_place(trunk: nn.Module) -> set[str]:
   return {head for a in architectures() if trunk.NAME == a.module.MODEL for head in a.module.HEADS}
 
 
-def _choose(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
+def published_form(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
   """The architecture whose published form has a place for a trunk and its heads, and its config.json."""
   known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
   reasons = []

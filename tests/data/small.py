@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax import types
+
 SPECIAL = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '_start_', '_delimiter_', '_classify_')
 PAD, UNK, CLS, SEP, MASK, BOS, EOS, START, DELIMITER, CLASSIFY = range(len(SPECIAL))
 
@@ -55,7 +57,7 @@ class NumberVocab:
       raise ValueError(f'the vocabulary has no token {token!r}')
     return SPECIAL.index(token)
 
-  def save(self, folder: str) -> None:
+  def save(self, folder: str, *, template: types.Template | None = None) -> None:
     raise NotImplementedError
 
 

@@ -46,6 +46,16 @@ def test_same_key_same_bits_and_other_key_others():
   assert tiny.same(first, jitted)
 
 
+@pytest.mark.parametrize('shape, axis', [((4, 6, 10), 1), ((2, 3, 8, 8), 2), ((5, 8), 1)])
+@pytest.mark.parametrize('impl', ['threefry2x32', 'rbg'])
+def test_order_of_the_bits(shape, axis, impl):
+  """Low halves of the words first, then high halves: resumed runs rely on this order."""
+  key = jax.random.key(3, impl=impl)
+  words = np.asarray(jax.random.bits(key, tuple(n // 2 if i == axis else n for i, n in enumerate(shape)), 'uint32'))
+  expected = np.concatenate([words % 2**16, words // 2**16], axis) >= round(0.3 * 2**16)
+  assert tiny.same(np.asarray(drop(jnp.ones(shape), rate=0.3, rng=key)) > 0, expected)
+
+
 def test_gradient_passes_where_a_value_passes():
   x = jnp.ones((8, 8))
   y = drop(x, rate=0.5, rng=jax.random.key(0))

@@ -1,10 +1,13 @@
 """Annotations of every plug-in file of the package: each name in them is known, each kind in them exists."""
 
+import dataclasses
+
 import pytest
 
 from plm_jax.config import blocks
-from plm_jax.plugins import annotations, signatures
+from plm_jax.plugins import annotations, build, signatures, values
 from plm_jax.plugins.annotations import Part
+from plm_jax.plugins.signatures import Missing
 
 FOLDERS = ('models', 'objectives', 'adapters', 'data', 'text')
 OWN = ('config.schema:Run', 'config.schema:Sharding', 'config.schema:Evaluation')
@@ -23,7 +26,28 @@ def definitions():
     yield tuple(kind.split(':'))
 
 
+def inner(found):
+  """The classes and functions whose keywords stand in blocks of these definitions, such as `DenoiserBlock`."""
+  for module, name in found:
+    for keyword in signatures.keywords(module, name).values():
+      for part in annotations.parts(keyword.annotation):
+        file, _, definition = part.inner.partition(':')
+        if part.form == 'block' and definition and signatures.has(file, definition):
+          yield file, definition
+
+
 DEFINITIONS = list(definitions())
+DEFINITIONS = list(dict.fromkeys([*DEFINITIONS, *inner(DEFINITIONS)]))
+
+
+def written(module, name):
+  """The keywords of a definition that a config may hold: not those that the run gives."""
+  folder, function = module.partition('.')[0], name != 'make' and f'{module}:{name}' not in blocks.GIVEN
+  given = blocks.GIVEN.get(f'{module}:{name}', blocks.GIVEN.get(folder, ()))
+  for key, keyword in signatures.keywords(module, name).items():
+    bound_by_run = folder in ('noise', 'optim') and function and keyword.default is Missing.REQUIRED
+    if key not in given and not bound_by_run:
+      yield key, keyword
 
 
 def test_there_are_definitions_of_every_folder():
@@ -45,6 +69,48 @@ def test_every_kind_in_an_annotation_exists(module, name):
       file, _, definition = part.inner.partition(':')
       found = signatures.has(file, definition) or signatures.table(file, definition) if definition else None
       assert found or signatures.places(part.inner), f'{key} of {name} in {signatures.path(module)}: {part.inner}'
+
+
+@pytest.mark.parametrize(('module', 'name'), DEFINITIONS)
+def test_every_number_that_a_config_holds_has_a_bound(module, name):
+  free = [key for key, keyword in written(module, name) if annotations.unbounded(keyword.annotation)]
+  cure = "write Annotated[float, '0 <= x <= 1'] or an alias of types.py; 'any' where every number has a meaning"
+  assert not free, f'{name} in {signatures.path(module)}: {", ".join(free)}: {cure}'
+
+
+@pytest.mark.parametrize(('module', 'name'), DEFINITIONS)
+def test_every_default_is_one_that_its_annotation_takes(module, name):
+  wrong = {
+    key: keyword.default
+    for key, keyword in written(module, name)
+    if not isinstance(keyword.default, Missing) and not values.fits(keyword.annotation, keyword.default)
+  }
+  assert not wrong, f'{name} in {signatures.path(module)}'
+
+
+@pytest.mark.parametrize('name', signatures.names('models'))
+def test_every_size_is_one_that_its_annotation_takes(name):
+  known = signatures.keywords(f'models.{name}', 'Config')
+  for variant, sizes in build.import_file(f'models.{name}').CONFIGS.items():
+    values.check_keywords(variant, name, known, dataclasses.asdict(sizes))
+
+
+@pytest.mark.parametrize(
+  ('annotation', 'free'),
+  [
+    ('int', True),
+    ('float | None', True),
+    ('Sequence[int]', True),
+    ('Mapping[str, float] | None', True),
+    ("Annotated[float, '0 <= x'] | int", True),
+    ("Annotated[float, '0 <= x'] | None", False),
+    ("tuple[Annotated[int, '1 <= x'], ...]", False),
+    ("Annotated[float, 'any']", False),
+    ('Literal[1, 2] | str', False),
+  ],
+)
+def test_numbers_without_a_bound_are_found(annotation, free):
+  assert annotations.unbounded(annotation) == free
 
 
 @pytest.mark.parametrize(
@@ -84,4 +150,4 @@ def test_the_whole_config_is_of_known_kinds():
   run = signatures.keywords('config.schema', 'Run')
   kinds = {key: [p.inner for p in annotations.parts(k.annotation) if p.form == 'block'] for key, k in run.items()}
   assert kinds['model'] == ['models'] and kinds['eval'] == ['config.schema:Evaluation']
-  assert set(blocks.GIVEN) <= {kind for found in kinds.values() for kind in found}
+  assert set(blocks.GIVEN) - {'data.corpora.filters:filter_documents'} <= {k for found in kinds.values() for k in found}

@@ -53,6 +53,10 @@ _DEBERTA = _bert(
 _DEBERTA2 = {**_DEBERTA, 'position_buckets': 4, 'norm_rel_ebd': 'layer_norm', 'share_att_key': True}
 _CONVOLUTION = {'conv_kernel_size': 3, 'conv_act': 'gelu'}
 _LLAMA = _bert(num_key_value_heads=1)
+_LLAMA3 = {
+  'rope_type': 'llama3', 'rope_theta': 100.0, 'factor': 4.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0,
+  'original_max_position_embeddings': 12,
+}  # fmt: skip
 _GLM = _bert(num_key_value_heads=1, head_dim=8, pad_token_id=0)
 CASES = {
   'bert-pretraining': Case('Bert', 'ForPreTraining', _bert(), ('mlm', 'pair')),
@@ -86,6 +90,37 @@ CASES = {
   'llama-tied': Case('Llama', 'ForCausalLM', {**_LLAMA, 'tie_word_embeddings': True}),
   'glm': Case('Glm', 'ForCausalLM', _GLM),
   'glm4': Case('Glm4', 'ForCausalLM', _GLM),
+  # folders without an output matrix
+  'gpt2-untied': Case('GPT2', 'LMHeadModel', {**_GPT, 'tie_word_embeddings': False}),
+  'gpt2-untied-body': Case('GPT2', 'Model', {**_GPT, 'tie_word_embeddings': False}),
+  'llama-body': Case('Llama', 'Model', _LLAMA),
+  'glm-body': Case('Glm', 'Model', _GLM),
+  # LLaMA 3.1 and 3.2, and what its config class has beside
+  'llama-3.1': Case('Llama', 'ForCausalLM', {**_LLAMA, 'rope_parameters': _LLAMA3}),
+  'llama-3.2': Case(
+    'Llama', 'ForCausalLM', {**_LLAMA, 'head_dim': 12, 'tie_word_embeddings': True, 'rope_parameters': _LLAMA3}
+  ),
+  'llama-linear': Case(
+    'Llama', 'ForCausalLM', {**_LLAMA, 'rope_parameters': {'rope_type': 'linear', 'factor': 2.5, 'rope_theta': 100.0}}
+  ),
+  'llama-biased': Case('Llama', 'ForCausalLM', {**_LLAMA, 'attention_bias': True, 'mlp_bias': True}),
+  # stacks of different depth
+  'distilbart': Case('Bart', 'ForConditionalGeneration', {**_BART, 'decoder_layers': 1}),
+  'bart-scaled': Case('Bart', 'Model', {**_BART, 'encoder_layers': 1, 'scale_embedding': True}),
+  'mbart': Case('MBart', 'ForConditionalGeneration', {**_BART, 'scale_embedding': True}),
+  'mbart-body': Case('MBart', 'Model', {**_BART, 'decoder_layers': 3}),
+  't5-efficient': Case('T5', 'ForConditionalGeneration', {**_T5, 'num_layers': 3, 'num_decoder_layers': 1}),
+  'byt5': Case(
+    'T5', 'ForConditionalGeneration',
+    {**_T5, 'num_layers': 3, 'num_decoder_layers': 1, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False},
+  ),
+  't5-body': Case('T5', 'Model', _T5),
+  't5-encoder': Case('T5', 'EncoderModel', {**_T5, 'num_decoder_layers': 1}),
+  't5-v1_1-encoder': Case(
+    'T5', 'EncoderModel', {**_T5, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False}
+  ),
+  'mt5': Case('MT5', 'ForConditionalGeneration', _T5),
+  'mt5-encoder': Case('MT5', 'EncoderModel', _T5),
 }  # fmt: skip
 
 
@@ -114,7 +149,8 @@ def states_of_theirs(model: Any) -> tuple[np.ndarray, np.ndarray | None]:
   import torch
 
   ids = torch.tensor(draw_tokens()).long()
-  more = {'decoder_input_ids': ids.flip(1)} if model.config.is_encoder_decoder else {}
+  two_stacks = any('decoder.' in name for name, _ in model.named_parameters())
+  more = {'decoder_input_ids': ids.flip(1)} if two_stacks else {}
   with torch.no_grad():
     out = model(input_ids=ids, output_hidden_states=True, **more)
   states = out.decoder_hidden_states[-1] if 'decoder_input_ids' in more else out.hidden_states[-1]

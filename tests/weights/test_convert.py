@@ -13,7 +13,7 @@ import pytest
 from plm_jax import convert, paths, train, weights
 from plm_jax.cli.command import run
 from plm_jax.text import tokenizer
-from plm_jax.training import loop
+from plm_jax.training import loop, parts
 from tests import runs, tiny
 from tests.weights import published
 
@@ -111,12 +111,16 @@ def test_what_was_trained_here_is_read_by_theirs(
     assert tiny.worst(ours, logits) < TOLERANCE
 
   vocab = tokenizer.load(tmp_path / 'run' / 'vocab')
+  form = parts.make_template(settings, vocab)
+  assert form is not None and len(form.single) > 1
   for kind in (transformers.AutoTokenizer, transformers.PreTrainedTokenizerFast):
     theirs = kind.from_pretrained(tmp_path / 'hf')
     assert len(theirs) == vocab.size
     assert (theirs.mask_token_id, theirs.pad_token_id) == (vocab.mask_id, vocab.pad_id)
     for text in TEXTS:
-      assert theirs(text)['input_ids'] == vocab.encode(text, specials=True)
+      ids = vocab.encode(text, specials=True)
+      assert theirs(text, add_special_tokens=False)['input_ids'] == ids
+      assert theirs(text)['input_ids'] == [n for part, _ in form.single for n in (ids if part == 'A' else [part])]
       assert theirs.decode(vocab.encode(text)) == text
   assert about['pad_token_id'] == vocab.pad_id
 
@@ -161,3 +165,13 @@ def test_fine_tuning_starts_from_a_published_folder(data: pathlib.Path, tmp_path
   same = {name: value for name, value in results['run'].items() if name not in runs.SPEED}
   for source in ('hf', 'ours'):
     assert {name: value for name, value in results[source].items() if name not in runs.SPEED} == same
+
+
+def test_a_run_of_before_says_how_its_rows_are_framed(tmp_path: pathlib.Path) -> None:
+  """Its tokenizer.json has no post-processor: the export makes one from its config."""
+  folder = runs.conftest.ROOT / 'tests' / 'fixtures' / 'bert_mlm' / 'run'
+  assert command('export', folder, tmp_path / 'hf', '--step=newest') == 0
+  theirs, vocab = transformers.AutoTokenizer.from_pretrained(tmp_path / 'hf'), tokenizer.load(folder / 'vocab')
+  ids = vocab.encode(TEXTS[0])
+  assert theirs(TEXTS[0])['input_ids'] == [vocab.cls_id, *ids, vocab.sep_id]
+  assert theirs(TEXTS[0], TEXTS[0])['token_type_ids'] == [0] * (len(ids) + 2) + [1] * (len(ids) + 1)

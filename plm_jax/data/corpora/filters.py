@@ -7,7 +7,7 @@ The rules are those of the large web corpora: Raffel et al. 2020 (C4), §2.2; Ra
 import hashlib
 import re
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 T = TypeVar('T')
 
@@ -48,12 +48,12 @@ class FilterStats(NamedTuple):
 def filter_documents(
   documents: Iterable[T],
   *,
-  min_chars: int = 0,
-  max_chars: int | None = None,
-  min_alpha: float = 0.0,
-  min_english: float = 0.0,
+  min_chars: Annotated[int, '0 <= x'] = 0,
+  max_chars: Annotated[int, '1 <= x'] | None = None,
+  min_alpha: Annotated[float, '0 <= x <= 1'] = 0.0,
+  min_english: Annotated[float, '0 <= x <= 1'] = 0.0,
   dedup: bool = True,
-  dedup_prefix: int | None = None,
+  dedup_prefix: Annotated[int, '1 <= x'] | None = None,
   text: Callable[[T], str] = str,
 ) -> tuple[list[T], FilterStats]:
   """The documents that pass every rule, in their order, and how many others were dropped and why.

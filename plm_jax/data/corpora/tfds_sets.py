@@ -8,14 +8,14 @@ import re
 import socket
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow_datasets as tfds
 
 from plm_jax import errors, files
-from plm_jax.data.corpora import splits
+from plm_jax.data.corpora import splits, tfds_folders
 from plm_jax.data.corpora.records import Opened
 
 _FORMAT = 'array_record'
@@ -25,9 +25,11 @@ def from_folder(folder: Path, split: str, *, path: str) -> Opened:
   """A split of a prepared set in its version folder (`.../<name>/<config>/<version>`); `path` is for messages.
 
   Raises:
-    ValueError: no such split, or a set that has no random access.
+    ValueError: no such split, a set that has no random access, or a folder that is damaged or names code.
   """
-  return _opened(tfds.builder_from_directory(str(folder)), split, path=path)
+  tfds_folders.check(folder)
+  builder = _read(lambda: tfds.builder_from_directory(str(folder)), where=folder)
+  return _opened(builder, split, path=path)
 
 
 def from_name(name: str, split: str, *, cache: str) -> Opened:
@@ -36,7 +38,7 @@ def from_name(name: str, split: str, *, cache: str) -> Opened:
   Looks in `<cache>/tfds`, then in TFDS's own folder ($TFDS_DATA_DIR, or ~/tensorflow_datasets).
 
   Raises:
-    ValueError: no such set or split, or a set that cannot be downloaded or read.
+    ValueError: no such set or split, a set that cannot be downloaded or read, or a folder that names code.
     ModuleNotFoundError: making it needs a package that is not installed.
   """
   return _opened(_prepared(name, cache=cache), split, path=f'tfds:{name}')
@@ -44,9 +46,11 @@ def from_name(name: str, split: str, *, cache: str) -> Opened:
 
 def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   """The builder of a set, which is downloaded and prepared if it is not on disk."""
+  folder = tfds_folders.check_name(name)
   own = files.path(cache) / 'tfds'
   usual = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   for data_dir in (own, files.path(usual)):
+    tfds_folders.check_all(data_dir / folder)
     with quiet():
       builder = _builder(name, data_dir=data_dir)
       prepared = builder.is_prepared()
@@ -57,6 +61,9 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   command = f'python -m tensorflow_datasets.scripts.cli.main build {name} --file_format={_FORMAT} --data_dir={own}'
   with files.locked(own / f'.{builder.name}.lock', doing=f'preparing {builder.name}'), quiet():
     if not builder.is_prepared():
+      version = Path(builder.data_path)
+      for left in files.listing(version.parent, f'{version.name}.incomplete*'):  # by a process that was killed
+        files.remove_folder(left)
       try:
         _check_network(builder)
         builder.download_and_prepare(file_format=_FORMAT)
@@ -105,29 +112,71 @@ def _builder(name: str, *, data_dir: Path) -> tfds.core.DatasetBuilder:
   import tensorflow_datasets.text_simplification
   import tensorflow_datasets.translate  # noqa: F401
 
+  bare = re.split('[/:]', name)[0]
   try:
     return tfds.builder(name, data_dir=str(data_dir), file_format=_FORMAT)
   except tfds.core.DatasetNotFoundError as error:
-    hint = errors.suggest(re.split('[/:]', name)[0], tfds.list_builders(with_community_datasets=False))
+    hint = errors.suggest(bare, tfds.list_builders(with_community_datasets=False))
     raise ValueError(f'TensorFlow Datasets has no {name!r}.{hint}') from error
   except (ValueError, AssertionError) as error:
-    cls = tfds.builder_cls(re.split('[/:]', name)[0])
-    configs = ', '.join(cls.builder_configs) or 'none'
+    if tfds_folders.check_name(bare) not in tfds.list_builders(with_community_datasets=False):
+      raise _damaged(error, where=f'tfds:{name} in {data_dir}') from error
+    configs = ', '.join(tfds.builder_cls(bare).builder_configs) or 'none'
     raise ValueError(f'no config or version tfds:{name}; configs: {configs} ({str(error).splitlines()[0]})') from error
+  except (ImportError, MemoryError):
+    raise
+  except Exception as error:
+    raise _damaged(error, where=f'tfds:{name} in {data_dir}') from error
+
+
+def _read(read: Callable[[], Any], *, where: object) -> Any:
+  """What TFDS reads from a folder that was prepared before.
+
+  Raises:
+    ValueError: TFDS fails. What it raises then depends on the damage: errors of protocol buffers, KeyErrors, and more.
+  """
+  try:
+    return read()
+  except Exception as error:
+    raise _damaged(error, where=where) from error
+
+
+def _damaged(error: Exception, *, where: object) -> ValueError:
+  line = next(iter(str(error).strip().splitlines()), '')
+  return ValueError(
+    f'{where} cannot be read ({type(error).__name__}: {line}): it is damaged; remove it, and make or fetch it again'
+  )
+
+
+class _Rows(Sequence[Mapping[str, Any]]):
+  """The rows of a split; a row that cannot be read is named."""
+
+  def __init__(self, rows: Sequence[Mapping[str, Any]], *, where: str):
+    self._rows = rows
+    self._where = where
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def __getitem__(self, index: int) -> Mapping[str, Any]:  # type: ignore[override]  # no slices
+    return _read(lambda: self._rows[index], where=f'row {index} of {self._where}')
 
 
 def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Opened:
   folder = Path(builder.data_path)
-  if builder.info.file_format.value != _FORMAT:
+  stored = _read(lambda: builder.info.file_format.value, where=folder)
+  if stored != _FORMAT:
     raise ValueError(
-      f'{folder} is stored as {builder.info.file_format.value}, which has no random access; make it again with '
+      f'{folder} is stored as {stored}, which has no random access; make it again with '
       f'tfds.builder({builder.info.full_name!r}, data_dir=..., file_format={_FORMAT!r}).download_and_prepare()'
     )
   splits.check(split, [name for name, info in builder.info.splits.items() if info.num_examples], path=path)
+  for file in _read(lambda: builder.info.splits[split].filepaths, where=folder):
+    tfds_folders.check_shard(Path(file), folder)
   return Opened(
-    rows=builder.as_data_source(split=split),
-    digest=_digest(builder, split),
-    labels={field: names for field, feature in builder.info.features.items() if (names := _names(feature))},
+    rows=_Rows(_read(lambda: builder.as_data_source(split=split), where=folder), where=f'{path} ({split})'),
+    digest=_read(lambda: _digest(builder, split), where=folder),
+    labels=_read(lambda: _labels(builder), where=folder),
   )
 
 
@@ -140,6 +189,11 @@ def _digest(builder: tfds.core.DatasetBuilder, split: str) -> str:
   features = files.read_text(Path(builder.data_path) / 'features.json')
   told = (builder.info.full_name, features, split, info.num_examples, info.num_bytes, info.shard_lengths)
   return hashlib.sha256(repr(told).encode()).hexdigest()
+
+
+def _labels(builder: tfds.core.DatasetBuilder) -> dict[str, tuple[str, ...]]:
+  """Field -> names of its classes, for the fields that have them."""
+  return {field: names for field, feature in builder.info.features.items() if (names := _names(feature))}
 
 
 def _names(feature: Any) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -78,7 +78,13 @@ def with_replacement(key: Array, row: Row, *, rate: Rate = 0.15, max_count: Coun
 
 
 def frequency(
-  key: Array, row: Row, *, counts: np.ndarray, rate: Rate = 0.15, smoothing: float = 0.7, max_count: Count | None = None
+  key: Array,
+  row: Row,
+  *,
+  counts: np.ndarray,
+  rate: Rate = 0.15,
+  smoothing: Annotated[float, '0 <= x <= 100'] = 0.7,
+  max_count: Count | None = None,
 ) -> Spans:
   """Rare tokens are more likely: p ∝ count ** -smoothing, without replacement (DistilBERT, released training code).
 

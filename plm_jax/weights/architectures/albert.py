@@ -1,33 +1,49 @@
 """ALBERT of Hugging Face, `albert`: groups of inner blocks with shared parameters, table entries and config fields."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.albert import Albert, units
+from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Entry, check_heads, linear, norm
+from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
 
 MODEL = 'albert'
 HEADS = ('mlm', 'pair')
 MODEL_TYPES = ('albert',)
+TYPED = True
 PREFIX = 'albert.'
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **bert.SHARED,
+    'embedding_size': fields.size(128),
+    'num_hidden_groups': fields.layers(1),
+    'inner_group_num': fields.layers(1),
+    'hidden_act': fields.activation('gelu_new'),
+    'hidden_dropout_prob': fields.rate(0.0),
+    'attention_probs_dropout_prob': fields.rate(0.0),
+    'classifier_dropout_prob': fields.inert(),
+  }
+)
+DERIVED: Mapping[str, Derived] = POSITIONS
+UNUSED: tuple[str, ...] = ()
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.albert.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
+  del names
+  theirs = fields.complete(FIELDS, theirs)
   overrides = bert.shared_config(theirs) | {
     'embed_dim': theirs['embedding_size'],
-    'num_groups': theirs.get('num_hidden_groups', 1),
-    'num_inner': theirs.get('inner_group_num', 1),
-    'max_length': theirs.get('max_position_embeddings', 512),
-    'num_types': theirs.get('type_vocab_size', 2),
-    'dropout': theirs.get('hidden_dropout_prob', 0.0),
-    'attention_dropout': theirs.get('attention_probs_dropout_prob', 0.0),
-    'activation': bert.ACTIVATIONS[theirs.get('hidden_act', 'gelu_new')],
+    'num_groups': theirs['num_hidden_groups'],
+    'num_inner': theirs['inner_group_num'],
+    'max_length': theirs['max_position_embeddings'],
+    'num_types': theirs['type_vocab_size'],
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': 'albert-base-v2', 'overrides': overrides}
 

@@ -1,58 +1,74 @@
 """Names and shapes of BERT in Hugging Face folders, masked language modelling and sentence-pair heads included."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
-from plm_jax.weights.table import Entry, check_heads, linear, norm
+from plm_jax.weights import fields
+from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('bert',)
+TYPED = True
 PREFIX = 'bert.'
 HEADS = ('mlm', 'pair')
 
-ACTIVATIONS: Mapping[str, str] = MappingProxyType(
-  {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'relu': 'relu'}
+# what all relatives of BERT call alike
+SHARED: fields.Fields = MappingProxyType(
+  {
+    **fields.ENCODER,
+    'hidden_size': fields.size(),
+    'num_hidden_layers': fields.layers(),
+    'num_attention_heads': fields.layers(),
+    'intermediate_size': fields.size(),
+    'hidden_act': fields.activation('gelu'),
+    'hidden_dropout_prob': fields.rate(0.1),
+    'attention_probs_dropout_prob': fields.rate(0.1),
+    'max_position_embeddings': fields.size(512),
+    'type_vocab_size': fields.whole(2),
+    'layer_norm_eps': fields.number(1e-12),
+    'initializer_range': fields.number(0.02),
+    'classifier_dropout': fields.inert(),
+    'position_embedding_type': fields.fixed('absolute'),
+  }
 )
+FIELDS: fields.Fields = SHARED
+DERIVED: Mapping[str, Derived] = POSITIONS
+UNUSED: tuple[str, ...] = ()
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.bert.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
+  del names
+  theirs = fields.complete(FIELDS, theirs)
   overrides = shared_config(theirs)
-  overrides |= {'max_length': theirs.get('max_position_embeddings', 512), 'num_types': theirs.get('type_vocab_size', 2)}
+  overrides |= {'max_length': theirs['max_position_embeddings'], 'num_types': theirs['type_vocab_size']}
   return {'vocab_size': theirs['vocab_size'], 'variant': 'bert-base', 'overrides': overrides}
 
 
 def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
-  """The fields that all relatives of BERT call alike.
+  """The fields that all relatives of BERT call alike, of a complete config.json.
 
   Raises:
-    ValueError: relative positions, a causal mask or an unknown activation.
+    ValueError: the number of heads does not divide the width.
   """
-  kind = theirs.get('position_embedding_type', 'absolute')
-  if kind != 'absolute':
-    raise ValueError(f'position_embedding_type {kind!r} is not that of the paper, absolute')
-  if theirs.get('is_decoder'):
-    raise ValueError('is_decoder is set: the trunk sees both ways')
-  activation = theirs.get('hidden_act', 'gelu')
-  if activation not in ACTIVATIONS:
-    raise ValueError(f'hidden_act {activation!r} is none of {", ".join(ACTIVATIONS)}')
+  fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   return {
     'hidden_dim': theirs['hidden_size'],
     'num_layers': theirs['num_hidden_layers'],
     'num_heads': theirs['num_attention_heads'],
     'mlp_dim': theirs['intermediate_size'],
-    'activation': ACTIVATIONS[activation],
-    'norm_epsilon': theirs.get('layer_norm_eps', 1e-12),
-    'dropout': theirs.get('hidden_dropout_prob', 0.1),
-    'attention_dropout': theirs.get('attention_probs_dropout_prob', 0.1),
-    'init_std': theirs.get('initializer_range', 0.02),
+    'activation': fields.ACTIVATIONS[theirs['hidden_act']],
+    'norm_epsilon': theirs['layer_norm_eps'],
+    'dropout': theirs['hidden_dropout_prob'],
+    'attention_dropout': theirs['attention_probs_dropout_prob'],
+    'init_std': theirs['initializer_range'],
   }
 
 

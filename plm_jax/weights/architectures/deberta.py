@@ -4,49 +4,73 @@ Version 1 joins query, key and value of each head in one matrix. The absolute po
 in the releases as `embeddings.position_embeddings`; models of Hugging Face read it only where it enters at the input.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.deberta import Config, Deberta
-from plm_jax.weights.table import Entry, Part, check_heads, linear, norm
+from plm_jax.weights import fields
+from plm_jax.weights.architectures import bert
+from plm_jax.weights.table import POSITIONS, Derived, Entry, Part, check_heads, linear, norm
 
 MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
+TYPED = True
 PREFIX = 'deberta.'
 HEADS = ('mlm', 'position_embed')
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **bert.SHARED,
+    'type_vocab_size': fields.fixed(0),
+    'layer_norm_eps': fields.number(1e-7),
+    'relative_attention': fields.flag(False),
+    'pos_att_type': fields.Field("a list of 'c2p' and 'p2c'", lambda value: _terms(value) is not None, None),
+    'max_relative_positions': fields.whole(-1, least=-1),
+    'position_buckets': fields.whole(-1, least=-1),
+    'position_biased_input': fields.flag(True),
+    'share_att_key': fields.flag(False),
+    'norm_rel_ebd': fields.choice('none', ('none', 'layer_norm')),
+    'conv_kernel_size': fields.whole(0, most=1023),
+    'conv_act': fields.activation('tanh'),
+    'conv_groups': fields.fixed(1),
+    'talking_head': fields.fixed(False),
+    'attention_head_size': fields.size(None),
+    'embedding_size': fields.size(None),
+    'pooler_hidden_act': fields.activation('gelu'),
+    'pooler_hidden_size': fields.inert(),
+    'pooler_dropout': fields.inert(),
+    'cls_dropout': fields.inert(),
+    'legacy': fields.inert(),  # names of the head of masked tokens
+  }
+)
+DERIVED: Mapping[str, Derived] = POSITIONS
+UNUSED = (r'^mask_predictions\.',)  # of version 3, replaced-token detection
 
-_ACTIVATIONS = {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'relu': 'relu'}
 _THEIR_ACTIVATIONS = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.deberta.make` from a config.json.
 
   Raises:
     ValueError: a structure that no published DeBERTa has, and neither has ours.
   """
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
-  activation = theirs.get('hidden_act', 'gelu')
-  kernel = theirs.get('conv_kernel_size', 0)
-  terms = theirs.get('pos_att_type') or ()
-  terms = tuple(word.strip() for word in terms.lower().split('|')) if isinstance(terms, str) else tuple(terms)
+  activation, kernel = theirs['hidden_act'], theirs['conv_kernel_size']
+  terms = _terms(theirs['pos_att_type'])
   known = {
-    'hidden_act': (activation, tuple(_ACTIVATIONS)),
-    'type_vocab_size': (theirs.get('type_vocab_size', 0), (0,)),
-    'embedding_size': (theirs.get('embedding_size', width), (width,)),
-    'attention_head_size': (theirs.get('attention_head_size', width // heads), (width // heads,)),
-    'talking_head': (theirs.get('talking_head', False), (False,)),
-    'relative_attention': (theirs.get('relative_attention', False), (bool(terms),)),
-    'conv_groups': (theirs.get('conv_groups', 1), (1,)),
-    'conv_act': (theirs.get('conv_act', 'tanh') if kernel else activation, (activation,)),
+    'embedding_size': (theirs['embedding_size'] or width, width),
+    'attention_head_size': (theirs['attention_head_size'] or width // heads, width // heads),
+    'relative_attention': (theirs['relative_attention'], bool(terms)),
+    'conv_act': (theirs['conv_act'] if kernel else activation, activation),
   }
-  for name, (value, choices) in known.items():
-    if value not in choices:
-      raise ValueError(
-        f'config.json: {name} is {value!r}; it can be read where it is {" or ".join(map(repr, choices))}'
-      )
-  length = theirs.get('max_position_embeddings', 512)
-  farthest = theirs.get('max_relative_positions', -1)
+  for name, (value, needed) in known.items():
+    if value != needed:
+      raise ValueError(f'{name} is {value!r}; it can be read where it is {needed!r}')
+  length, farthest = theirs['max_position_embeddings'], theirs['max_relative_positions']
   newer = theirs['model_type'] == 'deberta-v2'
   overrides = dict(
     hidden_dim=width,
@@ -55,20 +79,29 @@ def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
     mlp_dim=theirs['intermediate_size'],
     max_length=length,
     max_distance=length if farthest < 1 else farthest,
-    position_buckets=max(0, theirs.get('position_buckets', -1)),
+    position_buckets=max(0, theirs['position_buckets']),
     terms=terms,
-    absolute='input' if theirs.get('position_biased_input', True) else 'decoder',
-    share_projections=theirs.get('share_att_key', False),
+    absolute='input' if theirs['position_biased_input'] else 'decoder',
+    share_projections=theirs['share_att_key'],
     key_bias=newer,
-    table_norm='layer_norm' in theirs.get('norm_rel_ebd', 'none').lower().split('|'),
+    table_norm=theirs['norm_rel_ebd'] == 'layer_norm',
     conv_kernel=kernel,
-    activation=_ACTIVATIONS[activation],
-    norm_epsilon=theirs.get('layer_norm_eps', 1e-7),
-    dropout=theirs.get('hidden_dropout_prob', 0.1),
-    attention_dropout=theirs.get('attention_probs_dropout_prob', 0.1),
-    init_std=theirs.get('initializer_range', 0.02),
+    activation=fields.ACTIVATIONS[activation],
+    norm_epsilon=theirs['layer_norm_eps'],
+    dropout=theirs['hidden_dropout_prob'],
+    attention_dropout=theirs['attention_probs_dropout_prob'],
+    init_std=theirs['initializer_range'],
   )
   return {'vocab_size': theirs['vocab_size'], 'variant': 'deberta-base', 'overrides': overrides}
+
+
+def _terms(value: Any) -> tuple[str, ...] | None:
+  """The terms of `pos_att_type`, a list or words with | between them; None for what is neither."""
+  if value is None:
+    return ()
+  words = [word.strip() for word in value.lower().split('|') if word.strip()] if isinstance(value, str) else value
+  known = isinstance(words, list) and all(word in ('c2p', 'p2c') for word in words) and len(set(words)) == len(words)
+  return tuple(words) if known else None
 
 
 def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:

@@ -1,37 +1,58 @@
 """Names and shapes of DistilBERT in Hugging Face folders, with the head of masked language modelling."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bert import Bert
+from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Entry, check_heads, linear, norm
+from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('distilbert',)
 PREFIX = 'distilbert.'
 HEADS = ('mlm',)
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **fields.ENCODER,
+    'dim': fields.size(768, also='hidden_size'),
+    'n_layers': fields.layers(6, also='num_hidden_layers'),
+    'n_heads': fields.layers(12, also='num_attention_heads'),
+    'hidden_dim': fields.size(3072),
+    'max_position_embeddings': fields.size(512),
+    'activation': fields.activation('gelu'),
+    'dropout': fields.rate(0.1),
+    'attention_dropout': fields.rate(0.1),
+    'initializer_range': fields.number(0.02),
+    'sinusoidal_pos_embds': fields.inert(),  # the sinusoids are in the file
+    'qa_dropout': fields.inert(),
+    'seq_classif_dropout': fields.inert(),
+  }
+)
+DERIVED: Mapping[str, Derived] = POSITIONS
+UNUSED: tuple[str, ...] = ()
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.bert.make` for a config.json.
 
   Raises:
-    ValueError: its activation is unknown.
+    ValueError: it describes what the trunk does not have.
   """
-  activation = theirs.get('activation', 'gelu')
-  if activation not in bert.ACTIVATIONS:
-    raise ValueError(f'activation {activation!r} is none of {", ".join(bert.ACTIVATIONS)}')
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  fields.check_multiple(theirs, 'dim', 'n_heads')
   overrides = {
-    'hidden_dim': theirs.get('dim', 768),
-    'num_layers': theirs.get('n_layers', 6),
-    'num_heads': theirs.get('n_heads', 12),
-    'mlp_dim': theirs.get('hidden_dim', 3072),
-    'max_length': theirs.get('max_position_embeddings', 512),
-    'activation': bert.ACTIVATIONS[activation],
-    'dropout': theirs.get('dropout', 0.1),
-    'attention_dropout': theirs.get('attention_dropout', 0.1),
-    'init_std': theirs.get('initializer_range', 0.02),
+    'hidden_dim': theirs['dim'],
+    'num_layers': theirs['n_layers'],
+    'num_heads': theirs['n_heads'],
+    'mlp_dim': theirs['hidden_dim'],
+    'max_length': theirs['max_position_embeddings'],
+    'activation': fields.ACTIVATIONS[theirs['activation']],
+    'dropout': theirs['dropout'],
+    'attention_dropout': theirs['attention_dropout'],
+    'init_std': theirs['initializer_range'],
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': 'distilbert-base', 'overrides': overrides}
 

@@ -3,30 +3,41 @@
 The two are released apart, each with its own copy of the embeddings that they shared in training.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bert import Bert
+from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Entry, check_heads, linear, norm
+from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('electra',)
+TYPED = True
 PREFIX = 'electra.'
 HEADS = ('rtd', 'mlm')
+_SUMMARY = ('summary_type', 'summary_use_proj', 'summary_activation', 'summary_last_dropout')  # of multiple choice
+FIELDS: fields.Fields = MappingProxyType(
+  {**bert.SHARED, 'embedding_size': fields.size(128), **{name: fields.inert() for name in _SUMMARY}}
+)
+DERIVED: Mapping[str, Derived] = POSITIONS
+UNUSED: tuple[str, ...] = ()
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.bert.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  width = theirs.get('embedding_size', 128)
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  width = theirs['embedding_size']
   overrides = bert.shared_config(theirs)
   overrides |= {
-    'max_length': theirs.get('max_position_embeddings', 512),
-    'num_types': theirs.get('type_vocab_size', 2),
+    'max_length': theirs['max_position_embeddings'],
+    'num_types': theirs['type_vocab_size'],
     'embed_dim': None if width == overrides['hidden_dim'] else width,
     'pooler': 'first',
   }

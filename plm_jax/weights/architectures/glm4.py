@@ -1,31 +1,46 @@
 """Names and shapes of GLM-4 and GLM-4-0414 in Hugging Face folders: as LLaMA's, with gate and up joined."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.llama import Llama
+from plm_jax.weights import fields
 from plm_jax.weights.architectures import llama
-from plm_jax.weights.table import Entry, Part, check_heads
+from plm_jax.weights.table import Derived, Entry, Part, check_heads
 
 MODEL = 'llama'
 MODEL_TYPES = ('glm', 'glm4')
 PREFIX = 'model.'
 HEADS: tuple[str, ...] = ()
 
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **llama.SHARED,
+    'rms_norm_eps': fields.number(1.5625e-7),
+    'attention_bias': fields.flag(True),
+    'max_position_embeddings': fields.size(131_072),
+    'num_key_value_heads': fields.layers(2),
+    'head_dim': fields.size(128),
+  }
+)
+DERIVED: Mapping[str, Derived] = llama.DERIVED
+UNUSED: tuple[str, ...] = ()
+
 _VARIANTS: Mapping[str, str] = MappingProxyType({'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'})
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.llama.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  overrides = llama.shared_config(theirs, share=0.5) | {
+  theirs = fields.complete(FIELDS, theirs)
+  overrides = llama.shared_config(theirs, names, share=0.5) | {
     'rotary': 'pairs',
-    'norm_epsilon': theirs.get('rms_norm_eps', 1.5625e-7),
-    'qkv_bias': theirs.get('attention_bias', True),
+    'norm_epsilon': theirs['rms_norm_eps'],
+    'qkv_bias': theirs['attention_bias'],
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': _VARIANTS[theirs['model_type']], 'overrides': overrides}
 
@@ -38,12 +53,15 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
   """
   c = trunk.config
   check_heads(heads, HEADS)
-  if c.rotary != 'pairs':
-    raise ValueError(f'GLM-4 rotates adjacent pairs; the trunk has rotary={c.rotary!r}')
-  sandwich = c.norm_placement == 'sandwich'
+  if c.rotary != 'pairs' or c.out_bias or c.mlp_bias:
+    raise ValueError(
+      'GLM-4 rotates adjacent pairs and has no biases but those of query, key and value; the trunk has '
+      f'rotary={c.rotary!r}, out_bias={c.out_bias}, mlp_bias={c.mlp_bias}'
+    )
+  family = 'Glm4' if c.norm_placement == 'sandwich' else 'Glm'
   return {
-    'model_type': 'glm4' if sandwich else 'glm',
-    'architectures': ['Glm4ForCausalLM' if sandwich else 'GlmForCausalLM'],
+    'model_type': family.lower(),
+    'architectures': [f'{family}ForCausalLM' if trunk.gives_logits else f'{family}Model'],
     **llama.shared_fields(trunk),
     'partial_rotary_factor': c.rotary_share,
     'pad_token_id': 0,

@@ -1,33 +1,61 @@
 """Names and shapes of GPT-2 in Hugging Face folders: dense kernels as ours are, query, key and value joined."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.gpt import Gpt
-from plm_jax.weights.table import Entry, Part, check_heads, norm
+from plm_jax.weights import fields
+from plm_jax.weights.table import Derived, Entry, Part, check_heads, has_output, is_causal, is_minus_infinity, norm
 
 MODEL = 'gpt'
 MODEL_TYPES = ('gpt2',)
 PREFIX = 'transformer.'
 HEADS: tuple[str, ...] = ()
 
-ACTIVATIONS: Mapping[str, str] = MappingProxyType(
-  {'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu_erf', 'relu': 'relu'}
+_SUMMARY = ('type', 'use_proj', 'activation', 'proj_to_labels', 'first_dropout')  # of a head with multiple choice
+# what GPT and GPT-2 call alike
+SHARED: fields.Fields = MappingProxyType(
+  {
+    **fields.ONE_STACK,
+    'is_decoder': fields.inert(),
+    'n_positions': fields.size(also='max_position_embeddings'),
+    'n_embd': fields.size(also='hidden_size'),
+    'n_layer': fields.layers(also='num_hidden_layers'),
+    'n_head': fields.layers(also='num_attention_heads'),
+    'resid_pdrop': fields.rate(0.1),
+    'embd_pdrop': fields.rate(0.1),
+    'attn_pdrop': fields.rate(0.1),
+    'layer_norm_epsilon': fields.number(1e-5),
+    'initializer_range': fields.number(0.02),
+    **{f'summary_{name}': fields.inert() for name in _SUMMARY},
+  }
 )
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **SHARED,
+    'n_inner': fields.size(None),
+    'activation_function': fields.activation('gelu_new'),
+    'scale_attn_weights': fields.fixed(True),
+    'scale_attn_by_inverse_layer_idx': fields.fixed(False),
+    'reorder_and_upcast_attn': fields.inert(),  # in float32 the order of two products
+  }
+)
+DERIVED: Mapping[str, Derived] = MappingProxyType({'attn.bias': is_causal, 'attn.masked_bias': is_minus_infinity})
+UNUSED: tuple[str, ...] = ()
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.gpt.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  for field in ('scale_attn_by_inverse_layer_idx', 'reorder_and_upcast_attn'):
-    if theirs.get(field):
-      raise ValueError(f'{field} is set, which is not of the paper')
-  overrides = shared_config(theirs, activation=theirs.get('activation_function', 'gelu_new'))
-  overrides |= {'norm_placement': 'pre', 'tied': theirs.get('tie_word_embeddings', True)}
+  theirs = fields.complete(FIELDS, theirs)
+  overrides = shared_config(theirs, activation=theirs['activation_function'])
+  overrides |= {'mlp_dim': theirs['n_inner'] or 4 * theirs['n_embd'], 'norm_placement': 'pre'}
+  overrides['tied'] = theirs['tie_word_embeddings']
+  overrides['has_output'] = has_output(names, tied=overrides['tied'])
   return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt2', 'overrides': overrides}
 
 
@@ -35,21 +63,20 @@ def shared_config(theirs: Mapping[str, Any], *, activation: str) -> dict[str, An
   """The fields that GPT and GPT-2 call alike.
 
   Raises:
-    ValueError: an unknown activation.
+    ValueError: the number of heads does not divide the width.
   """
-  if activation not in ACTIVATIONS:
-    raise ValueError(f'activation {activation!r} is none of {", ".join(ACTIVATIONS)}')
+  fields.check_multiple(theirs, 'n_embd', 'n_head')
   return {
     'hidden_dim': theirs['n_embd'],
     'num_layers': theirs['n_layer'],
     'num_heads': theirs['n_head'],
-    'mlp_dim': theirs.get('n_inner') or 4 * theirs['n_embd'],
+    'mlp_dim': 4 * theirs['n_embd'],
     'max_length': theirs['n_positions'],
-    'activation': ACTIVATIONS[activation],
-    'norm_epsilon': theirs.get('layer_norm_epsilon', 1e-5),
-    'dropout': theirs.get('resid_pdrop', 0.1),
-    'attention_dropout': theirs.get('attn_pdrop', 0.1),
-    'init_std': theirs.get('initializer_range', 0.02),
+    'activation': fields.ACTIVATIONS[activation],
+    'norm_epsilon': theirs['layer_norm_epsilon'],
+    'dropout': theirs['resid_pdrop'],
+    'attention_dropout': theirs['attn_pdrop'],
+    'init_std': theirs['initializer_range'],
   }
 
 
@@ -65,7 +92,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
   check_heads(heads, HEADS)
   return {
     'model_type': 'gpt2',
-    'architectures': ['GPT2LMHeadModel'],
+    'architectures': ['GPT2LMHeadModel' if trunk.gives_logits else 'GPT2Model'],
     **shared_fields(trunk),
     'n_inner': c.mlp_dim,
     'activation_function': {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}[c.activation],
@@ -113,7 +140,7 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
     *blocks(trunk),
     *norm('trunk/final_norm', 'transformer.ln_f'),
   ]
-  if not trunk.config.tied:
+  if not trunk.config.tied and trunk.config.has_output:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))
   return out
 

@@ -1,26 +1,38 @@
 """Names and shapes of GPT (2018) in Hugging Face folders."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.gpt import Gpt
+from plm_jax.weights import fields
 from plm_jax.weights.architectures import gpt
-from plm_jax.weights.table import Entry, check_heads
+from plm_jax.weights.table import Derived, Entry, check_heads, counts_up
 
 MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)
 PREFIX = 'transformer.'
 HEADS: tuple[str, ...] = ()
+# what they call gelu is the tanh form
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+  {'gelu': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
+)
+FIELDS: fields.Fields = MappingProxyType(
+  {**gpt.SHARED, 'afn': fields.choice('gelu', tuple(_ACTIVATIONS)), 'tie_word_embeddings': fields.fixed(True)}
+)
+DERIVED: Mapping[str, Derived] = MappingProxyType({**gpt.DERIVED, 'position_ids': counts_up})
+UNUSED: tuple[str, ...] = ()
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.gpt.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  # what they call gelu is the tanh form
-  overrides = gpt.shared_config(theirs, activation={'gelu': 'gelu_new'}.get(theirs['afn'], theirs['afn']))
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  overrides = gpt.shared_config(theirs, activation=_ACTIVATIONS[theirs['afn']])
   return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt', 'overrides': overrides}
 
 

@@ -4,33 +4,38 @@ Their table of sentence types has one row, which every token gets: a trunk that 
 it the row is written as zeros.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.bert import Bert
+from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Entry, check_heads, linear, norm
+from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
 
 MODEL = 'bert'
 MODEL_TYPES = ('roberta', 'xlm-roberta', 'camembert')
 PREFIX = 'roberta.'
 HEADS = ('mlm',)
 _OFFSET = 2  # positions follow the padding id, 1
+FIELDS: fields.Fields = MappingProxyType({**bert.SHARED, 'pad_token_id': fields.fixed(_OFFSET - 1)})
+DERIVED: Mapping[str, Derived] = POSITIONS
+UNUSED: tuple[str, ...] = ()
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.bert.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  if theirs.get('pad_token_id', 1) != _OFFSET - 1:
-    raise ValueError(f'pad_token_id {theirs["pad_token_id"]}: positions of RoBERTa begin behind padding id 1')
+  del names
+  theirs = fields.complete(FIELDS, theirs)
   overrides = bert.shared_config(theirs)
   overrides |= {
     'max_length': theirs['max_position_embeddings'] - _OFFSET,
     'position_offset': _OFFSET,
-    'num_types': theirs.get('type_vocab_size', 1),
+    'num_types': theirs['type_vocab_size'],
   }
   return {'vocab_size': theirs['vocab_size'], 'variant': 'roberta-base', 'overrides': overrides}
 

@@ -4,22 +4,55 @@ What follows the body there is 'lm_loss' (here the tied table and the head 'lm')
 pooler) with 'logits_proj' (here 'head').
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from plm_jax.models.xlnet import Xlnet
-from plm_jax.weights.table import Entry, linear, norm
+from plm_jax.weights import fields
+from plm_jax.weights.table import Derived, Entry, linear, norm
 
 MODEL = 'xlnet'
 HEADS = ('lm',)
 MODEL_TYPES = ('xlnet',)
+TYPED = True
 PREFIX = 'transformer.'
 
-_ACTIVATIONS = {'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'gelu_pytorch_tanh': 'gelu_tanh', 'relu': 'relu'}
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **fields.ENCODER,
+    'vocab_size': fields.size(also='n_token'),
+    'd_model': fields.size(also='hidden_size'),
+    'n_layer': fields.layers(also='num_hidden_layers'),
+    'n_head': fields.layers(also='num_attention_heads'),
+    'd_inner': fields.size(),
+    'd_head': fields.size(None),
+    'ff_activation': fields.activation('gelu'),
+    'layer_norm_eps': fields.number(1e-12),
+    'dropout': fields.rate(0.1),
+    'initializer_range': fields.number(0.02),
+    'mem_len': fields.whole(None),
+    'reuse_len': fields.whole(None),
+    'attn_type': fields.fixed('bi'),
+    'untie_r': fields.fixed(True),
+    'same_length': fields.fixed(False),
+    'clamp_len': fields.fixed(-1),
+    'bi_data': fields.fixed(False),
+    'summary_type': fields.fixed('last'),
+    'summary_use_proj': fields.fixed(True),
+    'summary_activation': fields.fixed('tanh'),
+    **{
+      name: fields.inert()
+      for name in ('use_mems_eval', 'use_mems_train', 'summary_last_dropout', 'start_n_top', 'end_n_top')
+    },
+  }
+)
+DERIVED: Mapping[str, Derived] = MappingProxyType({})
+UNUSED: tuple[str, ...] = ()
 _THEIR_ACTIVATIONS = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
 
 
-def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.xlnet.make` from a config.json.
 
   The published files name neither a memory nor what of a row enters it: both keep the values of this package.
@@ -27,37 +60,25 @@ def read_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
   Raises:
     ValueError: a structure that no published XLNet has, and neither has ours.
   """
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  fields.check_multiple(theirs, 'd_model', 'n_head')
   width, heads = theirs['d_model'], theirs['n_head']
-  activation = theirs.get('ff_activation', 'gelu')
-  known = {
-    'ff_activation': (activation, tuple(_ACTIVATIONS)),
-    'attn_type': (theirs.get('attn_type', 'bi'), ('bi',)),
-    'untie_r': (theirs.get('untie_r', True), (True,)),
-    'd_head': (theirs.get('d_head', width // heads), (width // heads,)),
-    'same_length': (theirs.get('same_length', False), (False,)),
-    'clamp_len': (theirs.get('clamp_len', -1), (-1,)),
-    'summary_type': (theirs.get('summary_type', 'last'), ('last',)),
-    'summary_use_proj': (theirs.get('summary_use_proj', True), (True,)),
-    'summary_activation': (theirs.get('summary_activation', 'tanh'), ('tanh',)),
-  }
-  for name, (value, choices) in known.items():
-    if value not in choices:
-      raise ValueError(
-        f'config.json: {name} is {value!r}; it can be read where it is {" or ".join(map(repr, choices))}'
-      )
+  if (theirs['d_head'] or width // heads) != width // heads:
+    raise ValueError(f'd_head is {theirs["d_head"]}; it can be read where it is d_model / n_head, {width // heads}')
   overrides = dict(
     hidden_dim=width,
     num_layers=theirs['n_layer'],
     num_heads=heads,
     mlp_dim=theirs['d_inner'],
-    activation=_ACTIVATIONS[activation],
-    norm_epsilon=theirs.get('layer_norm_eps', 1e-12),
-    dropout=theirs.get('dropout', 0.1),
-    attention_dropout=theirs.get('dropout', 0.1),  # theirs has one rate for both
-    init_std=theirs.get('initializer_range', 0.02),
+    activation=fields.ACTIVATIONS[theirs['ff_activation']],
+    norm_epsilon=theirs['layer_norm_eps'],
+    dropout=theirs['dropout'],
+    attention_dropout=theirs['dropout'],  # theirs has one rate for both
+    init_std=theirs['initializer_range'],
   )
-  lengths = {'memory_length': theirs.get('mem_len'), 'reuse_length': theirs.get('reuse_len')}
-  overrides |= {name: value for name, value in lengths.items() if value}
+  lengths = {'memory_length': theirs['mem_len'], 'reuse_length': theirs['reuse_len']}
+  overrides |= {name: value for name, value in lengths.items() if value is not None}
   return {'vocab_size': theirs['vocab_size'], 'variant': 'xlnet-base', 'overrides': overrides}
 
 

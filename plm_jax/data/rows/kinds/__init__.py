@@ -4,6 +4,7 @@ A file has
 
     GIVES                      keys of `types.BATCH` that it adds to a batch, as ('label',)
     QUICK (where needed)       keywords of the data block that names it, for a smoke test (`file.py:quick`)
+    SPACED (where needed)      True where each text is a word with a space before it
     make(*, records, asked)    -> `examples.Examples`: the rows that are kept, their texts, and what stands in a batch
                                beside their tokens
 

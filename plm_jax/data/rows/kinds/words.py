@@ -15,6 +15,7 @@ from plm_jax.data.rows import examples, store
 log = logging.getLogger(__name__)
 
 GIVES = ('labels',)
+SPACED = True  # each word is tokenised by itself, with a space before it
 QUICK = dict(path='pydocs/parameters', fields=('tokens',), label='tags')  # of a smoke test (`file.py:quick`)
 
 

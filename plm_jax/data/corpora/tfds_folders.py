@@ -1,0 +1,138 @@
+"""Folders of TensorFlow Datasets, checked before TFDS reads them: data names no code and no file outside its folder.
+
+TFDS imports whatever module `features.json`, or the field `features` of `dataset_info.json`, names as the class of a
+feature. Here only the feature classes of TFDS itself pass, under the names and aliases that it has for them, so that
+nothing is imported. Names of features stand in three places: under `pythonClassName`, under `type` in folders of older
+versions, and in texts that are JSON themselves (`jsonFeature.json`, and `content` of older versions).
+"""
+
+import functools
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import tensorflow_datasets as tfds
+
+from plm_jax import errors, files
+
+INFO, FEATURES, METADATA = 'dataset_info.json', 'features.json', 'metadata.json'
+
+_NAME = re.compile(r'(?P<set>[a-zA-Z]\w*)(/(?P<config>\w[\w+\-.]*))?(:(\d+|\*)(\.(\d+|\*)){2})?', re.ASCII)
+_CLASSES = ('pythonClassName', 'python_class_name', 'type')
+_TEXTS_OF_JSON = ('json', 'content')
+_FILES = ('names_file', 'labels')  # of ClassLabel and LabeledImage: a file that TFDS would read
+_PLACES = ('name', 'filepathTemplate', 'filepath_template', 'fileFormat', 'file_format')  # TFDS makes paths of them
+
+
+def check_name(name: str) -> str:
+  """The set that 'name/config:version' belongs to, as TFDS spells it in folders.
+
+  Raises:
+    ValueError: another form, such as a namespace ('huggingface:x', which TFDS reads with code of that place) or
+      arguments of a builder ('x/data_dir=...').
+  """
+  match = _NAME.fullmatch(name)
+  if match is None:
+    raise ValueError(
+      f'{f"tfds:{name}"!r} is not read: a set is tfds:<name>[/<config>][:<version>], without a namespace and without '
+      'arguments; a set that is prepared elsewhere is read by the path of its folder'
+    )
+  return re.sub(r'([a-z0-9])([A-Z])', r'\1_\2', re.sub(r'(.)([A-Z][a-z0-9]+)', r'\1_\2', match['set'])).lower()
+
+
+def check_all(root: Path) -> None:
+  """Checks every version and config of a set, `root` being `<data_dir>/<name>`; there may be none.
+
+  Raises:
+    ValueError: as for `check`.
+  """
+  for depth in ('', '*/', '*/*/'):  # .config/metadata.json, <version>/..., <config>/<version>/...
+    for name in (INFO, FEATURES, METADATA):
+      for file in files.listing(root, f'{depth}{name}'):
+        _check_file(file)
+
+
+def check(folder: Path) -> None:
+  """Refuses the folder of a version of a set that names code or files of elsewhere, or holds what is no file.
+
+  Raises:
+    ValueError: names the file and what it names, or what is wrong with it.
+  """
+  for file in files.listing(folder):
+    if not (files.is_file(file) or files.is_folder(file)):
+      raise ValueError(f'{file} is neither a file nor a folder (a pipe, a device or a link to nothing): remove it')
+  for name in (INFO, FEATURES, METADATA):
+    if files.exists(folder / name):
+      _check_file(folder / name)
+
+
+def check_shard(file: Path, folder: Path) -> None:
+  """Raises ValueError where a file of rows is missing, is no file, or lies outside of the folder."""
+  if not files.is_file(file):
+    raise ValueError(f'{folder / INFO} names {file}, which is no file: the folder is not whole; fetch it again')
+  if not files.is_inside(file, folder):
+    raise ValueError(f'{folder / INFO} names {file}, which lies outside of the folder: put a copy there')
+
+
+@functools.cache
+def known_features() -> tuple[str, ...]:
+  """The names of the feature classes of TFDS, module path included, older names too."""
+  classes = [
+    feature
+    for feature in vars(tfds.features).values()
+    if isinstance(feature, type)
+    and issubclass(feature, tfds.features.FeatureConnector)
+    and feature is not tfds.features.FeatureConnector
+  ]
+  names = {f'{feature.__module__}.{feature.__name__}' for feature in classes}
+  return tuple(sorted(names.union(*(vars(feature).get('ALIASES', ()) for feature in classes))))
+
+
+def _check_file(file: Path) -> None:
+  try:
+    content = files.read_json(file)
+    places = list(_places(content, file))
+    named = list(_named(content if file.name == FEATURES else content.get('features') if file.name == INFO else None))
+  except (ValueError, AttributeError, TypeError) as error:
+    raise ValueError(f'{file} is damaged ({error}): fetch it again') from error
+  for place in places:
+    if isinstance(place, str) and ('..' in PurePosixPath(place).parts or PurePosixPath(place).is_absolute()):
+      raise ValueError(f'{file} names {place!r}, which lies outside of the folder: put the files into it')
+  for key, name in named:
+    if key in _FILES:
+      raise ValueError(f'{file} names the file {name!r} for the names of classes: list them in the features instead')
+    if name not in known_features():
+      raise ValueError(
+        f'{file} names the feature {name!r}, which is code and none of TFDS: it is not run. Store the set with '
+        f'features of tfds.features.{errors.suggest(name, known_features())}'
+      )
+
+
+def _places(content: Mapping[str, Any], file: Path) -> Iterator[Any]:
+  """What a file says of where files are: names and templates of which TFDS makes paths."""
+  if file.name == METADATA:
+    yield content.get('default_config_name') if file.parent.name == '.config' else None
+  if file.name == INFO:
+    for block in (content, *content.get('splits', ())):
+      yield from (block.get(key) for key in _PLACES)
+
+
+def _named(value: Any) -> Iterator[tuple[str, str]]:
+  """(key, text) wherever TFDS takes the text for the name of a class or of a file.
+
+  Raises:
+    ValueError: a text that has to be JSON is none.
+  """
+  if isinstance(value, list):
+    for item in value:
+      yield from _named(item)
+  if not isinstance(value, Mapping):
+    return
+  for key, item in value.items():
+    if not isinstance(item, str):
+      yield from _named(item)
+    elif key in _CLASSES or key in _FILES:
+      yield key, item
+    elif key in _TEXTS_OF_JSON:
+      yield from _named(files.parse_json(item))

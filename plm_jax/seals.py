@@ -1,0 +1,73 @@
+"""Digests beside files that are read again: whoever wrote them is who changes them.
+
+The folder of a run seals its settings and its result, that of an import everything small, that of a vocabulary both of
+its files. The digests are `SHA256SUMS` of the folder, in the form of `sha256sum -c`. Folders that were written before
+there were digests have none, and what has none is taken as it is.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from plm_jax import files
+from plm_jax.errors import RunError
+
+SUMS = 'SHA256SUMS'
+
+
+def write(folder: files.Where, contents: Mapping[str, str]) -> None:
+  """Writes text files of a folder and their digests, to `SUMS`, so that `check` finds any change of them.
+
+  At every moment each file fits one of its digests: those of before stay until the new files are there.
+
+  Args:
+    folder: which exists.
+    contents: name -> text.
+  """
+  folder = Path(folder)
+  known = _sums(folder)
+  before = {name: known.get(name) or _digests_of(folder / name) for name in contents}
+  after = {name: [hashlib.sha256(text.encode()).hexdigest()] for name, text in contents.items()}
+  _write_sums(folder, {**known, **{name: [*before[name], *after[name]] for name in contents}})
+  for name, text in contents.items():
+    files.write_text(folder / name, text)
+  _write_sums(folder, {**known, **after})
+
+
+def seal(folder: files.Where, names: Iterable[str]) -> None:
+  """Writes the digests of files that are in a folder already."""
+  _write_sums(Path(folder), {name: _digests_of(Path(folder) / name) for name in names})
+
+
+def check(file: files.Where) -> None:
+  """Compares a file with its digest in `SUMS` beside it; one that has none, or does not exist, passes.
+
+  Raises:
+    RunError: it was changed after it was written.
+  """
+  file = Path(file)
+  expected = _sums(file.parent).get(file.name)
+  if expected and files.is_file(file) and files.sha256(file) not in expected:
+    raise RunError(
+      f'{file} is not as it was written: it is damaged, or was edited (its sha256 is not the one in {SUMS} beside it). '
+      f'Put back what was there; to use it as it is now, copy it to another folder, or remove {SUMS}'
+    )
+
+
+def _digests_of(file: Path) -> list[str]:
+  return [files.sha256(file)] if files.is_file(file) else []
+
+
+def _sums(folder: Path) -> dict[str, list[str]]:
+  """Name -> digests, as `SUMS` of a folder has them; empty without that file."""
+  found: dict[str, list[str]] = {}
+  if files.is_file(folder / SUMS):
+    for line in files.read_bytes(folder / SUMS).decode(errors='replace').splitlines():
+      digest, _, name = line.partition('  ')
+      found.setdefault(name, []).append(digest)
+  return found
+
+
+def _write_sums(folder: Path, digests: Mapping[str, Iterable[str]]) -> None:
+  lines = [f'{digest}  {name}\n' for name, known in digests.items() for digest in dict.fromkeys(known)]
+  files.write_text(folder / SUMS, ''.join(lines))
