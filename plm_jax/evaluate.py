@@ -10,6 +10,11 @@ one. Vocabulary, architecture and sizes of a model named by --weights are those 
 `evaluations.jsonl` in the run folder; with --weights, only where there is a --workdir.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +22,7 @@ from plm_jax.cli import command
 from plm_jax.errors import ConfigError
 
 
+@signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('evaluate', __doc__)
@@ -24,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--evaluation', help='only this evaluation of config.eval')
   parser.add_argument('--predictions', metavar='FILE', help='write one JSON object per row to this file')
   parser.add_argument('--follow', action='store_true', help='every checkpoint as it appears, up to the last of the run')
-  parser.add_argument('--timeout', type=float, default=3600.0, help='--follow: seconds to wait for the next checkpoint')
+  parser.add_argument(
+    '--timeout', type=command.POSITIVE, default=3600.0, help='--follow: seconds to wait for a checkpoint'
+  )
   parser.add_argument('--weights', metavar='FOLDER', help="the model in this folder: Hugging Face's form, or an import")
   arguments, settings = command.parse(parser, argv, workdir=False)
   if settings is None:
@@ -39,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.training import evaluate_saved  # loads jax
 
   logs.start()
+  signals.check()
   folder = RunFolder.at(arguments.workdir) if arguments.workdir else None
   what = {'name': arguments.evaluation, 'predictions': arguments.predictions}
   if folder is None or arguments.weights:

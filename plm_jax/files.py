@@ -309,6 +309,12 @@ def move(source: Where, target: Where) -> None:
   os.replace(source, target)
 
 
+def unused(where: Where) -> Path:
+  """The path, or with '.1', '.2', ... behind it the first where there is nothing."""
+  names = itertools.chain([Path(where)], (Path(f'{where}.{number}') for number in itertools.count(1)))
+  return next(name for name in names if not name.exists())
+
+
 def copy(source: Where, target: Where) -> None:
   """Copies the bytes of a file."""
   _check_is_file(source)
@@ -341,7 +347,12 @@ def remove_folder(folder: Where) -> None:
 def sha256(file: Where) -> str:
   """The hex sha256 of a file's bytes."""
   with open(file, 'rb') as stream:
-    return hashlib.file_digest(stream, 'sha256').hexdigest()
+    return sha256_of_rest(stream)
+
+
+def sha256_of_rest(stream: BinaryIO) -> str:
+  """The hex sha256 of what is left to read of an open file."""
+  return hashlib.file_digest(stream, 'sha256').hexdigest()  # type: ignore[arg-type]  # `open` gives BufferedIOBase
 
 
 @contextlib.contextmanager

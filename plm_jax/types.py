@@ -378,10 +378,18 @@ class Decodes(Protocol):
   """
 
   def init_cache(self, batch_size: int, length: int) -> PyTree:
-    """An empty cache of `length` tokens: leaves [b, ...], what is kept per layer [n, b, m, h, k], scalars."""
+    """An empty cache with a slot for each of `length` tokens, a dictionary.
+
+    'index' int32[], slots in use; 'segment_ids' and 'positions' int32[b, m]; 'keys' and 'values' [n, b h, m, k]. What
+    else there is has no slots; all leaves of four axes are kept per layer.
+    """
 
   def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]:
-    """Reads s more tokens int[b, s], with `segment_ids` and `positions`: logits f32[b, s, v] and the new cache."""
+    """Reads s more tokens int[b, s], with `segment_ids` and `positions`: logits f32[b, s, v] and the new cache.
+
+    The cache may have fewer or more slots than `init_cache` made. With 'seen' bool[b, s, m] in it, a token sees the
+    slots of its own row of that table, and its own; otherwise those up to its own.
+    """
 
 
 class Refines(Protocol):

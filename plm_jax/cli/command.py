@@ -1,27 +1,83 @@
 """The command line that all commands share: flags, changes of a config, exit codes."""
 
 import argparse
+import ast
+import contextlib
+import itertools
 import json
+import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from plm_jax import files
+from plm_jax import files, words
+from plm_jax.cli import signals
 from plm_jax.config import load, overrides, resolve
-from plm_jax.errors import ConfigError, RunError, suggest
+from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
+from plm_jax.plugins import values
 from plm_jax.plugins.signatures import experiment_files
 
-FAILED, WRONG_USAGE, KILLED = 1, 2, 130
+FAILED, WRONG_USAGE = 1, 2
+HANGS = 'may hang'  # begins the names of threads that nobody waits for
 
 
 class Parser(argparse.ArgumentParser):
-  """An argument parser whose mistakes are ConfigErrors."""
+  """An argument parser whose mistakes are ConfigErrors.
+
+  Attributes:
+    table: the words of others that its flags are compared with, a key of `words.TABLES`.
+  """
+
+  table = 'config'
 
   def error(self, message: str) -> NoReturn:
     raise ConfigError(f'{self.prog}: {message}. --help shows every flag.')
+
+  def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+    """Like that of argparse; ConfigError with the nearest flag for one that does not exist."""
+    arguments, unknown = self.parse_known_args(args, namespace)
+    if not unknown:
+      return arguments
+    wrong, flags = unknown[0].partition('=')[0], sorted(set(re.findall(r'--\w+', self.format_usage())))
+    if not wrong.startswith('-'):
+      raise ConfigError(f'{self.prog}: {wrong!r} belongs to no flag. --help shows every flag.')
+    hint = words.hint(wrong, flags, table=self.table)
+    raise ConfigError(f'{self.prog}: there is no flag {unknown[0]}.{hint} Flags: {", ".join(flags)}.')
+
+  def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    """Like that of argparse; ConfigError for a flag with nothing behind it."""
+    given = list(sys.argv[1:] if args is None else args)
+    for before, word in itertools.pairwise(['', *given]):
+      flag = word[:-1] if re.fullmatch(r'--\w+=', word) else before if not word else ''
+      if flag.startswith('--') and '=' not in flag:
+        raise ConfigError(f'{self.prog}: {flag} is empty: give it a value, or leave it out.')
+    return super().parse_known_args(given, namespace)
+
+
+def number(annotation: str) -> Callable[[str], Any]:
+  """The `type` of a flag that takes a number within a bound.
+
+  Args:
+    annotation: as of a keyword, such as "Annotated[int, '1 <= x']".
+  """
+
+  def read(text: str) -> Any:
+    try:
+      return values.coerce(annotation, ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError):
+      raise argparse.ArgumentTypeError(f'expected {values.readable(annotation)}, got {text!r}') from None
+
+  return read
+
+
+COUNT = number("Annotated[int, '1 <= x']")
+WHOLE = number("Annotated[int, '0 <= x']")
+POSITIVE = number("Annotated[float, '0 < x']")
+SEED = number("Annotated[int, '0 <= x < 4_294_967_296']")
 
 
 def command(name: str, description: str) -> Parser:
@@ -69,12 +125,8 @@ def parse(
   Raises:
     ConfigError: a flag that does not exist, or any mistake in the config.
   """
-  changes, words = _split_changes(list(sys.argv[1:] if argv is None else argv))
-  arguments, unknown = parser.parse_known_args(words)
-  if unknown:
-    flags = sorted(set(re.findall(r'--\w+', parser.format_usage())))
-    hint = suggest(unknown[0].partition('=')[0], flags)
-    raise ConfigError(f'{parser.prog}: there is no flag {unknown[0]}.{hint} Flags: {", ".join(flags)}.')
+  changes, rest = _split_changes(list(sys.argv[1:] if argv is None else argv))
+  arguments = parser.parse_args(rest)
   if arguments.list:
     from plm_jax.plugins import listing
 
@@ -102,21 +154,35 @@ def parse(
 
 
 def run(main: Callable[[], int | None]) -> int:
-  """Calls a command and returns its exit code: 2 for a ConfigError, 1 for a RunError, 130 for an interruption.
+  """Calls a command and returns its exit code: 2 for a ConfigError, 1 for a RunError, 3 or 130 for an interruption.
 
-  Both errors are printed as one message on stderr, without a traceback.
+  All are printed as one message on stderr, without a traceback.
   """
   try:
     return main() or 0
+  except signals.Interrupted as interrupted:
+    print(interrupted, file=sys.stderr)
+    return interrupted.exit_code
   except KeyboardInterrupt:
     print('interrupted', file=sys.stderr)
-    return KILLED
+    return signals.KILLED
   except ConfigError as error:
     print(error, file=sys.stderr)
     return WRONG_USAGE
   except RunError as error:
     print(error, file=sys.stderr)
     return FAILED
+
+
+def leave(code: int) -> NoReturn:
+  """Ends the process, at once if a thread that may hang is still there: the interpreter would wait for its library."""
+  if any(thread.name.startswith(HANGS) for thread in threading.enumerate()):
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+      with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 def _split_changes(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:

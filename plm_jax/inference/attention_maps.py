@@ -8,11 +8,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from plm_jax import files, weights
 from plm_jax.checkpoint import Step
+from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.inference.blanks import with_ends
@@ -124,7 +124,7 @@ def show(heads: Sequence[Head], *, title: str) -> None:
   for head in heads:
     share = head.entropy / max(head.uniform, 1e-9)
     table.add_row(f'{head.layer}', f'{head.head}', f'{head.distance:.1f}', f'{head.entropy:.2f}', f'{share:.0%}')
-  Console().print(table)
+  tables.show(table)
 
 
 def draw(maps: Maps, out: Path) -> None:

@@ -180,10 +180,10 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
-      kept: the layer's 'keys', which are rotated, and 'values' [b, m, g, k].
+      kept: the layer's 'keys', which are rotated, and 'values' [b g, m, k].
 
     Returns:
-      [b, s, d], and the keys and values of the new tokens.
+      [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, mask, angles = context
     return self._sublayers(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
@@ -191,7 +191,7 @@ class Block(nn.Module):
   def _sublayers(
     self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
     c = self.config
     sandwich = c.norm_placement == 'sandwich'
 
@@ -199,7 +199,7 @@ class Block(nn.Module):
     query, key, value = self.query(y), self.key(y), self.value(y)  # [b, l, h, k], then two of [b, l, g, k]
     query, key = (position.rotate(part, angles, layout=c.rotary) for part in (query, key))
     keys, values = caches.append(past, key, value)
-    implementation = 'auto' if past else self.execution.attention
+    implementation = 'cached' if past else self.execution.attention
     y = attend_in(
       self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
@@ -210,7 +210,7 @@ class Block(nn.Module):
     y = self.mlp(self.mlp_norm(x))
     y = self.after_mlp_norm(y) if sandwich else y
     x = x + self.mlp_dropout(y, train=train)
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
 
 class Llama(Base):
@@ -303,7 +303,7 @@ class Llama(Base):
     context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
-    return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)
+    return self.attend(self.final_norm(hidden)), taken | new
 
 
 def make(

@@ -168,21 +168,24 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
+    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and its longer keys and values."""
     y = self.attention_norm(x)
     key, value = self.attention.project(y)  # [b, s, h, k]
     past = Past(cache['keys'], cache['values'], context.start)
-    x = x + self.attention.attend(y, *caches.append(past, key, value), mask=context.mask, bias=context.bias)
+    keys, values = caches.append(past, key, value)
+    x = x + self.attention.attend(y, keys, values, mask=context.mask, bias=context.bias, implementation='cached')
     if context.encoder_mask is not None:
       y = self.cross_norm(x)
-      x = x + self.cross.attend(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+      encoded = cache['encoder_keys'], cache['encoder_values']
+      x = x + self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
     x = x + self.mlp(self.mlp_norm(x))
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b h, m, k]."""
     del context, cache
-    return x, self.cross.project(x)
+    key, value = self.cross.project(x)
+    return x, (caches.heads_first(key), caches.heads_first(value))
 
 
 class Stack(nn.Module):
@@ -236,7 +239,7 @@ class Stack(nn.Module):
     return caches.empty(shape, dtype=self.execution.dtype)
 
   def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
-    """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b, m, h, k]."""
+    """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b h, m, k]."""
     return self.layers.read(encoder_hidden, None, None)[1]
 
   def decode(
@@ -252,7 +255,7 @@ class Stack(nn.Module):
       encoder_mask = Mask(segment_ids, cache['encoder_segment_ids'])
       layered |= {name: cache[name] for name in ('encoder_keys', 'encoder_values')}
     x, new = self.layers.decode(x, StepContext(mask, bias, start, encoder_mask), layered)
-    return self.final_norm(x), caches.keep(cache, **new)
+    return self.final_norm(x), cache | new
 
 
 class _Trunk(Base):

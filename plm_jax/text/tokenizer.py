@@ -7,6 +7,7 @@ alone is read too. Nothing here trains a vocabulary: the ids of a run are those 
 
 import dataclasses
 import functools
+import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -169,6 +170,10 @@ class Vocab:
     if template is not None:
       facts['spaced'] = template.spaced
       content = json.dumps(specs.with_template(json.loads(content), template.single, template.pair), ensure_ascii=False)
+    # what is there stays good until it is replaced: the process may be killed between the two
+    before = [files.sha256(path / 'tokenizer.json')] if files.exists(path / 'tokenizer.json') else []
+    facts['tokenizer_sha256'] = [*before, hashlib.sha256(content.encode()).hexdigest()]
+    facts['sha256'] = _sha256(facts)
     if self.model is not None:
       files.write_bytes(path / MODEL, self.model)
     files.write_text(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
@@ -270,6 +275,7 @@ def load(
   Raises:
     FileNotFoundError: nothing there; the message has the command that makes one.
     ValueError: damaged, of another kind, or of ambiguous roles.
+    RunError: the copy of an import, and changed since.
   """
   path = files.path(path)
   file = published.find(path)
@@ -342,9 +348,13 @@ def _load(file: Path, *, kind: str | None, extra: Sequence[str], roles: Mapping[
   if kind not in (None, found):
     raise ValueError(f'holds a {found} vocabulary, not a {kind} one: set vocab.name={found!r}')
   facts = _facts(file)
+  if facts.get('sha256', _sha256(facts)) != _sha256(facts):
+    raise ValueError('is damaged (vocab.json was changed since it was saved: its sha256 is another)')
   known = facts['roles'] if facts else _known_roles(spec, named, decided=roles)
   if facts and assemble(spec, roles=known).digest != facts['digest']:
     raise ValueError('has a vocab.json with another digest than that of its tokenizer.json: one was changed by hand')
+  if 'tokenizer_sha256' in facts and files.sha256(file) not in facts['tokenizer_sha256']:
+    raise ValueError('is damaged (tokenizer.json was changed since it was saved: its sha256 is another)')
   extra = [token for token in dict.fromkeys(extra) if token not in specs.special_tokens(spec)]
   well_known = [role for role, token in known.items() if token in specs.ROLES[role]]
   known = {**known, **specs.guess_roles(extra, decided={*well_known, *roles}), **roles}
@@ -404,3 +414,9 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
       texts, characters = [], 0
   if texts:
     yield texts
+
+
+def _sha256(facts: Mapping[str, Any]) -> str:
+  """Of the content of `vocab.json` without its own sha256."""
+  content = {name: value for name, value in facts.items() if name != 'sha256'}
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

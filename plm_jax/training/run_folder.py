@@ -14,7 +14,7 @@ from plm_jax.checkpoint import records
 from plm_jax.cli import logs
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
-from plm_jax.training import feed
+from plm_jax.training import feed, history
 from plm_jax.types import Source, Vocab
 
 log = logging.getLogger(__name__)
@@ -88,15 +88,18 @@ def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tu
   if not old:
     return dict(settings), []
   asked = dict(settings)
-  if settings['epochs'] is not None:  # counted in steps when the run began; see `total_steps`
+  if settings['epochs'] is not None:  # counted in steps when the run began; see `begun_steps`
     asked |= {'steps': old.get('steps'), 'epochs': None}
-  return dict(settings), config.check_resume(asked, old)
+  told = {key: old.get(key, ()) for key in ('extend', 'skip') if not settings[key]}  # the folder knows, not the command
+  return {**settings, **told}, config.check_resume({**asked, **told}, old)
 
 
-def finished(folder: RunFolder) -> dict[str, Any]:
+def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   """The result of a run with nothing left to do, whose last step is on disk and sound; else nothing."""
   result = read_result(folder)
   if not (result.get('finished') and isinstance(result.get('step'), int)):
+    return {}
+  if not old or result.get('steps') != history.total({'extend': (), **old}):
     return {}
   try:
     records.check(folder.step(result['step']))
@@ -106,15 +109,15 @@ def finished(folder: RunFolder) -> dict[str, Any]:
   return result
 
 
-def total_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, Any]) -> int:
-  """The horizon of the run, which never changes."""
+def begun_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, Any]) -> int:
+  """The steps that the run begins with, or was begun with."""
   if settings['steps'] is not None:
     return settings['steps']
   total = max(1, round(settings['epochs'] * source.steps_per_epoch))
   if old and old['steps'] != total:
     raise ConfigError(
       f'epochs={settings["epochs"]:g} are {total} steps, and this run was begun with {old["steps"]}: '
-      'undo the change, or name another --workdir'
+      'undo the change, or name another --workdir; --extend=N trains for N more steps'
     )
   return total
 
@@ -125,6 +128,11 @@ def spent(folder: RunFolder, start: int) -> tuple[int, float]:
     return 0, 0.0
   measured = records.read(folder.step(start)).metrics
   return int(measured['tokens']), measured['seconds']
+
+
+def summed(folder: RunFolder, start: int) -> Mapping[str, tuple[float, float]]:
+  """The metrics of the steps up to `start` that no line has yet; nothing where an earlier version saved the step."""
+  return records.read(folder.step(start)).sums if start else {}
 
 
 def check_data(folder: RunFolder, source: Source, vocab: Vocab, *, begun: bool) -> dict[str, Any]:

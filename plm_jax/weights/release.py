@@ -1,6 +1,7 @@
 """The files of a release, a folder in Hugging Face's form: config.json, one or several safetensors, a tokenizer."""
 
 import contextlib
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,5 +1,6 @@
 """Names and shapes of LLaMA in Hugging Face folders, whose kernels are permuted for rotary positions by halves."""
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -180,7 +181,7 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
   if c.hidden_dim % c.num_heads:
     raise ValueError(f'hidden_size {c.hidden_dim} has to be a multiple of num_attention_heads {c.num_heads}')
   scaling: dict[str, Any] = {'rope_type': c.rotary_scaling}
-  scaling |= {key: getattr(c, ours) for key, ours in _SCALINGS.get(c.rotary_scaling, {}).items()}
+  scaling |= {key: dataclasses.asdict(c)[ours] for key, ours in _SCALINGS.get(c.rotary_scaling, {}).items()}
   if c.rotary_scaling == 'llama3':
     scaling[_FIRST_LENGTH] = c.max_length if c.rotary_length is None else c.rotary_length
   return {
