@@ -110,7 +110,7 @@ RIGHT = {
   'roberta-mlm': {'roberta.embeddings.position_ids': np.arange(15)[None]},
   'distilbert-mlm': {'distilbert.embeddings.position_ids': np.arange(LENGTH)[None]},
   'gpt': {'transformer.position_ids': np.arange(LENGTH), 'transformer.h.0.attn.bias': np.tri(LENGTH)[None, None]},
-  'gpt2': {'transformer.h.1.attn.bias': np.tri(LENGTH, dtype=bool)[None, None], 'transformer.h.1.attn.masked_bias': np.array(-1e4)},
+  'gpt2': {'transformer.h.1.attn.bias': np.tri(LENGTH, dtype=bool)[None], 'h.1.attn.masked_bias': np.array(-1e4)},
   'bart': {'final_logits_bias': np.zeros((1, published.VOCAB_SIZE))},
   'llama': {'model.layers.0.self_attn.rotary_emb.inv_freq': 10_000.0 ** (-np.arange(4) / 4)},
   # what older files hold and nobody reads
