@@ -96,7 +96,7 @@ def export(
   if missing := sorted(set(heads or ()) - present):
     there = ', '.join(sorted(present)) or 'none'
     raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
-  kept = present & (writer.heads_with_a_place(trunk) if heads is None else set(heads))
+  kept = present & (writer.heads_with_a_place(trunk, opened.params) if heads is None else set(heads))
   if left := sorted(present - kept):
     log.info(f'left out: {", ".join(left)}')
   leaves = {path: leaf for path, leaf in opened.params.items() if path.partition('/')[0] in {'trunk', *kept}}

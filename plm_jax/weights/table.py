@@ -120,6 +120,11 @@ def two_layers(dense: str, out: str, *, tokens: str) -> list[Entry]:
   return [*(entry._replace(beside=first) for entry in rows), *(entry._replace(without=first) for entry in own)]
 
 
+def score(heads: Sequence[str]) -> list[Entry]:
+  """The head of decoders that classifies by the last token: one matrix without a bias."""
+  return [Entry('head/kernel', 'score.weight', 'linear')] if 'head' in heads else []
+
+
 def norm(ours: str, theirs: str) -> list[Entry]:
   """A LayerNorm; old conversions from TensorFlow call its parameters gamma and beta."""
   return [

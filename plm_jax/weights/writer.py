@@ -1,8 +1,9 @@
 """Writes a trunk and its parameters as a release, a folder in Hugging Face's form."""
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -203,9 +204,15 @@ def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf])
   return Plan(np.dtype(np.float32), tuple(shape), join)
 
 
-def heads_with_a_place(trunk: nn.Module) -> set[str]:
-  """The heads that any published form of the trunk has a place for."""
-  return {head for a in architectures() if trunk.NAME == a.module.MODEL for head in a.module.HEADS}
+def heads_with_a_place(trunk: nn.Module, paths: Collection[str]) -> set[str]:
+  """The heads whose parameters, of `paths`, all have a place in a published form of the trunk."""
+  found = set()
+  for module in (a.module for a in architectures() if trunk.NAME == a.module.MODEL):
+    for head in module.HEADS:
+      with contextlib.suppress(ValueError):  # a form that this trunk has not
+        places = {entry.ours for entry in module.entries(trunk, (head,))}
+        found |= {head} if all(path in places for path in paths if path.startswith(f'{head}/')) else set()
+  return found
 
 
 def published_form(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:

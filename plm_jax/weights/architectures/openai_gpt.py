@@ -7,12 +7,12 @@ from typing import Any
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import gpt
-from plm_jax.weights.table import Derived, Entry, check_heads, counts_up
+from plm_jax.weights.table import Derived, Entry, check_heads, counts_up, score
 
 MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)
 PREFIX = 'transformer.'
-HEADS: tuple[str, ...] = ()
+HEADS = gpt.HEADS
 # what they call gelu is the tanh form
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
   {'gelu': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
@@ -49,7 +49,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError(f'GPT has no activation {c.activation!r}')
   return {
     'model_type': 'openai-gpt',
-    'architectures': ['OpenAIGPTLMHeadModel'],
+    'architectures': [f'OpenAIGPT{gpt.kind_of(trunk, heads)}'],
     **gpt.shared_fields(trunk),
     'afn': activations[c.activation],
     'tie_word_embeddings': c.tied,
@@ -58,7 +58,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: there is no place for a head.
@@ -71,4 +71,5 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
     Entry('trunk/token_embed/table', 'transformer.tokens_embed.weight', tied=tied),
     Entry('trunk/position_embed/table', 'transformer.positions_embed.weight'),
     *gpt.blocks(trunk),
+    *score(heads),
   ]

@@ -116,6 +116,8 @@ def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   shared = shared_fields(trunk, heads)
+  if trunk.config.model_type:
+    raise ValueError(f'model_type={trunk.config.model_type!r} goes out under that name')
   if trunk.gives_logits and not trunk.config.tied:
     log.warning(
       'This T5 has an output matrix of its own, lm_head. transformers from 5.0 on counts every T5 as tied: it says so '
