@@ -44,6 +44,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       'architecture': reader.architecture.name,
       'heads': reader.heads,
       'token_ids': opened.token_ids,
+      'labels': opened.labels,
       'source': str(source),
     }
     files.write_json(partial / folders.MODEL, about)
@@ -107,6 +108,7 @@ def export(
     tokenizer=opened.vocab,
     template=template,
     token_ids=opened.token_ids,
+    labels=opened.labels,
     shard=shard,
   )
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')

@@ -57,6 +57,7 @@ def save_leaves(
   tokenizer: Path | None = None,
   template: Template | None = None,
   token_ids: Mapping[str, int | None] = MappingProxyType({}),
+  labels: Sequence[str] = (),
   shard: int = release.SHARD,
 ) -> None:
   """As `save`, from leaves that are read one at a time.
@@ -69,6 +70,7 @@ def save_leaves(
     tokenizer: a folder whose tokenizer is copied.
     template: what stands around a text in its rows, where that folder does not say so.
     token_ids: fields of config.json such as pad_token_id, in place of the usual ones of the architecture.
+    labels: names of the classes of a head that classifies.
     shard: the most bytes per file of tensors.
   """
   heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
@@ -81,6 +83,8 @@ def save_leaves(
       'The ids of the special tokens are left out of config.json, because the published form fixes them (%s). If '
       'positions depend on them, pass position_ids to models that read the folder', error
     )  # fmt: skip
+  if 'head' in heads:
+    config |= _classifier(config, leaves, chosen, labels)
   release.write(
     path,
     config,
@@ -120,10 +124,39 @@ def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architectu
   for entry in entries:
     layers: list[int | None] = [*range(leaves[entry.ours].shape[0])] if entry.stacked else [None]
     for layer in layers:
-      name = entry.theirs if layer is None else entry.name(layer)
-      groups.setdefault(name, []).append((entry, layer))
+      for name in (entry.theirs if layer is None else entry.name(layer), *entry.spare):
+        groups.setdefault(name, []).append((entry, layer))
   empty = {name: Plan(np.dtype(np.float32), shape, _zeros(shape)) for name, shape in zeros.items()}
   return {name: _plan(group, leaves) for name, group in groups.items()} | empty
+
+
+def _classifier(
+  config: Mapping[str, Any], leaves: Mapping[str, Leaf], architecture: Architecture, labels: Sequence[str]
+) -> dict[str, Any]:
+  """Fields of config.json for a head that classifies: the class of theirs, and the names of the labels.
+
+  Raises:
+    WeightsError: the head is built otherwise than any class of theirs.
+  """
+  kind = getattr(architecture.module, 'CLASSIFIER', None)
+  one_layer, pooled = 'head/kernel' in leaves, 'trunk/pooler/kernel' in leaves
+  if kind == 'pooler' and not one_layer:
+    raise WeightsError(f'{architecture.name} classifies by one layer: train with adapter.hidden=0')
+  if kind == 'two layers' and pooled:
+    raise WeightsError(
+      f'{architecture.name} classifies rows by two layers on the first token itself, and tokens by one: train with '
+      "model.overrides.pooler='first' and, for rows, with adapter.hidden"
+    )
+  outputs = leaves['head/kernel' if one_layer else 'head/out/kernel'].shape[-1]
+  names = list(labels) if len(labels) == outputs else [f'LABEL_{number}' for number in range(outputs)]
+  out: dict[str, Any] = {
+    'id2label': {str(number): name for number, name in enumerate(names)},
+    'label2id': {name: number for number, name in enumerate(names)},
+  }
+  if kind and one_layer and not pooled:
+    family = config['architectures'][0].removesuffix('ForSequenceClassification')
+    out['architectures'] = [f'{family}ForTokenClassification']
+  return out
 
 
 def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     'architectures': [f'GPT2{kind_of(trunk, heads)}'],
     **shared_fields(trunk),
     'n_inner': c.mlp_dim,
-    'activation_function': {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}[c.activation],
+    'activation_function': 'gelu_new' if c.activation == 'gelu_tanh' else fields.their_activation(c.activation),
     'tie_word_embeddings': c.tied,
   }
 
@@ -158,7 +158,7 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
     *norm('trunk/final_norm', 'transformer.ln_f'),
     *score(heads),
   ]
-  if not trunk.config.tied and trunk.config.has_output:
+  if trunk.gives_logits and not trunk.config.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))
   return out
 
