@@ -7,10 +7,13 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import weights
+from plm_jax import files, paths, weights
 from plm_jax.adapters import classify
 from plm_jax.adapters.texts import read_text
-from plm_jax.weights import WeightsError, convert
+from plm_jax.checkpoint import Checkpoints
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import build
+from plm_jax.weights import WeightsError, convert, shapes, writer
 from tests import tiny
 from tests.weights import published
 
@@ -18,6 +21,7 @@ pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
 CLASSES, EOS = 3, 2
+BLOCK = {'name': 'gpt', 'variant': 'tiny', 'overrides': {}}
 LENGTHS = (11, 4, 1)
 DECODERS = {
   'gpt': ('OpenAIGPT', published.CASES['gpt'].fields),
@@ -98,5 +102,26 @@ def test_a_head_without_a_place_stays_out_of_an_export(tmp_path: pathlib.Path) -
   make_model('gpt2').save_pretrained(tmp_path / 'theirs')
   trunk, params = weights.load(tmp_path / 'theirs')
   params['head'] = {**params['head'], 'bias': np.ones(CLASSES, np.float32)}
+  assert writer.heads_with_a_place(trunk, ['head/kernel']) == {'head'}
+  assert writer.heads_with_a_place(trunk, ['head/kernel', 'head/bias']) == set()
   with pytest.raises(WeightsError, match='no place for head/bias'):
     weights.save(tmp_path / 'saved', trunk, params)
+
+
+def test_a_head_on_other_states_is_not_written_as_theirs(tmp_path: pathlib.Path) -> None:
+  trunk = build.make('models', BLOCK, vocab_size=61)
+  leaves = {path: np.zeros(shape, np.float32) for path, shape in shapes.shapes(trunk).items()}
+  params = {'trunk': paths.nested(leaves), 'head': {'kernel': np.zeros((128, CLASSES), np.float32)}}
+  for name, adapter, place in (('theirs', {}, True), ('mean', {'pool': 'mean'}, False), ('low', {'layer': 1}, False)):
+    run = files.RunFolder(tmp_path / name)
+    files.make_folder(run.vocab)
+    about = {'model': BLOCK, 'objective': None, 'adapter': {'name': 'classify', 'bias': False, **adapter}}
+    files.write_json(run.config, about)
+    files.write_json(run.vocab / 'vocab.json', {'size': 61})
+    with Checkpoints(run.checkpoints, keep=1) as saved:
+      saved.save(1, {'params': params, 'step': np.asarray(1, np.int32)})
+    convert.export(run.root, tmp_path / f'{name}-out', step='newest')
+    found = files.read_json(tmp_path / f'{name}-out' / 'config.json')['architectures']
+    assert found == ['GPT2ForSequenceClassification' if place else 'GPT2LMHeadModel']
+  with pytest.raises(ConfigError, match=r'reads its trunk as adapter\.layer=1 does'):
+    convert.export(run.root, tmp_path / 'again', step='newest', heads=['head'])
