@@ -106,11 +106,6 @@ def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, option
   return [kernel, Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2, optional=optional)]
 
 
-def score(heads: Sequence[str]) -> list[Entry]:
-  """The head of decoders that classifies by the last token: one matrix without a bias."""
-  return [Entry('head/kernel', 'score.weight', 'linear')] if 'head' in heads else []
-
-
 def two_layers(dense: str, out: str, *, tokens: str) -> list[Entry]:
   """A head that classifies rows by two layers on the first token, or tokens by one: whichever is there.
 
@@ -123,6 +118,11 @@ def two_layers(dense: str, out: str, *, tokens: str) -> list[Entry]:
   own = linear('head', tokens, optional=True)
   first = f'{dense}.weight'
   return [*(entry._replace(beside=first) for entry in rows), *(entry._replace(without=first) for entry in own)]
+
+
+def score(heads: Sequence[str]) -> list[Entry]:
+  """The head of decoders that classifies by the last token: one matrix without a bias."""
+  return [Entry('head/kernel', 'score.weight', 'linear')] if 'head' in heads else []
 
 
 def norm(ours: str, theirs: str) -> list[Entry]:
