@@ -55,11 +55,11 @@ def train(arguments: argparse.Namespace) -> int:
       vocab = tokenizer.load(arguments.out)
       _refuse_another(vocab, request, out=arguments.out)
       print(f'Nothing to do: {arguments.out} was made by the same request.')
-      if _documents(request, cache=arguments.cache).digest != vocab.record['source_digest']:
+      if _documents(request, arguments).digest != vocab.record['source_digest']:
         print('The text has changed since; remove that folder to train on it as it is now.')
     else:
       began = time.monotonic()
-      vocab = _train(request, cache=arguments.cache)
+      vocab = _train(request, arguments)
       vocab.save(arguments.out, template=_maker(request).template(vocab))
       print(f'Made in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
   _describe(vocab)
@@ -101,6 +101,12 @@ def _parser() -> argparse.ArgumentParser:
   one.add_argument('--text', metavar='FIELD', help='the field of the source that holds the text, if there are several')
   one.add_argument('--min_frequency', type=_positive, help='rarer pairs of pieces get no id (default: 2)')
   one.add_argument('--limit', type=_positive, metavar='N', help='read the first N documents only')
+  one.add_argument(
+    '--max_bytes',
+    type=_positive,
+    metavar='N',
+    help='most bytes of a document of a file, and of a .gz file unzipped (default: 1,073,741,824)',
+  )
   one.add_argument('--cache', default='~/.cache/plm_jax', help='where the source is cached (default: ~/.cache/plm_jax)')
   case = one.add_mutually_exclusive_group()
   case.add_argument(
@@ -165,11 +171,17 @@ def _refuse_another(vocab: 'Vocab', request: dict[str, Any], *, out: str) -> Non
     )
 
 
-def _documents(request: dict[str, Any], *, cache: str) -> 'Texts':
-  from plm_jax.data.corpora import sources
+def _documents(request: dict[str, Any], arguments: argparse.Namespace) -> 'Texts':
+  from plm_jax.data.corpora import local, sources
 
   try:
-    return sources.documents(request['source'], split=request['split'], cache=cache, text=request.get('text'))
+    return sources.documents(
+      request['source'],
+      split=request['split'],
+      cache=arguments.cache,
+      text=request.get('text'),
+      max_bytes=arguments.max_bytes or local.MAX_BYTES,
+    )
   except ModuleNotFoundError as error:
     raise ConfigError(f'vocab train: {error}') from error
 
@@ -181,13 +193,13 @@ def _maker(request: dict[str, Any]) -> Any:
   return build.import_file(f'text.{request["name"]}')
 
 
-def _train(request: dict[str, Any], *, cache: str) -> 'Vocab':
+def _train(request: dict[str, Any], arguments: argparse.Namespace) -> 'Vocab':
   import dataclasses
 
   from rich.console import Console
   from rich.progress import Progress
 
-  texts, maker = _documents(request, cache=cache), _maker(request)
+  texts, maker = _documents(request, arguments), _maker(request)
   own = {flag: request[flag] for flag in DEFAULTS[request['name']] if flag in request}
   console = Console(stderr=True)
   with Progress(console=console, disable=not console.is_terminal) as bar:

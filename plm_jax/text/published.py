@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import files
+from plm_jax import files, seals
 from plm_jax.text import spec as specs
 from plm_jax.text import spm
 from plm_jax.text.spec import Spec
@@ -75,7 +75,9 @@ def read(file: Path) -> Published:
 
   Raises:
     ValueError: damaged, or of a kind that is not read here.
+    RunError: the copy of an import, and changed since.
   """
+  seals.check_all(file.parent)
   if file.suffix == '.json' and file.name not in (IDS, SETTINGS[-1]):
     content = read_table(file)
     spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **content}
@@ -106,7 +108,8 @@ def read_folder(path: Path) -> Published:
 
 
 def read_table(file: Path) -> dict[str, Any]:
-  """The object in a JSON file; a ValueError where it is damaged."""
+  """The object in a JSON file; a ValueError where it is damaged, a RunError where it was changed after an import."""
+  seals.check(file)
   try:
     content = files.read_json(file)
   except (ValueError, RecursionError) as error:

@@ -16,7 +16,7 @@ from tests.generate import peers
 
 STORED = [(name, setting) for name, settings in peers.STORED.items() for setting in settings]
 LIVE = [(name, setting) for name in peers.CASES for setting in peers.SETTINGS]
-LIVE += [(name, setting) for name in ('t5', 'bart') for setting in peers.FORCED]
+LIVE += [(name, setting) for name in ('t5', 'bart', 'mbart') for setting in peers.FORCED]
 
 
 # Beside Hugging Face ------------------------------------------------------------------------------------------------

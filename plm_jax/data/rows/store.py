@@ -198,7 +198,7 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
   if files.is_file(path):
     with files.open(path, 'rb') as file:
       head = file.read(_HEAD)
-      if f'{hashlib.file_digest(file, "sha256").hexdigest()}\n'.encode() == head:
+      if f'{files.sha256_of_rest(file)}\n'.encode() == head:
         file.seek(_HEAD)
         with np.load(file, allow_pickle=False) as saved:
           return dict(saved)
@@ -210,7 +210,7 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
       np.savez(file, allow_pickle=False, **arrays)
     with files.open(part, 'r+b') as file:
       file.seek(_HEAD)
-      digest = hashlib.file_digest(file, 'sha256').hexdigest()
+      digest = files.sha256_of_rest(file)
       file.seek(0)
       file.write(f'{digest}\n'.encode())
   return arrays

@@ -12,8 +12,7 @@ SCHEME = None
 
 def open(path: local.File, split: str, cache: str) -> Opened:
   """The rows of a file."""
-  with path.stream() as lines:
-    rows = local.Rows(path, local.line_spans(lines), parse)
+  rows = local.Rows(path, local.line_spans(path.lines()), parse)
   return Opened(rows, f'{path.digest(cache=cache)} rows')
 
 

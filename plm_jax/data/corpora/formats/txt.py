@@ -24,8 +24,7 @@ def open(path: local.File, split: str, cache: str, *, documents: Boundary = 'bla
   """
   if documents not in _SPANS:
     raise ValueError(f'documents={documents!r} is none of {", ".join(get_args(Boundary))}')
-  with path.stream() as lines:
-    rows = local.Rows(path, _SPANS[documents](lines), parse, exact=documents == 'file')
+  rows = local.Rows(path, _SPANS[documents](path.lines()), parse, exact=documents == 'file')
   kind = 'whole file' if documents == 'file' else documents  # line feeds around it were once left out
   return Opened(rows, f'{path.digest(cache=cache)} {kind}')
 
