@@ -139,7 +139,7 @@ def test_a_file_is_hashed_again_only_when_it_has_changed(tmp_path, monkeypatch):
   [
     ('blank_line', ['a b\nc', 'd', 'ü e']),
     ('line', ['a b', 'c', 'd', 'ü e']),
-    ('file', ['a b\nc\n \n\nd\n\nü e']),
+    ('file', ['\n\na b\nc\n \n\nd\n\nü e\n\n']),  # every character of it
   ],
 )
 def test_documents_of_a_text_file(tmp_path, documents, expected, zipped):
