@@ -74,10 +74,9 @@ def read_bytes(file: Where) -> bytes:
     ValueError: the file is larger than `LARGEST`.
   """
   with open(file, 'rb') as stream:
-    content = stream.read(LARGEST + 1)
-  if len(content) > LARGEST:
-    raise ValueError(f'{file} has more than {LARGEST:,} bytes, which is too large for a file of this kind')
-  return content
+    if (there := os.fstat(stream.fileno()).st_size) > LARGEST:
+      raise ValueError(f'{file} has {there:,} bytes, which is too large for a file of this kind')
+    return stream.read(LARGEST)
 
 
 def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
@@ -155,7 +154,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 def append(file: Where, text: str) -> None:
   """Adds text to the end of a file, which is made if it is missing."""
-  with _named(file), open(file, 'a') as stream:
+  with named(file), open(file, 'a') as stream:
     stream.write(text)
 
 
@@ -169,7 +168,7 @@ def replacing(file: Where) -> Iterator[Path]:
   for old in target.parent.glob(f'{glob.escape(target.name)}.*.tmp'):
     _remove_unused(old)
   temporary = target.with_name(f'{target.name}.{os.getpid()}.{next(_numbers)}.tmp')
-  with _named(target), builtins.open(temporary, 'ab') as held:
+  with named(target), builtins.open(temporary, 'ab') as held:
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
       yield temporary
@@ -188,7 +187,7 @@ def _remove_unused(temporary: Path) -> None:
 
 
 @contextlib.contextmanager
-def _named(file: Where) -> Iterator[None]:
+def named(file: Where) -> Iterator[None]:
   """Puts the name of the file on errors that the system raises without one, such as those of a full disk."""
   try:
     yield
@@ -318,7 +317,7 @@ def unused(where: Where) -> Path:
 def copy(source: Where, target: Where) -> None:
   """Copies the bytes of a file."""
   _check_is_file(source)
-  with _named(target):
+  with named(target):
     shutil.copyfile(source, target)
 
 

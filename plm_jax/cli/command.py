@@ -3,6 +3,7 @@
 import argparse
 import ast
 import contextlib
+import errno
 import itertools
 import json
 import logging
@@ -21,6 +22,11 @@ from plm_jax.files import RunFolder
 from plm_jax.plugins import values
 from plm_jax.plugins.signatures import experiment_files
 
+# What disks and paths do to a command; other errors of the system are mistakes in code, and keep their traceback.
+OF_THE_SYSTEM = {
+  errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG,
+  errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
+}  # fmt: skip
 FAILED, WRONG_USAGE = 1, 2
 HANGS = 'may hang'  # begins the names of threads that nobody waits for
 
@@ -184,6 +190,11 @@ def run(main: Callable[[], int | None]) -> int:
     return WRONG_USAGE
   except RunError as error:
     print(error, file=sys.stderr)
+    return FAILED
+  except OSError as error:
+    if not isinstance(error, files.NotAFile) and error.errno not in OF_THE_SYSTEM:
+      raise
+    print(f'{error.filename or "a file"}: {error.strerror}' if error.strerror else error, file=sys.stderr)
     return FAILED
 
 

@@ -18,7 +18,7 @@ from plm_jax.noise.row import Row, Spans
 from plm_jax.types import Array, Count
 
 Share = Annotated[float, '0 < x <= 1']
-Mean = Annotated[float, '0 < x <= 100']
+Mean = Annotated[float, '0 < x <= 50']
 
 
 class Arranged(NamedTuple):

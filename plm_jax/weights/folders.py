@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
+import jax
 import numpy as np
 
 from plm_jax import checkpoint, files, seals
@@ -104,6 +105,11 @@ class Weights:
     start = (settings.get('objective') or {}).get('start')  # of a decoder
     return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
 
+  @functools.cached_property
+  def labels(self) -> tuple[str, ...]:
+    """Names of the classes of a head that classifies, of an import; else empty."""
+    return tuple(self._read(self.folder / MODEL).get('labels', ())) if files.is_file(self.folder / MODEL) else ()
+
   @staticmethod
   def _read(file: Path) -> Any:
     """The value of a JSON file, once it is known to be as it was written."""
@@ -169,6 +175,15 @@ class Published(Weights):
     """As in `Weights`, from config.json."""
     return {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
 
+  @functools.cached_property
+  def labels(self) -> tuple[str, ...]:
+    """As in `Weights`, from config.json; empty where it names none."""
+    names = self.reader.source.config.get('id2label')
+    if 'head' not in self.heads or not isinstance(names, dict):
+      return ()
+    known = [names.get(str(number)) for number in range(len(names))]
+    return tuple(known) if len(set(known)) == len(known) and all(isinstance(name, str) for name in known) else ()
+
   @property
   def heads(self) -> tuple[str, ...]:
     """As in `Weights`, in the order of the architecture."""
@@ -207,18 +222,21 @@ def load(
   step: Step = None,
   part: Part = 'trunk',
   execution: Execution = Execution(),
+  device: jax.Device | jax.sharding.Sharding | None = None,
 ) -> tuple[nn.Module, PyTree]:
-  """The trunk of a folder and its parameters, all in memory: the short form of `open`.
+  """The trunk of a folder and its parameters, all on a device: the short form of `open`.
 
   Args:
     folder: a Hugging Face folder, a run folder, or a folder written by `python -m plm_jax.convert import`.
     step: of a run folder; None is the best where one was kept, else the newest.
     part: 'generator' is the second trunk of a run folder of replaced token detection.
     execution: how the trunk computes.
+    device: where every leaf is placed, or how it is cut; None is the default device.
 
   Returns:
-    (trunk, parameters): nested dicts of float32 numpy arrays, those of the trunk and, beside them, a head by its name
-    ('mlm', 'rtd') where the folder has one; `trunk.apply({'params': parameters}, ...)` leaves heads alone.
+    (trunk, parameters): nested dicts of float32 arrays on the device, those of the trunk and, beside them, a head by
+    its name ('mlm', 'rtd', 'head') where the folder has one; `trunk.apply({'params': parameters}, ...)` leaves heads
+    alone.
 
   Raises:
     WeightsError: an architecture that is not known, or a tensor that is missing, damaged or of another shape.
@@ -226,7 +244,9 @@ def load(
   """
   opened = open(folder, step=step, part=part)
   trunk = opened.trunk(execution)
-  params = nested({path: np.asarray(array, np.float32) for path, array in opened.params.arrays().items()})
+  # some leaves at a time, so that the host never holds a second copy of all of them
+  placed = {path: jax.device_put(np.asarray(array, np.float32), device) for path, array in opened.params.each()}
+  params = nested(placed)
   return trunk, {**params['trunk'], **{name: tree for name, tree in params.items() if name != 'trunk'}}
 
 

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 def is_release(folder: Path) -> bool:
   """Whether there is a config.json that names a `model_type`."""
-  return 'model_type' in _read_json(folder / CONFIG) if files.is_file(folder / CONFIG) else False
+  return files.is_file(folder / CONFIG) and isinstance(_read_json(folder / CONFIG).get('model_type'), str)
 
 
 class Release:
