@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('fill', __doc__)
   parser.add_argument('--text', required=True, help='a text with at least one blank')
-  parser.add_argument('--top', type=int, default=5, help='tokens to show per blank (default 5)')
+  parser.add_argument('--top', type=command.COUNT, default=5, help='tokens to show per blank (default 5)')
   command.add_step(parser)
   arguments, settings = command.parse(parser, argv)
   if settings is None:

@@ -14,11 +14,13 @@ from plm_jax.cli import signals
 if __name__ == '__main__':
   signals.begin()  # before the other imports, which take a while
 
+import argparse
 import sys
 from collections.abc import Sequence
 
 from plm_jax.cli import command, memory
 from plm_jax.errors import ConfigError
+from plm_jax.training.model_from import expand
 
 
 @signals.caught()
@@ -26,15 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('sample_efficiency', __doc__)
   parser.add_argument('--sizes', default='8,32', help='labelled examples per class, separated by commas')
-  parser.add_argument('--seeds', type=int, default=3, help='number of seeds; each draws its own examples and head')
+  parser.add_argument('--seeds', type=command.COUNT, default=3, help='number of seeds; each draws its own examples')
   parser.add_argument('--rates', default='1e-3,3e-4', help='learning rates to choose from, separated by commas')
-  arguments, settings = command.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
   try:
-    sizes = [int(size) for size in arguments.sizes.split(',')]
-    rates = [float(rate) for rate in arguments.rates.split(',')]
-  except ValueError as error:
+    sizes = [command.COUNT(size) for size in arguments.sizes.split(',')]
+    rates = [command.POSITIVE(rate) for rate in arguments.rates.split(',')]
+  except argparse.ArgumentTypeError as error:
     raise ConfigError(f'--sizes and --rates are numbers separated by commas: {error}') from None
   memory.reuse()
   from plm_jax.cli import logs

@@ -20,7 +20,7 @@ COMMANDS = 'the commands'
 BUILD = 'plm_jax.plugins.build'
 
 # Ground files and folders: what of the package each may import beside itself. Everything else is a command.
-GROUND = {'types', 'errors', 'paths', 'files', 'seals', 'sharding'}
+GROUND = {'types', 'errors', 'words', 'paths', 'files', 'seals', 'sharding'}
 MAY_IMPORT: dict[str, set[str]] = {
   **dict.fromkeys(GROUND, GROUND),
   'plugins': GROUND,
@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 MAY_IMPORT['inference'] = MAY_IMPORT['training'] | {'training'}
 MAY_IMPORT['studies'] = MAY_IMPORT['inference'] | {'inference'}
-WITHOUT_JAX = ('errors', 'files', 'seals', 'plugins', 'config', 'cli', 'text')
+WITHOUT_JAX = ('errors', 'words', 'files', 'seals', 'plugins', 'config', 'cli', 'text')
 DEVICE = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 CONFIGURATION = {'absl', 'ml_collections'}
 EXECUTES_ITS_INPUT = {'pickle', 'cloudpickle', 'dill', 'joblib', 'marshal', 'shelve', 'runpy'}
@@ -247,7 +247,7 @@ def listed(path: pathlib.Path) -> set[str]:
 
 def imported_distributions() -> set[str]:
   """Distributions of the third-party modules that the package and its experiments import."""
-  providers = metadata.packages_distributions()
+  providers = {**metadata.packages_distributions(), 'google': ['protobuf']}  # others put folders of their own there
   found = set()
   for path in files():
     if path.relative_to(ROOT).parts[0] in ('plm_jax', 'experiments'):

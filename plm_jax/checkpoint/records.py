@@ -260,6 +260,6 @@ def step_named(text: str) -> Step:
     return None
   if text in ('newest', 'best'):
     return text  # type: ignore[return-value]
-  if not text.isdigit():
+  if not text.isdecimal():
     raise ConfigError(f"--step={text}: a number, 'newest' or 'best'")
   return int(text)

@@ -1,32 +1,94 @@
 """The command line that all commands share: flags, changes of a config, exit codes."""
 
 import argparse
+import ast
 import contextlib
+import errno
+import itertools
 import json
 import logging
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from plm_jax import files
+from plm_jax import files, words
 from plm_jax.cli import signals
 from plm_jax.config import load, overrides, resolve
-from plm_jax.errors import ConfigError, RunError, suggest
+from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
+from plm_jax.plugins import values
 from plm_jax.plugins.signatures import experiment_files
 
+# What disks and paths do to a command; other errors of the system are mistakes in code, and keep their traceback.
+OF_THE_SYSTEM = {
+  errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG,
+  errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
+}  # fmt: skip
 FAILED, WRONG_USAGE = 1, 2
 HANGS = 'may hang'  # begins the names of threads that nobody waits for
 
 
+Expand = Callable[
+  [Mapping[str, Any], Sequence[tuple[str, str]], RunFolder | None], tuple[dict[str, Any], list[tuple[str, str]]]
+]
+
+
 class Parser(argparse.ArgumentParser):
-  """An argument parser whose mistakes are ConfigErrors."""
+  """An argument parser whose mistakes are ConfigErrors.
+
+  Attributes:
+    table: the words of others that its flags are compared with, a key of `words.TABLES`.
+  """
+
+  table = 'config'
 
   def error(self, message: str) -> NoReturn:
     raise ConfigError(f'{self.prog}: {message}. --help shows every flag.')
+
+  def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+    """Like that of argparse; ConfigError with the nearest flag for one that does not exist."""
+    arguments, unknown = self.parse_known_args(args, namespace)
+    if not unknown:
+      return arguments
+    wrong, flags = unknown[0].partition('=')[0], sorted(set(re.findall(r'--\w+', self.format_usage())))
+    if not wrong.startswith('-'):
+      raise ConfigError(f'{self.prog}: {wrong!r} belongs to no flag. --help shows every flag.')
+    hint = words.hint(wrong, flags, table=self.table)
+    raise ConfigError(f'{self.prog}: there is no flag {unknown[0]}.{hint} Flags: {", ".join(flags)}.')
+
+  def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    """Like that of argparse; ConfigError for a flag with nothing behind it."""
+    given = list(sys.argv[1:] if args is None else args)
+    for before, word in itertools.pairwise(['', *given]):
+      flag = word[:-1] if re.fullmatch(r'--\w+=', word) else before if not word else ''
+      if flag.startswith('--') and '=' not in flag:
+        raise ConfigError(f'{self.prog}: {flag} is empty: give it a value, or leave it out.')
+    return super().parse_known_args(given, namespace)
+
+
+def number(annotation: str) -> Callable[[str], Any]:
+  """The `type` of a flag that takes a number within a bound.
+
+  Args:
+    annotation: as of a keyword, such as "Annotated[int, '1 <= x']".
+  """
+
+  def read(text: str) -> Any:
+    try:
+      return values.coerce(annotation, ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError):
+      raise argparse.ArgumentTypeError(f'expected {values.readable(annotation)}, got {text!r}') from None
+
+  return read
+
+
+COUNT = number("Annotated[int, '1 <= x']")
+WHOLE = number("Annotated[int, '0 <= x']")
+POSITIVE = number("Annotated[float, '0 < x']")
+SEED = number("Annotated[int, '0 <= x < 4_294_967_296']")
 
 
 def command(name: str, description: str) -> Parser:
@@ -62,7 +124,11 @@ def add_step(parser: Parser) -> None:
 
 
 def parse(
-  parser: Parser, argv: Sequence[str] | None = None, *, workdir: bool = True
+  parser: Parser,
+  argv: Sequence[str] | None = None,
+  *,
+  workdir: bool = True,
+  expand: Expand = lambda settings, changes, folder: (dict(settings), list(changes)),
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
   """The flags and the resolved config; None for the config if the command has nothing more to do.
 
@@ -70,16 +136,13 @@ def parse(
     parser: from `command`.
     argv: the words after the command; None takes those of this process.
     workdir: whether the command needs `--workdir`.
+    expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
 
   Raises:
     ConfigError: a flag that does not exist, or any mistake in the config.
   """
-  changes, words = _split_changes(list(sys.argv[1:] if argv is None else argv))
-  arguments, unknown = parser.parse_known_args(words)
-  if unknown:
-    flags = sorted(set(re.findall(r'--\w+', parser.format_usage())))
-    hint = suggest(unknown[0].partition('=')[0], flags)
-    raise ConfigError(f'{parser.prog}: there is no flag {unknown[0]}.{hint} Flags: {", ".join(flags)}.')
+  changes, rest = _split_changes(list(sys.argv[1:] if argv is None else argv))
+  arguments = parser.parse_args(rest)
   if arguments.list:
     from plm_jax.plugins import listing
 
@@ -94,7 +157,10 @@ def parse(
     )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
-  changed, remarks = overrides.apply(load(arguments.config or str(folder.config)), changes)
+  written, changes = expand(
+    load(arguments.config or str(folder.config)), changes, folder if arguments.workdir else None
+  )
+  changed, remarks = overrides.apply(written, changes)
   settings = resolve(changed)
   for remark in remarks:
     print(remark, file=sys.stderr)
@@ -124,6 +190,11 @@ def run(main: Callable[[], int | None]) -> int:
     return WRONG_USAGE
   except RunError as error:
     print(error, file=sys.stderr)
+    return FAILED
+  except OSError as error:
+    if not isinstance(error, files.NotAFile) and error.errno not in OF_THE_SYSTEM:
+      raise
+    print(f'{error.filename or "a file"}: {error.strerror}' if error.strerror else error, file=sys.stderr)
     return FAILED
 
 

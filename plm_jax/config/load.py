@@ -14,8 +14,8 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax import errors, files
-from plm_jax.config import batches, blocks, earlier, quick
+from plm_jax import errors, files, seals
+from plm_jax.config import batches, blocks, earlier, quick, rules
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
 
@@ -55,24 +55,13 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
     ConfigError: an unknown, missing or wrongly typed key, or keys that contradict each other.
   """
   values = blocks.complete(blocks.WHOLE, blocks.with_inherited(blocks.plain(config, 'config')), 'config')
-  _check_exactly_one(values, 'objective', 'adapter')
-  _check_exactly_one(values, 'steps', 'epochs')
-  if values['best'] is not None:
-    name = values['best'][0].partition('/')[0]
-    errors.check_choice('config.best', 'evaluation', name, list(values['eval']), place='config.eval')
-  if values['early_stop'] is not None and values['best'] is None:
-    raise ConfigError("config.early_stop: needs config.best, as in ('validation/loss', 'min'), to know what is better.")
+  rules.check(values)
   batches.check(values)
   return values
 
 
-def _check_exactly_one(values: Mapping[str, Any], first: str, second: str) -> None:
-  given = [key for key in (first, second) if values[key] is not None]
-  if len(given) != 1:
-    raise ConfigError(f'config: give {first} or {second}; {"both are" if given else "neither is"} there.')
-
-
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  seals.check(path)  # that of a run says what it trained; a copy in another folder may be edited
   try:
     value = files.read_json(path)
   except ValueError as error:
@@ -90,9 +79,14 @@ def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
     try:
       spec.loader.exec_module(module)
       config = module.get_config(argument)
-    except Exception as error:  # whatever the user's file raises
+      if not isinstance(config, Mapping) and (to_dict := getattr(config, 'to_dict', None)):
+        config = to_dict()
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
       raise ConfigError(_where(error, path)) from error
-  return blocks.plain(config if isinstance(config, Mapping) else config.to_dict(), 'config')
+  if not isinstance(config, Mapping):
+    cure = 'does it end with `return`?' if config is None else 'return a dict or an ml_collections.ConfigDict.'
+    raise ConfigError(f'{path}: get_config returned {type(config).__name__}, and a config has keys: {cure}')
+  return blocks.plain(config, 'config')
 
 
 @contextlib.contextmanager
@@ -112,7 +106,7 @@ def _importable(path: pathlib.Path) -> Iterator[None]:
     sys.modules.update(others)
 
 
-def _where(error: Exception, path: pathlib.Path) -> str:
+def _where(error: BaseException, path: pathlib.Path) -> str:
   """An exception of a config file as one line with the place in that file."""
   if isinstance(error, SyntaxError):
     return f'{error.filename}, line {error.lineno}: {error.msg}.'

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from plm_jax.types import Count, Seed
+from plm_jax.types import Count, Seed, Whole
 
 
 class Run:
@@ -52,8 +52,8 @@ class Run:
   seed: Seed = 0
   steps: Annotated[int, '1 <= x <= 2_000_000_000'] | None = None
   epochs: Annotated[float, '0 < x <= 1_000_000'] | None = None
-  extend: Sequence[tuple[Annotated[int, '0 <= x'], Count]] = ()
-  skip: Sequence[tuple[Annotated[int, '0 <= x'], Count]] = ()
+  extend: Sequence[tuple[Whole, Count]] = ()
+  skip: Sequence[tuple[Whole, Count]] = ()
   accumulate: Count = 1
   log_every: Count = 100
   eval_every: Count = 1000

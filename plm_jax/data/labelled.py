@@ -71,6 +71,7 @@ def make(
   sample_seed: Seed = 0,
   missing: Annotated[float, 'any'] = -1,
   shuffle: bool = True,
+  max_bytes: Count = 1_073_741_824,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
   hosts: int = 1,
@@ -94,6 +95,7 @@ def make(
     sample_seed: of that choice.
     missing: label of a row without one; such rows are left out. A word without one has -1, and stays.
     shuffle: False keeps the order of the source (within each bucket).
+    max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded or tokenised.
     host: index of this process.
     hosts: number of processes.
@@ -109,7 +111,7 @@ def make(
   style, form = _file('layout', layout), _file('kind', kind)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  records = sources.open_source(path, split=split, cache=cache)
+  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   asked = examples.Asked(fields, label, per_class, sample_seed, missing)
   given = form.make(records=records, asked=asked)
   laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)

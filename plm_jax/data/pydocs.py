@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
   parser.add_argument('--task', choices=pydocs.SETS, default='corpus', help='the set that --sample shows')
   parser.add_argument('--split', choices=pydocs.SPLITS, default='train', help='the split that --sample shows')
   options = parser.parse_args(arguments)
+  if options.sample < 0 or not options.cache:
+    parser.error('--sample is a number of rows from 0 on, --cache a folder')
   try:
     pydocs.key(pydocs.PACKAGES)
   except ModuleNotFoundError as error:

@@ -6,9 +6,11 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.errors import one_of, suggest
+from plm_jax.errors import one_of
 from plm_jax.types import Array
+from plm_jax.words import hint
 
+OWN = frozenset({'segment_ids', 'max_new', 'method', 'start_id', 'blank', 'rng'})  # keywords of `generate` itself
 NEVER = -1e9  # log-probability of what cannot be: finite, so that sums of it can be compared
 
 Method = Literal['greedy', 'sample', 'beam']
@@ -92,7 +94,8 @@ def group(method: str, max_new: int, settings: Mapping[str, Any]) -> tuple[Const
   owners: dict[str, type] = {name: kind for kind in (Constraints, Sampling, Beam) for name in kind._fields}
   for name in settings:
     if name not in owners:
-      raise TypeError(f'generate has no keyword {name!r}.{suggest(name, owners)} Settings: {", ".join(owners)}')
+      nearest = hint(name, OWN | owners.keys(), table='generate')
+      raise TypeError(f'generate has no keyword {name!r}.{nearest} Settings: {", ".join(owners)}')
   one_of('method', method, Method)
 
   def of(kind: type) -> dict[str, Any]:
@@ -162,4 +165,5 @@ def _repeats(made: Array, texts: Array, before: Array, *, size: int, vocab_size:
     same &= (whole[:, offset : offset + count] == last) & (last >= 0)
   same &= known >= size - 1
   follows = whole[:, size - 1 :]
+  same &= follows >= 0
   return jnp.zeros((rows, vocab_size), bool).at[jnp.arange(rows)[:, None], follows].max(same)

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.generate.reader import Reader
+from plm_jax.generate.reader import Cache, Reader, resize, stages
 from plm_jax.generate.rules import Constraints, Generated, Sampling, allow
-from plm_jax.types import Array, PyTree
+from plm_jax.types import Array
 
 
 class _State(NamedTuple):
@@ -25,7 +25,7 @@ class _State(NamedTuple):
 
   made: Array
   token: Array
-  cache: PyTree
+  cache: Cache
   texts: Array
   lengths: Array
   scores: Array
@@ -59,7 +59,8 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
   rows = reader.token.shape[0]
 
   def step(state: _State) -> _State:
-    logits, cache = reader.read(state.token, state.made, state.cache)
+    logits, cache = reader.read(state.token[:, None], state.made, state.cache)
+    logits = logits[:, 0]
     allowed = allow(logits, state.made, state.texts, reader.before, constraints)
     if sampling is None:
       token = allowed.argmax(axis=1)
@@ -87,5 +88,8 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
     scores=jnp.zeros(rows),
     open=jnp.ones(rows, bool),
   )
-  end = jax.lax.while_loop(lambda state: (state.made < constraints.max_new) & state.open.any(), step, start)
-  return Generated(end.texts, end.lengths, end.scores)
+  state, used = start, reader.cache['segment_ids'].shape[1]
+  for stop in stages(used, texts=1, max_new=constraints.max_new):
+    state = state._replace(cache=resize(state.cache, used + stop))
+    state = jax.lax.while_loop(lambda state, stop=stop: (state.made < stop) & state.open.any(), step, state)
+  return Generated(state.texts, state.lengths, state.scores)

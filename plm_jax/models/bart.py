@@ -149,23 +149,25 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
+    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and its longer keys and values."""
     y = self._before(self.attention_norm, x)
     key, value = self.attention.project(y)  # [b, s, h, k]
-    past = Past(cache['keys'], cache['values'], context.start)
-    y = self.attention.attend(y, *caches.append(past, key, value), mask=context.mask)
+    keys, values = caches.append(Past(cache['keys'], cache['values'], context.start), key, value)
+    y = self.attention.attend(y, keys, values, mask=context.mask, implementation='cached')
     x = self._after(self.attention_norm, x + y)
     y = self._before(self.cross_norm, x)
-    y = self.cross.attend(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+    encoded = cache['encoder_keys'], cache['encoder_values']
+    y = self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
     x = self._after(self.cross_norm, x + y)
     y = self.mlp(self._before(self.mlp_norm, x))
     x = self._after(self.mlp_norm, x + y)
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b h, m, k]."""
     del context, cache
-    return x, self.cross.project(x)
+    key, value = self.cross.project(x)
+    return x, (caches.heads_first(key), caches.heads_first(value))
 
 
 class Stack(nn.Module):
@@ -230,7 +232,7 @@ class Stack(nn.Module):
     context = StepContext(mask, start, Mask(segment_ids, cache['encoder_segment_ids']))
     layered = {name: cache[name] for name in ('keys', 'values', 'encoder_keys', 'encoder_values')}
     x, new = self.layers.decode(self.embed(x, positions), context, layered)
-    return self._end(x), caches.keep(cache, **new)
+    return self._end(x), cache | new
 
 
 class Bart(Base):

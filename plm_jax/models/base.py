@@ -71,8 +71,8 @@ class Base(nn.Module):
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.init_std)
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] of features [..., e], by the tied token table."""
-    return self.token_embed.attend(features)
+    """Vocabulary logits f32[..., v] of features [..., e], by the tied token table or a matrix of the trunk's own."""
+    return (self.token_embed if getattr(self.config, 'tied', True) else self.output).attend(features)
 
   @property
   def gives_logits(self) -> bool:

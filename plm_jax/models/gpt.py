@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import Way, attend, weights
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
@@ -34,7 +34,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, Implementation, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,10 +133,10 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, and what the new tokens may look at.
-      kept: the layer's 'keys' and 'values' [b, m, h, k] and its 'number'.
+      kept: the layer's 'keys' and 'values' [b h, m, k] and its 'number'.
 
     Returns:
-      [b, s, d], and the keys and values of the new tokens.
+      [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, masks = context
     return self._sublayers(x, masks, kept['number'], past=Past(kept['keys'], kept['values'], start))
@@ -144,13 +144,14 @@ class Block(nn.Module):
   def _sublayers(
     self, x: Array, masks: Masks, number: Array, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
     pre = self.config.norm_placement == 'pre'
 
     y = self.attention_norm(x) if pre else x
     key, value, query = self.key(y), self.value(y), self.query(y)  # [b, l, h, k]
-    implementation = 'auto' if past else self.execution.attention
-    y = self._attend(query, *caches.append(past, key, value), masks, number, train, implementation)
+    implementation = 'cached' if past else self.execution.attention
+    keys, values = caches.append(past, key, value)
+    y = self._attend(query, keys, values, masks, number, train, implementation)
     y = self.out(y)  # [b, l, h, k] -> [b, l, d]
     x = x + self.attention_dropout(y, train=train)
     x = x if pre else self.attention_norm(x)
@@ -159,7 +160,7 @@ class Block(nn.Module):
     y = self.mlp(y)
     x = x + self.mlp_dropout(y, train=train)
     x = x if pre else self.mlp_norm(x)
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
   def _attend(
     self,
@@ -169,7 +170,7 @@ class Block(nn.Module):
     masks: Masks,
     number: Array,
     train: bool,
-    implementation: Implementation,
+    implementation: Way,
   ) -> Array:
     """Attention under the mask of the layer with this number, [b, l, h, k]."""
     rate = self.config.attention_dropout
@@ -300,7 +301,7 @@ class Gpt(Base):
     hidden, new = self.layers.decode(x, (cache['index'], masks), layers)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
-    return self.attend(hidden), caches.keep(taken, **new)
+    return self.attend(hidden), taken | new
 
 
 def make(

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
@@ -88,7 +89,7 @@ class Config:
   rotary_share: Rate = 1.0
   rotary_base: Annotated[float, '1 < x'] = 10_000.0
   rotary_scaling: Literal['none', 'linear', 'llama3'] = 'none'
-  rotary_factor: Annotated[float, '0 < x'] = 1.0
+  rotary_factor: Annotated[float, '1 <= x'] = 1.0
   rotary_low: Annotated[float, '0 < x'] = 1.0
   rotary_high: Annotated[float, '0 < x'] = 4.0
   rotary_length: Count | None = None
@@ -113,11 +114,8 @@ class Config:
         f'rotary_share {self.rotary_share} of a head of {self.head_size} is {self.rotary_dim} components; rotation '
         'needs an even number of them, at least 2'
       )
-    if self.rotary_factor < 1 or not 0 < self.rotary_low < self.rotary_high:
-      raise ValueError(
-        f'model.overrides: rotary_factor={self.rotary_factor} is 1 or more, and rotary_low={self.rotary_low} lies '
-        f'between 0 and rotary_high={self.rotary_high}'
-      )
+    if self.rotary_low >= self.rotary_high:
+      raise ValueError(f'model.overrides: rotary_low {self.rotary_low} is not below rotary_high {self.rotary_high}')
 
   @property
   def head_size(self) -> int:
@@ -130,6 +128,18 @@ class Config:
   @property
   def rotary_dim(self) -> int:
     return int(self.head_size * self.rotary_share)
+
+  @property
+  def rotary_speeds(self) -> np.ndarray:
+    """Radians by which each pair of components turns from a position to the next: f64[rotary_dim / 2]."""
+    speeds = position.rotary_speeds(dim=self.rotary_dim, base=self.rotary_base)
+    if self.rotary_scaling == 'none':
+      return speeds
+    if self.rotary_scaling == 'linear':
+      return speeds / self.rotary_factor
+    length = self.max_length if self.rotary_length is None else self.rotary_length
+    factor, low, high = self.rotary_factor, self.rotary_low, self.rotary_high
+    return position.slow_down(speeds, factor=factor, low=low, high=high, length=length)
 
 
 class Block(nn.Module):
@@ -170,10 +180,10 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
-      kept: the layer's 'keys', which are rotated, and 'values' [b, m, g, k].
+      kept: the layer's 'keys', which are rotated, and 'values' [b g, m, k].
 
     Returns:
-      [b, s, d], and the keys and values of the new tokens.
+      [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, mask, angles = context
     return self._sublayers(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
@@ -181,7 +191,7 @@ class Block(nn.Module):
   def _sublayers(
     self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
     c = self.config
     sandwich = c.norm_placement == 'sandwich'
 
@@ -189,7 +199,7 @@ class Block(nn.Module):
     query, key, value = self.query(y), self.key(y), self.value(y)  # [b, l, h, k], then two of [b, l, g, k]
     query, key = (position.rotate(part, angles, layout=c.rotary) for part in (query, key))
     keys, values = caches.append(past, key, value)
-    implementation = 'auto' if past else self.execution.attention
+    implementation = 'cached' if past else self.execution.attention
     y = attend_in(
       self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
@@ -200,7 +210,7 @@ class Block(nn.Module):
     y = self.mlp(self.mlp_norm(x))
     y = self.after_mlp_norm(y) if sandwich else y
     x = x + self.mlp_dropout(y, train=train)
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
 
 class Llama(Base):
@@ -254,14 +264,7 @@ class Llama(Base):
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def _angles(self, positions: Array) -> Angles:
-    c = self.config
-    speeds = position.rotary_speeds(dim=c.rotary_dim, base=c.rotary_base)
-    if c.rotary_scaling == 'linear':
-      speeds = speeds / c.rotary_factor
-    elif c.rotary_scaling == 'llama3':
-      length = c.max_length if c.rotary_length is None else c.rotary_length
-      speeds = position.slow_down(speeds, factor=c.rotary_factor, low=c.rotary_low, high=c.rotary_high, length=length)
-    return position.rotary_angles(positions, speeds)
+    return position.rotary_angles(positions, self.config.rotary_speeds)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
@@ -300,7 +303,7 @@ class Llama(Base):
     context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
-    return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)
+    return self.attend(self.final_norm(hidden)), taken | new
 
 
 def make(

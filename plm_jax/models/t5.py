@@ -63,6 +63,7 @@ class Config:
     structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters but for cross-attention;
       'decoder', one causal stack; 'prefix', one stack that sees a prefix in both directions; 'encoder', one stack that
       sees everything.
+    model_type: what transformers calls the family, where that is not 't5': 'mt5'.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -82,6 +83,7 @@ class Config:
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
   structure: Structure = 'encoder-decoder'
+  model_type: Literal['', 'mt5'] = ''
   vocab_multiple: Count = 1
 
   def __post_init__(self):
@@ -168,21 +170,24 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
+    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and its longer keys and values."""
     y = self.attention_norm(x)
     key, value = self.attention.project(y)  # [b, s, h, k]
     past = Past(cache['keys'], cache['values'], context.start)
-    x = x + self.attention.attend(y, *caches.append(past, key, value), mask=context.mask, bias=context.bias)
+    keys, values = caches.append(past, key, value)
+    x = x + self.attention.attend(y, keys, values, mask=context.mask, bias=context.bias, implementation='cached')
     if context.encoder_mask is not None:
       y = self.cross_norm(x)
-      x = x + self.cross.attend(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+      encoded = cache['encoder_keys'], cache['encoder_values']
+      x = x + self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
     x = x + self.mlp(self.mlp_norm(x))
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b h, m, k]."""
     del context, cache
-    return x, self.cross.project(x)
+    key, value = self.cross.project(x)
+    return x, (caches.heads_first(key), caches.heads_first(value))
 
 
 class Stack(nn.Module):
@@ -236,7 +241,7 @@ class Stack(nn.Module):
     return caches.empty(shape, dtype=self.execution.dtype)
 
   def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
-    """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b, m, h, k]."""
+    """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b h, m, k]."""
     return self.layers.read(encoder_hidden, None, None)[1]
 
   def decode(
@@ -252,7 +257,7 @@ class Stack(nn.Module):
       encoder_mask = Mask(segment_ids, cache['encoder_segment_ids'])
       layered |= {name: cache[name] for name in ('encoder_keys', 'encoder_values')}
     x, new = self.layers.decode(x, StepContext(mask, bias, start, encoder_mask), layered)
-    return self.final_norm(x), caches.keep(cache, **new)
+    return self.final_norm(x), cache | new
 
 
 class _Trunk(Base):
@@ -583,11 +588,11 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     't5-efficient-tiny': Config(hidden_dim=256, num_layers=4, num_heads=4, mlp_dim=1024),
     't5-efficient-mini': Config(hidden_dim=384, num_layers=4, mlp_dim=1536),
     't5-efficient-small-el16-dl4': Config(num_layers=16, num_decoder_layers=4),
-    'mt5-small': _SMALL_11,
-    'mt5-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
-    'mt5-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
-    'mt5-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
-    'mt5-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+    'mt5-small': _version_11(model_type='mt5'),
+    'mt5-base': _version_11(model_type='mt5', hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
+    'mt5-large': _version_11(model_type='mt5', hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
+    'mt5-xl': _version_11(model_type='mt5', hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
+    'mt5-xxl': _version_11(model_type='mt5', hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
     'byt5-small': _deep_encoder(hidden_dim=1472, num_layers=12, num_heads=6, mlp_dim=3584),
     'byt5-base': _deep_encoder(hidden_dim=1536, num_layers=18, num_heads=12, mlp_dim=3968),
     'byt5-large': _deep_encoder(hidden_dim=1536, num_layers=36, num_heads=16, mlp_dim=3840),

@@ -86,15 +86,15 @@ class WordVocab:
 def main(argv: Sequence[str] | None = None) -> int:
   """Shows one objective, or all."""
   names = [show.name for show in GALLERY]
-  parser = argparse.ArgumentParser('python -m plm_jax.noise', description=__doc__,
+  parser = command.Parser('python -m plm_jax.noise', allow_abbrev=False, description=__doc__,
                                    formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
   parser.add_argument('--text', default=TEXT)
   parser.add_argument('--objective', help=f'one of {", ".join(names)}')
   parser.add_argument('--all', action='store_true', help='every objective')
   parser.add_argument('--vocab', help='a vocabulary folder, or a published tokenizer.json')
-  parser.add_argument('--seed', type=int, default=0)
-  parser.add_argument('--draws', type=int, default=1, help='how many different corruptions to show')
-  parser.add_argument('--rows', type=int, default=400, help='rows from which rates are measured')
+  parser.add_argument('--seed', type=command.SEED, default=0)
+  parser.add_argument('--draws', type=command.COUNT, default=1, help='how many different corruptions to show')
+  parser.add_argument('--rows', type=command.COUNT, default=400, help='rows from which rates are measured')
   arguments = parser.parse_args(argv)
   if arguments.objective and arguments.objective not in names:
     from plm_jax.errors import suggest
@@ -103,9 +103,6 @@ def main(argv: Sequence[str] | None = None) -> int:
       f'--objective={arguments.objective}: the gallery does not show it.{suggest(arguments.objective, names)} '
       f'Choices: {", ".join(names)}; a row of GALLERY in plm_jax/noise/gallery.py adds one'
     )
-  for name, value in (('draws', arguments.draws), ('rows', arguments.rows)):
-    if value < 1:
-      raise ConfigError(f'--{name}={value}: must be 1 or more')
   if not arguments.objective and not arguments.all:
     arguments.objective = 'bert'
   from rich.console import Console

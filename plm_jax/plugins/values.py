@@ -7,7 +7,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax.errors import ConfigError, suggest
+from plm_jax import words
+from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations
 from plm_jax.plugins.annotations import MAPPINGS, SEQUENCES, arguments, readable, tail
 from plm_jax.plugins.signatures import Keyword, Missing
@@ -158,7 +159,7 @@ def unknown_keyword(
   label: str, owner: str, known: Mapping[str, Keyword], name: str, elsewhere: Mapping[str, str]
 ) -> str:
   """The message for a keyword that `owner` does not take."""
-  hint = f' {name} is a keyword of {elsewhere[name]}.' if name in elsewhere else suggest(name, known)
+  hint = f' {name} is a keyword of {elsewhere[name]}.' if name in elsewhere else words.hint(name, known)
   return f'{label}: {owner} has no keyword {name!r}.{hint} It takes: {describe(known)}.'
 
 

@@ -107,11 +107,13 @@ def _run_missing(
   on_its_way = ('extend', 'skip')  # of one run in a folder; runs of before these keys keep their digest
   fingerprint = hash_text(json.dumps({k: v for k, v in settings.items() if k not in on_its_way}, sort_keys=True))
   done: dict[Cell, dict[str, Any]] = {}
-  for line in files.read_text(record).splitlines(keepends=True) if files.exists(record) else ():
-    if line.endswith('\n'):  # else the process was killed as it wrote
-      row = json.loads(line)
+  for number, line in enumerate(files.read_text(record).splitlines() if files.exists(record) else (), start=1):
+    try:
+      row = files.parse_json(line)
       if row.pop('settings') == fingerprint:
         done[Cell(*row['cell'])] = row
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # torn as a process was killed, or damaged
+      log.warning('%s, line %d cannot be read (%s): its run is repeated', record, number, error)
   left = [cell for cell in cells if cell not in done]
   if not left:
     return done

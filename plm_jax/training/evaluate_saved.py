@@ -183,9 +183,11 @@ def _layout(settings: Settings) -> sharding.Layout:
 
 
 def _evaluator(settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout) -> Evaluator:
+  sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
+  made = parts.fit(made, sources.values())
   return Evaluator(
     made.task,
-    parts.make_evaluations(settings, made.vocab, reader=made, names=names),
+    sources,
     {name: settings['eval'][name]['units'] for name in names},
     jax.random.key(settings['seed']),
     jax.jit(functools.partial(eval_step, task=made.task)),
@@ -253,7 +255,7 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
       seen.add(new[0])
       yield new[0]
       waited_since = time.monotonic()
-    if not new and run_folder.read_json(folder.result).get('finished'):
+    if not new and run_folder.read_result(folder).get('finished'):
       return
     if time.monotonic() - waited_since > timeout:
       raise ConfigError(f'{folder.root}: no new checkpoint in {timeout:.0f} s (--timeout), and it is not finished')

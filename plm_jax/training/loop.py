@@ -28,6 +28,7 @@ from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
   Parts,
   check_vocab_of,
+  fit,
   init_params_from,
   make_evaluations,
   make_parts,
@@ -85,9 +86,8 @@ def train(
     for change in changes:
       log.info(f'resuming with {change}')
     vocab = make_vocab(settings, folder)
-    parts = make_parts(settings, vocab)
+    parts, execution = make_parts(settings, vocab), settings['execution']
     stopping.check()
-    task, execution = parts.task, settings['execution']
 
     # --- mesh --------------------------------------------------------------------------------------------------------
     with errors.stage('sharding'):
@@ -103,6 +103,8 @@ def train(
     stopping.check()
     evaluations = make_evaluations(settings, vocab, share=share, reader=parts)
     stopping.check()
+    parts = fit(parts, [source, *evaluations.values()])
+    task = parts.task
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
     settings |= {'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
 

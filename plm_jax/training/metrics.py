@@ -15,7 +15,8 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from plm_jax import files
+from plm_jax import files, seals
+from plm_jax.errors import RunError
 from plm_jax.files import RunFolder, Where
 from plm_jax.training.sinks import SINKS, Background
 from plm_jax.types import Array
@@ -51,8 +52,9 @@ def plain(value: Any) -> Any:
 
 
 def write_json(file: Where, value: Any) -> None:
-  """Writes the `plain` form of a value, keys in their order; a reader sees the old file or the new one."""
-  files.write_json(file, plain(value))
+  """Writes the `plain` form of a value, keys in their order, and its digest; a reader sees the old file or the new."""
+  path = files.path(file)
+  seals.write(path.parent, {path.name: files.json_text(plain(value))})
 
 
 def read(workdir: Where) -> list[Row]:
@@ -138,7 +140,7 @@ class Writer:
       row = {'step': int(step), **plain(values)}
       self._start = files.size(self._file)
     line = (json.dumps(row, allow_nan=False) + '\n').encode()
-    with files.open(self._file, 'r+b') as file:
+    with files.named(self._file), files.open(self._file, 'r+b') as file:
       file.seek(self._start)
       file.write(line)
       file.truncate()
@@ -178,18 +180,18 @@ def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
   """(row, its line) of every whole line.
 
   Raises:
-    ValueError: a line other than the last one is not a metric line; it names the line.
+    RunError: a line other than the last one is not a metric line; it names the line.
   """
   lines = files.read_bytes(file).splitlines(keepends=True)
   for number, line in enumerate(lines, start=1):
     try:
-      row = json.loads(line)
+      row = files.parse_json(line.decode())
       if not line.endswith(b'\n') or not isinstance(row['step'], int):
         raise ValueError('torn')
     except (ValueError, KeyError, TypeError) as error:
       if number == len(lines):
         return
-      raise ValueError(f'{file}, line {number} is not a line of metrics: repair or remove it') from error
+      raise RunError(f'{file}, line {number} is not a line of metrics: repair or remove it') from error
     yield {name: _number(value) for name, value in row.items()}, line
 
 

@@ -1,6 +1,5 @@
 """Makes an older step of a run its newest one: the engine of `python -m plm_jax.rewind`."""
 
-import json
 import logging
 from pathlib import Path
 
@@ -87,7 +86,7 @@ def _cut(file: Path, aside: Path, *, after: int) -> None:
 def _step_of(line: str) -> int:
   """The step that a line of metrics is about; 0 where it is about none, or torn."""
   try:
-    row = json.loads(line)
+    row = files.parse_json(line)
   except ValueError:
     return 0
   return row.get('step', 0) if isinstance(row, dict) else 0

@@ -4,13 +4,12 @@ Where things stand in the folder: `files.RunFolder`.
 """
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plm_jax import config, files
+from plm_jax import config, files, seals
 from plm_jax.checkpoint import records
 from plm_jax.cli import logs
 from plm_jax.errors import ConfigError, RunError
@@ -43,7 +42,8 @@ def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
   if not main:
     yield
     return
-  handler = logging.FileHandler(folder.log, encoding='utf-8')
+  handler = logging.StreamHandler(files.open(folder.log, 'a'))
+  handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: what follows says so
   handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
   package = logging.getLogger(logs.PACKAGE)
   package.addHandler(handler)
@@ -51,7 +51,8 @@ def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
     yield
   finally:
     package.removeHandler(handler)
-    handler.close()
+    with contextlib.suppress(OSError):
+      handler.stream.close()
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -60,10 +61,26 @@ def read_json(file: Path) -> dict[str, Any]:
   Raises:
     RunError: the file is damaged.
   """
+  seals.check(file)
   try:
-    return files.read_json(file, default={})
-  except json.JSONDecodeError as error:
+    found = files.read_json(file, default={})
+    if not isinstance(found, dict):
+      raise ValueError('no JSON object')
+  except (OSError, ValueError) as error:
     raise RunError(f'{file} is damaged ({error}): restore it, or name another --workdir') from error
+  return found
+
+
+def read_result(folder: RunFolder) -> dict[str, Any]:
+  """What the last end of the run wrote to its result; empty where there is none, or none that can be read.
+
+  A result is written again at the end of a run, so nothing is lost with it.
+  """
+  try:
+    return read_json(folder.result)
+  except RunError as error:
+    log.warning('%s. The run goes on as if it had no result', error)
+    return {}
 
 
 def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -79,8 +96,10 @@ def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tu
 
 def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   """The result of a run with nothing left to do, whose last step is on disk and sound; else nothing."""
-  result = read_json(folder.result)
-  if not result.get('finished') or not old or result['steps'] != history.total({'extend': (), **old}):
+  result = read_result(folder)
+  if not (result.get('finished') and isinstance(result.get('step'), int)):
+    return {}
+  if not old or result.get('steps') != history.total({'extend': (), **old}):
     return {}
   try:
     records.check(folder.step(result['step']))

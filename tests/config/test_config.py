@@ -231,7 +231,7 @@ def test_what_is_no_config_is_refused(tmp_path):
     ('optim.clip', '0.5', 0.5),
     ('optim.decay', "[('.*', 0.1)]", [['.*', 0.1]]),
     ('optim.warmup', '0.1', 0.1),
-    ('optim.warmup', '100', 100),
+    ('optim.warmup', '4', 4),
     ('steps', '1_000', 1000),
     ('execution.remat', 'none', 'none'),
     ('accumulate', '4', 4),

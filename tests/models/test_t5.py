@@ -15,11 +15,12 @@ from plm_jax.weights.architectures import t5 as t5_weights
 from tests import tiny
 from tests.models import seq2seq
 
-VERSIONS = ('t5', 't5_v1_1')
+VERSIONS = ('t5', 't5_v1_1', 't5_deep')
 STRUCTURES = {
   'plain': {},
   'gated': {'gated': True, 'activation': 'gelu_tanh', 'tied': False},
   'shared': {'structure': 'shared'},
+  'deep': {'num_decoder_layers': 1},
 }
 ALONE = {name: {'structure': name} for name in ('decoder', 'prefix')}
 
@@ -121,14 +122,14 @@ def test_published_configs_are_read():
   assert not t5.make(**t5_weights.read_config(theirs | newer)).config.tied
   first = theirs | {'d_ff': 2048, 'num_layers': 6, 'num_heads': 8, 'dropout_rate': 0.1}
   assert t5.make(**t5_weights.read_config(first)).config == t5.CONFIGS['t5-small']
-  with pytest.raises(ValueError, match='num_decoder_layers 4 is not num_layers 8'):
-    t5_weights.read_config(theirs | {'num_decoder_layers': 4})
+  deep = t5.make(**t5_weights.read_config(theirs | {'num_decoder_layers': 4})).config
+  assert (deep.num_layers, deep.decoder_layers) == (8, 4)
   with pytest.raises(ValueError, match="feed_forward_proj is 'gated-tanh', and must be one of 'relu'"):
     t5_weights.read_config(theirs | {'feed_forward_proj': 'gated-tanh'})
 
 
 def test_what_has_no_published_form_is_not_written():
-  with pytest.raises(ValueError, match="encoder-decoder; structure is 'shared'"):
+  with pytest.raises(ValueError, match="encoder-decoder or an encoder; structure is 'shared'"):
     t5_weights.entries(make_trunk(structure='shared'), ())
   with pytest.raises(ValueError, match='no place for head'):
     t5_weights.write_config(make_trunk(), ('head',))

@@ -1,36 +1,29 @@
 """The documents of a corpus as token ids: what all row sources of plain text begin with."""
 
 import logging
-from collections.abc import Mapping
-from typing import Any
 
-from plm_jax.data.corpora import sources
-from plm_jax.data.corpora.formats.txt import Boundary
+from plm_jax.data.corpora.records import Texts
 from plm_jax.data.rows import store
 from plm_jax.types import Vocab
 
 log = logging.getLogger(__name__)
 
 
-def tokenised(
-  path: str,
-  *,
-  split: str,
-  vocab: Vocab,
-  cache: str,
-  text: str | None,
-  documents: Boundary,
-  quality: Mapping[str, Any] | None,
-) -> store.Tokens:
-  """Tokenises the text of `path`, once; arguments as in `stream.make`.
+def tokenised(texts: Texts, *, vocab: Vocab, cache: str) -> store.Tokens:
+  """Tokenises the documents that `sources.documents` returns, once.
+
+  Args:
+    texts: of the corpus.
+    vocab: gives ids.
+    cache: folder for token stores.
 
   Raises:
-    ValueError: there is no text; and as `sources.documents`.
+    ValueError: there is no text.
   """
-  texts = sources.documents(path, split=split, cache=cache, text=text, documents=documents, quality=quality)
-  if quality is not None:
-    log.info(f'{path} ({split}): {texts.stats}')
+  where = texts.records.where
+  if texts.stats is not None:
+    log.info(f'{where}: {texts.stats}')
   tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   if not len(tokens.ids):
-    raise ValueError(f'{path} ({split}) has no text: {len(texts)} documents, 0 tokens.')
+    raise ValueError(f'{where} has no text: {len(texts)} documents, 0 tokens.')
   return tokens

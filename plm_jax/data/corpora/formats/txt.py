@@ -23,8 +23,7 @@ def open(path: local.File, split: str, cache: str, *, documents: Boundary = 'bla
   """
   if documents not in _SPANS:
     raise ValueError(f'documents={documents!r} is none of {", ".join(get_args(Boundary))}')
-  with path.stream() as lines:
-    rows = local.Rows(path, _SPANS[documents](lines), parse)
+  rows = local.Rows(path, _SPANS[documents](path.lines()), parse)
   return Opened(rows, f'{path.digest(cache=cache)} {documents}')
 
 

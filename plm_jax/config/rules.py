@@ -1,0 +1,58 @@
+"""Keys of a config that must fit each other. What one key takes stands in its annotation."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from plm_jax import errors
+from plm_jax.errors import ConfigError
+
+Settings = Mapping[str, Any]
+
+
+def check(settings: Settings) -> None:
+  """Raises ConfigError where two keys of a complete config contradict each other."""
+  _check_exactly_one(settings, 'objective', 'adapter')
+  _check_exactly_one(settings, 'steps', 'epochs')
+  _check_best(settings)
+  _check_cut(settings)
+  if settings['steps'] is not None:
+    _check_stretches(settings['optim'], settings['steps'])
+
+
+def _check_exactly_one(settings: Settings, first: str, second: str) -> None:
+  given = [key for key in (first, second) if settings[key] is not None]
+  if len(given) != 1:
+    raise ConfigError(f'config: give {first} or {second}; {"both are" if given else "neither is"} there.')
+
+
+def _check_best(settings: Settings) -> None:
+  example = "as in ('validation/loss', 'min')"
+  if settings['best'] is not None:
+    name, slash, metric = settings['best'][0].partition('/')
+    errors.check_choice('config.best', 'evaluation', name, list(settings['eval']), place='config.eval')
+    if not slash or not metric:
+      raise ConfigError(f'config.best={settings["best"][0]!r}: name an evaluation and one of its metrics, {example}.')
+  if settings['early_stop'] is not None and settings['best'] is None:
+    raise ConfigError(f'config.early_stop: needs config.best, {example}, to know what is better.')
+
+
+def _check_cut(settings: Settings) -> None:
+  """Whether micro-batches are of one size; `feed.rows_per_device` asks the same with the devices."""
+  rows, parts = settings['data'].get('batch_size'), settings['accumulate']
+  if rows is not None and rows % parts:
+    raise ConfigError(
+      f'config.accumulate={parts}: does not divide config.data.batch_size={rows}, which it cuts into micro-batches of '
+      f'one size; {-(-rows // parts) * parts} rows would do.'
+    )
+
+
+def _check_stretches(optim: Settings, steps: int) -> None:
+  """Whether places in a run are whole steps or a fraction of it, and whether the warmup ends inside it."""
+  for key in ('warmup', 'until', 'hold'):
+    value = optim.get(key) or 0
+    late = key == 'warmup' and value > steps
+    if late or (value > 1 and value != int(value)):
+      raise ConfigError(
+        f'config.optim.{key}={value}: give whole steps{f", at most config.steps={steps}" if late else ""}, or a '
+        'fraction of the run between 0.0 and 1.0.'
+      )
