@@ -158,7 +158,7 @@ def test_a_damaged_digest_in_the_cache_is_made_again(tmp_path, caplog):
   [
     ('blank_line', ['a b\nc', 'd', 'ü e']),
     ('line', ['a b', 'c', 'd', 'ü e']),
-    ('file', ['a b\nc\n \n\nd\n\nü e']),
+    ('file', ['\n\na b\nc\n \n\nd\n\nü e\n\n']),  # every character of it
   ],
 )
 def test_documents_of_a_text_file(tmp_path, documents, expected, zipped):
