@@ -29,7 +29,10 @@ MODEL = 'model.json'  # of an import
 Part = Literal['trunk', 'generator']
 # settings of the adapters: the trunk's last states, pooled as its paper does
 _READING: Mapping[str, Any] = MappingProxyType({'layer': -1, 'layers': [-1], 'pool': 'trunk'})
-TOKEN_IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_eos_token_id')
+TOKEN_IDS = (
+  'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
+  'forced_eos_token_id',
+)  # fmt: skip
 
 
 class Model(NamedTuple):
@@ -183,8 +186,11 @@ class Published(Weights):
 
   @functools.cached_property
   def token_ids(self) -> dict[str, int | None]:
-    """As in `Weights`, from config.json."""
-    return {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
+    """As in `Weights`, from config.json, with the defaults of its class for what it lacks."""
+    known = self.reader.architecture.module.FIELDS
+    defaults = {name: known[name].default for name in TOKEN_IDS if name in known}
+    defaults = {name: value for name, value in defaults.items() if isinstance(value, int)}
+    return defaults | {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
 
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
