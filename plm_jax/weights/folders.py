@@ -118,7 +118,7 @@ class Weights:
 
   @functools.cached_property
   def own_reading(self) -> dict[str, Any]:
-    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty for other folders."""
+    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty elsewhere."""
     if files.is_file(self.folder / MODEL):
       return {}
     adapter = self._read(files.RunFolder(self.folder).config).get('adapter') or {}
