@@ -22,6 +22,7 @@ TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.js
 TOKENIZER_FILES = (
   TOKENIZER, _ROLES, 'special_tokens_map.json', 'added_tokens.json', _FACTS, 'vocab.txt',
   'merges.txt', 'spiece.model', 'sentencepiece.bpe.model', 'tokenizer.model', 'spm.model',
+  'generation_config.json',  # the tokens that begin and end a text, and how texts are made
 )  # fmt: skip
 _PICKLES = (
   'pytorch_model.bin',

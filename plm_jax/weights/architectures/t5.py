@@ -171,7 +171,7 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
   out = [
     Entry('trunk/token_embed/table', 'shared.weight', tied=(*tied, 'lm_head.weight') if trunk.config.tied else tied)
   ]
-  if not trunk.config.tied and trunk.config.has_output:
+  if trunk.gives_logits and not trunk.config.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight', tied=('shared.weight',)))
   own = ('attention', 'SelfAttention')
   attentions = {'encoder': [own]}
