@@ -27,7 +27,6 @@ from plm_jax.types import PyTree
 
 log = logging.getLogger(__name__)
 
-SET_ASIDE = 'set_aside'
 TIMEOUT_S = 3600
 NOTHING = -1  # the step of a run without checkpoints
 
@@ -265,7 +264,7 @@ def _unnamed(folder: Path, step: int) -> Path:
 
 
 def _set_aside(folder: Path, step: int) -> None:
-  target = folder / SET_ASIDE / str(step)
+  target = folder / records.SET_ASIDE / str(step)
   files.remove_folder(target)
   files.make_folder(target.parent)
   files.move(folder / str(step), target)

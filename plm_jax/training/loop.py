@@ -20,7 +20,7 @@ from plm_jax import checkpoint, errors, files, optim, sharding
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import curves, feed, metrics, run_folder, sizes
+from plm_jax.training import curves, feed, metrics, preflight, run_folder, sizes
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
@@ -35,7 +35,6 @@ from plm_jax.training.parts import (
 )
 from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
 from plm_jax.training.stopping import Patience, catch_signals
-from plm_jax.types import Source, Task
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +63,10 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     # --- run folder, vocabulary, model, task -------------------------------------------------------------------------
     main = jax.process_index() == 0
     folder = RunFolder.at(workdir)
+    if not run_folder.begun(folder):
+      preflight.check(settings)  # before the folder is made
     stack.enter_context(run_folder.claim(folder, main=main))
-    old = run_folder.read_json(folder.config)
+    old = run_folder.begun(folder)
     settings, changes = run_folder.agree_with_folder(settings, old)
     if finished := run_folder.finished(folder):
       log.info(f'{folder.root} is finished: {finished["step"]} steps are done, nothing is changed')
@@ -73,7 +74,7 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     stack.enter_context(run_folder.log_file(folder, main=main))
     for change in changes:
       log.info(f'resuming with {change}')
-    vocab = make_vocab(settings, folder)
+    vocab = make_vocab(settings, folder if old else None)
     parts = make_parts(settings, vocab)
     task, execution = parts.task, settings['execution']
 
@@ -125,7 +126,9 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
       donate_argnums=0,
     )
     eval_fn = jax.jit(functools.partial(eval_step, task=task))
-    _check_best(settings['best'], evaluations, state, key, task=task, step=eval_fn)
+    if settings['best'] is not None:
+      scored = evaluations[settings['best'][0].partition('/')[0]].spec
+      preflight.check_best(settings['best'], scored, state.params, task=task, step=eval_fn)
     meter = Meter(sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], hosts=share[1])
     tokens_before, seconds_before = run_folder.spent(folder, start)
     counts = sizes.parameter_counts(state, tx)
@@ -253,21 +256,6 @@ def versions() -> dict[str, str]:
 
   packages = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy')
   return {'plm_jax': __version__, 'python': platform.python_version(), **{name: version(name) for name in packages}}
-
-
-def _check_best(
-  best: tuple[str, str] | None, evaluations: Mapping[str, Source], state: TrainState, key: Any, *, task: Task, step: Any
-) -> None:
-  """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed."""
-  if best is None:
-    return
-  evaluation, _, name = best[0].partition('/')
-  spec = dict(evaluations[evaluation].spec)
-  carry = task.init_carry(spec['row_id'].shape[0])
-  sums, _ = jax.eval_shape(step, state.params, spec, carry, key)
-  known = [*sums, *task.summary(dict.fromkeys(sums, 1.0))]
-  if name not in known:
-    raise ConfigError(f'best: no metric {name!r} in evaluation {evaluation!r}; there are {", ".join(sorted(known))}')
 
 
 def start_processes(coordinator: str | None, processes: int | None, process: int | None) -> None:

@@ -21,6 +21,7 @@ from plm_jax.files import RunFolder, Where
 from plm_jax.types import Array
 
 SINKS = ('tensorboard', 'wandb')
+WANDB_MISSING = "'wandb', which is not installed: pip install -r requirements-wandb.txt, or leave it out of log"
 Row = dict[str, Any]
 
 
@@ -76,6 +77,17 @@ def last(workdir: Where) -> Row:
   return newest
 
 
+def check_sinks(names: Sequence[str]) -> None:
+  """Raises ValueError for a place for metrics that is not known, or whose package is not installed."""
+  if unknown := [name for name in names if name not in SINKS]:
+    raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
+  if 'wandb' in names:
+    try:
+      import wandb  # noqa: F401
+    except ImportError as error:
+      raise ValueError(f'log names {WANDB_MISSING}') from error
+
+
 class Writer:
   """Writes the metrics of a run; only process 0 does. A context manager.
 
@@ -102,8 +114,7 @@ class Writer:
       ValueError: no such sink.
       ImportError: `wandb` is asked for and not installed.
     """
-    unknown = [sink for sink in sinks if sink not in SINKS]
-    if unknown:
+    if unknown := [sink for sink in sinks if sink not in SINKS]:
       raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
     folder = RunFolder.at(workdir)
     self._file = folder.metrics
@@ -219,9 +230,7 @@ def _start_wandb(root: Path, settings: Mapping[str, Any]) -> Any:
   try:
     import wandb
   except ImportError as error:
-    raise ImportError(
-      "log names 'wandb', which is not installed: pip install -r requirements-wandb.txt, or leave it out of log"
-    ) from error
+    raise ImportError(f'log names {WANDB_MISSING}') from error
   identity = hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:16]
   ours = {'project': 'plm_jax', 'name': root.absolute().name, 'id': identity, 'resume': 'allow', 'dir': str(root)}
   return wandb.init(**{**ours, **settings})

@@ -33,6 +33,7 @@ __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_d
 
 CACHE = pydocs.CACHE
 LABELS = 'labels.json'
+_QUICK_BYTES = 2**26  # of a file that is opened to look at it
 
 
 def open_source(path: str, *, split: str = 'train', cache: str = CACHE, documents: Boundary = 'blank_line') -> Records:
@@ -69,6 +70,15 @@ def open_source(path: str, *, split: str = 'train', cache: str = CACHE, document
     where=f'{path} ({split})',
     pieces=tuple(pieces),
   )
+
+
+def opens_quickly(path: str, *, split: str) -> bool:
+  """False for a large local file; raises what `open_source` raises for a path or a split that is not there."""
+  for part in splits.parse(split, path=path):
+    _, place = _find(path, part.name)
+    if isinstance(place, Path) and files.size(place) > _QUICK_BYTES:
+      return False
+  return True
 
 
 def documents(
@@ -133,14 +143,26 @@ def _open(path: str, split: str, *, cache: str, **settings: Any) -> Opened:
     FileNotFoundError: no such file or folder.
     ValueError: no format reads it, or two do; and what the format raises.
   """
+  name, place = _find(path, split)
+  form = build.files_of('data.corpora.formats')[name]
+  taken = inspect.signature(form.open).parameters
+  given = {key: settings[key] for key in settings if key in taken}
+  if isinstance(place, str):
+    return form.open(place, split, cache, **given)
+  rows = form.open(local.File.at(place), split, cache, **given)
+  return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
+
+
+def _find(path: str, split: str) -> tuple[str, str | Path]:
+  """The format that reads a path, and what it reads: the path itself, or the local file of the split.
+
+  Raises:
+    FileNotFoundError: no such file or folder.
+    ValueError: no such split of local files; no format reads them, or two do.
+  """
   formats = build.files_of('data.corpora.formats')
-
-  def opened(name: str, place: Any) -> Opened:
-    taken = inspect.signature(formats[name].open).parameters
-    return formats[name].open(place, split, cache, **{key: settings[key] for key in settings if key in taken})
-
   if name := _only(path, (name for name, form in formats.items() if _has_scheme(path, form.SCHEME))):
-    return opened(name, path)
+    return name, path
   place = files.path(path)
   if not files.exists(place):
     near = errors.suggest(place.name, [beside.name for beside in files.listing(place.parent)])
@@ -148,7 +170,7 @@ def _open(path: str, split: str, *, cache: str, **settings: Any) -> Opened:
   if files.is_folder(place):
     marks = {name: form.matches for name, form in formats.items() if getattr(form, 'matches', None)}
     if name := _only(path, (name for name, matches in marks.items() if matches(place))):
-      return opened(name, str(place))
+      return name, str(place)
     found = _split_files(place, formats)
     splits.check(split, list(found), path=path)
     place = found[split]
@@ -157,8 +179,7 @@ def _open(path: str, split: str, *, cache: str, **settings: Any) -> Opened:
   name = _only(str(place), (name for name, form in formats.items() if _has_suffix(place, form.SUFFIXES)))
   if name is None:
     raise ValueError(f'{place} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz)')
-  rows = opened(name, local.File.at(place))
-  return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
+  return name, place
 
 
 def _only(path: str, names: Iterable[str]) -> str | None:
