@@ -19,6 +19,7 @@ import numpy as np
 
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import framing, order, store
+from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import tokenised
 from plm_jax.data.rows.layouts import xlnet
 from plm_jax.types import Count, Source, Template, Vocab

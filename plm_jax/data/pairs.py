@@ -24,6 +24,7 @@ import numpy as np
 
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
+from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import tokenised
 from plm_jax.types import Count, Rate, Source, Vocab
 

@@ -95,7 +95,7 @@ def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any]) -> N
   largest = max(found, key=lambda leaf: leaf.bytes)
   shares = ', '.join(f'{part} {_text(size)}' for part, size in sorted(parts.items(), key=lambda one: -one[1]) if size)
   raise ConfigError(
-    f'config: the run needs {_text(needed)} of memory before it computes anything, and {where} {_text(limit)}: '
+    f'config: the run needs at least {_text(needed)} of memory, and {where} {_text(limit)}: '
     f'{shares}. The largest array is {largest.path} {list(largest.shape)} ({largest.part}): '
     f'{_cure(largest, trunk, settings)}'
   )
@@ -117,7 +117,7 @@ def _bytes(leaf: Any) -> int:
 
 
 def _text(size: float) -> str:
-  return f'{size / 2**30:,.1f} GiB'
+  return f'{size / 2**30:,.1f} GiB' if size >= 2**30 else f'{size / 2**20:,.1f} MiB'
 
 
 def _cure(largest: Leaf, trunk: nn.Module, settings: Mapping[str, Any]) -> str:

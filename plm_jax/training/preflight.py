@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from plm_jax import config, errors, optim, sharding
+from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.plugins import build
 from plm_jax.training import feed, memory, metrics, sizes
@@ -26,6 +27,12 @@ def check(settings: Settings) -> None:
     mesh = sharding.make_mesh(settings['sharding']['mesh'])
     layout = sharding.make_layout(mesh, settings['sharding']['rules'])
   feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=mesh)
+  for name, block in settings['eval'].items():
+    if block['data']['batch_size'] % mesh.shape['data']:
+      raise ConfigError(
+        f'config.eval.{name}.data.batch_size={block["data"]["batch_size"]}: cannot be cut into {mesh.shape["data"]} '
+        'devices of one size each: make it a multiple'
+      )
   blocks = {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
   for where, block in blocks.items():
     check_data(block, where=where, parts=parts)
@@ -52,6 +59,9 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
     tx = optim.make(params=shapes, steps=settings['steps'] or 2_000_000_000, **settings['optim'])
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
+  for block in settings['eval'].values():
+    scored = sizes.batch_spec(parts.reads, rows=block['data']['batch_size'], length=block['data']['length'])
+    memory.check(memory.leaves(state, tx, scored, layout=layout), parts.trunk, {'data': block['data']})
   prepared = jax.eval_shape(lambda batch: parts.task.prepare(noise_root(key), with_step(batch, 0)), spec)
   rows = layout.mesh.shape['data']
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
