@@ -5,13 +5,14 @@
 Both sides drop out, clip nothing, mask 15 % of the tokens and update every parameter. Times are medians of steps taken
 in turn, so that a busy machine slows both alike. The peak is that of a large float32 matrix product measured in the
 same run; operations are those of matrix products in three forward passes (backward counts twice), the head on the
-predicted positions only for ours and as Hugging Face computes it (all positions) for theirs. Without torch and
-transformers only our rows are printed. On a GPU, Hugging Face's model is also timed under torch.compile, and MFU is of
-the chip's published peak.
+predicted positions only for ours and as Hugging Face computes it (all positions) for theirs. `--variant` takes any size
+of `models/bert.py`. Without torch and transformers only our rows are printed. On a GPU, Hugging Face's model is also
+timed under torch.compile, and MFU is of the chip's published peak.
 """
 
 import argparse
 import functools
+import pathlib
 import statistics
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from plm_jax.objectives import mlm
 from plm_jax.training import flops
 from plm_jax.training.step import abstract_params, bind, init_state, train_step
 from plm_jax.types import Execution
+from plm_jax.weights import writer
 
 VOCAB = 30_522
 
@@ -95,13 +97,16 @@ def ours(
   return run, work, sum(leaf.size for leaf in jax.tree.leaves(state.params))
 
 
-def hugging_face(rows: int, length: int, dtype: str, *, device: str, compiled: bool) -> Callable[[], None]:
-  """One step of transformers' BertForMaskedLM under torch, AdamW, dropout on."""
+def hugging_face(
+  trunk: nn.Module, rows: int, length: int, dtype: str, *, device: str, compiled: bool
+) -> Callable[[], None]:
+  """One step of transformers' masked language model of the same architecture under torch, AdamW, dropout on."""
   import torch
   import transformers
 
-  config = transformers.BertConfig(vocab_size=VOCAB)  # bert-base
-  model: Any = transformers.BertForMaskedLM(config).to(device).train()
+  _, config = writer.published_form(trunk, ('mlm',), None)
+  config = transformers.AutoConfig.for_model(**config)
+  model: Any = transformers.AutoModelForMaskedLM.from_config(config).to(device).train()
   optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
   tokens = torch.from_numpy(np.random.default_rng(0).integers(1000, VOCAB, (rows, length))).to(device)
   labels = torch.full_like(tokens, -100)
@@ -131,6 +136,17 @@ def matmul_peak(dtype: str, *, size: int = 2048, repeats: int = 8) -> float:
     product(x).block_until_ready()
     best = min(best, time.perf_counter() - began)
   return 2 * size**3 / best
+
+
+def vector_flags() -> str:
+  """The vector instructions that the CPU says it has, such as "avx2 avx512f fma"; a ratio depends on them."""
+  try:
+    lines = pathlib.Path('/proc/cpuinfo').read_text().splitlines()
+  except OSError:
+    return 'not known'
+  flags = next((line.partition(':')[2] for line in lines if line.startswith(('flags', 'Features'))), '')
+  known = [flag for flag in sorted(flags.split()) if flag.startswith(('avx', 'amx', 'fma', 'sve', 'asimd'))]
+  return ' '.join(known) or 'none'
 
 
 def main() -> None:
@@ -166,12 +182,13 @@ def main() -> None:
     if arguments.noise:
       run, work, _ = ours(trunk, rows, length, random=random, noise=False)
       runs[f'plm_jax, {layers}, {random}, no noise', dtype] = run, work
-    if peer and arguments.variant == 'bert-base':
+    if peer:
       torch_device = 'cuda' if device.platform == 'gpu' else 'cpu'
-      runs['Hugging Face, eager', dtype] = hugging_face(rows, length, dtype, device=torch_device, compiled=False), None
+      runs['Hugging Face, eager', dtype] = (
+        hugging_face(trunk, rows, length, dtype, device=torch_device, compiled=False), None)  # fmt: skip
       if torch_device == 'cuda':
         runs['Hugging Face, compiled', dtype] = (
-          hugging_face(rows, length, dtype, device=torch_device, compiled=True), None)  # fmt: skip
+          hugging_face(trunk, rows, length, dtype, device=torch_device, compiled=True), None)  # fmt: skip
   times: dict[tuple[str, str], list[float]] = {name: [] for name in runs}
   peaks = {dtype: matmul_peak(dtype) for dtype in arguments.dtypes.split(',')}
   for turn in range(arguments.steps + 2):
@@ -202,6 +219,7 @@ def main() -> None:
       f'{statistics.median(reference) / seconds:.2f}' if reference else '',
     )
   Console(width=130).print(table)
+  print(f'vector instructions: {vector_flags()}')
   print('matmul peak: ' + ', '.join(f'{dtype} {peak / 1e9:,.0f} GFLOP/s' for dtype, peak in peaks.items()))
 
 

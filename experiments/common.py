@@ -73,9 +73,12 @@ def corpus(name: str) -> str:
   return CORPORA[name]
 
 
+NORMS_AND_BIASES = r'.*(norm/scale|/bias)'
+
+
 def no_decay_on_norms(rate: float) -> tuple[tuple[str, float], ...]:
   """Weight decay for all but biases and the scales of norms."""
-  return ((r'.*(norm/scale|/bias)', 0.0), ('.*', rate))
+  return ((NORMS_AND_BIASES, 0.0), ('.*', rate))
 
 
 NO_DECAY_ON_NORMS = no_decay_on_norms(0.01)

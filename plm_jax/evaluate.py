@@ -10,13 +10,20 @@ one. Vocabulary, architecture and sizes of a model named by --weights are those 
 `evaluations.jsonl` in the run folder; with --weights, only where there is a --workdir.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import sys
 from collections.abc import Sequence
 
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.training.model_from import expand
 
 
+@signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('evaluate', __doc__)
@@ -28,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--timeout', type=command.POSITIVE, default=3600.0, help='--follow: seconds to wait for a checkpoint'
   )
   parser.add_argument('--weights', metavar='FOLDER', help="the model in this folder: Hugging Face's form, or an import")
-  arguments, settings = command.parse(parser, argv, workdir=False)
+  arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
   if settings is None:
     return 0
   if arguments.workdir is None and arguments.weights is None:
@@ -41,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.training import evaluate_saved  # loads jax
 
   logs.start()
+  signals.check()
   folder = RunFolder.at(arguments.workdir) if arguments.workdir else None
   what = {'name': arguments.evaluation, 'predictions': arguments.predictions}
   if folder is None or arguments.weights:

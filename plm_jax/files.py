@@ -12,6 +12,7 @@ is read here alone (`parse_json`).
 import builtins
 import contextlib
 import dataclasses
+import errno
 import fcntl
 import glob
 import hashlib
@@ -73,10 +74,9 @@ def read_bytes(file: Where) -> bytes:
     ValueError: the file is larger than `LARGEST`.
   """
   with open(file, 'rb') as stream:
-    content = stream.read(LARGEST + 1)
-  if len(content) > LARGEST:
-    raise ValueError(f'{file} has more than {LARGEST:,} bytes, which is too large for a file of this kind')
-  return content
+    if (there := os.fstat(stream.fileno()).st_size) > LARGEST:
+      raise ValueError(f'{file} has {there:,} bytes, which is too large for a file of this kind')
+    return stream.read(LARGEST)
 
 
 def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
@@ -136,6 +136,12 @@ def write_text(file: Where, text: str) -> None:
     temporary.write_text(text, encoding='utf-8')
 
 
+def write_bytes(file: Where, content: bytes) -> None:
+  """Writes a binary file."""
+  with replacing(file) as temporary:
+    temporary.write_bytes(content)
+
+
 def write_json(file: Where, value: Any, *, indent: int | None = 2) -> None:
   """Writes plain data as strict JSON (no NaN), keys in their order, on one line if `indent` is None."""
   write_text(file, json_text(value, indent=indent))
@@ -148,7 +154,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 def append(file: Where, text: str) -> None:
   """Adds text to the end of a file, which is made if it is missing."""
-  with _named(file), open(file, 'a') as stream:
+  with named(file), open(file, 'a') as stream:
     stream.write(text)
 
 
@@ -162,7 +168,7 @@ def replacing(file: Where) -> Iterator[Path]:
   for old in target.parent.glob(f'{glob.escape(target.name)}.*.tmp'):
     _remove_unused(old)
   temporary = target.with_name(f'{target.name}.{os.getpid()}.{next(_numbers)}.tmp')
-  with _named(target), builtins.open(temporary, 'ab') as held:
+  with named(target), builtins.open(temporary, 'ab') as held:
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
       yield temporary
@@ -181,7 +187,7 @@ def _remove_unused(temporary: Path) -> None:
 
 
 @contextlib.contextmanager
-def _named(file: Where) -> Iterator[None]:
+def named(file: Where) -> Iterator[None]:
   """Puts the name of the file on errors that the system raises without one, such as those of a full disk."""
   try:
     yield
@@ -302,16 +308,31 @@ def move(source: Where, target: Where) -> None:
   os.replace(source, target)
 
 
+def unused(where: Where) -> Path:
+  """The path, or with '.1', '.2', ... behind it the first where there is nothing."""
+  names = itertools.chain([Path(where)], (Path(f'{where}.{number}') for number in itertools.count(1)))
+  return next(name for name in names if not name.exists())
+
+
 def copy(source: Where, target: Where) -> None:
   """Copies the bytes of a file."""
   _check_is_file(source)
-  with _named(target):
+  with named(target):
     shutil.copyfile(source, target)
 
 
 def remove(file: Where) -> None:
   """Removes a file, if it exists."""
   Path(file).unlink(missing_ok=True)
+
+
+def empty_folder(folder: Where) -> None:
+  """Removes everything in a folder."""
+  for inside in Path(folder).iterdir():
+    if inside.is_dir() and not inside.is_symlink():
+      remove_folder(inside)
+    else:
+      remove(inside)
 
 
 def remove_folder(folder: Where) -> None:
@@ -325,7 +346,12 @@ def remove_folder(folder: Where) -> None:
 def sha256(file: Where) -> str:
   """The hex sha256 of a file's bytes."""
   with open(file, 'rb') as stream:
-    return hashlib.file_digest(stream, 'sha256').hexdigest()
+    return sha256_of_rest(stream)
+
+
+def sha256_of_rest(stream: BinaryIO) -> str:
+  """The hex sha256 of what is left to read of an open file."""
+  return hashlib.file_digest(stream, 'sha256').hexdigest()  # type: ignore[arg-type]  # `open` gives BufferedIOBase
 
 
 @contextlib.contextmanager
@@ -351,6 +377,24 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
       log.info('%s: waiting for another process that is %s', file.parent, doing)
       fcntl.flock(stream, fcntl.LOCK_EX)
     yield
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Where) -> Iterator[None]:
+  """Makes a folder where it is missing, and holds a lock on it while the body runs, wherever it is renamed to.
+
+  Raises:
+    BlockingIOError: another process holds the lock.
+  """
+  make_folder(folder)
+  handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not exists(folder) or not os.path.samestat(os.fstat(handle), os.stat(folder)):
+      raise BlockingIOError(errno.EWOULDBLOCK, 'renamed by another process', os.fspath(folder))
+    yield
+  finally:
+    os.close(handle)
 
 
 # The folder of a run -----------------------------------------------------------------------------------------------

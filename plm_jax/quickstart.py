@@ -6,8 +6,12 @@ Builds the embedded corpus, trains a vocabulary and pre-trains. Then fine-tunes,
 a docstring is from: once from the pre-trained parameters and once from scratch. Finished stages are not repeated.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +26,7 @@ VOCAB_SIZE = 6000
 SIZES, SEEDS, RATES = (8, 32), 3, (2e-3, 1e-3)
 
 
+@signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs every stage and prints a report."""
   parser = command.Parser('python -m plm_jax.quickstart', description=__doc__, allow_abbrev=False,
@@ -37,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   log.info('1/4  the corpus: docstrings of the standard library and the installed packages')
   from plm_jax.data import pydocs
 
+  signals.check()
   pydocs.main([])
+  signals.check()
   log.info(f'2/4  a byte-level BPE vocabulary of {VOCAB_SIZE:,} tokens')
   from plm_jax import vocab
 
@@ -45,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   words = ['train', '--source=pydocs', '--name=byte_bpe', f'--size={VOCAB_SIZE}', f'--out={vocab_dir}']
   if code := vocab.main(words):
     return code
+  signals.check()
 
   log.info('3/4  pre-training a tiny BERT to fill in masked words')
   from plm_jax.studies import transfer
@@ -54,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   outcome = loop.train(pretrain, workdir / 'pretrain')
   if outcome.exit_code:
     return outcome.exit_code
+  signals.check()
 
   log.info(f'4/4  fine-tuning with {" and ".join(map(str, SIZES))} labels per class, {SEEDS} seeds, two rates each')
   classify = _settings('classify', vocab=vocab_dir, source=workdir / 'pretrain')
@@ -92,4 +101,4 @@ What to try next
 
 
 if __name__ == '__main__':
-  sys.exit(command.run(main))
+  command.leave(command.run(main))

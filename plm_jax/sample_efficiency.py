@@ -9,21 +9,28 @@ is chosen on validation, and the table shows the test score of that run. Prints 
 `table.json` and `curves.png`. Finished runs are not repeated.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import argparse
 import sys
 from collections.abc import Sequence
 
 from plm_jax.cli import command, memory
 from plm_jax.errors import ConfigError
+from plm_jax.training.model_from import expand
 
 
+@signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('sample_efficiency', __doc__)
   parser.add_argument('--sizes', default='8,32', help='labelled examples per class, separated by commas')
   parser.add_argument('--seeds', type=command.COUNT, default=3, help='number of seeds; each draws its own examples')
   parser.add_argument('--rates', default='1e-3,3e-4', help='learning rates to choose from, separated by commas')
-  arguments, settings = command.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
   try:
@@ -36,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.studies import transfer  # loads jax
 
   logs.start()
+  signals.check()
   transfer.run_study(settings, arguments.workdir, sizes=sizes, seeds=arguments.seeds, rates=rates)
   return 0
 

@@ -54,6 +54,12 @@ def check(file: files.Where) -> None:
     )
 
 
+def check_all(folder: files.Where) -> None:
+  """`check` of every file that `SUMS` of a folder names."""
+  for name in _sums(Path(folder)):
+    check(Path(folder) / name)
+
+
 def _digests_of(file: Path) -> list[str]:
   return [files.sha256(file)] if files.is_file(file) else []
 

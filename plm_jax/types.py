@@ -67,6 +67,7 @@ class Task(NamedTuple):
     summary: summed metrics as means -> derived numbers (perplexity, bits per byte, ...).
     evaluate: like `loss`, where evaluation scores more than a step trains; None where they are the same.
     row_length: tokens of a raw row -> of the longest row that the trunk reads for it.
+    for_documents: most documents of a row -> the task with room for what each of them adds; None where none adds.
     classes: labels of rows or tokens that it tells apart, 0 to classes - 1; 0 where it reads none.
     class_names: their names, where the task depends on them.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
@@ -81,6 +82,7 @@ class Task(NamedTuple):
   couples_rows: bool = False
   evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None
   row_length: Callable[[int], int] = lambda length: length
+  for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
 
@@ -97,6 +99,7 @@ class Source(NamedTuple):
     names: the label names, for labelled sources that have them.
     classes: labels are 0 to classes - 1; 0 for a source without them.
     steps_per_epoch: batches that hold each row once.
+    documents: the most documents, as `segment_ids` numbers them, of any row.
   """
 
   spec: dict[str, jax.ShapeDtypeStruct]
@@ -107,24 +110,20 @@ class Source(NamedTuple):
   names: tuple[str, ...] = ()
   classes: int = 0
   steps_per_epoch: int = 0
-
-
-Field = Literal['A', 'B']
+  documents: int = 1
 
 
 class Template(NamedTuple):
   """The special tokens around the fields of a row, so that a tokenizer that is exported writes rows as training read.
 
-  A part is (special id, type) or (field, type), where 'A' stands for the first text and 'B' for the second one.
-
   Attributes:
-    single: of a row of one text.
-    pair: of a row of two.
+    single: a row of one text: (special id or 'A' for the text, type) of each part.
+    pair: a row of two, 'A' and 'B'.
     spaced: words that are tokenised one by one have a space before each.
   """
 
-  single: tuple[tuple[int | Field, int], ...]
-  pair: tuple[tuple[int | Field, int], ...]
+  single: tuple[tuple[int | str, int], ...]
+  pair: tuple[tuple[int | str, int], ...]
   spaced: bool = False
 
 
@@ -386,10 +385,18 @@ class Decodes(Protocol):
   """
 
   def init_cache(self, batch_size: int, length: int) -> PyTree:
-    """An empty cache of `length` tokens: leaves [b, ...], what is kept per layer [n, b, m, h, k], scalars."""
+    """An empty cache with a slot for each of `length` tokens, a dictionary.
+
+    'index' int32[], slots in use; 'segment_ids' and 'positions' int32[b, m]; 'keys' and 'values' [n, b h, m, k]. What
+    else there is has no slots; all leaves of four axes are kept per layer.
+    """
 
   def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]:
-    """Reads s more tokens int[b, s], with `segment_ids` and `positions`: logits f32[b, s, v] and the new cache."""
+    """Reads s more tokens int[b, s], with `segment_ids` and `positions`: logits f32[b, s, v] and the new cache.
+
+    The cache may have fewer or more slots than `init_cache` made. With 'seen' bool[b, s, m] in it, a token sees the
+    slots of its own row of that table, and its own; otherwise those up to its own.
+    """
 
 
 class Refines(Protocol):

@@ -2,6 +2,7 @@
 
 python -m plm_jax.vocab train --source=pydocs --name=wordpiece --size=6000 --out=runs/vocab
 python -m plm_jax.vocab train --source=books.txt.gz --name=byte_bpe --size=16000 --specials=gpt2 --out=runs/books_vocab
+python -m plm_jax.vocab train --source=TEXT --name=sentencepiece --specials=t5 --size=8000 --out=runs/t5_vocab
 python -m plm_jax.vocab show runs/vocab --text="The encoder reads the whole sentence."
 
 If the folder holds the answer to the same request, nothing is trained; a note says if the text has changed since. A
@@ -22,12 +23,15 @@ if TYPE_CHECKING:
   from plm_jax.data.corpora.records import Texts
   from plm_jax.text.tokenizer import Vocab
 
-KINDS = ('wordpiece', 'byte_bpe')
-DEFAULTS: dict[str, dict[str, Any]] = {
-  'wordpiece': {'lowercase': True, 'alphabet': None},
-  'byte_bpe': {'specials': 'all'},
-}
-FLAGS = {'lowercase': '--lowercase or --cased', 'alphabet': '--alphabet', 'specials': '--specials'}
+KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece')
+DEFAULTS: dict[str, dict[str, Any]] = {  # settings of each kind
+  'wordpiece': {'min_frequency': 2, 'lowercase': True, 'alphabet': None},
+  'byte_bpe': {'min_frequency': 2, 'specials': 'all'},
+  'sentencepiece': {
+    'algorithm': 'unigram', 'specials': 'all', 'sentinels': None, 'byte_fallback': False, 'lowercase': False,
+  },
+}  # fmt: skip
+FLAGS = {'lowercase': '--lowercase or --cased'}
 SAMPLE_WORDS = 24
 
 
@@ -51,11 +55,11 @@ def train(arguments: argparse.Namespace) -> int:
       vocab = tokenizer.load(arguments.out)
       _refuse_another(vocab, request, out=arguments.out)
       print(f'Nothing to do: {arguments.out} was made by the same request.')
-      if _documents(request, cache=arguments.cache).digest != vocab.record['source_digest']:
+      if _documents(request, arguments).digest != vocab.record['source_digest']:
         print('The text has changed since; remove that folder to train on it as it is now.')
     else:
       began = time.monotonic()
-      vocab = _train(request, cache=arguments.cache)
+      vocab = _train(request, arguments)
       vocab.save(arguments.out, template=_maker(request).template(vocab))
       print(f'Made in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
   _describe(vocab)
@@ -95,18 +99,38 @@ def _parser() -> argparse.ArgumentParser:
   one.add_argument('--out', required=True, metavar='DIR', help='the folder to write')
   one.add_argument('--split', default='train', help="such as 'train' or 'train[:90%%]' (default: train)")
   one.add_argument('--text', metavar='FIELD', help='the field of the source that holds the text, if there are several')
-  one.add_argument('--min_frequency', type=_positive, default=2, help='rarer pairs of pieces get no id (default: 2)')
+  one.add_argument('--min_frequency', type=_positive, help='rarer pairs of pieces get no id (default: 2)')
   one.add_argument('--limit', type=_positive, metavar='N', help='read the first N documents only')
+  one.add_argument(
+    '--max_bytes',
+    type=_positive,
+    metavar='N',
+    help='most bytes of a document of a file, and of a .gz file unzipped (default: 1,073,741,824)',
+  )
   one.add_argument('--cache', default='~/.cache/plm_jax', help='where the source is cached (default: ~/.cache/plm_jax)')
   case = one.add_mutually_exclusive_group()
   case.add_argument(
     '--lowercase', action='store_true', default=None, help='wordpiece: without case and accents (default)'
   )
-  case.add_argument('--cased', dest='lowercase', action='store_false', help='wordpiece: with case and accents')
+  case.add_argument(
+    '--cased', dest='lowercase', action='store_false', help='wordpiece, sentencepiece (default there): with case'
+  )
   one.add_argument(
     '--alphabet', type=_positive, metavar='N', help='wordpiece: letters to keep (default: half of --size)'
   )
-  one.add_argument('--specials', choices=('all', 'gpt2', 'roberta'), help='byte_bpe: the special tokens (default: all)')
+  one.add_argument(
+    '--specials',
+    metavar='NAME',
+    help='names and ids of the special tokens, as published; byte_bpe: all (default), gpt2, roberta; '
+    'sentencepiece: all (default), t5, llama, albert, xlnet',
+  )
+  one.add_argument('--algorithm', choices=('unigram', 'bpe'), help='sentencepiece: what is trained (default: unigram)')
+  one.add_argument(
+    '--sentinels', type=int, metavar='N', help='sentencepiece: tokens <extra_id_k> (default: 100 with --specials=t5)'
+  )
+  one.add_argument(
+    '--byte_fallback', action='store_true', default=None, help='sentencepiece: unknown characters become bytes'
+  )
   other = commands.add_parser('show', help='what a vocabulary is and how it splits a text', allow_abbrev=False)
   other.add_argument('path', metavar='DIR', help='a vocabulary folder, or a published tokenizer.json')
   other.add_argument('--text', help='the text to split')
@@ -128,10 +152,10 @@ def _request(arguments: argparse.Namespace) -> dict[str, Any]:
   """Everything that the vocabulary depends on, as plain data; settings without a value are absent."""
   given = vars(arguments)
   own = DEFAULTS[arguments.name]
-  for flag in (flag for kind, flags in DEFAULTS.items() if kind != arguments.name for flag in flags):
+  for flag in (flag for flags in DEFAULTS.values() for flag in flags if flag not in own):
     if given[flag] is not None:
-      raise ConfigError(f'vocab train: --name={arguments.name} has no choice of {FLAGS[flag]}.')
-  common = {name: given[name] for name in ('source', 'split', 'text', 'limit', 'name', 'size', 'min_frequency')}
+      raise ConfigError(f'vocab train: --name={arguments.name} has no choice of {FLAGS.get(flag, f"--{flag}")}.')
+  common = {name: given[name] for name in ('source', 'split', 'text', 'limit', 'name', 'size')}
   chosen = {flag: default if given[flag] is None else given[flag] for flag, default in own.items()}
   return {name: value for name, value in (common | chosen).items() if value is not None}
 
@@ -147,11 +171,17 @@ def _refuse_another(vocab: 'Vocab', request: dict[str, Any], *, out: str) -> Non
     )
 
 
-def _documents(request: dict[str, Any], *, cache: str) -> 'Texts':
-  from plm_jax.data.corpora import sources
+def _documents(request: dict[str, Any], arguments: argparse.Namespace) -> 'Texts':
+  from plm_jax.data.corpora import local, sources
 
   try:
-    return sources.documents(request['source'], split=request['split'], cache=cache, text=request.get('text'))
+    return sources.documents(
+      request['source'],
+      split=request['split'],
+      cache=arguments.cache,
+      text=request.get('text'),
+      max_bytes=arguments.max_bytes or local.MAX_BYTES,
+    )
   except ModuleNotFoundError as error:
     raise ConfigError(f'vocab train: {error}') from error
 
@@ -163,20 +193,23 @@ def _maker(request: dict[str, Any]) -> Any:
   return build.import_file(f'text.{request["name"]}')
 
 
-def _train(request: dict[str, Any], *, cache: str) -> 'Vocab':
+def _train(request: dict[str, Any], arguments: argparse.Namespace) -> 'Vocab':
   import dataclasses
 
   from rich.console import Console
   from rich.progress import Progress
 
-  texts, maker = _documents(request, cache=cache), _maker(request)
+  texts, maker = _documents(request, arguments), _maker(request)
   own = {flag: request[flag] for flag in DEFAULTS[request['name']] if flag in request}
   console = Console(stderr=True)
   with Progress(console=console, disable=not console.is_terminal) as bar:
     total = min(len(texts), request.get('limit', len(texts)))
     task = bar.add_task('Training', total=maker.PASSES * total)
     documents = Documents(texts, total=total, advance=lambda: bar.advance(task))
-    vocab = maker.train(documents, size=request['size'], min_frequency=request['min_frequency'], **own)
+    try:
+      vocab = maker.train(documents, size=request['size'], **own)
+    except ModuleNotFoundError as error:
+      raise ConfigError(f'vocab train: {error}') from error
   facts = {'documents': total, 'words': documents.words, 'bytes': documents.bytes, 'sample': documents.sample}
   return dataclasses.replace(vocab, record={'request': request, 'source_digest': texts.digest, **facts})
 

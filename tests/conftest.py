@@ -10,6 +10,7 @@ import importlib.util
 import os
 import pathlib
 import random
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
@@ -24,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
 PARTS = 24  # so that the tests of a commit end within half an hour on two cores
 PEERS = ('torch', 'transformers')
+REPEAT, REPEATED = 'Repeat with:', 10  # before the command that repeats so many failing tests
 XLA_FLAGS = (
   '--xla_force_host_platform_device_count=4',
   # compiles in a sixth of the time for a slower program; nearly all the time of these tests is compilation
@@ -125,6 +127,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
   left_out = config.stash.get(LEFT_OUT, 0)
   if left_out:
     terminalreporter.write_line(f'{left_out} long tests left out; bash launch/test.sh --all runs them.')
+  failed = [report.nodeid for kind in ('failed', 'error') for report in terminalreporter.getreports(kind)]
+  if failed:  # .ci/run prints this line last; named tests run though they are long
+    named = ' '.join(map(shlex.quote, list(dict.fromkeys(failed))[:REPEATED]))
+    terminalreporter.write_line(f'{REPEAT} bash launch/test.sh -n 0 {named}')
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import pathlib
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -30,9 +31,10 @@ def suite(tmp_path: pathlib.Path) -> Callable[..., list[str]]:
   for source, text in {'tests/conftest.py': None, 'pyproject.toml': None, 'tests/test_it.py': LONG_TESTS}.items():
     (tmp_path / source).write_text((ROOT / source).read_text() if text is None else text)
 
-  def run(*arguments: str) -> list[str]:
+  def run(*arguments: str, code: int = 0) -> list[str]:
     command = [sys.executable, '-m', 'pytest', '-v', '-p', 'no:cacheprovider', *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == code, done.stdout
     return done.stdout.splitlines()
 
   return run
@@ -64,6 +66,54 @@ def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pa
   drawn = {name for name in names if part(name.replace('::test_long', '')) == part(head.stdout.strip())}
   assert len(drawn) < 20
   assert passed(suite('--slow=part')) == {'tests/test_it.py::test_short', *drawn}
+
+
+FAILING = """
+import pytest
+
+@pytest.mark.slow
+@pytest.mark.parametrize('text', ['a b', "it's"])
+def test_fails(text): assert not text
+
+@pytest.fixture
+def broken(): raise OSError
+
+def test_errs(broken): pass
+
+def test_passes(): pass
+"""
+
+
+@pytest.mark.parametrize('processes', ['0', '2'])
+def test_one_command_repeats_the_tests_that_failed(suite, tmp_path: pathlib.Path, processes: str) -> None:
+  (tmp_path / 'tests' / 'test_it.py').write_text(FAILING)
+  lines = suite('--slow=all', f'--numprocesses={processes}', code=1)
+  (repeat,) = [line for line in lines if line.startswith('Repeat with: bash launch/test.sh -n 0 ')]
+  names = shlex.split(repeat)[6:]
+  file = 'tests/test_it.py::'
+  assert sorted(names) == [f'{file}test_errs', f'{file}test_fails[a b]', f"{file}test_fails[it's]"]
+  again = suite(*names, code=1)
+  assert any('2 failed, 1 error' in line for line in again)
+  assert not any('Repeat' in line for line in suite(f'{file}test_passes'))
+
+
+def test_a_red_check_ends_with_the_command(tmp_path: pathlib.Path) -> None:
+  """`.ci/run` with a suite that fails and lint that does, in a copy of the scripts alone."""
+  for folder in ('launch', '.ci'):
+    (tmp_path / folder).mkdir()
+  script = (ROOT / '.ci' / 'run').read_text()
+  (tmp_path / '.ci' / 'run').write_text(script)
+  said = {'setup': 'true', 'test': "echo 'Repeat with: bash launch/test.sh -n 0 t.py::x'; echo '1 failed'; exit 1"}
+  for name, text in (said | {'lint': 'exit 1'}).items():
+    (tmp_path / 'launch' / f'{name}.sh').write_text(text + '\n')
+  done = subprocess.run(['bash', '.ci/run'], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+  assert done.returncode == 1, done.stderr
+  assert done.stdout.splitlines()[-4:] == [
+    '1 failed',
+    'Failed: see the tests and the lint above.',
+    'Repeat with: bash launch/test.sh -n 0 t.py::x',
+    'Repeat with: bash launch/lint.sh',
+  ]
 
 
 def part(text: str) -> int:

@@ -97,6 +97,110 @@ def resolved(name, *changes):
   return command.parse(command.command('train', ''), words)[1]
 
 
+# What the released codes and papers set, by config; what differs stands in the header.
+NORMS_AND_BIASES = [['.*(norm/scale|/bias)', 0.0], ['.*', 0.01]]
+ROBERTA = {
+  'objective.where': {
+    'name': 'fixed_count', 'rate': 0.15, 'max_count': None, 'count': 'roberta', 'candidates': 'all',
+  },
+  'objective.edit.random_ids': 'ordinary',
+  'objective.masking': 'dynamic',
+  'optim.decay': 0.01,  # of all parameters (fairseq, optim/adam.py)
+  'optim.clip': None,
+  'optim.b2': 0.98,
+}  # fmt: skip
+BART = {'optim.decay': 0.01, 'optim.clip': None, 'optim.b2': 0.98, 'objective.where.mean': 3.0}
+BERT_ADAM = {
+  'optim.name': 'bert_adam',
+  'optim.schedule': 'linear_bert',
+  'optim.decay': NORMS_AND_BIASES,
+  'optim.clip': 1.0,
+}
+SOURCES = {
+  # google-research/albert: create_pretraining_data, lamb_optimizer, optimization
+  'albert/pretrain.py': {
+    'objective.masking': 'static', 'objective.copies': 40, 'data.copies': 40, 'data.short_probability': 0.1,
+    'optim.bias_correction': False, 'optim.adapt': [['.*(norm/scale|/bias)', 0.0], ['.*', 1.0]],
+    'optim.decay': NORMS_AND_BIASES, 'optim.schedule': 'linear_bert', 'optim.warmup': 3_125, 'optim.rate': 1.76e-3,
+  },
+  # fairseq: mask_tokens_dataset, examples/roberta/config/pretraining, optim/adam
+  'roberta/pretrain.py': {**ROBERTA, 'optim.rate': 6e-4, 'optim.warmup': 24_000},
+  'roberta/pretrain.py:large': {**ROBERTA, 'optim.rate': 4e-4, 'optim.warmup': 30_000},
+  'roberta/formats.py:sentence_pair': ROBERTA,
+  # fairseq: models/bart, examples/bart/README.glue.md
+  'bart/base.py': BART,
+  'bart/large.py': BART,
+  'bart/comparison.py:infilling': BART,
+  'bart/glue.py:rte': {
+    'model.overrides.attention_dropout': 0.1, 'optim.decay': 0.01, 'optim.warmup': 0.06, 'optim.rate': 1e-5,
+    'data.batch_size': 32, 'optim.eps': 1e-8, 'optim.b2': 0.98,
+  },
+  # facebookresearch/SpanBERT, pretraining/README.md; the decay is the paper's
+  'spanbert/pretrain.py': {
+    'optim.decay': 0.1, 'optim.eps': 1e-8, 'optim.clip': 1.0, 'steps': 2_400_000, 'objective.max_targets': 15,
+    'objective.place_dim': 200, 'objective.edit.per': 'span', 'data.layout': 'rows',
+  },
+  # microsoft/DeBERTa: optims/xadam, lr_schedulers, experiments/language_model, experiments/glue/mnli.sh
+  'deberta/base.py:script': {**BERT_ADAM, 'optim.rate': 1e-4, 'data.batch_size': 256, 'objective.where.max_count': 80},
+  'deberta/v3.py:xsmall': {**BERT_ADAM, 'optim.rate': 3e-4, 'data.batch_size': 64, 'objective.where.max_count': 80},
+  'deberta/v3.py:large': {**BERT_ADAM, 'optim.rate': 1e-4, 'objective.generator.overrides.num_layers': 12},
+  'deberta/glue.py:v3-small': {
+    **BERT_ADAM, 'epochs': 3, 'optim.rate': 4.5e-5, 'optim.warmup': 1500, 'adapter.dropout': 0.2,
+  },
+  # google-research/electra: configure_pretraining, model/optimization
+  'electra/small.py': {'objective.where.max_count': 19, 'optim.schedule': 'gpt', 'optim.rate': 5e-4},
+  'electra/base.py': {'objective.where.max_count': 79, 'optim.schedule': 'gpt', 'optim.rate': 2e-4},
+  'electra/large.py': {'objective.where.max_count': 130, 'objective.where.rate': 0.25, 'data.batch_size': 2048},
+  # THUDM/GLM: config/ds_block_*.sh and config_block_*.json; warm-up is a share of the steps of decay
+  'glm/base.py': {'optim.until': 0.8, 'optim.warmup': 0.04, 'optim.floor': 0.05, 'optim.b2': 0.98, 'optim.eps': 1e-6},
+  'glm/large.py': {'optim.until': 0.8, 'optim.warmup': 0.04, 'optim.rate': 2e-4, 'steps': 200_000},
+  'glm/10b.py': {
+    'optim.until': 0.7, 'optim.warmup': 0.028, 'optim.floor': 0.1, 'optim.rate': 1e-4, 'optim.b2': 0.95,
+    'optim.eps': 1e-8,
+  },
+  # zihangdai/xlnet, train.py
+  'xlnet/base.py': {'optim.floor': 0.001, 'optim.schedule': 'linear'},
+  'xlnet/large.py': {'optim.floor': 0.001, 'optim.rate': 4e-4, 'optim.warmup': 40_000, 'data.batch_size': 8192},
+}  # fmt: skip
+# Settings that are not the source's, and the words of the header that say so.
+SAID = {
+  'albert/pretrain.py': ('WordPiece', 'keeps 20'),
+  'bart/base.py': ('packed side', 'vocabulary'),
+  'bart/comparison.py': ('packed side', 'vocabulary'),
+  'bart/large.py': ('packed side', 'vocabulary'),
+  'bart/glue.py': ('1,024',),
+  'bert/base.py': ('vocabulary', 'BooksCorpus'),
+  'deberta/v3.py': ('default is 10', 'small'),
+  'deberta/base.py': ('vocabulary', 'batches of 32'),
+  'distilbert/base.py': ('vocabulary',),
+  'electra/base.py': ('vocabulary',),
+  'electra/large.py': ('vocabulary',),
+  'electra/small.py': ('vocabulary',),
+  'gpt/gpt2.py': ('vocabulary', 'parameters decay'),
+  'gpt/gpt3.py': ('parameters decay',),
+  'llama/pretrain.py': ('parameters decay', 'BPE'),
+  'roberta/formats.py': ('vocabulary', 'b2'),
+  'roberta/pretrain.py': ('vocabulary',),
+  'spanbert/pretrain.py': ('vocabulary', '.01'),
+}
+
+
+@pytest.mark.parametrize('target', SOURCES)
+def test_settings_are_those_of_the_released_codes(target):
+  values = resolved(target)
+  for path, expected in SOURCES[target].items():
+    found = values
+    for part in path.split('.'):
+      found = found[part]
+    assert found == expected, path
+
+
+@pytest.mark.parametrize('target', SAID)
+def test_headers_say_what_differs(target):
+  text = ' '.join(header(f'experiments/{target}').split())
+  assert not [words for words in SAID[target] if words not in text]
+
+
 def test_the_four_input_formats_of_roberta_feed_the_same_tokens():
   found = {form: resolved(f'roberta/formats.py:{form}') for form in ('full', 'doc', 'segment_pair', 'sentence_pair')}
   assert {values['data']['length'] * values['data']['batch_size'] for values in found.values()} == {512 * 256}

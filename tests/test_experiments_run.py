@@ -48,7 +48,9 @@ def data(tmp_path_factory):
 def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path):
   settings = config.load(f'{file}:quick')
   settings['vocab']['path'] = str(data / 'vocab')
-  settings['model']['overrides'] = {'hidden_dim': 32, 'num_heads': 2, 'mlp_dim': 64}
+  sizes = {'hidden_dim': 32, 'num_heads': 2, 'mlp_dim': 64}
+  known = signatures.keywords(f'models.{settings["model"]["name"]}', 'Config')
+  settings['model']['overrides'] = {name: size for name, size in sizes.items() if name in known}
   for second in ('generator', 'teacher'):  # the other trunk of an objective
     if (settings['objective'] or {}).get(second):
       settings['objective'][second]['overrides'] = dict(settings['model']['overrides'])

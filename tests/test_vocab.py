@@ -70,6 +70,10 @@ def test_another_request_is_refused(source, tmp_path):
   assert {file.name: file.read_bytes() for file in (tmp_path / 'v').iterdir()} == before
   facts = json.loads((tmp_path / 'v' / 'vocab.json').read_text())
   (tmp_path / 'v' / 'vocab.json').write_text(json.dumps({**facts, 'record': {}}))
+  with pytest.raises(ConfigError, match=r'vocab\.json was changed'):
+    train(source, tmp_path / 'v')
+  del facts['sha256']  # as in a folder of before there were digests
+  (tmp_path / 'v' / 'vocab.json').write_text(json.dumps({**facts, 'record': {}}))
   with pytest.raises(ConfigError, match='not made by this command'):
     train(source, tmp_path / 'v')
 

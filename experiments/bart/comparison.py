@@ -19,9 +19,10 @@ Expect, fine-tuned: SQuAD F1, MNLI, and perplexities of ELI5, XSum, ConvAI2, CNN
   infill_shuffle    90.8  83.8  24.17   6.62  11.12   5.41
 
 Arguments: `quick` and one of these names; `infill_shuffle` is the default.
-Differs from the paper: English Wikipedia without books; its batch, rate and shares of masked and deleted tokens are not
-published: here 256 rows, RoBERTa's rate for that size, and 15 %. One stack is 12 layers of the same width: RoBERTa base
-for the encoders, which hide tokens as BERT does (80/10/10), and GPT for `lm`.
+Differs from the paper: English Wikipedia without books and a vocabulary trained on it; pieces of documents packed side
+by side with attention kept inside them; its batch, rate and shares of masked and deleted tokens are not published: here
+256 rows, RoBERTa's rate for that size, and 15 %. One stack is 12 layers of the same width: RoBERTa base for the
+encoders, which hide tokens as BERT does (80/10/10), and GPT for `lm`. As in fairseq, all parameters decay.
 """
 
 from experiments import common
@@ -69,7 +70,7 @@ def get_config(arg=''):
     rate=1e-4,
     schedule='linear',
     warmup=10_000,
-    decay=common.NO_DECAY_ON_NORMS,
+    decay=0.01,
     b1=0.9,
     b2=0.98,
     eps=1e-6,

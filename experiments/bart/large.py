@@ -10,8 +10,9 @@ Expect, fine-tuned: MNLI 89.9, QNLI 94.9, QQP 92.5, RTE 87.0, SST-2 96.6, MRPC 9
 EM / F1 88.8 / 94.6; ROUGE 1 / 2 / L of CNN-DM 44.16 / 21.28 / 40.90, of XSum 45.14 / 22.27 / 37.25.
 
 Arguments: `quick`; `last` is the last 10 % of the steps, without dropout, from where the first 90 % stopped.
-Differs from the paper: C4's WebText-like part for its 160 GB of text; its rate is not published, here RoBERTa's for
-that batch; `last` begins with fresh Adam moments.
+Differs from the paper: C4's WebText-like part for its 160 GB of text; a vocabulary trained on English Wikipedia; pieces
+of documents packed side by side with attention kept inside them; its rate is not published, here RoBERTa's for that
+batch; `last` begins with fresh Adam moments. As in fairseq, all parameters decay.
 """
 
 from experiments import common
@@ -38,7 +39,7 @@ def get_config(arg=''):
     rate=4e-4,
     schedule='linear',
     warmup=30_000,
-    decay=common.NO_DECAY_ON_NORMS,
+    decay=0.01,
     b1=0.9,
     b2=0.98,
     eps=1e-6,

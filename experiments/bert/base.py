@@ -14,8 +14,8 @@ Without one, all 1M steps have rows of 512, which costs more and is no worse. `m
 its rows are pieces of documents packed side by side with attention kept inside them.
 
 Differs from the paper: English Wikipedia without BooksCorpus, with the marks that wiki40b puts before sections and
-paragraphs (--config.data.path=FOLDER takes other text); a next segment that is not used is not put back, and pairs are
-drawn anew in each of 10 epochs; `512` begins with fresh Adam moments.
+paragraphs (--config.data.path=FOLDER takes other text), and a vocabulary trained on it; a next segment that is not used
+is not put back, and pairs are drawn anew in each of 10 epochs; `512` begins with fresh Adam moments.
 """
 
 from experiments import common

@@ -13,8 +13,8 @@ The paper's grid, of which the best on dev counts: --config.data.batch_size 16, 
 --config.optim.rate 5e-5, 4e-5, 3e-5, 2e-5.
 
 Arguments: a trunk (base, large), `features`, `quick`.
-Differs from the paper: rows are single sentences, not documents; features are read by one linear layer at a rate of
-ours, not by two layers of LSTM; F1 is that of the words that fit into a row.
+Differs from the paper: a vocabulary of our own; rows are single sentences, not documents; features are read by one
+linear layer at a rate of ours, not by two layers of LSTM; F1 is that of the words that fit into a row.
 """
 
 from experiments import common

@@ -10,7 +10,9 @@ Arguments: a size (base, large, xlarge, xxlarge; the last two are version 2); `s
 batch of 256 rows at a rate of 1e-4; `printed` reads equation 4 as it is printed instead of as it was coded; `quick`.
 
 Differs from the paper: English Wikipedia alone, of 78 GB of text; a vocabulary of our own, trained on it, and for
-version 2 byte-level BPE in place of SentencePiece; pieces of documents packed side by side, with attention inside them.
+version 2 byte-level BPE in place of SentencePiece; pieces of documents packed side by side, with attention inside them;
+xlarge and xxlarge take the settings of large, whose scripts are for batches of 32. Moments without bias correction and
+the warm-up that replaces the decayed rate are those of the released code.
 """
 
 from experiments import common
@@ -38,9 +40,9 @@ def get_config(arg=''):
   )
   c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256 if script else 2048)
   c.optim = dict(
-    name='adamw',
+    name='bert_adam',
     rate=1e-4 if script else 2e-4,
-    schedule='linear',
+    schedule='linear_bert',
     warmup=10_000,
     decay=common.NO_DECAY_ON_NORMS,
     clip=1.0,

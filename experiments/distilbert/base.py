@@ -9,8 +9,8 @@ Expect, fine-tuned (GLUE dev average, Table 1): 77.0, against 79.5 of BERT base.
 Table 4 has what is lost without a term: no_kl -2.96, no_cosine -1.46, no_mlm -.31, random_init -3.69.
 
 Arguments: `quick`, or one of `no_kl`, `no_cosine`, `no_mlm`, `random_init`.
-Differs from the paper: English Wikipedia without BooksCorpus; pieces of documents packed side by side with attention
-kept inside them; the share of corrupted tokens is that of each row, not of the batch.
+Differs from the paper: English Wikipedia without BooksCorpus, and a vocabulary trained on it; pieces of documents
+packed side by side with attention kept inside them; the share of corrupted tokens is that of a row, not of the batch.
 """
 
 from experiments import common

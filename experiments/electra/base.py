@@ -7,8 +7,8 @@ Hardware: the paper took 4 days on 16 TPU v3 chips.
 Expect, fine-tuned (GLUE dev average): 85.1, against 82.2 of BERT base; on the test set 82.7.
 
 Arguments: `quick`.
-Differs from the paper: English Wikipedia without BooksCorpus; pieces of documents packed side by side with attention
-kept inside them; a position that is drawn twice counts once.
+Differs from the paper: English Wikipedia without BooksCorpus, and a vocabulary trained on it; pieces of documents
+packed side by side with attention kept inside them; a position that is drawn twice counts once.
 """
 
 from experiments import common

@@ -7,8 +7,8 @@ Hardware: not measured; parameters are spread over the devices.
 Expect, fine-tuned (GLUE dev average): 89.0 after 400k steps, 89.5 after 1.75M, against 88.9 of RoBERTa with 500k.
 
 Arguments: `quick`.
-Differs from the paper: English Wikipedia for the data of XLNet; pieces of documents packed side by side with attention
-kept inside them; a position that is drawn twice counts once.
+Differs from the paper: English Wikipedia for the data of XLNet, and a vocabulary trained on it; pieces of documents
+packed side by side with attention kept inside them; a position that is drawn twice counts once.
 """
 
 from experiments import common

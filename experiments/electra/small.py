@@ -16,8 +16,8 @@ Arguments: `quick`, or one of
   python -m plm_jax.train --config=experiments/electra/small.py:two_stage --workdir=runs/electra/two-stage
   with its folder, runs/electra/generator, in init_from.
 
-Differs from the paper: English Wikipedia without BooksCorpus; pieces of documents packed side by side with attention
-kept inside them; a position that is drawn twice counts once.
+Differs from the paper: English Wikipedia without BooksCorpus, and a vocabulary trained on it; pieces of documents
+packed side by side with attention kept inside them; a position that is drawn twice counts once.
 """
 
 from experiments import common

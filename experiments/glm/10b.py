@@ -13,8 +13,9 @@ Expect, from the paper: CNN/DailyMail 44.7 / 21.4 / 41.4 ROUGE; LAMBADA 72.35 wi
 way; WikiText-103 perplexity 11.33 / 12.22.
 
 Arguments: `quick`.
-Differs from the paper: C4's WebText-like part for the Pile and cc-news; its batch and peak rate are not at hand: the
-batch is that of base.py, the rate GPT-3's at 13B; pieces of a cut row have no [CLS].
+Differs from the paper: C4's WebText-like part for the Pile and cc-news, and a vocabulary trained on it; the batch is
+that of base.py, as the script says 21 rows a GPU and not how many GPUs; pieces of a cut row have no [CLS]. Rate,
+moments and decay are those of config_block_10B.json, the schedule that of ds_block_10B.sh.
 """
 
 from experiments import common
@@ -47,13 +48,14 @@ def get_config(arg=''):
     name='adamw',
     rate=1e-4,
     schedule='cosine',
-    warmup=0.04,
+    warmup=0.028,  # .04 of the 175,000 steps of decay
     floor=0.1,
+    until=0.7,
     decay=common.no_decay_on_norms(0.1),
     clip=1.0,
     b1=0.9,
-    b2=0.98,
-    eps=1e-6,
+    b2=0.95,
+    eps=1e-8,
   )
   c.sharding = dict(mesh=dict(data=-1, model=8), rules='fsdp_tensor')
   c.execution = dict(dtype='bfloat16', remat='full')

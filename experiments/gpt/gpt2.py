@@ -10,7 +10,8 @@ Expect: perplexity, zero-shot, of WikiText-2 29.4 / 22.8 / 19.9 / 18.3 from the 
 Arguments: a size (gpt2, gpt2-medium, gpt2-large, gpt2-xl; 124M, 355M, 774M, 1558M parameters), `quick`.
 Differs from the paper: its rates ("tuned by hand for each size"), steps and weight decay are not published. Here they
 are those of GPT-3 at the same size (Brown et al. 2020, Table 2.1 and appendix B): cosine to 10 %, decay .1, clip 1,
-100k steps of 0.5M tokens, which is about five times the 40 GB of WebText. C4's WebText-like part stands for WebText.
+100k steps of 0.5M tokens, which is about five times the 40 GB of WebText. C4's WebText-like part stands for WebText,
+and the vocabulary is trained on it; which parameters decay is not said: here all but biases and the scales of norms.
 """
 
 from experiments import common

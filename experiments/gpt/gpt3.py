@@ -13,8 +13,8 @@ Arguments: a size (gpt3-small, -medium, -large, -xl, -2.7b, -6.7b, -13b, -175b);
 256 tokens, a width of our own, as the paper's is not published; `quick`.
 Differs from the paper: no ramp of the batch from 32k tokens over the first 4 to 12 billion; dense attention without
 `local`; C4's WebText-like part stands for its mix of Common Crawl, WebText2, books and Wikipedia; batches are powers of
-two of rows but for the largest. Dropout is not reported and here 0. XL has 16 heads and 13B a width of 5,120, where the
-table misprints 24 and 5,140.
+two of rows but for the largest. Dropout is not reported and here 0; nor is which parameters decay: here all but biases
+and the scales of norms. XL has 16 heads and 13B a width of 5,120, where the table misprints 24 and 5,140.
 """
 
 from experiments import common

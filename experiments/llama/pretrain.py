@@ -10,7 +10,8 @@ Expect, without a gradient step: ARC (easy) 72.8 / 74.8 / 80.0 / 78.9 % from lla
 
 Arguments: a size (llama-7b, llama-13b, llama-33b, llama-65b, llama2-7b, llama2-13b, llama2-70b), `quick`.
 Differs from the paper: C4 alone for the mix of §2.1, of which it was 15 %, and for LLaMA 2's, which is not published;
-byte-level BPE of the same size for SentencePiece's with byte fallback.
+byte-level BPE of the same size for SentencePiece's with byte fallback. Which parameters decay is not said: here all but
+the scales of norms.
 """
 
 from experiments import common

@@ -4,7 +4,7 @@ python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=256000 
 python -m plm_jax.train --config=experiments/palm/pretrain.py:palm-8b --workdir=runs/palm/palm-8b
 
 Hardware: 6,144 TPU v4 chips for palm-540b (§4). Estimate for 256 TPU v5p chips at 50 % of peak: palm-8b 8 days.
-Expect, from five examples without a gradient step: Hindu Knowledge of BIG-bench 77.7 % (palm-62b), 95.4 % (palm-540b).
+Expect: a loss that falls through the run; the scores that the paper prints are of its own mix of text (§3, §6).
 
 Arguments: a size (palm-8b, palm-62b, palm-540b), `quick`.
 Differs from the paper: one batch of 2,048 rows for its ramp of 512, 1,024 and 2,048, with as many tokens in all, 780

@@ -9,8 +9,8 @@ Expect, fine-tuned (dev), base after 500,000 steps on 160 GB of text: MNLI 87.6,
 94.8, MRPC 90.2, CoLA 63.6, STS-B 91.2.
 
 Arguments: `quick`; a size, `base` or `large`.
-Differs from the paper: English Wikipedia in place of 160 GB of text (--config.data.path=FOLDER takes other); special
-tokens are never masked.
+Differs from the paper: English Wikipedia in place of 160 GB of text (--config.data.path=FOLDER takes other), and a
+vocabulary trained on it. Counts, random tokens, masked special tokens and the decay of all parameters are fairseq's.
 """
 
 from experiments import common
@@ -26,7 +26,10 @@ def get_config(arg=''):
   c.vocab = dict(name='byte_bpe', path=common.vocab('roberta'))
   c.model = dict(name='bert', variant=f'roberta-{size}')
   c.objective = dict(
-    name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'), masking='dynamic'
+    name='mlm',
+    where=dict(name='fixed_count', rate=0.15, count='roberta', candidates='all'),  # fairseq: floor(.15 n + U), <s> too
+    edit=dict(name='bert_80_10_10', random_ids='ordinary'),
+    masking='dynamic',
   )
   c.data = dict(
     name='stream', layout='full', whole_sentences=True, path=common.corpus('wiki'), length=512, batch_size=8192
@@ -36,7 +39,7 @@ def get_config(arg=''):
     rate=rate,
     schedule='linear',
     warmup=warmup,
-    decay=common.NO_DECAY_ON_NORMS,
+    decay=0.01,  # of all parameters, as in fairseq
     b1=0.9,
     b2=0.98,
     eps=1e-6,

@@ -7,7 +7,8 @@ Hardware: the paper took 15 days on 32 V100 GPUs.
 Expect, fine-tuned after 1.2M steps (SQuAD 2.0 F1, MNLI-m, QNLI): 86.8, 87.6, 93.9; with `mlm` 86.7, 87.3, 93.8.
 
 Arguments: `quick`; `base` or `large`; `mlm` leaves the span boundary objective out (the row "span 1seq").
-Differs from the paper: English Wikipedia without BooksCorpus.
+Differs from the paper: English Wikipedia without BooksCorpus, and a cased vocabulary trained on it in place of BERT's.
+All parameters decay, as in its copy of fairseq, at the paper's .1; the released command has .01.
 """
 
 from experiments import common
@@ -33,7 +34,7 @@ def get_config(arg=''):
     rate=1e-4,
     schedule='linear',
     warmup=10_000,
-    decay=common.no_decay_on_norms(0.1),
+    decay=0.1,
     clip=1.0,
     b1=0.9,
     b2=0.999,

@@ -44,6 +44,7 @@ def get_config(arg=''):
     schedule='linear',
     warmup=10_000,
     decay=common.NO_DECAY_ON_NORMS,
+    floor=0.001,  # min_lr_ratio of the released code
     clip=1.0,
     b1=0.9,
     b2=0.999,

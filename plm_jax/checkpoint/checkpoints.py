@@ -108,7 +108,13 @@ class Checkpoints:
     return best_step(self.folder)
 
   def save(
-    self, step: int, state: PyTree, *, metrics: Mapping[str, float] | None = None, best_allowed: bool = True
+    self,
+    step: int,
+    state: PyTree,
+    *,
+    metrics: Mapping[str, float] | None = None,
+    sums: Mapping[str, tuple[float, float]] | None = None,
+    best_allowed: bool = True,
   ) -> None:
     """Copies the state from the devices and returns; it is written in the background.
 
@@ -118,6 +124,7 @@ class Checkpoints:
       step: number of updates; larger than those before it.
       state: arrays in any PyTree; may be donated as soon as this returns.
       metrics: metrics of this step, which are saved with it; one of them may be what `best` names.
+      sums: finite, see `records.Record`.
       best_allowed: False for a state that may not be the best one.
 
     Raises:
@@ -140,7 +147,7 @@ class Checkpoints:
     if self._best and best_allowed and self._best[0] in measured:
       score = (*self._best, measured[self._best[0]])
       self._keep_best.scores[step] = score[2]
-    self._saving = Record(step=step, leaves=_describe(state), metrics=measured, score=score)
+    self._saving = Record(step=step, leaves=_describe(state), metrics=measured, score=score, sums=dict(sums or {}))
     try:
       self._manager.save(step, args=ocp.args.Composite(**{records.ITEM: ocp.args.StandardSave(state)}), force=True)
     except records.FAILURES as error:
@@ -197,9 +204,7 @@ class Checkpoints:
     if self._prepared:
       return
     if jax.process_index() == 0:
-      for step in records.numbered(self.folder):
-        if step > at:
-          _set_aside(self.folder, step)
+      set_aside(self.folder, at)
     ocp.multihost.sync_global_processes('plm_jax:set_aside')
     self._manager.reload()
     whole, _ = records.records(self.folder)
@@ -263,14 +268,36 @@ def _unnamed(folder: Path, step: int) -> Path:
   return folder / f'{step}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}'
 
 
-def _set_aside(folder: Path, step: int) -> None:
-  target = folder / records.SET_ASIDE / str(step)
-  files.remove_folder(target)
-  files.make_folder(target.parent)
-  files.move(folder / str(step), target)
-  log.warning(
-    'step %d is newer than the step that this run continues from: moved to %s, which may be deleted', step, target
-  )
+def set_aside(folder: Path, at: int) -> list[int]:
+  """Moves the steps that are newer than `at` to the folder `set_aside`, newest first; nothing is deleted."""
+  newer = [step for step in reversed(records.numbered(folder)) if step > at]
+  for step in newer:
+    target = files.unused(folder / records.SET_ASIDE / str(step))
+    files.make_folder(target.parent)
+    files.move(folder / str(step), target)
+    log.warning(
+      'step %d is newer than the step that this run continues from: moved to %s, which may be deleted', step, target
+    )
+  return newer
+
+
+def broken_leaves(folder: Path, step: int) -> list[str]:
+  """The leaves of a step whose numbers are not all finite; counters and what schedules remember are left out.
+
+  The whole step is read into the memory of this host.
+
+  Raises:
+    CheckpointError: the step could not be read.
+  """
+  item = epath.Path(folder / str(step) / records.ITEM)
+  handler = ocp.PyTreeCheckpointHandler()
+  try:
+    as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)
+    leaves = flat(handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy)))
+  except records.FAILURES as error:
+    raise CheckpointError(f'step {step} in {folder} is complete and could not be read: {error}') from error
+  counted = [name for name in leaves if name.startswith(('params/', 'opt_state/rule/', 'opt_state/average/params/'))]
+  return [name for name in counted if not np.isfinite(np.asarray(leaves[name], np.float32)).all()]
 
 
 def _describe(state: PyTree) -> Leaves:

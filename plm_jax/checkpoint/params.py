@@ -6,6 +6,7 @@ digest before it is used.
 """
 
 import functools
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,13 +19,15 @@ import safetensors.numpy
 from etils import epath
 from jax.experimental import multihost_utils
 
-from plm_jax import files
+from plm_jax import files, seals
 from plm_jax.checkpoint import records, tensor_files
 from plm_jax.checkpoint.records import CheckpointError, Step
+from plm_jax.errors import RunError
 from plm_jax.paths import flat, nested
 from plm_jax.types import PyTree
 
 NAME = 'params.safetensors'
+_MOST_LAYERS = 10_000
 INDEX = 'params.index.json'  # of several files; there each layer of a stacked leaf is an array of its own
 
 
@@ -80,6 +83,18 @@ class Params(Mapping[str, Leaf]):
     names = _below(self._leaves, subtree, where=self._where) if subtree else {name: name for name in self._leaves}
     found = self._read(list(names.values()))
     return {short: found[name] for short, name in names.items()}
+
+  def each(self, most: int = 2**28) -> Iterator[tuple[str, np.ndarray]]:
+    """(path, array) of every leaf in order; about `most` bytes of float32 are read at a time, or one larger leaf."""
+    group: list[str] = []
+    for name in self._leaves:
+      size = sum(4 * math.prod(self._leaves[other].shape) for other in (*group, name))
+      if group and size > most:
+        yield from self._read(group).items()
+        group = []
+      group.append(name)
+    if group:
+      yield from self._read(group).items()
 
   def tree(self, subtree: str | None = None) -> PyTree:
     """`arrays` as nested dicts; the array itself where `subtree` is a leaf."""
@@ -198,21 +213,39 @@ def _open_file(file: Path) -> Params:
 def _open_index(folder: Path) -> Params:
   """The parameters of several files, a leaf or a layer of it read when it is asked for."""
   try:
+    seals.check(folder / INDEX)
     index = files.read_json(folder / INDEX)
     layers, digests = dict(index['leaves']), dict(index['sha256'])
-  except (OSError, ValueError, KeyError, TypeError) as error:
+    arrays = {name for path, count in layers.items() for name in _arrays(path, count)}
+  except (OSError, ValueError, KeyError, TypeError, RunError) as error:
     raise CheckpointError(f'{folder / INDEX} is damaged ({type(error).__name__}: {error}): import again') from error
   for name, sha256 in digests.items():
+    if Path(name).name != name or not files.is_inside(folder / name, folder):
+      raise CheckpointError(f'{folder / INDEX} names {name}, which lies outside of the folder: import again')
     if not files.is_file(folder / name) or files.sha256(folder / name) != sha256:
       raise CheckpointError(
         f'{folder / name} is missing or damaged: its sha256 is not the one in {INDEX}; import again'
       )
   containers = [tensor_files.Container(folder / name) for name in digests]
   holds = {array: container for container in containers for array in container.tensors}
-  lost = [path for path, count in layers.items() if (path if count is None else f'{path}@0') not in holds]
-  if lost:
-    raise CheckpointError(f'{folder / INDEX} names {lost[0]}, which is in none of the files: import again')
+  if other := sorted(arrays ^ holds.keys()):
+    which = 'names' if other[0] in arrays else 'does not name'
+    where = 'in none of the files' if other[0] in arrays else 'in one of the files'
+    raise CheckpointError(f'{folder / INDEX} {which} {other[0]}, which is {where}: import again')
   return Params({path: _indexed(path, count, holds) for path, count in layers.items()}, where=str(folder))
+
+
+def _arrays(path: str, layers: Any) -> list[str]:
+  """The names of the arrays of a leaf; see `write_index`.
+
+  Raises:
+    ValueError: no number of layers.
+  """
+  if layers is None:
+    return [path]
+  if type(layers) is not int or not 0 < layers <= _MOST_LAYERS:
+    raise ValueError(f'{path} has {layers!r} layers')
+  return [f'{path}@{number}' for number in range(layers)]
 
 
 def _indexed(path: str, layers: int | None, holds: Mapping[str, tensor_files.Container]) -> Leaf:

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,6 +50,7 @@ class Record:
     leaves: leaf path, joined by '/', -> (dtype, shape).
     metrics: the finite metrics of this step.
     score: (metric, 'min' | 'max', value) if this step may be the best one, else None.
+    sums: metric -> (sum, weight) since the last line of metrics; empty in the records of earlier versions.
     files: file, relative to the step folder, -> (bytes, sha256).
   """
 
@@ -56,6 +58,7 @@ class Record:
   leaves: Leaves
   metrics: Mapping[str, float]
   score: tuple[str, str, float] | None = None
+  sums: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
   files: Mapping[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
 
 
@@ -72,7 +75,9 @@ def write(folder: Path, record: Record) -> None:
   paths = _files(folder)
   hashes = _hashes(paths)
   sized = {name: (files.size(path), hashes[name]) for name, path in paths.items()}
-  content = dataclasses.asdict(dataclasses.replace(record, files=sized))
+  # strict JSON has no NaN: the words are read back as numbers
+  sums = {name: [x if math.isfinite(x) else str(x) for x in pair] for name, pair in record.sums.items()}
+  content = dataclasses.asdict(dataclasses.replace(record, files=sized)) | {'sums': sums}
   files.write_text(folder / RECORD, json.dumps({'record': content, 'sha256': _sha256(content)}))
 
 
@@ -245,6 +250,7 @@ def _record(content: Mapping[str, Any]) -> Record:
     leaves={path: (dtype, tuple(shape)) for path, (dtype, shape) in content['leaves'].items()},
     metrics=content['metrics'],
     score=None if score is None else (score[0], score[1], float(score[2])),
+    sums={name: (float(total), float(weight)) for name, (total, weight) in content.get('sums', {}).items()},
     files={name: (size, sha256) for name, (size, sha256) in content['files'].items()},
   )
 

@@ -1,8 +1,8 @@
 """Files of tensors in the safetensors form, read one tensor at a time and written some rows at a time.
 
 The `safetensors` library maps whole files and writes all tensors at once, which conversions in bounded memory cannot
-do. A file is 8 bytes with the length of a JSON header (little endian), the header (name -> dtype, shape, begin and end
-of the bytes) and the bytes.
+do; its rules for headers are asked of itself. A file is 8 bytes with the length of a JSON header (little endian), the
+header (name -> dtype, shape, begin and end of the bytes) and the bytes.
 """
 
 import json
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import safetensors
 
 from plm_jax import files
 from plm_jax.errors import ConfigError
@@ -32,7 +33,8 @@ DTYPES = {
   'U8': np.dtype(np.uint8),
   'BOOL': np.dtype(np.bool_),
 }
-_MOST_HEADER = 100 * 2**20  # as the library limits it
+_MOST_HEADER = 100_000_000  # as the library limits it
+_MOST_AXES = 64  # as numpy limits them
 
 
 class WeightsError(ConfigError):
@@ -49,7 +51,9 @@ class Tensor(NamedTuple):
 
 
 class Container:
-  """One file, opened for reading; its header is checked against its size.
+  """One file, opened for reading; its header is checked against its size and by the rules of the library.
+
+  Those leave no byte outside of a tensor and none in two of them.
 
   Raises:
     WeightsError: not such a file, or cut short.
@@ -65,8 +69,8 @@ class Container:
           raise WeightsError(
             f'{file} is cut short or not a safetensors file: its header does not fit into {size} bytes; fetch it again'
           )
-        header: Any = json.loads(stream.read(length))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        header = files.parse_json(stream.read(length).decode('utf-8'))
+    except (OSError, ValueError) as error:
       raise WeightsError(f'{file} cannot be read as a safetensors file: {error}; fetch the file again') from error
     if not isinstance(header, dict):
       raise WeightsError(f'{file} cannot be read as a safetensors file: its header is no JSON object')
@@ -74,14 +78,23 @@ class Container:
     self.tensors: dict[str, Tensor] = {}
     for name, entry in header.items():
       self.tensors[name] = self._check(name, entry, start=8 + length, size=size)
+    try:
+      with safetensors.safe_open(file, 'np'):
+        pass
+    except (safetensors.SafetensorError, OSError) as error:
+      raise WeightsError(f'{file} breaks the rules of safetensors ({error}): fetch the file again') from error
 
   def _check(self, name: str, entry: Any, *, start: int, size: int) -> Tensor:
     try:
-      dtype, shape = DTYPES[entry['dtype']], tuple(map(int, entry['shape']))
-      begin, end = (start + int(place) for place in entry['data_offsets'])
+      dtype, shape, (begin, end) = DTYPES[entry['dtype']], tuple(entry['shape']), entry['data_offsets']
     except (KeyError, TypeError, ValueError) as error:
       raise WeightsError(f'{self.file}: the header of tensor {name!r} is not understood ({error})') from error
-    if end - begin != math.prod(shape) * dtype.itemsize or begin < start:
+    if len(shape) > _MOST_AXES or not all(
+      type(number) is int and 0 <= number < 2**63 for number in (*shape, begin, end)
+    ):
+      raise WeightsError(f'{self.file}: the header of tensor {name!r} has a shape or a place that is no whole number')
+    begin, end = start + begin, start + end
+    if end - begin != math.prod(shape) * dtype.itemsize:
       raise WeightsError(f'{self.file}: tensor {name!r} of shape {shape} does not fit its {end - begin} bytes')
     if end > size:
       raise WeightsError(

@@ -7,6 +7,7 @@ itself uses what `start` returns, since its `__name__` may be '__main__'.
 import logging
 import os
 import sys
+from typing import TextIO
 
 PACKAGE = 'plm_jax'
 
@@ -18,7 +19,7 @@ def start(level: int = logging.INFO) -> logging.Logger:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
   log = logging.getLogger(PACKAGE)
   if not log.handlers:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Stderr()
     handler.setFormatter(logging.Formatter('%(message)s'))
     log.addHandler(handler)
     log.setLevel(logging.DEBUG)
@@ -26,3 +27,11 @@ def start(level: int = logging.INFO) -> logging.Logger:
     log.propagate = False
   logging.getLogger('absl').setLevel(logging.WARNING)
   return log
+
+
+class _Stderr(logging.StreamHandler[TextIO]):
+  """Writes to what `sys.stderr` is at the time: while a live line is drawn, rich puts messages above it."""
+
+  def emit(self, record: logging.LogRecord) -> None:
+    self.stream = sys.stderr
+    super().emit(record)

@@ -1,14 +1,14 @@
-"""The progress of a run: a live bar on a terminal, elsewhere a plain line per logged step."""
+"""The progress of a run: a live line on a terminal, elsewhere a plain line per logged step."""
 
 import logging
-import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn, Task
+from rich.text import Text
 
 log = logging.getLogger(__name__)
 
@@ -16,41 +16,88 @@ SHOWN = (
   'loss', 'perplexity', 'unit_perplexity', 'word_perplexity', 'bits_per_byte', 'accuracy', 'word_accuracy', 'f1',
   'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu',
 )  # fmt: skip
+WIDEST, NARROWEST = 24, 4  # columns of the bar
 
 
-def line(values: Mapping[str, float], *, best: str | None = None) -> str:
-  """The metrics named in `SHOWN` and the one that a run is judged by, as 'loss 3.214  accuracy 0.41 ...'."""
+def items(values: Mapping[str, float], *, best: str | None = None) -> list[str]:
+  """The metrics named in `SHOWN`, in its order, and the one that a run is judged by, each as 'loss 3.214'."""
   parts = []
-  for name, value in values.items():
+  order = {short: place for place, short in enumerate(SHOWN)}
+  for name, value in sorted(values.items(), key=lambda item: order.get(item[0].rpartition('/')[2], len(order))):
     short = name.rpartition('/')[2]
     if (short not in SHOWN and name != best) or name.startswith(('gradient_norm/', 'update_norm/', 'parameter_norm/')):
       continue
     text = f'{value:,.0f}' if short == 'tokens_per_second' else f'{value:.4g}'
     parts.append(f'{name.replace("_per_second", "/s")} {text}')
-  return '  '.join(parts)
+  return parts
+
+
+def line(values: Mapping[str, float], *, best: str | None = None) -> str:
+  """`items` as 'loss 3.214  accuracy 0.41 ...'."""
+  return '  '.join(items(values, best=best))
+
+
+def live_line(done: int, total: int, *, left: str, metrics: list[str], width: int) -> Text:
+  """Step, bar, time left and as many of the metrics as fit into `width` columns; the first three are always there.
+
+  A terminal of less than about 40 columns loses parts of the bar and of the numbers of steps, never a line's end.
+  """
+  step, ending = f'step {done}/{total}', f'left {left}'
+  room = width - len(step) - len(ending) - 2
+  bar = min(max(room, NARROWEST), WIDEST)
+  full = round(bar * done / max(total, 1))
+  text = Text(no_wrap=True, overflow='crop')
+  text.append(f'{step} ').append('━' * full, 'bar.complete').append('━' * (bar - full), 'bar.back').append(f' {ending}')
+  for item in metrics:
+    if len(text) + 2 + len(item) > width:
+      break
+    text.append(f'  {item}')
+  return text
+
+
+class _Line(ProgressColumn):
+  """`live_line` for the width of the terminal as it is now."""
+
+  max_refresh = 0.1
+
+  def __init__(self, console: Console):
+    super().__init__()
+    self._console = console
+
+  def render(self, task: Task) -> Text:
+    left = '-:--:--' if task.time_remaining is None else clock(task.time_remaining)
+    return live_line(
+      int(task.completed), int(task.total or 0), left=left, metrics=task.fields['items'], width=self._console.width
+    )
+
+
+def clock(seconds: float) -> str:
+  """Seconds as '1:02:03'."""
+  minutes, second = divmod(round(seconds), 60)
+  hours, minute = divmod(minutes, 60)
+  return f'{hours}:{minute:02}:{second:02}'
 
 
 class Bar:
   """The progress of a run, with the time left. A context manager."""
 
-  def __init__(self, *, total: int, start: int, shown: bool, best: str | None = None):
-    """`shown` is False in all processes but the first; `best` is a metric to show beside those of `SHOWN`."""
+  def __init__(self, *, total: int, start: int, shown: bool, best: str | None = None, console: Console | None = None):
+    """Draws nothing yet.
+
+    Args:
+      total: steps of the run.
+      start: step that it begins at.
+      shown: False in all processes but the first.
+      best: a metric to show beside those of `SHOWN`.
+      console: where to draw; stderr by default, and only if it is a terminal.
+    """
     self._best = best
     self._total, self._start, self._shown = total, start, shown
-    self._live = shown and sys.stderr.isatty()
+    console = console or Console(stderr=True)
+    self._live = shown and console.is_terminal
     self._began = time.monotonic()
-    self._progress = Progress(
-      TextColumn('step'),
-      MofNCompleteColumn(),
-      BarColumn(bar_width=24),
-      TimeElapsedColumn(),
-      TextColumn('left'),
-      TimeRemainingColumn(),
-      TextColumn('{task.fields[line]}'),
-      console=Console(stderr=True),
-      disable=not self._live,
-    )
-    self._task = self._progress.add_task('train', total=total, completed=start, line='')
+    self._progress = Progress(_Line(console), console=console, disable=not self._live)
+    self._task = self._progress.add_task('train', total=total, completed=start, items=[])
 
   def __enter__(self) -> Self:
     self._progress.start()
@@ -66,15 +113,21 @@ class Bar:
     self._progress.update(self._task, completed=done)
 
   def show(self, done: int, values: Mapping[str, float]) -> None:
-    """Shows the metrics of a step."""
-    text = line(values, best=self._best)
-    self._progress.update(self._task, line=text)
-    if self._shown:
-      seconds = (time.monotonic() - self._began) / max(done - self._start, 1) * (self._total - done)
-      left = next(
-        f'{seconds / unit:.{digits}f} {name}'
-        for unit, digits, name, above in ((3600, 1, 'h', 5400), (60, 1, 'min', 90), (1, 0, 's', -1))
-        if seconds > above
-      )
-      level = logging.DEBUG if self._live else logging.INFO  # beside a live bar, only the log file gets the line
-      log.log(level, f'step {done}/{self._total}  {text}  {left} left')
+    """Shows the metrics of a step: on a terminal in the live line, until the next ones come."""
+    self._progress.update(self._task, items=items(values, best=self._best))
+    self._log(done, values, logging.DEBUG if self._live else logging.INFO)  # live, only the log file gets the line
+
+  def keep(self, done: int, values: Mapping[str, float]) -> None:
+    """Shows the scores of an evaluation on a line of their own, which stays."""
+    self._log(done, values, logging.INFO)
+
+  def _log(self, done: int, values: Mapping[str, float], level: int) -> None:
+    if not self._shown:
+      return
+    seconds = (time.monotonic() - self._began) / max(done - self._start, 1) * (self._total - done)
+    left = next(
+      f'{seconds / unit:.{digits}f} {name}'
+      for unit, digits, name, above in ((3600, 1, 'h', 5400), (60, 1, 'min', 90), (1, 0, 's', -1))
+      if seconds > above
+    )
+    log.log(level, f'step {done}/{self._total}  {line(values, best=self._best)}  {left} left')

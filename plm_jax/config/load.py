@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax import errors, files
+from plm_jax import errors, files, seals
 from plm_jax.config import batches, blocks, earlier, quick, rules
 from plm_jax.errors import ConfigError
 from plm_jax.plugins.signatures import experiment_files
@@ -61,6 +61,7 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
+  seals.check(path)  # that of a run says what it trained; a copy in another folder may be edited
   try:
     value = files.read_json(path)
   except ValueError as error:

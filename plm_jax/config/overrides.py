@@ -6,11 +6,10 @@ A dotted key names any key of the config, or any keyword of what a block names, 
 import ast
 import contextlib
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plm_jax import errors
+from plm_jax import errors, files
 from plm_jax.config.blocks import NAMES, WHOLE, block
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations, values
@@ -102,8 +101,8 @@ def _parse(label: str, annotation: str, text: str) -> Any:
   words = {'true': True, 'false': False, 'none': None, 'null': None}
   if text.lower() in words:
     readings.insert(0, words[text.lower()])
-  for read in (json.loads, ast.literal_eval):
-    with contextlib.suppress(ValueError, SyntaxError):
+  for read in (files.parse_json, ast.literal_eval):
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
       readings.insert(0, read(text))
   for reading in readings:
     try:

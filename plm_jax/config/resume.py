@@ -38,12 +38,22 @@ def check_resume(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
   changes = differences(new, before)
   refused = [change for change in changes if change.partition(':')[0].partition('.')[0] not in RESUMABLE]
   if refused:
+    cure = _how_to_extend(new, before) if any(change.startswith('steps:') for change in refused) else ''
     raise ConfigError(
       'this run was begun with another config; name another --workdir, or undo:\n  '
       + '\n  '.join(refused)
-      + f'\nOnly {", ".join(RESUMABLE)} may change on the way.'
+      + f'\nOnly {", ".join(RESUMABLE)} may change on the way.{cure}'
     )
   return changes
+
+
+def _how_to_extend(new: Mapping[str, Any], old: Mapping[str, Any]) -> str:
+  """The cure for a run with other `steps`."""
+  has = old['steps'] + sum(more for _, more in old.get('extend', ()))
+  more = (new['steps'] or 0) - has
+  if more > 0:
+    return f' For more steps, leave steps at {old["steps"]} and add --extend={more}.'
+  return f' The run has {has} steps, and can be extended by N more with --extend=N.'
 
 
 _ABSENT = object()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from plm_jax.types import Count, Seed
+from plm_jax.types import Count, Seed, Whole
 
 
 class Run:
@@ -25,6 +25,9 @@ class Run:
     seed: of parameters, data order, noise and dropout.
     steps: number of updates, the horizon of the schedule. Exactly one of steps and epochs is given.
     epochs: passes over the data, from which the run computes the steps.
+    extend: (step, more steps) pairs; from that step on the run, and its schedule, are so much longer. `train --extend`
+      adds one.
+    skip: (step, batches) pairs; after that step so many batches of the order are left out. `rewind --skip` adds one.
     accumulate: micro-batches per update.
     log_every: steps between lines of metrics.
     eval_every: steps between evaluations.
@@ -32,7 +35,7 @@ class Run:
     keep: number of newest checkpoints that are kept, besides the best one.
     best: the metric that decides which checkpoint is best, and 'min' or 'max', as in ('validation/loss', 'min').
     early_stop: the run ends after this many evaluations in a row without a better `best`; None: it does not.
-    max_skipped: the run counts as diverged after this many updates in a row whose gradient is not finite; None: never.
+    max_skipped: the run counts as diverged after this many updates in a row that are not finite; None: never.
     log: where metrics are written besides metrics.jsonl.
     sharding: see `Sharding`.
     execution: see `types.Execution`.
@@ -49,6 +52,8 @@ class Run:
   seed: Seed = 0
   steps: Annotated[int, '1 <= x <= 2_000_000_000'] | None = None
   epochs: Annotated[float, '0 < x <= 1_000_000'] | None = None
+  extend: Sequence[tuple[Whole, Count]] = ()
+  skip: Sequence[tuple[Whole, Count]] = ()
   accumulate: Count = 1
   log_every: Count = 100
   eval_every: Count = 1000

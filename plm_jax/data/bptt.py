@@ -17,6 +17,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import framing, order, store
 from plm_jax.data.rows.documents import look as look
@@ -42,7 +43,7 @@ class Stream(NamedTuple):
     end_id: id of the end token.
   """
 
-  ids: np.ndarray
+  ids: np.ndarray | store.Ids
   starts: np.ndarray
   ends: np.ndarray
   end_id: int
@@ -58,7 +59,7 @@ class Stream(NamedTuple):
     left = self.ends[document] - 1 - places  # tokens of the document after this place, its end token not counted
     sizes = np.diff(self.ends, prepend=0)[document] - 1
     source = self.starts[document] + sizes - left
-    tokens = np.asarray(self.ids).take(source, mode='clip').astype(np.int32)
+    tokens = self.ids.take(source, mode='clip').astype(np.int32)
     return np.where(left == 0, np.int32(self.end_id), tokens)
 
 
@@ -128,6 +129,7 @@ def make(
   text: str | None = None,
   documents: Boundary = 'blank_line',
   quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
+  max_bytes: Count = 1_073_741_824,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -151,6 +153,7 @@ def make(
     documents: what ends a document in a .txt file.
     quality: keywords of `filters.filter_documents`.
     shuffle: False keeps the order of the source in every epoch.
+    max_bytes: most bytes of a document of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for token stores.
     host: index of this process.
     hosts: number of processes.
@@ -169,7 +172,10 @@ def make(
   _check(vocab, length=length, batch_size=batch_size, stride=stride, second=second_segment, both_ways=reverse_half)
   share = order.share(batch_size, host=host, hosts=hosts)
   end_id = _end_id(vocab, end)
-  tokens = tokenised(path, split=split, vocab=vocab, cache=cache, text=text, documents=documents, quality=quality)
+  texts = sources.documents(
+    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes, by_tokens=True
+  )
+  tokens = tokenised(texts, vocab=vocab, cache=cache)
   stream = _streams(tokens, end_id=end_id, seed=seed)
   count = batch_size // 2 if reverse_half else batch_size
   total = stream(0, False).size

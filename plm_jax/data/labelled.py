@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from plm_jax import errors
-from plm_jax.data.corpora import sources
+from plm_jax.data.corpora import local, sources
 from plm_jax.data.rows import examples, framing, order, store
 from plm_jax.data.rows.laid import lay_out
 from plm_jax.plugins import build
@@ -71,6 +71,7 @@ def make(
   sample_seed: Seed = 0,
   missing: Annotated[float, 'any'] = -1,
   shuffle: bool = True,
+  max_bytes: Count = 1_073_741_824,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
   hosts: int = 1,
@@ -94,6 +95,7 @@ def make(
     sample_seed: of that choice.
     missing: label of a row without one; such rows are left out. A word without one has -1, and stays.
     shuffle: False keeps the order of the source (within each bucket).
+    max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded or tokenised.
     host: index of this process.
     hosts: number of processes.
@@ -109,7 +111,7 @@ def make(
   style = _file('layout', layout)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  given = _examples(path, split, kind, examples.Asked(fields, label, per_class, sample_seed, missing), cache)
+  given = _examples(path, split, kind, examples.Asked(fields, label, per_class, sample_seed, missing), cache, max_bytes)
   laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)
   log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
   add = given.add(laid.tokens.offsets, laid.place)
@@ -140,12 +142,13 @@ def look(
   sample_seed: int = 0,
   missing: float = -1,
   cache: str = sources.CACHE,
+  max_bytes: int = local.MAX_BYTES,
   **rest: Any,
 ) -> Labels:
   """Reads rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
   del rest
   asked = examples.Asked(fields, label, per_class, sample_seed, missing)
-  records = sources.open_source(path, split=split, cache=cache)
+  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   given = _file('kind', kind).make(records=records, asked=asked)
   _looked_at[records.digest, kind, asked] = given
   return Labels(given.names, given.classes)
@@ -154,9 +157,9 @@ def look(
 _looked_at: dict[tuple[Any, ...], examples.Examples] = {}
 
 
-def _examples(path: str, split: str, kind: str, asked: examples.Asked, cache: str) -> examples.Examples:
+def _examples(path: str, split: str, kind: str, asked: examples.Asked, cache: str, max_bytes: int) -> examples.Examples:
   """The rows that are kept, read now unless `look` has just read them."""
-  form, records = _file('kind', kind), sources.open_source(path, split=split, cache=cache)
+  form, records = _file('kind', kind), sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   found = _looked_at.pop((records.digest, kind, asked), None)
   return form.make(records=records, asked=asked) if found is None else found
 

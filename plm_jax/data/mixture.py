@@ -118,6 +118,7 @@ def make(
     digest=store.digest_of([source.digest for source in mixed.parts.values()], per_round.tolist()),
     names=first.names,
     steps_per_epoch=-(-sum(rows.values()) // batch_size),
+    documents=max(source.documents for source in mixed.parts.values()),
   )
 
 

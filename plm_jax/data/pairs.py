@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import look as look
@@ -74,6 +75,7 @@ def make(
   text: str | None = None,
   documents: Boundary = 'blank_line',
   quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
+  max_bytes: Count = 1_073_741_824,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -95,6 +97,7 @@ def make(
     documents: what ends a document in a .txt file.
     quality: keywords of `filters.filter_documents`: documents that fail are left out.
     shuffle: False keeps the order of the source.
+    max_bytes: most bytes of a document of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for token stores.
     host: index of this process.
     hosts: number of processes.
@@ -108,7 +111,10 @@ def make(
   """
   _check(length=length, unit=unit, short_probability=short_probability, copies=copies)
   share = order.share(batch_size, host=host, hosts=hosts)
-  tokens = tokenised(path, split=split, vocab=vocab, cache=cache, text=text, documents=documents, quality=quality)
+  texts = sources.documents(
+    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes, by_tokens=True
+  )
+  tokens = tokenised(texts, vocab=vocab, cache=cache)
   digest = store.digest_of(tokens.digest, 'pairs', length, unit, short_probability, seed)
   room = length - _SPECIALS
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import look as look
@@ -89,6 +90,7 @@ def make(
   text: str | None = None,
   documents: Boundary = 'blank_line',
   quality: Annotated[Mapping[str, Any], 'data.corpora.filters:filter_documents'] | None = None,
+  max_bytes: Count = 1_073_741_824,
   shuffle: bool = True,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -114,6 +116,7 @@ def make(
     quality: keywords of `filters.filter_documents`, such as {'min_chars': 200}: documents that fail are left out, and
       the log says how many and why.
     shuffle: False keeps the order of the source.
+    max_bytes: most bytes of a document of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for token stores.
     host: index of this process.
     hosts: number of processes.
@@ -127,7 +130,10 @@ def make(
   """
   frame = _frame(vocab, layout, length=length, whole_sentences=whole_sentences, begin=begin, end=end, bos=bos)
   share = order.share(batch_size, host=host, hosts=hosts)
-  tokens = tokenised(path, split=split, vocab=vocab, cache=cache, text=text, documents=documents, quality=quality)
+  texts = sources.documents(
+    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes, by_tokens=True
+  )
+  tokens = tokenised(texts, vocab=vocab, cache=cache)
   extra = ['sentences'] if whole_sentences else []
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
 
@@ -148,7 +154,8 @@ def make(
     return {'tokens': ids, 'segment_ids': np.minimum(numbers, 1) if frame.layout.one_segment else numbers}
 
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
-  return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})')
+  documents = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
+  return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})', documents=documents)
 
 
 def template(
@@ -165,7 +172,8 @@ def template(
   frame = _frame(vocab, layout, length=16, whole_sentences=False, begin=begin, end=end, bos=bos)
   between = frame.after * (frame.layout.separators or 1)
   types = 0 if frame.layout.one_segment or not frame.before else 1
-  first, second = (*frame.before, 'A'), ('B', *frame.after)
+  first: list[int | str] = [*frame.before, 'A']
+  second: list[int | str] = ['B', *frame.after]
   pair = [(part, 0) for part in (*first, *between)] + [(part, types) for part in second]
   return Template(tuple((part, 0) for part in (*first, *frame.after)), tuple(pair))
 

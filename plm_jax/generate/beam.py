@@ -1,13 +1,18 @@
-"""Beam search."""
+"""Beam search.
 
+The texts of a row share one row of the cache: each step adds a slot for every text, and a table says which slots
+belong to which text. So a text that is continued twice takes its table along, and no key or value is moved.
+"""
+
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from plm_jax.generate.reader import Reader, row_axis
-from plm_jax.generate.rules import NEVER, Beam, Constraints, Generated, allow
-from plm_jax.types import Array, PyTree
+from plm_jax.generate.reader import Cache, Reader, resize, stages
+from plm_jax.generate.rules import NEVER, Beam, Constraints, Generated, allow, ids_of, is_one_of
+from plm_jax.types import Array
 
 
 class _State(NamedTuple):
@@ -16,7 +21,7 @@ class _State(NamedTuple):
   Attributes:
     made: int32[], number of tokens made.
     token: int32[b, k], the token of each beam to read next.
-    cache: of the trunk, b * k rows.
+    cache: of the trunk, b rows; its 'seen' bool[b, k, m] are the slots of each text.
     texts: int32[b, k, max_new], open texts, best first.
     sums: f32[b, k], their log-probabilities.
     done_texts: int32[b, k, max_new], finished texts, best first.
@@ -28,7 +33,7 @@ class _State(NamedTuple):
 
   made: Array
   token: Array
-  cache: PyTree
+  cache: Cache
   texts: Array
   sums: Array
   done_texts: Array
@@ -39,7 +44,7 @@ class _State(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-  """The c = min(2 k, k v) best open texts of each row with one more token, best first.
+  """The c best open texts of each row with one more token, best first.
 
   Attributes:
     origin: int32[b, c], the beam that each continues.
@@ -60,33 +65,37 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generat
   """Beam search that keeps k open and k finished texts per row, like the one of Hugging Face.
 
   Args:
-    reader: a trunk that has read its prompts, each k times.
+    reader: a trunk that has read its prompts, for k texts of each.
     constraints: which tokens may come.
     beam: k and how texts are compared.
   """
   rows, beams, size = reader.token.shape[0], beam.beams, constraints.max_new
-  before = jnp.repeat(reader.before, beams, axis=0)
+  before, used = jnp.repeat(reader.before, beams, axis=0), reader.cache['segment_ids'].shape[1]
 
   def step(state: _State) -> _State:
-    logits, cache = reader.read(state.token.reshape(-1), state.made, state.cache)
-    gains = jax.nn.log_softmax(logits, axis=1)
+    logits, cache = reader.read(state.token, state.made, state.cache)
+    gains = jax.nn.log_softmax(logits.reshape(rows * beams, -1), axis=1)
     gains = allow(gains, state.made, state.texts.reshape(rows * beams, size), before, constraints)
     found = _extend(state, gains.reshape(rows, beams, -1), eos_id=constraints.eos_id)
 
     open_sums, chosen = jax.lax.top_k(found.sums + found.ends * NEVER, beams)
     origin = _take(found.origin, chosen)
-    cache_rows = (jnp.arange(rows)[:, None] * beams + origin).reshape(-1)
-    cache = jax.tree.map(lambda x: jnp.take(x, cache_rows, axis=row_axis(x)) if x.ndim else x, cache)
     state = state._replace(
-      token=_take(found.token, chosen), cache=cache, texts=_take(found.texts, chosen), sums=open_sums
+      token=_take(found.token, chosen),
+      cache=cache | {'seen': _take(cache['seen'], origin)},
+      texts=_take(found.texts, chosen),
+      sums=open_sums,
     )
     return _finish(state, found, beam)
+
+  def going(state: _State, *, stop: int) -> Array:
+    return (state.made < stop) & state.going
 
   texts = jnp.full((rows, beams, size), constraints.pad_id, jnp.int32)
   start = _State(
     made=jnp.zeros((), jnp.int32),
     token=jnp.repeat(reader.token[:, None], beams, axis=1),
-    cache=reader.cache,
+    cache=reader.cache | {'seen': jnp.ones((rows, beams, used), bool)},
     texts=texts,
     sums=jnp.tile(jnp.where(jnp.arange(beams) == 0, 0.0, NEVER), (rows, 1)),  # the first step continues one beam only
     done_texts=texts,
@@ -95,8 +104,11 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generat
     hopeful=jnp.ones(rows, bool),
     going=jnp.ones((), bool),
   )
-  end = jax.lax.while_loop(lambda state: (state.made < size) & state.going, step, start)
-  return _best(end, constraints)
+  state = start
+  for stop in stages(used, texts=beams, max_new=size):
+    state = state._replace(cache=resize(state.cache, used + beams * stop))
+    state = jax.lax.while_loop(functools.partial(going, stop=stop), step, state)
+  return _best(state, constraints)
 
 
 def _take(x: Array, index: Array) -> Array:
@@ -104,18 +116,18 @@ def _take(x: Array, index: Array) -> Array:
   return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
-def _extend(state: _State, gains: Array, *, eos_id: int | None) -> _Candidates:
+def _extend(state: _State, gains: Array, *, eos_id: int | tuple[int, ...] | None) -> _Candidates:
   """The best texts of one more token, given log-probabilities f32[b, k, v] of the next token of each beam."""
   rows, beams, vocab_size = gains.shape
   sums = state.sums[:, :, None] + gains
-  # 2 k candidates: where k of them end, k others remain open
-  best, index = jax.lax.top_k(sums.reshape(rows, -1), min(2 * beams, beams * vocab_size))
+  # however many of them end, k others remain open
+  count = max(2, 1 + len(ids_of(eos_id))) * beams
+  best, index = jax.lax.top_k(sums.reshape(rows, -1), min(count, beams * vocab_size))
   origin, token = index // vocab_size, (index % vocab_size).astype(jnp.int32)
   texts = _take(state.texts, origin)
   texts = jax.lax.dynamic_update_slice_in_dim(texts, token[:, :, None], state.made, axis=2)
   ends = jnp.broadcast_to(state.made + 1 >= texts.shape[2], token.shape)
-  if eos_id is not None:
-    ends = ends | (token == eos_id)
+  ends = ends | is_one_of(token, eos_id)
   return _Candidates(origin, token, texts, best, ends)
 
 
@@ -153,7 +165,7 @@ def _best(end: _State, constraints: Constraints) -> Generated:
   finished = end.done.any(axis=1)
   tokens = jnp.where(finished[:, None], end.done_texts[:, 0], end.texts[:, 0])
   scores = jnp.where(finished, end.done_scores[:, 0], end.sums[:, 0])
-  is_end = jnp.zeros_like(tokens, bool) if constraints.eos_id is None else tokens == constraints.eos_id
+  is_end = is_one_of(tokens, constraints.eos_id)
   place = jnp.arange(tokens.shape[1])
   after = jnp.cumsum(is_end, axis=1) - is_end > 0
   tokens = jnp.where(after | (place >= end.made), constraints.pad_id, tokens)

@@ -7,7 +7,7 @@ a causal one continues its prompt; an encoder-decoder encodes the prompt and beg
 reads the prompt both ways and begins with `start_id` after it or, where blanks have positions (GLM), at the mask
 `blank`.
 
-A step reads one token per row. So the time is linear in the number of new tokens, but for attention to the cache.
+A step reads one token per text. So the time is linear in the number of new tokens, but for attention to the cache.
 """
 
 import functools
@@ -96,9 +96,9 @@ def _run(
   blank: Array | None,
   key: Array,
 ) -> Generated:
-  copies = choice.beams if isinstance(choice, Beam) else 1
+  texts = choice.beams if isinstance(choice, Beam) else 1
   tokens, segment_ids = reader.align_right(tokens, segment_ids)
-  prompts = reader.Prompts(tokens, segment_ids, blank, start_id, constraints.max_new, copies)
+  prompts = reader.Prompts(tokens, segment_ids, blank, start_id, constraints.max_new, texts)
   started = reader.start(trunk, params, prompts)
   if isinstance(choice, Beam):
     return beam_search(started, constraints, choice)

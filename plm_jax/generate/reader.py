@@ -12,6 +12,12 @@ import jax.numpy as jnp
 from plm_jax.paths import is_stacked, path_name
 from plm_jax.types import Array, PyTree
 
+Cache = PyTree  # a dictionary, see `types.Decodes`
+
+# the axis of slots of what a cache keeps for each slot; the others have none
+SLOTS = {'segment_ids': 1, 'positions': 1, 'seen': 2, 'keys': -2, 'values': -2}
+FEWEST_SLOTS = 256  # attending to fewer costs next to nothing beside reading the weights
+
 
 class Prompts(NamedTuple):
   """What is read before the first token is made.
@@ -22,7 +28,7 @@ class Prompts(NamedTuple):
     blank: int32[b], for trunks that fill blanks: the place of the mask to fill, counted in real tokens.
     start_id: token that the text of an encoder-decoder or a prefix trunk begins with; it is not part of the result.
     max_new: most tokens to make.
-    copies: number of texts per prompt.
+    texts: k, number of texts per prompt.
   """
 
   tokens: Array
@@ -30,21 +36,22 @@ class Prompts(NamedTuple):
   blank: Array | None
   start_id: int | None
   max_new: int
-  copies: int
+  texts: int
 
 
 class Reader(NamedTuple):
-  """A trunk that has read its prompts; r = b * copies rows.
+  """A trunk that has read its prompts, for k texts of each of them.
 
   Attributes:
-    cache: of the trunk, r rows.
-    read: (tokens int[r], number of tokens made before, cache) -> (logits f32[r, v], cache).
+    cache: of the trunk, b rows, with no more slots than the prompts take.
+    read: (tokens int[b, k], number of tokens made before, cache) -> (logits f32[b, k, v], cache); the cache needs k
+      empty slots (`resize`).
     token: int32[b], the token to read first: the last one of the prompt, or `start_id`.
     before: int32[b, p], tokens before the text, `token` included, for `Constraints.no_repeat`; -1 is padding.
   """
 
-  cache: PyTree
-  read: Callable[[Array, Array, PyTree], tuple[Array, PyTree]]
+  cache: Cache
+  read: Callable[[Array, Array, Cache], tuple[Array, Cache]]
   token: Array
   before: Array
 
@@ -76,14 +83,35 @@ def align_right(tokens: Array, segment_ids: Array) -> tuple[Array, Array]:
   return moved, jnp.where(there, jnp.take_along_axis(segment_ids, source, axis=1) > 0, False).astype(jnp.int32)
 
 
-def row_axis(x: Array) -> int:
-  """Which axis of a leaf of a cache counts rows: the second of what is kept per layer, [n, b, m, h, k]."""
-  return 1 if x.ndim == 5 else 0
+def resize(cache: Cache, slots: int) -> Cache:
+  """The cache with so many slots: the first ones, or all of them and empty ones behind."""
+
+  def fit(x: Array, axis: int) -> Array:
+    axis %= x.ndim
+    more = max(0, slots - x.shape[axis])
+    x = jax.lax.slice_in_dim(x, 0, min(slots, x.shape[axis]), axis=axis)
+    return jnp.pad(x, [(0, more if number == axis else 0) for number in range(x.ndim)])
+
+  return cache | {
+    name: jax.tree.map(functools.partial(fit, axis=SLOTS[name]), cache[name]) for name in cache if name in SLOTS
+  }
 
 
-def _repeat(cache: PyTree, copies: int) -> PyTree:
-  """A cache with each row `copies` times, copies of a row next to each other."""
-  return jax.tree.map(lambda x: jnp.repeat(x, copies, axis=row_axis(x)) if x.ndim else x, cache)
+def stages(used: int, *, texts: int, max_new: int) -> list[int]:
+  """Numbers of tokens at which a cache gets more slots, the last one `max_new`.
+
+  Attention reads every slot of a cache, full or empty. So a loop begins with an eighth of all slots and doubles them
+  thrice, where an eighth is not already few; each stage is compiled by itself.
+
+  Args:
+    used: slots of the prompts.
+    texts: slots that a step takes.
+    max_new: most steps.
+  """
+  total = used + texts * max_new
+  sizes = [total >> halvings for halvings in (3, 2, 1)]
+  stops = [(size - used) // texts for size in sizes if size >= FEWEST_SLOTS]
+  return [*(stop for stop in stops if stop > max_new // 16), max_new]
 
 
 def _positions(segment_ids: Array) -> Array:
@@ -103,19 +131,20 @@ def _first(prompts: Prompts) -> Array:
 
 
 def _ones(prompts: Prompts) -> Array:
-  """int32[r, 1]: segment ids of one more token per text."""
-  return jnp.ones((prompts.tokens.shape[0] * prompts.copies, 1), jnp.int32)
+  """int32[b, k]: segment ids of one more token per text."""
+  return jnp.ones((prompts.tokens.shape[0], prompts.texts), jnp.int32)
 
 
 def _stepper(trunk: nn.Module, params: PyTree) -> Callable[..., tuple[Array, PyTree]]:
-  """`trunk.decode_step` for single tokens with these parameters.
+  """`trunk.decode_step` for single tokens with these parameters; its cache is one of `_cut_cache`.
 
-  On a CPU the time of a step is the time to read the weights, and XLA copies those of each layer out of the stacked
-  arrays before it multiplies. So the stacks are cut into layers once, before the loop. Within the loop they are stacked
-  again, as the trunk expects; the compiler removes this together with the cuts that the trunk then makes. On other
-  devices the parameters stay stacked, since a second copy would take memory.
+  On a CPU the time of a step is the time to read the weights and the cache, and XLA copies those of each layer out of
+  the stacked arrays before it multiplies. So the stacks are cut into layers once, before the loop. Within the loop they
+  are stacked again, as the trunk expects; the compiler removes this together with the cuts that the trunk then makes,
+  and writes new keys and values where they belong. On other devices all stay stacked, since a second copy would take
+  memory.
   """
-  if jax.default_backend() != 'cpu':
+  if not _cuts():
     return functools.partial(trunk.apply, {'params': params}, method='decode_step')
 
   def cut(path: tuple[Any, ...], leaf: Array) -> Array | list[Array]:
@@ -124,14 +153,30 @@ def _stepper(trunk: nn.Module, params: PyTree) -> Callable[..., tuple[Array, PyT
   parts = jax.tree_util.tree_map_with_path(cut, params)
   unrolled = trunk.clone(execution=dataclasses.replace(trunk.execution, layers='loop'))
 
-  def step(*args: Any, **kwargs: Any) -> tuple[Array, PyTree]:
-    def is_cut(node: Any) -> bool:
-      return isinstance(node, list)
-
-    joined = jax.tree.map(lambda part: jnp.stack(part) if is_cut(part) else part, parts, is_leaf=is_cut)
-    return unrolled.apply({'params': joined}, *args, method='decode_step', **kwargs)
+  def step(tokens: Array, cache: Cache, **kwargs: Any) -> tuple[Array, Cache]:
+    joined = {'params': _join(parts)}
+    logits, cache = unrolled.apply(joined, tokens, _join(cache), method='decode_step', **kwargs)
+    return logits, _cut_cache(cache)
 
   return step
+
+
+def _cuts() -> bool:
+  return jax.default_backend() == 'cpu'
+
+
+def _cut_cache(cache: Cache) -> Cache:
+  """A cache of `decode_step` as the steps of a loop have it: on a CPU, a list of layers for what is kept per layer."""
+  return {name: list(leaf) if leaf.ndim == 4 and _cuts() else leaf for name, leaf in cache.items()}
+
+
+def _join(parts: PyTree) -> PyTree:
+  """A tree whose lists of layers are stacked."""
+
+  def is_cut(node: Any) -> bool:
+    return isinstance(node, list)
+
+  return jax.tree.map(lambda part: jnp.stack(part) if is_cut(part) else part, parts, is_leaf=is_cut)
 
 
 def _start_causal(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
@@ -140,19 +185,19 @@ def _start_causal(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
   rows, length = tokens.shape
   apply = functools.partial(trunk.apply, {'params': params})
   cache = apply(rows, length + prompts.max_new - 1, method='init_cache')  # the last token made is not read
+  cache = resize(cache, length - 1)
   positions = _positions(segment_ids)
   if length > 1:  # the logits are not used, so the compiler drops them
     _, cache = apply(
       tokens[:, :-1], cache, segment_ids=segment_ids[:, :-1], positions=positions[:, :-1], method='decode_step'
     )
-  last = jnp.repeat(positions[:, -1], prompts.copies)
   ones, step = _ones(prompts), _stepper(trunk, params)
+  last = positions[:, -1:] * ones
 
-  def read(tokens: Array, made: Array, cache: PyTree) -> tuple[Array, PyTree]:
-    logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=(last + made)[:, None])
-    return logits[:, 0], cache
+  def read(tokens: Array, made: Array, cache: Cache) -> tuple[Array, Cache]:
+    return step(tokens, cache, segment_ids=ones, positions=last + made)
 
-  return Reader(_repeat(cache, prompts.copies), read, tokens[:, -1], _known(prompts))
+  return Reader(_cut_cache(cache), read, tokens[:, -1], _known(prompts))
 
 
 def _start_seq2seq(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
@@ -165,19 +210,18 @@ def _start_seq2seq(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader
   )
   ones, step = _ones(prompts), _stepper(trunk, params)
 
-  def read(tokens: Array, made: Array, cache: PyTree) -> tuple[Array, PyTree]:
-    logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=jnp.broadcast_to(made, ones.shape))
-    return logits[:, 0], cache
+  def read(tokens: Array, made: Array, cache: Cache) -> tuple[Array, Cache]:
+    return step(tokens, cache, segment_ids=ones, positions=jnp.broadcast_to(made, ones.shape))
 
   first = _first(prompts)
-  return Reader(_repeat(cache, prompts.copies), read, first, first[:, None])
+  return Reader(_cut_cache(resize(cache, 0)), read, first, first[:, None])
 
 
 def _start_prefix(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
   """The prompt is read both ways; the text begins with `start_id`, after the prompt or at the mask of its blank."""
   rows, length = prompts.tokens.shape
   apply = functools.partial(trunk.apply, {'params': params})
-  cache = apply(rows, length + prompts.max_new, method='init_cache')
+  cache = resize(apply(rows, length + prompts.max_new, method='init_cache'), length)
   positions, blank = _positions(prompts.segment_ids), prompts.blank
   # tokens of one call see each other both ways: always in a trunk without blanks, on request in one with blanks
   whole: dict[str, Any] = {} if blank is None else {'whole': True}
@@ -186,16 +230,14 @@ def _start_prefix(trunk: nn.Module, params: PyTree, prompts: Prompts) -> Reader:
   )
   ones, step = _ones(prompts), _stepper(trunk, params)
   begin = positions[:, -1] + 1 if blank is None else jnp.asarray(blank, jnp.int32)
-  place = jnp.repeat(begin, prompts.copies)[:, None]
+  place = begin[:, None] * ones
 
-  def read(tokens: Array, made: Array, cache: PyTree) -> tuple[Array, PyTree]:
+  def read(tokens: Array, made: Array, cache: Cache) -> tuple[Array, Cache]:
     if blank is None:
-      logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=place + made)
-    else:
-      inside = jnp.broadcast_to(made + 1, ones.shape)
-      logits, cache = step(tokens[:, None], cache, segment_ids=ones, positions=place, block_positions=inside)
-    return logits[:, 0], cache
+      return step(tokens, cache, segment_ids=ones, positions=place + made)
+    inside = jnp.broadcast_to(made + 1, ones.shape)
+    return step(tokens, cache, segment_ids=ones, positions=place, block_positions=inside)
 
   first = _first(prompts)
   before = jnp.append(_known(prompts), first[:, None], axis=1)
-  return Reader(_repeat(cache, prompts.copies), read, first, before)
+  return Reader(_cut_cache(cache), read, first, before)

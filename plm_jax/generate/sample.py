@@ -1,13 +1,14 @@
 """Greedy decoding and sampling: one token per step and row."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from plm_jax.generate.reader import Reader
-from plm_jax.generate.rules import Constraints, Generated, Sampling, allow
-from plm_jax.types import Array, PyTree
+from plm_jax.generate.reader import Cache, Reader, resize, stages
+from plm_jax.generate.rules import Constraints, Generated, Sampling, allow, is_one_of
+from plm_jax.types import Array
 
 
 class _State(NamedTuple):
@@ -25,7 +26,7 @@ class _State(NamedTuple):
 
   made: Array
   token: Array
-  cache: PyTree
+  cache: Cache
   texts: Array
   lengths: Array
   scores: Array
@@ -59,7 +60,8 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
   rows = reader.token.shape[0]
 
   def step(state: _State) -> _State:
-    logits, cache = reader.read(state.token, state.made, state.cache)
+    logits, cache = reader.read(state.token[:, None], state.made, state.cache)
+    logits = logits[:, 0]
     allowed = allow(logits, state.made, state.texts, reader.before, constraints)
     if sampling is None:
       token = allowed.argmax(axis=1)
@@ -67,7 +69,7 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
       token = jax.random.categorical(jax.random.fold_in(key, state.made), keep_best(allowed, sampling), axis=1)
     gain = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), token[:, None], axis=1)[:, 0]
     token = jnp.where(state.open, token, constraints.pad_id).astype(jnp.int32)
-    ends = jnp.zeros_like(state.open) if constraints.eos_id is None else token == constraints.eos_id
+    ends = is_one_of(token, constraints.eos_id)
     return _State(
       made=state.made + 1,
       token=token,
@@ -78,6 +80,9 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
       open=state.open & ~ends,
     )
 
+  def going(state: _State, *, stop: int) -> Array:
+    return (state.made < stop) & state.open.any()
+
   start = _State(
     made=jnp.zeros((), jnp.int32),
     token=reader.token,
@@ -87,5 +92,8 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
     scores=jnp.zeros(rows),
     open=jnp.ones(rows, bool),
   )
-  end = jax.lax.while_loop(lambda state: (state.made < constraints.max_new) & state.open.any(), step, start)
-  return Generated(end.texts, end.lengths, end.scores)
+  state, used = start, reader.cache['segment_ids'].shape[1]
+  for stop in stages(used, texts=1, max_new=constraints.max_new):
+    state = state._replace(cache=resize(state.cache, used + stop))
+    state = jax.lax.while_loop(functools.partial(going, stop=stop), step, state)
+  return Generated(state.texts, state.lengths, state.scores)

@@ -8,11 +8,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from plm_jax import files, weights
 from plm_jax.checkpoint import Step
+from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.inference.blanks import with_ends
@@ -63,16 +63,26 @@ def _weights(trunk: nn.Module, params: Any, ids: Sequence[int]) -> np.ndarray:
     lambda params: trunk.apply({'params': params}, tokens, segment_ids=jnp.ones_like(tokens), mutable=['attention'])
   )
   _, sown = look(params)
-  return np.concatenate([layers[:, 0] for layers in _in_order(sown.get('attention', {}))])
+  found = _in_order(sown.get('attention', {}))
+  if not found:
+    raise ConfigError(f'heads: a {trunk.NAME} has no attention weights; name the folder of a model with attention')
+  return np.concatenate([layers[:, 0] for layers in found])
 
 
 def _in_order(sown: Mapping[str, Any]) -> list[np.ndarray]:
   """What was sown, from the first layer to the last: each f32[layers, b, h, l, l].
 
-  Blocks of the scan stand under 'layers', stacked; DeBERTa's blocks outside of it under 'first' and 'last'.
+  Blocks of the scan are stacked, at any depth: under 'layers', or under a stack's own name. DeBERTa's blocks outside of
+  the scan stand beside it under 'first' and 'last'.
   """
-  found = {name: jax.tree.leaves(sown[name]) for name in ('first', 'layers', 'last') if name in sown}
-  return [np.asarray(leaf).reshape(-1, *leaf.shape[-4:]) for leaves in found.values() for leaf in leaves]
+  places = {'first': 0, 'last': 2}
+  found: list[np.ndarray] = []
+  for name in sorted(sown, key=lambda name: places.get(name, 1)):
+    if isinstance(sown[name], Mapping):
+      found += _in_order(sown[name])
+    else:
+      found += [np.asarray(leaf).reshape(-1, *leaf.shape[-4:]) for leaf in jax.tree.leaves(sown[name])]
+  return found
 
 
 class Head(NamedTuple):
@@ -114,7 +124,7 @@ def show(heads: Sequence[Head], *, title: str) -> None:
   for head in heads:
     share = head.entropy / max(head.uniform, 1e-9)
     table.add_row(f'{head.layer}', f'{head.head}', f'{head.distance:.1f}', f'{head.entropy:.2f}', f'{share:.0%}')
-  Console().print(table)
+  tables.show(table)
 
 
 def draw(maps: Maps, out: Path) -> None:

@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
 from rich.table import Table
 
 from plm_jax import errors, weights
 from plm_jax.checkpoint import Step
+from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.objectives import mlm
@@ -104,4 +104,4 @@ def show(filled: Filled) -> None:
     table.add_column(f'{rank + 1}')
   for number, tokens in enumerate(filled.blanks, start=1):
     table.add_row(str(number), *(f'{token} {probability:.2f}' for token, probability in tokens))
-  Console().print(table)
+  tables.show(table)

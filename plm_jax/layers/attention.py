@@ -7,6 +7,7 @@ Ways to compute it, equal within rounding:
   bias. Its memory is proportional to the length, plus the bias where there is one.
 - flash: splash attention on TPUs, with memory proportional to the length. Segments, causal, window; no bias or dropout.
 - cudnn: on GPUs, in half precision. Any mask and bias; no dropout.
+- cached: the formula, for keys and values in the order of a cache (layers/cache.py). Steps of generation.
 
 Relative positions come as `bias`: T5's buckets, the terms of DeBERTa and XLNet.
 """
@@ -15,6 +16,7 @@ import dataclasses
 import functools
 import logging
 import math
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -30,6 +32,9 @@ log = logging.getLogger(__name__)
 
 # queries at a time of 'chunked': enough for efficient products, few enough for small weights
 CHUNK = 256
+
+# how a caller asks for attention: as the user chose, or with keys and values in the order of a cache
+Way = Implementation | Literal['cached']
 
 # far below any real logit, and finite, so that a row that sees no key does not become NaN
 HIDDEN = -1e30
@@ -54,6 +59,11 @@ def weights(query: Array, key: Array, *, mask: Mask, bias: Array | None = None, 
     grouped = query.reshape(*query.shape[:2], groups, -1, query.shape[3])  # [b, l, g, h/g, k]
     logits = jnp.einsum('blgrk,bmgk->bgrlm', grouped, key, preferred_element_type=jnp.float32)
     logits = logits.reshape(query.shape[0], query.shape[2], *logits.shape[3:])
+  return _normalise(logits, mask=mask, bias=bias)
+
+
+def _normalise(logits: Array, *, mask: Mask, bias: Array | None) -> Array:
+  """Softmax f32[b, h, l, m] of products, over what the mask allows."""
   if bias is not None:
     logits = logits + bias.astype(jnp.float32)
   seen = visible(mask)[:, None]  # [b, 1, l, m]
@@ -73,24 +83,26 @@ def attend(
   dropout: float = 0.0,
   rng: Array | None = None,
   scale: float | None = None,
-  implementation: Implementation = 'auto',
+  implementation: Way = 'auto',
 ) -> Array:
   """Weighted sums of `value`, [b, l, h, k] in the dtype of `value`.
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value.
-    value: [b, m, g, k].
+    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value; 'cached': [b g, m, k].
+    value: likewise.
     mask: what may be looked at.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     dropout: rate on the weights; needs `rng`.
     rng: key of the dropout, None outside training.
     scale: of the products; 1 / sqrt(k) by default.
-    implementation: how to compute it, `Execution.attention`.
+    implementation: how to compute it: `Execution.attention`, or 'cached'.
 
   Raises:
     ValueError: the kernel of this name cannot compute these inputs, or this device has no such kernel.
   """
+  if implementation == 'cached':
+    return cached(query, key, value, mask=mask, bias=bias, scale=scale)
   dropout = dropout if rng is not None else 0.0
   taken, reason = choose(implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device())
   _say_once(f'attention: {taken}, {reason}')
@@ -114,7 +126,7 @@ def attend_in(
   mask: Mask,
   dropout: float,
   train: bool,
-  implementation: Implementation,
+  implementation: Way,
   bias: Array | None = None,
   scale: float | None = None,
 ) -> Array:
@@ -124,12 +136,12 @@ def attend_in(
     block: the module that calls: in training one key is drawn from its stream 'dropout', and its collection
       'attention' gets the weights where a caller made that mutable.
     query: [b, l, h, k].
-    key: [b, m, g, k].
-    value: [b, m, g, k].
+    key: [b, m, g, k]; 'cached': [b g, m, k].
+    value: likewise.
     mask: what may be looked at.
     dropout: rate on the weights.
     train: drops out.
-    implementation: how to compute it, `Execution.attention`; 'auto' in a step of generation.
+    implementation: how to compute it: `Execution.attention`, or 'cached' in a step of generation.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.
   """
@@ -238,6 +250,20 @@ def plain(
     return jnp.einsum('bhlm,bmhk->blhk', probabilities, value)
   grouped = probabilities.reshape(len(query), groups, -1, *probabilities.shape[2:])  # [b, g, h/g, l, m]
   return jnp.einsum('bgrlm,bmgk->blgrk', grouped, value).reshape(*query.shape[:3], value.shape[3])
+
+
+def cached(
+  query: Array, key: Array, value: Array, *, mask: Mask, bias: Array | None = None, scale: float | None = None
+) -> Array:
+  """The formula with keys and values [b g, m, k], which are read as they stand; other arguments of `attend`."""
+  rows, length, heads, size = query.shape
+  scale = 1 / math.sqrt(size) if scale is None else scale
+  query = jnp.swapaxes(query * jnp.asarray(scale, query.dtype), 1, 2)  # [b, h, l, k]
+  grouped = query.reshape(key.shape[0], -1, size)  # queries that share a key: [b g, h/g l, k]
+  logits = jnp.einsum('gsk,gmk->gsm', grouped, key, preferred_element_type=jnp.float32)
+  found = _normalise(logits.reshape(rows, heads, length, -1), mask=mask, bias=bias).astype(value.dtype)
+  found = jnp.einsum('gsm,gmk->gsk', found.reshape(logits.shape), value)
+  return jnp.swapaxes(found.reshape(rows, heads, length, size), 1, 2)
 
 
 def chunked(

@@ -1,7 +1,9 @@
 """Keys and values of the tokens read before, for generation.
 
 A cache is a dictionary of arrays: 'index' int32[], the number of slots in use; 'segment_ids' int32[b, m], 0 in an empty
-slot and for padding; 'positions' int32[b, m]; 'keys' and 'values' [n, b, m, h, k]. Models may keep more in it.
+slot and for padding; 'positions' int32[b, m]; 'keys' and 'values' [n, b h, m, k], in the order in which the products of
+attention read them, since any other would be copied at each step. Models may keep more in it. A search that follows
+several texts of a row adds 'seen' bool[b, s, m]: the slots that belong to each of them.
 """
 
 from typing import NamedTuple
@@ -19,8 +21,8 @@ class Past(NamedTuple):
   """What one layer has read before.
 
   Attributes:
-    keys: [b, m, h, k].
-    values: [b, m, h, k].
+    keys: [b h, m, k].
+    values: [b h, m, k].
     start: int32[], the slot of the first new token.
   """
 
@@ -30,15 +32,21 @@ class Past(NamedTuple):
 
 
 def empty(shape: tuple[int, int, int, int, int], *, dtype: str = 'float32') -> Cache:
-  """A cache with nothing in it, for keys and values of shape [n, b, m, h, k] with m slots."""
-  places = jnp.zeros(shape[1:3], jnp.int32)
-  kept = jnp.zeros(shape, dtype)
+  """A cache with nothing in it, for keys and values of n layers, b rows, m slots, h heads of size k."""
+  layers, rows, slots, heads, size = shape
+  places = jnp.zeros((rows, slots), jnp.int32)
+  kept = jnp.zeros((layers, rows * heads, slots, size), dtype)
   return {'index': jnp.zeros((), jnp.int32), 'segment_ids': places, 'positions': places, 'keys': kept, 'values': kept}
 
 
 def put(old: Array, new: Array, index: Array, *, axis: int) -> Array:
   """`old` with `new` written from slot `index` on."""
   return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), index, axis)
+
+
+def heads_first(x: Array) -> Array:
+  """Keys or values [b, m, h, k] in the order of a cache: [b h, m, k]."""
+  return jnp.swapaxes(x, 1, 2).reshape(-1, x.shape[1], x.shape[3])
 
 
 def append(past: Past | None, key: Array, value: Array) -> tuple[Array, Array]:
@@ -50,21 +58,24 @@ def append(past: Past | None, key: Array, value: Array) -> tuple[Array, Array]:
     value: [b, s, h, k].
 
   Returns:
-    Keys and values [b, m, h, k], or without a past the new ones alone.
+    Keys and values [b h, m, k], for `attend` with the implementation 'cached'; without a past the new ones as they are.
   """
   if past is None:
     return key, value
-  return put(past.keys, key, past.start, axis=1), put(past.values, value, past.start, axis=1)
+  # only what is new is transposed
+  keys = put(past.keys, heads_first(key), past.start, axis=1)
+  return keys, put(past.values, heads_first(value), past.start, axis=1)
 
 
 def advance(cache: Cache, *, segment_ids: Array, positions: Array, together: bool = False) -> tuple[Cache, Mask]:
-  """Takes s more slots, whose keys and values follow by `keep`.
+  """Takes s more slots, whose keys and values the layers write.
 
   Args:
     cache: before the call.
     segment_ids: int[b, s] of the new tokens; 0 is padding.
     positions: int[b, s].
-    together: new tokens see each other in both directions (a prefix); otherwise each sees the slots up to its own.
+    together: new tokens see each other in both directions (a prefix); otherwise each sees the slots up to its own, or
+      with 'seen' in the cache those that belong to its text, and its own.
 
   Returns:
     The cache with the segments and positions of the new tokens, and what each of them may look at.
@@ -72,23 +83,18 @@ def advance(cache: Cache, *, segment_ids: Array, positions: Array, together: boo
   # index 2, two new tokens, six slots     last   allowed slots
   # one after the other                    2 3    x x x . . .  and  x x x x . .
   # together                               3 3    x x x x . .  and  x x x x . .
+  # with seen 'x.' and 'xx'                2 3    x . x . . .  and  x x . x . .
   index, new = cache['index'], segment_ids.shape[1]
   segments = put(cache['segment_ids'], segment_ids, index, axis=1)
   slots = jnp.arange(segments.shape[1])
-  last = index + (jnp.full(new, new - 1) if together else jnp.arange(new))  # [s], the last slot that each token sees
-  mask = Mask(segment_ids, segments, allowed=slots[None, None, :] <= last[None, :, None])
+  own = index + jnp.arange(new)[:, None]
+  last = index + new - 1 if together else own  # the last slot that each token sees
   taken = {
     'index': index + new,
     'segment_ids': segments,
     'positions': put(cache['positions'], positions, index, axis=1),
   }
-  return cache | taken, mask
-
-
-def keep(cache: Cache, *, keys: Array, values: Array) -> Cache:
-  """Writes keys and values [n, b, s, h, k] to the last s slots that `advance` took."""
-  start = cache['index'] - keys.shape[2]
-  return cache | {
-    'keys': put(cache['keys'], keys, start, axis=2),
-    'values': put(cache['values'], values, start, axis=2),
-  }
+  if 'seen' in cache:
+    taken['seen'] = cache['seen'] | (slots == own)
+  allowed = taken.get('seen', jnp.broadcast_to(slots <= last, (1, new, len(slots))))
+  return cache | taken, Mask(segment_ids, segments, allowed=allowed)

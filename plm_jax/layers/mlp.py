@@ -28,10 +28,27 @@ def gelu_tanh(x: Array) -> Array:
   return 0.5 * x * (1.0 + jnp.tanh(inner))
 
 
-Activation = Literal['gelu_erf', 'gelu_tanh', 'relu', 'silu', 'tanh']
+Activation = Literal[
+  'gelu_erf', 'gelu_tanh', 'relu', 'silu', 'tanh', 'gelu_sigmoid', 'relu_squared', 'relu6', 'leaky_relu', 'mish',
+  'hard_swish', 'sigmoid', 'linear',
+]  # fmt: skip
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-  {'gelu_erf': gelu_erf, 'gelu_tanh': gelu_tanh, 'relu': jax.nn.relu, 'silu': jax.nn.silu, 'tanh': jnp.tanh}
+  {
+    'gelu_erf': gelu_erf,
+    'gelu_tanh': gelu_tanh,
+    'relu': jax.nn.relu,
+    'silu': jax.nn.silu,
+    'tanh': jnp.tanh,
+    'gelu_sigmoid': lambda x: x * jax.nn.sigmoid(1.702 * x),  # Hendrycks & Gimpel 2016, §2
+    'relu_squared': lambda x: jnp.square(jax.nn.relu(x)),  # So et al. 2021, Primer
+    'relu6': jax.nn.relu6,
+    'leaky_relu': jax.nn.leaky_relu,  # slope .01
+    'mish': jax.nn.mish,  # Misra 2019
+    'hard_swish': jax.nn.hard_swish,  # Howard et al. 2019
+    'sigmoid': jax.nn.sigmoid,
+    'linear': lambda x: x,
+  }
 )
 
 
@@ -79,13 +96,14 @@ class Mlp(nn.Module):
 
 
 class GatedMlp(nn.Module):
-  """down(activation(gate(x)) * up(x)) (Shazeer 2020): GEGLU with 'gelu_tanh', SwiGLU with 'silu'; no biases.
+  """down(activation(gate(x)) * up(x)) (Shazeer 2020): GEGLU with 'gelu_tanh', SwiGLU with 'silu'.
 
   Attributes:
     mlp_dim: width between the products.
     activation: of the gate, a name of `ACTIVATIONS`.
     up_init: initializer of the gate kernel and the up kernel.
     down_init: initializer of the third.
+    use_bias: of all three; the paper has none.
     dropout: rate before the third.
     dtype: of the products.
   """
@@ -94,13 +112,14 @@ class GatedMlp(nn.Module):
   activation: str
   up_init: Initializer
   down_init: Initializer
+  use_bias: bool = False
   dropout: float = 0.0
   dtype: str = 'float32'
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False) -> Array:
     def dense(features: int, axes: tuple[str, str], init: Initializer, name: str) -> Dense:
-      return Dense(features, axes=axes, kernel_init=init, use_bias=False, dtype=self.dtype, name=name)
+      return Dense(features, axes=axes, kernel_init=init, use_bias=self.use_bias, dtype=self.dtype, name=name)
 
     gate = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'gate')
     up = dense(self.mlp_dim, ('embed', 'mlp'), self.up_init, 'up')

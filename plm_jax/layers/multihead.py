@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import flax.linen as nn
 
-from plm_jax.layers.attention import attend_in
+from plm_jax.layers.attention import Way, attend_in
 from plm_jax.layers.linear import Dense, Initializer
 from plm_jax.layers.masks import Mask
 from plm_jax.types import Array, Implementation
@@ -85,18 +85,18 @@ class MultiHead(nn.Module):
     mask: Mask,
     bias: Array | None = None,
     train: bool = False,
-    implementation: Implementation = 'auto',
+    implementation: Way = 'auto',
   ) -> Array:
     """Attention with keys and values of `project`.
 
     Args:
       x: [b, l, d].
-      key: [b, m, h, k].
-      value: [b, m, h, k].
+      key: [b, m, h, k]; 'cached': [b h, m, k].
+      value: likewise.
       mask: what may be looked at.
       bias: added to the products, broadcastable to [b, h, l, m].
       train: drops out.
-      implementation: how to compute attention; 'auto' in a step of generation, whose masks no kernel can compute.
+      implementation: how to compute attention; 'cached' in a step of generation.
 
     Returns:
       [b, l, d].

@@ -162,18 +162,41 @@ def relative_shift_at(scores: Array, positions: Array, *, num_queries: int, num_
   return jax.vmap(jax.vmap(one, in_axes=(1, 0), out_axes=1))(scores, positions)
 
 
-def rotary_angles(positions: Array, *, dim: int, base: float = 10_000.0) -> tuple[Array, Array]:
-  """Cosines and sines of rotary embeddings, f32[b, l, dim / 2] both (RoFormer, Su et al. 2021, equation 15).
+def rotary_speeds(*, dim: int, base: float = 10_000.0) -> np.ndarray:
+  """How far each pair of components turns from a position to the next, in radians: f64[dim / 2] (RoFormer, §3.2.2).
 
   Args:
-    positions: int[b, l].
     dim: components of a head that are rotated, an even number.
-    base: pair i turns by position * base^(-2i / dim).
+    base: the speed of pair i is base^(-2i / dim).
   """
   if dim % 2 or dim < 2:
     raise ValueError(f'rotary positions turn pairs of components, and {dim} is not an even number of them')
-  speeds = jnp.asarray(base ** (-np.arange(0, dim, 2) / dim), jnp.float32)
-  angles = positions[..., None].astype(jnp.float32) * speeds
+  return base ** (-np.arange(0, dim, 2) / dim)
+
+
+def slow_down(speeds: np.ndarray, *, factor: float, low: float, high: float, length: int) -> np.ndarray:
+  """Speeds of which the slow ones are divided, for rows longer than before (LLaMA 3.1, `apply_scaling` of its code).
+
+  Args:
+    speeds: f64[r] of `rotary_speeds`.
+    factor: divides the speed of pairs that turn less than `low` times in a row.
+    low: see there.
+    high: pairs that turn more often keep their speed; those between get a mean of both, linear in their turns.
+    length: of the longest row before, in tokens.
+  """
+  turns = speeds * length / (2 * np.pi)
+  kept = np.clip((turns - low) / (high - low), 0, 1)
+  return speeds * (kept + (1 - kept) / factor)
+
+
+def rotary_angles(positions: Array, speeds: np.ndarray) -> tuple[Array, Array]:
+  """Cosines and sines of rotary embeddings, f32[b, l, r] both (RoFormer, Su et al. 2021, equation 15).
+
+  Args:
+    positions: int[b, l].
+    speeds: f64[r], radians by which each pair of components turns from a position to the next.
+  """
+  angles = positions[..., None].astype(jnp.float32) * jnp.asarray(speeds, jnp.float32)
   return jnp.cos(angles), jnp.sin(angles)
 
 
@@ -185,7 +208,7 @@ def rotate(x: Array, angles: tuple[Array, Array], *, layout: Literal['pairs', 'h
 
   Args:
     x: [b, l, h, k].
-    angles: of `rotary_angles`; components of a head beyond its `dim` stay as they are.
+    angles: of `rotary_angles`; components of a head beyond the first 2 r stay as they are.
     layout: which components make pair i of r: 2i and 2i + 1 ('pairs', RoFormer), or i and i + r ('halves').
 
   Returns:

@@ -3,12 +3,15 @@
 BERT with GELU, N(0, .02) and a decoder with cross-attention. Each stack has a LayerNorm after its embeddings and none
 at its end. One token table is the input of both stacks and the output matrix; each stack has its own table of learned
 positions, whose first two rows are unused. Embeddings are not scaled.
+
+mBART (Liu et al. 2020, §2.1; arXiv 2001.08210) has its norms before the sublayers and at the end of each stack, and
+scales the embeddings of tokens by sqrt(d). The decoder of a distilled BART is shallower than its encoder.
 """
 
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -35,11 +38,14 @@ class Config:
 
   Attributes:
     hidden_dim: d, width between blocks.
-    num_layers: n, of each stack.
+    num_layers: n, of the encoder.
+    num_decoder_layers: of the decoder; None for n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
     max_length: the longest row of each stack, in tokens.
     position_offset: first row of the position tables in use.
+    norm_placement: 'post' (BART), or 'pre' with a final norm of each stack (mBART).
+    scale_embedding: embeddings of tokens are multiplied by sqrt(d) (mBART).
     activation: 'gelu_erf' in all released code.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each sublayer.
@@ -51,10 +57,13 @@ class Config:
 
   hidden_dim: Count = 768
   num_layers: Depth = 6
+  num_decoder_layers: Depth | None = None
   num_heads: Count = 12
   mlp_dim: Count = 3072
   max_length: Count = 1024
   position_offset: Whole = 2
+  norm_placement: Literal['post', 'pre'] = 'post'
+  scale_embedding: bool = False
   activation: Activation = 'gelu_erf'
   norm_epsilon: Epsilon = 1e-5
   dropout: Rate = 0.1
@@ -66,6 +75,10 @@ class Config:
   def __post_init__(self):
     check_choices(self)
     check_multiple(self, 'hidden_dim', 'num_heads')
+
+  @property
+  def decoder_layers(self) -> int:
+    return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
 
 
 class Context(NamedTuple):
@@ -90,7 +103,10 @@ class StepContext(NamedTuple):
 
 
 class Block(nn.Module):
-  """norm(x + sublayer(x)), for self-attention, cross-attention where there is an encoder, and feed-forward."""
+  """Self-attention, cross-attention where there is an encoder, and feed-forward.
+
+  Each is norm(x + sublayer(x)) in BART and x + sublayer(norm(x)) in mBART.
+  """
 
   config: Config
   execution: Execution
@@ -113,39 +129,53 @@ class Block(nn.Module):
     self.mlp_norm = LayerNorm(c.norm_epsilon, dtype)
     self.dropout = Dropout(c.dropout)
 
+  def _before(self, norm: LayerNorm, x: Array) -> Array:
+    return norm(x) if self.config.norm_placement == 'pre' else x
+
+  def _after(self, norm: LayerNorm, x: Array) -> Array:
+    return norm(x) if self.config.norm_placement == 'post' else x
+
   def __call__(self, x: Array, context: Context, train: bool) -> tuple[Array, Array]:
-    y = self.attention(x, x, mask=context.mask, train=train)
-    x = self.attention_norm(x + self.dropout(y, train=train))
+    y = self._before(self.attention_norm, x)
+    y = self.attention(y, y, mask=context.mask, train=train)
+    x = self._after(self.attention_norm, x + self.dropout(y, train=train))
     if context.encoded is not None:
-      y = self.cross(x, context.encoded.hidden, mask=context.encoded.mask, train=train)
-      x = self.cross_norm(x + self.dropout(y, train=train))
-    y = self.mlp(x, train=train)
-    x = self.mlp_norm(x + self.dropout(y, train=train))
+      y = self._before(self.cross_norm, x)
+      y = self.cross(y, context.encoded.hidden, mask=context.encoded.mask, train=train)
+      x = self._after(self.cross_norm, x + self.dropout(y, train=train))
+    y = self._before(self.mlp_norm, x)
+    y = self.mlp(y, train=train)
+    x = self._after(self.mlp_norm, x + self.dropout(y, train=train))
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
-    key, value = self.attention.project(x)  # [b, s, h, k]
-    past = Past(cache['keys'], cache['values'], context.start)
-    y = self.attention.attend(x, *caches.append(past, key, value), mask=context.mask)
-    x = self.attention_norm(x + y)
-    y = self.cross.attend(x, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
-    x = self.cross_norm(x + y)
-    y = self.mlp(x)
-    x = self.mlp_norm(x + y)
-    return x, {'keys': key, 'values': value}
+    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and its longer keys and values."""
+    y = self._before(self.attention_norm, x)
+    key, value = self.attention.project(y)  # [b, s, h, k]
+    keys, values = caches.append(Past(cache['keys'], cache['values'], context.start), key, value)
+    y = self.attention.attend(y, keys, values, mask=context.mask, implementation='cached')
+    x = self._after(self.attention_norm, x + y)
+    y = self._before(self.cross_norm, x)
+    encoded = cache['encoder_keys'], cache['encoder_values']
+    y = self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
+    x = self._after(self.cross_norm, x + y)
+    y = self.mlp(self._before(self.mlp_norm, x))
+    x = self._after(self.mlp_norm, x + y)
+    return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b h, m, k]."""
     del context, cache
-    return x, self.cross.project(x)
+    key, value = self.cross.project(x)
+    return x, (caches.heads_first(key), caches.heads_first(value))
 
 
 class Stack(nn.Module):
-  """A position table, the norm of the embeddings, and layers."""
+  """A position table, the norm of the embeddings, layers, and a final norm where norms stand before the sublayers."""
 
   config: Config
   execution: Execution
+  num_layers: int
 
   def setup(self) -> None:
     c, dtype = self.config, self.execution.dtype
@@ -153,12 +183,19 @@ class Stack(nn.Module):
     self.position_embed = Embed(rows, c.hidden_dim, ('positions', 'embed'), normal(c.init_std), dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
     self.dropout = Dropout(c.dropout)
-    through = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode', 'read'))
+    through = stack(Block, num_layers=self.num_layers, execution=self.execution, methods=('decode', 'read'))
     self.layers = through(c, self.execution)
+    if c.norm_placement == 'pre':
+      self.final_norm = LayerNorm(c.norm_epsilon, dtype)
 
   def embed(self, x: Array, positions: Array) -> Array:
     """Token embeddings [b, l, d] with positions int[b, l], normed."""
+    if self.config.scale_embedding:
+      x = x * jnp.asarray(self.config.hidden_dim**0.5, x.dtype)
     return self.embed_norm(x + self.position_embed(positions + self.config.position_offset))
+
+  def _end(self, x: Array) -> Array:
+    return self.final_norm(x) if self.config.norm_placement == 'pre' else x
 
   def __call__(
     self,
@@ -170,21 +207,21 @@ class Stack(nn.Module):
     encoded: Encoded | None = None,
     train: bool,
   ) -> tuple[Array, Array]:
-    """Reads token embeddings [b, l, d]: states, and those of each layer [n+1, b, l, d]."""
+    """Reads token embeddings [b, l, d]: states, and those of each layer before a final norm [n+1, b, l, d]."""
     position.check_length(x.shape[1], max_length=self.config.max_length, model='Bart')
     if positions is None:
       positions = position.from_segments(segment_ids)
     x = self.dropout(self.embed(x, positions), train=train)
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Context(Mask(segment_ids, segment_ids, causal=causal), encoded), train)
-    return hidden, jnp.concatenate([x[None], layers])
+    return self._end(hidden), jnp.concatenate([x[None], layers])
 
   def init_cache(self, encoder_hidden: Array, *, encoder_segment_ids: Array, length: int) -> Cache:
     """Empty slots, and keys and values of all layers for the encoder's states."""
     c = self.config
     position.check_length(length, max_length=c.max_length, model='Bart')
     keys, values = self.layers.read(encoder_hidden, None, None)[1]
-    shape = (c.num_layers, encoder_hidden.shape[0], length, c.num_heads, c.hidden_dim // c.num_heads)
+    shape = (self.num_layers, encoder_hidden.shape[0], length, c.num_heads, c.hidden_dim // c.num_heads)
     slots = caches.empty(shape, dtype=self.execution.dtype)
     return slots | {'encoder_keys': keys, 'encoder_values': values, 'encoder_segment_ids': encoder_segment_ids}
 
@@ -195,7 +232,7 @@ class Stack(nn.Module):
     context = StepContext(mask, start, Mask(segment_ids, cache['encoder_segment_ids']))
     layered = {name: cache[name] for name in ('keys', 'values', 'encoder_keys', 'encoder_values')}
     x, new = self.layers.decode(self.embed(x, positions), context, layered)
-    return x, caches.keep(cache, **new)
+    return self._end(x), cache | new
 
 
 class Bart(Base):
@@ -210,8 +247,8 @@ class Bart(Base):
   def setup(self) -> None:
     c = self.config
     self.token_embed = self.embed or self.make_table(normal(c.init_std))
-    self.encoder = Stack(c, self.execution)
-    self.decoder = Stack(c, self.execution)
+    self.encoder = Stack(c, self.execution, c.num_layers)
+    self.decoder = Stack(c, self.execution, c.decoder_layers)
 
   def __call__(
     self,
@@ -237,7 +274,7 @@ class Bart(Base):
 
     Returns:
       Of the decoder, 'hidden' [b, l, d] and 'layers' [n+1, b, l, d] with the embeddings first; of the encoder,
-      'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d]; 'carry' ().
+      'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d], where the two n may differ; 'carry' ().
     """
     encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
     hidden, layers = self.decoder(
@@ -327,10 +364,16 @@ def make(
 
 # The published rows ---------------------------------------------------------------------------------------------------
 
+_LARGE = Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096)
+_MBART = dataclasses.replace(_LARGE, norm_placement='pre', scale_embedding=True)
+
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {
     'bart-base': Config(),
-    'bart-large': Config(hidden_dim=1024, num_layers=12, num_heads=16, mlp_dim=4096),
+    'bart-large': _LARGE,
+    'distilbart-cnn-12-6': dataclasses.replace(_LARGE, num_decoder_layers=6),
+    'mbart-large-cc25': _MBART,
+    'mbart-large-50': _MBART,
     'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
   }
 )
@@ -344,6 +387,23 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
       also=(('with the 51,201 rows of the released table', 140_139_264),),
     ),
     'bart-large': Published(vocab_size=50_265, parameters=406_291_456, paper='400M'),
+    'distilbart-cnn-12-6': Published(
+      vocab_size=50_264,
+      parameters=305_510_400,
+      paper='306M',
+      note="every second layer of bart-large-cnn's decoder",
+      source=(2020, 'Shleifer & Rush, Pre-trained summarization distillation'),
+    ),
+    'mbart-large-cc25': Published(
+      vocab_size=250_027, parameters=610_851_840, paper='680M', source=(2020, 'Liu et al., mBART')
+    ),
+    'mbart-large-50': Published(
+      vocab_size=250_054,
+      parameters=610_879_488,
+      paper='none',
+      note='mbart-large-cc25 with 27 more rows of languages',
+      source=(2020, 'Tang et al., Multilingual translation with extensible pretraining'),
+    ),
   }
 )
 

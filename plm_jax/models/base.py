@@ -71,8 +71,28 @@ class Base(nn.Module):
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.init_std)
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] of features [..., e], by the tied token table."""
-    return self.token_embed.attend(features)
+    """Vocabulary logits f32[..., v] of features [..., e], by the tied token table or a matrix of the trunk's own."""
+    return self.output_table.attend(features)
+
+  @property
+  def gives_logits(self) -> bool:
+    """Whether there is a matrix to make logits with; weights of a trunk without a head may come without it."""
+    return getattr(self.config, 'tied', True) or getattr(self.config, 'has_output', True)
+
+  @property
+  def output_table(self) -> Embed:
+    """The token table, or the output matrix of an untied trunk.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if not self.gives_logits:
+      raise ValueError(
+        f'this {type(self).__name__} gives no logits: its weights come without an output matrix (lm_head), and its own '
+        'is not the token table (model.overrides: tied=False, has_output=False). Take the folder of the language '
+        'model, or train a new matrix with has_output=True'
+      )
+    return self.token_embed if getattr(self.config, 'tied', True) else self.output
 
   def init_all(self) -> None:
     """Uses every parameter once: `trunk.init(key, method='init_all')` makes the parameters of the whole trunk."""
@@ -80,7 +100,8 @@ class Base(nn.Module):
     sides = ('encoder_', 'decoder_') if 'encoder_tokens' in self.INPUTS else ('',)
     out = self(**{f'{side}{name}': ones for side in sides for name in ('tokens', 'segment_ids')})
     self.pool(out['hidden'], ones)
-    self.attend(jnp.zeros((1, 1, self.token_dim)))
+    if self.gives_logits:
+      self.attend(jnp.zeros((1, 1, self.token_dim)))
 
   def make_table(self, table_init: Initializer) -> Embed:
     """A table of vectors [v, e], for tokens or for an output matrix; called from `setup`."""

@@ -129,23 +129,23 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, and what the new tokens may look at.
-      kept: the layer's 'keys' and 'values' [b, m, h, k].
+      kept: the layer's 'keys' and 'values' [b h, m, k].
 
     Returns:
-      [b, s, d], and the keys and values of the new tokens.
+      [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, mask = context
     return self._sublayers(x, mask, past=Past(kept['keys'], kept['values'], start))
 
   def _sublayers(self, x: Array, mask: Mask, *, train: bool = False, past: Past | None = None) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
     c = self.config
     pre = c.norm_placement == 'pre'
 
     y = self.attention_norm(x) if pre else x
     key, value, query = self.key(y), self.value(y), self.query(y)  # [b, l, h, k]
     keys, values = caches.append(past, key, value)
-    implementation = 'auto' if past else self.execution.attention
+    implementation = 'cached' if past else self.execution.attention
     y = attend_in(
       self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
@@ -157,7 +157,7 @@ class Block(nn.Module):
     y = self.mlp(y)
     x = self.alpha * x + self.mlp_dropout(y, train=train)
     x = x if pre else self.mlp_norm(x)
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
 
 class Glm(Base):
@@ -271,7 +271,7 @@ class Glm(Base):
     x = self._read(tokens, positions, block_positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(x, (cache['index'], mask), layers)
-    return self.attend(self._finish(hidden)), caches.keep(taken, **new)
+    return self.attend(self._finish(hidden)), taken | new
 
 
 def make(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import Way, attend, weights
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
@@ -34,7 +34,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Implementation, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +59,7 @@ class Config:
     window: a query sees this many keys, its own and those before it; None for the whole context.
     local_window: the same for the second layer, the fourth and so on (GPT-3 §2.1); None for `window` there too.
     tied: the output matrix is the token table; otherwise the trunk has its own.
+    has_output: False for a trunk that is not tied and whose folder has no output matrix; it gives no logits.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -79,6 +80,7 @@ class Config:
   window: Count | None = None
   local_window: Count | None = None
   tied: bool = True
+  has_output: bool = True
   vocab_multiple: Count = 1
 
   def __post_init__(self):
@@ -131,10 +133,10 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, and what the new tokens may look at.
-      kept: the layer's 'keys' and 'values' [b, m, h, k] and its 'number'.
+      kept: the layer's 'keys' and 'values' [b h, m, k] and its 'number'.
 
     Returns:
-      [b, s, d], and the keys and values of the new tokens.
+      [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, masks = context
     return self._sublayers(x, masks, kept['number'], past=Past(kept['keys'], kept['values'], start))
@@ -142,13 +144,14 @@ class Block(nn.Module):
   def _sublayers(
     self, x: Array, masks: Masks, number: Array, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
     pre = self.config.norm_placement == 'pre'
 
     y = self.attention_norm(x) if pre else x
     key, value, query = self.key(y), self.value(y), self.query(y)  # [b, l, h, k]
-    implementation = 'auto' if past else self.execution.attention
-    y = self._attend(query, *caches.append(past, key, value), masks, number, train, implementation)
+    implementation = 'cached' if past else self.execution.attention
+    keys, values = caches.append(past, key, value)
+    y = self._attend(query, keys, values, masks, number, train, implementation)
     y = self.out(y)  # [b, l, h, k] -> [b, l, d]
     x = x + self.attention_dropout(y, train=train)
     x = x if pre else self.attention_norm(x)
@@ -157,7 +160,7 @@ class Block(nn.Module):
     y = self.mlp(y)
     x = x + self.mlp_dropout(y, train=train)
     x = x if pre else self.mlp_norm(x)
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
   def _attend(
     self,
@@ -167,7 +170,7 @@ class Block(nn.Module):
     masks: Masks,
     number: Array,
     train: bool,
-    implementation: Implementation,
+    implementation: Way,
   ) -> Array:
     """Attention under the mask of the layer with this number, [b, l, h, k]."""
     rate = self.config.attention_dropout
@@ -207,7 +210,7 @@ class Gpt(Base):
     self.layers = layers(c, self.execution)
     if c.norm_placement == 'pre':
       self.final_norm = LayerNorm(c.norm_epsilon, dtype)
-    if not c.tied:
+    if not c.tied and c.has_output:
       self.output = self.make_table(normal(c.init_std))
 
   def __call__(
@@ -244,7 +247,7 @@ class Gpt(Base):
     (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), masks, train)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
-    if self.is_initializing():
+    if self.is_initializing() and self.gives_logits:
       self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
@@ -256,10 +259,6 @@ class Gpt(Base):
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d] (GPT §3.2)."""
     return last(hidden, segment_ids)
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table or the trunk's own matrix."""
-    return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
     """A cache of `length` empty slots."""
@@ -292,7 +291,7 @@ class Gpt(Base):
     hidden, new = self.layers.decode(x, (cache['index'], masks), layers)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
-    return self.attend(hidden), caches.keep(taken, **new)
+    return self.attend(hidden), taken | new
 
 
 def make(

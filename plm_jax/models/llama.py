@@ -1,8 +1,10 @@
-"""LLaMA (Touvron et al. 2023, §2.2; arXiv 2302.13971), LLaMA 2 (arXiv 2307.09288, §2.2) and the GLM-4 family.
+"""LLaMA (Touvron et al. 2023, §2.2; arXiv 2302.13971), LLaMA 2 (arXiv 2307.09288, §2.2), 3 and the GLM-4 family.
 
 Causal decoder: RMSNorm before each sublayer and at the end, rotary positions, a feed-forward of three matrices,
 down(silu(gate x) * up x), no biases, an output matrix of its own. Texts that count two linear layers in the
-feed-forward omit the gate. Larger models of LLaMA 2 share each key and value among several heads (`num_kv_heads`).
+feed-forward omit the gate. Larger models of LLaMA 2 and all of LLaMA 3 (Grattafiori et al. 2024, §3.2; arXiv
+2407.21783) share each key and value among several heads (`num_kv_heads`); from 3.1 on rotation is slowed down for long
+rows (`rotary_scaling`).
 
 ChatGLM2-6B and GLM-4-9B (GLM team 2024, arXiv 2406.12793, §2) are rows of the same block, not of GLM's: causal, with
 rotary positions on half of each head, two key heads, biases on query, key and value. GLM-4-0414 has a norm after each
@@ -20,6 +22,7 @@ from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax.numpy as jnp
+import numpy as np
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
@@ -46,7 +49,8 @@ class Config:
   Attributes:
     hidden_dim: d, width between blocks.
     num_layers: n.
-    num_heads: h; the head size is hidden_dim / num_heads.
+    num_heads: h.
+    head_dim: k, size of a head; None for hidden_dim / num_heads.
     num_kv_heads: g, heads of keys and values; None for h.
     mlp_dim: f, feed-forward width.
     max_length: the longest row in training. No position has a learned vector, so longer rows can be computed.
@@ -55,8 +59,17 @@ class Config:
     rotary: which components of a head make a pair, 'halves' or adjacent 'pairs'; see `layers.positions.rotate`.
     rotary_share: the share of a head's components that is rotated, from the first on.
     rotary_base: of the angles.
+    rotary_scaling: how the angles are stretched for rows longer than those of pre-training: 'linear' divides them all
+      by `rotary_factor` (Chen et al. 2023, arXiv 2306.15595, equation 4); 'llama3' divides those that turn slowly.
+    rotary_factor: see there.
+    rotary_low: 'llama3': pairs that turn less than this often in `rotary_length` positions are divided.
+    rotary_high: 'llama3': pairs that turn more often than this stay; those between are divided in part.
+    rotary_length: 'llama3': the longest row before the stretching; None for `max_length`.
     qkv_bias: query, key and value have biases.
+    out_bias: the output of attention has one.
+    mlp_bias: the three matrices of the feed-forward have.
     tied: the output matrix is the token table; otherwise the trunk has its own.
+    has_output: False for a trunk that is not tied and whose folder has no output matrix; it gives no logits.
     dropout: rate after each sublayer.
     attention_dropout: rate on attention weights.
     init_std: of the normal that kernels and tables start from.
@@ -66,6 +79,7 @@ class Config:
   hidden_dim: Count = 4096
   num_layers: Depth = 32
   num_heads: Count = 32
+  head_dim: Count | None = None
   num_kv_heads: Count | None = None
   mlp_dim: Count = 11008
   max_length: Count = 2048
@@ -74,8 +88,16 @@ class Config:
   rotary: Literal['halves', 'pairs'] = 'halves'
   rotary_share: Rate = 1.0
   rotary_base: Annotated[float, '1 < x'] = 10_000.0
+  rotary_scaling: Literal['none', 'linear', 'llama3'] = 'none'
+  rotary_factor: Annotated[float, '1 <= x'] = 1.0
+  rotary_low: Annotated[float, '0 < x'] = 1.0
+  rotary_high: Annotated[float, '0 < x'] = 4.0
+  rotary_length: Count | None = None
   qkv_bias: bool = False
+  out_bias: bool = False
+  mlp_bias: bool = False
   tied: bool = False
+  has_output: bool = True
   dropout: Rate = 0.0
   attention_dropout: Rate = 0.0
   init_std: Std = 0.02
@@ -83,18 +105,21 @@ class Config:
 
   def __post_init__(self):
     check_choices(self)
-    check_multiple(self, 'hidden_dim', 'num_heads')
+    if self.head_dim is None:
+      check_multiple(self, 'hidden_dim', 'num_heads')
     if self.num_kv_heads is not None:
       check_multiple(self, 'num_heads', 'num_kv_heads')
-    if self.rotary_dim < 2 or self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
+    if self.rotary_dim < 2 or self.rotary_dim % 2 or self.rotary_dim > self.head_size:
       raise ValueError(
-        f'rotary_share {self.rotary_share} of a head of {self.head_dim} is {self.rotary_dim} components; rotation '
+        f'rotary_share {self.rotary_share} of a head of {self.head_size} is {self.rotary_dim} components; rotation '
         'needs an even number of them, at least 2'
       )
+    if self.rotary_low >= self.rotary_high:
+      raise ValueError(f'model.overrides: rotary_low {self.rotary_low} is not below rotary_high {self.rotary_high}')
 
   @property
-  def head_dim(self) -> int:
-    return self.hidden_dim // self.num_heads
+  def head_size(self) -> int:
+    return self.hidden_dim // self.num_heads if self.head_dim is None else self.head_dim
 
   @property
   def key_heads(self) -> int:
@@ -102,7 +127,19 @@ class Config:
 
   @property
   def rotary_dim(self) -> int:
-    return int(self.head_dim * self.rotary_share)
+    return int(self.head_size * self.rotary_share)
+
+  @property
+  def rotary_speeds(self) -> np.ndarray:
+    """Radians by which each pair of components turns from a position to the next: f64[rotary_dim / 2]."""
+    speeds = position.rotary_speeds(dim=self.rotary_dim, base=self.rotary_base)
+    if self.rotary_scaling == 'none':
+      return speeds
+    if self.rotary_scaling == 'linear':
+      return speeds / self.rotary_factor
+    length = self.max_length if self.rotary_length is None else self.rotary_length
+    factor, low, high = self.rotary_factor, self.rotary_low, self.rotary_high
+    return position.slow_down(speeds, factor=factor, low=low, high=high, length=length)
 
 
 class Block(nn.Module):
@@ -117,12 +154,12 @@ class Block(nn.Module):
 
     def project(heads: int) -> Dense:
       axes = ('embed', 'heads', 'head_dim')
-      return Dense((heads, c.head_dim), axes=axes, kernel_init=init, use_bias=c.qkv_bias, dtype=dtype)
+      return Dense((heads, c.head_size), axes=axes, kernel_init=init, use_bias=c.qkv_bias, dtype=dtype)
 
     self.query, self.key, self.value = project(c.num_heads), project(c.key_heads), project(c.key_heads)
     axes = ('heads', 'head_dim', 'embed')
-    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=init, use_bias=False, dtype=dtype)
-    self.mlp = GatedMlp(c.mlp_dim, 'silu', up_init=init, down_init=init, dtype=dtype)
+    self.out = Dense(c.hidden_dim, axes=axes, num_inputs=2, kernel_init=init, use_bias=c.out_bias, dtype=dtype)
+    self.mlp = GatedMlp(c.mlp_dim, 'silu', up_init=init, down_init=init, use_bias=c.mlp_bias, dtype=dtype)
     self.attention_norm = RMSNorm(c.norm_epsilon, dtype)
     self.mlp_norm = RMSNorm(c.norm_epsilon, dtype)
     if c.norm_placement == 'sandwich':
@@ -143,10 +180,10 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
-      kept: the layer's 'keys', which are rotated, and 'values' [b, m, g, k].
+      kept: the layer's 'keys', which are rotated, and 'values' [b g, m, k].
 
     Returns:
-      [b, s, d], and the keys and values of the new tokens.
+      [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, mask, angles = context
     return self._sublayers(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
@@ -154,7 +191,7 @@ class Block(nn.Module):
   def _sublayers(
     self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Cache]:
-    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values of these tokens."""
+    """Both sublayers: [b, l, d] -> [b, l, d], and the keys and values that they look at."""
     c = self.config
     sandwich = c.norm_placement == 'sandwich'
 
@@ -162,7 +199,7 @@ class Block(nn.Module):
     query, key, value = self.query(y), self.key(y), self.value(y)  # [b, l, h, k], then two of [b, l, g, k]
     query, key = (position.rotate(part, angles, layout=c.rotary) for part in (query, key))
     keys, values = caches.append(past, key, value)
-    implementation = 'auto' if past else self.execution.attention
+    implementation = 'cached' if past else self.execution.attention
     y = attend_in(
       self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
@@ -173,7 +210,7 @@ class Block(nn.Module):
     y = self.mlp(self.mlp_norm(x))
     y = self.after_mlp_norm(y) if sandwich else y
     x = x + self.mlp_dropout(y, train=train)
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
 
 class Llama(Base):
@@ -191,7 +228,7 @@ class Llama(Base):
     layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode',))
     self.layers = layers(c, self.execution)
     self.final_norm = RMSNorm(c.norm_epsilon, self.execution.dtype)
-    if not c.tied:
+    if not c.tied and c.has_output:
       self.output = self.make_table(normal(c.init_std))
 
   def __call__(
@@ -222,12 +259,12 @@ class Llama(Base):
     context = Mask(segment_ids, segment_ids, causal=True), self._angles(positions)
     hidden, layers = self.layers(x, context, train)
     hidden = self.final_norm(hidden)
-    if self.is_initializing():
+    if self.is_initializing() and self.gives_logits:
       self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def _angles(self, positions: Array) -> Angles:
-    return position.rotary_angles(positions, dim=self.config.rotary_dim, base=self.config.rotary_base)
+    return position.rotary_angles(positions, self.config.rotary_speeds)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
@@ -238,14 +275,10 @@ class Llama(Base):
     """What a head in front of `attend` is built like."""
     return HeadStyle('silu', self.config.norm_epsilon, self.config.init_std)
 
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the trunk's own matrix or the tied token table."""
-    return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
-
   def init_cache(self, batch_size: int, length: int) -> Cache:
     """A cache of `length` empty slots."""
     c = self.config
-    return caches.empty((c.num_layers, batch_size, length, c.key_heads, c.head_dim), dtype=self.execution.dtype)
+    return caches.empty((c.num_layers, batch_size, length, c.key_heads, c.head_size), dtype=self.execution.dtype)
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """Reads s more tokens: int[b, s] and the cache -> logits f32[b, s, v] and the longer cache.
@@ -260,7 +293,7 @@ class Llama(Base):
     context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
-    return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)
+    return self.attend(self.final_norm(hidden)), taken | new
 
 
 def make(
@@ -284,6 +317,16 @@ def make(
 # The published rows ---------------------------------------------------------------------------------------------------
 
 _13B = Config(hidden_dim=5120, num_layers=40, num_heads=40, mlp_dim=13824)
+_8B = Config(num_kv_heads=8, mlp_dim=14336, max_length=8192, norm_epsilon=1e-5, rotary_base=500_000.0)
+_70B = dataclasses.replace(_8B, hidden_dim=8192, num_layers=80, num_heads=64, mlp_dim=28672)
+
+
+def _stretched(config: Config, **fields: Any) -> Config:
+  """With positions for 16 times longer rows (LLaMA 3.1 and later)."""
+  scaling: dict[str, Any] = {'rotary_scaling': 'llama3', 'rotary_factor': 8.0, 'rotary_length': 8192}
+  return dataclasses.replace(config, **{'max_length': 131_072, **scaling, **fields})
+
+
 _CHATGLM2 = Config(
   num_layers=28,
   num_kv_heads=2,
@@ -313,6 +356,15 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
       max_length=4096,
       norm_epsilon=1e-5,
     ),
+    'llama3-8b': _8B,
+    'llama3-70b': _70B,
+    'llama3.1-8b': _stretched(_8B),
+    'llama3.1-70b': _stretched(_70B),
+    'llama3.1-405b': _stretched(_8B, hidden_dim=16384, num_layers=126, num_heads=128, mlp_dim=53248),
+    'llama3.2-1b': _stretched(_8B, hidden_dim=2048, num_layers=16, mlp_dim=8192, tied=True, rotary_factor=32.0),
+    'llama3.2-3b': _stretched(
+      _8B, hidden_dim=3072, num_layers=28, num_heads=24, mlp_dim=8192, tied=True, rotary_factor=32.0
+    ),
     'chatglm2-6b': _CHATGLM2,
     'glm-4-9b': _GLM4,
     'glm-4-9b-0414': dataclasses.replace(_GLM4, max_length=32_768, norm_epsilon=1e-5, norm_placement='sandwich'),
@@ -321,6 +373,8 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 )
 
 _LLAMA2 = 2023, 'Touvron et al., LLaMA 2'
+_LLAMA3 = 2024, 'Grattafiori et al., The Llama 3 herd of models'
+_LATER = 'released after the paper'
 _GLM_PAPER = 2024, 'GLM team, ChatGLM: from GLM-130B to GLM-4'
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
@@ -332,6 +386,13 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
     'llama2-7b': Published(vocab_size=32_000, parameters=6_738_415_616, paper='7B', source=_LLAMA2),
     'llama2-13b': Published(vocab_size=32_000, parameters=13_015_864_320, paper='13B', source=_LLAMA2),
     'llama2-70b': Published(vocab_size=32_000, parameters=68_976_648_192, paper='70B', source=_LLAMA2),
+    'llama3-8b': Published(vocab_size=128_256, parameters=8_030_261_248, paper='8B', source=_LLAMA3),
+    'llama3-70b': Published(vocab_size=128_256, parameters=70_553_706_496, paper='70B', source=_LLAMA3),
+    'llama3.1-8b': Published(vocab_size=128_256, parameters=8_030_261_248, paper='8B', source=_LLAMA3),
+    'llama3.1-70b': Published(vocab_size=128_256, parameters=70_553_706_496, paper='70B', source=_LLAMA3),
+    'llama3.1-405b': Published(vocab_size=128_256, parameters=405_853_388_800, paper='405B', source=_LLAMA3),
+    'llama3.2-1b': Published(vocab_size=128_256, parameters=1_235_814_400, paper='none', note=_LATER, source=_LLAMA3),
+    'llama3.2-3b': Published(vocab_size=128_256, parameters=3_212_749_824, paper='none', note=_LATER, source=_LLAMA3),
     'chatglm2-6b': Published(vocab_size=65_024, parameters=6_243_584_000, paper='6B', source=_GLM_PAPER),
     'glm-4-9b': Published(vocab_size=151_552, parameters=9_399_951_360, paper='9B', source=_GLM_PAPER),
     'glm-4-9b-0414': Published(

@@ -110,10 +110,10 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
-      kept: the layer's 'keys', which are rotated, and 'values' [b, m, g, k].
+      kept: the layer's 'keys', which are rotated, and 'values' [b g, m, k].
 
     Returns:
-      [b, s, d], and the keys and values of the new tokens.
+      [b, s, d], and the layer's keys and values with those of the new tokens.
     """
     start, mask, angles = context
     attended, fed, new = self._branches(x, mask, angles, past=Past(kept['keys'], kept['values'], start))
@@ -122,17 +122,17 @@ class Block(nn.Module):
   def _branches(
     self, x: Array, mask: Mask, angles: Angles, *, train: bool = False, past: Past | None = None
   ) -> tuple[Array, Array, Cache]:
-    """What attention and feed-forward make of one norm, [b, l, d] both, and the keys and values of these tokens."""
+    """What attention and feed-forward make of one norm, [b, l, d] both, and the keys and values that they look at."""
     c = self.config
     y = self.norm(x)
     query, key, value = self.query(y), self.key(y), self.value(y)  # [b, l, h, k], then two of [b, l, g, k]
     query, key = (position.rotate(part, angles, layout='pairs') for part in (query, key))
     keys, values = caches.append(past, key, value)
-    implementation = 'auto' if past else self.execution.attention
+    implementation = 'cached' if past else self.execution.attention
     attended = attend_in(
       self, query, keys, values, mask=mask, dropout=c.attention_dropout, train=train, implementation=implementation
     )
-    return self.out(attended), self.mlp(y), {'keys': key, 'values': value}  # [b, l, h, k] -> [b, l, d]
+    return self.out(attended), self.mlp(y), {'keys': keys, 'values': values}  # [b, l, h, k] -> [b, l, d]
 
 
 class Palm(Base):
@@ -181,7 +181,8 @@ class Palm(Base):
     return {'hidden': self.final_norm(hidden), 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def _angles(self, positions: Array) -> Angles:
-    return position.rotary_angles(positions, dim=self.config.head_dim, base=self.config.rotary_base)
+    speeds = position.rotary_speeds(dim=self.config.head_dim, base=self.config.rotary_base)
+    return position.rotary_angles(positions, speeds)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
@@ -214,7 +215,7 @@ class Palm(Base):
     context = cache['index'], mask, self._angles(positions)
     layers = {name: cache[name] for name in ('keys', 'values')}
     hidden, new = self.layers.decode(self.token_embed(tokens), context, layers)
-    return self.attend(self.final_norm(hidden)), caches.keep(taken, **new)
+    return self.attend(self.final_norm(hidden)), taken | new
 
 
 def make(

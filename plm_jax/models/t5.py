@@ -4,10 +4,13 @@ Pre-norm with RMSNorm and a final norm of each stack, no biases, no position tab
 relative biases, which the self-attention of all its layers reads and cross-attention does not. Products of queries and
 keys are not divided by sqrt(k); the initial query kernels are smaller instead. Version 1.0 has a ReLU feed-forward and
 logits d^-1/2 x E^T by the token table. Version 1.1 has a gated feed-forward and its own output matrix, without that
-factor, and was pre-trained without dropout.
+factor, and was pre-trained without dropout; mT5 (Xue et al. 2021, arXiv 2010.11934) and ByT5 (Xue et al. 2022, arXiv
+2105.13626), whose encoder is deeper than its decoder, are rows of it. Efficient T5s (Tay et al. 2022, arXiv 2109.10686)
+are rows of 1.0.
 
 `structure` also gives the architectures that the paper compares in §3.2: encoder and decoder with shared parameters, a
-decoder alone, and a decoder that sees a prefix in both directions.
+decoder alone, and a decoder that sees a prefix in both directions; 'encoder' is an encoder alone, as releases have it
+that embed texts.
 """
 
 import dataclasses
@@ -28,7 +31,7 @@ from plm_jax.layers.masks import Mask
 from plm_jax.layers.mlp import Activation, GatedMlp, Mlp
 from plm_jax.layers.multihead import Encoded, MultiHead
 from plm_jax.layers.norm import RMSNorm
-from plm_jax.layers.pooling import last
+from plm_jax.layers.pooling import last, mean
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded
 from plm_jax.sharding import constrain
@@ -46,7 +49,7 @@ from plm_jax.types import (
   Rate,
 )
 
-Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix']
+Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,41 +58,57 @@ class Config:
 
   Attributes:
     hidden_dim: d, width between blocks.
-    num_layers: n, of each stack.
+    num_layers: n, of the encoder or the only stack.
+    num_decoder_layers: of the decoder behind an encoder; None for n.
     num_heads: h.
     head_dim: k; num_heads * head_dim may differ from hidden_dim.
     mlp_dim: f, feed-forward width.
     activation: of the feed-forward, or of its gate.
     gated: the feed-forward has a gate (1.1).
     tied: logits by the token table, scaled by d^-1/2 (1.0); otherwise by a matrix of their own, not scaled (1.1).
+    has_output: False for a trunk that is not tied and whose folder has no output matrix; it gives no logits.
     num_buckets: rows of the table of relative biases.
     max_distance: distances from here on share the last bucket.
     norm_epsilon: of every RMSNorm.
     dropout: rate after embeddings, inside and after each sublayer, and after the final norms.
     attention_dropout: rate on attention weights.
     structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters but for cross-attention;
-      'decoder', one causal stack; 'prefix', one stack that sees a prefix in both directions.
+      'decoder', one causal stack; 'prefix', one stack that sees a prefix in both directions; 'encoder', one stack that
+      sees everything.
+    model_type: what transformers calls the family, where that is not 't5': 'mt5'.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
   hidden_dim: Count = 512
   num_layers: Depth = 6
+  num_decoder_layers: Depth | None = None
   num_heads: Count = 8
   head_dim: Count = 64
   mlp_dim: Count = 2048
   activation: Activation = 'relu'
   gated: bool = False
   tied: bool = True
+  has_output: bool = True
   num_buckets: Count = 32
   max_distance: Count = 128
   norm_epsilon: Epsilon = 1e-6
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
   structure: Structure = 'encoder-decoder'
+  model_type: Literal['', 'mt5'] = ''
   vocab_multiple: Count = 1
 
   def __post_init__(self):
     check_choices(self)
+    if self.structure != 'encoder-decoder' and self.decoder_layers != self.num_layers:
+      raise ValueError(
+        f'model.overrides.num_decoder_layers={self.num_decoder_layers} and num_layers={self.num_layers}: only '
+        f"structure 'encoder-decoder' has two depths, and here it is {self.structure!r}"
+      )
+
+  @property
+  def decoder_layers(self) -> int:
+    return self.num_layers if self.num_decoder_layers is None else self.num_decoder_layers
 
 
 class Context(NamedTuple):
@@ -163,21 +182,24 @@ class Block(nn.Module):
     return constrain(x, 'batch', 'length', 'embed'), x
 
   def decode(self, x: Array, context: StepContext, cache: Cache) -> tuple[Array, Cache]:
-    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and new keys and values."""
+    """One step of generation: [b, s, d] and what was kept of this layer -> [b, s, d] and its longer keys and values."""
     y = self.attention_norm(x)
     key, value = self.attention.project(y)  # [b, s, h, k]
     past = Past(cache['keys'], cache['values'], context.start)
-    x = x + self.attention.attend(y, *caches.append(past, key, value), mask=context.mask, bias=context.bias)
+    keys, values = caches.append(past, key, value)
+    x = x + self.attention.attend(y, keys, values, mask=context.mask, bias=context.bias, implementation='cached')
     if context.encoder_mask is not None:
       y = self.cross_norm(x)
-      x = x + self.cross.attend(y, cache['encoder_keys'], cache['encoder_values'], mask=context.encoder_mask)
+      encoded = cache['encoder_keys'], cache['encoder_values']
+      x = x + self.cross.attend(y, *encoded, mask=context.encoder_mask, implementation='cached')
     x = x + self.mlp(self.mlp_norm(x))
-    return x, {'keys': key, 'values': value}
+    return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b, m, h, k]."""
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b h, m, k]."""
     del context, cache
-    return x, self.cross.project(x)
+    key, value = self.cross.project(x)
+    return x, (caches.heads_first(key), caches.heads_first(value))
 
 
 class Stack(nn.Module):
@@ -185,11 +207,12 @@ class Stack(nn.Module):
 
   config: Config
   execution: Execution
+  num_layers: int
 
   def setup(self) -> None:
     c = self.config
     self.relative_bias = Embed(c.num_buckets, c.num_heads, (None, 'heads'), normal(c.hidden_dim**-0.5))
-    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution, methods=('decode', 'read'))(
+    self.layers = stack(Block, num_layers=self.num_layers, execution=self.execution, methods=('decode', 'read'))(
       c, self.execution
     )
     self.final_norm = RMSNorm(c.norm_epsilon, self.execution.dtype)
@@ -226,10 +249,11 @@ class Stack(nn.Module):
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
     c = self.config
-    return caches.empty((c.num_layers, batch_size, length, c.num_heads, c.head_dim), dtype=self.execution.dtype)
+    shape = (self.num_layers, batch_size, length, c.num_heads, c.head_dim)
+    return caches.empty(shape, dtype=self.execution.dtype)
 
   def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
-    """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b, m, h, k]."""
+    """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b h, m, k]."""
     return self.layers.read(encoder_hidden, None, None)[1]
 
   def decode(
@@ -245,7 +269,7 @@ class Stack(nn.Module):
       encoder_mask = Mask(segment_ids, cache['encoder_segment_ids'])
       layered |= {name: cache[name] for name in ('encoder_keys', 'encoder_values')}
     x, new = self.layers.decode(x, StepContext(mask, bias, start, encoder_mask), layered)
-    return self.final_norm(x), caches.keep(cache, **new)
+    return self.final_norm(x), cache | new
 
 
 class _Trunk(Base):
@@ -257,9 +281,8 @@ class _Trunk(Base):
 
   def setup(self) -> None:
     self.token_embed = self.embed or self.make_table(normal(1.0))
-    if not self.config.tied:
+    if not self.config.tied and self.config.has_output:
       self.output = self.make_table(normal(1.0))
-    self.decoder = Stack(self.config, self.execution)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d]."""
@@ -272,9 +295,9 @@ class _Trunk(Base):
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v], by the scaled token table or the trunk's own matrix."""
-    if not self.config.tied:
-      return self.output.attend(features)
-    return self.token_embed.attend(features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype))
+    if self.config.tied:
+      features = features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype)
+    return self.output_table.attend(features)
 
 
 class T5(_Trunk):
@@ -285,7 +308,9 @@ class T5(_Trunk):
 
   def setup(self) -> None:
     super().setup()
-    self.encoder = self.decoder if self.config.structure == 'shared' else Stack(self.config, self.execution)
+    c = self.config
+    self.decoder = Stack(c, self.execution, c.decoder_layers)
+    self.encoder = self.decoder if c.structure == 'shared' else Stack(c, self.execution, c.num_layers)
 
   def __call__(
     self,
@@ -311,7 +336,8 @@ class T5(_Trunk):
 
     Returns:
       Of the decoder, 'hidden' [b, l, d] after the final norm and 'layers' [n+1, b, l, d] before it, with the embeddings
-      first; of the encoder, 'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d] likewise; 'carry' ().
+      first; of the encoder, 'encoder_hidden' [b, m, d] and 'encoder_layers' [n+1, b, m, d] likewise, where the two n
+      may differ; 'carry' ().
     """
     encoder_hidden, encoder_layers = self._encode(encoder_tokens, encoder_segment_ids, encoder_positions, train)
     hidden, layers = self.decoder(
@@ -322,7 +348,7 @@ class T5(_Trunk):
       encoded=Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids)),
       train=train,
     )
-    if self.is_initializing():
+    if self.is_initializing() and self.gives_logits:
       self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {
       'hidden': hidden,
@@ -381,6 +407,10 @@ class T5Decoder(_Trunk):
   INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
   ATTENTION: ClassVar[AttentionKind] = 'causal'
 
+  def setup(self) -> None:
+    super().setup()
+    self.decoder = Stack(self.config, self.execution, self.config.num_layers)
+
   def __call__(
     self,
     tokens: Array,
@@ -411,7 +441,7 @@ class T5Decoder(_Trunk):
   ) -> dict[str, Any]:
     x = self.token_embed(tokens)
     hidden, layers = self.decoder(x, mask=mask, positions=positions, bidirectional=bidirectional, train=train)
-    if self.is_initializing():
+    if self.is_initializing() and self.gives_logits:
       self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
     return {'hidden': hidden, 'layers': layers, 'carry': ()}
 
@@ -475,13 +505,45 @@ class T5Prefix(T5Decoder):
     return self._step(tokens, cache, segment_ids, positions, bidirectional=True)
 
 
+class T5Encoder(_Trunk):
+  """An encoder alone, which embeds texts (Sentence-T5, Ni et al. 2021; arXiv 2108.08877)."""
+
+  INPUTS: ClassVar[tuple[str, ...]] = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION: ClassVar[AttentionKind] = 'bidirectional'
+
+  def setup(self) -> None:
+    super().setup()
+    self.encoder = Stack(self.config, self.execution, self.config.num_layers)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads a batch in both directions; arguments and result as `T5Decoder` has them."""
+    del type_ids
+    x, mask = self.token_embed(tokens), Mask(segment_ids, segment_ids)
+    hidden, layers = self.encoder(x, mask=mask, positions=positions, bidirectional=True, train=train)
+    if self.is_initializing() and self.gives_logits:
+      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
+    return {'hidden': hidden, 'layers': layers, 'carry': ()}
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The mean over the real tokens of each row: [b, l, d] -> [b, d] (Sentence-T5, §3)."""
+    return mean(hidden, segment_ids)
+
+
 def make(
   *,
   vocab_size: int,
   variant: str,
   overrides: Mapping[str, Any] | None = None,
   execution: Execution = Execution(),
-) -> T5 | T5Decoder:
+) -> T5 | T5Decoder | T5Encoder:
   """The trunk of a row of `CONFIGS`.
 
   Args:
@@ -491,7 +553,7 @@ def make(
     execution: how to compute it.
   """
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
-  trunk = {'decoder': T5Decoder, 'prefix': T5Prefix}.get(config.structure, T5)
+  trunk = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}.get(config.structure, T5)
   return trunk(config, vocab_size, execution)
 
 
@@ -513,6 +575,11 @@ def _version_11(**fields: Any) -> Config:
   return dataclasses.replace(_SMALL_11, **fields)
 
 
+def _deep_encoder(*, num_layers: int, **fields: Any) -> Config:
+  """A decoder of a third of the encoder's depth (ByT5, §3.1)."""
+  return _version_11(num_layers=num_layers, num_decoder_layers=num_layers // 3, **fields)
+
+
 CONFIGS: Mapping[str, Config] = MappingProxyType(
   {
     't5-small': Config(),
@@ -525,6 +592,19 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     't5-v1_1-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
     't5-v1_1-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
     't5-v1_1-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+    't5-efficient-tiny': Config(hidden_dim=256, num_layers=4, num_heads=4, mlp_dim=1024),
+    't5-efficient-mini': Config(hidden_dim=384, num_layers=4, mlp_dim=1536),
+    't5-efficient-small-el16-dl4': Config(num_layers=16, num_decoder_layers=4),
+    'mt5-small': _version_11(model_type='mt5'),
+    'mt5-base': _version_11(model_type='mt5', hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
+    'mt5-large': _version_11(model_type='mt5', hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
+    'mt5-xl': _version_11(model_type='mt5', hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
+    'mt5-xxl': _version_11(model_type='mt5', hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+    'byt5-small': _deep_encoder(hidden_dim=1472, num_layers=12, num_heads=6, mlp_dim=3584),
+    'byt5-base': _deep_encoder(hidden_dim=1536, num_layers=18, num_heads=12, mlp_dim=3968),
+    'byt5-large': _deep_encoder(hidden_dim=1536, num_layers=36, num_heads=16, mlp_dim=3840),
+    'byt5-xl': _deep_encoder(hidden_dim=2560, num_layers=36, num_heads=32, mlp_dim=6720),
+    'byt5-xxl': _deep_encoder(hidden_dim=4672, num_layers=36, num_heads=64, mlp_dim=12352),
     'tiny': Config(hidden_dim=128, num_layers=2, num_heads=2, mlp_dim=512),
   }
 )
@@ -532,7 +612,13 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 _ROWS = 32_128  # 32,000 pieces, 100 sentinels and 28 unused rows
 _LATER = 'released after the paper'
 
+_MT5_ROWS = 250_112  # 250,000 pieces, 100 sentinels and 12 unused rows
+_BYTES = 384  # 3 special ids, 256 bytes and 125 sentinels
+
 _GATED = 2020, 'Shazeer, GLU variants improve Transformer'
+_EFFICIENT = 2021, 'Tay et al., Scale efficiently'
+_MT5 = 2020, 'Xue et al., mT5'
+_BYT5 = 2021, 'Xue et al., ByT5'
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
@@ -546,6 +632,25 @@ PUBLISHED: Mapping[str, Published] = MappingProxyType(
     't5-v1_1-large': Published(vocab_size=_ROWS, parameters=783_150_080, paper='none', note=_LATER, source=_GATED),
     't5-v1_1-xl': Published(vocab_size=_ROWS, parameters=2_849_757_184, paper='none', note=_LATER, source=_GATED),
     't5-v1_1-xxl': Published(vocab_size=_ROWS, parameters=11_135_332_352, paper='none', note=_LATER, source=_GATED),
+    't5-efficient-tiny': Published(vocab_size=_ROWS, parameters=15_570_688, paper='16M', source=_EFFICIENT),
+    't5-efficient-mini': Published(vocab_size=_ROWS, parameters=31_220_480, paper='31M', source=_EFFICIENT),
+    't5-efficient-small-el16-dl4': Published(
+      vocab_size=_ROWS,
+      parameters=83_582_464,
+      paper='none',
+      note='T5 small with 16 layers in the encoder and 4 in the decoder',
+      source=_EFFICIENT,
+    ),
+    'mt5-small': Published(vocab_size=_MT5_ROWS, parameters=300_176_768, paper='300M', source=_MT5),
+    'mt5-base': Published(vocab_size=_MT5_ROWS, parameters=582_401_280, paper='580M', source=_MT5),
+    'mt5-large': Published(vocab_size=_MT5_ROWS, parameters=1_229_581_312, paper='1.2B', source=_MT5),
+    'mt5-xl': Published(vocab_size=_MT5_ROWS, parameters=3_742_619_648, paper='3.7B', source=_MT5),
+    'mt5-xxl': Published(vocab_size=_MT5_ROWS, parameters=12_921_057_280, paper='13B', source=_MT5),
+    'byt5-small': Published(vocab_size=_BYTES, parameters=299_637_760, paper='300M', source=_BYT5),
+    'byt5-base': Published(vocab_size=_BYTES, parameters=581_653_248, paper='582M', source=_BYT5),
+    'byt5-large': Published(vocab_size=_BYTES, parameters=1_228_183_552, paper='1.23B', source=_BYT5),
+    'byt5-xl': Published(vocab_size=_BYTES, parameters=3_737_801_728, paper='3.74B', source=_BYT5),
+    'byt5-xxl': Published(vocab_size=_BYTES, parameters=12_906_899_328, paper='12.9B', source=_BYT5),
   }
 )
 

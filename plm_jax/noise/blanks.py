@@ -18,6 +18,7 @@ from plm_jax.noise.row import Row, Spans
 from plm_jax.types import Array, Count
 
 Share = Annotated[float, '0 < x <= 1']
+Mean = Annotated[float, '0 < x <= 50']
 
 
 class Arranged(NamedTuple):
@@ -118,7 +119,7 @@ def length_probabilities(*, mean: float = 3.0, longest: int = 39) -> np.ndarray:
   return weights / weights.sum()
 
 
-def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: float = 3.0, longest: int = 39) -> Spans:
+def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: Mean = 3.0, longest: int = 39) -> Spans:
   """Short blanks at random places with at least one token between any two (§2.1).
 
   Lengths are drawn until their sum reaches int(rate * length). In a document too short for all of them, the first ones
@@ -147,7 +148,8 @@ def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: float = 3.0,
   owner = jnp.minimum(jnp.searchsorted(after, slot, side='right'), row.ids.shape[0] - 1)
   first = (after - budget)[owner]
   index = slot - first
-  log_probabilities = jnp.asarray(np.log(length_probabilities(mean=mean, longest=longest)), jnp.float32)
+  with np.errstate(divide='ignore'):  # a length of probability 0 is never drawn
+    log_probabilities = jnp.asarray(np.log(length_probabilities(mean=mean, longest=longest)), jnp.float32)
   drawn = 1 + jax.random.categorical(length_key, log_probabilities, shape=(slots,))
 
   def sum_before(lengths: Array) -> Array:
@@ -171,6 +173,8 @@ def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: float = 3.0,
 def sentence_blanks(key: Array, row: Row, *, rate: Share = 0.15) -> Spans:
   """Whole sentences in random order until they have int(rate * length) tokens, each one a blank (§2.2).
 
+  The first one is always taken, also in a document so short that the product is 0 (released code).
+
   Args:
     key: noise key of the row.
     row: clean text, with sentence ids.
@@ -192,7 +196,7 @@ def sentence_blanks(key: Array, row: Row, *, rate: Share = 0.15) -> Spans:
   sizes, owners = size[order], owner[order]
   before = jnp.cumsum(sizes) - sizes
   before = before - documents.before[owners]  # [l], tokens of the sentences of the document drawn before this one
-  taken = (sizes > 0) & (before < _share(documents.size, rate=rate)[owners])
+  taken = (sizes > 0) & (before < jnp.maximum(_share(documents.size, rate=rate), 1)[owners])
   chosen = jnp.zeros(length, bool).at[order].set(taken)
   return _number(row, jnp.where(chosen[jnp.maximum(sentence - 1, 0)], sentence, 0))
 

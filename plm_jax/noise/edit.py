@@ -45,12 +45,16 @@ def _random_ids(bits: Array, *, vocab_size: int, special_ids: Sequence[int], ran
     random_ids: 'all' or 'ordinary'.
 
   Raises:
-    ValueError: an unknown `random_ids`.
+    ValueError: an unknown `random_ids`, or no id for 'ordinary'.
   """
   one_of('random_ids', random_ids, RandomIds)
   if random_ids == 'all':
     return (bits % np.uint32(vocab_size)).astype(jnp.int32)
   ordinary = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), np.asarray(special_ids, np.int32))
+  if not len(ordinary):
+    raise ValueError(
+      f"random_ids='ordinary' needs an ordinary token, and all {vocab_size} are special; or choose 'all'"
+    )
   return jnp.asarray(ordinary)[bits % np.uint32(len(ordinary))]
 
 

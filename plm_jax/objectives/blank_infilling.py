@@ -8,7 +8,7 @@ there: its pieces begin at ends of sentences, each with a [CLS].
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -89,10 +89,10 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   levels: Mapping[str, Weight] = {'token': 1.0},
-  rate: Rate = 0.15,
-  mean: Annotated[float, '0 < x <= 50'] = 3.0,
+  rate: blanks.Share = 0.15,
+  mean: blanks.Mean = 3.0,
   longest: Count = 39,
-  ratio: Rate = 0.5,
+  ratio: blanks.Share = 0.5,
   suffix: Rate = 0.5,
   block: Rate = 0.0,
   short: Rate = 0.0,

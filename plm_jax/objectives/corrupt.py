@@ -100,8 +100,18 @@ def among(ids: Sequence[int], size: int) -> np.ndarray:
 
 
 def special_table(vocab: Vocab) -> np.ndarray:
-  """bool[v], True at special tokens."""
-  return among(vocab.special_ids, vocab.size)
+  """bool[v], True at special tokens.
+
+  Raises:
+    ValueError: all are special, so that there is no text to corrupt.
+  """
+  table = among(vocab.special_ids, vocab.size)
+  if table.all():
+    raise ValueError(
+      f'all {vocab.size} tokens of the vocabulary are special, and special tokens are never corrupted: '
+      'train it on text, or name another one (vocab.path)'
+    )
+  return table
 
 
 # Rows ----------------------------------------------------------------------------------------------------------------

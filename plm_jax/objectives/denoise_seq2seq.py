@@ -9,8 +9,8 @@ what becomes of them (`edit`), and what is to be written (`target`):
   chosen     the chosen tokens in order
   sentinels  the chosen tokens, each span after its sentinel; at the end one more sentinel where text follows
 
-Sizes are fixed: inputs and targets are as long as a raw row needs, by T5's rule where counts are exact. Each packed
-document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
+Sizes are fixed: inputs and targets have room for any row of the source, by T5's rule where counts are exact. Each
+packed document is corrupted by itself, and its inputs and targets have its number in `segment_ids`.
 
 A trunk without an encoder reads inputs and targets in one row (T5, §3.2.1): all inputs of the row, then all targets,
 where each document begins with the token that a decoder reads first. A target sees the inputs of its document and the
@@ -102,6 +102,7 @@ class Setup(NamedTuple):
     joined: inputs and targets are one row.
     prefix: the trunk takes the length of the inputs.
     max_length: tokens of the longest row that the trunk has positions for; None for any.
+    documents: the most documents of a row; None before the rows are known, and where each is taken as one text.
   """
 
   denoisers: tuple[Denoiser, ...]
@@ -115,6 +116,7 @@ class Setup(NamedTuple):
   joined: bool
   prefix: bool
   max_length: int | None
+  documents: int | None = None
 
 
 def make(
@@ -152,7 +154,7 @@ def make(
     mask_random: share of the mask tokens that become a random token.
     sentence_ends: tokens that end a sentence.
     packing: 'segments' corrupts each document of a row by itself, 'stream' takes the row as one text (T5).
-    inputs_length: slots of the inputs; None is what a row of one document needs.
+    inputs_length: slots of the inputs; None is what any row of the source needs, by the number of its documents.
     targets_length: slots of the targets; likewise.
     logit_rows: batch rows whose logits are in memory at a time.
 
@@ -180,8 +182,20 @@ def make(
     prefix='prefix' in trunk.INPUTS,
     max_length=corrupt.longest_row(trunk),
   )
+  return make_task(trunk, s)
+
+
+def make_task(trunk: nn.Module, s: Setup, documents: int | None = None) -> Task:
+  """The task for rows of up to so many documents."""
+  s = s._replace(documents=documents)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s)
-  return Task(causal_lm.Model(trunk), *functions, summary=perplexity_of, row_length=partial(row_length, s))
+  return Task(
+    causal_lm.Model(trunk),
+    *functions,
+    summary=perplexity_of,
+    row_length=partial(row_length, s),
+    for_documents=partial(make_task, trunk, s) if s.packing == 'segments' else None,
+  )
 
 
 # Settings ----------------------------------------------------------------------------------------------------------
@@ -280,7 +294,7 @@ def make_tables(
 
 def slots_of(s: Setup, length: int) -> tuple[int, int]:
   """Slots of the inputs and of the targets that rows of `length` tokens get."""
-  needed = [sizes(one, length, tables=s.tables) for one in s.denoisers]
+  needed = [sizes(one, length, tables=s.tables, documents=s.documents) for one in s.denoisers]
   inputs, targets = (max(side) for side in zip(*needed, strict=True))
   return s.inputs_length or inputs, s.targets_length or targets
 

@@ -128,30 +128,75 @@ def find_sentence_ends(vocab: Vocab, ends: tuple[str, ...]) -> np.ndarray:
   return found
 
 
-def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables) -> tuple[int, int]:
-  """Slots that the inputs and the targets of a row of `length` tokens need.
+def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, documents: int | None = None) -> tuple[int, int]:
+  """Slots that the inputs and the targets of a row of `length` tokens need, at least one each.
 
-  Exact for a row of one document where the number of chosen tokens is fixed. Otherwise the inputs are as long as the
-  row, and the targets have room for as many tokens as `corrupt.capacity` says.
+  Exact where the number of chosen tokens is fixed. Otherwise the inputs are as long as the row, and the targets have
+  room for as many tokens as `corrupt.capacity` says.
+
+  Args:
+    denoiser: what happens to the row.
+    length: tokens of the row.
+    tables: of the vocabulary.
+    documents: the most documents of a row, each with a special token at either end or without; None is a row of one
+      without.
   """
-  func, settings, write = denoiser.choose.func, denoiser.choose.keywords, denoiser.write.func
-  inputs, ends = length, len(tables.end)
-  exact = where_spans.COUNTS[func](length, **settings) if func in where_spans.COUNTS else None
-  if exact is not None:
-    tokens, spans = exact
-    if write is edits.drop:
-      inputs -= tokens
-    elif write in (edits.to_sentinels, edits.collapse_to_mask):
-      inputs -= tokens - spans
-  else:
+  func, settings = denoiser.choose.func, denoiser.choose.keywords
+  frame = 0 if documents is None else 2
+  documents = documents or 1
+  ends, closing = len(tables.end), func is not where_spans.exact_spans  # whose rows end in a span
+  extra = ends + len(denoiser.mode)
+  if func not in where_spans.COUNTS or where_spans.COUNTS[func](length, **settings) is None:
     tokens = spans = corrupt.capacity(denoiser.choose, length)
-  if func is where_spans.random_gaps:
-    inputs += counts.round_up(settings.get('rate', 0.15), length)
-  if tables.sentinels is not None:
-    spans = min(spans, tables.sentinels.number)
-  closing = func is not where_spans.exact_spans  # whose rows end in a span
-  targets = {'text': length, 'masked': length, 'chosen': tokens, 'sentinels': tokens + spans + closing}
-  return inputs + ends + len(denoiser.mode), targets[denoiser.target] + ends
+    if tables.sentinels is not None:
+      spans = min(spans, documents * tables.sentinels.number)
+    inserted = 0
+    if func is where_spans.random_gaps:
+      inserted = counts.round_up(settings.get('rate', 0.15), length) + documents - 1
+    added = {'text': length, 'masked': length, 'chosen': tokens, 'sentinels': tokens + spans + documents * closing}
+    return max(1, length + inserted + documents * extra), max(1, added[denoiser.target] + documents * ends)
+
+  def need(size: int) -> tuple[int, int]:
+    """Inputs and targets of a document of that many tokens, the most over the special tokens that it may have."""
+    found = []
+    for text in range(size, max(size - frame, 0) - 1, -1):
+      tokens, spans = where_spans.COUNTS[func](text, **settings)
+      if tables.sentinels is not None:
+        spans = min(spans, tables.sentinels.number)
+      dropped = {edits.drop: tokens, edits.to_sentinels: tokens - spans, edits.collapse_to_mask: tokens - spans}
+      targets = {'text': size, 'masked': size, 'chosen': tokens, 'sentinels': tokens + spans + closing}
+      found.append((size - dropped.get(denoiser.write.func, 0) + extra, targets[denoiser.target] + ends))
+    inputs, targets = zip(*found, strict=True)
+    return max(inputs), max(targets)
+
+  if documents == 1:
+    inputs, targets = need(length)
+  else:
+    needs = np.array([(0, 0), *map(need, range(1, length + 1))])
+    inputs, targets = (most_together(needs[:, side], documents) for side in (0, 1))
+  return max(1, inputs), max(1, targets)
+
+
+def most_together(needs: np.ndarray, documents: int) -> int:
+  """The most that up to so many documents need, whose tokens make up a row.
+
+  # needs 0 2 3 4 of 0 to 3 tokens, 2 documents   2 + 3 for documents of one and two tokens
+
+  Args:
+    needs: int[l + 1], of a document of 0 to l tokens; the row has l.
+    documents: how many at most.
+  """
+
+  def either(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.array([(one[: size + 1] + other[size::-1]).max() for size in range(len(one))])
+
+  total, doubled = np.zeros_like(needs), needs
+  while documents:  # by the binary digits of their number
+    if documents % 2:
+      total = either(total, doubled)
+    documents //= 2
+    doubled = either(doubled, doubled) if documents else doubled
+  return int(total[-1])
 
 
 def shift_right(ids: Array, segment_ids: Array, *, start_id: int) -> Array:

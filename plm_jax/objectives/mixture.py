@@ -93,7 +93,12 @@ def make(
   for name, task in tasks.items():
     if jax.tree.leaves(task.init_carry(1)):
       raise ValueError(f'objective.parts: {name!r} carries state from step to step, which a mixture cannot')
-  s = Setup(tasks, corrupt.share_bounds([rates[name] for name in names]))
+  return make_task(Setup(tasks, corrupt.share_bounds([rates[name] for name in names])))
+
+
+def make_task(s: Setup) -> Task:
+  """The task of the parts."""
+  tasks = s.tasks
   model: Any = Model({name: task.model for name, task in tasks.items()})
   return Task(
     model,
@@ -103,6 +108,7 @@ def make(
     summary=partial(summary, s),
     couples_rows=any(task.couples_rows for task in tasks.values()),
     row_length=partial(row_length, s),
+    for_documents=partial(for_documents, s) if any(task.for_documents for task in tasks.values()) else None,
   )
 
 
@@ -169,3 +175,11 @@ def summary(s: Setup, means: dict[str, float]) -> dict[str, float]:
 def row_length(s: Setup, length: int) -> int:
   """The longest row of any part."""
   return max(task.row_length(length) for task in s.tasks.values())
+
+
+def for_documents(s: Setup, documents: int) -> Task:
+  """The task whose parts have room for rows of so many documents."""
+  sized = {
+    name: task.for_documents(documents) if task.for_documents is not None else task for name, task in s.tasks.items()
+  }
+  return make_task(s._replace(tasks=sized))

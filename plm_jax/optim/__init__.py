@@ -1,3 +1,3 @@
-from plm_jax.optim.optimiser import Optimiser, make, merge, norms
+from plm_jax.optim.optimiser import Optimiser, arrays, make, merge, norms
 
-__all__ = ['Optimiser', 'make', 'merge', 'norms']
+__all__ = ['Optimiser', 'arrays', 'make', 'merge', 'norms']

@@ -206,6 +206,12 @@ def _observe(s: _Settings, state: PyTree, metric: float) -> PyTree:
   return state
 
 
+def arrays(state: PyTree) -> PyTree:
+  """What the state of an optimiser holds for each parameter: moments, and averages where there are any."""
+  averages = {'average': {'params': state['average']['params']}} if 'average' in state else {}
+  return {'rule': state['rule'], **averages}
+
+
 def merge(trainable: PyTree, frozen: PyTree) -> PyTree:
   """The tree that `split` took apart; a leaf of `trainable` wins where both have it."""
   return jax.tree.map(

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from plm_jax import files, optim, sharding
+from plm_jax.cli import signals, tables
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import Where
 from plm_jax.training import evaluation, feed
@@ -104,20 +104,29 @@ def _run_missing(
   settings: Mapping[str, Any], cells: Sequence[Cell], *, record: Path, metric: str
 ) -> dict[Cell, dict[str, Any]]:
   """What came out of each cell: read from `record`, or run and appended to it, one JSON object per line."""
-  fingerprint = hash_text(json.dumps(settings, sort_keys=True))
+  on_its_way = ('extend', 'skip')  # of one run in a folder; runs of before these keys keep their digest
+  fingerprint = hash_text(json.dumps({k: v for k, v in settings.items() if k not in on_its_way}, sort_keys=True))
   done: dict[Cell, dict[str, Any]] = {}
-  for line in files.read_text(record).splitlines(keepends=True) if files.exists(record) else ():
-    if line.endswith('\n'):  # else the process was killed as it wrote
-      row = json.loads(line)
+  for number, line in enumerate(files.read_text(record).splitlines() if files.exists(record) else (), start=1):
+    try:
+      row = files.parse_json(line)
       if row.pop('settings') == fingerprint:
         done[Cell(*row['cell'])] = row
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # torn as a process was killed, or damaged
+      log.warning('%s, line %d cannot be read (%s): its run is repeated', record, number, error)
   left = [cell for cell in cells if cell not in done]
   if not left:
     return done
   trainer = Trainer(settings, metric=metric)
   for number, cell in enumerate(left, start=1):
     began = time.monotonic()
-    row = {'cell': cell, **trainer.run(cell), 'seconds': round(time.monotonic() - began, 2)}
+    try:
+      row = {'cell': cell, **trainer.run(cell), 'seconds': round(time.monotonic() - began, 2)}
+    except signals.Interrupted:
+      if not done:
+        raise
+      said = f'stopped by a signal: {len(done)} of {len(cells)} runs are in {record}, the same command makes the others'
+      raise signals.Interrupted(said, signals.STOPPED) from None
     done[cell] = row
     files.append(record, json.dumps({**row, 'settings': fingerprint}) + '\n')
     log.info(
@@ -132,6 +141,7 @@ class Trainer:
 
   def __init__(self, settings: Mapping[str, Any], *, metric: str):
     self._settings, self._metric = settings, metric
+    signals.check()
     self._vocab = make_vocab(settings)
     self._parts = make_parts(settings, self._vocab)
     self._task = self._parts.task
@@ -139,6 +149,7 @@ class Trainer:
       mesh = sharding.make_mesh(settings['sharding']['mesh'])
       self._layout = sharding.make_layout(mesh, settings['sharding']['rules'])
     self._sources = make_evaluations(settings, self._vocab, reader=self._parts, names=('validation', 'test'))
+    signals.check()
     for entry in settings['init_from']:
       check_vocab_of(entry['source'], self._vocab)
     self._eval = jax.jit(functools.partial(eval_step, task=self._task))
@@ -181,6 +192,7 @@ class Trainer:
       checks = {round(steps / 3), round(steps * 2 / 3)}
       curve = []
       for done, (_, batch) in enumerate(itertools.islice(batches, steps), start=1):
+        signals.check()
         state, sums = step(state, batch, key)
         if done in checks:
           curve.append((done, self._score('validation', tx, state, key)))
@@ -245,7 +257,7 @@ def print_table(table: Mapping[str, Any]) -> None:
       f'{np.mean(row["scratch_overfit"]):+.3f}',
       f'{np.mean(row["pretrained_overfit"]):+.3f}',
     )
-  Console().print(show)
+  tables.show(show)
 
 
 def draw(table: Mapping[str, Any], chosen: Mapping[tuple[str, int, int], Mapping[str, Any]], file: Path) -> None:

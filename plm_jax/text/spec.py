@@ -4,16 +4,13 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-  from plm_jax import types  # loads jax, which commands do without
-
 Spec = Mapping[str, Any]
 
-KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece')
+KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece', 'word_bpe')
 ROLES = {  # role -> the names that published vocabularies give it
   'pad': ('[PAD]', '<pad>', '<|pad|>'),
   'unk': ('[UNK]', '<unk>'),
@@ -37,8 +34,12 @@ def kind_of(spec: Spec) -> str:
     return 'wordpiece'
   if model.get('type') == 'Unigram' or model.get('byte_fallback'):
     return 'sentencepiece'
-  if 'merges' in model and 'ByteLevel' in [part['type'] for part in splitters.get('pretokenizers', [splitters])]:
+  if 'merges' in model and model.get('end_of_word_suffix'):
+    return 'word_bpe'
+  if 'merges' in model and 'ByteLevel' in [part.get('type') for part in splitters.get('pretokenizers', [splitters])]:
     return 'byte_bpe'
+  if 'merges' in model and BLANK in json.dumps([spec['normalizer'], splitters], ensure_ascii=False):
+    return 'sentencepiece'
   raise ValueError(f'holds a tokenizer ({model.get("type", "of no named type")}) that is none of: {", ".join(KINDS)}')
 
 
@@ -53,6 +54,17 @@ def token_ids(spec: Spec) -> dict[str, int]:
 def special_tokens(spec: Spec) -> set[str]:
   """The tokens that are marked as special."""
   return {item['content'] for item in spec['added_tokens'] if item['special']}
+
+
+def without_names(spec: Spec) -> Spec:
+  """The same for reading raw text: a unigram model would take the name of a special token for a piece of the text."""
+  given = spec['model']['vocab']
+  if isinstance(given, Mapping):
+    return spec
+  specials = special_tokens(spec)
+  vocab = [['', score] if token in specials else [token, score] for token, score in given]
+  others = [item for item in spec['added_tokens'] if not item['special']]
+  return {**spec, 'model': {**spec['model'], 'vocab': vocab}, 'added_tokens': others, 'post_processor': None}
 
 
 def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list[dict[str, Any]]:
@@ -78,16 +90,14 @@ def append(spec: Spec, extra: Sequence[str], *, mask: str | None) -> Spec:
   return {**spec, 'added_tokens': [*spec['added_tokens'], *added_tokens(new, kind=kind_of(spec), mask=mask)]}
 
 
-def with_template(spec: Spec, template: 'types.Template', tokens: Sequence[str]) -> Spec:
-  """The same with a post-processor that adds special tokens to a text or to two.
+Row = Sequence[tuple[int | str, int]]  # (special id or field, type), as in `types.Template`
 
-  Args:
-    spec: of the vocabulary.
-    template: which ones, and where.
-    tokens: in the order of their ids.
-  """
 
-  def parts(form: Sequence[tuple[int | str, int]]) -> list[dict[str, Any]]:
+def with_template(spec: Spec, single: Row, pair: Row) -> dict[str, Any]:
+  """The same with a post-processor that adds special tokens to a text or to two."""
+  tokens = {number: token for token, number in token_ids(spec).items()}
+
+  def parts(form: Row) -> list[dict[str, Any]]:
     return [
       {'Sequence': {'id': part, 'type_id': type_id}}
       if isinstance(part, str)
@@ -95,9 +105,9 @@ def with_template(spec: Spec, template: 'types.Template', tokens: Sequence[str])
       for part, type_id in form
     ]
 
-  ids = sorted({part for part, _ in (*template.single, *template.pair) if not isinstance(part, str)})
+  ids = sorted({part for part, _ in (*single, *pair) if not isinstance(part, str)})
   special = {tokens[number]: {'id': tokens[number], 'ids': [number], 'tokens': [tokens[number]]} for number in ids}
-  processor = {'type': 'TemplateProcessing', 'single': parts(template.single), 'pair': parts(template.pair)}
+  processor = {'type': 'TemplateProcessing', 'single': parts(single), 'pair': parts(pair)}
   return {**spec, 'post_processor': {**processor, 'special_tokens': special}}
 
 
@@ -176,6 +186,8 @@ def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tupl
       lambda token: len(token.removeprefix(prefix).encode()) + (not token.startswith(prefix)),
     ),
     'byte_bpe': (lambda token: token.startswith(SPACES), len),
+    # the mark stands where a word ends, so what begins one is not known: every token counts as a word
+    'word_bpe': (lambda token: True, lambda token: len(token.removesuffix('</w>').encode()) + token.endswith('</w>')),
     'sentencepiece': (lambda token: token.startswith(BLANK), lambda token: len(piece_bytes(token))),
     'added': (lambda token: token[:1].isspace(), lambda token: len(token.encode())),
   }
@@ -228,4 +240,5 @@ def _alphabet() -> list[str]:
   return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-_BYTES = {character: byte for byte, character in enumerate(_alphabet())}
+ALPHABET = tuple(_alphabet())
+_BYTES = {character: byte for byte, character in enumerate(ALPHABET)}

@@ -7,8 +7,9 @@ alone is read too. Nothing here trains a vocabulary: the ids of a run are those 
 
 import dataclasses
 import functools
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ import tokenizers
 
 from plm_jax import files
 from plm_jax.errors import suggest
+from plm_jax.text import probe, published
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
   from plm_jax import types  # loads jax, which commands do without
 
 _BATCH_CHARACTERS = 2_000_000
+MODEL = 'spiece.model'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,6 +52,7 @@ class Vocab:
     counts: int64[size], how often each token is in the training text; None where that is not known.
     record: how it was trained; empty for a published vocabulary.
     digest: hex SHA-256 of all that decides which ids a text gets and of the roles, not of counts and record.
+    model: the model file of a SentencePiece vocabulary that was trained here, which goes along for other libraries.
   """
 
   kind: str
@@ -61,6 +65,7 @@ class Vocab:
   counts: np.ndarray | None = dataclasses.field(repr=False)
   record: Mapping[str, Any] = dataclasses.field(repr=False)
   digest: str
+  model: bytes | None = dataclasses.field(default=None, repr=False)
 
   @property
   def size(self) -> int:
@@ -120,7 +125,7 @@ class Vocab:
 
     Byte-level BPE gives back what was encoded, with U+FFFD for bytes that are no UTF-8; WordPiece the normalised text.
     """
-    return self._raw.decode([int(token_id) for token_id in ids], skip_special_tokens=not specials)
+    return self._marked.decode([int(token_id) for token_id in ids], skip_special_tokens=not specials)
 
   def token(self, token_id: int) -> str:
     """The token of an id."""
@@ -153,7 +158,7 @@ class Vocab:
           f'digest {self.digest[:12]}): name another folder, or remove that one'
         )
     files.make_folder(path)
-    facts = {
+    facts: dict[str, Any] = {
       'digest': self.digest,
       'kind': self.kind,
       'size': self.size,
@@ -164,7 +169,15 @@ class Vocab:
     content = self.content
     if template is not None:
       facts['spaced'] = template.spaced
-      content = json.dumps(specs.with_template(json.loads(content), template, self.tokens), ensure_ascii=False)
+      content = json.dumps(specs.with_template(json.loads(content), template.single, template.pair), ensure_ascii=False)
+    if self.model is not None:
+      files.write_bytes(path / MODEL, self.model)
+    # what is there stays good until it is replaced: the process may be killed between the two
+    before = [files.sha256(path / 'tokenizer.json')] if files.exists(path / 'tokenizer.json') else []
+    facts['sha256_of_files'] = {'tokenizer.json': [*before, hashlib.sha256(content.encode()).hexdigest()]}
+    if self.model is not None:
+      facts['sha256_of_files'][MODEL] = [hashlib.sha256(self.model).hexdigest()]
+    facts['sha256'] = _sha256(facts)
     files.write_text(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
     files.write_text(path / 'tokenizer.json', content)
 
@@ -173,7 +186,7 @@ class Vocab:
 
   @functools.cached_property
   def _raw(self) -> tokenizers.Tokenizer:
-    raw = tokenizers.Tokenizer.from_str(self.content)
+    raw = tokenizers.Tokenizer.from_str(json.dumps(specs.without_names(json.loads(self.content)), ensure_ascii=False))
     raw.encode_special_tokens = True  # encodes the names of special tokens as any other text
     return raw
 
@@ -202,6 +215,7 @@ def assemble(
   roles: Mapping[str, str],
   counts: Sequence[int] | np.ndarray | None = None,
   record: Mapping[str, Any] | None = None,
+  model: bytes | None = None,
 ) -> Vocab:
   """A vocabulary from the content of a `tokenizer.json`.
 
@@ -210,6 +224,7 @@ def assemble(
     roles: role -> token. These tokens are special whether the spec says so or not.
     counts: of each token, or of all but the last ones, which are new.
     record: how it was trained.
+    model: as in `Vocab`.
 
   Raises:
     ValueError: a kind of tokenizer that is not read here, ids with holes, no such token, or nothing to pad with.
@@ -240,6 +255,7 @@ def assemble(
     counts=counts,
     record=dict(record or {}),
     digest=specs.digest(spec, roles),
+    model=model,
   )
 
 
@@ -262,18 +278,17 @@ def load(
     FileNotFoundError: nothing there; the message has the command that makes one.
     ValueError: damaged, of another kind, or of ambiguous roles.
   """
-  path, file = files.path(path), _file(path)
-  if not files.exists(file):
+  path = files.path(path)
+  file = published.find(path)
+  if file is None:
     cure = f'--name={kind or "wordpiece"} --size=6000 --out={path}'
     cure = f'This makes one:\n  python -m plm_jax.vocab train --source=pydocs {cure}'
-    if kind == 'sentencepiece':
-      cure = 'Those of this kind come with published weights: name such a folder, or its tokenizer.json'
+    if kind == 'word_bpe':
+      cure = 'Those of this kind come with published weights: name such a folder'
     raise FileNotFoundError(f'vocab.path: there is no vocabulary in {path}. {cure}')
   try:
-    spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **_read(file)}
-    facts = _read(path / 'vocab.json') if files.exists(path / 'vocab.json') else {}
-    return _load(spec, facts, kind=kind, extra=extra, roles=roles or {})
-  except (ValueError, KeyError, TypeError) as error:
+    return _load(file, kind=kind, extra=extra, roles=roles or {})
+  except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
     what = str(error) if isinstance(error, ValueError) else f'is damaged ({type(error).__name__}: {error})'
     raise ValueError(f'vocab.path: {path} {what}') from error
 
@@ -295,9 +310,14 @@ def around(vocab: Vocab, *, separators: int, typed: bool) -> 'types.Template':
   return Template(tuple(single), (*single, *between, ('B', second), (sep_id, second)))
 
 
+def marked(path: str | Path) -> tokenizers.Tokenizer:
+  """What a folder has published, special tokens around a text included, as the library of HF reads it."""
+  return tokenizers.Tokenizer.from_str(json.dumps(published.read_folder(files.path(path)).spec, ensure_ascii=False))
+
+
 def exists(path: str | Path) -> bool:
   """True where `load` finds something to read."""
-  return files.exists(_file(path))
+  return published.find(files.path(path)) is not None
 
 
 def check_compatible(new: 'types.Vocab', old: 'types.Vocab') -> tuple[str, ...]:
@@ -322,25 +342,68 @@ def count(vocab: Vocab, documents: Iterable[str]) -> np.ndarray:
   return total
 
 
-def _file(path: str | Path) -> Path:
-  path = files.path(path)
-  return path / 'tokenizer.json' if files.is_folder(path) else path
-
-
-def _load(spec: Spec, facts: Spec, *, kind: str | None, extra: Sequence[str], roles: Mapping[str, str]) -> Vocab:
+def _load(file: Path, *, kind: str | None, extra: Sequence[str], roles: Mapping[str, str]) -> Vocab:
+  content, named = published.read(file)
+  spec: Spec = content
   found = specs.kind_of(spec)
   if kind not in (None, found):
     raise ValueError(f'holds a {found} vocabulary, not a {kind} one: set vocab.name={found!r}')
-  ours = isinstance(facts.get('roles'), dict)  # in a folder of GPT-2, vocab.json is the table of tokens
-  known = facts['roles'] if ours else specs.guess_roles(specs.token_ids(spec), decided=roles)
-  if ours and assemble(spec, roles=known).digest != facts['digest']:
+  facts = _facts(file)
+  if facts.get('sha256', _sha256(facts)) != _sha256(facts):
+    raise ValueError('is damaged (vocab.json was changed since it was saved: its sha256 is another)')
+  known = facts['roles'] if facts else _known_roles(spec, named, decided=roles)
+  if facts and assemble(spec, roles=known).digest != facts['digest']:
     raise ValueError('has a vocab.json with another digest than that of its tokenizer.json: one was changed by hand')
+  for name, known_sha256 in facts.get('sha256_of_files', {}).items():
+    if not files.is_file(file.parent / name) or files.sha256(file.parent / name) not in known_sha256:
+      raise ValueError(f'is damaged ({name} was changed since it was saved: its sha256 is another)')
   extra = [token for token in dict.fromkeys(extra) if token not in specs.special_tokens(spec)]
   well_known = [role for role, token in known.items() if token in specs.ROLES[role]]
   known = {**known, **specs.guess_roles(extra, decided={*well_known, *roles}), **roles}
   spec = specs.append(spec, extra, mask=known.get('mask'))
-  record, counts = (facts['record'], facts['counts']) if ours else (None, None)
-  return assemble(spec, roles=known, counts=counts, record=record)
+  record, counts = (facts['record'], facts['counts']) if facts else (None, None)
+  model = files.read_bytes(file.parent / MODEL) if facts and files.is_file(file.parent / MODEL) else None
+  vocab = assemble(spec, roles=known, counts=counts, record=record, model=model)
+  probe.check(json.loads(vocab.content))
+  try:
+    for text in probe.TEXTS:
+      vocab.encode(text)
+      vocab.encode(text, specials=True)
+  except Exception as error:  # the library raises no other
+    raise ValueError(f'holds a tokenizer that cannot be used: {error}') from error
+  return vocab
+
+
+def _facts(file: Path) -> Spec:
+  """`vocab.json` of a folder of this package; empty for GPT-2, whose file of that name is the table of tokens."""
+  beside = file.parent / 'vocab.json'
+  facts = published.read_table(beside) if file.name == published.TOKENIZER and files.exists(beside) else {}
+  if not isinstance(facts.get('roles'), dict):
+    return {}
+  if facts.get('sha256', _sha256(facts)) != _sha256(facts):
+    raise ValueError('is damaged (vocab.json was changed since it was saved: its sha256 is another)')
+  return facts
+
+
+def _sha256(facts: Spec) -> str:
+  """Of the content of `vocab.json` without its own sha256."""
+  content = {name: value for name, value in facts.items() if name != 'sha256'}
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _known_roles(spec: Spec, named: Mapping[str, str], *, decided: Collection[str]) -> dict[str, str]:
+  """Role -> token of a published vocabulary: by the well-known names, then as its settings name further tokens."""
+  ids = specs.token_ids(spec)
+  named = {role: token for role, token in named.items() if token in ids and role not in decided}
+  ambiguous = {role for role in named if sum(name in ids for name in specs.ROLES[role]) > 1}
+  known = {role: named[role] for role in ambiguous}
+  known |= specs.guess_roles(ids, decided={*decided, *ambiguous})
+  for role, token in named.items():
+    if role not in known and token not in known.values():
+      known[role] = token
+  if not {'pad', 'eos', 'sep'} & known.keys() and 'pad' in named:
+    known['pad'] = named['pad']  # a token with another role too, where none can stand in
+  return known
 
 
 def _difference(new: 'types.Vocab', old: 'types.Vocab') -> str | None:
@@ -371,13 +434,3 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
       texts, characters = [], 0
   if texts:
     yield texts
-
-
-def _read(file: Path) -> dict[str, Any]:
-  try:
-    content = files.read_json(file)
-  except ValueError as error:
-    raise ValueError(f'is damaged ({file.name}: {error})') from error
-  if not isinstance(content, dict):
-    raise ValueError(f'is damaged ({file.name} holds no table)')
-  return content

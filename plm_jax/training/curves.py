@@ -1,5 +1,6 @@
 """The picture of a run, `curves.png`, drawn from its metrics."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,10 @@ import numpy as np
 
 from plm_jax import files
 from plm_jax.files import RunFolder, Where
+from plm_jax.training import run_folder
 from plm_jax.training.metrics import Row, read
+
+log = logging.getLogger(__name__)
 
 LOSS, RATE, NORM, SPEED = 'loss', 'learning rate', 'gradient norm', 'tokens per second'  # titles of the panels
 TRAINING = 'training'  # the line of the training loss
@@ -25,14 +29,14 @@ def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
     best_step: marked in the picture of the loss; None takes that of `result.json` where there is one.
 
   Returns:
-    The picture, or None where there is nothing to draw yet.
+    The picture, or None where there is nothing to draw yet or the disk is full.
   """
   folder = RunFolder.at(workdir)
   panels = {title: lines for title, lines in _panels(read(folder.root)).items() if lines}
   if not panels or jax.process_index() != 0:
     return None
   if best_step is None:
-    best_step = files.read_json(folder.result, default={}).get('best_step')
+    best_step = run_folder.read_result(folder).get('best_step')
   from matplotlib.figure import Figure
 
   columns = min(2, len(panels))
@@ -44,8 +48,12 @@ def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
     spare.set_axis_off()
   for axis, (title, lines) in zip(axes, panels.items(), strict=False):
     _draw(axis, title, lines, best_step if title == LOSS else None)
-  with files.replacing(folder.curves) as temporary:
-    figure.savefig(temporary, format='png', dpi=130)
+  try:
+    with files.replacing(folder.curves) as temporary:
+      figure.savefig(temporary, format='png', dpi=130)
+  except OSError as error:  # the picture is drawn from the metrics: nothing is lost without it
+    log.warning('%s cannot be written: %s', folder.curves, error.strerror)
+    return None
   return folder.curves
 
 

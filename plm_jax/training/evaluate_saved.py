@@ -13,7 +13,7 @@ import numpy as np
 
 from plm_jax import checkpoint, errors, files, optim, paths, sharding, weights
 from plm_jax.checkpoint import CheckpointError, Step, records
-from plm_jax.cli import progress
+from plm_jax.cli import progress, signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.text import tokenizer
@@ -60,7 +60,14 @@ class Evaluator(NamedTuple):
     found: dict[str, float] = {}
     for name, source in self.sources.items():
       means = evaluation.evaluate(
-        source, params, self.key, task=self.task, step=self.step, layout=self.layout, units=self.units[name]
+        source,
+        params,
+        self.key,
+        task=self.task,
+        step=self.step,
+        layout=self.layout,
+        units=self.units[name],
+        check=signals.check,
       )
       found |= {f'{name}/{metric}': value for metric, value in means.items()}
     return found
@@ -71,6 +78,7 @@ class Evaluator(NamedTuple):
     count = 0
     with files.open(file, 'w') as lines:
       for _, batch in feed.to_devices(source.once(), sharding.batch_sharding(self.layout)):
+        signals.check()
         rows = jax.device_get(predict(params, batch, self.key))
         for index in np.flatnonzero(rows.pop('row_weight') > 0):
           row = {name: value[index].tolist() for name, value in rows.items()}
@@ -108,6 +116,7 @@ def evaluate_run(
   """
   names = _names(settings, name, predictions)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder))
+  signals.check()
   _check_predicts(made, predictions)
   layout = _layout(settings)
   with sharding.use(layout):
@@ -140,6 +149,7 @@ def evaluate_folder(
   """
   names = _names(settings, name, predictions)
   made, params = _model_of(source, settings)
+  signals.check()
   _check_predicts(made, predictions)
   layout = _layout(settings)
   with sharding.use(layout):
@@ -173,9 +183,11 @@ def _layout(settings: Settings) -> sharding.Layout:
 
 
 def _evaluator(settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout) -> Evaluator:
+  sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
+  made = parts.fit(made, sources.values())
   return Evaluator(
     made.task,
-    parts.make_evaluations(settings, made.vocab, reader=made, names=names),
+    sources,
     {name: settings['eval'][name]['units'] for name in names},
     jax.random.key(settings['seed']),
     jax.jit(functools.partial(eval_step, task=made.task)),
@@ -188,6 +200,7 @@ def _evaluate(
 ) -> None:
   """Evaluates each of the states and writes what came out."""
   for where, params in states:
+    signals.check()
     line = where | evaluator.scores(params)
     if folder is not None:
       files.make_folder(folder.root)
@@ -236,12 +249,13 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
   seen: set[int] = set()
   waited_since = time.monotonic()
   while True:
+    signals.check()
     new = [step for step in sorted(records.records(folder.checkpoints)[0]) if step not in seen]
     if new:  # one at a time: while it is evaluated, others come and go
       seen.add(new[0])
       yield new[0]
       waited_since = time.monotonic()
-    if not new and run_folder.read_json(folder.result).get('finished'):
+    if not new and run_folder.read_result(folder).get('finished'):
       return
     if time.monotonic() - waited_since > timeout:
       raise ConfigError(f'{folder.root}: no new checkpoint in {timeout:.0f} s (--timeout), and it is not finished')

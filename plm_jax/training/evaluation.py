@@ -23,6 +23,7 @@ def evaluate(
   step: Callable[..., Any],
   layout: sharding.Layout,
   units: int | None = None,
+  check: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
   """Exact means over the rows of a source, each read once, and what the task derives from them (`Task.summary`).
 
@@ -34,6 +35,7 @@ def evaluate(
     step: the compiled `eval_step` of the task.
     layout: mesh and rules.
     units: in the text, see `schema.Evaluation`.
+    check: called before each batch; it may end the evaluation with an exception.
 
   Raises:
     ConfigError: the source has no rows.
@@ -41,6 +43,7 @@ def evaluate(
   carry = task.init_carry(source.spec['row_id'].shape[0])
   totals: dict[str, tuple[Array, Array]] | None = None
   for _, batch in to_devices(source.once(), sharding.batch_sharding(layout)):
+    check()
     sums, carry = step(params, batch, carry, key)
     totals = sums if totals is None else jax.tree.map(lambda a, b: a + b, totals, sums)
     if layout.mesh.size > 1:

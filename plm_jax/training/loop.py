@@ -9,23 +9,26 @@ import dataclasses
 import functools
 import logging
 import platform
+import shlex
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from plm_jax import checkpoint, errors, files, optim, sharding
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import curves, feed, metrics, preflight, run_folder, sizes
+from plm_jax.training import curves, feed, history, interval, metrics, preflight, run_folder, sizes
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
   Parts,
   check_vocab_of,
+  fit,
   init_params_from,
   make_evaluations,
   make_parts,
@@ -33,12 +36,13 @@ from plm_jax.training.parts import (
   make_template,
   make_vocab,
 )
-from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
+from plm_jax.training.step import TrainState, abstract_params, eval_step, logged_step, state_maker, train_step, unsound
 from plm_jax.training.stopping import Patience, catch_signals
 
 log = logging.getLogger(__name__)
 
 DONE, INTERRUPTED, DIVERGED = 0, 3, 4
+MOST_STEPS = 2_000_000_000  # they are counted in 32 bits
 
 
 class Outcome(NamedTuple):
@@ -48,19 +52,24 @@ class Outcome(NamedTuple):
   result: dict[str, Any]
 
 
-def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = None) -> Outcome:
-  """Trains to `steps`, from the newest checkpoint of the run folder if there is one.
+def train(
+  settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = None, extend: int | None = None
+) -> Outcome:
+  """Trains to the last step, from the newest checkpoint of the run folder if there is one.
 
   Args:
     settings: as `config.resolve` returns them.
     workdir: the run folder; made if it is missing.
-    stop_at: save and end after this step; the horizon of the schedule stays `steps`.
+    stop_at: save and end after this step; the horizon of the schedule stays as it is.
+    extend: so many steps more than the run has; from here on its schedule is that of a run of so many steps in all.
+      A run on its way through an extension of as many steps goes on with that one.
 
   Raises:
     ConfigError: the settings do not fit each other, the folder or the data.
   """
   with contextlib.ExitStack() as stack:
     # --- run folder, vocabulary, model, task -------------------------------------------------------------------------
+    stopping = stack.enter_context(catch_signals())
     main = jax.process_index() == 0
     folder = RunFolder.at(workdir)
     if not run_folder.begun(folder):
@@ -68,15 +77,18 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     stack.enter_context(run_folder.claim(folder, main=main))
     old = run_folder.begun(folder)
     settings, changes = run_folder.agree_with_folder(settings, old)
-    if finished := run_folder.finished(folder):
-      log.info(f'{folder.root} is finished: {finished["step"]} steps are done, nothing is changed')
+    _check_extend(extend, folder, old)
+    if (finished := run_folder.finished(folder, old)) and extend is None:
+      log.info(
+        f'{folder.root} is finished: {finished["step"]} steps are done, nothing is changed; --extend=N makes N more'
+      )
       return Outcome(DONE, finished)
     stack.enter_context(run_folder.log_file(folder, main=main))
     for change in changes:
       log.info(f'resuming with {change}')
     vocab = make_vocab(settings, folder if old else None)
-    parts = make_parts(settings, vocab)
-    task, execution = parts.task, settings['execution']
+    parts, execution = make_parts(settings, vocab), settings['execution']
+    stopping.check()
 
     # --- mesh --------------------------------------------------------------------------------------------------------
     with errors.stage('sharding'):
@@ -89,19 +101,24 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     # --- data --------------------------------------------------------------------------------------------------------
     share = feed.host_share(layout)
     source = make_source(settings['data'], vocab, seed=settings['seed'], share=share, reader=parts)
+    stopping.check()
     evaluations = make_evaluations(settings, vocab, share=share, reader=parts)
+    stopping.check()
+    parts = fit(parts, [source, *evaluations.values()])
+    task = parts.task
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
-    total = run_folder.total_steps(settings, source, old)
-    last = total if stop_at is None else min(total, stop_at)
+    settings |= {'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
 
     # --- optimiser and state -----------------------------------------------------------------------------------------
-    stopping = stack.enter_context(catch_signals())  # before compiling, where a KeyboardInterrupt might be lost
     with errors.stage(parts.user):
       shapes = abstract_params(task, source.spec)
     with errors.stage('optim'):
-      tx = optim.make(params=shapes, steps=total, **settings['optim'])
+      # whatever the horizon, optimisers differ in their rates only: the state is the same
+      tx_of = functools.cache(lambda steps: optim.make(params=shapes, steps=steps, **settings['optim']))
+      tx = tx_of(history.total(settings))
     key = jax.random.key(settings['seed'])
     maker = state_maker(task, tx, source.spec, layout=layout)
+    stopping.check()
     saved = stack.enter_context(
       checkpoint.Checkpoints(folder.checkpoints, keep=settings['keep'], best=settings['best'])
     )
@@ -111,20 +128,37 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
       log.info(f'{folder.root}: going on from step {start}')
     else:
       start, state = 0, _initialise(maker.fresh(key), settings, parts)
+    if extend is not None:
+      had, settings = history.total(settings), history.extended(settings, extend, at=start)
+      log.info(_said_of_schedule(settings, start, had, tx_of))
+    total, ends = history.total(settings), history.ends(settings)
+    last = total if stop_at is None else min(total, stop_at)
     whole = source if share[1] == 1 else make_source(settings['data'], vocab, seed=settings['seed'])
     facts = run_folder.check_data(folder, whole, vocab, begun=bool(old))
+    stopping.check()
     if main:  # the config comes last: a run whose folder has one has begun
       vocab.save(str(folder.vocab), template=make_template(settings, vocab))
       metrics.write_json(folder.data, facts)
-      metrics.write_json(folder.config, {**settings, 'steps': total, 'epochs': None})
+      metrics.write_json(folder.config, settings)
+      if finished:  # it was, before it was extended
+        metrics.write_json(folder.result, {**finished, 'finished': False, 'steps': total})
 
     # --- compiled functions ------------------------------------------------------------------------------------------
-    step_fn = jax.jit(
-      functools.partial(train_step, task=task, tx=tx, accumulate=settings['accumulate'], random=execution['random']),
-      in_shardings=(maker.places, place, None),
-      out_shardings=(maker.places, None),
-      donate_argnums=0,
+    bound = {'task': task, 'accumulate': settings['accumulate'], 'random': execution['random']}
+    # traced once: the shapes of its metrics are asked for below, and the compiled step calls it
+    plain_of = functools.cache(lambda steps: jax.jit(functools.partial(train_step, tx=tx_of(steps), **bound)))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    step_of = functools.cache(
+      lambda steps: jax.jit(
+        functools.partial(logged_step, step=plain_of(steps), log_every=settings['log_every']),
+        in_shardings=(maker.places, everywhere, place, None),
+        out_shardings=(maker.places, everywhere, None),
+        donate_argnums=(0, 1),
+      )
     )
+    _, measures = jax.eval_shape(plain_of(history.horizon(settings, start)), maker.abstract, dict(source.spec), key)
+    summed = interval.from_sums(run_folder.summed(folder, start), measures, mesh=mesh)
+    unsound_fn = jax.jit(unsound)
     eval_fn = jax.jit(functools.partial(eval_step, task=task))
     if settings['best'] is not None:
       scored = evaluations[settings['best'][0].partition('/')[0]].spec
@@ -144,36 +178,40 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
 
     # --- the loop ----------------------------------------------------------------------------------------------------
     writer = stack.enter_context(metrics.Writer(folder.root, resume_step=start, sinks=settings['log']))
+    stopping.check()
     judged_by = settings['best'][0] if settings['best'] else None
     bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main, best=judged_by))
     patience = Patience(settings, folder, start=start)
-    batches = feed.to_devices(source.read(start), place)
+    batches = feed.to_devices(history.read(source, start, skip=settings['skip']), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
     # two steps in flight hide the host's work; simulated devices starve when steps queue up
     in_flight = 0 if feed.simulated(mesh) else 2
     skipped_in_a_row, code, done = 0, DONE, start
+    if restored is not None and (broken := _broken(unsound_fn(state))):
+      log.error(f'step {start} holds numbers that are not finite, in {broken}')
+      code = DIVERGED
     scores: dict[str, float] = {}
     began = time.monotonic()
-    while done < last and not patience.lost:
+    while code == DONE and done < last and not patience.lost:
       host_batch, batch = next(batches)
-      state, sums = step_fn(state, batch, key)
+      state, summed, sums = step_of(history.horizon(settings, done))(state, summed, batch, key)
       done += 1
       meter.count(host_batch)
       pending.append((done, sums))
 
       # what is due at a step does not depend on where the run was stopped, so that a resumed run does the same
       interrupted = stopping.agreed(done)
-      evaluating = [name for name in evaluations if done % every[name] == 0 or done == total]
+      evaluating = [name for name in evaluations if done % every[name] == 0 or done in ends]
       watching = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating
-      saving = interrupted or watching or done == last or done % settings['save_every'] == 0
-      logging_now = done == last or done % settings['log_every'] == 0
+      saving = interrupted or watching or done == last or done in ends or done % settings['save_every'] == 0
+      logging_now = done == last or done in ends or done % settings['log_every'] == 0
       while len(pending) > (0 if evaluating or saving or logging_now else in_flight):
         number, sums = pending.popleft()
         skipped_in_a_row = int(jax.device_get(sums['skipped_in_a_row'][0]))
         if skipped_in_a_row:
           log.warning(f'step {number}: a gradient was not finite, the update was skipped ({skipped_in_a_row} in a row)')
-        if number % settings['log_every'] == 0 or number == last:
-          means = metrics.mean(jax.device_get(sums))
+        if number % settings['log_every'] == 0 or number == last or number in ends:
+          means = interval.means(summed, sums)
           means = {**means, **task.summary(means), **meter.read()}
           writer.write(number, means)
           bar.show(number, means)
@@ -192,16 +230,23 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
             values = evaluate(evaluations[name], params, key, task=task, step=eval_fn, layout=layout, units=units)
             scores |= {f'{name}/{metric}': value for metric, value in values.items()}
           writer.write(done, scores)
-          bar.show(done, scores)
+          bar.keep(done, scores)
           if watching:
             watched = scores[settings['best'][0]]
             state = dataclasses.replace(state, opt_state=tx.observe(state.opt_state, watched))
             patience.see(watched)
-      if saving:
+      if saving and (broken := _broken(unsound_fn(state))):
+        log.error(f'step {done} is not saved: numbers are not finite in {broken}')
+        # while updates are skipped, `max_skipped` says when it is over; else nothing would ever stop or save this run
+        if not skipped_in_a_row or settings['max_skipped'] is None or interrupted or done == last:
+          code = DIVERGED
+          break
+      elif saving:
         with meter.paused():
           spent = {'tokens': tokens_before + meter.all_tokens(), 'seconds': seconds_before + time.monotonic() - began}
           measured = {**scores, **spent} if evaluating else spent
-          saved.save(done, state, metrics=measured, best_allowed=skipped_in_a_row == 0)
+          sums = interval.to_sums(summed, measures)
+          saved.save(done, state, metrics=measured, sums=sums, best_allowed=skipped_in_a_row == 0)
       if interrupted:
         log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
         code = INTERRUPTED
@@ -210,6 +255,8 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     # --- the result --------------------------------------------------------------------------------------------------
     saved.wait()
     over = code == DONE and (done == total or patience.lost)
+    if code == DIVERGED:
+      log.error(_way_on(folder, [step for step in saved.steps() if done > start or step < start], done))
     if code == DONE and not over:
       log.info(f'stopped at step {done} of {total}, as asked; the same command goes on from here')
     if patience.lost:
@@ -230,7 +277,10 @@ def train(settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = 
     }
     if main:
       metrics.write_json(folder.result, result)
-      curves.curves(folder.root)
+      try:
+        curves.curves(folder.root)
+      except Exception as error:  # noqa: BLE001 - whatever a library that draws raises, the run is done
+        log.warning(f'{folder.curves} could not be drawn: {type(error).__name__}: {error}')
     return Outcome(code, result)
 
 
@@ -246,6 +296,50 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts) ->
     params, report = init_params_from(settings, parts, state.params)
   log.info(report.table())
   return dataclasses.replace(state, params=params)
+
+
+def _check_extend(extend: int | None, folder: RunFolder, old: Mapping[str, Any]) -> None:
+  if extend is None:
+    return
+  if extend < 1:
+    raise ConfigError(f'--extend={extend}: the number of steps to add, from 1 on')
+  if not old:
+    raise ConfigError(f'--extend={extend}: no run began in {folder.root}; leave the flag out, and set steps')
+  if history.total({'extend': (), **old}) + extend > MOST_STEPS:
+    raise ConfigError(f'--extend={extend}: a run has at most {MOST_STEPS:,} steps')
+
+
+def _said_of_schedule(
+  settings: Mapping[str, Any], start: int, had: int, tx_of: Callable[[int], optim.Optimiser]
+) -> str:
+  """What an extension at step `start` does to a run of `had` steps."""
+  total, schedule = history.total(settings), settings['optim']['schedule']
+  if total == had:
+    return f'--extend: the run goes on with its extension to {total} steps, which is under way'
+  before, after = (float(tx_of(steps).rate(jax.numpy.int32(start))) for steps in (had, total))
+  return (
+    f'the run is extended from {had} to {total} steps. From step {start} on its schedule ({schedule}) is that of a run '
+    f'of {total} steps: the learning rate is {after:.4g} there, and was {before:.4g}'
+  )
+
+
+def _broken(unsound: Mapping[str, jax.Array]) -> str:
+  """The arrays with a number that is not finite, for a message; empty where there are none."""
+  names = [path for path, bad in jax.device_get(dict(unsound)).items() if bad]
+  return ', '.join(names[:4]) + (f' and {len(names) - 4} more' if len(names) > 4 else '')
+
+
+def _way_on(folder: RunFolder, steps: Sequence[int], done: int) -> str:
+  """How to go on with a run that diverged at step `done`; `steps` are saved and sound."""
+  if not steps:
+    return f'no step of {folder.root} was saved before: begin again in another --workdir, say with a lower optim.rate'
+  newest, workdir = max(steps), shlex.quote(str(folder.root))
+  skip = f' --skip={done - newest}' if done > newest else ''
+  return (
+    f'the newest sound step is {newest} (there are {", ".join(map(str, steps))}). The same command would meet the same '
+    f'batches; to leave them out, run it again after\n  python -m plm_jax.rewind --workdir={workdir} '
+    f'--to_step={newest}{skip}\nor begin again in another --workdir, say with a lower optim.rate'
+  )
 
 
 def versions() -> dict[str, str]:

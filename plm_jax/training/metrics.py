@@ -1,10 +1,9 @@
-"""Metrics of a run: means from sums, `metrics.jsonl`, TensorBoard and Weights & Biases.
+"""Metrics of a run: means from sums, and `metrics.jsonl`; other places that they go to are in `sinks.py`.
 
 All JSON is strict. A number that JSON cannot hold is written as the string 'nan', 'inf' or '-inf', which `read` turns
 back into the number.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -16,12 +15,12 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from plm_jax import files
+from plm_jax import files, seals
+from plm_jax.errors import RunError
 from plm_jax.files import RunFolder, Where
+from plm_jax.training.sinks import SINKS, WANDB_MISSING, Background
 from plm_jax.types import Array
 
-SINKS = ('tensorboard', 'wandb')
-WANDB_MISSING = "'wandb', which is not installed: pip install -r requirements-wandb.txt, or leave it out of log"
 Row = dict[str, Any]
 
 
@@ -53,8 +52,9 @@ def plain(value: Any) -> Any:
 
 
 def write_json(file: Where, value: Any) -> None:
-  """Writes the `plain` form of a value, keys in their order; a reader sees the old file or the new one."""
-  files.write_json(file, plain(value))
+  """Writes the `plain` form of a value, keys in their order, and its digest; a reader sees the old file or the new."""
+  path = files.path(file)
+  seals.write(path.parent, {path.name: files.json_text(plain(value))})
 
 
 def read(workdir: Where) -> list[Row]:
@@ -85,7 +85,7 @@ def check_sinks(names: Sequence[str]) -> None:
     try:
       import wandb  # noqa: F401
     except ImportError as error:
-      raise ValueError(f'log names {WANDB_MISSING}') from error
+      raise ValueError(WANDB_MISSING) from error
 
 
 class Writer:
@@ -121,18 +121,13 @@ class Writer:
     self._writes = jax.process_index() == 0
     self._last: Row = {}
     self._start = 0  # byte at which the line of the last step begins
-    self._tensorboard = self._wandb = None
+    self._sinks: list[Background] = []
     if not self._writes:
       return
-    if 'wandb' in sinks:
-      self._wandb = _start_wandb(folder.root, wandb or {})
+    starts = {name: SINKS[name](folder.root, resume_step=resume_step, settings=wandb or {}) for name in sinks}
     files.make_folder(folder.root)
     self._repair(resume_step)
-    if 'tensorboard' in sinks:
-      from tensorboardX import SummaryWriter
-
-      purge = None if resume_step is None else resume_step + 1
-      self._tensorboard = SummaryWriter(str(folder.root), purge_step=purge, flush_secs=30)
+    self._sinks = [Background(name, start) for name, start in starts.items()]
 
   def write(self, step: int, values: Mapping[str, Any]) -> None:
     """Adds the values of a step.
@@ -155,25 +150,19 @@ class Writer:
       row = {'step': int(step), **plain(values)}
       self._start = files.size(self._file)
     line = (json.dumps(row, allow_nan=False) + '\n').encode()
-    with files.open(self._file, 'r+b') as file:
+    with files.named(self._file), files.open(self._file, 'r+b') as file:
       file.seek(self._start)
       file.write(line)
       file.truncate()
     self._last = row
     numbers = {name: value for name, value in values.items() if _is_number(value)}
-    if self._tensorboard is not None:
-      for name, value in numbers.items():
-        if math.isfinite(value):  # TensorBoard draws no others, and warns of each
-          self._tensorboard.add_scalar(name if '/' in name else f'train/{name}', float(value), step)
-    if self._wandb is not None:
-      self._wandb.log(numbers, step=step)
+    for sink in self._sinks:
+      sink.write(step, numbers)
 
   def close(self) -> None:
     """Writes out what is left; call it, or use `with`."""
-    if self._tensorboard is not None:
-      self._tensorboard.close()
-    if self._wandb is not None:
-      self._wandb.finish()
+    for sink in self._sinks:
+      sink.close()
 
   def __enter__(self) -> Self:
     return self
@@ -201,18 +190,18 @@ def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
   """(row, its line) of every whole line.
 
   Raises:
-    ValueError: a line other than the last one is not a metric line; it names the line.
+    RunError: a line other than the last one is not a metric line; it names the line.
   """
   lines = files.read_bytes(file).splitlines(keepends=True)
   for number, line in enumerate(lines, start=1):
     try:
-      row = json.loads(line)
+      row = files.parse_json(line.decode())
       if not line.endswith(b'\n') or not isinstance(row['step'], int):
         raise ValueError('torn')
     except (ValueError, KeyError, TypeError) as error:
       if number == len(lines):
         return
-      raise ValueError(f'{file}, line {number} is not a line of metrics: repair or remove it') from error
+      raise RunError(f'{file}, line {number} is not a line of metrics: repair or remove it') from error
     yield {name: _number(value) for name, value in row.items()}, line
 
 
@@ -224,13 +213,3 @@ def _is_number(value: Any) -> bool:
   if isinstance(value, (np.ndarray, np.generic, jax.Array)):
     return value.ndim == 0
   return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _start_wandb(root: Path, settings: Mapping[str, Any]) -> Any:
-  try:
-    import wandb
-  except ImportError as error:
-    raise ImportError(f'log names {WANDB_MISSING}') from error
-  identity = hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:16]
-  ours = {'project': 'plm_jax', 'name': root.absolute().name, 'id': identity, 'resume': 'allow', 'dir': str(root)}
-  return wandb.init(**{**ours, **settings})

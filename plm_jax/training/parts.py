@@ -5,7 +5,7 @@ keywords.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -159,6 +159,14 @@ def make_evaluations(
     )
     for name in (settings['eval'] if names is None else names)
   }
+
+
+def fit(parts: Parts, sources: Iterable[Source]) -> Parts:
+  """The parts with a task that has room for the documents of every row of the sources."""
+  if parts.task.for_documents is None:
+    return parts
+  with errors.stage(parts.user):
+    return parts._replace(task=parts.task.for_documents(max(source.documents for source in sources)))
 
 
 def check_keys(reader: Parts, source: Source, block: Settings, *, where: str) -> None:

@@ -4,18 +4,17 @@ Where things stand in the folder: `files.RunFolder`.
 """
 
 import contextlib
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plm_jax import config, files
+from plm_jax import config, files, seals
 from plm_jax.checkpoint import records
 from plm_jax.cli import logs
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
-from plm_jax.training import feed
+from plm_jax.training import feed, history
 from plm_jax.types import Source, Vocab
 
 log = logging.getLogger(__name__)
@@ -43,7 +42,8 @@ def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
   if not main:
     yield
     return
-  handler = logging.FileHandler(folder.log, encoding='utf-8')
+  handler = logging.StreamHandler(files.open(folder.log, 'a'))
+  handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: what follows says so
   handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
   package = logging.getLogger(logs.PACKAGE)
   package.addHandler(handler)
@@ -51,7 +51,8 @@ def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
     yield
   finally:
     package.removeHandler(handler)
-    handler.close()
+    with contextlib.suppress(OSError):
+      handler.stream.close()
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -60,10 +61,26 @@ def read_json(file: Path) -> dict[str, Any]:
   Raises:
     RunError: the file is damaged.
   """
+  seals.check(file)
   try:
-    return files.read_json(file, default={})
-  except json.JSONDecodeError as error:
+    found = files.read_json(file, default={})
+    if not isinstance(found, dict):
+      raise ValueError('no JSON object')
+  except (OSError, ValueError) as error:
     raise RunError(f'{file} is damaged ({error}): restore it, or name another --workdir') from error
+  return found
+
+
+def read_result(folder: RunFolder) -> dict[str, Any]:
+  """What the last end of the run wrote to its result; empty where there is none, or none that can be read.
+
+  A result is written again at the end of a run, so nothing is lost with it.
+  """
+  try:
+    return read_json(folder.result)
+  except RunError as error:
+    log.warning('%s. The run goes on as if it had no result', error)
+    return {}
 
 
 def begun(folder: RunFolder) -> dict[str, Any]:
@@ -77,15 +94,18 @@ def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tu
   if not old:
     return dict(settings), []
   asked = dict(settings)
-  if settings['epochs'] is not None:  # counted in steps when the run began; see `total_steps`
+  if settings['epochs'] is not None:  # counted in steps when the run began; see `begun_steps`
     asked |= {'steps': old.get('steps'), 'epochs': None}
-  return dict(settings), config.check_resume(asked, old)
+  told = {key: old.get(key, ()) for key in ('extend', 'skip') if not settings[key]}  # the folder knows, not the command
+  return {**settings, **told}, config.check_resume({**asked, **told}, old)
 
 
-def finished(folder: RunFolder) -> dict[str, Any]:
+def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   """The result of a run with nothing left to do, whose last step is on disk and sound; else nothing."""
-  result = read_json(folder.result)
-  if not result.get('finished'):
+  result = read_result(folder)
+  if not (result.get('finished') and isinstance(result.get('step'), int)):
+    return {}
+  if not old or result.get('steps') != history.total({'extend': (), **old}):
     return {}
   try:
     records.check(folder.step(result['step']))
@@ -95,15 +115,15 @@ def finished(folder: RunFolder) -> dict[str, Any]:
   return result
 
 
-def total_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, Any]) -> int:
-  """The horizon of the run, which never changes."""
+def begun_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, Any]) -> int:
+  """The steps that the run begins with, or was begun with."""
   if settings['steps'] is not None:
     return settings['steps']
   total = max(1, round(settings['epochs'] * source.steps_per_epoch))
   if old and old['steps'] != total:
     raise ConfigError(
       f'epochs={settings["epochs"]:g} are {total} steps, and this run was begun with {old["steps"]}: '
-      'undo the change, or name another --workdir'
+      'undo the change, or name another --workdir; --extend=N trains for N more steps'
     )
   return total
 
@@ -114,6 +134,11 @@ def spent(folder: RunFolder, start: int) -> tuple[int, float]:
     return 0, 0.0
   measured = records.read(folder.step(start)).metrics
   return int(measured['tokens']), measured['seconds']
+
+
+def summed(folder: RunFolder, start: int) -> Mapping[str, tuple[float, float]]:
+  """The metrics of the steps up to `start` that no line has yet; nothing where an earlier version saved the step."""
+  return records.read(folder.step(start)).sums if start else {}
 
 
 def check_data(folder: RunFolder, source: Source, vocab: Vocab, *, begun: bool) -> dict[str, Any]:

@@ -15,7 +15,10 @@ import jax.numpy as jnp
 
 from plm_jax import optim
 from plm_jax.noise.keys import noise_root, with_step
+from plm_jax.paths import flat
 from plm_jax.sharding import Layout, batch_sharding, shardings, use
+from plm_jax.training import interval
+from plm_jax.training.interval import Interval
 from plm_jax.types import Array, Batch, Example, Forward, Loss, PyTree, Task
 
 
@@ -27,7 +30,7 @@ class TrainState:
     step: int32[], updates attempted.
     params: `{'trunk': ..., <head>: ...}`, float32.
     opt_state: of the optimiser, for the parameters that train.
-    skipped: int32[], updates skipped because a gradient was not finite.
+    skipped: int32[], updates skipped because a gradient or the update itself was not finite.
     skipped_in_a_row: int32[], those since the last update that was not skipped.
     carry: recurrent state; leaves lead with the batch axis.
   """
@@ -177,8 +180,8 @@ def train_step(
     ValueError: `accumulate` cuts a batch whose rows the task compares with each other.
 
   Returns:
-    The next state, and metrics as (sum, weight). If a gradient is not finite, parameters, optimiser and carry stay as
-    they were, and the skipped update is counted.
+    The next state, and metrics as (sum, weight). If a gradient or the update is not finite, parameters, optimiser and
+    carry stay as they were, and the skipped update is counted.
   """
   example = task.prepare(noise_root(key), with_step(batch, state.step))
   rng = step_rng(key, state.step, random=random)
@@ -211,9 +214,9 @@ def train_step(
   gradients = _materialise(gradients)
   norms = optim.norms(gradients)
   total_norm = jnp.sqrt(sum(norm * norm for norm in norms.values()))
-  finite = jnp.isfinite(total_norm)
   updates, opt_state = tx.update(gradients, state.opt_state, trainable)
   updates = _materialise(updates)
+  finite = jnp.isfinite(total_norm) & jnp.isfinite(sum(optim.norms(updates).values()))
   new_trainable = jax.tree.map(jnp.add, trainable, updates)
 
   metrics = metrics | _measures(state, tx, total_norm, gradients, updates)
@@ -241,6 +244,30 @@ def _measures(
   for kind, tree in (('gradient', gradients), ('update', updates), ('parameter', state.params)):
     measured |= {f'{kind}_norm/{group}': (norm, one) for group, norm in optim.norms(tree).items()}
   return measured
+
+
+def logged_step(
+  state: TrainState,
+  sums: Interval,
+  batch: Batch,
+  key: Array,
+  *,
+  step: Callable[[TrainState, Batch, Array], tuple[TrainState, dict[str, tuple[Array, Array]]]],
+  log_every: int,
+) -> tuple[TrainState, Interval, dict[str, tuple[Array, Array]]]:
+  """`train_step`, bound as `step`, and its metrics added to those since the last multiple of `log_every`."""
+  new_state, metrics = step(state, batch, key)
+  return new_state, interval.add(sums, metrics, first=state.step % log_every == 0), metrics
+
+
+def unsound(state: TrainState) -> dict[str, Array]:
+  """Path of each array that a run computes with -> bool[], whether a number in it is not finite; to be jitted.
+
+  Counters, and what a schedule remembers of evaluations, are left out: a best metric begins as infinity.
+  """
+  arrays = {'params': state.params, 'opt_state': optim.arrays(state.opt_state), 'carry': state.carry}
+  floats = {path: leaf for path, leaf in flat(arrays).items() if jnp.issubdtype(leaf.dtype, jnp.inexact)}
+  return {path: ~jnp.isfinite(leaf).all() for path, leaf in floats.items()}
 
 
 def eval_step(

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from plm_jax.cli import signals
 from plm_jax.files import RunFolder
 from plm_jax.training import metrics
 
@@ -23,15 +24,18 @@ class Patience:
   """
 
   def __init__(self, settings: Mapping[str, Any], folder: RunFolder, *, start: int):
-    """Reads from the metrics of the run what it has seen up to step `start`."""
+    """Reads from the metrics of the run what it has seen up to step `start`; an extension begins to wait anew."""
     self.limit = settings['early_stop']
     self._sign = -1.0 if settings['best'] and settings['best'][1] == 'max' else 1.0
     self._best, self._waited = float('inf'), 0
     if self.limit is not None:
       name = settings['best'][0]
+      longer = [at for at, _ in settings['extend'] if at <= start]
       for row in metrics.read(folder.root):
         if name in row and row['step'] <= start:
           self.see(row[name])
+          if row['step'] in longer:
+            self._waited = 0
 
   def see(self, value: float) -> None:
     """Takes in the metric of one evaluation."""
@@ -48,35 +52,27 @@ class Patience:
 class Stopping:
   """Whether a signal asked the run to save and end."""
 
-  def __init__(self) -> None:
-    self.asked = False
-
   def agreed(self, done: int) -> bool:
     """Whether all processes stop at this step: soon after a signal to any of them. Called at every step."""
-    return self.asked if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(done)
+    return signals.asked() if jax.process_count() == 1 else multihost_utils.reached_preemption_sync_point(done)
+
+  def check(self) -> None:
+    """Ends the run with `signals.Interrupted` where a signal asked for it; called before the first step.
+
+    Several processes end at the same step only, since the others would wait for one that is gone.
+    """
+    if jax.process_count() == 1 and signals.asked():
+      log.info('stopped by a signal before the first step; there is nothing new to save')
+      signals.check()
 
 
 @contextlib.contextmanager
 def catch_signals() -> Iterator[Stopping]:
-  """While the body runs, SIGTERM and SIGINT ask the run to stop; a second SIGINT ends the process at once.
+  """While the body runs, SIGTERM and SIGINT ask the run to stop; a second one ends the process at once.
 
   With several processes jax handles SIGTERM and tells the others, so SIGINT is passed on as SIGTERM.
   """
-  stopping, several = Stopping(), jax.process_count() > 1
-
-  def note(number: int, frame: Any) -> None:
-    del frame
-    if stopping.asked and number == signal.SIGINT:
-      raise KeyboardInterrupt
-    stopping.asked = True
-    log.info('stopping after the next step; a second Ctrl-C ends the process at once')
-    if several:
-      signal.raise_signal(signal.SIGTERM)
-
-  caught = (signal.SIGINT,) if several else (signal.SIGTERM, signal.SIGINT)
-  old = {number: signal.signal(number, note) for number in caught}
-  try:
-    yield stopping
-  finally:
-    for number, handler in old.items():
-      signal.signal(number, handler)
+  with signals.caught():
+    if jax.process_count() > 1:
+      signals.pass_on(signal.SIGTERM)
+    yield Stopping()

@@ -4,16 +4,17 @@
 """
 
 import functools
-import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
+import jax
 import numpy as np
 
-from plm_jax import checkpoint, files
+from plm_jax import checkpoint, files, seals
 from plm_jax.checkpoint import Leaf, Params, Step
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.paths import nested
@@ -26,7 +27,12 @@ from plm_jax.weights.table import TOKENS
 
 MODEL = 'model.json'  # of an import
 Part = Literal['trunk', 'generator']
-TOKEN_IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_eos_token_id')
+# settings of the adapters: the trunk's last states, pooled as its paper does
+_READING: Mapping[str, Any] = MappingProxyType({'layer': -1, 'layers': [-1], 'pool': 'trunk'})
+TOKEN_IDS = (
+  'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
+  'forced_eos_token_id',
+)  # fmt: skip
 
 
 class Model(NamedTuple):
@@ -66,12 +72,12 @@ class Weights:
     """
     try:
       if files.is_file(self.folder / checkpoint.INDEX):
-        about = files.read_json(self.folder / MODEL)
+        about = self._read(self.folder / MODEL)
         return Model(about['model'], about['vocab_size'])
-      settings = files.read_json(files.RunFolder(self.folder).config)
-      vocab = files.read_json(self.vocab / 'vocab.json')
+      settings = self._read(files.RunFolder(self.folder).config)
+      vocab = self._read(self.vocab / 'vocab.json')
       block = (settings['objective'] or {}).get('generator') if self.part == 'generator' else settings['model']
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
       raise WeightsError(
         f'{self.folder} is neither a Hugging Face folder (config.json with a model_type) nor a run folder nor an '
         f'import: {error}'
@@ -98,12 +104,31 @@ class Weights:
   def token_ids(self) -> dict[str, int | None]:
     """Fields of config.json in Hugging Face's form, such as pad_token_id -> id."""
     if files.is_file(self.folder / MODEL):
-      return files.read_json(self.folder / MODEL).get('token_ids', {})
-    settings = files.read_json(files.RunFolder(self.folder).config)
+      return self._read(self.folder / MODEL).get('token_ids', {})
+    settings = self._read(files.RunFolder(self.folder).config)
     ids = release.token_ids(self.vocab)
     found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
     start = (settings.get('objective') or {}).get('start')  # of a decoder
     return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
+
+  @functools.cached_property
+  def labels(self) -> tuple[str, ...]:
+    """Names of the classes of a head that classifies, of an import; else empty."""
+    return tuple(self._read(self.folder / MODEL).get('labels', ())) if files.is_file(self.folder / MODEL) else ()
+
+  @functools.cached_property
+  def own_reading(self) -> dict[str, Any]:
+    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty for other folders."""
+    if files.is_file(self.folder / MODEL):
+      return {}
+    adapter = self._read(files.RunFolder(self.folder).config).get('adapter') or {}
+    return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual) != usual}
+
+  @staticmethod
+  def _read(file: Path) -> Any:
+    """The value of a JSON file, once it is known to be as it was written."""
+    seals.check(file)
+    return files.read_json(file)
 
   @property
   def heads(self) -> tuple[str, ...]:
@@ -111,8 +136,21 @@ class Weights:
     return tuple(sorted({path.partition('/')[0] for path in self.params} - {'trunk'}))
 
   def trunk(self, execution: Execution = Execution()) -> nn.Module:
-    """The trunk, which computes as `execution` says."""
-    return build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
+    """The trunk, which computes as `execution` says.
+
+    Raises:
+      WeightsError: it has other sizes than the parameters of an import.
+    """
+    trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
+    if files.is_file(self.folder / checkpoint.INDEX):
+      own = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
+      for path, leaf in self.params.items():
+        if path.startswith('trunk/') and own.get(path) != leaf.shape:
+          raise WeightsError(
+            f'{self.folder / MODEL} gives {path} the shape {own.get(path, "of nothing")}, and the files have '
+            f'{leaf.shape}: import again'
+          )
+    return trunk
 
 
 class Published(Weights):
@@ -148,8 +186,20 @@ class Published(Weights):
 
   @functools.cached_property
   def token_ids(self) -> dict[str, int | None]:
-    """As in `Weights`, from config.json."""
-    return {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
+    """As in `Weights`, from config.json, with the defaults of its class for what it lacks."""
+    known = self.reader.architecture.module.FIELDS
+    defaults = {name: known[name].default for name in TOKEN_IDS if name in known}
+    defaults = {name: value for name, value in defaults.items() if isinstance(value, int)}
+    return defaults | {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
+
+  @functools.cached_property
+  def labels(self) -> tuple[str, ...]:
+    """As in `Weights`, from config.json; empty where it names none."""
+    names = self.reader.source.config.get('id2label')
+    if 'head' not in self.heads or not isinstance(names, dict):
+      return ()
+    known = [names.get(str(number)) for number in range(len(names))]
+    return tuple(known) if len(set(known)) == len(known) and all(isinstance(name, str) for name in known) else ()
 
   @property
   def heads(self) -> tuple[str, ...]:
@@ -189,18 +239,21 @@ def load(
   step: Step = None,
   part: Part = 'trunk',
   execution: Execution = Execution(),
+  device: jax.Device | jax.sharding.Sharding | None = None,
 ) -> tuple[nn.Module, PyTree]:
-  """The trunk of a folder and its parameters, all in memory: the short form of `open`.
+  """The trunk of a folder and its parameters, all on a device: the short form of `open`.
 
   Args:
     folder: a Hugging Face folder, a run folder, or a folder written by `python -m plm_jax.convert import`.
     step: of a run folder; None is the best where one was kept, else the newest.
     part: 'generator' is the second trunk of a run folder of replaced token detection.
     execution: how the trunk computes.
+    device: where every leaf is placed, or how it is cut; None is the default device.
 
   Returns:
-    (trunk, parameters): nested dicts of float32 numpy arrays, those of the trunk and, beside them, a head by its name
-    ('mlm', 'rtd') where the folder has one; `trunk.apply({'params': parameters}, ...)` leaves heads alone.
+    (trunk, parameters): nested dicts of float32 arrays on the device, those of the trunk and, beside them, a head by
+    its name ('mlm', 'rtd', 'head') where the folder has one; `trunk.apply({'params': parameters}, ...)` leaves heads
+    alone.
 
   Raises:
     WeightsError: an architecture that is not known, or a tensor that is missing, damaged or of another shape.
@@ -208,7 +261,9 @@ def load(
   """
   opened = open(folder, step=step, part=part)
   trunk = opened.trunk(execution)
-  params = nested({path: np.asarray(array, np.float32) for path, array in opened.params.arrays().items()})
+  # some leaves at a time, so that the host never holds a second copy of all of them
+  placed = {path: jax.device_put(np.asarray(array, np.float32), device) for path, array in opened.params.each()}
+  params = nested(placed)
   return trunk, {**params['trunk'], **{name: tree for name, tree in params.items() if name != 'trunk'}}
 
 

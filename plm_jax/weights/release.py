@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 from plm_jax import files
 from plm_jax.checkpoint import tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
+from plm_jax.errors import stage
+from plm_jax.text import published
 from plm_jax.text import spec as specs
 from plm_jax.types import Template
 
@@ -19,6 +22,7 @@ TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.js
 TOKENIZER_FILES = (
   TOKENIZER, _ROLES, 'special_tokens_map.json', 'added_tokens.json', _FACTS, 'vocab.txt',
   'merges.txt', 'spiece.model', 'sentencepiece.bpe.model', 'tokenizer.model', 'spm.model',
+  'generation_config.json',  # the tokens that begin and end a text, and how texts are made
 )  # fmt: skip
 _PICKLES = (
   'pytorch_model.bin',
@@ -29,10 +33,12 @@ _PICKLES = (
 )
 SHARD = 5 * 10**9
 
+log = logging.getLogger(__name__)
+
 
 def is_release(folder: Path) -> bool:
   """Whether there is a config.json that names a `model_type`."""
-  return 'model_type' in _read_json(folder / CONFIG) if files.is_file(folder / CONFIG) else False
+  return files.is_file(folder / CONFIG) and isinstance(_read_json(folder / CONFIG).get('model_type'), str)
 
 
 class Release:
@@ -71,6 +77,10 @@ class Release:
     for tensor, name in index.items():
       if Path(name).name != name or not files.is_file(self.folder / name):
         raise WeightsError(f'{file} places tensor {tensor!r} in {name}, which is not in the folder: fetch that file')
+      if not files.is_inside(self.folder / name, self.folder):
+        raise WeightsError(
+          f'{file} places tensor {tensor!r} in {name}, a link to a file outside of the folder: put a copy there'
+        )
     return index
 
   def _single(self) -> str:
@@ -155,15 +165,41 @@ def making(folder: Path) -> Iterator[Path]:
   Raises:
     WeightsError: it cannot be written to.
   """
-  partial = folder.with_name(f'{folder.name}.partial')
+  partial, aside = folder.with_name(f'{folder.name}.partial'), _aside(folder)
+  with contextlib.ExitStack() as stack:
+    try:
+      stack.enter_context(files.locked_folder(partial))  # by its lock the next one sees that nobody works there
+      stack.callback(files.remove_folder, partial)
+      files.empty_folder(partial)
+      if files.exists(aside):  # a process was killed between two renames
+        if files.listing(folder):
+          files.remove_folder(aside)
+        else:
+          files.move(aside, folder)
+          log.warning('%s is back: the one that should have replaced it was not finished', folder)
+      yield partial
+    except BlockingIOError as error:
+      raise WeightsError(f'another process is writing {folder}: wait for it, or name another folder') from error
+    except OSError as error:
+      raise WeightsError(f'{folder} cannot be written: {error}; free some space or name another folder') from error
+
+
+def put_in_place(partial: Path, folder: Path) -> None:
+  """Renames a whole folder to `folder`; one that is there is renamed aside before, and removed at the end."""
+  aside = _aside(folder)
+  if files.exists(folder):
+    files.move(folder, aside)
   try:
-    files.remove_folder(partial)
-    files.make_folder(partial)
-    yield partial
-  except OSError as error:
-    raise WeightsError(f'{folder} cannot be written: {error}; free some space or name another folder') from error
-  finally:
-    files.remove_folder(partial)
+    files.move(partial, folder)
+  except OSError:
+    if files.exists(aside):
+      files.move(aside, folder)
+    raise
+  files.remove_folder(aside)
+
+
+def _aside(folder: Path) -> Path:
+  return folder.with_name(f'.{folder.name}.replaced')
 
 
 def check_tokenizer(folder: Path, rows: int, *, where: str) -> None:
@@ -205,7 +241,8 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
   """Copies the files of a tokenizer, whatever its kind; returns their names.
 
   The `vocab.json` of a vocabulary folder of this package, which says the role of each special token, becomes
-  `tokenizer_config.json` in the copy.
+  `tokenizer_config.json` in the copy. A tokenizer of an older form gets a `tokenizer.json`, which needs no config.json
+  beside it to be read.
 
   Args:
     source: a folder with a tokenizer.
@@ -219,11 +256,14 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
     files.make_folder(target)
   for name in found:
     files.copy(source / name, target / name)
+  if TOKENIZER not in found and published.find(source):
+    with stage('tokenizer'):
+      files.write_text(target / TOKENIZER, json.dumps(published.read_folder(source).spec, ensure_ascii=False))
+    found.append(TOKENIZER)
   if facts and _ROLES not in found:
     spec, spaced = _read_json(source / TOKENIZER), facts.get('spaced', False)
     if template is not None and not spec.get('post_processor'):
-      tokens = {number: token for token, number in _ids(spec).items()}
-      spec, spaced = specs.with_template(spec, template, [tokens[number] for number in sorted(tokens)]), template.spaced
+      spec, spaced = specs.with_template(spec, template.single, template.pair), template.spaced
     files.write_text(target / TOKENIZER, json.dumps(specs.spaced(spec) if spaced else spec, ensure_ascii=False))
     names = ['input_ids', *(['token_type_ids'] if types and specs.typed(spec) else []), 'attention_mask']
     roles = {f'{role}_token': token for role, token in facts['roles'].items()}
@@ -245,7 +285,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     content = files.read_json(file)
   except FileNotFoundError:
     raise WeightsError(f'there is no {file}') from None
-  except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+  except (OSError, ValueError) as error:
     raise WeightsError(f'{file} cannot be read: {error}; fetch it again') from error
   if not isinstance(content, dict):
     raise WeightsError(f'{file} holds no JSON object')

@@ -114,6 +114,13 @@ def test_once_is_every_row_in_order(folder, layout):
 
 
 @pytest.mark.parametrize('layout', LAYOUTS)
+def test_the_most_documents_of_a_row_are_known(folder, layout):
+  source = make(folder, layout=layout)
+  assert source.documents == max(batch['segment_ids'].max() for batch in source.once())
+  assert (source.documents > 1) == (layout in ('stream', 'documents'))
+
+
+@pytest.mark.parametrize('layout', LAYOUTS)
 def test_every_token_is_read_once(folder, layout):
   source = make(folder, layout=layout)
   tokens = np.concatenate([batch['tokens'][batch['row_weight'] > 0] for batch in source.once()])

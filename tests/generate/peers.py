@@ -1,12 +1,13 @@
 """Generation by Hugging Face with the same weights, and what it made, stored.
 
-`python -m tests.generate.peers` computes `references.json` anew; it needs torch and transformers, reading it does not.
-The peers run in float64. Weights depend on the path and shape of a parameter alone.
+`python -m tests.generate.peers [CASE ...]` computes `references.json` anew; it needs torch and transformers, reading it
+does not. The peers run in float64. Weights depend on the path and shape of a parameter alone.
 """
 
 import functools
 import json
 import pathlib
+import sys
 import tempfile
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -51,6 +52,15 @@ CASES = {
   'glm4': Case(_make(llama, 'glm-4-9b-0414', num_kv_heads=1), 'glm4', 33),
   't5': Case(_make(t5, 't5-small', head_dim=8, num_buckets=8, max_distance=11), 't5', 10),
   'bart': Case(_make(bart, 'bart-base', max_length=32), 'bart', 45),
+  'llama3': Case(
+    _make(llama, 'llama3.2-1b', num_kv_heads=1, head_dim=12, rotary_base=50.0, max_length=40, rotary_length=20),
+    'llama',
+    46,
+  ),
+  'distilbart': Case(_make(bart, 'bart-base', max_length=32, num_decoder_layers=1), 'bart', 26),
+  'mbart': Case(_make(bart, 'mbart-large-cc25', max_length=32), 'mbart', 45),
+  'byt5': Case(_make(t5, 'byt5-small', head_dim=8, num_decoder_layers=1), 't5', 10),
+  'mt5': Case(_make(t5, 'mt5-small', head_dim=8), 'mt5', 10),
 }
 
 # what both sides are given, by our names; 'eos' stands for the token of the case
@@ -84,6 +94,10 @@ STORED = {
   'glm4': ('least',),
   't5': ('beam never',),
   'bart': ('beam everything',),
+  'llama3': ('greedy',),
+  'distilbart': ('end',),
+  'mbart': ('beam five',),
+  'mt5': ('beam everything',),
 }
 # theirs forces a first token only where the text begins at once
 FORCED = {'first': {'method': 'greedy', 'first_id': 7}, 'beam first': {'method': 'beam', 'beams': 3, 'first_id': 7}}
@@ -197,9 +211,10 @@ def stored() -> dict[str, Any]:
 
 
 def main() -> None:
-  made = {}
-  for name, chosen in STORED.items():
-    for setting in chosen:
+  names = sys.argv[1:] or list(STORED)
+  made = {key: value for key, value in stored().items() if key.partition(':')[0] not in names}
+  for name in names:
+    for setting in STORED[name]:
       texts, scores = run_theirs(name, setting)
       made[f'{name}: {setting}'] = {'texts': texts, 'scores': [round(score, 6) for score in scores]}
   lines = ',\n'.join(f'  {json.dumps(key)}: {json.dumps(value)}' for key, value in made.items())

@@ -1,20 +1,22 @@
 """Generation: token for token Hugging Face's, the uncached loop's, and the distributions of draws in closed form."""
 
 import functools
+import math
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.generate import decode, generate, rules, sample
+from plm_jax.generate import decode, generate, reader, rules, sample
 from plm_jax.models import glm, gpt, t5
 from tests import tiny
 from tests.generate import peers
 
 STORED = [(name, setting) for name, settings in peers.STORED.items() for setting in settings]
 LIVE = [(name, setting) for name in peers.CASES for setting in peers.SETTINGS]
-LIVE += [(name, setting) for name in ('t5', 'bart') for setting in peers.FORCED]
+LIVE += [(name, setting) for name in ('t5', 'bart', 'mbart') for setting in peers.FORCED]
 
 
 # Beside Hugging Face ------------------------------------------------------------------------------------------------
@@ -227,8 +229,8 @@ def test_the_loop_ends_with_the_last_text(method):
   STEPS.clear()
   out = run(max_new=12, eos_id=16, **settings)
   jax.effects_barrier()
-  rows = 1 if method == 'greedy' else 2
-  assert STEPS[0] == (1, 5) and set(STEPS[1:]) == {(rows, 1)}
+  texts = 1 if method == 'greedy' else 2
+  assert STEPS[0] == (1, 5) and set(STEPS[1:]) == {(1, texts)}
   if method == 'greedy':
     assert out.tokens[0].tolist() == text[: end + 1] + [0] * (11 - end)
     assert len(STEPS) - 1 == end + 1 == int(out.lengths[0])
@@ -245,6 +247,48 @@ def test_one_compilation_serves_all_prompts_of_a_shape():
       compiled, first = decode._run._cache_size(), made.tokens
   assert decode._run._cache_size() == compiled
   assert not np.array_equal(first, made.tokens)
+
+
+@pytest.mark.parametrize(('rows', 'method'), [(1, 'greedy'), (2, 'greedy'), (1, 'beam')])
+def test_a_step_neither_copies_nor_turns_the_cache(rows, method):
+  trunk = gpt.make(vocab_size=peers.VOCAB, variant='tiny', overrides=peers.SIZES | {'max_length': 64})
+  params = jax.eval_shape(lambda: peers.draw_params(trunk))
+  tokens = jax.ShapeDtypeStruct((rows, 5), jnp.int32)
+  constraints, choice = rules.group(method, 21, {'beams': 3})
+  key = jax.eval_shape(lambda: jax.random.key(0))
+  text = decode._run.lower(trunk, constraints, choice, None, params, tokens, tokens, None, key).compile().as_text()
+  heads, slots, size = rows * 2, 4 + 21 * (3 if method == 'beam' else 1), 8
+  assert f'f32[{heads},{slots},{size}]' in text
+  assert not re.findall(rf'f32\[\S*{size},{slots}\]', text)  # keys or values the other way round
+  copies = re.findall(r'= f32\[([\d,]+)\]\S* copy\(', text)
+  assert all(math.prod(map(int, copy.split(','))) < heads * slots * size for copy in copies), copies
+
+
+def test_a_cache_grows_where_the_texts_do():
+  """Stages give the texts of one loop: more slots are added, and what is kept stays."""
+  assert reader.stages(31, texts=1, max_new=64) == [64]
+  assert reader.stages(31, texts=1, max_new=993) == [225, 481, 993]
+  assert reader.stages(0, texts=4, max_new=1000) == [125, 250, 500, 1000]
+  assert reader.stages(1000, texts=1, max_new=24) == [24]
+
+
+@pytest.mark.parametrize('settings', [{}, {'method': 'beam', 'beams': 2}], ids=['greedy', 'beam'])
+def test_texts_are_the_same_in_several_stages(settings, monkeypatch):
+  expected = run_gpt2(**settings)
+  monkeypatch.setattr(reader, 'FEWEST_SLOTS', 1)
+  decode._run.clear_cache()
+  found = run_gpt2(**settings)
+  decode._run.clear_cache()
+  assert len(reader.stages(5, texts=1, max_new=7)) > 1
+  assert np.array_equal(found.tokens, expected.tokens)
+  np.testing.assert_allclose(found.scores, expected.scores, rtol=1e-5)
+
+
+def test_padding_forbids_no_token():
+  """The place of padding, -1, must not stand for the last id of the vocabulary."""
+  before, texts = jnp.array([[-1, -1, 5, 8], [3, 5, 9, 2]]), jnp.full((2, 3), 6)
+  banned = np.asarray(rules._repeats(jnp.int32(1), texts, before, size=1, vocab_size=10))
+  assert [np.flatnonzero(row).tolist() for row in banned] == [[5, 6, 8], [2, 3, 5, 6, 9]]
 
 
 def test_inside_another_compiled_function():

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers import cache
+from plm_jax.layers import attention, cache
 from plm_jax.layers.masks import visible
 from tests import tiny
 
@@ -22,7 +22,7 @@ def seen(mask) -> list[list[str]]:
 def test_an_empty_cache_has_no_segments():
   slots = make()
   shapes = {name: value.shape for name, value in slots.items()}
-  kept = (2, 2, 6, 3, 4)
+  kept = (2, 2 * 3, 6, 4)
   assert shapes == {'index': (), 'segment_ids': (2, 6), 'positions': (2, 6), 'keys': kept, 'values': kept}
   assert not any(value.any() for value in slots.values())
   assert cache.empty((1, 1, 1, 1, 1), dtype='bfloat16')['keys'].dtype == jnp.bfloat16
@@ -48,24 +48,43 @@ def test_a_prefix_is_seen_both_ways_and_other_segments_are_not():
   assert seen(cache.advance(slots, **one, together=True)[1]) == [['xx.x..'], ['.xxx..']]
 
 
+def test_texts_of_a_row_see_their_own_slots():
+  slots = make() | {'index': jnp.int32(2), 'segment_ids': jnp.array([[1, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]])}
+  slots['seen'] = jnp.broadcast_to(jnp.arange(6) < 2, (2, 2, 6))
+  two = {'segment_ids': jnp.ones((2, 2), int), 'positions': jnp.full((2, 2), 2)}
+  slots, mask = cache.advance(slots, **two)
+  assert seen(mask) == [['xxx...', 'xx.x..'], ['.xx...', '.x.x..']]
+  slots['seen'] = slots['seen'][:, ::-1]  # each continues the other
+  slots, mask = cache.advance(slots, **two)
+  assert seen(mask) == [['xx.xx.', 'xxx..x'], ['.x.xx.', '.xx..x']]
+  assert int(slots['index']) == 6
+
+
 @pytest.mark.parametrize('size', [1, 3])
-def test_keys_are_written_where_the_tokens_stand(size):
-  slots = make() | {'index': jnp.int32(2)}
-  slots, _ = cache.advance(slots, segment_ids=jnp.ones((2, size), int), positions=jnp.zeros((2, size), int))
-  new = jax.random.normal(jax.random.key(0), (2, 2, 2, size, 3, 4))
-  kept = jax.jit(cache.keep)(slots, keys=new[0], values=new[1])
-  for number, name in enumerate(('keys', 'values')):
-    found = np.asarray(kept[name])
-    assert np.array_equal(found[:, :, 2 : 2 + size], new[number])
-    assert not found[:, :, :2].any() and not found[:, :, 2 + size :].any()
-
-
-def test_new_keys_come_after_those_of_the_past():
-  old, new = (
-    jax.random.normal(jax.random.key(0), (2, 2, 6, 3, 4)),
-    jax.random.normal(jax.random.key(1), (2, 2, 1, 3, 4)),
-  )
+def test_new_keys_come_after_those_of_the_past(size):
+  slots = make()
+  old = jax.random.normal(jax.random.key(0), (2, *slots['keys'].shape[1:]))
+  new = jax.random.normal(jax.random.key(1), (2, 2, size, 3, 4))
   assert tiny.same(cache.append(None, *new), tuple(new))
-  for found, before, written in zip(cache.append(cache.Past(*old, jnp.int32(2)), *new), old, new, strict=True):
-    assert tiny.same(found[:, 2:3], written)
-    assert tiny.same(found[:, :2], before[:, :2]) and tiny.same(found[:, 3:], before[:, 3:])
+  kept = jax.jit(cache.append)(cache.Past(*old, jnp.int32(2)), *new)
+  for found, before, written in zip(kept, old, new, strict=True):
+    assert tiny.same(found.reshape(2, 3, 6, 4)[:, :, 2 : 2 + size], jnp.swapaxes(written, 1, 2))
+    assert tiny.same(found[:, :2], before[:, :2]) and tiny.same(found[:, 2 + size :], before[:, 2 + size :])
+
+
+@pytest.mark.parametrize('groups', [1, 2, 4])
+def test_attention_in_the_order_of_a_cache_is_that_of_the_formula(groups):
+  query, key, value = (
+    jax.random.normal(jax.random.key(number), (2, length, heads, 4))
+    for number, (length, heads) in enumerate([(3, 4), (6, groups), (6, groups)])
+  )
+  _, mask = cache.advance(
+    make() | {'index': jnp.int32(3)}, segment_ids=jnp.ones((2, 3), int), positions=jnp.zeros((2, 3), int)
+  )
+  mask = mask.replace(key_segments=jnp.array([[1] * 6, [0, 1, 1, 1, 1, 1]]))
+  bias = jax.random.normal(jax.random.key(4), (1, 4, 3, 6))
+  for given in ({}, {'bias': bias, 'scale': 1.0}):
+    plain = attention.attend(query, key, value, mask=mask, implementation='xla', **given)
+    kept = cache.heads_first(key), cache.heads_first(value)
+    found = attention.attend(query, *kept, mask=mask, implementation='cached', **given)
+    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)

@@ -340,6 +340,19 @@ CASES = {
   'llama2': _llama_case(
     'llama2-70b', llama_weights, num_heads=4, num_kv_heads=2, rotary_base=50.0, norm_epsilon=0.01, tied=True
   ),
+  # heads wider than d / h and turns of every kind; all biases, and turns divided by one number
+  'llama3': _llama_case(
+    'llama3.2-1b', llama_weights, num_heads=4, num_kv_heads=2, head_dim=6, rotary_base=50.0, rotary_length=20
+  ),
+  'llama-biased': _llama_case(
+    'llama-7b',
+    llama_weights,
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+    rotary_scaling='linear',
+    rotary_factor=2.5,
+  ),
   'glm-4': _llama_case('glm-4-9b', glm4_weights, num_heads=4, rotary_base=50.0),
   'glm-4-0414': _llama_case('glm-4-9b-0414', glm4_weights, num_kv_heads=1),
   'deberta-own': _deberta_case('deberta-base', max_distance=20, terms=('p2c',), absolute='input', key_bias=True),

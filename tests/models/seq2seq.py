@@ -1,10 +1,11 @@
 """What tests of encoder-decoders share: peers at Hugging Face with stored numbers, and properties of every trunk.
 
-`python -m tests.models.seq2seq` computes the files anew; it needs torch and transformers, reading them does not. The
-peers run in float64.
+`python -m tests.models.seq2seq [CASE ...]` computes the files anew; it needs torch and transformers, reading them does
+not. The peers run in float64.
 """
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from plm_jax.models import bart, t5
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import table
 from plm_jax.weights.architectures import bart as bart_weights
+from plm_jax.weights.architectures import mbart as mbart_weights
 from plm_jax.weights.architectures import t5 as t5_weights
 from tests import tiny
 from tests.models import peers
@@ -53,12 +55,6 @@ class Case(NamedTuple):
   peer: Callable[[], Any]
 
 
-def _t5() -> Any:
-  from transformers import T5Config, T5ForConditionalGeneration
-
-  return T5ForConditionalGeneration(T5Config(**t5_weights.write_config(CASES['t5'].trunk, ())))
-
-
 def _t5_v1_1() -> Any:
   from transformers import T5Config, T5Model
 
@@ -66,18 +62,43 @@ def _t5_v1_1() -> Any:
   return T5Model(T5Config(**t5_weights.write_config(CASES['t5_v1_1'].trunk, ())))
 
 
-def _bart() -> Any:
-  from transformers import BartConfig, BartForConditionalGeneration
+def _t5_of(name: str) -> Any:
+  from transformers import T5Config, T5ForConditionalGeneration
 
-  config = BartConfig(**bart_weights.write_config(CASES['bart'].trunk, ()))
+  return T5ForConditionalGeneration(T5Config(**t5_weights.write_config(CASES[name].trunk, ())))
+
+
+def _bart_of(name: str) -> Any:
+  import transformers
+
+  case = CASES[name]
+  about = case.weights.write_config(case.trunk, ())
+  family = {'bart': 'Bart', 'mbart': 'MBart'}[about['model_type']]
+  config = getattr(transformers, f'{family}Config')(**about)
   config._attn_implementation = 'eager'
-  return BartForConditionalGeneration(config)
+  return getattr(transformers, f'{family}ForConditionalGeneration')(config)
 
 
+def _make_t5(variant: str, **fields: Any) -> nn.Module:
+  return t5.make(vocab_size=VOCAB, variant=variant, overrides=T5_SIZES | fields)
+
+
+def _make_bart(variant: str, **fields: Any) -> nn.Module:
+  return bart.make(vocab_size=VOCAB, variant=variant, overrides=BART_SIZES | fields)
+
+
+# a decoder that is shallower than its encoder: a distilled BART, an efficient T5
 CASES = {
-  't5': Case(t5.make(vocab_size=VOCAB, variant='t5-small', overrides=T5_SIZES), t5_weights, _t5),
-  't5_v1_1': Case(t5.make(vocab_size=VOCAB, variant='t5-v1_1-small', overrides=T5_SIZES), t5_weights, _t5_v1_1),
-  'bart': Case(bart.make(vocab_size=VOCAB, variant='bart-base', overrides=BART_SIZES), bart_weights, _bart),
+  't5': Case(_make_t5('t5-small'), t5_weights, functools.partial(_t5_of, 't5')),
+  't5_v1_1': Case(_make_t5('t5-v1_1-small'), t5_weights, _t5_v1_1),
+  't5_deep': Case(_make_t5('t5-small', num_decoder_layers=1), t5_weights, functools.partial(_t5_of, 't5_deep')),
+  'bart': Case(_make_bart('bart-base'), bart_weights, functools.partial(_bart_of, 'bart')),
+  'distilbart': Case(
+    _make_bart('bart-base', num_decoder_layers=1), bart_weights, functools.partial(_bart_of, 'distilbart')
+  ),
+  'mbart': Case(
+    _make_bart('mbart-large-cc25', num_decoder_layers=2), mbart_weights, functools.partial(_bart_of, 'mbart')
+  ),
 }
 
 # Batches and parameters ---------------------------------------------------------------------------------------------
@@ -274,7 +295,7 @@ def check_names(name: str) -> None:
   assert ours.keys() == again.keys()
   assert all(np.array_equal(ours[name], again[name]) for name in ours)
   settings = case.weights.read_config(case.weights.write_config(case.trunk, ()))
-  module = {'t5': t5, 'bart': bart}[case.weights.MODEL_TYPES[0]]
+  module = {'t5': t5, 'bart': bart}[case.weights.MODEL]
   again = module.make(**settings)
   assert (again.vocab_size, again.config) == (case.trunk.vocab_size, case.trunk.config)
 
@@ -405,7 +426,7 @@ def check_executions(trunk: nn.Module) -> None:
 
 
 def main() -> None:
-  for name in CASES:
+  for name in sys.argv[1:] or CASES:
     np.savez_compressed(peers.REFERENCES / f'{name}.npz', **compute(name))
     print(f'{name}.npz: {(peers.REFERENCES / f"{name}.npz").stat().st_size:,} bytes')
 

@@ -9,12 +9,16 @@ import pytest
 from plm_jax.models import bart
 from plm_jax.types import Execution
 from plm_jax.weights.architectures import bart as bart_weights
+from plm_jax.weights.architectures import mbart as mbart_weights
 from tests import tiny
 from tests.models import seq2seq
 
 
 def make_trunk(**fields) -> nn.Module:
   return bart.make(vocab_size=seq2seq.VOCAB, variant='tiny', overrides=seq2seq.BART_SIZES | fields)
+
+
+MBART = {'num_decoder_layers': 1, 'norm_placement': 'pre', 'scale_embedding': True}
 
 
 def init(trunk: nn.Module):
@@ -26,9 +30,18 @@ def count(vocab_size: int, variant: str, **fields) -> int:
   return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(init(trunk), jax.random.key(0))))
 
 
-@pytest.mark.parametrize(('variant', 'expected'), [('bart-base', 139_420_416), ('bart-large', 406_291_456)])
-def test_count(variant, expected):
-  assert count(50_265, variant) == expected
+@pytest.mark.parametrize(
+  ('variant', 'rows', 'expected'),
+  [
+    ('bart-base', 50_265, 139_420_416),
+    ('bart-large', 50_265, 406_291_456),
+    ('distilbart-cnn-12-6', 50_264, 305_510_400),
+    ('mbart-large-cc25', 250_027, 610_851_840),
+    ('mbart-large-50', 250_054, 610_879_488),
+  ],
+)
+def test_count(variant, rows, expected):
+  assert count(rows, variant) == expected
   assert bart.PUBLISHED[variant].parameters == expected
 
 
@@ -37,18 +50,24 @@ def test_every_published_row_has_a_count():
   assert count(51_201, 'bart-base') == 140_139_264
 
 
-def test_equals_the_stored_numbers_of_hugging_face():
-  seq2seq.check_stored('bart')
+PEERS = ('bart', 'distilbart', 'mbart')
 
 
-def test_equals_hugging_face():
+@pytest.mark.parametrize('name', PEERS)
+def test_equals_the_stored_numbers_of_hugging_face(name):
+  seq2seq.check_stored(name)
+
+
+@pytest.mark.parametrize('name', PEERS)
+def test_equals_hugging_face(name):
   pytest.importorskip('torch')
   pytest.importorskip('transformers')
-  seq2seq.check_live('bart')
+  seq2seq.check_live(name)
 
 
-def test_names_of_published_tensors_go_both_ways():
-  seq2seq.check_names('bart')
+@pytest.mark.parametrize('name', PEERS)
+def test_names_of_published_tensors_go_both_ways(name):
+  seq2seq.check_names(name)
 
 
 SIZES = {'layers': 12, 'ffn_dim': 4096, 'attention_heads': 16}
@@ -58,6 +77,12 @@ THEIRS |= {'d_model': 1024, 'max_position_embeddings': 1024, 'vocab_size': 50_26
 
 def test_published_configs_are_read():
   assert bart.make(**bart_weights.read_config(THEIRS)).config == bart.CONFIGS['bart-large']
+  theirs = THEIRS | {'decoder_layers': 6, 'vocab_size': 50_264, 'num_hidden_layers': 12}
+  read = bart.make(**bart_weights.read_config(theirs))
+  assert (read.config, read.vocab_size) == (bart.CONFIGS['distilbart-cnn-12-6'], 50_264)
+  theirs = THEIRS | {'vocab_size': 250_027, 'scale_embedding': True, 'normalize_before': True}
+  theirs |= {'add_final_layer_norm': True, 'decoder_start_token_id': 250_020}
+  assert bart.make(**mbart_weights.read_config(theirs)).config == bart.CONFIGS['mbart-large-cc25']
   dropped = bart.make(**bart_weights.read_config(THEIRS | {'activation_dropout': 0.2, 'attention_dropout': 0.3})).config
   assert (dropped.mlp_dropout, dropped.attention_dropout) == (0.2, 0.3)
 
@@ -65,8 +90,8 @@ def test_published_configs_are_read():
 @pytest.mark.parametrize(
   ('fields', 'message'),
   [
-    ({'decoder_layers': 6}, 'encoder_layers 12 is not decoder_layers 6'),
-    ({'scale_embedding': True}, 'scale_embedding is True, and must be False'),
+    ({'decoder_ffn_dim': 6}, 'encoder_ffn_dim 4096 is not decoder_ffn_dim 6'),
+    ({'scale_embedding': 1}, 'scale_embedding is 1, and must be true or false'),
     ({'normalize_before': True}, 'normalize_before is True'),
     ({'activation_function': 'swish'}, "activation_function is 'swish', and must be one of 'gelu'"),
   ],
@@ -79,6 +104,10 @@ def test_other_architectures_are_not_read(fields, message):
 def test_what_has_no_published_form_is_not_written():
   with pytest.raises(ValueError, match='no place for head'):
     bart_weights.entries(make_trunk(), ('head',))
+  with pytest.raises(ValueError, match="norm_placement='pre' is mBART's"):
+    bart_weights.write_config(make_trunk(norm_placement='pre'), ())
+  with pytest.raises(ValueError, match="norm_placement='post' is BART's"):
+    mbart_weights.write_config(make_trunk(), ())
   with pytest.raises(ValueError, match='here they are gelu_erf, 0 and 1e-05'):
     bart_weights.write_config(make_trunk(position_offset=0), ())
 
@@ -91,9 +120,10 @@ def test_who_sees_what():
   seq2seq.check_sight(make_trunk())
 
 
+@pytest.mark.parametrize('fields', [{}, MBART], ids=['bart', 'mbart'])
 @pytest.mark.parametrize('left', [False, True])
-def test_step_by_step_equals_one_pass(left):
-  seq2seq.check_generation(make_trunk(), left=left)
+def test_step_by_step_equals_one_pass(fields, left):
+  seq2seq.check_generation(make_trunk(**fields), left=left)
 
 
 def test_executions_compute_the_same():

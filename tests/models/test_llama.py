@@ -1,5 +1,6 @@
 """LLaMA and the GLM-4 family: sizes, parity with Hugging Face, causality, packing, generation step by step."""
 
+import copy
 import functools
 
 import flax.linen as nn
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.layers import positions as position
 from plm_jax.models import llama
 from plm_jax.types import Execution
 from plm_jax.weights.architectures import glm4 as glm4_weights
@@ -55,10 +57,10 @@ def test_counts_are_the_published_ones(variant):
   published, c = llama.PUBLISHED[variant], llama.CONFIGS[variant]
   trunk = llama.make(vocab_size=published.vocab_size, variant=variant)
   assert sum(leaf.size for leaf in jax.tree.leaves(shapes_of(trunk))) == published.parameters
-  d, narrow = c.hidden_dim, c.head_dim * c.key_heads
-  layer = 2 * d * d + 2 * d * narrow + 3 * d * c.mlp_dim + 2 * d
+  d, narrow = c.hidden_dim, c.head_size * c.key_heads
+  layer = 2 * d * c.head_size * c.num_heads + 2 * d * narrow + 3 * d * c.mlp_dim + 2 * d
   layer += (d + 2 * narrow) * c.qkv_bias + 2 * d * (c.norm_placement == 'sandwich')
-  assert 2 * published.vocab_size * d + c.num_layers * layer + d == published.parameters
+  assert (1 if c.tied else 2) * published.vocab_size * d + c.num_layers * layer + d == published.parameters
 
 
 def test_feed_forward_widths_are_two_thirds_of_four_times_the_width_rounded_up():
@@ -66,12 +68,12 @@ def test_feed_forward_widths_are_two_thirds_of_four_times_the_width_rounded_up()
     return -(-int(factor * int(2 * 4 * hidden_dim / 3)) // multiple) * multiple
 
   for variant, c in llama.CONFIGS.items():
-    if variant.startswith('llama') and variant != 'llama2-70b':
+    if variant.startswith(('llama-', 'llama2-')) and variant != 'llama2-70b':
       assert c.mlp_dim == width(c.hidden_dim), variant
   assert llama.CONFIGS['llama2-70b'].mlp_dim == width(8192, multiple=4096, factor=1.3)
 
 
-PEERS = ('llama', 'llama2', 'glm-4', 'glm-4-0414')
+PEERS = ('llama', 'llama2', 'llama3', 'llama-biased', 'glm-4', 'glm-4-0414')
 
 
 @pytest.mark.parametrize('name', PEERS)
@@ -93,7 +95,7 @@ def test_goes_step_by_step(name, left):
 
 def test_the_cache_holds_shared_heads_once():
   cache = jax.eval_shape(lambda: make_trunk(num_heads=4, num_kv_heads=2).apply({}, 3, 9, method='init_cache'))
-  assert cache['keys'].shape == cache['values'].shape == (2, 3, 9, 2, 8)
+  assert cache['keys'].shape == cache['values'].shape == (2, 3 * 2, 9, 8)
 
 
 @pytest.mark.parametrize('name', FORMS)
@@ -178,11 +180,14 @@ def test_a_config_survives_the_published_form(weights):
 def test_what_the_published_forms_lack_is_refused():
   theirs = llama_weights.write_config(peers.CASES['llama'].trunk, [])
   for fields, message in (
-    ({'attention_bias': True}, 'attention_bias is True'),
+    ({'attention_bias': 1}, 'attention_bias is 1, and must be true or false'),
     ({'hidden_act': 'gelu'}, "hidden_act is 'gelu'"),
-    ({'rope_scaling': {'rope_type': 'linear', 'factor': 2.0}}, 'stretched'),
-    ({'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1e4}}, 'stretched'),
-    ({'head_dim': 5}, 'head_dim 5 times num_attention_heads 2 is not hidden_size 16'),
+    ({'rope_scaling': {'type': 'dynamic', 'factor': 2.0}}, "rope_scaling: rope_type is 'dynamic', and must be one of"),
+    ({'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1e4}}, "rope_parameters: rope_type is 'yarn'"),
+    ({'rope_scaling': {'rope_type': 'linear'}}, "rope_type 'linear' needs factor"),
+    ({'rope_scaling': {'rope_type': 'llama3', 'factor': 2.0}}, 'needs low_freq_factor, high_freq_factor'),
+    ({'rope_scaling': {'rope_type': 'linear', 'factor': 'two'}}, 'rope_scaling is'),
+    ({'hidden_size': 15}, 'hidden_size 15 is not a multiple of num_attention_heads 2'),
   ):
     with pytest.raises(ValueError, match=message):
       llama_weights.read_config(theirs | fields)
@@ -194,8 +199,81 @@ def test_what_the_published_forms_lack_is_refused():
     llama_weights.entries(make_trunk(), ['mlm'])
 
 
+ROPE = {'factor': 4.0, 'low_freq_factor': 1.0, 'high_freq_factor': 4.0}
+
+
+@pytest.mark.parametrize(
+  ('given', 'expected'),
+  [
+    ({'rope_theta': 7.0}, {'rotary_base': 7.0}),
+    ({'rope_parameters': {'rope_type': 'default', 'rope_theta': 7.0}}, {'rotary_base': 7.0}),
+    (
+      {'rope_scaling': {'type': 'linear', 'factor': 4.0}, 'rope_theta': 7.0},
+      {'rotary_scaling': 'linear', 'rotary_factor': 4.0, 'rotary_base': 7.0},
+    ),
+    (
+      {'rope_parameters': {'rope_type': 'linear', 'factor': 4.0, 'rope_theta': 7.0}},
+      {'rotary_scaling': 'linear', 'rotary_factor': 4.0, 'rotary_base': 7.0},
+    ),
+    (
+      {'rope_scaling': {'rope_type': 'llama3', **ROPE}, 'max_position_embeddings': 90},
+      {'rotary_scaling': 'llama3', 'rotary_factor': 4.0, 'rotary_length': 90},
+    ),
+    (
+      {'rope_parameters': {'rope_type': 'llama3', **ROPE, 'original_max_position_embeddings': 11, 'rope_theta': 7.0}},
+      {'rotary_scaling': 'llama3', 'rotary_length': 11, 'rotary_base': 7.0},
+    ),
+    # as in transformers, the older key and the outer length come first
+    (
+      {
+        'rope_parameters': {'rope_type': 'linear', 'factor': 2.0, 'rope_theta': 7.0},
+        'rope_scaling': {'rope_type': 'llama3', **ROPE, 'original_max_position_embeddings': 11},
+        'original_max_position_embeddings': 12,
+      },
+      {'rotary_scaling': 'llama3', 'rotary_length': 12, 'rotary_base': 10_000.0},
+    ),
+  ],
+)
+def test_rotation_is_read_as_transformers_reads_it(given, expected):
+  fields = {'vocab_size': 61, 'hidden_size': 16, 'intermediate_size': 40}
+  fields |= {'num_hidden_layers': 1, 'num_attention_heads': 2, **given}
+  config = llama.make(**llama_weights.read_config(fields)).config
+  assert {name: getattr(config, name) for name in expected} == expected
+  transformers = pytest.importorskip('transformers')
+  theirs = transformers.LlamaConfig(**copy.deepcopy(fields))
+  frequencies = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(theirs).inv_freq.numpy()
+  assert tiny.worst(config.rotary_speeds, frequencies) < 1e-6
+
+
+def test_slow_pairs_are_slowed_down():
+  """As `apply_scaling` of LLaMA 3.1's code has it, written out."""
+  speeds = position.rotary_speeds(dim=128, base=500_000.0)
+  found = position.slow_down(speeds, factor=8.0, low=1.0, high=4.0, length=8192)
+  for speed, new in zip(speeds, found, strict=True):
+    wavelength = 2 * np.pi / speed
+    if wavelength < 8192 / 4:
+      expected = speed
+    elif wavelength > 8192:
+      expected = speed / 8
+    else:
+      smooth = (8192 / wavelength - 1) / (4 - 1)
+      expected = (1 - smooth) * speed / 8 + smooth * speed
+    assert new == pytest.approx(expected, rel=1e-12)
+  assert len(set(np.round(found / speeds, 6))) > 5  # all three kinds
+
+
+def test_a_trunk_without_an_output_matrix_says_why_it_gives_no_logits():
+  trunk = make_trunk(has_output=False)
+  params = jax.eval_shape(lambda key: trunk.init(key, method='init_all'), jax.random.key(0))['params']
+  assert 'output' not in params
+  with pytest.raises(ValueError, match=r'this Llama gives no logits: .*lm_head'):
+    trunk.apply({}, jnp.zeros((1, 16)), method='attend')
+  assert make_trunk(has_output=False, tied=True).gives_logits
+
+
 def test_wrong_settings_are_refused():
   for fields, message in (
+    ({'rotary_low': 4.0}, 'rotary_low 4.0 is not below rotary_high 4.0'),
     ({'hidden_dim': 30, 'num_heads': 4}, 'hidden_dim 30 is not a multiple of num_heads 4'),
     ({'num_kv_heads': 3}, 'num_heads 2 is not a multiple of num_kv_heads 3'),
     ({'norm_placement': 'post'}, "norm_placement='post'; choices are pre, sandwich"),

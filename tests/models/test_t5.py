@@ -15,11 +15,12 @@ from plm_jax.weights.architectures import t5 as t5_weights
 from tests import tiny
 from tests.models import seq2seq
 
-VERSIONS = ('t5', 't5_v1_1')
+VERSIONS = ('t5', 't5_v1_1', 't5_deep')
 STRUCTURES = {
   'plain': {},
   'gated': {'gated': True, 'activation': 'gelu_tanh', 'tied': False},
   'shared': {'structure': 'shared'},
+  'deep': {'num_decoder_layers': 1},
 }
 ALONE = {name: {'structure': name} for name in ('decoder', 'prefix')}
 
@@ -59,10 +60,24 @@ def count(trunk: nn.Module) -> int:
     ('t5-v1_1-large', 783_150_080),
     ('t5-v1_1-xl', 2_849_757_184),
     ('t5-v1_1-xxl', 11_135_332_352),
+    ('t5-efficient-tiny', 15_570_688),
+    ('t5-efficient-mini', 31_220_480),
+    ('t5-efficient-small-el16-dl4', 83_582_464),
+    ('mt5-small', 300_176_768),
+    ('mt5-base', 582_401_280),
+    ('mt5-large', 1_229_581_312),
+    ('mt5-xl', 3_742_619_648),
+    ('mt5-xxl', 12_921_057_280),
+    ('byt5-small', 299_637_760),
+    ('byt5-base', 581_653_248),
+    ('byt5-large', 1_228_183_552),
+    ('byt5-xl', 3_737_801_728),
+    ('byt5-xxl', 12_906_899_328),
   ],
 )
 def test_count(variant, expected):
-  assert count(t5.make(vocab_size=32_128, variant=variant)) == expected
+  rows = {'mt5': 250_112, 'byt5': 384}.get(variant.partition('-')[0], 32_128)
+  assert count(t5.make(vocab_size=rows, variant=variant)) == expected
   assert t5.PUBLISHED[variant].parameters == expected
 
 
@@ -107,14 +122,14 @@ def test_published_configs_are_read():
   assert not t5.make(**t5_weights.read_config(theirs | newer)).config.tied
   first = theirs | {'d_ff': 2048, 'num_layers': 6, 'num_heads': 8, 'dropout_rate': 0.1}
   assert t5.make(**t5_weights.read_config(first)).config == t5.CONFIGS['t5-small']
-  with pytest.raises(ValueError, match='num_decoder_layers 4 is not num_layers 8'):
-    t5_weights.read_config(theirs | {'num_decoder_layers': 4})
+  deep = t5.make(**t5_weights.read_config(theirs | {'num_decoder_layers': 4})).config
+  assert (deep.num_layers, deep.decoder_layers) == (8, 4)
   with pytest.raises(ValueError, match="feed_forward_proj is 'gated-tanh', and must be one of 'relu'"):
     t5_weights.read_config(theirs | {'feed_forward_proj': 'gated-tanh'})
 
 
 def test_what_has_no_published_form_is_not_written():
-  with pytest.raises(ValueError, match="encoder-decoder; structure is 'shared'"):
+  with pytest.raises(ValueError, match="encoder-decoder or an encoder; structure is 'shared'"):
     t5_weights.entries(make_trunk(structure='shared'), ())
   with pytest.raises(ValueError, match='no place for head'):
     t5_weights.write_config(make_trunk(), ('head',))
@@ -342,8 +357,10 @@ def test_a_decoder_alone_goes_step_by_step(name, left):
 
 
 def test_wrong_settings_are_refused():
-  with pytest.raises(ValueError, match="structure='encoder'; choices are encoder-decoder, shared, decoder, prefix"):
-    dataclasses.replace(t5.CONFIGS['tiny'], structure='encoder')
+  with pytest.raises(ValueError, match="structure='both'; choices are encoder-decoder, shared, decoder, prefix"):
+    dataclasses.replace(t5.CONFIGS['tiny'], structure='both')
+  with pytest.raises(ValueError, match="num_decoder_layers=1 and num_layers=2: only structure 'encoder-decoder' has"):
+    dataclasses.replace(t5.CONFIGS['tiny'], structure='shared', num_decoder_layers=1)
   trunk = make_trunk()
   with pytest.raises(ValueError, match='give init_cache encoder_hidden'):
     trunk.apply({}, 2, 4, method='init_cache')

@@ -40,9 +40,9 @@ def sentence(draw: np.random.Generator, *, size: int, sentences: tuple[int, ...]
   first = np.cumsum((0, *sentences))
   blanks: list[Blank] = []
   for index in draw.permutation(len(sentences)):
-    if sum(length for _, length in blanks) >= int(rate * size):
-      break
     blanks.append((int(first[index]), sentences[index]))
+    if sum(length for _, length in blanks) >= int(rate * size):  # the released code asks after each sentence
+      break
   return sorted(blanks)
 
 

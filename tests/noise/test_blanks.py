@@ -290,10 +290,25 @@ def test_odd_rows(level, case):
   row = make_row(segments, special=range(12) if case == 'special' else ())
   rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (20, *leaf.shape)), row)
   numbers = chooser(level)(keys(20), rows)
-  assert np.asarray(numbers).any() == (case == 'full')
+  # a document of fewer than seven tokens has no budget, and the released code hides a sentence of it all the same
+  hides = ('one', 'two', 'short', 'full') if level == 'sentence' else ('full',)
+  assert np.asarray(numbers).any() == (case in hides)
   found = arranger(3)(keys(20), rows, numbers)
   for index in range(20):
     assert rebuild_or_text(found, index) == documents(rows, index)
+
+
+def test_each_short_document_hides_one_sentence():
+  # two sentences of two tokens, one of six, and documents of one token; 15 % of each is less than a token
+  segments = np.repeat([1, 2, 3, 4, 0], [4, 6, 1, 1, 2])
+  row = make_row(segments, sentences=np.repeat([0, 1, 2, 3, 4, 5], [2, 2, 6, 1, 1, 2]))
+  rows = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (200, *leaf.shape)), row)
+  numbers = np.asarray(chooser('sentence')(keys(200), rows)) > 0
+  assert numbers[:, 4:12].all()
+  assert not numbers[:, 12:].any()
+  first, second = numbers[:, :2], numbers[:, 2:4]
+  assert (first.all(axis=1) ^ second.any(axis=1)).all()
+  assert 60 < first.all(axis=1).sum() < 140
 
 
 def rebuild_or_text(found, row):

@@ -1,5 +1,6 @@
 """The page of objectives: every one prints, what it prints is what it makes, rates, mistakes in the command."""
 
+import pathlib
 import random
 import re
 import subprocess
@@ -7,10 +8,12 @@ import sys
 
 import pytest
 
+from plm_jax import config
 from plm_jax.errors import ConfigError
 from plm_jax.noise import __main__ as noise
 from plm_jax.noise.gallery import GALLERY
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NAMES = [show.name for show in GALLERY]
 WORDS = [first + second for first in ('ba', 'ko', 'mi', 'su', 'te') for second in ('l', 'n', 'r', 's', 't')]
 TEXT = 'One two three four . Five six seven eight nine ten .'
@@ -88,6 +91,44 @@ def test_all_is_one_page(monkeypatch, capsys):
   assert re.findall(r'^(\w+)  .* ─+$', text, re.MULTILINE) == NAMES
   assert len(lines(text)['text']) == 1
   assert len(lines(text)['measured']) == len(NAMES)
+
+
+# keywords of an objective that do not change what a page shows, and why
+NOT_SHOWN = {
+  'masking', 'copies',  # every draw of the page is another one
+  'generator',  # a tiny one
+  'start', 'end', 'mask', 'sentence_mask', 'document_mask', 'block_token',  # names of a vocabulary's tokens
+  'slots', 'logit_rows', 'packing',  # of long rows, of the loss, of several documents
+}  # fmt: skip
+LEVELS = {'glm_sentence': 'sentence', 'glm_document': 'document'}  # one of the three that the config mixes
+
+
+def shown_settings(objective) -> dict:
+  settings = {key: value for key, value in objective.items() if key not in NOT_SHOWN}
+  if objective['name'] == 'denoise_seq2seq':
+    settings['start'] = objective['start']
+  if 'where' in settings:  # a bound for rows that are longer than a page
+    settings['where'] = {key: value for key, value in settings['where'].items() if key != 'max_count'}
+  return settings
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_the_page_shows_what_the_config_trains(name):
+  show = next(show for show in GALLERY if show.name == name)
+  if not show.config:
+    assert name == 'whole_word'
+    return
+  settings = config.load(str(ROOT / 'experiments' / show.config))
+  theirs = shown_settings(config.resolve(settings)['objective'])
+  ours = shown_settings(config.resolve({**settings, 'objective': dict(show.objective)})['objective'])
+  if name in LEVELS:
+    assert ours.pop('levels').keys() == {LEVELS[name]} <= theirs.pop('levels').keys()
+  assert ours == theirs
+
+
+def test_bart_masks_a_word_by_one_token(monkeypatch, capsys):
+  found = lines(page(monkeypatch, capsys, '--objective=bart_mask', '--rows=4', '--text=un ##believ ##able ##ness'))
+  assert found['encoder reads'][0].split() == ['[CLS]', '[MASK]', '[SEP]']
 
 
 def test_names_are_told_apart():

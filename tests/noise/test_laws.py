@@ -140,7 +140,7 @@ def exact_units(draw: Any) -> list[int]:
 
 
 def infilling(draw: Any) -> tuple[list[int], list[int]]:
-  hidden, insertions = spans_reference.infill(draw, [[place] for place in range(5)], rate=0.3, mean=2.0)
+  hidden, insertions = spans_reference.infill(draw, [[place] for place in range(5)], rate=0.6, mean=2.0)
   dropped = {place for span in hidden for place in span[1:]}
   return reference.number(5, hidden), gaps(draw, [place for place in range(5) if place not in dropped], insertions, 5)
 
@@ -208,10 +208,10 @@ WHERE = {
     where_spans.poisson_spans,
     infilling,
     reference.PlainRow(*(leaf[:5] for leaf in TEXT)),
-    rate=0.3,
+    rate=0.6,
     mean=2.0,
     units='tokens',
-  )._replace(longest=2),
+  )._replace(longest=3),
   'random_gaps': chosen(where_spans.random_gaps, random_gaps, rate=0.4),
   'token_blanks': chosen(
     blanks.token_blanks,

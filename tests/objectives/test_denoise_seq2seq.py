@@ -5,6 +5,7 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import itertools
 import math
 import statistics
 import textwrap
@@ -409,6 +410,55 @@ def test_a_stream_is_one_text():
   assert (example.inputs['encoder_segment_ids'] == 1).all()
   source, wanted = (x[0].tolist()[:-1] for x in (example.inputs['encoder_tokens'], example.targets['ids']))
   assert rebuild(source, wanted) == batch['tokens'][0].tolist()
+
+
+@pytest.mark.parametrize('needs', [(0, 2, 3, 4, 5), (0, 5, 5, 7, 8), (0, 1, 4, 4, 4)])
+def test_slots_are_those_of_the_row_that_needs_most(needs):
+  for count in range(1, 6):
+    every = itertools.product(range(5), repeat=count)
+    most = max(sum(needs[size] for size in sizes) for sizes in every if sum(sizes) == 4)
+    assert denoising.most_together(np.array(needs), count) == most
+
+
+PACKED = {
+  'T5': {},
+  'a third': {'where': {'name': 'exact_spans', 'rate': 1 / 3}},
+  'sentinels, one span': {'where': {'name': 'one_span', 'rate': 0.3}},
+  'dropped': {'where': {'name': 'prefix', 'rate': 0.25}, 'edit': {'name': 'drop'}, 'target': 'chosen'},
+  'iid': {'where': IID},
+  'UL2': {'denoisers': UL2},
+}
+
+
+@pytest.mark.parametrize('name', PACKED)
+def test_rows_of_several_documents_keep_every_token_and_end(name):
+  """Under the default packing, with the slots that the source asks for; fewer slots lose ends."""
+  draw, length, most = np.random.default_rng(1), 40, 6
+  rows = []
+  for _ in range(60):
+    sizes = np.diff([0, *np.sort(draw.integers(0, length + 1, draw.integers(0, most))), length])
+    texts = [text_of(int(size), seed=int(draw.integers(1000))) for size in sizes if size]
+    framed = draw.random() < 0.5
+    rows.append([[CLS, *text[1:-1], SEP] if framed and len(text) > 2 else text for text in texts])
+  batch = with_step(make_rows(rows, length=length), 0)
+  plain = make_task(**PACKED[name])
+  assert plain.for_documents is not None
+  examples = [jax.jit(task.prepare)(jax.random.key(0), batch) for task in (plain, plain.for_documents(most))]
+  lost = [sum(float(one.targets[f'{side}_excess'].sum()) for side in ('inputs', 'targets')) for one in examples]
+  assert lost[0] > 0 == lost[1]
+  example = examples[1]
+  count = [len(texts) for texts in rows]
+  assert (np.asarray(example.inputs['encoder_tokens']) == EOS).sum(axis=1).tolist() == count
+  assert (np.asarray(example.targets['ids'] == EOS) & (np.asarray(example.targets['weights']) > 0)).sum(
+    axis=1
+  ).tolist() == count
+
+
+def test_one_text_needs_no_slots_for_documents():
+  assert make_task(packing='stream').for_documents is None
+  one = make_task().for_documents
+  assert one is not None
+  assert one(1).row_length(512) - make_task().row_length(512) in (0, 1)
 
 
 def test_what_finds_no_slot_is_counted():

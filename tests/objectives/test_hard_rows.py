@@ -92,7 +92,7 @@ def check_finite(name: str, task, batches) -> None:
       assert np.isfinite(np.asarray(leaf)).all(), (label, jax.tree_util.keystr(path))
 
 
-@every_objective
+@pytest.mark.parametrize('name', OBJECTIVES)
 def test_hard_rows_have_finite_losses_and_gradients(name):
   batches = {'all': make_batch()} | {row: make_batch((row,) * ROWS) for row in HARD}
   batches['rows of weight 0'] = make_batch() | {'row_weight': jnp.zeros(ROWS)}
@@ -106,7 +106,6 @@ WITH_RATE = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize('rate', [0.0, 1.0])
 @pytest.mark.parametrize('name', WITH_RATE)
 def test_rates_0_and_1_have_finite_losses_and_gradients(name, rate):

@@ -137,6 +137,13 @@ def test_a_sample_that_equals_the_original_is_not_replaced():
   assert (np.asarray(out['tokens'])[rows, places] == sure).all()
   assert ((original == sure) == ~np.asarray(out['replaced'])[rows, places]).all()
   assert (original == sure).any()
+  # and the loss counts them so, at every token that is read
+  loss, _ = tiny.loss_and_gradient(task, params, BATCH)
+  means, real = tiny.means(loss.metrics), np.asarray(BATCH['segment_ids']) > 0
+  replaced, certainty = np.asarray(out['replaced'])[real], np.asarray(out['probability'], np.float64)[real]
+  assert means['replaced'] == pytest.approx(replaced.mean(), rel=1e-6)
+  assert means['rtd_loss'] == pytest.approx(-np.log(np.where(replaced, certainty, 1 - certainty)).mean(), rel=1e-4)
+  assert 0 < replaced.sum() < slots.sum()
 
 
 def test_loss_equals_a_naive_one():

@@ -1,4 +1,4 @@
-"""SentencePiece as published: both kinds of model, words, bytes, roles, more tokens, against Hugging Face's reading."""
+"""SentencePiece: what is published against Hugging Face, what is trained here against the reference library."""
 
 import json
 
@@ -94,6 +94,15 @@ def test_bytes_stand_in_for_what_has_no_piece(published, vocab):
   assert spec.piece_bytes('<0x0A>') == b'\n' and spec.piece_bytes('▁a') == b' a'
 
 
+def test_special_names_in_text_are_text(vocab):
+  for number in vocab.special_ids:
+    name = vocab.token(number)
+    for text in (name, f'the {name} boat', f'a{name}b'):
+      assert not set(vocab.encode(text)) & (set(vocab.special_ids) - {vocab.unk_id}), text
+    assert number in vocab.encode(f'the {name} boat', specials=True)
+    assert vocab.decode([number], specials=True) == name
+
+
 def test_roles_are_those_of_the_names(published, vocab):
   if published[1]['model']['type'] == 'Unigram':
     assert vocab.roles == {'pad': '<pad>', 'unk': '<unk>', 'eos': '</s>', 'sep': '</s>'}
@@ -114,6 +123,86 @@ def test_goes_with_a_run_and_takes_more_tokens(published, vocab, tmp_path):
   assert more.token(more.encode('the <mask>', specials=True)[-1]) == '<mask>'
 
 
-def test_none_is_trained_here(tmp_path):
-  with pytest.raises(FileNotFoundError, match='come with published weights: name such a folder'):
-    sentencepiece.make(path=str(tmp_path / 'none'))
+# Training ----------------------------------------------------------------------------------------------------------
+
+ODD = ('', '  ', ' two  blanks\n', 'Ein Käse für 我, ½ ﬁ', '</s> <extra_id_0> <pad>', 'x😀y', '\0a\r\n', 'ÀÉ İ')
+TRAINED = {
+  'all': dict(size=300),
+  'bytes': dict(size=700, byte_fallback=True, algorithm='bpe', specials='llama'),
+  't5': dict(size=450, specials='t5'),
+  't5-few': dict(size=330, specials='t5', sentinels=3, algorithm='bpe'),
+  'albert': dict(size=300, specials='albert', lowercase=True),
+  'xlnet': dict(size=300, specials='xlnet', byte_fallback=False, sentinels=0),
+}
+
+
+@pytest.fixture(scope='module', params=TRAINED)
+def trained(request, tiny_corpus):
+  pytest.importorskip('sentencepiece')
+  return request.param, sentencepiece.train(tiny_corpus[:120], **TRAINED[request.param])
+
+
+def test_the_reference_library_reads_what_is_trained(trained, tiny_corpus, tmp_path):
+  """From the folder of a vocabulary: the same ids, the same text, the same names."""
+  import sentencepiece as library
+
+  name, vocab = trained
+  vocab.save(tmp_path / 'vocab', template=sentencepiece.template(vocab))
+  theirs = library.SentencePieceProcessor(model_file=str(tmp_path / 'vocab' / 'spiece.model'))
+  assert vocab.size == theirs.get_piece_size() <= TRAINED[name]['size']
+  assert [theirs.id_to_piece(number) for number in range(vocab.size)] == list(vocab.tokens)
+  for text in (*tiny_corpus[100:140], *ODD):
+    ids = theirs.encode(text)
+    assert vocab.encode(text) == ids, text
+    if vocab.unk_id not in ids:
+      assert vocab.decode(ids) == theirs.decode(ids)
+  assert [theirs.is_control(number) for number in vocab.special_ids if number != vocab.unk_id].count(False) == 0
+  again = sentencepiece.make(path=str(tmp_path / 'vocab'))
+  assert (again.digest, again.model, again.counts.tolist()) == (vocab.digest, vocab.model, vocab.counts.tolist())
+  assert vocab.counts.sum() == sum(len(vocab.encode(text)) for text in tiny_corpus[:120])
+
+
+def test_special_tokens_are_those_of_the_published_vocabularies(trained):
+  name, vocab = trained
+  names = list(sentencepiece.SPECIALS[{'bytes': 'llama', 't5-few': 't5'}.get(name, name)].values())
+  assert list(vocab.tokens[: len(names)]) == names
+  sentinels = {'t5': 100, 't5-few': 3}.get(name, 0)
+  last = [vocab.token(number) for number in range(vocab.size - sentinels, vocab.size)]
+  assert last == [f'<extra_id_{number}>' for number in reversed(range(sentinels))]
+  assert {vocab.id(token) for token in (*names, *last)} == set(vocab.special_ids)
+  if name == 'bytes':
+    assert vocab.unk_id not in vocab.encode('我 😀 ½') and vocab.decode(vocab.encode('我 😀')) == '我 😀'
+
+
+def test_rows_are_framed_as_published(trained, tmp_path):
+  transformers = pytest.importorskip('transformers')
+  from plm_jax.weights import release
+
+  name, vocab = trained
+  vocab.save(tmp_path / 'vocab', template=sentencepiece.template(vocab))
+  release.write(tmp_path / 'out', {'model_type': 'bert'}, {}, tokenizer=tmp_path / 'vocab', types=True)
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / 'out')
+  forms = {
+    'all': '<s> A </s> </s> B </s>', 'bytes': '<s> A <s> B', 't5': 'A </s> B </s>', 't5-few': 'A </s> B </s>',
+    'albert': '[CLS] A [SEP] B [SEP]', 'xlnet': 'A <sep> B <sep> <cls>',
+  }  # fmt: skip
+  texts = {'A': vocab.encode('the boat'), 'B': vocab.encode('a cat , ½')}
+  ids = [number for part in forms[name].split() for number in texts.get(part) or [vocab.id(part)]]
+  assert theirs('the boat', 'a cat , ½')['input_ids'] == ids
+  for text in ODD[:4]:
+    assert theirs(text, add_special_tokens=False)['input_ids'] == vocab.encode(text)
+
+
+def test_what_cannot_be_trained(tiny_corpus):
+  pytest.importorskip('sentencepiece')
+  for settings, said in (
+    (dict(size=5), 'size=5 has no room for 5 special tokens'),
+    (dict(size=90, specials='t5'), 'size=90 has no room for 3 special tokens, 100 sentinels'),
+    (dict(size=20), 'no such vocabulary can be trained on this text: .*smaller than required_chars'),
+    (dict(size=300, sentinels=-1), 'sentinels=-1 must be 0 or more'),
+    (dict(size=300, specials='bert'), "specials='bert'; choices are all, t5"),
+  ):
+    with pytest.raises(ValueError, match=said):
+      sentencepiece.train(tiny_corpus, **settings)
+  with pytest.raises(ValueError, match='no such vocabulary can be trained'):
+    sentencepiece.train(['', ' \n'], size=300)

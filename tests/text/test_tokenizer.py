@@ -1,5 +1,6 @@
 """What all vocabularies share: files, pickles, added tokens, published files, comparing two."""
 
+import dataclasses
 import json
 import pathlib
 import pickle
@@ -150,6 +151,35 @@ def test_a_changed_file_is_noticed(trained, tmp_path):
   file.write_text(json.dumps(spec))
   with pytest.raises(ValueError, match=r'another digest than that of its tokenizer.json'):
     tokenizer.load(tmp_path)
+
+
+def test_flipped_bits_are_noticed(trained, tmp_path):
+  counted = dataclasses.replace(trained, counts=np.arange(trained.size), record={'documents': 3})
+  counted.save(tmp_path)
+  draw = np.random.default_rng(0)
+  for name in ('vocab.json', 'tokenizer.json'):
+    file = tmp_path / name
+    before = file.read_bytes()
+    for place in draw.integers(len(before), size=40):
+      damaged = bytearray(before)
+      damaged[place] ^= 1 << draw.integers(8)
+      file.write_bytes(damaged)
+      try:
+        found = tokenizer.load(tmp_path)
+      except ValueError as error:
+        assert 'vocab.path' in str(error)
+      else:  # white space became other white space
+        assert json.loads(damaged) == json.loads(before) and found.counts.tolist() == counted.counts.tolist()
+    file.write_bytes(before)
+  assert tokenizer.load(tmp_path).record == {'documents': 3}
+
+
+def test_folders_without_digests_are_read(trained, tmp_path):
+  trained.save(tmp_path)
+  facts = json.loads((tmp_path / 'vocab.json').read_text())
+  del facts['sha256'], facts['sha256_of_files']
+  (tmp_path / 'vocab.json').write_text(json.dumps(facts))
+  assert tokenizer.load(tmp_path).digest == trained.digest
 
 
 def test_extra_tokens_come_last(trained, tmp_path):

@@ -176,9 +176,10 @@ print(vocab.size, vocab.digest, vocab.counts.tolist())
 """
 
 
-@pytest.mark.parametrize('kind', ['wordpiece', 'byte_bpe'])
+@pytest.mark.parametrize('kind', ['wordpiece', 'byte_bpe', 'sentencepiece'])
 def test_training_is_reproducible(kind):
   """Random words tie everywhere, where hash order shows: HF's WordPieceTrainer gives another result each time."""
+  pytest.importorskip(kind if kind == 'sentencepiece' else 'tokenizers')
   code = TRAIN.format(kind=kind)
   settings = ({}, {'RAYON_NUM_THREADS': '1'}, {'RAYON_NUM_THREADS': '4', 'PYTHONHASHSEED': '5'})
   runs = [
@@ -188,4 +189,6 @@ def test_training_is_reproducible(kind):
     for more in settings
   ]
   printed = [run.communicate(timeout=120)[0] for run in runs]
-  assert printed[0].startswith('700 ') and printed[0] == printed[1] == printed[2]
+  size = int(printed[0].split()[0])
+  assert size == 700 if kind != 'sentencepiece' else 500 < size <= 700  # a unigram model stops where pieces run out
+  assert printed[0] == printed[1] == printed[2]

@@ -10,6 +10,8 @@ build with the same rows is the same data to them.
 import contextlib
 import hashlib
 import io
+import json
+import logging
 import os
 import time
 from collections import Counter
@@ -20,6 +22,8 @@ from typing import Any
 from plm_jax import files
 from plm_jax.data.corpora import docstrings, filters, pydocs_tasks
 from plm_jax.data.corpora.docstrings import Document, Package
+
+log = logging.getLogger(__name__)
 
 CACHE = '~/.cache/plm_jax'
 RULES = 1
@@ -93,14 +97,21 @@ def splits_of(found: Iterable[Document]) -> tuple[dict[str, list[Document]], fil
   return splits, stats
 
 
-def prepare(*, cache: str = CACHE, packages: Sequence[Package] | None = None, quiet: bool = False) -> dict[str, Path]:
-  """Builds what is missing and returns the TFDS folder of each set (`corpus` and the tasks) that has rows.
+def prepare(
+  *,
+  cache: str = CACHE,
+  packages: Sequence[Package] | None = None,
+  sets: Sequence[str] = (),
+  quiet: bool = False,
+) -> dict[str, Path]:
+  """Builds what is missing or damaged, and returns the TFDS folder of each set (`corpus` and the tasks) that has rows.
 
   Safe to call from several processes at once, and after a kill: folders are renamed when whole, under a lock.
 
   Args:
     cache: folder of everything cached.
     packages: what to read, `PACKAGES` by default.
+    sets: those that will be read, whose bytes are checked; none checks all.
     quiet: shows no progress.
 
   Raises:
@@ -109,13 +120,47 @@ def prepare(*, cache: str = CACHE, packages: Sequence[Package] | None = None, qu
   packages = PACKAGES if packages is None else packages
   build = key(packages)
   root = files.path(cache) / 'tfds' / 'pydocs'
-  known = root / f'{build}.json'
-  if not files.exists(known):
-    with files.locked(root / '.lock', doing='building the corpus'):
-      if not files.exists(known):
-        _build(packages, build=build, root=root, quiet=quiet)
-  rows = files.read_json(known)['rows']
-  return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if rows[name]}
+  with files.locked(root / '.lock', doing='building the corpus'):
+    known = _summary(root, build)
+    if known is None or any(_is_damaged(root, name, known) for name in sets or SETS):
+      _build(packages, build=build, root=root, quiet=quiet)
+      known = files.read_json(root / f'{build}.json')
+  return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if known['rows'][name]}
+
+
+def _summary(root: Path, build: str) -> dict[str, Any] | None:
+  """What a build wrote at its end; None where there is none, or a damaged one."""
+  file = root / f'{build}.json'
+  try:
+    found = files.read_json(file)
+    if found.get('sha256', _sealed(found)) != _sealed(found):  # earlier versions wrote none
+      raise ValueError('another sha256')
+    return {'sha256_of_files': {}, **found, 'rows': {name: found['rows'][name] for name in SETS}}
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    log.warning('%s is damaged (%s): building the corpus again', file, error)
+    return None
+
+
+def _sealed(summary: Mapping[str, Any]) -> str:
+  content = {name: value for name, value in summary.items() if name != 'sha256'}
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _digests(root: Path, name: str, build: str) -> dict[str, str]:
+  """File below `root` -> sha256, of the files of a set."""
+  below = files.files_below(root / f'{name}-{build}')
+  return {file.relative_to(root).as_posix(): files.sha256(file) for file in below}
+
+
+def _is_damaged(root: Path, name: str, known: Mapping[str, Any]) -> bool:
+  """Whether a file of a set is not as it was built."""
+  for file, digest in known['sha256_of_files'].get(name, {}).items():
+    if not files.is_file(root / file) or files.sha256(root / file) != digest:
+      log.warning('%s is damaged: building the corpus again', root / file)
+      return True
+  return False
 
 
 def account(*, cache: str = CACHE, packages: Sequence[Package] | None = None) -> dict[str, Any]:
@@ -147,8 +192,9 @@ def _build(packages: Sequence[Package], *, build: str, root: Path, quiet: bool) 
     'rows': rows,
     'filter': stats._asdict(),
     'seconds': round(time.perf_counter() - start, 1),
+    'sha256_of_files': {name: _digests(root, name, build) for name in SETS},
   }
-  files.write_json(root / f'{build}.json', summary)
+  files.write_json(root / f'{build}.json', {**summary, 'sha256': _sealed(summary)})
 
 
 def _table(packages: Sequence[Package], splits: Mapping[str, Sequence[Document]]) -> list[dict[str, Any]]:

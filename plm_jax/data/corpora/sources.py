@@ -36,7 +36,14 @@ LABELS = 'labels.json'
 _QUICK_BYTES = 2**26  # of a file that is opened to look at it
 
 
-def open_source(path: str, *, split: str = 'train', cache: str = CACHE, documents: Boundary = 'blank_line') -> Records:
+def open_source(
+  path: str,
+  *,
+  split: str = 'train',
+  cache: str = CACHE,
+  documents: Boundary = 'blank_line',
+  max_bytes: int = local.MAX_BYTES,
+) -> Records:
   """The rows of one split.
 
   Args:
@@ -44,6 +51,7 @@ def open_source(path: str, *, split: str = 'train', cache: str = CACHE, document
     split: a name and an optional slice, or several joined by '+'.
     cache: folder of everything cached and downloaded.
     documents: what ends a document of a .txt file: 'blank_line', 'line', or only the end of the 'file'.
+    max_bytes: most bytes of a row, and of what a .gz file holds.
 
   Raises:
     FileNotFoundError: no such file.
@@ -53,7 +61,7 @@ def open_source(path: str, *, split: str = 'train', cache: str = CACHE, document
   pieces, digests = [], []
   labels: dict[str, tuple[str, ...]] = {}
   for part in splits.parse(split, path=path):
-    opened = _open(path, part.name, cache=cache, documents=documents)
+    opened = _open(path, part.name, cache=cache, max_bytes=max_bytes, documents=documents)
     chosen = splits.rows_of(part, rows=len(opened.rows), split=split)
     if not chosen:
       raise ValueError(f'split {split!r} of {path!r} holds no row: {part.name!r} has {len(opened.rows):,}')
@@ -89,18 +97,22 @@ def documents(
   text: str | None = None,
   documents: Boundary = 'blank_line',
   quality: Mapping[str, Any] | None = None,
+  max_bytes: int = local.MAX_BYTES,
+  by_tokens: bool = False,
 ) -> Texts:
   """The documents of a corpus.
 
   Args:
-    path, split, cache, documents: as for `open_source`.
+    path, split, cache, documents, max_bytes: as for `open_source`.
     text: the field to read; by default `text`, or the only field that holds a string.
+    by_tokens: take a slice by tokens, of which `Texts.split` is what the caller has to cut.
     quality: settings of `filter_documents`, by which documents are dropped; None keeps all. Reads every document once.
 
   Raises:
     ValueError: there is no such field or setting, or no field that is plainly meant; and as `open_source`.
   """
-  records = open_source(path, split=split, cache=cache, documents=documents)
+  rows = splits.without_tokens(split, path=path) if by_tokens else split
+  records = open_source(path, split=rows, cache=cache, documents=documents, max_bytes=max_bytes)
   strings = [field for field, value in records[0].items() if isinstance(value, str)]
   if text is None:
     text = 'text' if 'text' in strings else strings[0] if len(strings) == 1 else None
@@ -111,7 +123,7 @@ def documents(
       f'{errors.suggest(text or "", strings)}'
     )
   digest = hashlib.sha256(f'{records.digest}/{text}'.encode()).hexdigest()
-  every = Texts(records, text, digest)
+  every = Texts(records, text, digest, split=None if rows == split else split)
   return every if quality is None else _filtered(every, quality=quality)
 
 
@@ -136,7 +148,7 @@ def _filtered(texts: Texts, *, quality: Mapping[str, Any]) -> Texts:
 # Which format reads a path -----------------------------------------------------------------------------------------
 
 
-def _open(path: str, split: str, *, cache: str, **settings: Any) -> Opened:
+def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any) -> Opened:
   """One whole split, opened by the format that the path belongs to.
 
   Raises:
@@ -149,7 +161,7 @@ def _open(path: str, split: str, *, cache: str, **settings: Any) -> Opened:
   given = {key: settings[key] for key in settings if key in taken}
   if isinstance(place, str):
     return form.open(place, split, cache, **given)
-  rows = form.open(local.File.at(place), split, cache, **given)
+  rows = form.open(local.File.at(place, max_bytes=max_bytes), split, cache, **given)
   return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
 
 
@@ -239,7 +251,7 @@ def _labels(file: Path) -> dict[str, tuple[str, ...]]:
   """
   try:
     known = files.read_json(file, default={})
-  except ValueError as error:
+  except (OSError, ValueError) as error:
     raise ValueError(f'{file} is not valid JSON: {error}') from error
   lists = isinstance(known, dict) and all(isinstance(names, list) for names in known.values())
   if not lists or not all(isinstance(name, str) for names in known.values() for name in names):

@@ -57,15 +57,13 @@ def without_tokens(split: str, *, path: str) -> str:
   return first.name if first.by_tokens else split
 
 
-def tokens_of(split: str, *, path: str, tokens: int) -> range | None:
-  """The tokens that a slice by tokens takes of so many; None for another split.
+def tokens_of(split: str, *, path: str, tokens: int) -> range:
+  """The tokens that a slice by tokens takes of so many.
 
   Raises:
     ValueError: it asks for tokens that there are not, or for none.
   """
   first = parse(split, path=path)[0]
-  if not first.by_tokens:
-    return None
   ends = ((first.start, 0), (first.stop, tokens))
   start, stop = (
     _bound(bound and bound.removesuffix(_TOKENS), default, rows=tokens, split=split, unit='token')

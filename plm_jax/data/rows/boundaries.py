@@ -12,11 +12,14 @@ An empty line ends a sentence, and so does the end of a document. A sentence of 
 
 import unicodedata
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from plm_jax.types import Vocab
+
+if TYPE_CHECKING:
+  from plm_jax.data.rows.store import Ids
 
 _ENDS = tuple('.!?…。！？')
 _CLOSING = frozenset('"\')]}»”’')
@@ -82,7 +85,7 @@ def tables(vocab: Vocab) -> Tables:
   )
 
 
-def sentences(ids: np.ndarray, offsets: np.ndarray, *, vocab: Vocab, longest: int) -> np.ndarray:
+def sentences(ids: 'np.ndarray | Ids', offsets: np.ndarray, *, vocab: Vocab, longest: int) -> np.ndarray:
   """Where sentences begin.
 
   Args:
@@ -107,7 +110,7 @@ def documents(starts: np.ndarray, offsets: np.ndarray) -> np.ndarray:
   return np.searchsorted(starts, np.unique(offsets))
 
 
-def _begun(ids: np.ndarray, low: int, high: int, rule: Tables) -> np.ndarray:
+def _begun(ids: 'np.ndarray | Ids', low: int, high: int, rule: Tables) -> np.ndarray:
   """int64: the places in low+1..high where a sentence begins because one ends just before."""
   begin = max(low - _BEHIND, 0)
   block = np.asarray(ids[begin : high + 1]).astype(np.int64)

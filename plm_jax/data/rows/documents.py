@@ -1,60 +1,46 @@
 """The documents of a corpus as token ids: what all row sources of plain text begin with."""
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from plm_jax.data.corpora import sources, splits
-from plm_jax.data.corpora.formats.txt import Boundary
+from plm_jax.data.corpora.records import Texts
 from plm_jax.data.rows import store
 from plm_jax.types import Labels, Vocab
 
 log = logging.getLogger(__name__)
+READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources that `sources.documents` takes too
 
 
-def look(
-  path: str,
-  *,
-  split: str = 'train',
-  cache: str = sources.CACHE,
-  text: str | None = None,
-  documents: Boundary = 'blank_line',
-  **rest: Any,
-) -> Labels:
+def look(path: str, *, split: str = 'train', **settings: Any) -> Labels:
   """Raises ValueError where there is no such text or split, before anything is tokenised; as in `tokenised`."""
-  del rest
-  rows = splits.without_tokens(split, path=path)
-  if sources.opens_quickly(path, split=rows):
-    sources.documents(path, split=rows, cache=cache, text=text, documents=documents)
+  if sources.opens_quickly(path, split=splits.without_tokens(split, path=path)):
+    sources.documents(path, split=split, by_tokens=True, **{key: settings[key] for key in READ if key in settings})
   return Labels()
 
 
-def tokenised(
-  path: str,
-  *,
-  split: str,
-  vocab: Vocab,
-  cache: str,
-  text: str | None,
-  documents: Boundary,
-  quality: Mapping[str, Any] | None,
-) -> store.Tokens:
-  """Tokenises the text of `path`, once; arguments as in `stream.make`.
+def tokenised(texts: Texts, *, vocab: Vocab, cache: str) -> store.Tokens:
+  """Tokenises the documents that `sources.documents` returns, once, and cuts them where a slice is by tokens.
+
+  Args:
+    texts: of the corpus.
+    vocab: gives ids.
+    cache: folder for token stores.
 
   Raises:
-    ValueError: there is no text; and as `sources.documents`.
+    ValueError: there is no text.
   """
-  rows = splits.without_tokens(split, path=path)
-  texts = sources.documents(path, split=rows, cache=cache, text=text, documents=documents, quality=quality)
-  if quality is not None:
-    log.info(f'{path} ({split}): {texts.stats}')
+  where = texts.records.where
+  if texts.stats is not None:
+    log.info(f'{where}: {texts.stats}')
   tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   if not len(tokens.ids):
-    raise ValueError(f'{path} ({split}) has no text: {len(texts)} documents, 0 tokens.')
-  part = splits.tokens_of(split, path=path, tokens=len(tokens.ids))
-  return tokens if part is None else cut(tokens, part)
+    raise ValueError(f'{where} has no text: {len(texts)} documents, 0 tokens.')
+  if texts.split is None:
+    return tokens
+  return cut(tokens, splits.tokens_of(texts.split, path=where, tokens=len(tokens.ids)))
 
 
 def cut(tokens: store.Tokens, part: range) -> store.Tokens:

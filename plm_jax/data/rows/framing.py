@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from plm_jax.data.rows.packing import Frame
-from plm_jax.types import Field, Template
+from plm_jax.types import Template
 
 
 class Layout(NamedTuple):
@@ -41,13 +41,14 @@ def needed(token_id: int | None, token: str) -> int:
 
 def template(single: Layout, pair: Layout) -> Template:
   """The layouts of one field and of two as a tokenizer is told them."""
-  return Template(_parts(single, ('A',)), _parts(pair, ('A', 'B')))
+  return Template(_parts(single, 'A'), _parts(pair, 'AB'))
 
 
-def _parts(layout: Layout, fields: tuple[Field, ...]) -> tuple[tuple[int | Field, int], ...]:
-  parts: list[tuple[int | Field, int]] = []
+def _parts(layout: Layout, fields: str) -> tuple[tuple[int | str, int], ...]:
+  parts: list[tuple[int | str, int]] = []
   for number, (field, (before, after)) in enumerate(zip(fields, layout.frames, strict=True)):
-    parts += [(part, number if layout.typed else 0) for part in (*before, field, *after)]
+    own: list[int | str] = [*before, field, *after]
+    parts += [(part, number if layout.typed else 0) for part in own]
   if layout.last_type is not None:
     parts[-1] = (parts[-1][0], layout.last_type)
   return tuple(parts)

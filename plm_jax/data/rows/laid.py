@@ -59,7 +59,7 @@ class Laid(NamedTuple):
     return types
 
   def _assemble(
-    self, plan: packing.Plan, ids: np.ndarray, chosen: np.ndarray, width: int, **settings: Any
+    self, plan: packing.Plan, ids: np.ndarray | store.Ids, chosen: np.ndarray, width: int, **settings: Any
   ) -> tuple[np.ndarray, ...]:
     """`packing.assemble` of all sequences of some rows."""
     each = (chosen[:, None] * self.sequences + np.arange(self.sequences)).ravel()  # [b * sequences]

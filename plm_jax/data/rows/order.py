@@ -109,6 +109,7 @@ def serve(
   widest: Callable[[ChosenT], ChosenT] = lambda chosen: chosen,
   names: tuple[str, ...] = (),
   classes: int = 0,
+  documents: int = 1,
 ) -> Source:
   """A source from the one function that is its own.
 
@@ -121,6 +122,7 @@ def serve(
     widest: for sources whose batches differ in shape: rows -> the same rows as the largest batch would have them.
     names: of the labels.
     classes: labels are 0 to classes - 1.
+    documents: the most documents of any row.
 
   Raises:
     ValueError: more rows than `row_id` can number.
@@ -151,6 +153,7 @@ def serve(
     names=names,
     classes=classes,
     steps_per_epoch=order.steps,
+    documents=documents,
   )
 
 

@@ -11,9 +11,12 @@ closed pieces the tokens after.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+  from plm_jax.data.rows.store import Ids
 
 Frame = tuple[tuple[int, ...], tuple[int, ...]]  # ids before the piece, ids after it
 
@@ -40,13 +43,13 @@ def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[in
 
 
 def assemble(
-  plan: Plan, ids: np.ndarray, chosen: np.ndarray, *, frames: Sequence[Frame], length: int, pad: int
+  plan: Plan, ids: 'np.ndarray | Ids', chosen: np.ndarray, *, frames: Sequence[Frame], length: int, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Assembles rows.
 
   Args:
     plan: of the layout.
-    ids: [n], the token store.
+    ids: [n], the token store; `store.Ids` where it is large.
     chosen: int64[b], rows of the plan.
     frames: special ids that `plan.frame` points at.
     length: of a row; no row of the plan may need more.
@@ -71,7 +74,7 @@ def assemble(
   flat = np.arange(end[-1] if len(end) else 0)
   source = flat + np.repeat(plan.starts[piece] - ahead[frame] - begin, size)
   # where a special token belongs, the take below reads some other token, which is replaced afterwards
-  values = np.asarray(ids).take(source, mode='clip').astype(np.int32)
+  values = ids.take(source, mode='clip').astype(np.int32)
   for index, (before, after) in enumerate(frames):
     framed = frame == index
     for place, token in enumerate(before):

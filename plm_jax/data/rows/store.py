@@ -4,6 +4,9 @@
 tokens of each document) and, when all is written, `manifest.json`. The files grow block by block; each finished block
 is one line of `blocks.jsonl` with its SHA-256, so an interrupted run continues after its last intact block. The digest
 depends on the text, the vocabulary and this format: if one changes, another store is made.
+
+Every byte is compared with its digest before it is used: those of a large store block by block, when a block is first
+read (`Ids`). What is damaged is made again, and the log says so.
 """
 
 import contextlib
@@ -11,17 +14,18 @@ import hashlib
 import itertools
 import json
 import logging
+import threading
 import time
-import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import rich.console
 import rich.progress
 
 from plm_jax import files
+from plm_jax.errors import RunError
 from plm_jax.types import Vocab
 
 log = logging.getLogger(__name__)
@@ -29,9 +33,10 @@ log = logging.getLogger(__name__)
 _FORMAT = 1
 _BLOCK_CHARACTERS = 4_000_000  # about a million tokens, 100 MB while they are in the tokenizer
 _BLOCK_DOCUMENTS = 100_000
-_ALWAYS_CHECKED = 64 * 2**20  # bytes; larger stores are checked again only when a file has changed
+_CHECKED_AT_ONCE = 64 * 2**20  # bytes; the blocks of larger stores are checked when they are first read
 _REPORT_SECONDS = 10.0
 _LENGTH = np.dtype(np.uint32)
+_HEAD = 65  # bytes of a digest in hex and a line feed
 
 
 class Texts(Protocol):
@@ -45,22 +50,6 @@ class Texts(Protocol):
   def __getitem__(self, index: int) -> str: ...
 
 
-class Tokens(NamedTuple):
-  """Documents as token ids.
-
-  Attributes:
-    ids: uint16 or uint32 [n], all documents end to end (a read-only memory map where it is a file).
-    offsets: int64[documents+1], document i is `ids[offsets[i]:offsets[i+1]]`.
-    digest: of the text and the vocabulary.
-    folder: where it is stored, None in memory.
-  """
-
-  ids: np.ndarray
-  offsets: np.ndarray
-  digest: str
-  folder: Path | None = None
-
-
 class Block(NamedTuple):
   """One line of the journal: consecutive documents, and the digests of their tokens and lengths."""
 
@@ -70,6 +59,74 @@ class Block(NamedTuple):
   tokens: int
   tokens_sha256: str
   lengths_sha256: str
+
+
+class Unlike(Exception):
+  """A block that is made again is another than the manifest says; the message names its documents."""
+
+
+class Ids:
+  """The ids of a large store, uint16 or uint32 [n], read from disk; may be read by several threads at once.
+
+  The first time that a block is read it is compared with its digest, and made again where it is damaged.
+  """
+
+  def __init__(self, ids: np.ndarray, blocks: Sequence[Block], check: Callable[[Block], None]):
+    """Checks nothing yet.
+
+    Args:
+      ids: a memory map of the file.
+      blocks: of the store.
+      check: called once with each block before it is used.
+    """
+    self._ids = ids
+    self._blocks = [block for block in blocks if block.tokens]
+    self._check = check
+    self._starts = np.array([block.first_token for block in self._blocks])
+    self._known = np.zeros(len(self._blocks), bool)
+    self._lock = threading.Lock()
+
+  def __len__(self) -> int:
+    return len(self._ids)
+
+  def __getitem__(self, places: slice) -> np.ndarray:
+    start, stop, _ = places.indices(len(self))
+    first, last = np.searchsorted(self._starts, (start, max(start, stop - 1)), side='right') - 1
+    self._see(np.arange(first, last + 1))
+    return self._ids[places]
+
+  def take(self, places: np.ndarray, *, mode: Literal['raise', 'clip'] = 'raise') -> np.ndarray:
+    """The ids at these places, as `np.ndarray.take`."""
+    if not self._known.all():
+      self._see(np.unique(np.searchsorted(self._starts, np.clip(places, 0, len(self) - 1), side='right') - 1))
+    return self._ids.take(places, mode=mode)
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    return np.array(self[:], dtype, copy=copy)
+
+  def _see(self, numbers: np.ndarray) -> None:
+    """Checks the blocks of these numbers that were not read before."""
+    if not self._known[numbers].all():
+      with self._lock:
+        for number in numbers[~self._known[numbers]]:
+          self._check(self._blocks[number])
+          self._known[number] = True
+
+
+class Tokens(NamedTuple):
+  """Documents as token ids.
+
+  Attributes:
+    ids: uint16 or uint32 [n], all documents end to end; on disk where it is a file.
+    offsets: int64[documents+1], document i is `ids[offsets[i]:offsets[i+1]]`.
+    digest: of the text and the vocabulary.
+    folder: where it is stored, None in memory.
+  """
+
+  ids: np.ndarray | Ids
+  offsets: np.ndarray
+  digest: str
+  folder: Path | None = None
 
 
 def digest_of(*parts: Any) -> str:
@@ -91,35 +148,71 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   Safe to call from many processes, and hosts that share `cache`, at once: one writes, the others wait.
 
   Raises:
-    RuntimeError: a damaged block cannot be restored, because the text now gives other tokens.
+    RunError: a damaged block cannot be restored, because the text now gives other tokens.
   """
   digest = _digest(texts, vocab)
   folder = files.path(cache) / 'tokens' / digest
-  with files.locked(folder / 'lock', doing='tokenising it'):
-    blocks = _read_manifest(folder)
-    if blocks is None:
-      blocks = _build(folder, texts, vocab)
-    _check(folder, blocks, texts, vocab)
-  _, count = _extent(blocks)
-  ids = files.map_array(folder / 'tokens.bin', _dtype(vocab)) if count else np.zeros(0, _dtype(vocab))
-  return Tokens(ids, _offsets(files.read_array(folder / 'lengths.bin', _LENGTH)), digest, folder)
+  with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
+    files.remove(folder / 'checked.json')  # of earlier versions
+    sealed, blocks = _read_manifest(folder, documents=len(texts))
+    try:
+      large = _check(folder, blocks, texts, vocab) if blocks else False
+    except Unlike as error:
+      if sealed:
+        raise _lost(folder, error) from error
+      log.warning('%s are not as manifest.json says: tokenising everything again.', error)
+      blocks = []
+    if not blocks:
+      blocks, large = _build(folder, texts, vocab), False
+  offsets = _offsets(files.read_array(folder / 'lengths.bin', _LENGTH))
+  if not offsets[-1]:
+    return Tokens(np.zeros(0, _dtype(vocab)), offsets, digest, folder)
+  ids = np.asarray(files.map_array(folder / 'tokens.bin', _dtype(vocab)))
+
+  def check(block: Block) -> None:
+    if not _is_intact(folder, block, vocab):
+      with files.locked(folder / 'lock', doing='repairing it'):
+        try:
+          _repair(folder, block, texts, vocab)
+        except Unlike as error:
+          raise _lost(folder, error) from error
+
+  return Tokens(Ids(ids, blocks, check) if large else ids, offsets, digest, folder)
+
+
+def _lost(folder: Path, error: Unlike) -> RunError:
+  return RunError(
+    f'{error} are damaged, and now give other tokens, although text and vocabulary have the same digests. '
+    f'Delete the folder and start again: {folder}'
+  )
 
 
 def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-  """`make()`, kept beside the store as `<name>.npz`; an unreadable file is made again."""
+  """`make()`, kept beside the store as `<name>.npz`: a digest in hex, a line feed and numpy's format.
+
+  A damaged file is made again, and one of an earlier version, without a digest.
+  """
   if tokens.folder is None:
     return make()
   path = tokens.folder / f'{name}.npz'
-  try:
-    with files.open(path, 'rb') as file, np.load(file, allow_pickle=False) as saved:
-      return dict(saved)
-  except FileNotFoundError:
-    pass
-  except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-    log.warning('%s is damaged (%s): making it again.', path, error)
+  if files.is_file(path):
+    with files.open(path, 'rb') as file:
+      head = file.read(_HEAD)
+      if f'{files.sha256_of_rest(file)}\n'.encode() == head:
+        file.seek(_HEAD)
+        with np.load(file, allow_pickle=False) as saved:
+          return dict(saved)
+    log.warning('%s is damaged, or of an earlier version: making it again.', path)
   arrays = make()
-  with files.replacing(path) as part, files.open(part, 'wb') as file:
-    np.savez(file, allow_pickle=False, **arrays)
+  with files.replacing(path) as part:
+    with files.open(part, 'wb') as file:
+      file.write(bytes(_HEAD))
+      np.savez(file, allow_pickle=False, **arrays)
+    with files.open(part, 'r+b') as file:
+      file.seek(_HEAD)
+      digest = files.sha256_of_rest(file)
+      file.seek(0)
+      file.write(f'{digest}\n'.encode())
   return arrays
 
 
@@ -148,7 +241,8 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
       journal.write(json.dumps(blocks[-1]) + '\n')
       files.flush_to_disk(journal)
       advance(len(lengths), len(ids))
-  files.write_json(folder / 'manifest.json', {'format': _FORMAT, 'blocks': blocks}, indent=None)
+  manifest = {'format': _FORMAT, 'blocks': blocks, 'sha256': digest_of(blocks)}
+  files.write_json(folder / 'manifest.json', manifest, indent=None)
   files.remove(folder / 'blocks.jsonl')
   return blocks
 
@@ -157,9 +251,9 @@ def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
   """The blocks of an interrupted run, up to the first incomplete or damaged one."""
   journal = folder / 'blocks.jsonl'
   blocks: list[Block] = []
-  for line in files.read_text(journal).splitlines() if files.exists(journal) else ():
+  for line in files.read_bytes(journal).decode(errors='replace').splitlines() if files.exists(journal) else ():
     try:
-      block = Block(*json.loads(line))
+      block = _block(files.parse_json(line), after=blocks)
     except (ValueError, TypeError):
       break
     if not _is_intact(folder, block, vocab):
@@ -169,12 +263,14 @@ def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
   return blocks
 
 
-def _is_intact(folder: Path, block: Block, vocab: Vocab) -> bool:
-  """Whether this block is on disk as it was written."""
+def _is_intact(folder: Path, block: Block, vocab: Vocab, *, ids: bool = True) -> bool:
+  """Whether this block, or without `ids` its lengths alone, is on disk as it was written."""
   for name, first, count, item, digest in (
     ('tokens.bin', block.first_token, block.tokens, _dtype(vocab), block.tokens_sha256),
     ('lengths.bin', block.first_document, block.documents, _LENGTH, block.lengths_sha256),
   ):
+    if not ids and name == 'tokens.bin':
+      continue
     try:
       with files.open(folder / name, 'rb') as file:
         file.seek(first * item.itemsize)
@@ -185,42 +281,44 @@ def _is_intact(folder: Path, block: Block, vocab: Vocab) -> bool:
   return True
 
 
-def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> None:
-  """Compares sizes always, digests where the store is small or has changed since the last check; repairs damage."""
+def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> bool:
+  """Compares sizes and digests with the manifest and repairs damage.
+
+  Returns:
+    Whether the store is large, so that the digests of its ids are left for later.
+
+  Raises:
+    Unlike: a block cannot be repaired.
+  """
   documents, tokens = _extent(blocks)
   expected = {'tokens.bin': tokens * _dtype(vocab).itemsize, 'lengths.bin': documents * _LENGTH.itemsize}
-  stamp = folder / 'checked.json'
-  if (
-    sum(expected.values()) > _ALWAYS_CHECKED
-    and files.exists(stamp)
-    and files.read_text(stamp) == _state(folder, expected)
-  ):
-    return
   for name, size in expected.items():
     path = folder / name
     with files.open(path, 'ab') as file:
       if (there := files.size(path)) != size:
         log.warning('%s has %d bytes instead of %d.', path, there, size)
         file.truncate(size)
+  large = sum(expected.values()) > _CHECKED_AT_ONCE
   for block in blocks:
-    if _is_intact(folder, block, vocab):
-      continue
-    last = block.first_document + block.documents
-    where = f'documents {block.first_document}..{last - 1} of {folder}'
-    log.warning('%s are damaged: tokenising them again.', where)
-    ids, lengths = _encode([texts[index] for index in range(block.first_document, last)], vocab)
-    if (_sha256(ids.tobytes()), _sha256(lengths.tobytes())) != (block.tokens_sha256, block.lengths_sha256):
-      raise RuntimeError(
-        f'{where} are damaged, and now give other tokens, although text and vocabulary have the same digests. '
-        'Delete the folder and start again.'
-      )
-    _overwrite(folder / 'tokens.bin', block.first_token, ids)
-    _overwrite(folder / 'lengths.bin', block.first_document, lengths)
-  files.write_text(stamp, _state(folder, expected))
+    if not _is_intact(folder, block, vocab, ids=not large):
+      _repair(folder, block, texts, vocab)
+  return large
 
 
-def _state(folder: Path, names: Iterable[str]) -> str:
-  return json.dumps([(name, files.size(folder / name), files.modified_ns(folder / name)) for name in names])
+def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:
+  """Tokenises a block again.
+
+  Raises:
+    Unlike: it has other tokens now.
+  """
+  last = block.first_document + block.documents
+  where = f'documents {block.first_document}..{last - 1} of {folder}'
+  log.warning('%s are damaged: tokenising them again.', where)
+  ids, lengths = _encode([texts[index] for index in range(block.first_document, last)], vocab)
+  if (_sha256(ids.tobytes()), _sha256(lengths.tobytes())) != (block.tokens_sha256, block.lengths_sha256):
+    raise Unlike(where)
+  _overwrite(folder / 'tokens.bin', block.first_token, ids)
+  _overwrite(folder / 'lengths.bin', block.first_document, lengths)
 
 
 def _overwrite(path: Path, first: int, array: np.ndarray) -> None:
@@ -230,14 +328,37 @@ def _overwrite(path: Path, first: int, array: np.ndarray) -> None:
     files.flush_to_disk(file)
 
 
-def _read_manifest(folder: Path) -> list[Block] | None:
+def _read_manifest(folder: Path, *, documents: int) -> tuple[bool, list[Block]]:
+  """Whether the manifest has a digest of its own, and its blocks: none where it is missing or damaged."""
+  blocks: list[Block] = []
   try:
-    return [Block(*block) for block in files.read_json(folder / 'manifest.json')['blocks']]
+    manifest = files.read_json(folder / 'manifest.json')
+    for values in manifest['blocks']:
+      blocks.append(_block(values, after=blocks))
+    if manifest.get('sha256', digest_of(blocks)) != digest_of(blocks):
+      raise ValueError('another sha256')
+    if _extent(blocks)[0] != documents:
+      raise ValueError(f'not of {documents} documents')
   except FileNotFoundError:
-    return None
-  except (ValueError, KeyError, TypeError) as error:
+    return False, []
+  except (ValueError, KeyError, TypeError, AttributeError) as error:
     log.warning('%s/manifest.json is damaged (%s): tokenising again.', folder, error)
-    return None
+    return False, []
+  return 'sha256' in manifest, blocks
+
+
+def _block(values: Sequence[Any], *, after: Sequence[Block]) -> Block:
+  """A block of plain values that continues those before it.
+
+  Raises:
+    ValueError, TypeError: it is none.
+  """
+  block = Block(*values)
+  if (block.first_document, block.first_token) != _extent(after):
+    raise ValueError('blocks that do not continue each other')
+  if not all(type(number) is int and number >= 0 for number in block[:4]):
+    raise ValueError('numbers that are none')
+  return block
 
 
 def _encode(documents: Sequence[str], vocab: Vocab) -> tuple[np.ndarray, np.ndarray]:

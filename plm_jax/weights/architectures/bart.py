@@ -6,15 +6,16 @@ from typing import Any
 
 from plm_jax.models.bart import Bart
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, check_heads, is_zero, linear, norm
+from plm_jax.weights.table import Derived, Entry, check_heads, is_zero, linear, norm, other_depth
 
 MODEL = 'bart'
-HEADS: tuple[str, ...] = ()
+HEADS = ('head',)
 MODEL_TYPES = ('bart',)
 PREFIX = 'model.'
 
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType({'gelu': 'gelu_erf', 'gelu_new': 'gelu_tanh', 'relu': 'relu'})
-FIELDS: fields.Fields = MappingProxyType(
+# what BART and mBART call alike
+SHARED: fields.Fields = MappingProxyType(
   {
     **fields.COMMON,
     'is_encoder_decoder': fields.fixed(True),
@@ -29,14 +30,19 @@ FIELDS: fields.Fields = MappingProxyType(
     'attention_dropout': fields.rate(0.0),
     'activation_dropout': fields.rate(0.0),
     'init_std': fields.number(0.02),
-    'decoder_start_token_id': fields.token_id(2),
     'forced_eos_token_id': fields.token_id(2),
     'tie_word_embeddings': fields.fixed(True),
-    'scale_embedding': fields.fixed(False),
-    'normalize_before': fields.fixed(False),
-    'add_final_layer_norm': fields.fixed(False),
+    'scale_embedding': fields.flag(False),
     'normalize_embedding': fields.fixed(True),
     **{name: fields.inert() for name in ('encoder_layerdrop', 'decoder_layerdrop', 'classifier_dropout')},
+  }
+)
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **SHARED,
+    'decoder_start_token_id': fields.token_id(2),
+    'normalize_before': fields.fixed(False),
+    'add_final_layer_norm': fields.fixed(False),
   }
 )
 DERIVED: Mapping[str, Derived] = MappingProxyType({'final_logits_bias': is_zero})
@@ -51,14 +57,24 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   """
   del names
   theirs = fields.complete(FIELDS, theirs)
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': shared_config(theirs)}
+
+
+def shared_config(theirs: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields that BART and mBART call alike, of a complete config.json.
+
+  Raises:
+    ValueError: the number of heads does not divide the width, or the stacks have different widths or heads.
+  """
   fields.check_multiple(theirs, 'd_model', 'encoder_attention_heads')
-  for field in ('layers', 'ffn_dim', 'attention_heads'):
+  for field in ('ffn_dim', 'attention_heads'):
     sizes = theirs[f'encoder_{field}'], theirs[f'decoder_{field}']
     if sizes[0] != sizes[1]:
       raise ValueError(f'encoder_{field} {sizes[0]} is not decoder_{field} {sizes[1]}: both stacks have the same sizes')
-  overrides = {
+  return {
     'hidden_dim': theirs['d_model'],
     'num_layers': theirs['encoder_layers'],
+    'num_decoder_layers': other_depth(theirs['decoder_layers'], theirs['encoder_layers']),
     'num_heads': theirs['encoder_attention_heads'],
     'mlp_dim': theirs['encoder_ffn_dim'],
     'max_length': theirs['max_position_embeddings'],
@@ -67,12 +83,28 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     'attention_dropout': theirs['attention_dropout'],
     'mlp_dropout': theirs['activation_dropout'],
     'init_std': theirs['init_std'],
+    'scale_embedding': theirs['scale_embedding'],
   }
-  return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': overrides}
 
 
 def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
   """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for a head, an activation, an offset of positions or an epsilon.
+  """
+  if trunk.config.norm_placement != 'post':
+    raise ValueError("BART has its norms after the sums; norm_placement='pre' is mBART's")
+  return {
+    'model_type': 'bart',
+    'architectures': ['BartForSequenceClassification' if heads else 'BartForConditionalGeneration'],
+    **shared_fields(trunk, heads),
+    'decoder_start_token_id': 2,
+  }
+
+
+def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
+  """What BART and mBART write into config.json alike.
 
   Raises:
     ValueError: the published form has no place for a head, an activation, an offset of positions or an epsilon.
@@ -85,12 +117,12 @@ def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
       f'the published form of BART has an activation of {", ".join(activations)}, position_offset 2 and norm_epsilon '
       f'1e-5; here they are {c.activation}, {c.position_offset} and {c.norm_epsilon:g}'
     )
-  sizes = {'layers': c.num_layers, 'ffn_dim': c.mlp_dim, 'attention_heads': c.num_heads}
+  sizes = {'ffn_dim': c.mlp_dim, 'attention_heads': c.num_heads}
   return {
-    'model_type': 'bart',
-    'architectures': ['BartForConditionalGeneration'],
     'vocab_size': trunk.vocab_size,
     'd_model': c.hidden_dim,
+    'encoder_layers': c.num_layers,
+    'decoder_layers': c.decoder_layers,
     **{f'{side}_{name}': size for side in ('encoder', 'decoder') for name, size in sizes.items()},
     'max_position_embeddings': c.max_length,
     'activation_function': activations[c.activation],
@@ -98,23 +130,21 @@ def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
     'attention_dropout': c.attention_dropout,
     'activation_dropout': c.mlp_dropout,
     'init_std': c.init_std,
-    'scale_embedding': False,
+    'scale_embedding': c.scale_embedding,
     'tie_word_embeddings': True,
     'is_encoder_decoder': True,
     'bos_token_id': 0,
     'pad_token_id': 1,
     'eos_token_id': 2,
-    'decoder_start_token_id': 2,
   }
 
 
 def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: the published form has no place for a head.
   """
-  del trunk
   _check(heads)
   tied = (*(f'{PREFIX}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')), 'lm_head.weight')
   out = [Entry('trunk/token_embed/table', f'{PREFIX}shared.weight', tied=tied)]
@@ -132,6 +162,10 @@ def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
       out += norm(f'{ours}/{name}_norm', f'{layer}.{kind}_layer_norm')
     out += linear(f'{ours}/mlp/up', f'{layer}.fc1') + linear(f'{ours}/mlp/down', f'{layer}.fc2')
     out += norm(f'{ours}/mlp_norm', f'{layer}.final_layer_norm')
+    if trunk.config.norm_placement == 'pre':
+      out += norm(f'trunk/{side}/final_norm', f'{PREFIX}{side}.layer_norm')
+  if 'head' in heads:
+    out += linear('head/hidden', 'classification_head.dense') + linear('head/out', 'classification_head.out_proj')
   return out
 
 

@@ -12,7 +12,7 @@ from plm_jax.weights.table import Derived, Entry, Part, check_heads
 MODEL = 'llama'
 MODEL_TYPES = ('glm', 'glm4')
 PREFIX = 'model.'
-HEADS: tuple[str, ...] = ()
+HEADS = llama.HEADS
 
 FIELDS: fields.Fields = MappingProxyType(
   {
@@ -20,6 +20,8 @@ FIELDS: fields.Fields = MappingProxyType(
     'rms_norm_eps': fields.number(1.5625e-7),
     'attention_bias': fields.flag(True),
     'max_position_embeddings': fields.size(131_072),
+    'num_key_value_heads': fields.layers(2),
+    'head_dim': fields.size(128),
   }
 )
 DERIVED: Mapping[str, Derived] = llama.DERIVED
@@ -34,9 +36,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
-  overrides = llama.shared_config(theirs, share=0.5) | {
+  overrides = llama.shared_config(theirs, names, share=0.5) | {
     'rotary': 'pairs',
     'norm_epsilon': theirs['rms_norm_eps'],
     'qkv_bias': theirs['attention_bias'],
@@ -52,12 +53,15 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
   """
   c = trunk.config
   check_heads(heads, HEADS)
-  if c.rotary != 'pairs':
-    raise ValueError(f'GLM-4 rotates adjacent pairs; the trunk has rotary={c.rotary!r}')
-  sandwich = c.norm_placement == 'sandwich'
+  if c.rotary != 'pairs' or c.out_bias or c.mlp_bias:
+    raise ValueError(
+      'GLM-4 rotates adjacent pairs and has no biases but those of query, key and value; the trunk has '
+      f'rotary={c.rotary!r}, out_bias={c.out_bias}, mlp_bias={c.mlp_bias}'
+    )
+  family = 'Glm4' if c.norm_placement == 'sandwich' else 'Glm'
   return {
-    'model_type': 'glm4' if sandwich else 'glm',
-    'architectures': ['Glm4ForCausalLM' if sandwich else 'GlmForCausalLM'],
+    'model_type': family.lower(),
+    'architectures': [f'{family}{llama.kind_of(trunk, heads)}'],
     **llama.shared_fields(trunk),
     'partial_rotary_factor': c.rotary_share,
     'pad_token_id': 0,
@@ -65,7 +69,7 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: there is no place for a head.

@@ -1,5 +1,6 @@
 """Names and shapes of LLaMA in Hugging Face folders, whose kernels are permuted for rotary positions by halves."""
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -8,26 +9,37 @@ import numpy as np
 
 from plm_jax.models.llama import Llama
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, check_heads
+from plm_jax.weights.table import Derived, Entry, check_heads, has_output, linear, score
 
 MODEL = 'llama'
 MODEL_TYPES = ('llama',)
 PREFIX = 'model.'
-HEADS: tuple[str, ...] = ()
+HEADS = ('head',)
 
 
 def _holds_frequencies(trunk: Llama, tensor: np.ndarray) -> bool:
   """The angle that a position turns each pair by, rounded to the 8 bits of bfloat16."""
-  c = trunk.config
-  pairs = int(c.head_dim * c.rotary_share) // 2
-  return tensor.shape == (pairs,) and np.allclose(
-    tensor.astype(np.float32), c.rotary_base ** (-np.arange(pairs) / pairs), rtol=2**-7
-  )
+  speeds = trunk.config.rotary_speeds
+  return tensor.shape == speeds.shape and np.allclose(tensor.astype(np.float32), speeds, rtol=2**-7)
 
 
-_ROTATION: fields.Fields = MappingProxyType(
-  {'rope_theta': fields.number(None), 'partial_rotary_factor': fields.number(None, most=1)}
+# rope_type -> the keys that it needs, and our names of them
+_SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+  {
+    'default': {},
+    'linear': {'factor': 'rotary_factor'},
+    'llama3': {'factor': 'rotary_factor', 'low_freq_factor': 'rotary_low', 'high_freq_factor': 'rotary_high'},
+  }
 )
+_FIRST_LENGTH = 'original_max_position_embeddings'
+_ROTATION: fields.Fields = MappingProxyType(
+  {
+    'rope_theta': fields.number(None),
+    'partial_rotary_factor': fields.number(None, most=1),
+    _FIRST_LENGTH: fields.size(None),
+  }
+)
+_SCALED: fields.Fields = MappingProxyType({**_ROTATION, **dict.fromkeys(_SCALINGS['llama3'], fields.number())})
 # what LLaMA and GLM-4 call alike; `shared_config` looks at the kind of rotation
 SHARED: fields.Fields = MappingProxyType(
   {
@@ -41,8 +53,8 @@ SHARED: fields.Fields = MappingProxyType(
     'intermediate_size': fields.size(),
     'hidden_act': fields.choice('silu', ('silu', 'swish')),
     'max_position_embeddings': fields.size(2048),
-    'rope_parameters': fields.block(_ROTATION),
-    'rope_scaling': fields.block(_ROTATION),
+    'rope_parameters': fields.block(_SCALED),
+    'rope_scaling': fields.block(_SCALED),
     **_ROTATION,
     'tie_word_embeddings': fields.flag(False),
     'attention_dropout': fields.rate(0.0),
@@ -54,8 +66,8 @@ FIELDS: fields.Fields = MappingProxyType(
   {
     **SHARED,
     'rms_norm_eps': fields.number(1e-6),
-    'attention_bias': fields.fixed(False),
-    'mlp_bias': fields.fixed(False),
+    'attention_bias': fields.flag(False),
+    'mlp_bias': fields.flag(False),
     'pretraining_tp': fields.inert(),
   }
 )
@@ -69,45 +81,72 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
-  overrides = shared_config(theirs) | {'rotary': 'halves', 'norm_epsilon': theirs['rms_norm_eps']}
+  overrides = shared_config(theirs, names) | {
+    'rotary': 'halves',
+    'norm_epsilon': theirs['rms_norm_eps'],
+    'qkv_bias': theirs['attention_bias'],
+    'out_bias': theirs['attention_bias'],
+    'mlp_bias': theirs['mlp_bias'],
+  }
   if overrides['rotary_share'] != 1:
     raise ValueError('partial_rotary_factor is set, and LLaMA rotates whole heads')
   return {'vocab_size': theirs['vocab_size'], 'variant': 'llama-7b', 'overrides': overrides}
 
 
-def shared_config(theirs: Mapping[str, Any], *, share: float = 1.0) -> dict[str, Any]:
+def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, share: float = 1.0) -> dict[str, Any]:
   """The fields that LLaMA and GLM-4 call alike.
 
   Args:
     theirs: config.json, complete.
+    names: of the tensors.
     share: of a head that is rotated where the file does not say.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  # newer files keep all about rotation in one place
-  rotary = theirs['rope_parameters'] or {}
-  stretched = theirs['rope_scaling'] or (rotary if rotary.get('rope_type', 'default') != 'default' else None)
-  if stretched:
-    raise ValueError(f'rotary positions are stretched ({stretched}), which the trunk does not do')
+  fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
-  if (size := theirs['head_dim'] or width // heads) * heads != width:
-    raise ValueError(f'head_dim {size} times num_attention_heads {heads} is not hidden_size {width}')
+  size, tied = theirs['head_dim'] or width // heads, theirs['tie_word_embeddings']
   return {
     'hidden_dim': width,
     'num_layers': theirs['num_hidden_layers'],
     'num_heads': heads,
+    'head_dim': None if size * heads == width else size,
     'num_kv_heads': theirs['num_key_value_heads'] or heads,
     'mlp_dim': theirs['intermediate_size'],
     'max_length': theirs['max_position_embeddings'],
-    'rotary_share': rotary.get('partial_rotary_factor') or theirs['partial_rotary_factor'] or share,
-    'rotary_base': rotary.get('rope_theta') or theirs['rope_theta'] or 10_000.0,
-    'tied': theirs['tie_word_embeddings'],
+    **_rotation(theirs, share=share),
+    'tied': tied,
+    'has_output': has_output(names, tied=tied),
     'attention_dropout': theirs['attention_dropout'],
     'init_std': theirs['initializer_range'],
   }
+
+
+def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
+  """The fields of rotation, which newer files keep in `rope_parameters`; `rope_scaling` of older ones comes first.
+
+  Raises:
+    ValueError: another kind of stretching, or a number that it needs is missing.
+  """
+  place = 'rope_scaling' if theirs['rope_scaling'] else 'rope_parameters'
+  given = theirs[place] or {}
+  kind = given.get('rope_type', given.get('type', 'default'))
+  if kind not in _SCALINGS:
+    raise ValueError(f'{place}: rope_type is {kind!r}, and must be one of {", ".join(_SCALINGS)}')
+  if missing := [key for key in _SCALINGS[kind] if key not in given]:
+    raise ValueError(f'{place}: rope_type {kind!r} needs {", ".join(missing)}')
+  out = {
+    'rotary_share': given.get('partial_rotary_factor') or theirs['partial_rotary_factor'] or share,
+    'rotary_base': given.get('rope_theta') or theirs['rope_theta'] or 10_000.0,
+  }
+  if kind == 'default':
+    return out
+  out |= {'rotary_scaling': kind} | {ours: given[key] for key, ours in _SCALINGS[kind].items()}
+  if kind == 'llama3':
+    out['rotary_length'] = theirs[_FIRST_LENGTH] or given.get(_FIRST_LENGTH) or theirs['max_position_embeddings']
+  return out
 
 
 def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
@@ -118,30 +157,53 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
   """
   c = trunk.config
   check_heads(heads, HEADS)
-  if c.rotary != 'halves' or c.rotary_share != 1 or c.qkv_bias or c.norm_placement != 'pre':
+  if c.rotary != 'halves' or c.rotary_share != 1 or c.qkv_bias != c.out_bias or c.norm_placement != 'pre':
     raise ValueError(
-      'LLaMA rotates the halves of whole heads, has no biases and its norms before the sublayers; the trunk has '
-      f'rotary={c.rotary!r}, rotary_share={c.rotary_share}, qkv_bias={c.qkv_bias}, '
-      f'norm_placement={c.norm_placement!r}'
+      'LLaMA rotates the halves of whole heads, has biases on all matrices of attention or on none, and its norms '
+      f'before the sublayers; the trunk has rotary={c.rotary!r}, rotary_share={c.rotary_share}, '
+      f'qkv_bias={c.qkv_bias}, out_bias={c.out_bias}, norm_placement={c.norm_placement!r}'
     )
-  return {'model_type': 'llama', 'architectures': ['LlamaForCausalLM'], **shared_fields(trunk)}
+  return {
+    'model_type': 'llama',
+    'architectures': [f'Llama{kind_of(trunk, heads)}'],
+    **shared_fields(trunk),
+    'mlp_bias': c.mlp_bias,
+  }
+
+
+def kind_of(trunk: Llama, heads: Sequence[str]) -> str:
+  """The end of the name of their class."""
+  if 'head' in heads:
+    return 'ForSequenceClassification'
+  return 'ForCausalLM' if trunk.gives_logits else 'Model'
 
 
 def shared_fields(trunk: Llama) -> dict[str, Any]:
-  """What LLaMA and GLM-4 write into config.json alike, as programs of before and after `rope_parameters` read it."""
+  """What LLaMA and GLM-4 write into config.json alike, as programs of before and after `rope_parameters` read it.
+
+  Raises:
+    ValueError: the width is no multiple of the number of heads.
+  """
   c = trunk.config
+  if c.hidden_dim % c.num_heads:
+    raise ValueError(f'hidden_size {c.hidden_dim} has to be a multiple of num_attention_heads {c.num_heads}')
+  scaling: dict[str, Any] = {'rope_type': c.rotary_scaling}
+  scaling |= {key: dataclasses.asdict(c)[ours] for key, ours in _SCALINGS.get(c.rotary_scaling, {}).items()}
+  if c.rotary_scaling == 'llama3':
+    scaling[_FIRST_LENGTH] = c.max_length if c.rotary_length is None else c.rotary_length
   return {
     'vocab_size': trunk.vocab_size,
     'hidden_size': c.hidden_dim,
     'num_hidden_layers': c.num_layers,
     'num_attention_heads': c.num_heads,
     'num_key_value_heads': c.key_heads,
-    'head_dim': c.head_dim,
+    'head_dim': c.head_size,
     'intermediate_size': c.mlp_dim,
     'hidden_act': 'silu',
     'max_position_embeddings': c.max_length,
     'rms_norm_eps': c.norm_epsilon,
     'rope_theta': c.rotary_base,
+    'rope_scaling': None if c.rotary_scaling == 'none' else scaling,
     'tie_word_embeddings': c.tied,
     'attention_bias': c.qkv_bias,
     'attention_dropout': c.attention_dropout,
@@ -150,20 +212,16 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: there is no place for a head.
   """
-  block = 'model.layers.{layer}'
-  return [
-    *attention(trunk, heads),
-    *(
-      Entry(f'trunk/layers/mlp/{part}/kernel', f'{block}.mlp.{part}_proj.weight', 'linear')
-      for part in ('gate', 'up', 'down')
-    ),
-    Entry('trunk/layers/mlp_norm/scale', f'{block}.post_attention_layernorm.weight'),
-  ]
+  block, out = 'model.layers.{layer}', attention(trunk, heads)
+  for part in ('gate', 'up', 'down'):
+    out += linear(f'trunk/layers/mlp/{part}', f'{block}.mlp.{part}_proj', bias=trunk.config.mlp_bias)
+  out.append(Entry('trunk/layers/mlp_norm/scale', f'{block}.post_attention_layernorm.weight'))
+  return out
 
 
 def attention(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
@@ -173,17 +231,14 @@ def attention(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for a head.
   """
   check_heads(heads, HEADS)
-  ours, block = 'trunk/layers', 'model.layers.{layer}'
-  tied = ('lm_head.weight',) if trunk.config.tied else ()
+  ours, block, c = 'trunk/layers', 'model.layers.{layer}', trunk.config
+  tied = ('lm_head.weight',) if c.tied else ()
   out = [Entry('trunk/token_embed/table', 'model.embed_tokens.weight', tied=tied)]
-  if not trunk.config.tied:
+  if trunk.gives_logits and not c.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))
   for part in ('query', 'key', 'value'):
-    theirs = f'{block}.self_attn.{part[0]}_proj'
-    out.append(Entry(f'{ours}/{part}/kernel', f'{theirs}.weight', 'linear'))
-    if trunk.config.qkv_bias:
-      out.append(Entry(f'{ours}/{part}/bias', f'{theirs}.bias', 'matrix', inputs=2))
-  out.append(Entry(f'{ours}/out/kernel', f'{block}.self_attn.o_proj.weight', 'linear', inputs=2))
+    out += linear(f'{ours}/{part}', f'{block}.self_attn.{part[0]}_proj', bias=c.qkv_bias)
+  out += linear(f'{ours}/out', f'{block}.self_attn.o_proj', inputs=2, bias=c.out_bias)
   out.append(Entry(f'{ours}/attention_norm/scale', f'{block}.input_layernorm.weight'))
   out.append(Entry('trunk/final_norm/scale', 'model.norm.weight'))
-  return out
+  return out + score(heads)

@@ -1,4 +1,4 @@
-"""Names and shapes of T5 1.0 and 1.1 in Hugging Face folders.
+"""Names and shapes of T5 1.0, 1.1 and ByT5 in Hugging Face folders, and of their encoders alone.
 
 Their tables of relative biases stand in layer 0 of each stack, and serve all layers as ours do. In a folder of 1.1 the
 output matrix is `lm_head`; some programs tie it to the token table again and write it once, so it is read from there
@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from plm_jax.models.t5 import T5
+from plm_jax.models.t5 import T5, T5Encoder
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, check_heads
+from plm_jax.weights.table import Derived, Entry, check_heads, other_depth
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ MODEL_TYPES = ('t5',)
 PREFIX = ''
 
 # feed_forward_proj -> (activation, gated)
-_FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
+FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
   {
     'relu': ('relu', False),
     'gelu_new': ('gelu_tanh', False),
@@ -36,7 +36,7 @@ _FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
 FIELDS: fields.Fields = MappingProxyType(
   {
     **fields.COMMON,
-    'is_encoder_decoder': fields.fixed(True),
+    'is_encoder_decoder': fields.inert(),  # an encoder alone has both, and the tensors say which it is
     'is_decoder': fields.fixed(False),
     'd_model': fields.size(also='hidden_size'),
     'd_kv': fields.size(also='head_dim'),
@@ -48,11 +48,12 @@ FIELDS: fields.Fields = MappingProxyType(
     'relative_attention_max_distance': fields.size(128),
     'dropout_rate': fields.rate(0.1),
     'layer_norm_epsilon': fields.number(1e-6),
-    'feed_forward_proj': fields.choice('relu', tuple(_FORMS)),
+    'feed_forward_proj': fields.choice('relu', tuple(FORMS)),
     'scale_decoder_outputs': fields.choice(None, (True, False, None)),
     'decoder_start_token_id': fields.token_id(0),
-    # said by feed_forward_proj
-    **{name: fields.inert() for name in ('dense_act_fn', 'is_gated_act', 'initializer_factor', 'classifier_dropout')},
+    'dense_act_fn': fields.Field('the activation of feed_forward_proj', lambda value: isinstance(value, str), None),
+    'is_gated_act': fields.choice(None, (True, False)),
+    **{name: fields.inert() for name in ('initializer_factor', 'classifier_dropout')},
   }
 )
 DERIVED: Mapping[str, Derived] = MappingProxyType({})
@@ -65,59 +66,86 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
-  form, layers = theirs['feed_forward_proj'], theirs['num_layers']
-  decoder_layers = theirs['num_decoder_layers'] or layers
-  if decoder_layers != layers:
-    raise ValueError(f'num_decoder_layers {decoder_layers} is not num_layers {layers}: both stacks have the same depth')
-  activation, gated = _FORMS[form]
-  dropout, scaled = theirs['dropout_rate'], theirs['scale_decoder_outputs']
-  overrides = {
+  scaled = theirs['scale_decoder_outputs']
+  # newer files say whether logits are scaled, and call every output tied
+  tied = theirs['tie_word_embeddings'] if scaled is None else scaled
+  overrides = shared_config(theirs, names, tied=tied)
+  return {'vocab_size': theirs['vocab_size'], 'variant': 't5-small', 'overrides': overrides}
+
+
+def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bool) -> dict[str, Any]:
+  """The fields that T5 and mT5 call alike.
+
+  Args:
+    theirs: config.json, complete.
+    names: of the tensors; without those of a decoder the trunk is an encoder alone.
+    tied: logits are made by the scaled token table.
+  """
+  activation, gated = FORMS[theirs['feed_forward_proj']]
+  own = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu'}.get(activation, activation)
+  for name, value in (('dense_act_fn', own), ('is_gated_act', gated)):
+    if theirs[name] not in (None, value):
+      raise ValueError(f'{name} is {theirs[name]!r}, and feed_forward_proj has {value!r}')
+  layers, dropout = theirs['num_layers'], theirs['dropout_rate']
+  alone = bool(names) and not any(name.startswith('decoder.') for name in names)
+  return {
     'hidden_dim': theirs['d_model'],
     'num_layers': layers,
+    'num_decoder_layers': None if alone else other_depth(theirs['num_decoder_layers'] or layers, layers),
     'num_heads': theirs['num_heads'],
     'head_dim': theirs['d_kv'],
     'mlp_dim': theirs['d_ff'],
     'activation': activation,
     'gated': gated,
-    # newer files say whether logits are scaled, and call every output tied
-    'tied': theirs['tie_word_embeddings'] if scaled is None else scaled,
+    'structure': 'encoder' if alone else 'encoder-decoder',
+    'tied': tied,
+    'has_output': tied or not alone or 'lm_head.weight' in names,
     'num_buckets': theirs['relative_attention_num_buckets'],
     'max_distance': theirs['relative_attention_max_distance'],
     'norm_epsilon': theirs['layer_norm_epsilon'],
     'dropout': dropout,
     'attention_dropout': dropout,
   }
-  return {'vocab_size': theirs['vocab_size'], 'variant': 't5-small', 'overrides': overrides}
 
 
-def write_config(trunk: T5, heads: Sequence[str]) -> dict[str, Any]:
+def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
   """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  shared = shared_fields(trunk, heads)
+  if trunk.config.model_type:
+    raise ValueError(f'model_type={trunk.config.model_type!r} goes out under that name')
+  if trunk.gives_logits and not trunk.config.tied:
+    log.warning(
+      'This T5 has an output matrix of its own, lm_head. transformers from 5.0 on counts every T5 as tied: it says so '
+      'when it reads the folder, and puts the token table in its place whenever tie_weights() is called. lm_head is '
+      'written all the same; to be safe, compare the states of its decoder times lm_head'
+    )
+  name = 'T5EncoderModel' if trunk.config.structure == 'encoder' else 'T5ForConditionalGeneration'
+  return {'model_type': 't5', 'architectures': [name], **shared}
+
+
+def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
+  """What T5 and mT5 write into config.json alike.
 
   Raises:
     ValueError: the published form has no place for its structure or for a head.
   """
   _check(trunk, heads)
   c = trunk.config
-  forms = {value: form for form, value in _FORMS.items()}
+  forms = {value: form for form, value in FORMS.items()}
   if (c.activation, c.gated) not in forms:
     raise ValueError(f'no feed_forward_proj stands for activation {c.activation!r}, gated={c.gated}')
-  if not c.tied:
-    log.warning(
-      'This T5 has an output matrix of its own, lm_head. transformers from 5.0 on counts every T5 as tied: it says so '
-      'when it reads the folder, and puts the token table in its place whenever tie_weights() is called. lm_head is '
-      'written all the same; to be safe, compare the states of its decoder times lm_head'
-    )
   return {
-    'model_type': 't5',
-    'architectures': ['T5ForConditionalGeneration'],
     'vocab_size': trunk.vocab_size,
     'd_model': c.hidden_dim,
     'd_kv': c.head_dim,
     'd_ff': c.mlp_dim,
     'num_layers': c.num_layers,
-    'num_decoder_layers': c.num_layers,
+    'num_decoder_layers': c.decoder_layers,
     'num_heads': c.num_heads,
     'relative_attention_num_buckets': c.num_buckets,
     'relative_attention_max_distance': c.max_distance,
@@ -125,14 +153,14 @@ def write_config(trunk: T5, heads: Sequence[str]) -> dict[str, Any]:
     'layer_norm_epsilon': c.norm_epsilon,
     'feed_forward_proj': forms[c.activation, c.gated],
     'tie_word_embeddings': c.tied,
-    'is_encoder_decoder': True,
+    'is_encoder_decoder': c.structure != 'encoder',
     'pad_token_id': 0,
     'eos_token_id': 1,
     'decoder_start_token_id': 0,
   }
 
 
-def entries(trunk: T5, heads: Sequence[str]) -> list[Entry]:
+def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
   """Every parameter of the trunk.
 
   Raises:
@@ -143,10 +171,12 @@ def entries(trunk: T5, heads: Sequence[str]) -> list[Entry]:
   out = [
     Entry('trunk/token_embed/table', 'shared.weight', tied=(*tied, 'lm_head.weight') if trunk.config.tied else tied)
   ]
-  if not trunk.config.tied:
+  if trunk.gives_logits and not trunk.config.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight', tied=('shared.weight',)))
   own = ('attention', 'SelfAttention')
-  attentions = {'encoder': [own], 'decoder': [own, ('cross', 'EncDecAttention')]}
+  attentions = {'encoder': [own]}
+  if trunk.config.structure != 'encoder':
+    attentions['decoder'] = [own, ('cross', 'EncDecAttention')]
   matrices = (('gate', 'wi_0'), ('up', 'wi_1')) if trunk.config.gated else (('up', 'wi'),)
   for side, kinds in attentions.items():
     ours, block = f'trunk/{side}/layers', f'{side}.block.{{layer}}.layer'
@@ -169,7 +199,9 @@ def entries(trunk: T5, heads: Sequence[str]) -> list[Entry]:
   return out
 
 
-def _check(trunk: T5, heads: Sequence[str]) -> None:
-  if trunk.config.structure != 'encoder-decoder':
-    raise ValueError(f'the published form of T5 is an encoder-decoder; structure is {trunk.config.structure!r}')
+def _check(trunk: T5 | T5Encoder, heads: Sequence[str]) -> None:
+  if trunk.config.structure not in ('encoder-decoder', 'encoder'):
+    raise ValueError(
+      f'the published form of T5 is an encoder-decoder or an encoder; structure is {trunk.config.structure!r}'
+    )
   check_heads(heads, HEADS)

@@ -20,15 +20,9 @@ def corpus(tmp_path_factory):
 
 
 def read(corpus, split):
-  return documents.tokenised(
-    str(corpus),
-    split=split,
-    vocab=VOCAB,
-    cache=str(corpus / 'cache'),
-    text=None,
-    documents='blank_line',
-    quality=None,
-  )
+  cache = str(corpus / 'cache')
+  texts = sources.documents(str(corpus), split=split, cache=cache, by_tokens=True)
+  return documents.tokenised(texts, vocab=VOCAB, cache=cache)
 
 
 @pytest.mark.parametrize('percent', [1, 5, 50, 98])
@@ -78,6 +72,7 @@ def test_a_mistake_in_a_slice_by_tokens_is_told(corpus, split, words):
 
 
 def test_rows_are_not_cut_by_tokens(corpus):
-  with pytest.raises(ValueError, match="cut by rows: 'train"):
-    sources.open_source(str(corpus), split='train[:5%tokens]', cache=str(corpus / 'cache'))
+  for opens in (sources.open_source, sources.documents):
+    with pytest.raises(ValueError, match="cut by rows: 'train"):
+      opens(str(corpus), split='train[:5%tokens]', cache=str(corpus / 'cache'))
   assert splits.without_tokens('train[:5%tokens]', path='x') == 'train'

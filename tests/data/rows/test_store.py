@@ -1,5 +1,6 @@
 """The token store: written once, finished after any interruption, repaired after any damage."""
 
+import json
 import logging
 import os
 import pathlib
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from plm_jax.data.rows import store
+from plm_jax.errors import RunError
 from tests.data import small
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -152,9 +154,9 @@ def test_goes_on_after_a_kill(tmp_path):
   assert files(finished) == whole(tmp_path / 'b')
 
 
-def damage_bit(path: pathlib.Path) -> None:
+def damage_bit(path: pathlib.Path, *, place: int | None = None, bit: int = 4) -> None:
   data = bytearray(path.read_bytes())
-  data[len(data) // 2] ^= 16
+  data[len(data) // 2 if place is None else place] ^= 1 << bit
   path.write_bytes(data)
 
 
@@ -181,18 +183,85 @@ def test_damage_is_noticed_and_repaired(tmp_path, caplog, name, damage):
   assert not caplog.records
 
 
-def test_a_large_store_is_checked_again_only_after_a_change(tmp_path, monkeypatch):
-  monkeypatch.setattr(store, '_ALWAYS_CHECKED', 0)
-  expected = whole(tmp_path)
+def large(cache, each=len) -> store.Tokens:
+  return store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(each=each), cache=str(cache))
+
+
+def test_blocks_of_a_large_store_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
+  expected = np.asarray(large(tmp_path).ids)
+  monkeypatch.setattr(store, '_CHECKED_AT_ONCE', 0)
   checked = []
-  monkeypatch.setattr(store, '_sha256', lambda data, sha256=store._sha256: checked.append(1) or sha256(data))
-  assert whole(tmp_path) == expected
-  assert not checked
+  intact = store._is_intact
+  monkeypatch.setattr(
+    store, '_is_intact', lambda *given, ids=True: checked.append((given[1].first_token, ids)) or intact(*given, ids=ids)
+  )
+  tokens = large(tmp_path)
+  starts = sorted({first for first, _ in checked})
+  assert not any(ids for _, ids in checked), 'ids were read when the store was opened'
+  checked.clear()
+  assert tokens.ids.take(np.array([0, 1])).tolist() == expected[:2].tolist()
+  assert tokens.ids.take(np.array([[-5], [1]]), mode='clip').tolist() == expected[[[0], [1]]].tolist()
+  assert [first for first, _ in checked] == [0]
+  np.testing.assert_array_equal(tokens.ids[starts[2] - 1 : starts[2] + 1], expected[starts[2] - 1 : starts[2] + 1])
+  assert [first for first, _ in checked] == [0, starts[1], starts[2]]
+  np.testing.assert_array_equal(tokens.ids[3:3], expected[:0])
+  np.testing.assert_array_equal(np.asarray(tokens.ids), expected)
+  np.testing.assert_array_equal(tokens.ids.take(np.arange(len(expected))), expected)
+  assert sorted(first for first, _ in checked) == starts
+
+
+@pytest.mark.parametrize('name', ['tokens.bin', 'lengths.bin'])
+def test_every_flipped_bit_of_a_large_store_is_repaired(tmp_path, monkeypatch, caplog, name):
+  expected = large(tmp_path)
+  ids, offsets = np.array(expected.ids), expected.offsets
+  monkeypatch.setattr(store, '_CHECKED_AT_ONCE', 0)
+  (path,) = tmp_path.rglob(name)
+  draw = np.random.default_rng(0)
+  for place in draw.integers(path.stat().st_size, size=60):
+    damage_bit(path, place=int(place), bit=int(draw.integers(8)))
+    caplog.clear()
+    found = large(tmp_path)
+    np.testing.assert_array_equal(found.ids.take(draw.permutation(len(ids))).sum(), ids.sum())
+    np.testing.assert_array_equal(found.ids, ids)
+    np.testing.assert_array_equal(found.offsets, offsets)
+    assert 'damaged' in caplog.text
+
+
+def test_threads_read_a_large_store_at_once(tmp_path, monkeypatch):
+  expected = np.array(large(tmp_path).ids)
+  monkeypatch.setattr(store, '_CHECKED_AT_ONCE', 0)
   (path,) = tmp_path.rglob('tokens.bin')
-  damage_bit(path)
-  os.utime(path, ns=(1, 1))
-  assert whole(tmp_path) == expected
-  assert checked
+  path.write_bytes(bytes(path.stat().st_size))
+  tokens, found = large(tmp_path), []
+  places = [np.random.default_rng(seed).permutation(len(expected)) for seed in range(4)]
+  threads = [
+    threading.Thread(target=lambda each=each: found.append((tokens.ids.take(each) == expected[each]).all()))
+    for each in places
+  ]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert found == [True] * 4
+
+
+@pytest.mark.parametrize('sealed', [True, False])
+def test_a_flipped_bit_of_a_manifest_is_rebuilt(tmp_path, caplog, sealed):
+  expected = whole(tmp_path)
+  (path,) = tmp_path.rglob('manifest.json')
+  manifest = json.loads(path.read_text())
+  if not sealed:  # as earlier versions wrote it
+    path.write_text(json.dumps({name: manifest[name] for name in ('format', 'blocks')}))
+  before = path.read_bytes()
+  draw = np.random.default_rng(0)
+  for place in draw.integers(len(before), size=20):
+    damage_bit(path, place=int(place), bit=int(draw.integers(8)))
+    found = whole(tmp_path)
+    assert {name: found[name] for name in ('tokens.bin', 'lengths.bin')} == {
+      name: expected[name] for name in ('tokens.bin', 'lengths.bin')
+    }
+    path.write_bytes(before)
+  assert 'manifest.json' in caplog.text
 
 
 def test_a_damaged_manifest_starts_over(tmp_path):
@@ -208,7 +277,7 @@ def test_tokens_that_cannot_be_made_again_are_refused(tmp_path):
   damage_bit(path)
   changed = small.NumberVocab()
   changed.encode = lambda text: []
-  with pytest.raises(RuntimeError, match='Delete the folder'):
+  with pytest.raises(RunError, match='Delete the folder'):
     store.on_disk(small.documents(SIZES), vocab=changed, cache=str(tmp_path))
 
 
@@ -242,7 +311,7 @@ def test_blocks_are_bounded_by_characters(tmp_path, monkeypatch):
     assert sum(map(len, block[:-1])) < 50
 
 
-def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path):
+def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path, caplog):
   tokens = store.on_disk(small.documents(SIZES), vocab=small.NumberVocab(), cache=str(tmp_path))
   made = []
 
@@ -253,6 +322,15 @@ def test_an_array_beside_the_store_is_kept_and_made_again_when_damaged(tmp_path)
   for _ in range(2):
     np.testing.assert_array_equal(store.cached(tokens, 'rows', make)['a'], np.arange(1000))
   assert len(made) == 1
-  damage_bit(tokens.folder / 'rows.npz')
+  path = tokens.folder / 'rows.npz'
+  before = path.read_bytes()
+  draw = np.random.default_rng(0)
+  places = [*range(70), *draw.integers(len(before), size=230).tolist()]
+  for number, place in enumerate(places, start=2):
+    damage_bit(path, place=place, bit=int(draw.integers(8)))
+    found = store.cached(tokens, 'rows', make)
+    np.testing.assert_array_equal(found['a'], np.arange(1000))
+    assert (set(found), len(made)) == ({'a', 'b'}, number)
+  assert caplog.text.count('making it again') == len(places)
+  np.savez(path, a=np.zeros(1))  # as earlier versions wrote it, without a digest
   np.testing.assert_array_equal(store.cached(tokens, 'rows', make)['a'], np.arange(1000))
-  assert len(made) == 2

@@ -28,8 +28,7 @@ _DOCUMENT = b'-DOCSTART-'
 def open(path: local.File, split: str, cache: str) -> Opened:
   """The sentences of a file."""
   universal = path.suffix == '.conllu'
-  with path.stream() as lines:
-    rows = local.Rows(path, _sentences(lines), parse_universal if universal else parse)
+  rows = local.Rows(path, _sentences(path.lines()), parse_universal if universal else parse)
   return Opened(rows, f'{path.digest(cache=cache)} rows')
 
 

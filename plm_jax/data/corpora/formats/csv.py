@@ -8,7 +8,7 @@ import csv
 import functools
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from plm_jax.data.corpora import local
@@ -54,29 +54,29 @@ def open(path: local.File, split: str, cache: str) -> Opened:
 
 def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int, int, list[str]]]:
   """First byte, end, number of the first line and cells of each record that is not blank."""
-  here, read = 0, 0
+  here, read, start, line = 0, 0, 0, 1
 
-  def lines(stream: Iterable[bytes]) -> Iterator[str]:
+  def lines() -> Iterator[str]:
     nonlocal here, read
-    for content in stream:
+    for content in path.lines():
       here, read = here + len(content), read + 1
+      path.check_row(here - start, number=line)  # quotation marks that are never closed
       try:
         yield local.decoded(content)
       except local.BadRow as error:
         raise ValueError(f'{path.path}, line {read}: {error}') from error
 
-  with path.stream() as stream:
-    reader = csv.reader(lines(stream), **form)
-    while True:
-      start, line = here, read + 1
-      try:
-        cells = next(reader, None)
-      except csv.Error as error:
-        raise ValueError(f'{path.path}, line {line}: not valid {path.suffix[1:]} ({error})') from error
-      if cells is None:
-        return
-      if any(cells):
-        yield start, here, line, cells
+  reader = csv.reader(lines(), **form)
+  while True:
+    start, line = here, read + 1
+    try:
+      cells = next(reader, None)
+    except csv.Error as error:
+      raise ValueError(f'{path.path}, line {line}: not valid {path.suffix[1:]} ({error})') from error
+    if cells is None:
+      return
+    if any(cells):
+      yield start, here, line, cells
 
 
 def _header(cells: list[str], path: local.File) -> list[str]:

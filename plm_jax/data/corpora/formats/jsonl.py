@@ -2,6 +2,7 @@
 
 import json
 
+from plm_jax import files
 from plm_jax.data.corpora import local
 from plm_jax.data.corpora.records import Opened
 
@@ -11,15 +12,14 @@ SCHEME = None
 
 def open(path: local.File, split: str, cache: str) -> Opened:
   """The rows of a file."""
-  with path.stream() as lines:
-    rows = local.Rows(path, local.line_spans(lines), parse)
+  rows = local.Rows(path, local.line_spans(path.lines()), parse)
   return Opened(rows, f'{path.digest(cache=cache)} rows')
 
 
 def parse(text: str) -> local.Row:
   """One line as a row."""
   try:
-    row = json.loads(text)
+    row = files.parse_json(text)
   except json.JSONDecodeError as error:
     raise local.BadRow(f'not valid JSON ({error.msg} at character {error.pos})') from error
   if not isinstance(row, dict):

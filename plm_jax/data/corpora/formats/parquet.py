@@ -15,7 +15,13 @@ SCHEME = None
 def open(path: local.File, split: str, cache: str) -> Opened:
   """The rows of a file."""
   about = _read(path, lambda table: table.metadata)
-  sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
+  groups = [about.row_group(number) for number in range(about.num_row_groups)]
+  sizes = [group.num_rows for group in groups]
+  if (largest := max((group.total_byte_size for group in groups), default=0)) > path.max_bytes:
+    raise ValueError(
+      f'{path.path} has a group of rows of {largest:,} bytes, which is read whole, and {path.max_bytes:,} are allowed: '
+      'write it with smaller groups, or raise data.max_bytes'
+    )
   if not sum(sizes):
     raise ValueError(f'{path.path} holds no rows')
   return Opened(Rows(path, sizes), f'{path.digest(cache=cache)} rows')

@@ -16,7 +16,7 @@ def open(path: str, split: str, cache: str) -> Opened:
   if name not in pydocs.SETS:
     known = [SCHEME, *(f'{SCHEME}/{task}' for task in pydocs.SETS[1:])]
     raise ValueError(f'there is no embedded data {path!r}.{errors.suggest(path, known)} There are {", ".join(known)}')
-  folders = pydocs.prepare(cache=cache)
+  folders = pydocs.prepare(cache=cache, sets=(name,))
   if name not in folders:
     raise ValueError(f'{path!r} holds no row')
   return tfds_sets.from_folder(folders[name], split, path=path)

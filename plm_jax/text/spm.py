@@ -1,0 +1,240 @@
+"""SentencePiece model files (`spiece.model`, `tokenizer.model`), read as the content of a `tokenizer.json`.
+
+The file is a protocol buffer, `ModelProto` of sentencepiece_model.proto (github.com/google/sentencepiece), of which the
+fields that decide on ids are read; the library itself is not needed. Normalisation is that of the file and in its
+order: its table of characters, white space at the ends and in runs, a space before the text, ▁ for spaces.
+"""
+
+import base64
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from plm_jax.text.spec import BLANK, Spec
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
+UNIGRAM, BPE = 1, 2  # types of models
+MAX_BYTES = 2**28  # of a file; the largest that is published has 16 MB
+NEVER = 100.0  # taken off the score of a piece that is not to be chosen
+
+# message -> (field, number, type, default); a capital is the name of a message, of which there are several
+_MESSAGES: dict[str, list[tuple[str, int, str, str]]] = {
+  'SentencePiece': [('piece', 1, 'string', ''), ('score', 2, 'float', '0'), ('type', 3, 'int32', '1')],
+  'TrainerSpec': [
+    ('model_type', 3, 'int32', '1'),
+    ('treat_whitespace_as_suffix', 24, 'bool', 'false'),
+    ('byte_fallback', 35, 'bool', 'false'),
+    ('unk_id', 40, 'int32', '0'),
+    ('bos_id', 41, 'int32', '1'),
+    ('eos_id', 42, 'int32', '2'),
+    ('pad_id', 43, 'int32', '-1'),
+  ],
+  'NormalizerSpec': [
+    ('precompiled_charsmap', 2, 'bytes', ''),
+    ('add_dummy_prefix', 3, 'bool', 'true'),
+    ('remove_extra_whitespaces', 4, 'bool', 'true'),
+  ],
+  'ModelProto': [
+    ('pieces', 1, 'SentencePiece', ''),
+    ('trainer_spec', 2, 'TrainerSpec', ''),
+    ('normalizer_spec', 3, 'NormalizerSpec', ''),
+  ],
+}
+
+
+class Piece(NamedTuple):
+  """A piece of a model: its text, its score, and its type."""
+
+  text: str
+  score: float
+  type: int = CONTROL
+
+
+class Model(NamedTuple):
+  """What a model file says.
+
+  Attributes:
+    pieces: in the order of their ids.
+    algorithm: `UNIGRAM` or `BPE`.
+    byte_fallback: characters without a piece are spelt in bytes.
+    unk_id: id of what is unknown.
+    charsmap: table that normalises characters, empty for none.
+    prefix: a space is set before a text.
+    strip: white space is taken off at the ends, and runs of it become one space.
+    named: role -> id, of those that the file names ('bos', 'eos', 'pad', 'unk').
+  """
+
+  pieces: tuple[Piece, ...]
+  algorithm: int
+  byte_fallback: bool
+  unk_id: int
+  charsmap: bytes
+  prefix: bool
+  strip: bool
+  named: dict[str, int]
+
+
+def read(content: bytes) -> Model:
+  """The model in a file.
+
+  Raises:
+    ValueError: it is no such file, or of a kind that is not read here.
+  """
+  proto = _proto()()
+  try:
+    proto.ParseFromString(content)
+  except message.DecodeError:
+    raise ValueError('is damaged: it holds no SentencePiece model') from None
+  trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
+  if not proto.pieces:
+    raise ValueError('is damaged: it holds no SentencePiece model')
+  if trainer.model_type not in (UNIGRAM, BPE):
+    raise ValueError('holds a SentencePiece model that is neither unigram nor BPE')
+  if trainer.treat_whitespace_as_suffix:
+    raise ValueError('marks white space behind words, which is not read here')
+  pieces = tuple(Piece(one.piece, one.score, one.type) for one in proto.pieces)
+  unknown = next((number for number, piece in enumerate(pieces) if piece.type == UNKNOWN), None)
+  if unknown is None:
+    raise ValueError('is damaged: its SentencePiece model has no unknown piece')
+  ids = {'bos': trainer.bos_id, 'eos': trainer.eos_id, 'pad': trainer.pad_id}
+  return Model(
+    pieces=pieces,
+    algorithm=trainer.model_type,
+    byte_fallback=trainer.byte_fallback,
+    unk_id=unknown,
+    charsmap=normalizer.precompiled_charsmap,
+    prefix=normalizer.add_dummy_prefix,
+    strip=normalizer.remove_extra_whitespaces,
+    named={'unk': unknown} | {role: number for role, number in ids.items() if 0 <= number < len(pieces)},
+  )
+
+
+def with_controls(content: bytes, names: Sequence[str]) -> bytes:
+  """A model file with further control pieces at the end; everything else in it stays."""
+  proto = _proto()()
+  proto.ParseFromString(content)
+  for name in names:
+    proto.pieces.add(piece=name, score=0.0, type=CONTROL)
+  return proto.SerializeToString()
+
+
+def spec(model: Model, *, first: Sequence[Spec] = ()) -> dict[str, Any]:
+  """The content of a `tokenizer.json` that gives the ids of a model.
+
+  Args:
+    model: with the pieces of the vocabulary, in the order of their ids.
+    first: normalisers that come before those of the model.
+  """
+  added = [
+    _added(number, piece) for number, piece in enumerate(model.pieces) if piece.type in (CONTROL, UNKNOWN, UNUSED)
+  ]
+  prepend = [{'type': 'Prepend', 'prepend': BLANK}] if model.prefix else []
+  return {
+    'version': '1.0',
+    'added_tokens': added,
+    'normalizer': {'type': 'Sequence', 'normalizers': [*first, *_normalizers(model), *prepend, _replace(' ', BLANK)]},
+    'pre_tokenizer': _pre_tokenizer(model),
+    'decoder': {
+      'type': 'Sequence',
+      'decoders': [
+        _replace(BLANK, ' '),
+        {'type': 'ByteFallback'},
+        {'type': 'Fuse'},
+        *([{'type': 'Strip', 'content': ' ', 'start': 1, 'stop': 0}] if model.prefix else []),
+      ],
+    },
+    'model': _unigram(model) if model.algorithm == UNIGRAM else _bpe(model),
+  }
+
+
+def _pre_tokenizer(model: Model) -> dict[str, Any]:
+  """Cuts a text at ▁ where no piece spans words and, for BPE, around the symbols of the user."""
+  split = not any(BLANK in piece.text[1:] for piece in model.pieces)
+  blanks = {'type': 'Metaspace', 'replacement': BLANK, 'prepend_scheme': 'never', 'split': split}
+  symbols = sorted((piece.text for piece in _symbols(model)), key=len, reverse=True)
+  if not symbols:
+    return blanks
+  cut = {
+    'type': 'Split',
+    'pattern': {'Regex': '|'.join(map(re.escape, symbols))},
+    'behavior': 'Isolated',
+    'invert': False,
+  }
+  return {'type': 'Sequence', 'pretokenizers': [cut, blanks]}
+
+
+def _symbols(model: Model) -> list[Piece]:
+  """Of a BPE model, the symbols of the user, which no merge makes."""
+  return [piece for piece in model.pieces if piece.type == USER_DEFINED and model.algorithm == BPE]
+
+
+def _normalizers(model: Model) -> Iterator[dict[str, Any]]:
+  """Those of a model, up to the space before a text."""
+  if model.charsmap:
+    yield {'type': 'Precompiled', 'precompiled_charsmap': base64.b64encode(model.charsmap).decode()}
+  if model.strip:
+    yield {'type': 'Replace', 'pattern': {'Regex': rf'\A +|[ {BLANK}]+\z'}, 'content': ''}
+    yield {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '}
+
+
+def _replace(old: str, new: str) -> dict[str, Any]:
+  return {'type': 'Replace', 'pattern': {'String': old}, 'content': new}
+
+
+def _added(number: int, piece: Piece) -> dict[str, Any]:
+  flags = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
+  return {'id': number, 'content': piece.text, **flags}
+
+
+def _unigram(model: Model) -> dict[str, Any]:
+  """Scores; a symbol of the user has one that no other way to write it reaches (unigram_model.cc, EncodeOptimized)."""
+  most = max((piece.score for piece in model.pieces if piece.type == NORMAL), default=0.0)
+  vocab = [
+    [piece.text, len(piece.text.encode()) * most - 0.1 if piece.type == USER_DEFINED else piece.score]
+    for piece in model.pieces
+  ]
+  return {'type': 'Unigram', 'unk_id': model.unk_id, 'vocab': vocab, 'byte_fallback': model.byte_fallback}
+
+
+def _bpe(model: Model) -> dict[str, Any]:
+  """Merges: each way to join two pieces to a third one, in the order of the scores of the third."""
+  known = {piece.text: number for number, piece in enumerate(model.pieces) if piece.type == NORMAL}
+  merges: list[list[str]] = []
+  for text in sorted(known, key=lambda text: (-model.pieces[known[text]].score, known[text])):
+    ways = [(text[:cut], text[cut:]) for cut in range(1, len(text))]
+    found = [way for way in ways if way[0] in known and way[1] in known]
+    merges += map(list, sorted(found, key=lambda way: (known[way[0]], known[way[1]])))
+  return {
+    'type': 'BPE',
+    'dropout': None,
+    'unk_token': model.pieces[model.unk_id].text,
+    'continuing_subword_prefix': None,
+    'end_of_word_suffix': None,
+    'fuse_unk': True,
+    'byte_fallback': model.byte_fallback,
+    'ignore_merges': any(len(piece.text) > 1 for piece in _symbols(model)),  # a symbol is found whole
+    'vocab': {piece.text: number for number, piece in enumerate(model.pieces)},
+    'merges': merges,
+  }
+
+
+@functools.cache
+def _proto() -> Any:
+  """The class of `ModelProto`, with the fields that are read."""
+  field = descriptor_pb2.FieldDescriptorProto
+  file = descriptor_pb2.FileDescriptorProto(name='plm_jax/spm.proto', package='plm_jax.spm', syntax='proto2')
+  for name, fields in _MESSAGES.items():
+    made = file.message_type.add(name=name)
+    for key, number, kind, default in fields:
+      own = made.field.add(name=key, number=number, label=field.LABEL_OPTIONAL)
+      if kind in _MESSAGES:
+        own.type, own.type_name = field.TYPE_MESSAGE, f'.plm_jax.spm.{kind}'
+        own.label = field.LABEL_REPEATED if key == 'pieces' else field.LABEL_OPTIONAL
+      else:
+        own.type, own.default_value = field.Type.Value(f'TYPE_{kind.upper()}'), default
+  pool = descriptor_pool.DescriptorPool()
+  pool.Add(file)
+  return message_factory.GetMessageClass(pool.FindMessageTypeByName('plm_jax.spm.ModelProto'))

@@ -1,0 +1,64 @@
+"""What happened to a run on its way, as its config tells it: more steps (`extend`), batches left out (`skip`).
+
+Both are pairs (step, number) of the config, so that every step is still a function of the config and its own number:
+a run that falls back behind such a step, or is repeated from its `config.json`, does the same again.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from plm_jax.types import Source
+
+Pairs = Sequence[tuple[int, int]]
+
+
+def horizon(settings: Mapping[str, Any], step: int) -> int:
+  """The steps of the run as they stood when it had made `step` updates; the schedule of the next one runs to there."""
+  return settings['steps'] + sum(more for at, more in settings['extend'] if at <= step)
+
+
+def total(settings: Mapping[str, Any]) -> int:
+  """The steps of the run with all that it was extended by."""
+  return settings['steps'] + sum(more for _, more in settings['extend'])
+
+
+def ends(settings: Mapping[str, Any]) -> set[int]:
+  """The last step, and those that were the last one when the run was extended there."""
+  return {at for at, _ in settings['extend'] if at == horizon(settings, at - 1)} | {total(settings)}
+
+
+def extended(settings: Mapping[str, Any], more: int, *, at: int) -> dict[str, Any]:
+  """The settings with `more` steps from step `at` on.
+
+  A run on its way through an extension of just as many steps stays as it is: it is the same command again.
+  """
+  pairs = list(settings['extend'])
+  under_way = bool(pairs) and at < total(settings) and pairs[-1][1] == more
+  return {**settings, 'extend': pairs if under_way else [*pairs, (at, more)]}
+
+
+def back_at(settings: Mapping[str, Any], step: int, *, skip: int = 0) -> dict[str, Any]:
+  """The settings of a run that was never beyond `step`, and leaves out the `skip` batches behind it."""
+  extend = [(at, more) for at, more in settings['extend'] if at <= step]
+  left_out = [(at, count) for at, count in settings['skip'] if at < step]
+  return {**settings, 'extend': extend, 'skip': [*left_out, *([(step, skip)] if skip else [])]}
+
+
+def read(source: Source, start: int, *, skip: Pairs) -> Iterator[dict[str, np.ndarray]]:
+  """The batches of the steps after `start`, without those that `skip` leaves out.
+
+  Step s reads batch s of the order plus all that was left out before it. Where batches were left out, rows begin anew
+  (`reset`): what a recurrent model remembers is not the text before them.
+  """
+  jumps = sorted(at for at, _ in skip)
+  places = [start, *(at for at in jumps if at > start)]
+  for here, after in itertools.zip_longest(places, places[1:]):
+    left_out = sum(count for at, count in skip if at <= here)
+    batches = source.read(here + left_out)
+    if here in jumps and 'reset' in source.spec:
+      first = next(batches)
+      batches = itertools.chain([first | {'reset': np.ones_like(first['reset'])}], batches)
+    yield from batches if after is None else itertools.islice(batches, after - here)

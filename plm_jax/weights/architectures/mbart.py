@@ -1,0 +1,64 @@
+"""Names and shapes of mBART and mBART-50 in Hugging Face folders: BART's, and a final norm of each stack."""
+
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from plm_jax.models.bart import Bart
+from plm_jax.weights import fields
+from plm_jax.weights.architectures import bart
+from plm_jax.weights.table import Derived, Entry, check_heads
+
+MODEL = 'bart'
+HEADS: tuple[str, ...] = ()
+MODEL_TYPES = ('mbart',)
+PREFIX = bart.PREFIX
+
+FIELDS: fields.Fields = MappingProxyType(
+  {
+    **bart.SHARED,
+    'decoder_start_token_id': fields.token_id(),
+    'normalize_before': fields.fixed(True),
+    'add_final_layer_norm': fields.fixed(True),
+  }
+)
+DERIVED: Mapping[str, Derived] = bart.DERIVED
+UNUSED = bart.UNUSED
+
+
+def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
+  """Keywords of `models.bart.make` for a config.json.
+
+  Raises:
+    ValueError: it describes what the trunk does not have.
+  """
+  del names
+  theirs = fields.complete(FIELDS, theirs)
+  overrides = bart.shared_config(theirs) | {'norm_placement': 'pre'}
+  return {'vocab_size': theirs['vocab_size'], 'variant': 'mbart-large-cc25', 'overrides': overrides}
+
+
+def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
+  """A config.json for the trunk.
+
+  Raises:
+    ValueError: the published form has no place for its structure or for a head.
+  """
+  check_heads(heads, HEADS)
+  if trunk.config.norm_placement != 'pre':
+    raise ValueError("mBART has its norms before the sublayers; norm_placement='post' is BART's")
+  return {
+    'model_type': 'mbart',
+    'architectures': ['MBartForConditionalGeneration'],
+    **bart.shared_fields(trunk, heads),
+  }
+
+
+def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
+  """Every parameter of the trunk.
+
+  Raises:
+    ValueError: the published form has no place for a head.
+  """
+  check_heads(heads, HEADS)
+  return bart.entries(trunk, heads)

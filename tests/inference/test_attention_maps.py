@@ -1,0 +1,48 @@
+"""The weights of every head, of every trunk with attention in one stack."""
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from plm_jax.errors import ConfigError
+from plm_jax.inference import attention_maps
+from tests import test_contract, tiny
+
+IDS = [2, 9, 20, 31, 42, 3]
+ONE_STACK = {'t5 decoder': ('t5', {'structure': 'decoder'}), 't5 prefix': ('t5', {'structure': 'prefix'})}
+ONE_STACK |= {'t5 encoder': ('t5', {'structure': 'encoder'})}
+ONE_STACK |= {name: (name, {}) for name in test_contract.MODELS}
+QUICK = ('bert', 't5 decoder', 't5 encoder')
+
+
+def make_trunk(name: str):
+  model, fields = ONE_STACK[name]
+  trunk = test_contract.make_trunk(model, **fields)
+  if trunk.ATTENTION in ('encoder-decoder', 'none'):
+    pytest.skip('is refused')
+  return trunk
+
+
+@pytest.mark.parametrize(
+  'name', [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ONE_STACK]
+)
+def test_every_head_of_every_layer_is_there_in_order(name):
+  trunk = make_trunk(name)
+  shapes = jax.eval_shape(lambda: trunk.init(jax.random.key(0), method='init_all'))['params']
+  params = tiny.draw(nn.unbox(shapes))
+  if name in ('cnn', 'lstm'):
+    with pytest.raises(ConfigError, match=f'a {name} has no attention weights'):
+      attention_maps._weights(trunk, params, IDS)
+    return
+  weights = attention_maps._weights(trunk, params, IDS)
+  assert weights.shape == (2, 2, 6, 6)
+  np.testing.assert_allclose(weights.sum(axis=-1), 1, rtol=1e-5)
+
+
+def test_blocks_outside_the_scan_stand_before_and_behind_it():
+  leaf = lambda layers, value: {'attention': {'weights': (np.full((layers, 1, 2, 3, 3), value),)}}  # noqa: E731
+  first, last = ({'attention': {'weights': (np.full((1, 2, 3, 3), value),)}} for value in (1, 4))
+  sown = {'stack': {'last': last, 'layers': leaf(2, 2), 'first': first}}
+  assert [int(part.flat[0]) for part in attention_maps._in_order(sown)] == [1, 2, 4]
+  assert [len(part) for part in attention_maps._in_order(sown)] == [1, 2, 1]

@@ -1,0 +1,342 @@
+"""Folders without a `tokenizer.json`: every older form, against transformers and the sentencepiece library, live."""
+
+import io
+import json
+import random
+import unicodedata
+
+import pytest
+
+from plm_jax.text import byte_bpe, spm, tokenizer, wordpiece
+from tests import conftest
+
+transformers = pytest.importorskip('transformers')
+sentencepiece = pytest.importorskip('sentencepiece')
+
+PLAIN = [
+  'Anna went to the kitchen.',
+  'The "quotes", (brackets) and 3.14, 1,000 or 2,5!',
+  "it's naïve, café, Émile — £3",
+  'two  blanks and the end ',
+  'plombagnisterflockduwyhnezkjrtqxa' * 9,
+  'I [MASK] you , he <mask> it',
+  '',
+]
+BARE = [  # transformers 5 sets a space behind each mark of ALBERT and XLNet, which their own code does not
+  'Anna went to the kitchen',
+  "naïve café, Émile's",
+  'two  blanks and the end ',
+]
+ODD = [
+  *PLAIN,
+  ' \t two  blanks\tand\na line\r\n\n',
+  'é e\u0301 ﬁ ½ Ａ ① 我在这里 العربية हिन्दी 😀👩‍👩‍👧 q',
+  '\x07a\u200bb \u00a0c\u3000d',
+  '▁a ▁',
+  '</s> <s> <unk> <pad> [CLS] <extra_id_0>',
+  'İstanbul ẞ ǅ',
+  '   ',
+]
+
+
+@pytest.fixture(scope='module')
+def documents():
+  draw = random.Random(1)
+  return [conftest.story(draw) for _ in range(120)] + [text for text in ODD if text.strip()] * 3
+
+
+def train(documents, *, size=400, algorithm='unigram', **settings):
+  """A model file of the reference library."""
+  written = io.BytesIO()
+  lines = (line for text in documents for line in text.splitlines() if line.strip())
+  sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=lines, model_writer=written, vocab_size=size, model_type=algorithm, hard_vocab_limit=False,
+    minloglevel=2, **settings,
+  )  # fmt: skip
+  return written.getvalue()
+
+
+def write(folder, files):
+  folder.mkdir(parents=True, exist_ok=True)
+  for name, content in files.items():
+    if isinstance(content, bytes):
+      (folder / name).write_bytes(content)
+    else:
+      (folder / name).write_text(content if isinstance(content, str) else json.dumps(content), encoding='utf-8')
+  return folder
+
+
+T5 = dict(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+MARKS = ['(', ')', '"', '-', '.', '–', '£', '€']
+ALBERT = dict(
+  pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=['[CLS]', '[SEP]', '[MASK]'], user_defined_symbols=MARKS
+)
+XLNET = dict(
+  unk_id=0, bos_id=1, eos_id=2, pad_id=5, control_symbols=['<cls>', '<sep>', '<mask>', '<eod>', '<eop>'],
+  user_defined_symbols=MARKS,
+)  # fmt: skip
+DEBERTA = dict(
+  pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece='[PAD]', bos_piece='[CLS]', eos_piece='[SEP]', unk_piece='[UNK]'
+)
+LLAMA = dict(
+  algorithm='bpe', size=700, byte_fallback=True, normalization_rule_name='identity', remove_extra_whitespaces=False
+)
+CASED = {'do_lower_case': False, 'keep_accents': True}
+FOLDERS = {  # name: (model_type, file, how it was trained, tokenizer_config.json, texts on which transformers agrees)
+  't5': ('t5', 'spiece.model', T5, None, ODD),
+  't5-few': ('t5', 'spiece.model', T5, {'extra_ids': 7}, ODD),
+  'mt5': ('mt5', 'spiece.model', {**T5, 'byte_fallback': True, 'size': 700}, {'extra_ids': 0}, PLAIN[:2]),
+  'albert': ('albert', 'spiece.model', ALBERT, None, BARE),
+  'albert-cased': ('albert', 'spiece.model', ALBERT, CASED, BARE),
+  'xlnet': ('xlnet', 'spiece.model', XLNET, None, BARE),
+  'llama': ('llama', 'tokenizer.model', LLAMA, {'tokenizer_class': 'LlamaTokenizer', 'add_bos_token': True}, PLAIN),
+  'xlm-roberta': ('xlm-roberta', 'sentencepiece.bpe.model', {}, None, ODD),
+  'camembert': ('camembert', 'sentencepiece.bpe.model', {}, None, ODD),
+  'mbart': ('mbart', 'sentencepiece.bpe.model', {}, None, PLAIN),
+  'deberta-v2': ('deberta-v2', 'spm.model', DEBERTA, None, PLAIN),
+}
+
+
+@pytest.fixture(scope='module', params=FOLDERS)
+def folder(request, documents, tmp_path_factory):
+  """(folder with a model file alone, the reference library on that file, its texts)."""
+  model_type, file, settings, about, texts = FOLDERS[request.param]
+  content = train(documents, **settings)
+  files = {'config.json': {'model_type': model_type}, file: content}
+  made = write(tmp_path_factory.mktemp('release'), files | ({'tokenizer_config.json': about} if about else {}))
+  return made, sentencepiece.SentencePieceProcessor(model_proto=content), texts
+
+
+def offset(name, number):
+  """The id of fairseq's dictionary for one of SentencePiece's."""
+  moved = {0: 3, 1: 0, 2: 2} if name != 'camembert' else {0: 3}
+  return moved.get(number, number + (4 if name == 'camembert' else 1))
+
+
+def test_a_model_file_gives_the_ids_of_its_library(folder, request):
+  name = request.node.callspec.params['folder']
+  made, library, _ = folder
+  vocab = tokenizer.load(made)
+  assert vocab.kind == 'sentencepiece'
+  bare = name in ('xlm-roberta', 'camembert', 'mbart')
+  for text in ODD:
+    if name in ('albert', 'albert-cased', 'xlnet'):
+      ids = prepared(text, library, lowercase=name == 'albert', accents=name == 'albert-cased')
+    else:
+      ids = library.encode(text)
+    assert vocab.encode(text) == ([offset(name, number) for number in ids] if bare else ids), text
+
+
+def prepared(text, library, *, lowercase, accents):
+  """As the code of XLNet and ALBERT has it (prepro_utils.py): quotation marks, accents, case, commas after digits.
+
+  As published for the fast library, every mark goes, and not only those that combine.
+  """
+  text = ' '.join(text.split()).replace('``', '"').replace("''", '"')
+  if not accents:
+    text = ''.join(c for c in unicodedata.normalize('NFKD', text) if unicodedata.category(c)[0] != 'M')
+  pieces = []
+  for piece in library.encode(text.lower() if lowercase else text, out_type=str):
+    if len(piece) > 1 and piece[-1] == ',' and piece[-2].isdigit():
+      parts = library.encode(piece[:-1].replace('▁', ''), out_type=str)
+      if piece[0] != '▁' and parts[0][0] == '▁':
+        parts = parts[1:] if len(parts[0]) == 1 else [parts[0][1:], *parts[1:]]
+      pieces += [*parts, piece[-1]]
+    else:
+      pieces.append(piece)
+  return [library.piece_to_id(piece) for piece in pieces]
+
+
+def test_a_model_file_gives_the_rows_of_transformers(folder, request):
+  made, _, texts = folder
+  vocab, theirs = tokenizer.load(made), transformers.AutoTokenizer.from_pretrained(made)
+  assert {token: number for number, token in enumerate(vocab.tokens)} == theirs.get_vocab()
+  special = [text for text in texts if not any(name in text for name in theirs.all_special_tokens)]
+  for text in special:
+    ids = theirs(text, add_special_tokens=False)['input_ids']
+    assert vocab.encode(text) == ids, text
+    assert vocab.decode(ids) == theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+  processed = tokenizer.marked(made)
+  for one in texts[:2]:
+    found = theirs(one, return_token_type_ids=True)
+    assert (processed.encode(one).ids, processed.encode(one).type_ids) == (found['input_ids'], found['token_type_ids'])
+    if request.node.callspec.params['folder'] != 'llama':
+      assert processed.encode(one, texts[0]).ids == theirs(one, texts[0])['input_ids']
+  for role in ('pad', 'unk', 'mask', 'eos', 'bos', 'cls', 'sep'):
+    if getattr(theirs, f'{role}_token') and role in vocab.roles:
+      assert getattr(theirs, f'{role}_token') == vocab.roles[role], role
+
+
+def bert_files(documents, *, lowercase=True):
+  vocab = wordpiece.train(documents, size=600, lowercase=lowercase)
+  return {'vocab.txt': '\n'.join(vocab.tokens) + '\n'}
+
+
+FLAGS = {'special': False, 'lstrip': False, 'rstrip': False, 'single_word': False, 'normalized': False}
+
+
+@pytest.mark.parametrize(
+  'about',
+  [
+    None,
+    {'do_lower_case': False},
+    {'do_lower_case': True, 'strip_accents': False},
+    {'do_lower_case': False, 'strip_accents': True, 'tokenize_chinese_chars': False},
+    {'additional_special_tokens': ['<a b>', '[X]']},
+    {
+      'added_tokens_decoder': {
+        '600': {**FLAGS, 'content': '<new one>', 'lstrip': True, 'normalized': True},
+        '601': {**FLAGS, 'content': '[X]', 'special': True, 'rstrip': True},
+      }
+    },
+  ],
+)
+def test_a_word_list(documents, tmp_path, about):
+  cased = bool(about) and about.get('do_lower_case') is False
+  made = write(tmp_path / 'r', {'config.json': {'model_type': 'bert'}, **bert_files(documents, lowercase=not cased)})
+  if about:
+    write(made, {'tokenizer_config.json': about})
+  vocab, theirs = tokenizer.load(made), transformers.AutoTokenizer.from_pretrained(made)
+  assert {token: number for number, token in enumerate(vocab.tokens)} == theirs.get_vocab()
+  for text in (*ODD, 'a <new one> b', 'a[X] b', 'x <a b>y'):
+    assert vocab.encode(text, specials=True) == theirs(text, add_special_tokens=False)['input_ids'], text
+  row = tokenizer.marked(made).encode(PLAIN[0], PLAIN[1])
+  found = theirs(PLAIN[0], PLAIN[1])
+  assert (row.ids, row.type_ids) == (found['input_ids'], found['token_type_ids'])
+
+
+def test_words_that_are_never_split(documents, tmp_path):
+  """As the code of the paper has it, which only the slow tokenizer of transformers still does."""
+  from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+  files = bert_files(documents)
+  names = ['[unused1]', "John's", 'USA']
+  files['vocab.txt'] += '\n'.join(names) + '\n'
+  made = write(tmp_path / 'r', {'config.json': {'model_type': 'bert'}, **files})
+  write(made, {'tokenizer_config.json': {'never_split': [*names, 'unknown-word']}})
+  theirs = BertTokenizerLegacy(str(made / 'vocab.txt'), never_split=names)
+  vocab = tokenizer.load(made)
+  for text in ("the USA and John's [unused1] boat", 'usa USAx john', 'the [unused1]', 'unknown-word'):
+    assert vocab.encode(text) == theirs.encode(text, add_special_tokens=False), text
+
+
+def test_a_word_list_with_a_token_on_two_lines(documents, tmp_path):
+  files = bert_files(documents)
+  lines = files['vocab.txt'].split('\n')
+  lines[20:20] = ['the', '']
+  made = write(tmp_path / 'r', {'config.json': {'model_type': 'bert'}, 'vocab.txt': '\r\n'.join(lines)})
+  vocab = tokenizer.load(made)
+  assert vocab.size == len(lines) - 1 and vocab.encode('the') == [lines.index('the', 21)]
+
+
+@pytest.mark.parametrize('model_type', ['gpt2', 'roberta', 'bart', 'deberta'])
+def test_merges(documents, tmp_path, model_type):
+  trained = byte_bpe.train(documents, size=700, specials='gpt2' if model_type == 'gpt2' else 'roberta')
+  content = json.loads(trained.content)['model']
+  ids = {token: number for number, token in enumerate(trained.tokens)}
+  if model_type == 'deberta':
+    names = {'<s>': '[CLS]', '</s>': '[SEP]', '<pad>': '[PAD]', '<unk>': '[UNK]', '<mask>': '[MASK]'}
+    ids = {names.get(token, token): number for token, number in ids.items()}
+  merges = '#version: 0.2\n' + '\n'.join(map(' '.join, content['merges'])) + '\n'
+  files = {'config.json': {'model_type': model_type}, 'vocab.json': ids, 'merges.txt': merges}
+  for number, about in enumerate((None, {'add_prefix_space': True})):
+    made = write(tmp_path / str(number), files | ({'tokenizer_config.json': about} if about else {}))
+    vocab, theirs = tokenizer.load(made), transformers.AutoTokenizer.from_pretrained(made)
+    assert vocab.kind == 'byte_bpe' and ids == theirs.get_vocab()
+    for text in ODD:
+      if not any(name in text for name in theirs.all_special_tokens):
+        assert vocab.encode(text) == theirs(text, add_special_tokens=False)['input_ids'], text
+    if model_type != 'deberta':  # whose pairs transformers 5 writes with two separators, against its releases
+      assert tokenizer.marked(made).encode(PLAIN[0], PLAIN[1]).ids == theirs(PLAIN[0], PLAIN[1])['input_ids']
+
+
+def test_the_first_gpt(documents, tmp_path):
+  import tokenizers
+
+  made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token='<unk>', end_of_word_suffix='</w>'))
+  made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+  made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+  trainer = tokenizers.trainers.BpeTrainer(
+    vocab_size=500, special_tokens=['<unk>'], end_of_word_suffix='</w>', show_progress=False
+  )
+  made.train_from_iterator(documents, trainer)
+  content = json.loads(made.to_str())['model']
+  merges = '#version: 0.2\n' + '\n'.join(map(' '.join, content['merges'])) + '\n'
+  files = {'config.json': {'model_type': 'openai-gpt'}, 'vocab.json': content['vocab'], 'merges.txt': merges}
+  folder = write(tmp_path / 'gpt', files)
+  vocab, theirs = tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+  assert vocab.kind == 'word_bpe' and vocab.roles['pad'] == '<unk>'
+  for text in ODD:
+    assert vocab.encode(text, specials=True) == theirs(text)['input_ids'], text
+  ids = vocab.encode(PLAIN[0])
+  assert vocab.decode(ids) == theirs.decode(ids, clean_up_tokenization_spaces=False)
+  words = 'the old boat'
+  assert vocab.num_bytes[vocab.encode(words)].sum() == len(words) + 1
+  more = tokenizer.load(folder, extra=('_start_', '_delimiter_', '_classify_'))
+  assert more.size == vocab.size + 3
+  more.save(tmp_path / 'kept')
+  assert tokenizer.load(tmp_path / 'kept').digest == more.digest
+
+
+def test_bytes(tmp_path):
+  folder = write(tmp_path / 'byt5', {'tokenizer_config.json': {'tokenizer_class': 'ByT5Tokenizer'}})
+  vocab, theirs = tokenizer.load(folder), transformers.ByT5Tokenizer()
+  assert vocab.size == 384 and vocab.size == len(theirs)
+  for text in (*PLAIN, 'é 我 😀', '\n\n a'):
+    assert vocab.encode(text) == theirs(text, add_special_tokens=False)['input_ids']
+    assert vocab.decode(vocab.encode(text)) == text
+  assert (vocab.pad_id, vocab.eos_id, vocab.unk_id, vocab.id('<extra_id_0>')) == (0, 1, 2, 259)
+
+
+def test_unusual_names_of_special_tokens(documents, tmp_path):
+  """Roles are those that the settings of a folder name, where no well-known name has them."""
+  lines = bert_files(documents)['vocab.txt']
+  renamed = {'[PAD]': '<blank>', '[CLS]': '«start»', '[SEP]': 'END!', '[MASK]': '___', '[UNK]': '?unk?'}
+  for old, new in renamed.items():
+    lines = lines.replace(old, new)
+  names = dict(zip(('pad', 'cls', 'sep', 'mask', 'unk'), renamed.values(), strict=True))
+  about = {f'{role}_token': token for role, token in names.items()}
+  folder = write(
+    tmp_path / 'r', {'config.json': {'model_type': 'bert'}, 'vocab.txt': lines, 'tokenizer_config.json': about}
+  )
+  vocab, theirs = tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+  assert {role: vocab.roles[role] for role in names} == names
+  assert tokenizer.marked(folder).encode('the boat', 'a cat').ids == theirs('the boat', 'a cat')['input_ids']
+  theirs.save_pretrained(tmp_path / 'fast')
+  again = tokenizer.load(tmp_path / 'fast')
+  assert {role: again.roles[role] for role in names} == names
+
+
+def test_what_is_damaged_says_so(documents, tmp_path):
+  content = train(documents, **T5)
+  for number, (files, said) in enumerate(
+    (
+      ({'spiece.model': content[: len(content) // 2]}, 'damaged'),
+      ({'spiece.model': b''}, 'holds no SentencePiece model'),
+      ({'tokenizer.model': 'IQ== 0\nIg== 1\n'}, 'holds no SentencePiece model'),
+      ({'sentencepiece.bpe.model': content}, 'config.json or tokenizer_config.json beside it'),
+      ({'vocab.txt': 'a\nb\n'}, r'vocab.txt has no \[UNK\]'),
+      ({'vocab.txt': 'a\n[UNK]\n', 'bpe.codes': ''}, 'fastBPE'),
+      ({'vocab.json': {'a': 0}, 'merges.txt': 'a b\n'}, r"merges.txt: 'a b' does not merge two tokens"),
+      ({'vocab.json': [1], 'merges.txt': ''}, 'vocab.json holds no table'),
+      ({'vocab.json': {'a': 'b'}, 'merges.txt': ''}, 'no table of ids'),
+    )
+  ):
+    with pytest.raises(ValueError, match=said):
+      tokenizer.load(write(tmp_path / str(number), files))
+  for number in range(60):  # flipped bytes: read otherwise, or refused in one line
+    damaged = bytearray(content)
+    damaged[random.Random(number).randrange(len(damaged))] ^= 1 << number % 8
+    try:
+      spm.read(bytes(damaged))
+    except ValueError:
+      continue
+
+
+def test_no_other_file_decides(documents, tmp_path):
+  """`tokenizer.json` counts where it is there; GPT-2's `vocab.json` alone is none."""
+  files = bert_files(documents)
+  vocab = tokenizer.load(write(tmp_path / 'r', {'config.json': {'model_type': 'bert'}, **files}))
+  write(tmp_path / 'r', {'tokenizer.json': vocab.content, 'vocab.txt': 'nothing\n'})
+  assert tokenizer.load(tmp_path / 'r').digest == vocab.digest
+  assert not tokenizer.exists(write(tmp_path / 'none', {'vocab.json': {'a': 0}, 'config.json': {'model_type': 'bert'}}))
