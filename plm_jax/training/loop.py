@@ -108,6 +108,7 @@ def train(
     task = parts.task
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
     settings |= {'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
+    preflight.remark(settings, source)
 
     # --- optimiser and state -----------------------------------------------------------------------------------------
     with errors.stage(parts.user):

@@ -1,6 +1,7 @@
 """What can be known of a run before a folder is claimed, text is tokenised or an array is made."""
 
 import functools
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,9 @@ from plm_jax.plugins import build
 from plm_jax.training import feed, memory, metrics, sizes
 from plm_jax.training.parts import Parts, check_labels, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
-from plm_jax.types import BATCH, Task
+from plm_jax.types import BATCH, Source, Task
+
+log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 
@@ -46,6 +49,16 @@ def check_data(block: Settings, *, where: str, parts: Parts) -> None:
     labels = build.look(block)
     if labels is not None:
       check_labels(parts.task, labels, path=block.get('path', block['name']))
+
+
+def remark(settings: Settings, source: Source) -> None:
+  """Logs a setting that can make no difference to the run, once its rows are counted."""
+  seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
+  if (settings['objective'] or {}).get('masking') == 'static' and seen <= rows:
+    log.info(
+      f"config.objective.masking='static' is the same as 'dynamic' here: {settings['steps']:,} steps see {seen:,} of "
+      f'{rows:,} rows, none of them twice'
+    )
 
 
 def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> None:

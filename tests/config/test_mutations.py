@@ -81,13 +81,15 @@ def begin(settings, folder, *, changed):
 
 
 @pytest.mark.parametrize('kind', ['mlm', 'classify'])
-def test_what_is_accepted_starts_or_says_why_not(kind, data, tmp_path):
+def test_what_is_accepted_starts_or_says_why_not(kind, data, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   starts(kind, data, tmp_path, count=4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('kind', ['mlm', 'causal_lm', 'permutation_lm', 'classify'])
-def test_everything_that_is_accepted_starts_or_says_why_not(kind, data, tmp_path):
+def test_everything_that_is_accepted_starts_or_says_why_not(kind, data, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   starts(kind, data, tmp_path, count=125)
 
 

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+import types
 from typing import Any
 
 import jax
@@ -177,3 +178,16 @@ def test_look_gives_labels(data: pathlib.Path) -> None:
   assert build.look(text) == Labels()
   assert build.look({'name': 'mixture', 'parts': {'one': text}, 'length': 8, 'batch_size': 2}) == Labels()
   assert tokenizer.exists(data / 'vocab')
+
+
+@pytest.mark.parametrize(
+  ('steps', 'masking', 'says'), [(2, 'static', True), (2, 'dynamic', False), (9, 'static', False)]
+)
+def test_static_masking_that_changes_nothing_is_told(
+  steps: int, masking: str, says: bool, data: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  settings = runs.settings('mlm', data, steps=steps, objective={'masking': masking})
+  source = types.SimpleNamespace(rows=16)
+  with caplog.at_level('INFO', logger='plm_jax'):
+    preflight.remark(settings, source)  # type: ignore[arg-type]
+  assert ('is the same as' in caplog.text) == says
