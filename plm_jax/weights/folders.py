@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -26,7 +27,12 @@ from plm_jax.weights.table import TOKENS
 
 MODEL = 'model.json'  # of an import
 Part = Literal['trunk', 'generator']
-TOKEN_IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_eos_token_id')
+# settings of the adapters: the trunk's last states, pooled as its paper does
+_READING: Mapping[str, Any] = MappingProxyType({'layer': -1, 'layers': [-1], 'pool': 'trunk'})
+TOKEN_IDS = (
+  'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
+  'forced_eos_token_id',
+)  # fmt: skip
 
 
 class Model(NamedTuple):
@@ -110,6 +116,14 @@ class Weights:
     """Names of the classes of a head that classifies, of an import; else empty."""
     return tuple(self._read(self.folder / MODEL).get('labels', ())) if files.is_file(self.folder / MODEL) else ()
 
+  @functools.cached_property
+  def own_reading(self) -> dict[str, Any]:
+    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty elsewhere."""
+    if files.is_file(self.folder / MODEL):
+      return {}
+    adapter = self._read(files.RunFolder(self.folder).config).get('adapter') or {}
+    return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual) != usual}
+
   @staticmethod
   def _read(file: Path) -> Any:
     """The value of a JSON file, once it is known to be as it was written."""
@@ -172,8 +186,11 @@ class Published(Weights):
 
   @functools.cached_property
   def token_ids(self) -> dict[str, int | None]:
-    """As in `Weights`, from config.json."""
-    return {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
+    """As in `Weights`, from config.json, with the defaults of its class for what it lacks."""
+    known = self.reader.architecture.module.FIELDS
+    defaults = {name: known[name].default for name in TOKEN_IDS if name in known}
+    defaults = {name: value for name, value in defaults.items() if isinstance(value, int)}
+    return defaults | {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
 
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
