@@ -36,7 +36,7 @@ OTHERS: Mapping[str, tuple[Any, ...]] = {
   'transformers_version': ('1.0',), 'problem_type': ('regression',), 'dtype': ('float32',), 'pruned_heads': ({0: [1]},),
   'quantization_config': ({'quant_method': 'gptq', 'bits': 4},), 'per_layer_config': ({'0': {'layer_norm_eps': 0.5}},),
   'pos_att_type': (['c2p'], ['p2c'], 'p2c|c2p', None), 'norm_rel_ebd': ('layer_norm', 'none'),
-  'hidden_act': tuple(fields.ACTIVATIONS), 'activation': ('silu', 'gelu_new'), 'conv_act': ('gelu', 'tanh'),
+  'hidden_act': ('relu', 'silu', 'gelu_new', 'quick_gelu', 'prelu'), 'activation': ('silu', 'gelu_new'), 'conv_act': ('gelu', 'tanh'),
   'afn': ('gelu', 'relu', 'silu'), 'activation_function': ('gelu', 'relu', 'silu'),
   'ff_activation': ('gelu', 'relu', 'silu'), 'pooler_hidden_act': ('gelu', 'tanh'),
   'position_embedding_type': ('relative_key',), 'attn_type': ('uni',),
