@@ -168,7 +168,7 @@ def test_published_configs_are_read(variant, fields):
 
 
 @pytest.mark.parametrize(
-  ('field', 'value'), [('type_vocab_size', 2), ('conv_groups', 2), ('hidden_act', 'prelu'), ('embedding_size', 8)]
+  ('field', 'value'), [('talking_head', True), ('conv_groups', 2), ('hidden_act', 'prelu'), ('attention_head_size', 5)]
 )
 def test_other_structures_are_refused(field, value):
   theirs = weights.write_config(peers.CASES['deberta-v2'].trunk, [])
