@@ -183,7 +183,10 @@ def test_what_the_published_forms_lack_is_refused():
     ({'attention_bias': 1}, 'attention_bias is 1, and must be true or false'),
     ({'hidden_act': 'gelu'}, "hidden_act is 'gelu'"),
     ({'rope_scaling': {'type': 'dynamic', 'factor': 2.0}}, "rope_scaling: rope_type is 'dynamic', and must be one of"),
-    ({'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1e4}}, "rope_parameters: rope_type is 'yarn'"),
+    (
+      {'rope_parameters': {'rope_type': 'yarn', 'rope_theta': 1e4}},
+      "rope_parameters, once rope_scaling: rope_type is 'yarn'",
+    ),
     ({'rope_scaling': {'rope_type': 'linear'}}, "rope_type 'linear' needs factor"),
     ({'rope_scaling': {'rope_type': 'llama3', 'factor': 2.0}}, 'needs low_freq_factor, high_freq_factor'),
     ({'rope_scaling': {'rope_type': 'linear', 'factor': 'two'}}, 'rope_scaling is'),

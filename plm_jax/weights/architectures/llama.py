@@ -134,7 +134,8 @@ def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
   given = theirs[place] or {}
   kind = given.get('rope_type', given.get('type', 'default'))
   if kind not in _SCALINGS:
-    raise ValueError(f'{place}: rope_type is {kind!r}, and must be one of {", ".join(_SCALINGS)}')
+    named = place if place == 'rope_scaling' else 'rope_parameters, once rope_scaling'
+    raise ValueError(f'{named}: rope_type is {kind!r}, and must be one of {", ".join(_SCALINGS)}')
   if missing := [key for key in _SCALINGS[kind] if key not in given]:
     raise ValueError(f'{place}: rope_type {kind!r} needs {", ".join(missing)}')
   out = {
