@@ -281,16 +281,11 @@ class _Trunk(Base):
     """What a head in front of `attend` is built like."""
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.hidden_dim**-0.5)
 
-  @property
-  def gives_logits(self) -> bool:
-    return self.config.tied or self.config.has_output
-
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v], by the scaled token table or the trunk's own matrix."""
-    self.check_logits()
-    if not self.config.tied:
-      return self.output.attend(features)
-    return self.token_embed.attend(features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype))
+    if self.config.tied:
+      features = features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype)
+    return self.output_table.attend(features)
 
 
 class T5(_Trunk):
@@ -546,7 +541,9 @@ def make(
     execution: how to compute it.
   """
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
-  trunk = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}.get(config.structure, T5)
+  kinds: dict[str, type[T5 | T5Decoder | T5Encoder]]
+  kinds = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}
+  trunk = kinds.get(config.structure, T5)
   return trunk(config, vocab_size, execution)
 
 

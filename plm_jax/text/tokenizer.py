@@ -18,7 +18,7 @@ import tokenizers
 
 from plm_jax import files
 from plm_jax.errors import suggest
-from plm_jax.text import published
+from plm_jax.text import probe, published
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
@@ -363,7 +363,15 @@ def _load(file: Path, *, kind: str | None, extra: Sequence[str], roles: Mapping[
   spec = specs.append(spec, extra, mask=known.get('mask'))
   record, counts = (facts['record'], facts['counts']) if facts else (None, None)
   model = files.read_bytes(file.parent / MODEL) if facts and files.is_file(file.parent / MODEL) else None
-  return assemble(spec, roles=known, counts=counts, record=record, model=model)
+  vocab = assemble(spec, roles=known, counts=counts, record=record, model=model)
+  probe.check(json.loads(vocab.content))
+  try:
+    for text in probe.TEXTS:
+      vocab.encode(text)
+      vocab.encode(text, specials=True)
+  except Exception as error:  # the library raises no other
+    raise ValueError(f'holds a tokenizer that cannot be used: {error}') from error
+  return vocab
 
 
 def _facts(file: Path) -> Spec:

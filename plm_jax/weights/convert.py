@@ -97,6 +97,11 @@ def export(
     there = ', '.join(sorted(present)) or 'none'
     raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
   kept = present & (writer.heads_with_a_place(trunk, opened.params) if heads is None else set(heads))
+  if own := opened.own_reading:
+    settings = ', '.join(f'adapter.{name}={value}' for name, value in own.items())
+    if 'head' in (heads or ()):
+      raise ConfigError(f'--heads: no published form has a head that reads its trunk as {settings} does')
+    kept -= {'head'}
   if left := sorted(present - kept):
     log.info(f'left out: {", ".join(left)}')
   leaves = {path: leaf for path, leaf in opened.params.items() if path.partition('/')[0] in {'trunk', *kept}}

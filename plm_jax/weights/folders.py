@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
@@ -26,6 +27,8 @@ from plm_jax.weights.table import TOKENS
 
 MODEL = 'model.json'  # of an import
 Part = Literal['trunk', 'generator']
+# settings of the adapters: the trunk's last states, pooled as its paper does
+_READING: Mapping[str, Any] = MappingProxyType({'layer': -1, 'layers': [-1], 'pool': 'trunk'})
 TOKEN_IDS = (
   'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
   'forced_eos_token_id',
@@ -113,6 +116,14 @@ class Weights:
     """Names of the classes of a head that classifies, of an import; else empty."""
     return tuple(self._read(self.folder / MODEL).get('labels', ())) if files.is_file(self.folder / MODEL) else ()
 
+  @functools.cached_property
+  def own_reading(self) -> dict[str, Any]:
+    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty elsewhere."""
+    if files.is_file(self.folder / MODEL):
+      return {}
+    adapter = self._read(files.RunFolder(self.folder).config).get('adapter') or {}
+    return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual) != usual}
+
   @staticmethod
   def _read(file: Path) -> Any:
     """The value of a JSON file, once it is known to be as it was written."""
@@ -187,8 +198,8 @@ class Published(Weights):
     names = self.reader.source.config.get('id2label')
     if 'head' not in self.heads or not isinstance(names, dict):
       return ()
-    known = [names.get(str(number)) for number in range(len(names))]
-    return tuple(known) if len(set(known)) == len(known) and all(isinstance(name, str) for name in known) else ()
+    known = [name for number in range(len(names)) if isinstance(name := names.get(str(number)), str)]
+    return tuple(known) if len(set(known)) == len(names) else ()
 
   @property
   def heads(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import pytest
 
 from plm_jax import weights
 from plm_jax.cli.command import WRONG_USAGE, run
+from plm_jax.layers import mlp
 from plm_jax.weights import WeightsError, fields, release, table
 from tests import tiny
 from tests.weights import published
@@ -108,6 +109,15 @@ def attributes(kind: str) -> dict[str, Any]:
 def test_every_attribute_of_their_class_has_a_role(kind: str) -> None:
   pytest.importorskip('transformers')
   assert not attributes(kind).keys() - FIELDS[kind].keys()
+
+
+def test_activations_are_those_of_transformers() -> None:
+  torch = pytest.importorskip('torch')
+  activations = pytest.importorskip('transformers').activations
+  x = np.linspace(-30, 30, 2001).astype(np.float32)
+  for theirs, ours in fields.ACTIVATIONS.items():
+    expected = activations.ACT2FN[theirs](torch.tensor(x)).numpy()
+    np.testing.assert_allclose(mlp.ACTIVATIONS[ours](x), expected, rtol=1e-5, atol=1e-6, err_msg=theirs)
 
 
 def test_every_architecture_is_walked() -> None:

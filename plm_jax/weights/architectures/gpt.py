@@ -158,7 +158,7 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
     *norm('trunk/final_norm', 'transformer.ln_f'),
     *score(heads),
   ]
-  if not trunk.config.tied and trunk.config.has_output:
+  if trunk.gives_logits and not trunk.config.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))
   return out
 

@@ -17,7 +17,7 @@ PREFIX = 'model.'
 HEADS = ('head',)
 
 
-def _holds_frequencies(trunk: Llama, tensor: np.ndarray) -> bool:
+def _holds_frequencies(trunk: Any, tensor: np.ndarray) -> bool:
   """The angle that a position turns each pair by, rounded to the 8 bits of bfloat16."""
   speeds = trunk.config.rotary_speeds
   return tensor.shape == speeds.shape and np.allclose(tensor.astype(np.float32), speeds, rtol=2**-7)
@@ -234,7 +234,7 @@ def attention(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   ours, block, c = 'trunk/layers', 'model.layers.{layer}', trunk.config
   tied = ('lm_head.weight',) if c.tied else ()
   out = [Entry('trunk/token_embed/table', 'model.embed_tokens.weight', tied=tied)]
-  if not c.tied and c.has_output:
+  if trunk.gives_logits and not c.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))
   for part in ('query', 'key', 'value'):
     out += linear(f'{ours}/{part}', f'{block}.self_attn.{part[0]}_proj', bias=c.qkv_bias)

@@ -7,7 +7,7 @@ from typing import Any
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import gpt
-from plm_jax.weights.table import Derived, Entry, check_heads, counts_up, score
+from plm_jax.weights.table import Derived, Entry, check_heads, counts_up, has_output, score
 
 MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)
@@ -30,7 +30,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   """
   theirs = fields.complete(FIELDS, theirs)
   overrides = gpt.shared_config(theirs, activation=_ACTIVATIONS[theirs['afn']])
-  overrides['tied'] = theirs['tie_word_embeddings'] or 'lm_head.weight' not in names
+  overrides['tied'] = theirs['tie_word_embeddings']
+  overrides['has_output'] = has_output(names, tied=overrides['tied'])
   return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt', 'overrides': overrides}
 
 
@@ -65,7 +66,8 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
   """
   check_heads(heads, HEADS)
   tied = ('lm_head.weight',) if trunk.config.tied else ()
-  output = [] if trunk.config.tied else [Entry('trunk/output/table', 'lm_head.weight')]
+  own = trunk.gives_logits and not trunk.config.tied
+  output = [Entry('trunk/output/table', 'lm_head.weight')] if own else []
   return [
     *output,
     Entry('trunk/token_embed/table', 'transformer.tokens_embed.weight', tied=tied),
