@@ -2,7 +2,10 @@
 
 python -m plm_jax.fill --workdir=runs/quickstart/pretrain --text="Returns the [MASK] of the array."
 
-Prints the likeliest tokens for each blank: `[MASK]`, or the mask token of the run's vocabulary.
+python -m plm_jax.fill --workdir=runs/t5 --text="Thank you <extra_id_0> me to your party <extra_id_1> week."
+
+Prints a row for each blank: `[MASK]`, the mask token of the run's vocabulary, or a sentinel. A masked language model
+gives the likeliest tokens, an encoder-decoder the text that it writes there, with its probability.
 """
 
 import sys

@@ -35,6 +35,7 @@ def likeliest(
 
   @jax.jit
   def run(params: PyTree, prompt: Array, read: Array, made: Array) -> tuple[Array, Array, Array]:
+    inputs: dict[str, Any]
     if trunk.ATTENTION == 'causal':
       inputs = _inputs('', jnp.append(prompt, read[:, 1:], axis=1))  # the prompt's last token is the first of `read`
     else:
@@ -51,7 +52,7 @@ def likeliest(
   )
 
 
-def _inputs(side: str, tokens: Array) -> dict[str, Array]:
+def _inputs(side: str, tokens: Array) -> dict[str, Any]:
   return {f'{side}tokens': tokens, f'{side}segment_ids': jnp.ones_like(tokens)}
 
 

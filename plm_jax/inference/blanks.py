@@ -11,6 +11,7 @@ from plm_jax.checkpoint import Step
 from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
+from plm_jax.inference import written
 from plm_jax.objectives import mlm
 from plm_jax.text.spec import BLANKS
 from plm_jax.training.parts import Parts, Settings, check_length, make_parts, make_vocab
@@ -22,7 +23,8 @@ class Filled(NamedTuple):
 
   Attributes:
     text: with the mask token of the vocabulary in each blank.
-    blanks: per blank, in order, the likeliest tokens as text with their probabilities, likeliest first.
+    blanks: per blank, in order, the likeliest tokens as text with their probabilities, likeliest first; of an
+      encoder-decoder, the one text that it writes.
   """
 
   text: str
@@ -30,19 +32,23 @@ class Filled(NamedTuple):
 
 
 def fill(settings: Settings, folder: RunFolder, *, text: str, top: int = 5, step: Step = None) -> Filled:
-  """Predicts the tokens of every blank from the whole text at once.
+  """Predicts the tokens of every blank from the whole text at once; an encoder-decoder writes them (written.py).
 
   Args:
     settings: of the run.
     folder: of a run with a masked objective.
-    text: with one blank or more: any spelling of `text.spec.BLANKS`, or the mask token of the vocabulary.
-    top: tokens per blank, at most the size of the vocabulary.
+    text: with one blank or more: any spelling of `text.spec.BLANKS`, the mask token of the vocabulary, or a sentinel.
+    top: tokens per blank, at most the size of the vocabulary; an encoder-decoder writes one text per blank.
     step: of the run, see `weights.open`.
 
   Raises:
     ConfigError: the text has no blank, or the run cannot fill any.
   """
   vocab = make_vocab(settings, folder)
+  parts = make_parts(settings, vocab)
+  _check_fills(parts, settings, folder)
+  if parts.trunk.ATTENTION == 'encoder-decoder':
+    return Filled(*written.fill(settings, folder, parts, text=text, step=step))
   if vocab.mask_id is None:
     raise ConfigError('fill: the vocabulary of this run has no mask token; it was not trained to fill blanks')
   mask = vocab.token(vocab.mask_id)
@@ -52,8 +58,6 @@ def fill(settings: Settings, folder: RunFolder, *, text: str, top: int = 5, step
   places = [place for place, token in enumerate(ids) if token == vocab.mask_id]
   if not places:
     raise ConfigError(f'fill: the text has no blank; write {mask} where a word is missing')
-  parts = make_parts(settings, vocab)
-  _check_fills(parts, settings, folder)
   check_length(parts.trunk, len(ids), where='--text')
   params = weights.open(folder.root, step=step).params.tree()
   if 'mlm' not in params:
@@ -75,7 +79,7 @@ def _check_fills(parts: Parts, settings: Settings, folder: RunFolder) -> None:
   """Raises ConfigError where a run was trained for something else than filling blanks."""
   if not settings['objective']:
     raise ConfigError(f'fill: {folder.root} was trained with an adapter; name the folder of a pre-training run')
-  if parts.trunk.ATTENTION != 'bidirectional':
+  if parts.trunk.ATTENTION not in ('bidirectional', 'encoder-decoder'):
     raise ConfigError(
       f'fill: the {settings["model"]["name"]} in {folder.root} has {parts.trunk.ATTENTION} attention and fills no '
       'blanks; name the folder of a run with a masked objective'
