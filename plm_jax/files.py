@@ -59,20 +59,12 @@ def path(where: Where) -> Path:
 
 
 def read_text(file: Where) -> str:
-  """The text of a file.
-
-  Raises:
-    ValueError: the file is larger than `LARGEST`, or not UTF-8.
-  """
+  """The text of a file; a ValueError where it is larger than `LARGEST`, or not UTF-8."""
   return read_bytes(file).decode('utf-8')
 
 
 def read_bytes(file: Where) -> bytes:
-  """The bytes of a file.
-
-  Raises:
-    ValueError: the file is larger than `LARGEST`.
-  """
+  """The bytes of a file; a ValueError where it is larger than `LARGEST`."""
   with open(file, 'rb') as stream:
     if (there := os.fstat(stream.fileno()).st_size) > LARGEST:
       raise ValueError(f'{file} has {there:,} bytes, which is too large for a file of this kind')
@@ -188,7 +180,7 @@ def _remove_unused(temporary: Path) -> None:
 
 @contextlib.contextmanager
 def named(file: Where) -> Iterator[None]:
-  """Puts the name of the file on errors that the system raises without one, such as those of a full disk."""
+  """Puts the name of the file on errors of the system that have none, such as those of a full disk."""
   try:
     yield
   except OSError as error:
@@ -326,15 +318,6 @@ def remove(file: Where) -> None:
   Path(file).unlink(missing_ok=True)
 
 
-def empty_folder(folder: Where) -> None:
-  """Removes everything in a folder."""
-  for inside in Path(folder).iterdir():
-    if inside.is_dir() and not inside.is_symlink():
-      remove_folder(inside)
-    else:
-      remove(inside)
-
-
 def remove_folder(folder: Where) -> None:
   """Removes a folder with everything in it, if it exists; what cannot be removed stays without an error."""
   shutil.rmtree(folder, ignore_errors=True)
@@ -381,11 +364,7 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_folder(folder: Where) -> Iterator[None]:
-  """Makes a folder where it is missing, and holds a lock on it while the body runs, wherever it is renamed to.
-
-  Raises:
-    BlockingIOError: another process holds the lock.
-  """
+  """Makes a folder and holds a lock on it, wherever it is renamed to; a BlockingIOError where another process does."""
   make_folder(folder)
   handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
   try:

@@ -107,7 +107,7 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   """Prints each prompt with its continuations and their scores."""
   from rich.console import Console
 
-  from plm_jax.cli import logs
+  from plm_jax.cli import logs, tables
 
   logs.start()
   opened = _open(folder, arguments)
@@ -128,7 +128,7 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
       parts = (vocab.decode(prompt[:place]), conventions.decode(ids, vocab), vocab.decode(prompt[place + 1 :]))
     _print(console, parts, gap='' if kind == 'causal' else ' ', note=f'{len(ids)} tokens, score {score:.3f}')
     if arguments.trace is not None and ids:
-      console.print(_steps(opened, prompt, ids, top=arguments.trace))
+      tables.show(_steps(opened, prompt, ids, top=arguments.trace))
   return 0
 
 

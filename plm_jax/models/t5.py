@@ -541,7 +541,9 @@ def make(
     execution: how to compute it.
   """
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
-  trunk = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}.get(config.structure, T5)
+  kinds: dict[str, type[T5 | T5Decoder | T5Encoder]]
+  kinds = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}
+  trunk = kinds.get(config.structure, T5)
   return trunk(config, vocab_size, execution)
 
 

@@ -138,7 +138,7 @@ def train(
     if main:  # the config comes last: a run whose folder has one has begun
       vocab.save(str(folder.vocab), template=make_template(settings, vocab))
       metrics.write_json(folder.data, facts)
-      metrics.write_json(folder.config, settings)
+      run_folder.write_config(folder, settings)
       if finished:  # it was, before it was extended
         metrics.write_json(folder.result, {**finished, 'finished': False, 'steps': total})
 

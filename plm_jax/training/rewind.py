@@ -8,7 +8,7 @@ from plm_jax.checkpoint import records
 from plm_jax.config import earlier
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import history, metrics, run_folder
+from plm_jax.training import history, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
     for file in (folder.metrics, folder.evaluations):
       _cut(file, aside, after=step)
     settings = history.back_at(settings, step, skip=skip)
-    metrics.write_json(folder.config, settings)
+    run_folder.write_config(folder, settings)
     log.info(
       f'{folder.root} is at step {step} of {history.total(settings)} now; '
       f'steps set aside in {aside}: {", ".join(map(str, sorted(moved))) or "none"}. The next step reads '

@@ -118,7 +118,7 @@ class Weights:
 
   @functools.cached_property
   def own_reading(self) -> dict[str, Any]:
-    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty for other folders."""
+    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty elsewhere."""
     if files.is_file(self.folder / MODEL):
       return {}
     adapter = self._read(files.RunFolder(self.folder).config).get('adapter') or {}
@@ -198,8 +198,8 @@ class Published(Weights):
     names = self.reader.source.config.get('id2label')
     if 'head' not in self.heads or not isinstance(names, dict):
       return ()
-    known = [names.get(str(number)) for number in range(len(names))]
-    return tuple(known) if len(set(known)) == len(known) and all(isinstance(name, str) for name in known) else ()
+    known = [name for number in range(len(names)) if isinstance(name := names.get(str(number)), str)]
+    return tuple(known) if len(set(known)) == len(names) else ()
 
   @property
   def heads(self) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class Reader:
     tensor = self.source.read(self._short(name))
     out = hashlib.sha256(str(tensor.shape).encode())
     for piece in pieces(tensor):
-      out.update(piece + 0.0)  # -0.0 is 0.0
+      out.update((piece + 0.0).tobytes())  # -0.0 is 0.0
     return out.digest()
 
   def leaves(self) -> dict[str, Leaf]:

@@ -170,7 +170,8 @@ def making(folder: Path) -> Iterator[Path]:
     try:
       stack.enter_context(files.locked_folder(partial))  # by its lock the next one sees that nobody works there
       stack.callback(files.remove_folder, partial)
-      files.empty_folder(partial)
+      for left in files.listing(partial):
+        (files.remove_folder if files.is_folder(left) else files.remove)(left)
       if files.exists(aside):  # a process was killed between two renames
         if files.listing(folder):
           files.remove_folder(aside)

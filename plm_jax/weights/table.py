@@ -33,7 +33,7 @@ import numpy as np
 from plm_jax import files
 from plm_jax.plugins import build
 
-Derived = Callable[[nn.Module, np.ndarray], bool]
+Derived = Callable[[Any, np.ndarray], bool]  # (trunk, tensor)
 
 
 class Part(NamedTuple):

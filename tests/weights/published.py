@@ -193,7 +193,7 @@ def states_of_theirs(model: Any) -> tuple[np.ndarray, np.ndarray | None]:
   import torch
 
   ids = torch.tensor(draw_tokens()).long()
-  two_stacks = any('decoder.' in name for name, _ in model.named_parameters())
+  two_stacks = model.config.is_encoder_decoder and not type(model).__name__.endswith('EncoderModel')
   more = {'decoder_input_ids': ids.flip(1)} if two_stacks else {}
   with torch.no_grad():
     out = model(input_ids=ids, output_hidden_states=True, return_dict=True, **more)

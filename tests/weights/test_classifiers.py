@@ -1,4 +1,4 @@
-"""Decoders and BART that classify rows: their heads are read into the adapter `classify`, and written again."""
+"""Heads of decoders and encoder-decoders: those that classify rows are read into `classify`, and written again."""
 
 import pathlib
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from plm_jax import files, paths, weights
 from plm_jax.adapters import classify
@@ -13,7 +14,7 @@ from plm_jax.adapters.texts import read_text
 from plm_jax.checkpoint import Checkpoints
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import build
-from plm_jax.weights import WeightsError, convert, shapes, writer
+from plm_jax.weights import WeightsError, convert, release, shapes, writer
 from tests import tiny
 from tests.weights import published
 
@@ -86,6 +87,26 @@ def test_a_head_that_classifies_is_read_and_written(name: str, tmp_path: pathlib
   assert published.equal(again.state_dict(), model.state_dict())
   assert again.config.architectures == model.config.architectures == [type(model).__name__]
   assert again.config.id2label == model.config.id2label
+
+
+def test_the_output_matrix_of_a_released_mt5_is_its_own(tmp_path: pathlib.Path) -> None:
+  """transformers writes mT5 tied; released files hold `lm_head`, and logits are never scaled."""
+  published.save('mt5', tmp_path / 'tied')
+  source = release.Release(tmp_path / 'tied')
+  tensors = {name: source.read(name) for name in source}
+  tensors['lm_head.weight'] = np.random.default_rng(0).standard_normal((61, 16), np.float32)
+  files.make_folder(tmp_path / 'own')
+  safetensors.numpy.save_file(tensors, tmp_path / 'own' / 'model.safetensors', {'format': 'pt'})
+  files.write_json(tmp_path / 'own' / 'config.json', {**source.config, 'tie_word_embeddings': False})
+  trunk, params = weights.load(tmp_path / 'own')
+  model = type(published.make_model('mt5')).from_pretrained(tmp_path / 'own').eval()
+  np.testing.assert_array_equal(params['output']['table'], tensors['lm_head.weight'])
+  ours = published.logits_of_ours(trunk, params, None)
+  assert tiny.worst(ours, published.states_of_theirs(model)[1]) < 1e-5
+  weights.save(tmp_path / 'again', trunk, params)
+  about = files.read_json(tmp_path / 'again' / 'config.json')
+  assert (about['model_type'], about['architectures']) == ('mt5', ['MT5ForConditionalGeneration'])
+  assert published.equal(type(model).from_pretrained(tmp_path / 'again').state_dict(), model.state_dict())
 
 
 @pytest.mark.parametrize('name', ['llama', 'glm'])

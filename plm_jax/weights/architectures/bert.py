@@ -6,6 +6,7 @@ from typing import Any
 
 from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
+from plm_jax.models.deberta import Deberta
 from plm_jax.weights import fields
 from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
 
@@ -153,7 +154,7 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   return out
 
 
-def output(trunk: Bert | Albert, decoder: str, *, bias: str | None = None) -> list[Entry]:
+def output(trunk: Bert | Albert | Deberta, decoder: str, *, bias: str | None = None) -> list[Entry]:
   """The bias of the logits, and the matrix where it is not the token table.
 
   Args:

@@ -22,6 +22,7 @@ FIELDS: fields.Fields = MappingProxyType(
   {**bert.SHARED, 'embedding_size': fields.size(128), **{name: fields.inert() for name in _SUMMARY}}
 )
 CLASSIFIER = 'two layers'
+_GENERATOR = 'generator_predictions.'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 
@@ -33,6 +34,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     ValueError: it describes what the trunk does not have.
   """
   theirs = fields.complete(FIELDS, theirs)
+  if fields.ACTIVATIONS[theirs['hidden_act']] != 'gelu_erf' and any(name.startswith(_GENERATOR) for name in names):
+    raise ValueError(f'hidden_act is {theirs["hidden_act"]!r}, and the head of a generator has gelu whatever that says')
   width = theirs['embedding_size']
   overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'generator_lm_head.')}
   overrides |= {
@@ -54,6 +57,8 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   if c.position_offset or not c.num_types or c.pooler != 'first':
     raise ValueError('ELECTRA has positions from 0, sentence types and no pooler')
   check_heads(heads, HEADS)
+  if 'mlm' in heads and c.activation != 'gelu_erf':
+    raise ValueError(f'the head of a generator of ELECTRA has gelu_erf, and the trunk {c.activation}')
   if len(heads) > 1:
     raise ValueError('ELECTRA is released in two parts: write the discriminator with rtd and the generator with mlm')
   kinds = {'head': 'ForSequenceClassification', 'rtd': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
@@ -85,8 +90,8 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     out += linear('rtd/dense', 'discriminator_predictions.dense')
     out += linear('rtd/out', 'discriminator_predictions.dense_prediction')
   if 'mlm' in heads:
-    out += linear('mlm/dense', 'generator_predictions.dense')
-    out += norm('mlm/norm', 'generator_predictions.LayerNorm')
+    out += linear('mlm/dense', f'{_GENERATOR}dense')
+    out += norm('mlm/norm', f'{_GENERATOR}LayerNorm')
     out += bert.output(trunk, decoder)
   if 'head' in heads:
     out += two_layers('classifier.dense', 'classifier.out_proj', tokens='classifier')

@@ -17,7 +17,7 @@ PREFIX = 'model.'
 HEADS = ('head',)
 
 
-def _holds_frequencies(trunk: Llama, tensor: np.ndarray) -> bool:
+def _holds_frequencies(trunk: Any, tensor: np.ndarray) -> bool:
   """The angle that a position turns each pair by, rounded to the 8 bits of bfloat16."""
   speeds = trunk.config.rotary_speeds
   return tensor.shape == speeds.shape and np.allclose(tensor.astype(np.float32), speeds, rtol=2**-7)

@@ -36,7 +36,7 @@ FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
 FIELDS: fields.Fields = MappingProxyType(
   {
     **fields.COMMON,
-    'is_encoder_decoder': fields.inert(),  # an encoder alone has both, and the tensors say which it is
+    'is_encoder_decoder': fields.flag(True),
     'is_decoder': fields.fixed(False),
     'd_model': fields.size(also='hidden_size'),
     'd_kv': fields.size(also='head_dim'),
@@ -81,6 +81,9 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
     theirs: config.json, complete.
     names: of the tensors; without those of a decoder the trunk is an encoder alone.
     tied: logits are made by the scaled token table.
+
+  Raises:
+    ValueError: two stacks of another wiring.
   """
   activation, gated = FORMS[theirs['feed_forward_proj']]
   own = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu'}.get(activation, activation)
@@ -89,6 +92,8 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
       raise ValueError(f'{name} is {theirs[name]!r}, and feed_forward_proj has {value!r}')
   layers, dropout = theirs['num_layers'], theirs['dropout_rate']
   alone = bool(names) and not any(name.startswith('decoder.') for name in names)
+  if not alone and not theirs['is_encoder_decoder']:
+    raise ValueError('is_encoder_decoder is False, and the file has a decoder, which would read no encoder')
   return {
     'hidden_dim': theirs['d_model'],
     'num_layers': layers,
