@@ -6,8 +6,9 @@ python -m plm_jax.evaluate --workdir=runs/mine --follow                 every ch
 python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
 
 The evaluations are those of the config: `--config.eval.NAME.data.split=test` changes one, `--evaluation=NAME` picks
-one. Vocabulary, architecture and sizes of a model named by --weights are those of its folder. Scores are appended to
-`evaluations.jsonl` in the run folder; with --weights, only where there is a --workdir.
+one. Vocabulary, architecture and sizes of a model named by --weights, or by --config.model.from without a --workdir,
+are those of its folder. Scores are appended to `evaluations.jsonl` in the run folder; with --weights, only where there
+is a --workdir.
 """
 
 from plm_jax.cli import signals
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
-from plm_jax.training.model_from import expand
+from plm_jax.training.model_from import asked, expand
 
 
 @signals.caught()
@@ -38,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
   if settings is None:
     return 0
+  if arguments.workdir is None and arguments.weights is None:
+    arguments.weights = asked(sys.argv[1:] if argv is None else argv)
   if arguments.workdir is None and arguments.weights is None:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
   if arguments.weights is not None and (arguments.follow or arguments.step != 'auto'):

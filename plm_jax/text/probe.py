@@ -24,6 +24,7 @@ HARMLESS = (
   'Metaspace', 'Whitespace', 'WhitespaceSplit', 'Punctuation', 'Digits', 'WordPiece', 'BPEDecoder', 'ByteFallback',
   'Fuse', 'Sequence',
 )  # fmt: skip
+AROUND = ('TemplateProcessing', 'RobertaProcessing', 'BertProcessing', 'ByteLevel', 'Sequence')  # of post-processors
 PATTERNS = (  # regular expressions of published tokenizers, and of `spm.py`
   ' {2,}',
   r'\A +|[ ▁]+\z',
@@ -72,8 +73,8 @@ def _is_plain(spec: Spec) -> bool:
   growth = 1.0
   for part in parts:
     growth *= max(1.0, _growth(part))
-  template = spec.get('post_processor') is None or spec['post_processor'].get('type') == 'TemplateProcessing'
-  return bounded and template and len(parts) <= PARTS and growth <= 64 and all(map(_is_harmless, parts))
+  around = all(part.get('type') in AROUND for part in _parts(spec.get('post_processor')))
+  return bounded and around and len(parts) <= PARTS and growth <= 64 and all(map(_is_harmless, parts))
 
 
 def _parts(part: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
@@ -84,7 +85,7 @@ def _parts(part: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
     yield {}
     return
   yield part
-  for key in ('normalizers', 'pretokenizers', 'decoders'):
+  for key in ('normalizers', 'pretokenizers', 'decoders', 'processors'):
     for inner in part.get(key) or ():
       yield from _parts(inner, depth + 1)
 

@@ -311,8 +311,14 @@ def around(vocab: Vocab, *, separators: int, typed: bool) -> 'types.Template':
 
 
 def marked(path: str | Path) -> tokenizers.Tokenizer:
-  """What a folder has published, special tokens around a text included, as the library of HF reads it."""
-  return tokenizers.Tokenizer.from_str(json.dumps(published.read_folder(files.path(path)).spec, ensure_ascii=False))
+  """What a folder has published, special tokens around a text included, as the library of HF reads it.
+
+  Raises:
+    FileNotFoundError, ValueError: as `load`.
+  """
+  spec = {**published.read_folder(files.path(path)).spec, 'truncation': None, 'padding': None}
+  probe.check(spec)
+  return tokenizers.Tokenizer.from_str(json.dumps(spec, ensure_ascii=False))
 
 
 def exists(path: str | Path) -> bool:

@@ -69,6 +69,14 @@ def expand(
   }, rest
 
 
+def asked(words: Sequence[str]) -> str | None:
+  """The folder that `--config.model.from` names among the words of a command."""
+  flag = f'--{LABEL}'
+  pairs = zip(words, [*words[1:], ''], strict=True)
+  found = [word.removeprefix(f'{flag}=') if word != flag else after for word, after in pairs if word.startswith(flag)]
+  return found[-1] if found else None
+
+
 def _begun(source: str, folder: RunFolder | None) -> dict[str, Any] | None:
   """The blocks of a run that has begun, where the folder that it came from is gone; None where there is no need."""
   if files.is_folder(files.path(source)) or folder is None or not files.is_file(folder.config):

@@ -6,7 +6,7 @@
     MODEL                    the file of `models/` whose trunk it describes
     HEADS                    names of the pre-training heads that a release may have, such as 'mlm'
     TYPED                    whether their model reads token_type_ids; False where it is left out
-    MODEL_TYPES              the values of `model_type` in a Hugging Face config.json that it reads
+    MODEL_TYPES              the values of `model_type` in a Hugging Face config.json that it reads, a literal
     PREFIX                   start of the names of a model with a head, such as 'bert.'; without a head they lack it
     FIELDS                   every field of config.json that is used, fixed or inert (fields.py); others are left alone
     DERIVED                  end of the name of a buffer -> (trunk, tensor) -> whether it holds what the trunk computes

@@ -88,6 +88,14 @@ def test_what_is_known_starts_no_process(tiny_corpus, tmp_path, monkeypatch):
   assert tokenizer.load(write(tmp_path / 'bytes', {})).kind == 'byte_bpe'
 
 
+def test_rows_are_written_by_what_was_tried(tmp_path):
+  padding = {'strategy': {'Fixed': 10**10}, 'direction': 'Right', 'pad_to_multiple_of': None, 'pad_id': 0}
+  changes = {'padding': {**padding, 'pad_type_id': 0, 'pad_token': '<pad>'}}
+  assert tokenizer.marked(write(tmp_path / 'v', changes)).encode('ab').tokens == ['ab']
+  with pytest.raises(ValueError, match='out of bounds'):
+    tokenizer.marked(write(tmp_path / 'v', HOSTILE['panics when it decodes'][0]))
+
+
 def test_what_is_unusual_and_works_is_read(tmp_path):
   changes = {'normalizer': {'type': 'Replace', 'pattern': {'Regex': '[0-9]+'}, 'content': 'b'}}
   vocab = tokenizer.load(write(tmp_path / 'v', copy.deepcopy(changes)))

@@ -340,3 +340,25 @@ def test_no_other_file_decides(documents, tmp_path):
   write(tmp_path / 'r', {'tokenizer.json': vocab.content, 'vocab.txt': 'nothing\n'})
   assert tokenizer.load(tmp_path / 'r').digest == vocab.digest
   assert not tokenizer.exists(write(tmp_path / 'none', {'vocab.json': {'a': 0}, 'config.json': {'model_type': 'bert'}}))
+
+
+@pytest.mark.parametrize('model_type', ['bert', 'xlm-roberta', 'albert'])
+def test_a_copy_says_everything_by_itself(documents, tmp_path, model_type):
+  """An import and an export have no config.json beside the tokenizer, or another one."""
+  from plm_jax.weights import release
+
+  files = {'config.json': {'model_type': model_type}}
+  if model_type == 'bert':
+    files |= {'tokenizer_config.json': {'do_lower_case': False}, **bert_files(documents, lowercase=False)}
+  elif model_type == 'albert':
+    files['spiece.model'] = train(documents, **ALBERT)
+  else:
+    files['sentencepiece.bpe.model'] = train(documents)
+  source = write(tmp_path / 'r', files)
+  release.copy_tokenizer(source, tmp_path / 'copy')
+  vocab, again = tokenizer.load(source), tokenizer.load(tmp_path / 'copy')
+  assert (again.digest, again.roles) == (vocab.digest, vocab.roles)
+  theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / 'copy' / 'tokenizer.json'))
+  marked = tokenizer.marked(source)
+  for text in BARE:
+    assert theirs(text, BARE[0])['input_ids'] == marked.encode(text, BARE[0]).ids

@@ -11,6 +11,7 @@ from plm_jax import config, convert, evaluate, train
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
+from plm_jax.plugins import signatures
 from plm_jax.training.model_from import expand
 from tests import conftest, runs
 
@@ -115,6 +116,17 @@ def test_a_run_that_has_begun_does_without_the_folder(data, release, tmp_path):
     resolved(data, tmp_path, '--config.model.from=runs/gone', workdir=tmp_path / 'other')
 
 
+def test_a_folder_is_scored_as_it_is(data, release, tmp_path, monkeypatch):
+  from plm_jax.training import evaluate_saved
+
+  seen = []
+  monkeypatch.setattr(evaluate_saved, 'evaluate_folder', lambda settings, source, **_: seen.append((settings, source)))
+  for words in ([f'--config.model.from={release}'], ['--config.model.from', str(release)]):
+    assert evaluate.main([write(data, tmp_path, 'mlm'), *words]) == 0
+  assert [source for _, source in seen] == [str(release)] * 2
+  assert seen[0][0]['model']['overrides']['hidden_dim'] == 24
+
+
 @pytest.mark.slow
 def test_one_command_trains_scores_and_resumes(data, release, tmp_path, monkeypatch):
   own = tmp_path / 'folder'
@@ -183,6 +195,15 @@ print([command.run(lambda: train.main(words)) for words in {lists!r}], 'jax' in 
   done = subprocess.run([sys.executable, '-c', code], cwd=conftest.ROOT, capture_output=True, text=True, timeout=120)
   assert done.stdout.split('\n')[-2] == f'{[command.WRONG_USAGE] * len(MISTAKES)} False', done.stderr
   assert len(done.stderr.strip().split('\n')) == len(MISTAKES)
+
+
+def test_every_kind_of_release_is_known_without_jax():
+  """Its model_type stands in the source of its file; read as a literal."""
+  from plm_jax.weights import table
+
+  for architecture in table.architectures():
+    found = signatures.literal(f'weights.architectures.{architecture.name}', 'MODEL_TYPES')
+    assert found == architecture.module.MODEL_TYPES and found
 
 
 def test_another_name_is_refused(data, release, tmp_path):

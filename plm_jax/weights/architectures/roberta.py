@@ -15,7 +15,7 @@ from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear
 
 MODEL = 'bert'
 _FAMILIES = {'roberta': 'Roberta', 'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'}
-MODEL_TYPES = tuple(_FAMILIES)
+MODEL_TYPES = ('roberta', 'xlm-roberta', 'camembert')
 PREFIX = 'roberta.'
 HEADS = ('mlm', 'head')
 _OFFSET = 2  # positions follow the padding id, 1
