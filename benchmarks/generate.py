@@ -1,16 +1,20 @@
-"""How fast is generation? GPT-2-small, greedy, with a key-value cache, compared with Hugging Face on the same weights.
+"""How fast is generation? GPT-2-small with a key-value cache, beside Hugging Face on the same weights.
 
-    python -m benchmarks.generate [--variant=gpt2] [--rows=1,8] [--prompt=32] [--new=64] [--lengths=128,256,512,1024]
+    python -m benchmarks.generate [--variant=gpt2] [--rows=1,8] [--methods=greedy,beam] [--lengths=64,256,512,1024]
 
-The first table has tokens per second of whole calls, reading the prompt included. Times are medians of calls that
-alternate between the two sides, so that a busy machine slows both alike; compilation is not counted. The second table
-has the time of one row for several total lengths, and the exponent a of time = c * length^a: 1 is linear, 2 is the
-least without a cache. No token ends a text, so both sides make the same number of tokens; the table says whether they
-are the same. Without torch and transformers only our rows are printed.
+A line per method, number of rows and total length, the prompt of 32 tokens included, as soon as it is measured: seconds
+of whole calls, reading the prompt included, the least of calls that alternate between the two sides, so that a busy
+machine slows both alike. Compilation is not counted. All lines take a quarter of an hour on two cores: with --out=FILE
+it may be stopped and started again. Beside it stands how fast a step could be if it did nothing but
+read: `of bound` is the time to read the weights and the filled cache once a step, at the rate that a sum over a large
+array reaches in the same run, divided by our time. After each group of lines comes the exponent a of
+time = c * (new tokens)^a. No token ends a text, so both sides make the same number of tokens; the line says whether
+they are the same. Without torch and transformers only our lines are printed.
 """
 
 import argparse
-import statistics
+import json
+import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -19,8 +23,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from plm_jax import weights
 from plm_jax.cli import memory
@@ -30,11 +32,12 @@ from plm_jax.types import Execution
 from plm_jax.weights import shapes
 
 VOCAB = 50_257
+HUGGING_FACE = 'Hugging Face'
 
 Call = Callable[[], np.ndarray]
 
 
-def models(variant: str, dtype: str) -> tuple[Any, Any, Any]:
+def models(variant: str, dtype: Any) -> tuple[Any, Any, Any]:
   """Our trunk, its parameters on the device, and the model of Hugging Face with the same weights, if installed."""
   trunk = gpt.make(vocab_size=VOCAB, variant=variant, execution=Execution(dtype=dtype))
   draw = np.random.default_rng(0)
@@ -56,20 +59,22 @@ def models(variant: str, dtype: str) -> tuple[Any, Any, Any]:
       theirs = transformers.GPT2LMHeadModel.from_pretrained(folder, dtype=dtype).eval()
     theirs = theirs.to('cuda' if jax.default_backend() == 'gpu' else 'cpu')
   except ImportError:
-    print('torch or transformers is missing: no rows of Hugging Face')
+    print('torch or transformers is missing: no times of Hugging Face')
   return trunk, jax.device_put(params), theirs
 
 
-def ours(trunk: Any, params: Any, prompts: np.ndarray, new: int) -> Call:
+def ours(trunk: Any, params: Any, prompts: np.ndarray, new: int, method: str, beams: int) -> Call:
   tokens, segments = jnp.asarray(prompts), jnp.ones(prompts.shape, jnp.int32)
-  return lambda: np.asarray(generate(trunk, params, tokens, segment_ids=segments, max_new=new).tokens)
+  settings: Any = {'max_new': new, 'method': method, **({'beams': beams} if method == 'beam' else {})}
+  return lambda: np.asarray(generate(trunk, params, tokens, segment_ids=segments, **settings).tokens)
 
 
-def hugging_face(model: Any, prompts: np.ndarray, new: int) -> Call:
+def hugging_face(model: Any, prompts: np.ndarray, new: int, method: str, beams: int) -> Call:
   import torch
 
   tokens = torch.from_numpy(prompts).long().to(model.device)
   settings = {'max_new_tokens': new, 'do_sample': False, 'eos_token_id': None, 'pad_token_id': 0}
+  settings |= {'num_beams': beams} if method == 'beam' else {}
 
   def call() -> np.ndarray:
     with torch.inference_mode():
@@ -79,88 +84,107 @@ def hugging_face(model: Any, prompts: np.ndarray, new: int) -> Call:
   return call
 
 
-def times(calls: Mapping[str, Call], *, turns: int) -> tuple[dict[str, list[float]], dict[str, np.ndarray]]:
-  """Seconds of each call, alternating between the calls after one that is not timed, and what each made."""
-  made = {name: call() for name, call in calls.items()}
-  seconds: dict[str, list[float]] = {name: [] for name in calls}
+def times(calls: Mapping[str, Call], *, seconds: float, turns: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+  """Least seconds of each call, and what each made: of `turns` turns, or of those that begin within so many seconds."""
+  calls['plm_jax']()  # compiles
+  made, least = {}, dict.fromkeys(calls, float('inf'))
+  began = time.perf_counter()
   for _ in range(turns):
     for name, call in calls.items():
-      began = time.perf_counter()
-      call()
-      seconds[name].append(time.perf_counter() - began)
-  return seconds, made
+      start = time.perf_counter()
+      made[name] = call()
+      least[name] = min(least[name], time.perf_counter() - start)
+    if time.perf_counter() - began > seconds:
+      break
+  return least, made
 
 
-def agreement(made: Mapping[str, np.ndarray]) -> str:
-  """The share of tokens that are the same on both sides."""
-  first, *others = made.values()
-  return ', '.join(f'{(first == other).mean():.1%}' for other in others)
+def bandwidth() -> float:
+  """Bytes a second that a sum over 256 MB reads, the most of some."""
+  numbers = jnp.ones(2**26, jnp.float32)
+  total = jax.jit(jnp.sum)
+  total(numbers).block_until_ready()
+  most = 0.0
+  for _ in range(10):
+    start = time.perf_counter()
+    total(numbers).block_until_ready()
+    most = max(most, numbers.nbytes / (time.perf_counter() - start))
+  return most
+
+
+def bytes_read(trunk: Any, params: Any, *, rows: int, texts: int, prompt: int, new: int) -> float:
+  """Mean bytes that a step has to read: all weights but the table of positions, and the keys and values before it."""
+  c = trunk.config
+  size = 4 if trunk.execution.dtype == 'float32' else 2
+  count = sum(leaf.size for leaf in jax.tree.leaves(params)) - params['position_embed']['table'].size
+  slots = prompt + texts * new / 2  # of a row, in the middle of the text
+  return size * (count + 2 * rows * c.num_layers * c.hidden_dim * slots)
 
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--variant', default='gpt2')
   parser.add_argument('--dtype', default='float32')
+  parser.add_argument('--methods', default='greedy,beam')
+  parser.add_argument('--beams', type=int, default=4)
   parser.add_argument('--rows', default='1,8')
   parser.add_argument('--prompt', type=int, default=32)
-  parser.add_argument('--new', type=int, default=64, help='tokens to make, for the first table')
-  parser.add_argument('--lengths', default='128,256,512,1024', help='total lengths, for the second table')
-  parser.add_argument('--turns', type=int, default=5, help='timed calls per side')
+  parser.add_argument(
+    '--lengths', default='64,128,256,512,1024', help='total lengths; of a beam search of 8 rows to 256'
+  )
+  parser.add_argument('--turns', type=int, default=3, help='timed calls per side')
+  parser.add_argument('--seconds', type=float, default=10, help='no further turn of a line after so many')
+  parser.add_argument('--out', type=pathlib.Path, help='keeps each line here; a line that it has is not measured again')
   arguments = parser.parse_args()
   memory.reuse()  # for both sides
   trunk, params, theirs = models(arguments.variant, arguments.dtype)
-  draw = np.random.default_rng(1)
+  draw, lengths = np.random.default_rng(1), [int(length) for length in arguments.lengths.split(',')]
+  kept = _kept(arguments.out)
+  rate = bandwidth()
+  print(f'{arguments.variant}, {arguments.dtype}, {jax.devices()[0].device_kind}; reads {rate / 1e9:.1f} GB/s')
+  print(f'{"":<16} length       s  ms/step  tokens/s  times Hugging Face  of bound  same tokens')
+  for method in arguments.methods.split(','):
+    for rows in map(int, arguments.rows.split(',')):
+      texts = arguments.beams if method == 'beam' else 1
+      taken = [length for length in lengths if rows * texts <= 8 or length <= 256]
+      lines = []
+      for length in taken:
+        new = length - arguments.prompt
+        key = f'{arguments.variant} {arguments.dtype} {method} {texts} {rows} {arguments.prompt} {length}'
+        if key not in kept:
+          given = draw.integers(0, VOCAB, (rows, arguments.prompt)), new, method, arguments.beams
+          calls = {'plm_jax': ours(trunk, params, *given)}
+          if theirs is not None:
+            calls[HUGGING_FACE] = hugging_face(theirs, *given)
+          least, made = times(calls, seconds=arguments.seconds, turns=arguments.turns)
+          same = [float((made['plm_jax'] == other).mean()) for name, other in made.items() if name == HUGGING_FACE]
+          size = bytes_read(trunk, params, rows=rows, texts=texts, prompt=arguments.prompt, new=new)
+          kept[key] = {'key': key, 'seconds': least, 'same': same, 'bound': new * size / rate}
+          if arguments.out:
+            with arguments.out.open('a') as file:
+              file.write(json.dumps(kept[key]) + '\n')
+        lines.append(kept[key])
+        _show(kept[key], f'{method}{texts if texts > 1 else ""} {rows} row{"s" if rows > 1 else ""}', length, rows, new)
+      for name in lines[0]['seconds'] if len(lines) > 1 else ():
+        own = np.log([line['seconds'][name] for line in lines])
+        exponent = np.polyfit(np.log(np.array(taken) - arguments.prompt), own, 1)[0]
+        print(f'  {name}: time ~ (new tokens)^{exponent:.2f}', flush=True)
 
-  def calls(rows: int, new: int) -> dict[str, Call]:
-    prompts = draw.integers(0, VOCAB, (rows, arguments.prompt))
-    sides = {'plm_jax': ours(trunk, params, prompts, new)}
-    return sides if theirs is None else sides | {'Hugging Face': hugging_face(theirs, prompts, new)}
 
-  console, device = Console(width=130), jax.devices()[0].device_kind
-  what = f'{arguments.variant}, {arguments.dtype}, {device}, prompts of {arguments.prompt} tokens'
-  table = Table(title=f'{what}, {arguments.new} new')
-  for column in ('side', 'rows', 's', 'ms per step', 'tokens/s', 'times Hugging Face', 'same tokens'):
-    table.add_column(column, justify='left' if column == 'side' else 'right')
-  for rows in map(int, arguments.rows.split(',')):
-    seconds, made = times(calls(rows, arguments.new), turns=arguments.turns)
-    for name, own in seconds.items():
-      median = statistics.median(own)
-      ratios = [b / a for a, b in zip(own, seconds.get('Hugging Face', []), strict=False)]
-      table.add_row(
-        name,
-        str(rows),
-        f'{median:.2f}',
-        f'{median / arguments.new * 1e3:.1f}',
-        f'{rows * arguments.new / median:.1f}',
-        f'{statistics.median(ratios):.2f}' if ratios else '',
-        agreement(made) if name == 'plm_jax' else '',
-      )
-  console.print(table)
+def _kept(file: pathlib.Path | None) -> dict[str, Any]:
+  """The lines measured before, by what they measure."""
+  there = file.read_text().splitlines() if file and file.exists() else []
+  return {line['key']: line for line in map(json.loads, there)}
 
-  lengths = [int(length) for length in arguments.lengths.split(',')]
-  table = Table(title=f'{what}, one row, time by total length')
-  for column in ('length', 'plm_jax s', 'ms per token', 'Hugging Face s', 'times Hugging Face'):
-    table.add_column(column, justify='right')
-  curve: dict[str, list[float]] = {}
-  for length in lengths:
-    new = length - arguments.prompt
-    seconds, _ = times(calls(1, new), turns=max(1, arguments.turns // 2))
-    medians = {name: statistics.median(own) for name, own in seconds.items()}
-    for name, median in medians.items():
-      curve.setdefault(name, []).append(median)
-    mine, other = medians['plm_jax'], medians.get('Hugging Face')
-    table.add_row(
-      str(length),
-      f'{mine:.2f}',
-      f'{mine / new * 1e3:.1f}',
-      f'{other:.2f}' if other else '',
-      f'{other / mine:.2f}' if other else '',
-    )
-  console.print(table)
-  if len(lengths) > 1:
-    made_tokens = np.log(np.array(lengths) - arguments.prompt)
-    for name, own in curve.items():
-      print(f'{name}: time ~ (new tokens)^{np.polyfit(made_tokens, np.log(own), 1)[0]:.2f}')
+
+def _show(line: Mapping[str, Any], what: str, length: int, rows: int, new: int) -> None:
+  mine, other = line['seconds']['plm_jax'], line['seconds'].get(HUGGING_FACE)
+  ratio, same = (f'{other / mine:.2f}', f'{line["same"][0]:.1%}') if other else ('', '')
+  print(
+    f'{what:<16} {length:>6} {mine:>7.2f} {mine / new * 1e3:>8.1f} {rows * new / mine:>9.1f} {ratio:>19} '
+    f'{line["bound"] / mine:>9.0%} {same:>12}',
+    flush=True,
+  )
 
 
 if __name__ == '__main__':

@@ -5,6 +5,11 @@ plm-jax train --config=FILE ...    the same as `python -m plm_jax.train --config
 plm-jax train --help               the flags of a command
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import ast
 import sys
 from collections.abc import Iterator, Sequence
@@ -40,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if name not in known:
     raise ConfigError(f'plm-jax: there is no command {name!r}.{suggest(name, known)} Commands: {", ".join(known)}.')
-  return build.import_file(known[name]).main(rest)
+  named = build.import_file(known[name]).main
+  signals.check()
+  signals.end()  # a command that asks for signals takes them again
+  return named(rest)
 
 
 def script() -> int:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.training.model_from import expand
 
 
 @signals.caught()
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--timeout', type=command.POSITIVE, default=3600.0, help='--follow: seconds to wait for a checkpoint'
   )
   parser.add_argument('--weights', metavar='FOLDER', help="the model in this folder: Hugging Face's form, or an import")
-  arguments, settings = command.parse(parser, argv, workdir=False)
+  arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
   if settings is None:
     return 0
   if arguments.workdir is None and arguments.weights is None:

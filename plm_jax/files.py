@@ -59,25 +59,16 @@ def path(where: Where) -> Path:
 
 
 def read_text(file: Where) -> str:
-  """The text of a file.
-
-  Raises:
-    ValueError: the file is larger than `LARGEST`, or not UTF-8.
-  """
+  """The text of a file; a ValueError where it is larger than `LARGEST`, or not UTF-8."""
   return read_bytes(file).decode('utf-8')
 
 
 def read_bytes(file: Where) -> bytes:
-  """The bytes of a file.
-
-  Raises:
-    ValueError: the file is larger than `LARGEST`.
-  """
+  """The bytes of a file; a ValueError where it is larger than `LARGEST`."""
   with open(file, 'rb') as stream:
-    content = stream.read(LARGEST + 1)
-  if len(content) > LARGEST:
-    raise ValueError(f'{file} has more than {LARGEST:,} bytes, which is too large for a file of this kind')
-  return content
+    if (there := os.fstat(stream.fileno()).st_size) > LARGEST:
+      raise ValueError(f'{file} has {there:,} bytes, which is too large for a file of this kind')
+    return stream.read(LARGEST)
 
 
 def read_json(file: Where, *, default: Any = _REQUIRED) -> Any:
@@ -155,7 +146,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 def append(file: Where, text: str) -> None:
   """Adds text to the end of a file, which is made if it is missing."""
-  with _named(file), open(file, 'a') as stream:
+  with named(file), open(file, 'a') as stream:
     stream.write(text)
 
 
@@ -169,7 +160,7 @@ def replacing(file: Where) -> Iterator[Path]:
   for old in target.parent.glob(f'{glob.escape(target.name)}.*.tmp'):
     _remove_unused(old)
   temporary = target.with_name(f'{target.name}.{os.getpid()}.{next(_numbers)}.tmp')
-  with _named(target), builtins.open(temporary, 'ab') as held:
+  with named(target), builtins.open(temporary, 'ab') as held:
     fcntl.flock(held, fcntl.LOCK_EX)
     try:
       yield temporary
@@ -188,8 +179,8 @@ def _remove_unused(temporary: Path) -> None:
 
 
 @contextlib.contextmanager
-def _named(file: Where) -> Iterator[None]:
-  """Puts the name of the file on errors that the system raises without one, such as those of a full disk."""
+def named(file: Where) -> Iterator[None]:
+  """Puts the name of the file on errors of the system that have none, such as those of a full disk."""
   try:
     yield
   except OSError as error:
@@ -318,22 +309,13 @@ def unused(where: Where) -> Path:
 def copy(source: Where, target: Where) -> None:
   """Copies the bytes of a file."""
   _check_is_file(source)
-  with _named(target):
+  with named(target):
     shutil.copyfile(source, target)
 
 
 def remove(file: Where) -> None:
   """Removes a file, if it exists."""
   Path(file).unlink(missing_ok=True)
-
-
-def empty_folder(folder: Where) -> None:
-  """Removes everything in a folder."""
-  for inside in Path(folder).iterdir():
-    if inside.is_dir() and not inside.is_symlink():
-      remove_folder(inside)
-    else:
-      remove(inside)
 
 
 def remove_folder(folder: Where) -> None:
@@ -382,11 +364,7 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked_folder(folder: Where) -> Iterator[None]:
-  """Makes a folder where it is missing, and holds a lock on it while the body runs, wherever it is renamed to.
-
-  Raises:
-    BlockingIOError: another process holds the lock.
-  """
+  """Makes a folder and holds a lock on it, wherever it is renamed to; a BlockingIOError where another process does."""
   make_folder(folder)
   handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
   try:

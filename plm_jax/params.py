@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from plm_jax.cli import command
+from plm_jax.training.model_from import expand
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--json', action='store_true', help='print JSON')
   words = list(sys.argv[1:] if argv is None else argv)
   of_config = any(word.startswith('--config') or word == '--list' for word in words)
-  arguments, settings = command.parse(parser, words, workdir=False) if of_config else (parser.parse_args(words), None)
+  arguments, settings = (
+    command.parse(parser, words, workdir=False, expand=expand) if of_config else (parser.parse_args(words), None)
+  )
   if of_config and settings is None:
     return 0
   from plm_jax.training import sizes  # loads jax

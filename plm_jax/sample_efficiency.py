@@ -20,6 +20,7 @@ from collections.abc import Sequence
 
 from plm_jax.cli import command, memory
 from plm_jax.errors import ConfigError
+from plm_jax.training.model_from import expand
 
 
 @signals.caught()
@@ -29,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--sizes', default='8,32', help='labelled examples per class, separated by commas')
   parser.add_argument('--seeds', type=command.COUNT, default=3, help='number of seeds; each draws its own examples')
   parser.add_argument('--rates', default='1e-3,3e-4', help='learning rates to choose from, separated by commas')
-  arguments, settings = command.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
   try:

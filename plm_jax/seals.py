@@ -46,12 +46,20 @@ def check(file: files.Where) -> None:
     RunError: it was changed after it was written.
   """
   file = Path(file)
-  expected = _sums(file.parent).get(file.name)
-  if expected and files.is_file(file) and files.sha256(file) not in expected:
-    raise RunError(
-      f'{file} is not as it was written: it is damaged, or was edited (its sha256 is not the one in {SUMS} beside it). '
-      f'Put back what was there; to use it as it is now, copy it to another folder, or remove {SUMS}'
-    )
+  for _ in range(2):  # another process may have written it between the two readings
+    expected = _sums(file.parent).get(file.name)
+    if not expected or not files.is_file(file) or files.sha256(file) in expected:
+      return
+  raise RunError(
+    f'{file} is not as it was written: it is damaged, or was edited (its sha256 is not the one in {SUMS} beside it). '
+    f'Put back what was there; to use it as it is now, copy it to another folder, or remove {SUMS}'
+  )
+
+
+def check_all(folder: files.Where) -> None:
+  """`check` of every file that `SUMS` of a folder names."""
+  for name in _sums(Path(folder)):
+    check(Path(folder) / name)
 
 
 def _digests_of(file: Path) -> list[str]:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 
 from plm_jax.cli import command, memory
 from plm_jax.errors import ConfigError
+from plm_jax.training.model_from import expand
 
 
 @signals.caught()
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--coordinator', help='HOST:PORT of process 0, for a run of several processes')
   parser.add_argument('--processes', type=command.COUNT, help='number of processes')
   parser.add_argument('--process', type=command.WHOLE, help='index of this process, from 0')
-  arguments, settings = command.parse(parser, argv)
+  arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
   _check_processes(arguments)

@@ -33,6 +33,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # settings of each kind
 }  # fmt: skip
 FLAGS = {'lowercase': '--lowercase or --cased'}
 SAMPLE_WORDS = 24
+SHOWN = 12  # special tokens
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -250,7 +251,9 @@ def _describe(vocab: 'Vocab') -> None:
     'size': f'{vocab.size:,}' + (f' (asked {asked:,}; the text has no more)' if asked > vocab.size else ''),
   }
   lines['digest'] = vocab.digest
-  lines['special tokens'] = ', '.join(f'{vocab.token(i)} {i}' for i in vocab.special_ids)
+  special = [f'{vocab.token(i)} {i}' for i in vocab.special_ids]
+  few = special if len(special) <= SHOWN else [*special[: SHOWN - 1], '...', special[-1]]
+  lines['special tokens'] = ', '.join(few) + (f' ({len(special)})' if few != special else '')
   lines['roles'] = ', '.join(f'{role} {token}' for role, token in vocab.roles.items())
   if vocab.counts is not None and record:
     tokens = int(vocab.counts.sum())

@@ -23,7 +23,14 @@ OF_A_PATH = {
   'read_text', 'rename', 'rglob', 'rmdir', 'stat', 'symlink_to', 'touch', 'unlink', 'walk', 'write_bytes', 'write_text',
 }  # fmt: skip
 OF_NUMPY = {'fromfile', 'memmap'}
-OWN_JSON = {'byte_bpe.py', 'wordpiece.py', 'sentencepiece.py', 'tokenizer.py', 'docstrings.py'}  # read what they wrote
+OWN_JSON = {
+  'byte_bpe.py',
+  'wordpiece.py',
+  'sentencepiece.py',
+  'tokenizer.py',
+  'docstrings.py',
+  'probe.py',
+}  # read what they wrote
 
 
 def modules_of(tree: ast.Module) -> set[str]:

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax import checkpoint, config, evaluate, fill, heads, paths, sample_efficiency, train
+from plm_jax import checkpoint, config, evaluate, fill, heads, sample_efficiency, train
 from plm_jax.checkpoint import records
 from plm_jax.cli import command
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, RunError
 from plm_jax.inference import attention_maps
 from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import evaluate_saved, feed, loop, metrics, parts
@@ -96,7 +96,7 @@ def test_the_folder_holds_what_is_promised(mlm: pathlib.Path) -> None:
   names = {'events' if path.name.startswith('events.') else path.name for path in mlm.iterdir()}
   assert names == {
     '.lock', 'checkpoints', 'config.json', 'curves.png', 'data.json', 'events', 'log.txt', 'metrics.jsonl',
-    'result.json', 'vocab',
+    'result.json', 'vocab', 'SHA256SUMS',
   }  # fmt: skip
   assert (mlm / 'curves.png').read_bytes().startswith(b'\x89PNG')
   assert not list(mlm.rglob('*.tmp*'))
@@ -266,6 +266,21 @@ def test_a_folder_that_is_none_is_refused(data: pathlib.Path, tmp_path: pathlib.
       loop.train(runs.settings('mlm', data), workdir)
 
 
+def test_settings_that_another_hand_changed_are_refused(
+  stopped: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  file = stopped / 'config.json'
+  file.write_text(file.read_text().replace('"seed": 0', '"seed": 1', 1))
+  before = runs.snapshot(stopped / 'checkpoints')
+  with pytest.raises(RunError, match=r'config\.json is not as it was written.*copy it to another folder'):
+    loop.train(runs.settings('mlm', data), stopped)
+  with pytest.raises(RunError, match=r'config\.json is not as it was written'):
+    config.load(str(stopped))
+  assert runs.snapshot(stopped / 'checkpoints') == before
+  shutil.copy(file, tmp_path / 'mine.json')
+  assert config.load(str(tmp_path / 'mine.json'))['seed'] == 1
+
+
 def test_a_start_that_was_cut_off_binds_nobody(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   workdir = tmp_path / 'run'
   workdir.mkdir()
@@ -305,9 +320,9 @@ def test_a_run_that_diverges_stops_with_4(data: pathlib.Path, mlm: pathlib.Path,
   text = (workdir / 'log.txt').read_text()
   assert 'step 1: a gradient was not finite, the update was skipped (1 in a row)' in text
   assert 'step 3: 3 updates in a row were not finite (max_skipped): training diverged' in text
-  state = runs.saved_state(workdir)
-  assert (state['step'], state['skipped'], state['skipped_in_a_row'], state['opt_state/count']) == (2, 2, 2, 0)
-  assert not runs.differing(runs.params_of(state), {f'params/{k}': v for k, v in paths.flat(params).items()})
+  assert 'step 2 is not saved: numbers are not finite in params/mlm/bias' in text
+  assert 'no step of' in text and 'begin again in another --workdir' in text
+  assert not records.numbered(workdir / 'checkpoints')
   assert train.main([f'--config={file}', f'--workdir={workdir}']) == 4
 
 

@@ -60,6 +60,7 @@ class Model(nn.Module):
     frozen: the trunk runs without dropout and gets no gradient.
     pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
     init_std: of the head's kernels.
+    bias: the last layer has one.
   """
 
   trunk: nn.Module
@@ -71,6 +72,7 @@ class Model(nn.Module):
   frozen: bool
   pool: Pool
   init_std: float
+  bias: bool
 
   def setup(self) -> None:
     kernel_init = normal(self.init_std)
@@ -79,7 +81,7 @@ class Model(nn.Module):
         self.hidden, self.outputs, self.activation, self.dropout, kernel_init, name='head'
       )
     else:
-      self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=kernel_init)
+      self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=kernel_init, use_bias=self.bias)
       self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
@@ -130,6 +132,7 @@ def make(
   lm_weight: Weight = 0.0,
   pool: Pool = 'trunk',
   init_std: Std = 0.02,
+  bias: bool = True,
 ) -> Task:
   """Classification over `classes` labels, or regression of one number.
 
@@ -148,15 +151,18 @@ def make(
     pool: 'trunk' pools as the trunk's paper does; 'mean' takes the mean of the real tokens, which needs no pooler that
       pre-training has not seen.
     init_std: of the head's kernels.
+    bias: the last layer has one; published decoders that classify (GPT-2, LLaMA) have none.
   """
   del vocab
+  if hidden and not bias:
+    raise ValueError(f'adapter.bias=False with adapter.hidden={hidden}: both of two layers have biases')
   check(classes=classes, kind=kind, hidden=hidden, activation=activation, frozen=frozen, lm_weight=lm_weight, pool=pool)
   if lm_weight:
     user, inputs = "adapter 'classify' with lm_weight", ('tokens', 'segment_ids')
     require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
   s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight)
   outputs = 1 if s.regression else classes
-  model = Model(trunk, outputs, dropout, hidden, activation, layer, frozen, pool, init_std)
+  model = Model(trunk, outputs, dropout, hidden, activation, layer, frozen, pool, init_std, bias)
   return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), classes=0 if s.regression else classes)
 
 

@@ -226,8 +226,8 @@ def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
   if _longer_axis(old, new) is not None and 'norm' not in path and not _is_stacked(path):
     return "resize='new_rows' in this entry of init_from keeps the fresh rows at the end"
   return (
-    'the two models differ in size; take the variant of the source (`python -m plm_jax.convert import` prints the '
-    '--config.model flags of a release), or leave this part out with from_ and to'
+    'the two models differ in size; --config.model.from=FOLDER takes the sizes of the source, or leave this part out '
+    'with from_ and to'
   )
 
 

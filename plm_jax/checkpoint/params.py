@@ -6,6 +6,7 @@ digest before it is used.
 """
 
 import functools
+import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -82,6 +83,18 @@ class Params(Mapping[str, Leaf]):
     names = _below(self._leaves, subtree, where=self._where) if subtree else {name: name for name in self._leaves}
     found = self._read(list(names.values()))
     return {short: found[name] for short, name in names.items()}
+
+  def each(self, most: int = 2**28) -> Iterator[tuple[str, np.ndarray]]:
+    """(path, array) of every leaf in order; about `most` bytes of float32 are read at a time, or one larger leaf."""
+    group: list[str] = []
+    for name in self._leaves:
+      size = sum(4 * math.prod(self._leaves[other].shape) for other in (*group, name))
+      if group and size > most:
+        yield from self._read(group).items()
+        group = []
+      group.append(name)
+    if group:
+      yield from self._read(group).items()
 
   def tree(self, subtree: str | None = None) -> PyTree:
     """`arrays` as nested dicts; the array itself where `subtree` is a leaf."""

@@ -3,6 +3,7 @@
 import argparse
 import ast
 import contextlib
+import errno
 import itertools
 import json
 import logging
@@ -10,7 +11,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from plm_jax import files, words
@@ -21,8 +22,18 @@ from plm_jax.files import RunFolder
 from plm_jax.plugins import values
 from plm_jax.plugins.signatures import experiment_files
 
+# What disks and paths do to a command; other errors of the system are mistakes in code, and keep their traceback.
+OF_THE_SYSTEM = {
+  errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EISDIR, errno.ELOOP, errno.EMFILE, errno.ENAMETOOLONG,
+  errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
+}  # fmt: skip
 FAILED, WRONG_USAGE = 1, 2
 HANGS = 'may hang'  # begins the names of threads that nobody waits for
+
+
+Expand = Callable[
+  [Mapping[str, Any], Sequence[tuple[str, str]], RunFolder | None], tuple[dict[str, Any], list[tuple[str, str]]]
+]
 
 
 class Parser(argparse.ArgumentParser):
@@ -113,7 +124,11 @@ def add_step(parser: Parser) -> None:
 
 
 def parse(
-  parser: Parser, argv: Sequence[str] | None = None, *, workdir: bool = True
+  parser: Parser,
+  argv: Sequence[str] | None = None,
+  *,
+  workdir: bool = True,
+  expand: Expand = lambda settings, changes, folder: (dict(settings), list(changes)),
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
   """The flags and the resolved config; None for the config if the command has nothing more to do.
 
@@ -121,6 +136,7 @@ def parse(
     parser: from `command`.
     argv: the words after the command; None takes those of this process.
     workdir: whether the command needs `--workdir`.
+    expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
 
   Raises:
     ConfigError: a flag that does not exist, or any mistake in the config.
@@ -141,7 +157,10 @@ def parse(
     )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
-  changed, remarks = overrides.apply(load(arguments.config or str(folder.config)), changes)
+  written, changes = expand(
+    load(arguments.config or str(folder.config)), changes, folder if arguments.workdir else None
+  )
+  changed, remarks = overrides.apply(written, changes)
   settings = resolve(changed)
   for remark in remarks:
     print(remark, file=sys.stderr)
@@ -171,6 +190,11 @@ def run(main: Callable[[], int | None]) -> int:
     return WRONG_USAGE
   except RunError as error:
     print(error, file=sys.stderr)
+    return FAILED
+  except OSError as error:
+    if not isinstance(error, files.NotAFile) and error.errno not in OF_THE_SYSTEM:
+      raise
+    print(f'{error.filename or "a file"}: {error.strerror}' if error.strerror else error, file=sys.stderr)
     return FAILED
 
 

@@ -20,9 +20,10 @@ WIDEST, NARROWEST = 24, 4  # columns of the bar
 
 
 def items(values: Mapping[str, float], *, best: str | None = None) -> list[str]:
-  """The metrics named in `SHOWN` and the one that a run is judged by, each as 'loss 3.214'."""
+  """The metrics named in `SHOWN`, in its order, and the one that a run is judged by, each as 'loss 3.214'."""
   parts = []
-  for name, value in values.items():
+  order = {short: place for place, short in enumerate(SHOWN)}
+  for name, value in sorted(values.items(), key=lambda item: order.get(item[0].rpartition('/')[2], len(order))):
     short = name.rpartition('/')[2]
     if (short not in SHOWN and name != best) or name.startswith(('gradient_norm/', 'update_norm/', 'parameter_norm/')):
       continue

@@ -153,8 +153,8 @@ def make(
     return {'tokens': ids, 'segment_ids': np.minimum(numbers, 1) if frame.layout.one_segment else numbers}
 
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
-  documents = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
-  return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})', documents=documents)
+  most = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))
+  return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})', documents=most)
 
 
 def template(

@@ -10,12 +10,13 @@ has one [MASK], which is filled.
 
 import pathlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plm_jax import errors, files
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.generate import conventions
 from plm_jax.text.spec import BLANKS
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _parser() -> command.Parser:
   add('--first', metavar='TOKEN', help='token that every text begins with')
   add('--last', metavar='TOKEN', help='token that a text of --max_new tokens ends with')
   add('--draws', type=int, help='texts per prompt, with --method=sample (default 1)')
-  add('--trace', type=int, metavar='K', help='show the K likeliest tokens at each step; for decoders')
+  add('--trace', type=int, metavar='K', help='show the K likeliest tokens at each step')
   add('--seed', type=int, default=0, help='seed of sampling')
   add('--step', default='auto', help="step of a run: a number, 'newest' or 'best' (default: the best if there is one)")
   return parser
@@ -106,13 +107,13 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   """Prints each prompt with its continuations and their scores."""
   from rich.console import Console
 
-  from plm_jax.cli import logs
+  from plm_jax.cli import logs, tables
 
   logs.start()
   opened = _open(folder, arguments)
-  kind, vocab, special = opened.trunk.ATTENTION, opened.vocab, opened.special
+  kind, vocab = opened.trunk.ATTENTION, opened.vocab
   with errors.stage('generate'):
-    prompts = [_encode(text, vocab, special, kind=kind) for text in arguments.prompt]
+    prompts = [_encode(text, opened) for text in arguments.prompt]
   blanks = _blanks(prompts, opened, arguments)
   draws = arguments.draws or 1
   made = _run(opened, [ids for ids in prompts for _ in range(draws)], blanks, arguments)
@@ -124,10 +125,10 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
       parts = (text, _continuation(prompt, ids, vocab, kind=kind), '')
     else:
       place = blanks[row // draws]
-      parts = (vocab.decode(prompt[:place]), vocab.decode(ids), vocab.decode(prompt[place + 1 :]))
+      parts = (vocab.decode(prompt[:place]), conventions.decode(ids, vocab), vocab.decode(prompt[place + 1 :]))
     _print(console, parts, gap='' if kind == 'causal' else ' ', note=f'{len(ids)} tokens, score {score:.3f}')
     if arguments.trace is not None and ids:
-      console.print(_steps(opened.trunk, opened.params, prompt, ids, vocab, top=arguments.trace))
+      tables.show(_steps(opened, prompt, ids, top=arguments.trace))
   return 0
 
 
@@ -138,13 +139,17 @@ class _Opened(NamedTuple):
     trunk: the model.
     params: of the trunk.
     vocab: its vocabulary.
-    special: ids of special tokens by role: start, end, mask, and what the user forces, first and last.
+    tokenizer: the folder of the vocabulary.
+    published: whether that is one of another library.
+    special: ids of special tokens by role.
   """
 
   trunk: Any
   params: Any
   vocab: 'Vocab'
-  special: Mapping[str, int | None]
+  tokenizer: pathlib.Path
+  published: bool
+  special: conventions.Tokens
 
 
 def _open(folder: pathlib.Path, arguments: 'argparse.Namespace') -> _Opened:
@@ -159,16 +164,22 @@ def _open(folder: pathlib.Path, arguments: 'argparse.Namespace') -> _Opened:
 
   step = step_named(arguments.step)
   own = files.RunFolder(folder).vocab
+  own = own if files.is_folder(own) else folder
   with errors.stage('vocab'):
-    vocab = tokenizer.load(own if files.is_folder(own) else folder)
-  about = files.read_json(folder / 'config.json', default={})
+    vocab = tokenizer.load(own)
   try:
     trunk, params = weights.load(folder, step=step)
   except CheckpointError as error:
     raise ConfigError(f'generate: {error}') from error
-  if arguments.trace is not None and trunk.ATTENTION != 'causal':
-    raise ConfigError(f'--trace={arguments.trace}: needs a decoder, and this model is {trunk.ATTENTION}')
-  return _Opened(trunk, params, vocab, _specials(vocab, about, arguments, kind=trunk.ATTENTION))
+  if arguments.trace is not None and trunk.ATTENTION == 'prefix':
+    raise ConfigError(f'--trace={arguments.trace}: needs a decoder with or without an encoder; this model has a prefix')
+  about = files.read_json(files.RunFolder(folder).config, default={})
+  with errors.stage('generate'):
+    found = conventions.read(own, weights.open(folder).token_ids)
+    objective = about.get('objective') or {}
+    special = conventions.tokens(vocab, found, vars(arguments), objective, kind=trunk.ATTENTION)
+  conventions.warn(found, vars(arguments))
+  return _Opened(trunk, params, vocab, own, 'model' not in about, special)
 
 
 def _run(
@@ -192,6 +203,8 @@ def _run(
 
   trunk, special, pad_id = opened.trunk, opened.special, opened.vocab.pad_id
   longest = max(map(len, rows))
+  # transformers forces the second token of a decoder's row, which is that of the text for a prompt of one token
+  forces_first = trunk.ATTENTION != 'causal' or longest == 1 or arguments.first is not None
   given = {name: vars(arguments)[name] for name in SETTINGS.get(arguments.method, ())}
   try:
     made = decode.generate(
@@ -201,15 +214,15 @@ def _run(
       segment_ids=jnp.array([[1] * len(ids) + [0] * (longest - len(ids)) for ids in rows], jnp.int32),
       max_new=arguments.max_new,
       method=arguments.method,
-      start_id=None if trunk.ATTENTION == 'causal' else special['start'],
+      start_id=None if trunk.ATTENTION == 'causal' else special.start,
       blank=None if blanks is None else jnp.repeat(jnp.array(blanks, jnp.int32), arguments.draws or 1),
       rng=jax.random.key(arguments.seed),
-      eos_id=special['end'],
+      eos_id=special.ends or None,
       pad_id=pad_id,
       min_new=arguments.min_new,
       no_repeat=arguments.no_repeat,
-      first_id=special['first'],
-      last_id=special['last'],
+      first_id=special.first if forces_first else None,
+      last_id=special.last or None,
       **{name: EARLY.get(value, value) for name, value in given.items() if value is not None},
     )
   except ValueError as error:
@@ -229,77 +242,39 @@ def _print(console: Any, parts: tuple[str, str, str], *, gap: str, note: str) ->
   console.print(Text(f'  {note}', 'dim'))
 
 
-def _steps(
-  trunk: Any, params: Any, prompt: Sequence[int], made: Sequence[int], vocab: 'Vocab', *, top: int
-) -> 'rich.table.Table':
+def _steps(opened: _Opened, prompt: Sequence[int], made: Sequence[int], *, top: int) -> 'rich.table.Table':
   """One row per token: the text before it, the token with its probability, and the likeliest tokens."""
   from rich.markup import escape
   from rich.table import Table
 
   from plm_jax.generate import trace
 
+  vocab, causal = opened.vocab, opened.trunk.ATTENTION == 'causal'
+  start = None if causal else opened.special.start
   table = Table('step', 'after', 'taken', *map(str, range(1, min(top, vocab.size) + 1)))
-  ids, best, taken = (part.tolist() for part in trace.likeliest(trunk, params, prompt, made, top=top))
+  ids, best, taken = (
+    part.tolist() for part in trace.likeliest(opened.trunk, opened.params, prompt, made, top=top, start=start)
+  )
   begun = b''
   for number, token in enumerate(made):
     show = lambda token, p, begun=begun: (  # noqa: E731
       escape(f'{trace.readable(begun, vocab.token_bytes(token))[0]} {p:.3f}')
     )
-    before = vocab.decode([*prompt, *made[:number]]).rstrip('\ufffd')[-16:]
+    read = [*(prompt if causal else ()), *made[:number]]
+    before = conventions.decode(read, vocab).rstrip('\ufffd')[-16:]
     likeliest = [show(other, p) for other, p in zip(ids[number], best[number], strict=True)]
     table.add_row(str(number + 1), escape(before), show(token, taken[number]), *likeliest)
     begun = trace.readable(begun, vocab.token_bytes(token))[1]
   return table
 
 
-def _specials(
-  vocab: 'Vocab', about: Mapping[str, Any], arguments: 'argparse.Namespace', *, kind: str
-) -> dict[str, int | None]:
-  """Ids by role: `start` and `end` of a text, the `mask` of a blank, and the forced `first` and `last` token.
-
-  Args:
-    vocab: of the model.
-    about: config.json of the folder, which names them as the model was trained.
-    arguments: flags, which come first.
-    kind: attention of the trunk.
-  """
-  roles = {'pad': vocab.pad_id, 'bos': vocab.bos_id, 'eos': vocab.eos_id}
-  objective = about.get('objective') or {}
-  named = {name: objective.get(name) for name in ('start', 'end', 'mask')}
-  theirs = about.get('decoder_start_token_id')
-  end = about.get('eos_token_id')
-  with errors.stage('generate'):
-    forced = {
-      name: None if text is None else vocab.id(text)
-      for name, text in vars(arguments).items()
-      if name in ('first', 'last')
-    }
-    if arguments.start is not None:
-      first: int | None = vocab.id(arguments.start)
-    elif kind == 'encoder-decoder':
-      first = roles[named['start']] if named['start'] in roles else vocab.pad_id if theirs is None else int(theirs)
-    else:
-      first = vocab.id(named['start']) if named['start'] else vocab.bos_id
-    if kind == 'prefix' and first is None:
-      raise ValueError('this vocabulary has no token that begins a text; name one by --start=TOKEN')
-    ends = vocab.id(named['end']) if named['end'] else end if isinstance(end, int) else vocab.eos_id
-    mask = vocab.id(named['mask']) if named['mask'] else vocab.mask_id
-    return {'start': first, 'end': ends, 'mask': mask, **forced}
-
-
-def _encode(text: str, vocab: 'Vocab', special: Mapping[str, int | None], *, kind: str) -> list[int]:
-  """Ids of a prompt as in training: for encoders and prefix trunks between the begin and the end token."""
-  if kind == 'prefix' and special['mask'] is not None:
+def _encode(text: str, opened: _Opened) -> list[int]:
+  """Ids of a prompt; however a user writes the blank of a prompt, it becomes the mask of the vocabulary."""
+  vocab, special, kind = opened.vocab, opened.special, opened.trunk.ATTENTION
+  if kind != 'causal' and special.mask is not None:
     for blank in BLANKS:
-      text = text.replace(blank, vocab.token(special['mask']))
-  ids = vocab.encode(text, specials=True)
-  if kind != 'causal':
-    ids = [token for token in (vocab.bos_id, *ids, vocab.eos_id) if token is not None]
-  elif not ids and vocab.bos_id is not None:
-    ids = [vocab.bos_id]
-  if not ids:
-    raise ValueError('the prompt is empty, and this vocabulary has no token that begins a text')
-  return ids
+      text = text.replace(blank, vocab.token(special.mask))
+  return conventions.encode(text, vocab, opened.tokenizer, special, kind=kind, published=opened.published)
 
 
 def _blanks(prompts: Sequence[Sequence[int]], opened: _Opened, arguments: 'argparse.Namespace') -> list[int] | None:
@@ -312,7 +287,7 @@ def _blanks(prompts: Sequence[Sequence[int]], opened: _Opened, arguments: 'argpa
 
   if not reader.fills_blanks(opened.trunk):
     return None
-  mask = opened.special['mask']
+  mask = opened.special.mask
   if mask is None:
     raise ConfigError('generate: this vocabulary has no mask token, so no prompt can have a blank')
   for ids, text in zip(prompts, arguments.prompt, strict=True):
@@ -323,10 +298,11 @@ def _blanks(prompts: Sequence[Sequence[int]], opened: _Opened, arguments: 'argpa
 
 def _continuation(prompt: list[int], ids: list[int], vocab: 'Vocab', *, kind: str) -> str:
   """The new text, with the space or the rest of a word that it begins with."""
+  alone = conventions.decode(ids, vocab)
   if kind != 'causal':
-    return vocab.decode(ids)
-  whole, start = vocab.decode(prompt + ids), vocab.decode(prompt)
-  return whole.removeprefix(start) if whole.startswith(start) else vocab.decode(ids)
+    return alone
+  whole, start = conventions.decode([*prompt, *ids], vocab), conventions.decode(prompt, vocab)
+  return whole.removeprefix(start) if whole.startswith(start) else alone
 
 
 if __name__ == '__main__':

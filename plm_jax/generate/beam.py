@@ -4,13 +4,14 @@ The texts of a row share one row of the cache: each step adds a slot for every t
 belong to which text. So a text that is continued twice takes its table along, and no key or value is moved.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from plm_jax.generate.reader import Cache, Reader, resize, stages
-from plm_jax.generate.rules import NEVER, Beam, Constraints, Generated, allow
+from plm_jax.generate.rules import NEVER, Beam, Constraints, Generated, allow, ids_of, is_one_of
 from plm_jax.types import Array
 
 
@@ -43,7 +44,7 @@ class _State(NamedTuple):
 
 
 class _Candidates(NamedTuple):
-  """The c = min(2 k, k v) best open texts of each row with one more token, best first.
+  """The c best open texts of each row with one more token, best first.
 
   Attributes:
     origin: int32[b, c], the beam that each continues.
@@ -87,6 +88,9 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generat
     )
     return _finish(state, found, beam)
 
+  def going(state: _State, *, stop: int) -> Array:
+    return (state.made < stop) & state.going
+
   texts = jnp.full((rows, beams, size), constraints.pad_id, jnp.int32)
   start = _State(
     made=jnp.zeros((), jnp.int32),
@@ -103,7 +107,7 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generat
   state = start
   for stop in stages(used, texts=beams, max_new=size):
     state = state._replace(cache=resize(state.cache, used + beams * stop))
-    state = jax.lax.while_loop(lambda state, stop=stop: (state.made < stop) & state.going, step, state)
+    state = jax.lax.while_loop(functools.partial(going, stop=stop), step, state)
   return _best(state, constraints)
 
 
@@ -112,18 +116,18 @@ def _take(x: Array, index: Array) -> Array:
   return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
-def _extend(state: _State, gains: Array, *, eos_id: int | None) -> _Candidates:
+def _extend(state: _State, gains: Array, *, eos_id: int | tuple[int, ...] | None) -> _Candidates:
   """The best texts of one more token, given log-probabilities f32[b, k, v] of the next token of each beam."""
   rows, beams, vocab_size = gains.shape
   sums = state.sums[:, :, None] + gains
-  # 2 k candidates: where k of them end, k others remain open
-  best, index = jax.lax.top_k(sums.reshape(rows, -1), min(2 * beams, beams * vocab_size))
+  # however many of them end, k others remain open
+  count = max(2, 1 + len(ids_of(eos_id))) * beams
+  best, index = jax.lax.top_k(sums.reshape(rows, -1), min(count, beams * vocab_size))
   origin, token = index // vocab_size, (index % vocab_size).astype(jnp.int32)
   texts = _take(state.texts, origin)
   texts = jax.lax.dynamic_update_slice_in_dim(texts, token[:, :, None], state.made, axis=2)
   ends = jnp.broadcast_to(state.made + 1 >= texts.shape[2], token.shape)
-  if eos_id is not None:
-    ends = ends | (token == eos_id)
+  ends = ends | is_one_of(token, eos_id)
   return _Candidates(origin, token, texts, best, ends)
 
 
@@ -161,7 +165,7 @@ def _best(end: _State, constraints: Constraints) -> Generated:
   finished = end.done.any(axis=1)
   tokens = jnp.where(finished[:, None], end.done_texts[:, 0], end.texts[:, 0])
   scores = jnp.where(finished, end.done_scores[:, 0], end.sums[:, 0])
-  is_end = jnp.zeros_like(tokens, bool) if constraints.eos_id is None else tokens == constraints.eos_id
+  is_end = is_one_of(tokens, constraints.eos_id)
   place = jnp.arange(tokens.shape[1])
   after = jnp.cumsum(is_end, axis=1) - is_end > 0
   tokens = jnp.where(after | (place >= end.made), constraints.pad_id, tokens)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from plm_jax.paths import is_stacked, path_name
 from plm_jax.types import Array, PyTree
 
-Cache = dict[str, Any]
+Cache = PyTree  # a dictionary, see `types.Decodes`
 
 # the axis of slots of what a cache keeps for each slot; the others have none
 SLOTS = {'segment_ids': 1, 'positions': 1, 'seen': 2, 'keys': -2, 'values': -2}

@@ -35,21 +35,31 @@ class Constraints(NamedTuple):
 
   Attributes:
     max_new: most tokens to make.
-    eos_id: token that ends a text; None where nothing does.
+    eos_id: token that ends a text, or several; None where nothing does.
     pad_id: token after the end.
     min_new: tokens to make before the end token may come.
     no_repeat: n, so that no n-gram comes twice in prompt and text; 0 allows every n-gram.
     first_id: token that every text begins with.
-    last_id: token that a text of `max_new` tokens ends with.
+    last_id: token that a text of `max_new` tokens ends with, or several of which one does.
   """
 
   max_new: int
-  eos_id: int | None = None
+  eos_id: int | tuple[int, ...] | None = None
   pad_id: int = 0
   min_new: int = 0
   no_repeat: int = 0
   first_id: int | None = None
-  last_id: int | None = None
+  last_id: int | tuple[int, ...] | None = None
+
+
+def ids_of(given: int | tuple[int, ...] | None) -> tuple[int, ...]:
+  """One id or several as a tuple."""
+  return () if given is None else tuple(given) if isinstance(given, tuple | list) else (given,)
+
+
+def is_one_of(tokens: Array, given: int | tuple[int, ...] | None) -> Array:
+  """Whether each of the tokens is one of these ids."""
+  return jnp.isin(tokens, jnp.array(ids_of(given), jnp.int32))
 
 
 class Sampling(NamedTuple):
@@ -102,9 +112,11 @@ def group(method: str, max_new: int, settings: Mapping[str, Any]) -> tuple[Const
     return {name: value for name, value in settings.items() if owners[name] is kind}
 
   constraints = Constraints(max_new, **of(Constraints))
+  several: Any = {name: tuple(value) for name, value in constraints._asdict().items() if isinstance(value, list)}
+  constraints = constraints._replace(**several)  # hashable, as a static argument has to be
   if max_new < 1 or not 0 <= constraints.min_new <= max_new:
     raise ValueError(f'max_new={max_new} must be at least 1, and min_new={constraints.min_new} in [0, max_new]')
-  if constraints.min_new and constraints.eos_id is None:
+  if constraints.min_new and not ids_of(constraints.eos_id):
     raise ValueError(f'min_new={constraints.min_new} needs eos_id, the end token that it delays')
   if method == 'sample':
     return constraints, _checked_sampling(Sampling(**of(Sampling)))
@@ -138,11 +150,11 @@ def allow(scores: Array, made: Array, texts: Array, before: Array, constraints: 
     repeats = _repeats(made, texts, before, size=constraints.no_repeat, vocab_size=scores.shape[1])
     scores = jnp.where(repeats, -jnp.inf, scores)
   vocab = jnp.arange(scores.shape[1])
-  if constraints.eos_id is not None and constraints.min_new:
-    scores = jnp.where((vocab == constraints.eos_id) & (made < constraints.min_new), -jnp.inf, scores)
+  if constraints.min_new:
+    scores = jnp.where(is_one_of(vocab, constraints.eos_id) & (made < constraints.min_new), -jnp.inf, scores)
   for forced, when in ((constraints.first_id, made == 0), (constraints.last_id, made == constraints.max_new - 1)):
-    if forced is not None:
-      only = jnp.where(vocab == forced, 0.0, -jnp.inf)
+    if ids_of(forced):
+      only = jnp.where(is_one_of(vocab, forced), 0.0, -jnp.inf)
       scores = jnp.where(when, only, scores)
   return scores
 

@@ -1,12 +1,13 @@
 """Greedy decoding and sampling: one token per step and row."""
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from plm_jax.generate.reader import Cache, Reader, resize, stages
-from plm_jax.generate.rules import Constraints, Generated, Sampling, allow
+from plm_jax.generate.rules import Constraints, Generated, Sampling, allow, is_one_of
 from plm_jax.types import Array
 
 
@@ -68,7 +69,7 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
       token = jax.random.categorical(jax.random.fold_in(key, state.made), keep_best(allowed, sampling), axis=1)
     gain = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), token[:, None], axis=1)[:, 0]
     token = jnp.where(state.open, token, constraints.pad_id).astype(jnp.int32)
-    ends = jnp.zeros_like(state.open) if constraints.eos_id is None else token == constraints.eos_id
+    ends = is_one_of(token, constraints.eos_id)
     return _State(
       made=state.made + 1,
       token=token,
@@ -78,6 +79,9 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
       scores=state.scores + jnp.where(state.open, gain, 0.0),
       open=state.open & ~ends,
     )
+
+  def going(state: _State, *, stop: int) -> Array:
+    return (state.made < stop) & state.open.any()
 
   start = _State(
     made=jnp.zeros((), jnp.int32),
@@ -91,5 +95,5 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
   state, used = start, reader.cache['segment_ids'].shape[1]
   for stop in stages(used, texts=1, max_new=constraints.max_new):
     state = state._replace(cache=resize(state.cache, used + stop))
-    state = jax.lax.while_loop(lambda state, stop=stop: (state.made < stop) & state.open.any(), step, state)
+    state = jax.lax.while_loop(functools.partial(going, stop=stop), step, state)
   return Generated(state.texts, state.lengths, state.scores)

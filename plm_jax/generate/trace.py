@@ -1,4 +1,4 @@
-"""The likeliest next tokens at each step of a text, by a causal trunk (GPT §3.1: p(x_t | x_<t))."""
+"""The likeliest next tokens at each step of a text, p(x_t | x_<t) (GPT §3.1), of a decoder with or without encoder."""
 
 import codecs
 from collections.abc import Sequence
@@ -13,16 +13,17 @@ from plm_jax.types import Array, Attends, PyTree
 
 
 def likeliest(
-  trunk: nn.Module, params: PyTree, prompt: Sequence[int], made: Sequence[int], *, top: int
+  trunk: nn.Module, params: PyTree, prompt: Sequence[int], made: Sequence[int], *, top: int, start: int | None = None
 ) -> tuple[Array, Array, Array]:
   """The distribution of each token of a text, by one pass over all of it.
 
   Args:
-    trunk: a causal trunk that `types.Attends`.
+    trunk: a causal trunk or an encoder-decoder that `types.Attends`.
     params: of the trunk.
     prompt: ids of the prompt, at least one.
-    made: s ids that follow it.
+    made: s ids that follow it, or that a decoder writes for it.
     top: k, number of best tokens to return.
+    start: token that the decoder of an encoder-decoder begins with.
 
   Returns:
     The best ids int32[s, k], their probabilities f32[s, k], and the probability f32[s] of each token of `made`.
@@ -30,17 +31,28 @@ def likeliest(
   Raises:
     ValueError: a trunk of another kind.
   """
-  require(trunk, user='trace', attention=('causal',), offers=(Attends,))
+  require(trunk, user='trace', attention=('causal', 'encoder-decoder'), offers=(Attends,))
 
   @jax.jit
-  def run(params: PyTree, tokens: Array, made: Array) -> tuple[Array, Array, Array]:
-    out: Any = trunk.apply({'params': params}, tokens[:, :-1], segment_ids=jnp.ones_like(tokens[:, :-1]))
-    logits: Any = trunk.apply({'params': params}, out['hidden'][0, len(prompt) - 1 :], method='attend')  # [s, v]
+  def run(params: PyTree, prompt: Array, read: Array, made: Array) -> tuple[Array, Array, Array]:
+    if trunk.ATTENTION == 'causal':
+      inputs = _inputs('', jnp.append(prompt, read[:, 1:], axis=1))  # the prompt's last token is the first of `read`
+    else:
+      inputs = _inputs('encoder_', prompt) | _inputs('decoder_', read)
+    out: Any = trunk.apply({'params': params}, **inputs)
+    logits: Any = trunk.apply({'params': params}, out['hidden'][0, -len(made) :], method='attend')  # [s, v]
     probabilities = jax.nn.softmax(logits, axis=-1)
     best, ids = jax.lax.top_k(probabilities, min(top, logits.shape[-1]))
     return ids, best, jnp.take_along_axis(probabilities, made[:, None], axis=1)[:, 0]
 
-  return run(params, jnp.array([[*prompt, *made]], jnp.int32), jnp.array(made, jnp.int32))
+  first = prompt[-1] if start is None else start
+  return run(
+    params, *(jnp.array([ids], jnp.int32) for ids in (prompt, [first, *made[:-1]])), jnp.array(made, jnp.int32)
+  )
+
+
+def _inputs(side: str, tokens: Array) -> dict[str, Array]:
+  return {f'{side}tokens': tokens, f'{side}segment_ids': jnp.ones_like(tokens)}
 
 
 def readable(begun: bytes, piece: bytes) -> tuple[str, bytes]:

@@ -38,6 +38,7 @@ class Config:
     num_layers: n.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
+    always_project: projects the embeddings even where e is d, as Hugging Face does.
     num_groups: groups of layers; layer i belongs to group i * num_groups // num_layers.
     num_inner: blocks that stand for one layer, each with parameters of its own.
     sharing: what the layers of a group share: 'all', 'attention' or 'ffn', each with the norm after it, or 'none'.
@@ -49,6 +50,7 @@ class Config:
     attention_dropout: rate on attention weights.
     init_std: of the truncated normal that all kernels and tables start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
+    tied: the output matrix is the token table; otherwise the trunk has its own.
   """
 
   embed_dim: Count = 128
@@ -56,6 +58,7 @@ class Config:
   num_layers: Count = 12
   num_heads: Count = 12
   mlp_dim: Count = 3072
+  always_project: bool = False
   num_groups: Count = 1
   num_inner: Count = 1
   sharing: Literal['all', 'attention', 'ffn', 'none'] = 'all'
@@ -67,6 +70,7 @@ class Config:
   attention_dropout: Rate = 0.1
   init_std: Std = 0.02
   vocab_multiple: Count = 1
+  tied: bool = True
 
   def __post_init__(self):
     check_choices(self)
@@ -147,7 +151,7 @@ class Block(nn.Module):
     mask, *parameters = context
     sows = self.is_mutable_collection('attention') and not self.is_initializing()
     for sublayer, stacked, unit in zip((Attention, FeedForward), parameters, units(self.config), strict=True):
-      own = jax.tree.map(lambda leaf, unit=unit: leaf[jnp.asarray(unit)[number]], stacked)
+      own = jax.tree.map(lambda leaf, unit=unit: jnp.asarray(leaf)[jnp.asarray(unit)[number]], stacked)
       rngs = {'dropout': self.make_rng('dropout')} if train else {}
       module = sublayer(self.config, self.execution, parent=None)
       (hidden, _), state = module.apply({'params': own}, hidden, mask, train, rngs=rngs, mutable=['attention'] * sows)
@@ -197,9 +201,11 @@ class Albert(Base):
     self.type_embed = Embed(c.num_types, c.embed_dim, ('types', 'embed'), init, dtype=dtype)
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
     self.embed_dropout = Dropout(c.dropout)
-    if c.embed_dim != c.hidden_dim:
+    if self.projects:
       self.embed_project = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
     self.layers = Layers(c, self.execution)
+    if not c.tied:
+      self.output = self.make_table(init)
     self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
 
   def __call__(
@@ -230,11 +236,18 @@ class Albert(Base):
     types = jnp.zeros_like(tokens) if type_ids is None else type_ids
     x = self.token_embed(tokens) + self.position_embed(positions) + self.type_embed(types)  # [b, l] -> [b, l, e]
     x = self.embed_dropout(self.embed_norm(x), train=train)
-    if self.config.embed_dim != self.config.hidden_dim:
+    if self.projects:
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids), train)
+    if self.is_initializing():
+      self.attend(jnp.zeros((1, 1, self.token_dim)))  # a matrix of the trunk's own exists even where nobody uses it
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
+
+  @property
+  def projects(self) -> bool:
+    """Whether a dense layer stands between the embeddings and the first block."""
+    return self.config.always_project or self.config.embed_dim != self.config.hidden_dim
 
   @property
   def token_dim(self) -> int:

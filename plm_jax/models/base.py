@@ -71,22 +71,28 @@ class Base(nn.Module):
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.init_std)
 
   def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] of features [..., e], by the tied token table."""
-    return self.token_embed.attend(features)
+    """Vocabulary logits f32[..., v] of features [..., e], by the tied token table or a matrix of the trunk's own."""
+    return self.output_table.attend(features)
 
   @property
   def gives_logits(self) -> bool:
-    """Whether there is a matrix to make logits with."""
-    return True
+    """Whether there is a matrix to make logits with; weights of a trunk without a head may come without it."""
+    return getattr(self.config, 'tied', True) or getattr(self.config, 'has_output', True)
 
-  def check_logits(self) -> None:
-    """Raises ValueError where the trunk has no output matrix."""
+  @property
+  def output_table(self) -> Embed:
+    """The token table, or the output matrix of an untied trunk.
+
+    Raises:
+      ValueError: there is none.
+    """
     if not self.gives_logits:
       raise ValueError(
         f'this {type(self).__name__} gives no logits: its weights come without an output matrix (lm_head), and its own '
         'is not the token table (model.overrides: tied=False, has_output=False). Take the folder of the language '
         'model, or train a new matrix with has_output=True'
       )
+    return self.token_embed if getattr(self.config, 'tied', True) else self.output
 
   def init_all(self) -> None:
     """Uses every parameter once: `trunk.init(key, method='init_all')` makes the parameters of the whole trunk."""

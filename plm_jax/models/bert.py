@@ -47,6 +47,8 @@ class Config:
     attention_dropout: rate on attention weights.
     init_std: of the truncated normal that all kernels and tables start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
+    tied: the output matrix is the token table; otherwise the trunk has its own.
+    model_type: of its releases where several share an architecture, those of RoBERTa; '' for the first of them.
     pooler: 'tanh' of a dense layer on the first token (BERT), or that token's state, 'first' (ELECTRA, DistilBERT).
   """
 
@@ -64,6 +66,8 @@ class Config:
   attention_dropout: Rate = 0.1
   init_std: Std = 0.02
   vocab_multiple: Count = 1
+  tied: bool = True
+  model_type: Literal['', 'xlm-roberta', 'camembert'] = ''
   pooler: Literal['tanh', 'first'] = 'tanh'
 
   def __post_init__(self):
@@ -138,6 +142,8 @@ class Bert(Base):
     if width != c.hidden_dim:
       self.embed_project = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    if not c.tied:
+      self.output = self.make_table(init)
     if c.pooler == 'tanh':
       self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
 
@@ -177,6 +183,8 @@ class Bert(Base):
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, allowed=allowed), train)
+    if self.is_initializing():
+      self.attend(jnp.zeros((1, 1, self.token_dim)))  # a matrix of the trunk's own exists even where nobody uses it
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   @property

@@ -51,6 +51,8 @@ class Config:
     num_layers: n, at least 2.
     num_heads: h; the head size is hidden_dim / num_heads.
     mlp_dim: f, feed-forward width.
+    embed_dim: e, width of the tables at the input, projected to d before the norm; None for d.
+    num_types: rows of the sentence-type table; 0 for none.
     max_length: rows of the table of absolute positions, where there is one; relative positions have no such limit.
     max_distance: K of equation 3; with buckets, a distance that is in the last bucket.
     position_buckets: buckets of logarithmic width in one direction, in place of K; 0 for one row per distance (v1).
@@ -62,18 +64,23 @@ class Config:
     key_bias: keys, of words and of positions, have a bias (v2).
     table_norm: LayerNorm on the table of relative positions (v2).
     conv_kernel: taps of the convolution beside the first block (v2: 3), odd; 0 for none.
-    activation: of the feed-forward, the convolution and the pooling: a name of `ACTIVATIONS`.
+    activation: of the feed-forward: a name of `ACTIVATIONS`.
+    conv_activation: of the convolution; None for `activation`.
+    pooler_activation: of the pooling; None for `activation`.
     norm_epsilon: of every LayerNorm.
     dropout: rate after embeddings and after each sublayer, and on the table of relative positions in each layer.
     attention_dropout: rate on attention weights.
     init_std: of the normal that all kernels and tables start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
+    tied: the output matrix is the token table; otherwise the trunk has its own.
   """
 
   hidden_dim: Count = 768
   num_layers: Count = 12
   num_heads: Count = 12
   mlp_dim: Count = 3072
+  embed_dim: Count | None = None
+  num_types: int = 0
   max_length: Count = 512
   max_distance: Count = 512
   position_buckets: Whole = 0
@@ -85,11 +92,14 @@ class Config:
   table_norm: bool = False
   conv_kernel: Whole = 0
   activation: Activation = 'gelu_erf'
+  conv_activation: Activation | None = None
+  pooler_activation: Activation | None = None
   norm_epsilon: Epsilon = 1e-7
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
   init_std: Std = 0.02
   vocab_multiple: Count = 1
+  tied: bool = True
 
   def __post_init__(self):
     check_choices(self)
@@ -251,7 +261,7 @@ class Convolution(nn.Module):
       name='dense',
     )
     y = dense(jnp.stack(taps, axis=2))  # [b, l, taps, d] -> [b, l, d]
-    y = ACTIVATIONS[c.activation](Dropout(c.dropout)(y, train=train))
+    y = ACTIVATIONS[c.conv_activation or c.activation](Dropout(c.dropout)(y, train=train))
     return LayerNorm(c.norm_epsilon, self.dtype, name='norm')(x + y)
 
 
@@ -269,7 +279,13 @@ class Deberta(Base):
     init = normal(c.init_std)
     self.token_embed = self.embed or self.make_table(init)
     if c.absolute == 'input':
-      self.position_embed = Embed(c.max_length, c.hidden_dim, ('positions', 'embed'), init, dtype=dtype)
+      self.position_embed = Embed(c.max_length, self.token_dim, ('positions', 'embed'), init, dtype=dtype)
+    if c.num_types:
+      self.type_embed = Embed(c.num_types, self.token_dim, ('types', 'embed'), init, dtype=dtype)
+    if self.token_dim != c.hidden_dim:
+      self.embed_project = Dense(
+        c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, use_bias=False, dtype=dtype
+      )
     self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
     self.embed_dropout = Dropout(c.dropout)
     if c.terms:
@@ -283,7 +299,14 @@ class Deberta(Base):
     if self.num_scanned:
       self.layers = stack(Block, num_layers=self.num_scanned, execution=self.execution)(c, self.execution)
     self.last = Block(c, self.execution)
+    if not c.tied:
+      self.output = self.make_table(init)
     self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=init, dtype=dtype)
+
+  @property
+  def token_dim(self) -> int:
+    """e, the width of the tables and of the features that `attend` takes."""
+    return self.config.embed_dim or self.config.hidden_dim
 
   @property
   def num_scanned(self) -> int:
@@ -304,7 +327,7 @@ class Deberta(Base):
     Args:
       tokens: int[b, l].
       segment_ids: int[b, l], the packed documents of a row; 0 is padding.
-      type_ids: ignored; there are no sentence types.
+      type_ids: int[b, l], sentence A (0) or B (1); 0 everywhere by default, ignored where there are no types.
       positions: int[b, l], absolute ones, read only where they enter at the input; restarting in each segment by
         default.
       train: drops out.
@@ -312,12 +335,15 @@ class Deberta(Base):
     Returns:
       'hidden' [b, l, d]; 'layers' [n+1, b, l, d] with the embeddings first; 'carry' ().
     """
-    del type_ids
     c = self.config
-    x = self.token_embed(tokens)  # [b, l] -> [b, l, d]
+    x = self.token_embed(tokens)  # [b, l] -> [b, l, e]
     if c.absolute == 'input':
       position.check_length(tokens.shape[1], max_length=c.max_length, model='Deberta')
       x = x + self.position_embed(position.from_segments(segment_ids) if positions is None else positions)
+    if c.num_types:
+      x = x + self.type_embed(jnp.zeros_like(tokens) if type_ids is None else type_ids)
+    if self.token_dim != c.hidden_dim:
+      x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = self.embed_norm(x)
     x = self.embed_dropout(x, train=train)
     x = constrain(x, 'batch', 'length', 'embed')
@@ -331,6 +357,8 @@ class Deberta(Base):
       x, layers = self.layers(x, context, train)
       states.append(layers)
     x, _ = self.last(x, context, train)
+    if self.is_initializing():
+      self.attend(jnp.zeros((1, 1, self.token_dim)))  # a matrix of the trunk's own exists even where nobody uses it
     return {'hidden': x, 'layers': jnp.concatenate([*states, x[None]]), 'carry': ()}
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array:
@@ -367,7 +395,8 @@ class Deberta(Base):
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """Activation of a dense layer on the first token, [CLS]: [b, l, d] -> [b, d] (released code)."""
     del segment_ids
-    return ACTIVATIONS[self.config.activation](self.pooler(hidden[:, 0]))
+    c = self.config
+    return ACTIVATIONS[c.pooler_activation or c.activation](self.pooler(hidden[:, 0]))
 
 
 def make(

@@ -260,16 +260,6 @@ class Gpt(Base):
     """The state of the last real token of each row, wherever padding stands: [b, l, d] -> [b, d] (GPT §3.2)."""
     return last(hidden, segment_ids)
 
-  @property
-  def gives_logits(self) -> bool:
-    """Whether there is a matrix to make logits with."""
-    return self.config.tied or self.config.has_output
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the tied token table or the trunk's own matrix."""
-    self.check_logits()
-    return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
-
   def init_cache(self, batch_size: int, length: int) -> Cache:
     """A cache of `length` empty slots."""
     c = self.config

@@ -275,16 +275,6 @@ class Llama(Base):
     """What a head in front of `attend` is built like."""
     return HeadStyle('silu', self.config.norm_epsilon, self.config.init_std)
 
-  @property
-  def gives_logits(self) -> bool:
-    """Whether there is a matrix to make logits with."""
-    return self.config.tied or self.config.has_output
-
-  def attend(self, features: Array) -> Array:
-    """Vocabulary logits f32[..., v] by the trunk's own matrix or the tied token table."""
-    self.check_logits()
-    return self.token_embed.attend(features) if self.config.tied else self.output.attend(features)
-
   def init_cache(self, batch_size: int, length: int) -> Cache:
     """A cache of `length` empty slots."""
     c = self.config

@@ -63,6 +63,7 @@ class Config:
     structure: 'encoder-decoder'; 'shared', where both stacks have the same parameters but for cross-attention;
       'decoder', one causal stack; 'prefix', one stack that sees a prefix in both directions; 'encoder', one stack that
       sees everything.
+    model_type: what transformers calls the family, where that is not 't5': 'mt5'.
     vocab_multiple: pads the token table to a multiple of this many rows.
   """
 
@@ -82,6 +83,7 @@ class Config:
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
   structure: Structure = 'encoder-decoder'
+  model_type: Literal['', 'mt5'] = ''
   vocab_multiple: Count = 1
 
   def __post_init__(self):
@@ -279,16 +281,11 @@ class _Trunk(Base):
     """What a head in front of `attend` is built like."""
     return HeadStyle(self.config.activation, self.config.norm_epsilon, self.config.hidden_dim**-0.5)
 
-  @property
-  def gives_logits(self) -> bool:
-    return self.config.tied or self.config.has_output
-
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v], by the scaled token table or the trunk's own matrix."""
-    self.check_logits()
-    if not self.config.tied:
-      return self.output.attend(features)
-    return self.token_embed.attend(features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype))
+    if self.config.tied:
+      features = features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype)
+    return self.output_table.attend(features)
 
 
 class T5(_Trunk):
@@ -544,7 +541,9 @@ def make(
     execution: how to compute it.
   """
   config = dataclasses.replace(CONFIGS[variant], **(overrides or {}))
-  trunk = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}.get(config.structure, T5)
+  kinds: dict[str, type[T5 | T5Decoder | T5Encoder]]
+  kinds = {'decoder': T5Decoder, 'prefix': T5Prefix, 'encoder': T5Encoder}
+  trunk = kinds.get(config.structure, T5)
   return trunk(config, vocab_size, execution)
 
 
@@ -586,11 +585,11 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
     't5-efficient-tiny': Config(hidden_dim=256, num_layers=4, num_heads=4, mlp_dim=1024),
     't5-efficient-mini': Config(hidden_dim=384, num_layers=4, mlp_dim=1536),
     't5-efficient-small-el16-dl4': Config(num_layers=16, num_decoder_layers=4),
-    'mt5-small': _SMALL_11,
-    'mt5-base': _version_11(hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
-    'mt5-large': _version_11(hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
-    'mt5-xl': _version_11(hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
-    'mt5-xxl': _version_11(hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
+    'mt5-small': _version_11(model_type='mt5'),
+    'mt5-base': _version_11(model_type='mt5', hidden_dim=768, num_layers=12, num_heads=12, mlp_dim=2048),
+    'mt5-large': _version_11(model_type='mt5', hidden_dim=1024, num_layers=24, num_heads=16, mlp_dim=2816),
+    'mt5-xl': _version_11(model_type='mt5', hidden_dim=2048, num_layers=24, num_heads=32, mlp_dim=5120),
+    'mt5-xxl': _version_11(model_type='mt5', hidden_dim=4096, num_layers=24, num_heads=64, mlp_dim=10240),
     'byt5-small': _deep_encoder(hidden_dim=1472, num_layers=12, num_heads=6, mlp_dim=3584),
     'byt5-base': _deep_encoder(hidden_dim=1536, num_layers=18, num_heads=12, mlp_dim=3968),
     'byt5-large': _deep_encoder(hidden_dim=1536, num_layers=36, num_heads=16, mlp_dim=3840),

@@ -50,6 +50,7 @@ class Config:
     attention_dropout: rate on attention weights.
     init_std: of the normal that kernels, tables and the attention's vectors start from.
     vocab_multiple: pads the token table to a multiple of this many rows.
+    tied: the output matrix is the token table; otherwise the trunk has its own.
   """
 
   hidden_dim: Count = 768
@@ -64,6 +65,7 @@ class Config:
   attention_dropout: Rate = 0.1
   init_std: Std = 0.02
   vocab_multiple: Count = 1
+  tied: bool = True
 
   def __post_init__(self):
     check_choices(self)
@@ -241,6 +243,8 @@ class Xlnet(Base):
     self.start = Start(c.hidden_dim, c.init_std)
     self.embed_dropout = Dropout(c.dropout)
     self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    if not c.tied:
+      self.output = self.make_table(normal(c.init_std))
     self.pooler = Dense(c.hidden_dim, axes=('embed', 'embed_out'), kernel_init=normal(c.init_std), dtype=dtype)
 
   def __call__(
@@ -292,6 +296,8 @@ class Xlnet(Base):
     layers = jnp.concatenate([x[None], layers])
     out = {'layers': layers, 'carry': self._remember(carry, layers, segment_ids)}
     out['hidden'] = self.embed_dropout(hidden, train=train)
+    if self.is_initializing():
+      self.attend(jnp.zeros((1, 1, self.token_dim)))  # a matrix of the trunk's own exists even where nobody uses it
     if queries is not None:
       out['queries'] = self.embed_dropout(queries, train=train)
     return out

@@ -75,7 +75,9 @@ def read(file: Path) -> Published:
 
   Raises:
     ValueError: damaged, or of a kind that is not read here.
+    RunError: the copy of an import, and changed since.
   """
+  seals.check_all(file.parent)
   if file.suffix == '.json' and file.name not in (IDS, SETTINGS[-1]):
     content = read_table(file)
     spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **content}

@@ -112,8 +112,7 @@ def template(vocab: Vocab) -> 'Template':
   if vocab.mask_id is None:  # T5 and LLaMA
     before = () if vocab.bos_id is None else ((vocab.bos_id, 0),)
     after = () if before or vocab.eos_id is None else ((vocab.eos_id, 0),)
-    single = (*before, ('A', 0), *after)
-    return Template(single, (*single, *before, ('B', 0), *after))
+    return Template((*before, ('A', 0), *after), (*before, ('A', 0), *after, *before, ('B', 0), *after))
   if vocab.bos_id == vocab.cls_id:  # ALBERT's tokens, or RoBERTa's
     albert = vocab.token(vocab.bos_id or 0) == SPECIALS['albert']['cls']
     return tokenizer.around(vocab, separators=1 if albert else 2, typed=albert)

@@ -18,7 +18,7 @@ import tokenizers
 
 from plm_jax import files
 from plm_jax.errors import suggest
-from plm_jax.text import published
+from plm_jax.text import probe, published
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
@@ -158,7 +158,7 @@ class Vocab:
           f'digest {self.digest[:12]}): name another folder, or remove that one'
         )
     files.make_folder(path)
-    facts = {
+    facts: dict[str, Any] = {
       'digest': self.digest,
       'kind': self.kind,
       'size': self.size,
@@ -170,12 +170,14 @@ class Vocab:
     if template is not None:
       facts['spaced'] = template.spaced
       content = json.dumps(specs.with_template(json.loads(content), template.single, template.pair), ensure_ascii=False)
-    # what is there stays good until it is replaced: the process may be killed between the two
-    before = [files.sha256(path / 'tokenizer.json')] if files.exists(path / 'tokenizer.json') else []
-    facts['tokenizer_sha256'] = [*before, hashlib.sha256(content.encode()).hexdigest()]
-    facts['sha256'] = _sha256(facts)
     if self.model is not None:
       files.write_bytes(path / MODEL, self.model)
+    # what is there stays good until it is replaced: the process may be killed between the two
+    before = [files.sha256(path / 'tokenizer.json')] if files.exists(path / 'tokenizer.json') else []
+    facts['sha256_of_files'] = {'tokenizer.json': [*before, hashlib.sha256(content.encode()).hexdigest()]}
+    if self.model is not None:
+      facts['sha256_of_files'][MODEL] = [hashlib.sha256(self.model).hexdigest()]
+    facts['sha256'] = _sha256(facts)
     files.write_text(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
     files.write_text(path / 'tokenizer.json', content)
 
@@ -275,7 +277,6 @@ def load(
   Raises:
     FileNotFoundError: nothing there; the message has the command that makes one.
     ValueError: damaged, of another kind, or of ambiguous roles.
-    RunError: the copy of an import, and changed since.
   """
   path = files.path(path)
   file = published.find(path)
@@ -353,22 +354,41 @@ def _load(file: Path, *, kind: str | None, extra: Sequence[str], roles: Mapping[
   known = facts['roles'] if facts else _known_roles(spec, named, decided=roles)
   if facts and assemble(spec, roles=known).digest != facts['digest']:
     raise ValueError('has a vocab.json with another digest than that of its tokenizer.json: one was changed by hand')
-  if 'tokenizer_sha256' in facts and files.sha256(file) not in facts['tokenizer_sha256']:
-    raise ValueError('is damaged (tokenizer.json was changed since it was saved: its sha256 is another)')
+  for name, known_sha256 in facts.get('sha256_of_files', {}).items():
+    if not files.is_file(file.parent / name) or files.sha256(file.parent / name) not in known_sha256:
+      raise ValueError(f'is damaged ({name} was changed since it was saved: its sha256 is another)')
   extra = [token for token in dict.fromkeys(extra) if token not in specs.special_tokens(spec)]
   well_known = [role for role, token in known.items() if token in specs.ROLES[role]]
   known = {**known, **specs.guess_roles(extra, decided={*well_known, *roles}), **roles}
   spec = specs.append(spec, extra, mask=known.get('mask'))
   record, counts = (facts['record'], facts['counts']) if facts else (None, None)
   model = files.read_bytes(file.parent / MODEL) if facts and files.is_file(file.parent / MODEL) else None
-  return assemble(spec, roles=known, counts=counts, record=record, model=model)
+  vocab = assemble(spec, roles=known, counts=counts, record=record, model=model)
+  probe.check(json.loads(vocab.content))
+  try:
+    for text in probe.TEXTS:
+      vocab.encode(text)
+      vocab.encode(text, specials=True)
+  except Exception as error:  # the library raises no other
+    raise ValueError(f'holds a tokenizer that cannot be used: {error}') from error
+  return vocab
 
 
 def _facts(file: Path) -> Spec:
   """`vocab.json` of a folder of this package; empty for GPT-2, whose file of that name is the table of tokens."""
   beside = file.parent / 'vocab.json'
   facts = published.read_table(beside) if file.name == published.TOKENIZER and files.exists(beside) else {}
-  return facts if isinstance(facts.get('roles'), dict) else {}
+  if not isinstance(facts.get('roles'), dict):
+    return {}
+  if facts.get('sha256', _sha256(facts)) != _sha256(facts):
+    raise ValueError('is damaged (vocab.json was changed since it was saved: its sha256 is another)')
+  return facts
+
+
+def _sha256(facts: Spec) -> str:
+  """Of the content of `vocab.json` without its own sha256."""
+  content = {name: value for name, value in facts.items() if name != 'sha256'}
+  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _known_roles(spec: Spec, named: Mapping[str, str], *, decided: Collection[str]) -> dict[str, str]:
@@ -414,9 +434,3 @@ def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
       texts, characters = [], 0
   if texts:
     yield texts
-
-
-def _sha256(facts: Mapping[str, Any]) -> str:
-  """Of the content of `vocab.json` without its own sha256."""
-  content = {name: value for name, value in facts.items() if name != 'sha256'}
-  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

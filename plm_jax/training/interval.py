@@ -47,7 +47,7 @@ def add(interval: Interval, sums: Sums, *, first: Array) -> Interval:
     sums: metrics of the step as (sum, weight).
     first: bool[], whether the step begins a new interval.
   """
-  new = jnp.stack([jnp.stack(sums[name]) for name in averaged(sums)])  # [m, 2]
+  new = jnp.stack([part for name in averaged(sums) for part in sums[name]]).reshape(-1, 2)  # [m, 2]
   counts = (sums['skipped_in_a_row'][0] == 0) & (new[:, 1:] != 0)  # a metric without weight says nothing
   largest = jnp.where(sums['skipped_in_a_row'][0] == 0, sums[NORM][0], 0.0)
   before = jax.tree.map(lambda leaf: jnp.where(first, 0.0, leaf), interval)

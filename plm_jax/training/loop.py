@@ -43,6 +43,7 @@ from plm_jax.types import Source, Task
 log = logging.getLogger(__name__)
 
 DONE, INTERRUPTED, DIVERGED = 0, 3, 4
+MOST_STEPS = 2_000_000_000  # they are counted in 32 bits
 
 
 class Outcome(NamedTuple):
@@ -137,7 +138,7 @@ def train(
     if main:  # the config comes last: a run whose folder has one has begun
       vocab.save(str(folder.vocab), template=make_template(settings, vocab))
       metrics.write_json(folder.data, facts)
-      metrics.write_json(folder.config, settings)
+      run_folder.write_config(folder, settings)
       if finished:  # it was, before it was extended
         metrics.write_json(folder.result, {**finished, 'finished': False, 'steps': total})
 
@@ -301,6 +302,8 @@ def _check_extend(extend: int | None, folder: RunFolder, old: Mapping[str, Any])
     raise ConfigError(f'--extend={extend}: the number of steps to add, from 1 on')
   if not old:
     raise ConfigError(f'--extend={extend}: no run began in {folder.root}; leave the flag out, and set steps')
+  if history.total({'extend': (), **old}) + extend > MOST_STEPS:
+    raise ConfigError(f'--extend={extend}: a run has at most {MOST_STEPS:,} steps')
 
 
 def _said_of_schedule(

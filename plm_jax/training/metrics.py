@@ -140,7 +140,7 @@ class Writer:
       row = {'step': int(step), **plain(values)}
       self._start = files.size(self._file)
     line = (json.dumps(row, allow_nan=False) + '\n').encode()
-    with files.open(self._file, 'r+b') as file:
+    with files.named(self._file), files.open(self._file, 'r+b') as file:
       file.seek(self._start)
       file.write(line)
       file.truncate()

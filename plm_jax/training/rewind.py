@@ -1,6 +1,5 @@
 """Makes an older step of a run its newest one: the engine of `python -m plm_jax.rewind`."""
 
-import json
 import logging
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from plm_jax.checkpoint import records
 from plm_jax.config import earlier
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import history, metrics, run_folder
+from plm_jax.training import history, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
     for file in (folder.metrics, folder.evaluations):
       _cut(file, aside, after=step)
     settings = history.back_at(settings, step, skip=skip)
-    metrics.write_json(folder.config, settings)
+    run_folder.write_config(folder, settings)
     log.info(
       f'{folder.root} is at step {step} of {history.total(settings)} now; '
       f'steps set aside in {aside}: {", ".join(map(str, sorted(moved))) or "none"}. The next step reads '
@@ -87,7 +86,7 @@ def _cut(file: Path, aside: Path, *, after: int) -> None:
 def _step_of(line: str) -> int:
   """The step that a line of metrics is about; 0 where it is about none, or torn."""
   try:
-    row = json.loads(line)
+    row = files.parse_json(line)
   except ValueError:
     return 0
   return row.get('step', 0) if isinstance(row, dict) else 0

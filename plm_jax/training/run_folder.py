@@ -14,7 +14,7 @@ from plm_jax.checkpoint import records
 from plm_jax.cli import logs
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
-from plm_jax.training import feed, history
+from plm_jax.training import feed, history, metrics
 from plm_jax.types import Source, Vocab
 
 log = logging.getLogger(__name__)
@@ -81,6 +81,11 @@ def read_result(folder: RunFolder) -> dict[str, Any]:
   except RunError as error:
     log.warning('%s. The run goes on as if it had no result', error)
     return {}
+
+
+def write_config(folder: RunFolder, settings: Mapping[str, Any]) -> None:
+  """Writes `config.json`; nothing else does."""
+  metrics.write_json(folder.config, settings)
 
 
 def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

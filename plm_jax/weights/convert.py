@@ -44,6 +44,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       'architecture': reader.architecture.name,
       'heads': reader.heads,
       'token_ids': opened.token_ids,
+      'labels': opened.labels,
       'source': str(source),
     }
     files.write_json(partial / folders.MODEL, about)
@@ -95,7 +96,12 @@ def export(
   if missing := sorted(set(heads or ()) - present):
     there = ', '.join(sorted(present)) or 'none'
     raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
-  kept = present & (writer.heads_with_a_place(trunk) if heads is None else set(heads))
+  kept = present & (writer.heads_with_a_place(trunk, opened.params) if heads is None else set(heads))
+  if own := opened.own_reading:
+    settings = ', '.join(f'adapter.{name}={value}' for name, value in own.items())
+    if 'head' in (heads or ()):
+      raise ConfigError(f'--heads: no published form has a head that reads its trunk as {settings} does')
+    kept -= {'head'}
   if left := sorted(present - kept):
     log.info(f'left out: {", ".join(left)}')
   leaves = {path: leaf for path, leaf in opened.params.items() if path.partition('/')[0] in {'trunk', *kept}}
@@ -107,6 +113,7 @@ def export(
     tokenizer=opened.vocab,
     template=template,
     token_ids=opened.token_ids,
+    labels=opened.labels,
     shard=shard,
   )
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')

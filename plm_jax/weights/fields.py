@@ -196,8 +196,21 @@ ACTIVATIONS: Mapping[str, str] = MappingProxyType(
     'silu': 'silu',
     'swish': 'silu',
     'tanh': 'tanh',
+    'quick_gelu': 'gelu_sigmoid',
+    'relu2': 'relu_squared',
+    'relu6': 'relu6',
+    'leaky_relu': 'leaky_relu',
+    'mish': 'mish',
+    'hardswish': 'hard_swish',
+    'sigmoid': 'sigmoid',
+    'linear': 'linear',
   }
 )
+
+
+def their_activation(name: str) -> str:
+  """What they call one of our activations."""
+  return 'gelu_pytorch_tanh' if name == 'gelu_tanh' else next(key for key, own in ACTIVATIONS.items() if own == name)
 
 
 def activation(default: str, *, also: str | None = None) -> Field:

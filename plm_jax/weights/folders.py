@@ -7,9 +7,11 @@ import functools
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
+import jax
 import numpy as np
 
 from plm_jax import checkpoint, files, seals
@@ -25,7 +27,12 @@ from plm_jax.weights.table import TOKENS
 
 MODEL = 'model.json'  # of an import
 Part = Literal['trunk', 'generator']
-TOKEN_IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_eos_token_id')
+# settings of the adapters: the trunk's last states, pooled as its paper does
+_READING: Mapping[str, Any] = MappingProxyType({'layer': -1, 'layers': [-1], 'pool': 'trunk'})
+TOKEN_IDS = (
+  'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
+  'forced_eos_token_id',
+)  # fmt: skip
 
 
 class Model(NamedTuple):
@@ -104,6 +111,19 @@ class Weights:
     start = (settings.get('objective') or {}).get('start')  # of a decoder
     return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
 
+  @functools.cached_property
+  def labels(self) -> tuple[str, ...]:
+    """Names of the classes of a head that classifies, of an import; else empty."""
+    return tuple(self._read(self.folder / MODEL).get('labels', ())) if files.is_file(self.folder / MODEL) else ()
+
+  @functools.cached_property
+  def own_reading(self) -> dict[str, Any]:
+    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty elsewhere."""
+    if files.is_file(self.folder / MODEL):
+      return {}
+    adapter = self._read(files.RunFolder(self.folder).config).get('adapter') or {}
+    return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual) != usual}
+
   @staticmethod
   def _read(file: Path) -> Any:
     """The value of a JSON file, once it is known to be as it was written."""
@@ -166,8 +186,20 @@ class Published(Weights):
 
   @functools.cached_property
   def token_ids(self) -> dict[str, int | None]:
-    """As in `Weights`, from config.json."""
-    return {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
+    """As in `Weights`, from config.json, with the defaults of its class for what it lacks."""
+    known = self.reader.architecture.module.FIELDS
+    defaults = {name: known[name].default for name in TOKEN_IDS if name in known}
+    defaults = {name: value for name, value in defaults.items() if isinstance(value, int)}
+    return defaults | {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
+
+  @functools.cached_property
+  def labels(self) -> tuple[str, ...]:
+    """As in `Weights`, from config.json; empty where it names none."""
+    names = self.reader.source.config.get('id2label')
+    if 'head' not in self.heads or not isinstance(names, dict):
+      return ()
+    known = [name for number in range(len(names)) if isinstance(name := names.get(str(number)), str)]
+    return tuple(known) if len(set(known)) == len(names) else ()
 
   @property
   def heads(self) -> tuple[str, ...]:
@@ -207,18 +239,21 @@ def load(
   step: Step = None,
   part: Part = 'trunk',
   execution: Execution = Execution(),
+  device: jax.Device | jax.sharding.Sharding | None = None,
 ) -> tuple[nn.Module, PyTree]:
-  """The trunk of a folder and its parameters, all in memory: the short form of `open`.
+  """The trunk of a folder and its parameters, all on a device: the short form of `open`.
 
   Args:
     folder: a Hugging Face folder, a run folder, or a folder written by `python -m plm_jax.convert import`.
     step: of a run folder; None is the best where one was kept, else the newest.
     part: 'generator' is the second trunk of a run folder of replaced token detection.
     execution: how the trunk computes.
+    device: where every leaf is placed, or how it is cut; None is the default device.
 
   Returns:
-    (trunk, parameters): nested dicts of float32 numpy arrays, those of the trunk and, beside them, a head by its name
-    ('mlm', 'rtd') where the folder has one; `trunk.apply({'params': parameters}, ...)` leaves heads alone.
+    (trunk, parameters): nested dicts of float32 arrays on the device, those of the trunk and, beside them, a head by
+    its name ('mlm', 'rtd', 'head') where the folder has one; `trunk.apply({'params': parameters}, ...)` leaves heads
+    alone.
 
   Raises:
     WeightsError: an architecture that is not known, or a tensor that is missing, damaged or of another shape.
@@ -226,7 +261,9 @@ def load(
   """
   opened = open(folder, step=step, part=part)
   trunk = opened.trunk(execution)
-  params = nested({path: np.asarray(array, np.float32) for path, array in opened.params.arrays().items()})
+  # some leaves at a time, so that the host never holds a second copy of all of them
+  placed = {path: jax.device_put(np.asarray(array, np.float32), device) for path, array in opened.params.each()}
+  params = nested(placed)
   return trunk, {**params['trunk'], **{name: tree for name, tree in params.items() if name != 'trunk'}}
 
 

@@ -102,7 +102,11 @@ class Reader:
     for entry in self.entries.values():
       layers = range(self.shapes[entry.ours][0]) if entry.stacked else [None]
       for layer in layers if set(entry.tied) - main else ():
-        names = [name for name in self._names(entry, layer) if self._short(name) in self.source and name not in main]
+        names = [
+          name
+          for name in self._names(entry, layer)
+          if self._short(name) in self.source and name not in {*main, *entry.spare}
+        ]
         names = [*dict.fromkeys([self._name_of(entry, layer), *names])]
         if len(names) > 1 and len({self._digest(name) for name in names}) > 1:
           raise WeightsError(
@@ -115,7 +119,7 @@ class Reader:
     tensor = self.source.read(self._short(name))
     out = hashlib.sha256(str(tensor.shape).encode())
     for piece in pieces(tensor):
-      out.update(piece + 0.0)  # -0.0 is 0.0
+      out.update((piece + 0.0).tobytes())  # -0.0 is 0.0
     return out.digest()
 
   def leaves(self) -> dict[str, Leaf]:
@@ -159,6 +163,10 @@ class Reader:
     return self.source.shape(short)
 
   def _is_there(self, entry: Entry) -> bool:
+    if entry.beside and self._short(entry.beside) not in self.source:
+      return False
+    if entry.without and self._short(entry.without) in self.source:
+      return False
     return self._short(self._name_of(entry, 0 if entry.stacked else None)) in self.source
 
   def _head_shape(self, path: str) -> tuple[int, ...]:
@@ -175,7 +183,7 @@ class Reader:
     return next((name for name in names if self._short(name) in self.source), names[0])
 
   def _names(self, entry: Entry, layer: int | None) -> list[str]:
-    names = (entry.theirs, *entry.tied)
+    names = (entry.theirs, *entry.tied, *entry.spare)
     return list(names) if layer is None else [entry._replace(theirs=name).name(layer) for name in names]
 
   def _all_names(self, entry: Entry) -> list[str]:

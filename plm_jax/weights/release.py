@@ -22,6 +22,7 @@ TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.js
 TOKENIZER_FILES = (
   TOKENIZER, _ROLES, 'special_tokens_map.json', 'added_tokens.json', _FACTS, 'vocab.txt',
   'merges.txt', 'spiece.model', 'sentencepiece.bpe.model', 'tokenizer.model', 'spm.model',
+  'generation_config.json',  # the tokens that begin and end a text, and how texts are made
 )  # fmt: skip
 _PICKLES = (
   'pytorch_model.bin',
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 
 def is_release(folder: Path) -> bool:
   """Whether there is a config.json that names a `model_type`."""
-  return 'model_type' in _read_json(folder / CONFIG) if files.is_file(folder / CONFIG) else False
+  return files.is_file(folder / CONFIG) and isinstance(_read_json(folder / CONFIG).get('model_type'), str)
 
 
 class Release:
@@ -169,7 +170,8 @@ def making(folder: Path) -> Iterator[Path]:
     try:
       stack.enter_context(files.locked_folder(partial))  # by its lock the next one sees that nobody works there
       stack.callback(files.remove_folder, partial)
-      files.empty_folder(partial)
+      for left in files.listing(partial):
+        (files.remove_folder if files.is_folder(left) else files.remove)(left)
       if files.exists(aside):  # a process was killed between two renames
         if files.listing(folder):
           files.remove_folder(aside)

@@ -10,6 +10,8 @@
     PREFIX                   start of the names of a model with a head, such as 'bert.'; without a head they lack it
     FIELDS                   every field of config.json that is used, fixed or inert (fields.py); others are left alone
     DERIVED                  end of the name of a buffer -> (trunk, tensor) -> whether it holds what the trunk computes
+    CLASSIFIER               optional: their classes for rows read the 'pooler', or the first token by 'two layers';
+                             their classes for tokens have one layer and no pooler
     UNUSED                   patterns of names that published files have and that transformers does not read either
     read_config(theirs, names=())   config.json as a dict, and the names of the tensors, with PREFIX -> keywords of the
                              model's `make`, vocab_size, variant, overrides; it calls `fields.complete` first
@@ -31,7 +33,7 @@ import numpy as np
 from plm_jax import files
 from plm_jax.plugins import build
 
-Derived = Callable[[nn.Module, np.ndarray], bool]
+Derived = Callable[[Any, np.ndarray], bool]  # (trunk, tensor)
 
 
 class Part(NamedTuple):
@@ -62,10 +64,14 @@ class Entry(NamedTuple):
     part: where theirs joins several of ours along its outputs.
     first: number of the first layer in a stacked leaf.
     optional: a release may lack it (a pooler that its pre-training did not use).
+    beside: a tensor without which a release has not got this one, although the name is there.
+    without: a tensor with which it has not.
     zeros: where `ours` is '': the shape of a tensor that the form requires and our trunk lacks; it is written as zeros.
     inner: blocks per layer, where `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
     tied: other names that the tensor may have in a release; read by any of them, written only as `theirs`. Where a
       release has several, they must hold the same numbers, but for a name that another entry has as its own.
+    spare: names under which the tensor is written as well, and read where `theirs` is missing: transformers has a
+      parameter of that name, and reads `theirs` alone.
   """
 
   ours: str
@@ -75,7 +81,10 @@ class Entry(NamedTuple):
   part: Part | None = None
   first: int = 0
   tied: tuple[str, ...] = ()
+  spare: tuple[str, ...] = ()
   optional: bool = False
+  beside: str | None = None
+  without: str | None = None
   zeros: tuple[int, ...] | None = None
   inner: int = 1
 
@@ -95,6 +104,25 @@ def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, option
   if not bias:
     return [kernel]
   return [kernel, Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2, optional=optional)]
+
+
+def two_layers(dense: str, out: str, *, tokens: str) -> list[Entry]:
+  """A head that classifies rows by two layers on the first token, or tokens by one: whichever is there.
+
+  Args:
+    dense: their name of the first of two layers.
+    out: of the second.
+    tokens: of the layer that classifies tokens.
+  """
+  rows = linear('head/hidden', dense, optional=True) + linear('head/out', out, optional=True)
+  own = linear('head', tokens, optional=True)
+  first = f'{dense}.weight'
+  return [*(entry._replace(beside=first) for entry in rows), *(entry._replace(without=first) for entry in own)]
+
+
+def score(heads: Sequence[str]) -> list[Entry]:
+  """The head of decoders that classifies by the last token: one matrix without a bias."""
+  return [Entry('head/kernel', 'score.weight', 'linear')] if 'head' in heads else []
 
 
 def norm(ours: str, theirs: str) -> list[Entry]:

@@ -1,8 +1,9 @@
 """Writes a trunk and its parameters as a release, a folder in Hugging Face's form."""
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,6 +57,7 @@ def save_leaves(
   tokenizer: Path | None = None,
   template: Template | None = None,
   token_ids: Mapping[str, int | None] = MappingProxyType({}),
+  labels: Sequence[str] = (),
   shard: int = release.SHARD,
 ) -> None:
   """As `save`, from leaves that are read one at a time.
@@ -68,6 +70,7 @@ def save_leaves(
     tokenizer: a folder whose tokenizer is copied.
     template: what stands around a text in its rows, where that folder does not say so.
     token_ids: fields of config.json such as pad_token_id, in place of the usual ones of the architecture.
+    labels: names of the classes of a head that classifies.
     shard: the most bytes per file of tensors.
   """
   heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
@@ -80,6 +83,8 @@ def save_leaves(
       'The ids of the special tokens are left out of config.json, because the published form fixes them (%s). If '
       'positions depend on them, pass position_ids to models that read the folder', error
     )  # fmt: skip
+  if 'head' in heads:
+    config |= _classifier(config, leaves, chosen, labels)
   release.write(
     path,
     config,
@@ -119,10 +124,39 @@ def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architectu
   for entry in entries:
     layers: list[int | None] = [*range(leaves[entry.ours].shape[0])] if entry.stacked else [None]
     for layer in layers:
-      name = entry.theirs if layer is None else entry.name(layer)
-      groups.setdefault(name, []).append((entry, layer))
+      for name in (entry.theirs if layer is None else entry.name(layer), *entry.spare):
+        groups.setdefault(name, []).append((entry, layer))
   empty = {name: Plan(np.dtype(np.float32), shape, _zeros(shape)) for name, shape in zeros.items()}
   return {name: _plan(group, leaves) for name, group in groups.items()} | empty
+
+
+def _classifier(
+  config: Mapping[str, Any], leaves: Mapping[str, Leaf], architecture: Architecture, labels: Sequence[str]
+) -> dict[str, Any]:
+  """Fields of config.json for a head that classifies: the class of theirs, and the names of the labels.
+
+  Raises:
+    WeightsError: the head is built otherwise than any class of theirs.
+  """
+  kind = getattr(architecture.module, 'CLASSIFIER', None)
+  one_layer, pooled = 'head/kernel' in leaves, 'trunk/pooler/kernel' in leaves
+  if kind == 'pooler' and not one_layer:
+    raise WeightsError(f'{architecture.name} classifies by one layer: train with adapter.hidden=0')
+  if kind == 'two layers' and pooled:
+    raise WeightsError(
+      f'{architecture.name} classifies rows by two layers on the first token itself, and tokens by one: train with '
+      "model.overrides.pooler='first' and, for rows, with adapter.hidden"
+    )
+  outputs = leaves['head/kernel' if one_layer else 'head/out/kernel'].shape[-1]
+  names = list(labels) if len(labels) == outputs else [f'LABEL_{number}' for number in range(outputs)]
+  out: dict[str, Any] = {
+    'id2label': {str(number): name for number, name in enumerate(names)},
+    'label2id': {name: number for number, name in enumerate(names)},
+  }
+  if kind and one_layer and not pooled:
+    family = config['architectures'][0].removesuffix('ForSequenceClassification')
+    out['architectures'] = [f'{family}ForTokenClassification']
+  return out
 
 
 def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,9 +204,15 @@ def _plan(group: Sequence[tuple[Entry, int | None]], leaves: Mapping[str, Leaf])
   return Plan(np.dtype(np.float32), tuple(shape), join)
 
 
-def heads_with_a_place(trunk: nn.Module) -> set[str]:
-  """The heads that any published form of the trunk has a place for."""
-  return {head for a in architectures() if trunk.NAME == a.module.MODEL for head in a.module.HEADS}
+def heads_with_a_place(trunk: nn.Module, paths: Collection[str]) -> set[str]:
+  """The heads whose parameters, of `paths`, all have a place in a published form of the trunk."""
+  found = set()
+  for module in (a.module for a in architectures() if trunk.NAME == a.module.MODEL):
+    for head in module.HEADS:
+      with contextlib.suppress(ValueError):  # a form that this trunk has not
+        places = {entry.ours for entry in module.entries(trunk, (head,))}
+        found |= {head} if all(path in places for path in paths if path.startswith(f'{head}/')) else set()
+  return found
 
 
 def published_form(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:

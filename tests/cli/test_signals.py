@@ -17,7 +17,7 @@ from plm_jax.cli import signals
 from tests import conftest, runs
 
 BOTH = pytest.mark.parametrize('number', signals.SIGNALS, ids=lambda number: number.name)
-STAGES = 12
+STAGES, SECONDS = 12, 15.0  # signals, spread over the time in which a command begins
 
 
 # The handlers, without jax.
@@ -137,6 +137,28 @@ def commands(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> di
   return {'train': runs.words('train', f'--config={config}', '--workdir={workdir}')}
 
 
+@pytest.fixture(scope='module')
+def more_commands(
+  commands: dict[str, list[str]], data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, list[str]]:
+  """The other commands that take a while: one follows a run that is not finished, one starts from it."""
+  folder = tmp_path_factory.mktemp('more')
+  begun = folder / 'begun'
+  train = [word.replace('{workdir}', str(begun)) for word in commands['train']]
+  assert subprocess.run([*train, '--stop_at=1'], cwd=conftest.ROOT, check=False, timeout=240).returncode == 0
+  splits = {name: {'data': {'split': name}} for name in ('validation', 'test')}
+  changes = {'steps': 10**6, 'init_from': [{'source': str(begun)}], 'eval': splits, 'best': None}
+  config = runs.write_config(folder / 'classify.json', runs.settings('classify', data, **changes))
+  return {
+    **commands,
+    'evaluate': runs.words('evaluate', f'--workdir={begun}', '--follow'),
+    'sample_efficiency': runs.words(
+      'sample_efficiency', f'--config={config}', '--workdir={workdir}', '--sizes=2', '--seeds=1', '--rates=1e-3'
+    ),
+    'quickstart': runs.words('quickstart', '--workdir={workdir}'),
+  }
+
+
 def takes_signals(process: subprocess.Popen[bytes]) -> bool:
   """Whether the process has a handler for SIGTERM; what comes earlier meets the interpreter alone."""
   status = pathlib.Path(f'/proc/{process.pid}/status').read_text()
@@ -149,25 +171,33 @@ def loads_jax(process: subprocess.Popen[bytes]) -> bool:
 
 
 def check_stopped(
-  command: list[str], tmp_path: pathlib.Path, number: signal.Signals, when: Callable[[subprocess.Popen[bytes]], bool]
+  command: list[str],
+  tmp_path: pathlib.Path,
+  number: signal.Signals,
+  when: Callable[[subprocess.Popen[bytes]], bool],
+  *,
+  delay: float = 0.0,
 ) -> None:
   workdir, output = tmp_path / 'run', tmp_path / 'output'
   words = [word.replace('{workdir}', str(workdir)) for word in command]
   with runs.started(words, log=output) as process:
     runs.wait_until(lambda: takes_signals(process), process=process, log=output)
     runs.wait_until(lambda: when(process), process=process, log=output)
+    time.sleep(delay)
     process.send_signal(number)
     code = process.wait(timeout=240)
   said = output.read_text()
   assert f'{number.name}: stopping' in said
-  if code == 3:
-    result = json.loads((workdir / 'result.json').read_text())
-    assert f'stopped by a signal at step {result["step"]}; the state is saved' in said
-    assert (workdir / 'checkpoints' / str(result['step'])).is_dir()
-  else:
+  if code != 3:
     assert code == 130, said
     assert 'interrupted before there was anything new to save' in said
     assert not list(workdir.glob('checkpoints/*'))
+  else:
+    assert 'stopped by a signal' in said
+    if result := list(workdir.glob('result.json')):
+      step = json.loads(result[0].read_text())['step']
+      assert f'stopped by a signal at step {step}; the state is saved' in said
+      assert (workdir / 'checkpoints' / str(step)).is_dir()
 
 
 @pytest.mark.skipif(not os.path.isdir('/proc/self'), reason='looks into /proc')
@@ -179,3 +209,13 @@ def test_a_signal_to_a_run_that_begins(
   tmp_path: pathlib.Path,
 ) -> None:
   check_stopped(commands['train'], tmp_path, number, when)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['train', 'evaluate', 'sample_efficiency', 'quickstart'])
+def test_a_signal_at_any_moment(name: str, more_commands: dict[str, list[str]], tmp_path: pathlib.Path) -> None:
+  for stage in range(STAGES):
+    folder = tmp_path / str(stage)
+    folder.mkdir()
+    number, delay = signals.SIGNALS[stage % 2], SECONDS * stage / STAGES
+    check_stopped(more_commands[name], folder, number, takes_signals, delay=delay)

@@ -1,5 +1,6 @@
 """`--trace`: what is likely at each step, with the bytes of one character joined."""
 
+import pathlib
 import re
 
 import flax.linen as nn
@@ -14,6 +15,7 @@ from plm_jax.generate import trace
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop
 from tests import runs, tiny
+from tests.generate import peers
 
 SENTENCES = ('今天天气很好', '今天天气不好', '今天天气很热', '我的朋友很好')
 
@@ -36,6 +38,20 @@ def test_the_likeliest_are_those_of_the_softmax():
     assert ids[step].tolist() == np.argsort(-expected)[:4].tolist()
     assert best[step] == pytest.approx(np.sort(expected)[::-1][:4], rel=1e-5)
     assert taken[step] == pytest.approx(expected[int(tokens[0, 2 + step])], rel=1e-5)
+
+
+def test_the_likeliest_of_an_encoder_decoder_are_those_of_its_decoder():
+  trunk, tokens = peers.CASES['bart'].trunk, jnp.array([[7, 9, 30]])
+  params = peers.params_of('bart')
+  ids, best, taken = map(np.asarray, trace.likeliest(trunk, params, [7, 9, 30], [12, 8], top=3, start=5))
+  read = jnp.array([[5, 12]])
+  given = {'encoder_tokens': tokens, 'encoder_segment_ids': tokens > 0, 'decoder_tokens': read}
+  hidden = trunk.apply({'params': params}, **given, decoder_segment_ids=read > 0)['hidden'][0]
+  logits = np.asarray(trunk.apply({'params': params}, hidden, method='attend'), np.float64)
+  expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+  assert ids.tolist() == np.argsort(-expected)[:, :3].tolist()
+  assert taken == pytest.approx(expected[[0, 1], [12, 8]], rel=1e-5)
+  assert best[:, 0] == pytest.approx(expected.max(axis=1), rel=1e-5)
 
 
 def shapes_of(trunk, tokens):
@@ -61,7 +77,9 @@ def test_the_table_joins_bytes_to_characters():
   assert len(made) > 2  # too small a vocabulary for a token a character
   trunk = tiny.make_trunk('gpt', vocab_size=vocab.size)
   params = tiny.draw(shapes_of(trunk, jnp.array([prompt])))
-  table = command._steps(trunk, params, prompt, made, vocab, top=3)
+  special = command.conventions.Tokens(None, (), None, (), None)
+  opened = command._Opened(trunk, params, vocab, pathlib.Path(), False, special)
+  table = command._steps(opened, prompt, made, top=3)
   step, after, taken, *likeliest = [list(column.cells) for column in table.columns]
   assert step == [str(number) for number in range(1, len(made) + 1)]
   assert (after[0], after[-1]) == ('今天天气', '今天天气很')

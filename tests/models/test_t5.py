@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.errors import require
 from plm_jax.models import t5
-from plm_jax.types import Execution
+from plm_jax.types import Decodes, Execution
 from plm_jax.weights.architectures import t5 as t5_weights
 from tests import tiny
 from tests.models import seq2seq
@@ -22,6 +23,7 @@ STRUCTURES = {
   'shared': {'structure': 'shared'},
   'deep': {'num_decoder_layers': 1},
 }
+T5_ALONE = ('tokens', 'segment_ids', 'type_ids', 'positions')
 ALONE = {name: {'structure': name} for name in ('decoder', 'prefix')}
 
 
@@ -41,6 +43,10 @@ def shapes(trunk: nn.Module):
     return trunk.init(key, out['hidden'], method='attend')['params'] | variables['params']
 
   return nn.unbox(jax.eval_shape(init, jax.random.key(0)))
+
+
+def shapes_of_all(trunk: nn.Module):
+  return nn.unbox(jax.eval_shape(lambda key: trunk.init(key, method='init_all'), jax.random.key(0)))['params']
 
 
 def count(trunk: nn.Module) -> int:
@@ -351,6 +357,33 @@ def test_a_decoder_alone_goes_step_by_step(name, left):
     logits, cache = step(given, cache, np.ones((3, 1), np.int32), places[:, None])
     for row, place in enumerate(places):
       assert tiny.worst(logits[row, 0], full[row][place]) < 1e-5, (row, number)
+
+
+# An encoder alone ---------------------------------------------------------------------------------------------------
+
+
+def test_an_encoder_alone_is_the_encoder_of_the_whole():
+  whole, alone = make_trunk(), make_trunk(structure='encoder')
+  assert (alone.ATTENTION, alone.INPUTS) == ('bidirectional', T5_ALONE)
+  params = seq2seq.draw_params(whole)
+  inputs = seq2seq.make_inputs(*seq2seq.PACKED)
+  tokens, segments = inputs['encoder_tokens'], inputs['encoder_segment_ids']
+  own = {name: params[name] for name in ('token_embed', 'encoder')}
+  assert jax.tree.map(jnp.shape, own) == jax.tree.map(jnp.shape, shapes(alone))
+  out = jax.jit(lambda: alone.apply({'params': own}, tokens, segment_ids=segments))()
+  expected = seq2seq.program(whole)(**inputs)
+  assert tiny.same(out['hidden'], expected['encoder_hidden']) and tiny.same(out['layers'], expected['encoder_layers'])
+  pooled = alone.apply({}, out['hidden'], np.minimum(segments, 1), method='pool')
+  assert tiny.worst(pooled[1], np.asarray(out['hidden'])[1][segments[1] > 0].mean(axis=0)) < 1e-6
+  with pytest.raises(ValueError, match='needs a trunk that Decodes'):
+    require(alone, user='generate', offers=(Decodes,))
+
+
+def test_an_untied_encoder_alone_may_come_without_an_output_matrix():
+  trunk = make_trunk(structure='encoder', tied=False, has_output=False)
+  assert set(shapes_of_all(trunk)) == {'token_embed', 'encoder'}
+  with pytest.raises(ValueError, match=r'this T5Encoder gives no logits: .*lm_head'):
+    trunk.apply({}, jnp.zeros((1, 16)), method='attend')
 
 
 # Settings -----------------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_flipped_bits_are_noticed(trained, tmp_path):
 def test_folders_without_digests_are_read(trained, tmp_path):
   trained.save(tmp_path)
   facts = json.loads((tmp_path / 'vocab.json').read_text())
-  del facts['sha256'], facts['tokenizer_sha256']
+  del facts['sha256'], facts['sha256_of_files']
   (tmp_path / 'vocab.json').write_text(json.dumps(facts))
   assert tokenizer.load(tmp_path).digest == trained.digest
 

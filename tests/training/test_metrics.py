@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from tensorboardX.proto import event_pb2
 
+from plm_jax.errors import RunError
 from plm_jax.training import curves, metrics
 from plm_jax.training.metrics import Writer
 
@@ -123,7 +124,7 @@ def test_a_bad_line_in_the_middle_is_named(tmp_path: pathlib.Path) -> None:
   write(tmp_path, [1, 2, 3])
   file = tmp_path / 'metrics.jsonl'
   file.write_text(file.read_text().replace('"step": 2', '"step": 2.5'))
-  with pytest.raises(ValueError, match=r'metrics.jsonl, line 2 is not a line of metrics: repair or remove it'):
+  with pytest.raises(RunError, match=r'metrics.jsonl, line 2 is not a line of metrics: repair or remove it'):
     Writer(tmp_path, sinks=())
 
 
@@ -231,7 +232,7 @@ def test_write_json_leaves_the_old_file_where_the_new_one_cannot_be(tmp_path: pa
     with pytest.raises(TypeError, match='has no form in JSON'):
       metrics.write_json(file, {'new': value})
   assert json.loads(file.read_text()) == {'old': 1}
-  assert list(tmp_path.iterdir()) == [file]
+  assert sorted(tmp_path.iterdir()) == [tmp_path / 'SHA256SUMS', file]
 
 
 # The picture.

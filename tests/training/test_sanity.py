@@ -71,12 +71,12 @@ def log() -> Iterator[None]:
 
 
 def read_text(text: Text, split: str) -> str:
-  return gzip.decompress((text.folder / f'{split}.txt.gz').read_bytes()).decode().strip('\n')
+  return gzip.decompress((text.folder / f'{split}.txt.gz').read_bytes()).decode()
 
 
 def open_text(folder: pathlib.Path, cache: pathlib.Path, *, train: str, held_out: str, documents: str) -> Text:
   text = Text(folder, train, held_out, documents, cache)
-  byte_bpe.train([read_text(text, train)], size=SIZE).save(cache / 'vocab')
+  byte_bpe.train([read_text(text, train).strip('\n')], size=SIZE).save(cache / 'vocab')
   return text
 
 

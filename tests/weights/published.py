@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.types import PyTree
 
 VOCAB_SIZE, LENGTH = 61, 11
@@ -58,12 +59,27 @@ _LLAMA3 = {
   'original_max_position_embeddings': 12,
 }  # fmt: skip
 _GLM = _bert(num_key_value_heads=1, head_dim=8, pad_token_id=0)
+_THREE = {0: 'no', 1: 'perhaps', 2: 'yes'}
+_OLD = {'type_vocab_size': 2, 'embedding_size': 8, 'legacy': True, 'pooler_hidden_act': 'tanh', 'hidden_act': 'silu'}
+_FREE = {'tie_word_embeddings': False}
+UNTIED = {
+  'bert': Case('Bert', 'ForPreTraining', _bert(**_FREE), ('mlm', 'pair')),
+  'roberta': Case('Roberta', 'ForMaskedLM', {**_ROBERTA, **_FREE}, ('mlm',)),
+  'albert': Case('Albert', 'ForMaskedLM', {**_ALBERT, **_FREE}, ('mlm',)),
+  'distilbert': Case('DistilBert', 'ForMaskedLM', {**_DISTIL, **_FREE}, ('mlm',)),
+  'electra': Case('Electra', 'ForMaskedLM', _bert(embedding_size=8, **_FREE), ('mlm',)),
+  'deberta': Case('Deberta', 'ForMaskedLM', {**_DEBERTA, **_FREE, 'legacy': True}, ('mlm',)),
+  'xlnet': Case('XLNet', 'LMHeadModel', {**_XLNET, **_FREE}, ('lm',)),
+  'gpt': Case('OpenAIGPT', 'LMHeadModel', {**_GPT, **_FREE}),
+}
 CASES = {
   'bert-pretraining': Case('Bert', 'ForPreTraining', _bert(), ('mlm', 'pair')),
   'bert-mlm': Case('Bert', 'ForMaskedLM', _bert(), ('mlm',)),
   'bert-body': Case('Bert', 'Model', _bert()),
   'roberta-mlm': Case('Roberta', 'ForMaskedLM', _ROBERTA, ('mlm',)),
   'roberta-body': Case('Roberta', 'Model', _ROBERTA),
+  'xlm-roberta': Case('XLMRoberta', 'ForMaskedLM', _ROBERTA, ('mlm',)),
+  'camembert': Case('Camembert', 'ForMaskedLM', _ROBERTA, ('mlm',)),
   'albert-pretraining': Case('Albert', 'ForPreTraining', {**_ALBERT, 'num_hidden_groups': 1}, ('mlm', 'pair')),
   'albert-groups': Case('Albert', 'ForMaskedLM', {**_ALBERT, 'num_hidden_groups': 3, 'inner_group_num': 2}, ('mlm',)),
   'distilbert-mlm': Case('DistilBert', 'ForMaskedLM', _DISTIL, ('mlm',)),
@@ -75,6 +91,20 @@ CASES = {
   'deberta-body': Case('Deberta', 'Model', _DEBERTA),
   'deberta-v2-mlm': Case('DebertaV2', 'ForMaskedLM', _DEBERTA2 | _CONVOLUTION, ('mlm',)),
   'deberta-v2-body': Case('DebertaV2', 'Model', _DEBERTA2),
+  'bert-rows': Case('Bert', 'ForSequenceClassification', _bert(id2label=_THREE), ('head',)),
+  'bert-tokens': Case('Bert', 'ForTokenClassification', _bert(id2label=_THREE), ('head',)),
+  'roberta-rows': Case('Roberta', 'ForSequenceClassification', {**_ROBERTA, 'id2label': _THREE}, ('head',)),
+  'xlm-roberta-tokens': Case('XLMRoberta', 'ForTokenClassification', {**_ROBERTA, 'id2label': _THREE}, ('head',)),
+  'albert-rows': Case('Albert', 'ForSequenceClassification', {**_ALBERT, 'id2label': {0: 'x'}}, ('head',)),
+  'distilbert-rows': Case('DistilBert', 'ForSequenceClassification', {**_DISTIL, 'id2label': _THREE}, ('head',)),
+  'electra-rows': Case('Electra', 'ForSequenceClassification', _bert(embedding_size=8), ('head',)),
+  'electra-tokens': Case('Electra', 'ForTokenClassification', _bert(embedding_size=8, id2label=_THREE), ('head',)),
+  'deberta-v2-rows': Case('DebertaV2', 'ForSequenceClassification', {**_DEBERTA2, 'id2label': _THREE}, ('head',)),
+  'xlnet-rows': Case('XLNet', 'ForSequenceClassification', {**_XLNET, 'id2label': _THREE}, ('head',)),
+  **{f'{name}-untied': case for name, case in UNTIED.items()},
+  'albert-square': Case('Albert', 'ForMaskedLM', _bert(embedding_size=16), ('mlm',)),
+  'deberta-types': Case('Deberta', 'ForMaskedLM', {**_DEBERTA, **_OLD}, ('mlm',)),
+  'deberta-v2-types': Case('DebertaV2', 'ForMaskedLM', {**_DEBERTA2, **_OLD, 'conv_kernel_size': 3}, ('mlm',)),
   'gpt': Case('OpenAIGPT', 'LMHeadModel', _GPT),
   'gpt-body': Case('OpenAIGPT', 'Model', _GPT),
   'gpt2': Case('GPT2', 'LMHeadModel', _GPT),
@@ -123,21 +153,35 @@ CASES = {
   'mt5-encoder': Case('MT5', 'EncoderModel', _T5),
 }  # fmt: skip
 
+# cases that few other tests use: what they share with the others is tried with those
+MORE = {
+  name
+  for name in CASES
+  if name.endswith(('-untied', '-rows', '-tokens', '-square', '-types')) and name not in ('bert-untied', 'bert-rows')
+}
+
 
 @functools.cache
 def make_model(name: str) -> Any:
   """Their model, in evaluation; every parameter is drawn, biases and scales too."""
   import torch
-  import transformers
 
-  case = CASES[name]
   torch.manual_seed(0)
-  config = getattr(transformers, f'{case.family}Config')(vocab_size=VOCAB_SIZE, **case.fields)
-  model = getattr(transformers, f'{case.family}{case.kind}')(config).eval()
+  model = build(name)
   with torch.no_grad():
     for parameter in model.parameters():
       parameter.add_(0.1 * torch.randn_like(parameter))
   return model
+
+
+def build(name: str, **more: Any) -> Any:
+  """Their model of a case as they initialise it, in evaluation, with more or other fields."""
+  import transformers
+
+  case = CASES[name]
+  settings = {'vocab_size': VOCAB_SIZE, **case.fields, **more}
+  config = getattr(transformers, f'{case.family}Config')(**settings)
+  return getattr(transformers, f'{case.family}{case.kind}')(config).eval()
 
 
 def draw_tokens(rows: int = 2) -> np.ndarray:
@@ -149,10 +193,10 @@ def states_of_theirs(model: Any) -> tuple[np.ndarray, np.ndarray | None]:
   import torch
 
   ids = torch.tensor(draw_tokens()).long()
-  two_stacks = any('decoder.' in name for name, _ in model.named_parameters())
+  two_stacks = model.config.is_encoder_decoder and not type(model).__name__.endswith('EncoderModel')
   more = {'decoder_input_ids': ids.flip(1)} if two_stacks else {}
   with torch.no_grad():
-    out = model(input_ids=ids, output_hidden_states=True, **more)
+    out = model(input_ids=ids, output_hidden_states=True, return_dict=True, **more)
   states = out.decoder_hidden_states[-1] if 'decoder_input_ids' in more else out.hidden_states[-1]
   logits = out.to_tuple()[0]
   is_states = model.__class__.__name__.endswith('Model') and not model.__class__.__name__.endswith('LMHeadModel')
@@ -177,15 +221,10 @@ def _run(trunk: nn.Module) -> Callable[[PyTree], Any]:
   return jax.jit(lambda params: trunk.apply({'params': params}, **inputs))
 
 
-def gelu_of(model: Any) -> Callable[..., Any]:
-  """The form of GELU that the heads of a model of theirs have."""
-  exact = (getattr(model.config, 'hidden_act', None) or getattr(model.config, 'activation', 'gelu')) == 'gelu'
-  return functools.partial(jax.nn.gelu, approximate=not exact)
-
-
-def logits_of_ours(trunk: nn.Module, params: PyTree, head: str | None, *, gelu: Callable[..., Any]) -> np.ndarray:
+def logits_of_ours(trunk: nn.Module, params: PyTree, head: str | None) -> np.ndarray:
   """What a head computes from our states, written out: [b, l, v], of 'rtd' [b, l]."""
   hidden = states_of_ours(trunk, params)
+  activate = ACTIVATIONS[trunk.head_style.activation]
   dense = lambda part, x: x @ part['kernel'] + part['bias']  # noqa: E731
 
   def attend(x: jax.Array) -> jax.Array:  # without the columns of `vocab_multiple`
@@ -194,14 +233,33 @@ def logits_of_ours(trunk: nn.Module, params: PyTree, head: str | None, *, gelu: 
   if head is None:
     return np.asarray(attend(hidden))
   own = params[head]
+  if head == 'head':
+    return _classes_of_ours(trunk, params, hidden)
   if head == 'lm':
     return np.asarray(attend(hidden) + own['bias'])
   if head == 'rtd':
-    return np.asarray(dense(own['out'], gelu(dense(own['dense'], hidden)))[..., 0])
-  x = gelu(dense(own['dense'], hidden))
+    return np.asarray(dense(own['out'], activate(dense(own['dense'], hidden)))[..., 0])
+  x = activate(dense(own['dense'], hidden))
   x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + trunk.config.norm_epsilon)
   x = x * own['norm']['scale'] + own['norm']['bias']
   return np.asarray(attend(x) + own['bias'])
+
+
+# behind the first of two layers that classify rows
+_BETWEEN = {'roberta': jax.numpy.tanh, 'distilbert': jax.nn.relu, 'electra': ACTIVATIONS['gelu_erf']}
+
+
+def _classes_of_ours(trunk: nn.Module, params: PyTree, hidden: jax.Array) -> np.ndarray:
+  """Scores of the classes of rows [b, c], or of tokens [b, l, c]."""
+  own = params['head']
+  if 'kernel' in own and 'pooler' not in params:
+    return np.asarray(hidden @ own['kernel'] + own['bias'])
+  pooled = trunk.apply({'params': params}, hidden, np.ones(hidden.shape[:2], np.int32), method='pool')
+  if 'hidden' in own:
+    c = trunk.config
+    kind = 'roberta' if c.position_offset else 'electra' if c.num_types else 'distilbert'
+    pooled, own = _BETWEEN[kind](pooled @ own['hidden']['kernel'] + own['hidden']['bias']), own['out']
+  return np.asarray(pooled @ own['kernel'] + own['bias'])
 
 
 def equal(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:

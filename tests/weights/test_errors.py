@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from plm_jax import checkpoint, convert, paths, weights
+from plm_jax import checkpoint, convert, paths, seals, weights
 from plm_jax.checkpoint import CheckpointError, tensor_files
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.cli.command import FAILED, WRONG_USAGE, run
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, RunError
 from plm_jax.types import PyTree
 from plm_jax.weights import release, shapes
 from tests import tiny
@@ -392,6 +392,48 @@ def test_a_damaged_import_is_refused(
   with pytest.raises(WeightsError, match=r'model\.json'):
     weights.load(ours)
   assert not back.exists()
+
+
+def test_flipped_bits_of_an_import_are_found(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  ours = tmp_path / 'ours'
+  assert command('import', folder, ours, capsys=capsys)[0] == 0
+  draw = np.random.default_rng(0)
+
+  def read() -> None:
+    opened = weights.open(ours)
+    assert opened.model and opened.params and opened.token_ids
+    seals.check_all(opened.vocab)  # as `tokenizer.load` does
+
+  for file in sorted(file for file in ours.rglob('*') if file.is_file()):
+    sound = file.read_bytes()
+    for place in draw.integers(len(sound), size=12):
+      damaged = bytearray(sound)
+      damaged[place] ^= 1 << draw.integers(8)
+      file.write_bytes(damaged)
+      try:
+        read()
+        assert file.name == seals.SUMS  # a name in it: the others are as they were
+      except RunError as error:
+        assert str(ours) in str(error)
+    file.write_bytes(sound)
+  read()
+
+
+def test_an_import_of_other_sizes_than_its_model_is_refused(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  ours = tmp_path / 'ours'
+  assert command('import', folder, ours, capsys=capsys)[0] == 0
+  (ours / seals.SUMS).unlink()  # as earlier versions wrote it
+  assert weights.load(ours)
+  sound = (ours / 'model.json').read_bytes()
+  for name, size in {'num_layers': 3, 'hidden_dim': 48, 'mlp_dim': 65, 'max_length': 33, 'num_types': 3}.items():
+    change_json(ours, 'model.json', lambda about, size={name: size}: about['model']['overrides'].update(size))
+    with pytest.raises(WeightsError, match=r'model\.json gives trunk/.* the shape .*import again'):
+      weights.load(ours)
+    (ours / 'model.json').write_bytes(sound)
 
 
 def test_parameters_that_are_missing_or_of_another_shape_are_not_saved(tmp_path: pathlib.Path) -> None:

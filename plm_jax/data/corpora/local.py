@@ -143,16 +143,18 @@ class Rows(Sequence[Row]):
     ValueError: no rows or, on reading, a row that is not UTF-8 or that `parse` refuses; names file and line.
   """
 
-  def __init__(self, file: File, spans: Iterable[tuple[int, int]], parse: Callable[[str], Row]):
+  def __init__(self, file: File, spans: Iterable[tuple[int, int]], parse: Callable[[str], Row], *, exact: bool = False):
     """Keeps the spans.
 
     Args:
       file: the file.
       spans: first byte of each row and the one behind its last.
-      parse: the text of a row, without the line feed at its end -> the row. Raises `BadRow`.
+      parse: the text of a row, without line feeds around it -> the row. Raises `BadRow`.
+      exact: the text keeps them.
     """
     self.file = file
     self.parse = parse
+    self.exact = exact
     self._spans = array.array('q')  # pairs of start and end
     for start, end in spans:
       if end - start > file.max_bytes:
@@ -170,7 +172,8 @@ class Rows(Sequence[Row]):
       stream.seek(start)
       content = stream.read(end - start)
     try:
-      return self.parse(decoded(content).strip('\r\n'))
+      text = decoded(content)
+      return self.parse(text if self.exact else text.strip('\r\n'))
     except BadRow as error:
       place = start + sum(len(line) + 1 for line in content.split(b'\n')[: error.line])
       raise ValueError(f'{self.file.line(place)}: {error}') from error

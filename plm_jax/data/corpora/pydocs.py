@@ -132,13 +132,15 @@ def _summary(root: Path, build: str) -> dict[str, Any] | None:
   """What a build wrote at its end; None where there is none, or a damaged one."""
   file = root / f'{build}.json'
   try:
-    found = files.read_json(file, default=None)
-    if found is None or found['sha256'] == _sealed(found):
-      return found
-    log.warning('%s is damaged: building the corpus again', file)
+    found = files.read_json(file)
+    if found.get('sha256', _sealed(found)) != _sealed(found):  # earlier versions wrote none
+      raise ValueError('another sha256')
+    return {'sha256_of_files': {}, **found, 'rows': {name: found['rows'][name] for name in SETS}}
+  except FileNotFoundError:
+    return None
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-    log.warning('%s is damaged, or of an earlier version (%r): building the corpus again', file, error)
-  return None
+    log.warning('%s is damaged (%s): building the corpus again', file, error)
+    return None
 
 
 def _sealed(summary: Mapping[str, Any]) -> str:
@@ -154,7 +156,7 @@ def _digests(root: Path, name: str, build: str) -> dict[str, str]:
 
 def _is_damaged(root: Path, name: str, known: Mapping[str, Any]) -> bool:
   """Whether a file of a set is not as it was built."""
-  for file, digest in known['sha256_of_files'][name].items():
+  for file, digest in known['sha256_of_files'].get(name, {}).items():
     if not files.is_file(root / file) or files.sha256(root / file) != digest:
       log.warning('%s is damaged: building the corpus again', root / file)
       return True

@@ -47,7 +47,8 @@ def template(single: Layout, pair: Layout) -> Template:
 def _parts(layout: Layout, fields: str) -> tuple[tuple[int | str, int], ...]:
   parts: list[tuple[int | str, int]] = []
   for number, (field, (before, after)) in enumerate(zip(fields, layout.frames, strict=True)):
-    parts += [(part, number if layout.typed else 0) for part in (*before, field, *after)]
+    own: list[int | str] = [*before, field, *after]
+    parts += [(part, number if layout.typed else 0) for part in own]
   if layout.last_type is not None:
     parts[-1] = (parts[-1][0], layout.last_type)
   return tuple(parts)

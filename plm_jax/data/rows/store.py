@@ -152,7 +152,7 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   """
   digest = _digest(texts, vocab)
   folder = files.path(cache) / 'tokens' / digest
-  with files.locked(folder / 'lock', doing='tokenising it'):
+  with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
     files.remove(folder / 'checked.json')  # of earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
     try:

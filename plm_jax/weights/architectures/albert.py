@@ -10,7 +10,7 @@ from plm_jax.weights.architectures import bert
 from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
 
 MODEL = 'albert'
-HEADS = ('mlm', 'pair')
+HEADS = ('mlm', 'pair', 'head')
 MODEL_TYPES = ('albert',)
 TYPED = True
 PREFIX = 'albert.'
@@ -26,6 +26,7 @@ FIELDS: fields.Fields = MappingProxyType(
     'classifier_dropout_prob': fields.inert(),
   }
 )
+CLASSIFIER = 'pooler'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 
@@ -36,10 +37,15 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
+  layers, groups = theirs['num_hidden_layers'], theirs['num_hidden_groups']
+  if groups > layers or any(int(layer / (layers / groups)) != layer * groups // layers for layer in range(layers)):
+    # they count groups in floats, which is one too low at times, as in layer 9 of 18 with 14 groups
+    raise ValueError(f'num_hidden_groups is {groups}, and {layers} layers cannot be read in that many groups')
   overrides = bert.shared_config(theirs) | {
+    'tied': bert.is_tied(theirs, names, 'predictions.'),
     'embed_dim': theirs['embedding_size'],
+    'always_project': theirs['embedding_size'] == theirs['hidden_size'],
     'num_groups': theirs['num_hidden_groups'],
     'num_inner': theirs['inner_group_num'],
     'max_length': theirs['max_position_embeddings'],
@@ -57,11 +63,11 @@ def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   _check_form(trunk)
   check_heads(heads, HEADS)
-  name = 'AlbertForPreTraining' if 'pair' in heads else 'AlbertForMaskedLM' if heads else 'AlbertModel'
+  kinds = {'head': 'ForSequenceClassification', 'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
     'model_type': 'albert',
-    'architectures': [name],
-    **bert.shared_fields(trunk),
+    'architectures': [f'Albert{bert.kind_of(heads, kinds)}'],
+    **bert.shared_fields(trunk, heads),
     'embedding_size': c.embed_dim,
     'num_hidden_groups': c.num_groups,
     'inner_group_num': c.num_inner,
@@ -80,7 +86,8 @@ def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
   """
   _check_form(trunk)
   check_heads(heads, HEADS)
-  out = bert.embeddings('albert.embeddings', types=True, tied=('predictions.decoder.weight',))
+  decoder = 'predictions.decoder'
+  out = bert.embeddings(trunk, 'albert.embeddings', decoder)
   out += linear('trunk/embed_project', 'albert.encoder.embedding_hidden_mapping_in')
   theirs = 'albert.encoder.albert_layer_groups.{layer}.albert_layers.{inner}'
   ours = 'trunk/layers'
@@ -97,15 +104,19 @@ def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
   if 'mlm' in heads:
     out += linear('mlm/dense', 'predictions.dense')
     out += norm('mlm/norm', 'predictions.LayerNorm')
-    out.append(Entry('mlm/bias', 'predictions.bias', tied=('predictions.decoder.bias',)))
+    out += bert.output(trunk, decoder, bias='predictions.bias')
   if 'pair' in heads:
     out += linear('pair', 'sop_classifier.classifier')
+  if 'head' in heads:
+    out += linear('head', 'classifier')
   return out
 
 
 def _check_form(trunk: Albert) -> None:
-  if trunk.config.embed_dim == trunk.config.hidden_dim:
-    raise ValueError('ALBERT has a projection behind its tables, which embed_dim = hidden_dim leaves out')
+  if trunk.config.embed_dim == trunk.config.hidden_dim and not trunk.config.always_project:
+    raise ValueError(
+      'ALBERT has a projection behind its tables, which embed_dim = hidden_dim leaves out: set always_project'
+    )
   attention, feed_forward = (int(unit.max()) + 1 for unit in units(trunk.config))
   groups = trunk.config.num_groups * trunk.config.num_inner
   if (attention, feed_forward) != (groups, groups):

@@ -9,7 +9,7 @@ from plm_jax.weights import fields
 from plm_jax.weights.table import Derived, Entry, check_heads, is_zero, linear, norm, other_depth
 
 MODEL = 'bart'
-HEADS: tuple[str, ...] = ()
+HEADS = ('head',)
 MODEL_TYPES = ('bart',)
 PREFIX = 'model.'
 
@@ -97,7 +97,7 @@ def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError("BART has its norms after the sums; norm_placement='pre' is mBART's")
   return {
     'model_type': 'bart',
-    'architectures': ['BartForConditionalGeneration'],
+    'architectures': ['BartForSequenceClassification' if heads else 'BartForConditionalGeneration'],
     **shared_fields(trunk, heads),
     'decoder_start_token_id': 2,
   }
@@ -140,7 +140,7 @@ def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: the published form has no place for a head.
@@ -164,6 +164,8 @@ def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
     out += norm(f'{ours}/mlp_norm', f'{layer}.final_layer_norm')
     if trunk.config.norm_placement == 'pre':
       out += norm(f'trunk/{side}/final_norm', f'{PREFIX}{side}.layer_norm')
+  if 'head' in heads:
+    out += linear('head/hidden', 'classification_head.dense') + linear('head/out', 'classification_head.out_proj')
   return out
 
 

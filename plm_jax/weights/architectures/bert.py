@@ -6,6 +6,7 @@ from typing import Any
 
 from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
+from plm_jax.models.deberta import Deberta
 from plm_jax.weights import fields
 from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
 
@@ -13,7 +14,7 @@ MODEL = 'bert'
 MODEL_TYPES = ('bert',)
 TYPED = True
 PREFIX = 'bert.'
-HEADS = ('mlm', 'pair')
+HEADS = ('mlm', 'pair', 'head')
 
 # what all relatives of BERT call alike
 SHARED: fields.Fields = MappingProxyType(
@@ -27,7 +28,7 @@ SHARED: fields.Fields = MappingProxyType(
     'hidden_dropout_prob': fields.rate(0.1),
     'attention_probs_dropout_prob': fields.rate(0.1),
     'max_position_embeddings': fields.size(512),
-    'type_vocab_size': fields.whole(2),
+    'type_vocab_size': fields.size(2),
     'layer_norm_eps': fields.number(1e-12),
     'initializer_range': fields.number(0.02),
     'classifier_dropout': fields.inert(),
@@ -35,6 +36,7 @@ SHARED: fields.Fields = MappingProxyType(
   }
 )
 FIELDS: fields.Fields = SHARED
+CLASSIFIER = 'pooler'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 
@@ -45,9 +47,8 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
-  overrides = shared_config(theirs)
+  overrides = shared_config(theirs) | {'tied': is_tied(theirs, names, 'cls.predictions.')}
   overrides |= {'max_length': theirs['max_position_embeddings'], 'num_types': theirs['type_vocab_size']}
   return {'vocab_size': theirs['vocab_size'], 'variant': 'bert-base', 'overrides': overrides}
 
@@ -82,33 +83,53 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh':
     raise ValueError('BERT has positions from 0, sentence types, one width and a pooler')
   check_heads(heads, HEADS)
-  name = 'BertForPreTraining' if 'pair' in heads else 'BertForMaskedLM' if heads else 'BertModel'
+  kinds = {'head': 'ForSequenceClassification', 'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
     'model_type': 'bert',
-    'architectures': [name],
-    **shared_fields(trunk),
+    'architectures': [f'Bert{kind_of(heads, kinds)}'],
+    **shared_fields(trunk, heads),
     'max_position_embeddings': c.max_length,
     'type_vocab_size': c.num_types,
     'pad_token_id': 0,
   }
 
 
-def shared_fields(trunk: Bert | Albert) -> dict[str, Any]:
-  """What all relatives of BERT write into config.json."""
+def is_tied(theirs: Mapping[str, Any], names: Collection[str], head: str) -> bool:
+  """Whether the output matrix is the token table, or there is none, because no tensor's name begins with `head`."""
+  return theirs['tie_word_embeddings'] or not any(name.startswith(head) for name in names)
+
+
+def kind_of(heads: Sequence[str], kinds: Mapping[str, str]) -> str:
+  """The end of the name of their class for some heads: the first of `kinds` that is there, or 'Model'."""
+  return next((kind for head, kind in kinds.items() if head in heads), 'Model')
+
+
+def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = 'mlm') -> dict[str, Any]:
+  """What all relatives of BERT write into config.json.
+
+  Args:
+    trunk: the trunk.
+    heads: beside it.
+    output: the head that has an output matrix behind it.
+
+  Raises:
+    ValueError: a matrix of the trunk's own without that head.
+  """
   c = trunk.config
-  names = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
+  if not c.tied and output not in heads:
+    raise ValueError(f'an output matrix of its own (tied=False) has a place beside the head {output} only')
   return {
     'vocab_size': trunk.vocab_size,
     'hidden_size': c.hidden_dim,
     'num_hidden_layers': c.num_layers,
     'num_attention_heads': c.num_heads,
     'intermediate_size': c.mlp_dim,
-    'hidden_act': names[c.activation],
+    'hidden_act': fields.their_activation(c.activation),
     'layer_norm_eps': c.norm_epsilon,
     'hidden_dropout_prob': c.dropout,
     'attention_probs_dropout_prob': c.attention_dropout,
     'initializer_range': c.init_std,
-    'tie_word_embeddings': True,
+    'tie_word_embeddings': c.tied,
   }
 
 
@@ -119,25 +140,42 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for a head.
   """
   check_heads(heads, HEADS)
-  tied = ('cls.predictions.decoder.weight',)
-  out = embeddings('bert.embeddings', types=True, tied=tied) + layers('bert.encoder.layer.{layer}')
+  decoder = 'cls.predictions.decoder'
+  out = embeddings(trunk, 'bert.embeddings', decoder) + layers('bert.encoder.layer.{layer}')
   out += linear('trunk/pooler', 'bert.pooler.dense', optional=True)
   if 'mlm' in heads:
     out += linear('mlm/dense', 'cls.predictions.transform.dense')
     out += norm('mlm/norm', 'cls.predictions.transform.LayerNorm')
-    out.append(Entry('mlm/bias', 'cls.predictions.bias', tied=('cls.predictions.decoder.bias',)))
+    out += output(trunk, decoder, bias='cls.predictions.bias')
   if 'pair' in heads:
     out += linear('pair', 'cls.seq_relationship')
+  if 'head' in heads:
+    out += linear('head', 'classifier')
   return out
 
 
-def embeddings(theirs: str, *, types: bool, tied: tuple[str, ...]) -> list[Entry]:
-  """The tables at the input and their norm."""
+def output(trunk: Bert | Albert | Deberta, decoder: str, *, bias: str | None = None) -> list[Entry]:
+  """The bias of the logits, and the matrix where it is not the token table.
+
+  Args:
+    trunk: the trunk.
+    decoder: their name of the layer.
+    bias: their second name of its bias: the one that counts where the matrix is tied, and only there.
+  """
+  if trunk.config.tied:
+    return [Entry('mlm/bias', bias or f'{decoder}.bias', tied=(f'{decoder}.bias',) if bias else ())]
+  matrix = Entry('trunk/output/table', f'{decoder}.weight')
+  return [matrix, Entry('mlm/bias', f'{decoder}.bias', spare=(bias,) if bias else ())]
+
+
+def embeddings(trunk: Bert | Albert, theirs: str, decoder: str) -> list[Entry]:
+  """The tables at the input and their norm; `decoder` is their name of the layer at the output."""
+  tied = (f'{decoder}.weight',) if trunk.config.tied else ()
   out = [
     Entry('trunk/token_embed/table', f'{theirs}.word_embeddings.weight', tied=tied),
     Entry('trunk/position_embed/table', f'{theirs}.position_embeddings.weight'),
   ]
-  if types:
+  if trunk.config.num_types:
     out.append(Entry('trunk/type_embed/table', f'{theirs}.token_type_embeddings.weight'))
   return out + norm('trunk/embed_norm', f'{theirs}.LayerNorm')
 

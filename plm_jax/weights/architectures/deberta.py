@@ -17,11 +17,12 @@ MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
 TYPED = True
 PREFIX = 'deberta.'
-HEADS = ('mlm', 'position_embed')
+HEADS = ('mlm', 'position_embed', 'head')
 FIELDS: fields.Fields = MappingProxyType(
   {
     **bert.SHARED,
-    'type_vocab_size': fields.fixed(0),
+    'num_hidden_layers': fields.whole(least=2, most=2**12),
+    'type_vocab_size': fields.whole(0),
     'layer_norm_eps': fields.number(1e-7),
     'relative_attention': fields.flag(False),
     'pos_att_type': fields.Field("a list of 'c2p' and 'p2c'", lambda value: _terms(value) is not None, None),
@@ -30,7 +31,7 @@ FIELDS: fields.Fields = MappingProxyType(
     'position_biased_input': fields.flag(True),
     'share_att_key': fields.flag(False),
     'norm_rel_ebd': fields.choice('none', ('none', 'layer_norm')),
-    'conv_kernel_size': fields.whole(0, most=1023),
+    'conv_kernel_size': fields.choice(0, (0, *range(1, 1024, 2)))._replace(says='0 or an odd integer below 1024'),
     'conv_act': fields.activation('tanh'),
     'conv_groups': fields.fixed(1),
     'talking_head': fields.fixed(False),
@@ -43,10 +44,10 @@ FIELDS: fields.Fields = MappingProxyType(
     'legacy': fields.inert(),  # names of the head of masked tokens
   }
 )
+CLASSIFIER = 'pooler'
 DERIVED: Mapping[str, Derived] = POSITIONS
+_LEGACY = 'cls.predictions.'
 UNUSED = (r'^mask_predictions\.',)  # of version 3, replaced-token detection
-
-_THEIR_ACTIVATIONS = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -55,38 +56,43 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: a structure that no published DeBERTa has, and neither has ours.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'hidden_size', 'num_attention_heads')
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
-  activation, kernel = theirs['hidden_act'], theirs['conv_kernel_size']
+  activation = fields.ACTIVATIONS[theirs['hidden_act']]
   terms = _terms(theirs['pos_att_type'])
   known = {
-    'embedding_size': (theirs['embedding_size'] or width, width),
     'attention_head_size': (theirs['attention_head_size'] or width // heads, width // heads),
     'relative_attention': (theirs['relative_attention'], bool(terms)),
-    'conv_act': (theirs['conv_act'] if kernel else activation, activation),
   }
   for name, (value, needed) in known.items():
     if value != needed:
       raise ValueError(f'{name} is {value!r}; it can be read where it is {needed!r}')
   length, farthest = theirs['max_position_embeddings'], theirs['max_relative_positions']
-  newer = theirs['model_type'] == 'deberta-v2'
+  embed_dim = theirs['embedding_size'] or width
+  newer = theirs['model_type'] == 'deberta-v2'  # version 1 does not look at what version 2 added
+  kernel = theirs['conv_kernel_size'] if newer else 0
+  others = {'conv_activation': theirs['conv_act'] if kernel else None, 'pooler_activation': theirs['pooler_hidden_act']}
+  others = {name: fields.ACTIVATIONS[value] for name, value in others.items() if value}
   overrides = dict(
     hidden_dim=width,
     num_layers=theirs['num_hidden_layers'],
     num_heads=heads,
     mlp_dim=theirs['intermediate_size'],
+    embed_dim=None if embed_dim == width else embed_dim,
+    num_types=theirs['type_vocab_size'],
     max_length=length,
     max_distance=length if farthest < 1 else farthest,
-    position_buckets=max(0, theirs['position_buckets']),
+    position_buckets=max(0, theirs['position_buckets']) if newer else 0,
     terms=terms,
     absolute='input' if theirs['position_biased_input'] else 'decoder',
-    share_projections=theirs['share_att_key'],
+    share_projections=newer and theirs['share_att_key'],
     key_bias=newer,
-    table_norm=theirs['norm_rel_ebd'] == 'layer_norm',
+    table_norm=newer and theirs['norm_rel_ebd'] == 'layer_norm',
     conv_kernel=kernel,
-    activation=fields.ACTIVATIONS[activation],
+    activation=activation,
+    **{name: None if value == activation else value for name, value in others.items()},
+    tied=bert.is_tied(theirs, names, _LEGACY),
     norm_epsilon=theirs['layer_norm_eps'],
     dropout=theirs['hidden_dropout_prob'],
     attention_dropout=theirs['attention_probs_dropout_prob'],
@@ -118,8 +124,10 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError('keys without a bias are of version 1, where nothing that version 2 added has a name')
   family = 'DebertaV2' if c.key_bias else 'Deberta'
   check_heads(heads, HEADS)
-  kind = 'ForMaskedLM' if 'mlm' in heads else 'Model'
-  activation = _THEIR_ACTIVATIONS[c.activation]
+  if not c.tied and 'mlm' not in heads:
+    raise ValueError('an output matrix of its own (tied=False) has a place beside the head mlm only')
+  kind = bert.kind_of(heads, {'head': 'ForSequenceClassification', 'mlm': 'ForMaskedLM'})
+  activation = fields.their_activation(c.activation)
   out = dict(
     model_type=MODEL_TYPES[c.key_bias],
     architectures=[family + kind],
@@ -133,15 +141,18 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
     relative_attention=bool(c.terms),
     pos_att_type=list(c.terms),
     position_biased_input=c.absolute == 'input',
-    type_vocab_size=0,
+    type_vocab_size=c.num_types,
     hidden_act=activation,
-    pooler_hidden_act=activation,
+    pooler_hidden_act=fields.their_activation(c.pooler_activation or c.activation),
     layer_norm_eps=c.norm_epsilon,
     hidden_dropout_prob=c.dropout,
     attention_probs_dropout_prob=c.attention_dropout,
     initializer_range=c.init_std,
-    legacy=False,  # the head of the released weights
+    tie_word_embeddings=c.tied,
+    legacy=_is_legacy(trunk),
   )
+  if c.embed_dim:
+    out['embedding_size'] = c.embed_dim
   if c.key_bias:
     out |= dict(
       position_buckets=c.position_buckets or -1,
@@ -149,7 +160,7 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
       norm_rel_ebd='layer_norm' if c.table_norm else 'none',
     )
   if c.conv_kernel:
-    out |= dict(conv_kernel_size=c.conv_kernel, conv_act=activation)
+    out |= dict(conv_kernel_size=c.conv_kernel, conv_act=fields.their_activation(c.conv_activation or c.activation))
   return out
 
 
@@ -162,10 +173,15 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
   check_heads(heads, HEADS)
   c = trunk.config
   body = f'{PREFIX}embeddings'
-  out = [Entry('trunk/token_embed/table', f'{body}.word_embeddings.weight', tied=('cls.predictions.decoder.weight',))]
+  tied = (f'{_LEGACY}decoder.weight',) if c.tied else ()
+  out = [Entry('trunk/token_embed/table', f'{body}.word_embeddings.weight', tied=tied)]
   out += norm('trunk/embed_norm', f'{body}.LayerNorm')
   if c.absolute == 'input':
     out.append(Entry('trunk/position_embed/table', f'{body}.position_embeddings.weight'))
+  if c.num_types:
+    out.append(Entry('trunk/type_embed/table', f'{body}.token_type_embeddings.weight'))
+  if c.embed_dim:
+    out += linear('trunk/embed_project', f'{body}.embed_proj', bias=False)
   if c.terms:
     out.append(Entry('trunk/relative_embed/table', f'{PREFIX}encoder.rel_embeddings.weight'))
     if c.table_norm:
@@ -183,18 +199,34 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
     block = _block(f'trunk/{ours}', f'{PREFIX}encoder.layer.{number}', c)
     out += [entry._replace(first=first) for entry in block]
   if 'mlm' in heads:
-    theirs, other = 'lm_predictions.lm_head', 'cls.predictions'
-    for entry in (
-      *linear('mlm/dense', f'{theirs}.dense'),
-      *norm('mlm/norm', f'{theirs}.LayerNorm'),
-      Entry('mlm/bias', f'{theirs}.bias'),
-    ):
-      older = f'{other}.bias' if entry.ours == 'mlm/bias' else entry.theirs.replace(theirs, f'{other}.transform')
-      out.append(entry._replace(tied=(older,)))
+    out += _masked_tokens(trunk)
   if 'position_embed' in heads and c.absolute == 'decoder':
     out.append(Entry('position_embed/table', f'{body}.position_embeddings.weight'))
-  out += [entry._replace(optional=True) for entry in linear('trunk/pooler', 'pooler.dense')]
+  if 'head' in heads:
+    out += linear('head', 'classifier')
+  out += linear('trunk/pooler', 'pooler.dense', optional=True)
   return out
+
+
+def _is_legacy(trunk: Deberta) -> bool:
+  """Whether only the head that they call legacy can hold the trunk's: the released one reads a token table [v, d]."""
+  return not trunk.config.tied or trunk.token_dim != trunk.hidden_dim
+
+
+def _masked_tokens(trunk: Deberta) -> Iterator[Entry]:
+  """The head of masked tokens: read in either form, written as the releases have it where that can hold it."""
+  new = 'lm_predictions.lm_head'
+  for old, entry in (
+    *((f'{_LEGACY}transform.dense', entry) for entry in linear('mlm/dense', f'{new}.dense')),
+    *((f'{_LEGACY}transform.LayerNorm', entry) for entry in norm('mlm/norm', f'{new}.LayerNorm')),
+  ):
+    older = f'{old}.{entry.theirs.rpartition(".")[2]}'
+    names = (older, entry.theirs) if _is_legacy(trunk) else (entry.theirs, older)
+    yield entry._replace(theirs=names[0], tied=names[1:])
+  if _is_legacy(trunk):
+    yield from bert.output(trunk, f'{_LEGACY}decoder', bias=f'{_LEGACY}bias')
+  else:
+    yield Entry('mlm/bias', f'{new}.bias', tied=(f'{_LEGACY}bias', f'{_LEGACY}decoder.bias'))
 
 
 def _block(ours: str, theirs: str, c: Config) -> Iterator[Entry]:

@@ -7,12 +7,12 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
+from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm, two_layers
 
 MODEL = 'bert'
 MODEL_TYPES = ('distilbert',)
 PREFIX = 'distilbert.'
-HEADS = ('mlm',)
+HEADS = ('mlm', 'head')
 FIELDS: fields.Fields = MappingProxyType(
   {
     **fields.ENCODER,
@@ -30,6 +30,7 @@ FIELDS: fields.Fields = MappingProxyType(
     'seq_classif_dropout': fields.inert(),
   }
 )
+CLASSIFIER = 'two layers'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 
@@ -40,10 +41,10 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'dim', 'n_heads')
   overrides = {
+    'tied': bert.is_tied(theirs, names, 'vocab_projector.'),
     'hidden_dim': theirs['dim'],
     'num_layers': theirs['n_layers'],
     'num_heads': theirs['n_heads'],
@@ -67,10 +68,11 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   if c.position_offset or c.num_types or c.embed_dim or c.pooler != 'first' or c.norm_epsilon != 1e-12:
     raise ValueError('DistilBERT has positions from 0, no sentence types, one width, no pooler and norm_epsilon 1e-12')
   check_heads(heads, HEADS)
-  shared = bert.shared_fields(trunk)
+  shared = bert.shared_fields(trunk, heads)
+  kind = bert.kind_of(heads, {'head': 'ForSequenceClassification', 'mlm': 'ForMaskedLM'})
   return {
     'model_type': 'distilbert',
-    'architectures': ['DistilBertForMaskedLM' if heads else 'DistilBertModel'],
+    'architectures': [f'DistilBert{kind}'],
     'vocab_size': trunk.vocab_size,
     'dim': c.hidden_dim,
     'n_layers': c.num_layers,
@@ -83,7 +85,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
     'attention_dropout': c.attention_dropout,
     'initializer_range': c.init_std,
     'pad_token_id': 0,
-    'tie_word_embeddings': True,
+    'tie_word_embeddings': c.tied,
   }
 
 
@@ -93,10 +95,10 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  del trunk
   check_heads(heads, HEADS)
   layer = 'distilbert.transformer.layer.{layer}'
-  out = bert.embeddings('distilbert.embeddings', types=False, tied=('vocab_projector.weight',))
+  decoder = 'vocab_projector'
+  out = bert.embeddings(trunk, 'distilbert.embeddings', decoder)
   for ours, theirs in (('query', 'q_lin'), ('key', 'k_lin'), ('value', 'v_lin')):
     out += linear(f'trunk/layers/{ours}', f'{layer}.attention.{theirs}')
   out += linear('trunk/layers/out', f'{layer}.attention.out_lin', inputs=2)
@@ -105,5 +107,7 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   out += norm('trunk/layers/mlp_norm', f'{layer}.output_layer_norm')
   if 'mlm' in heads:
     out += linear('mlm/dense', 'vocab_transform') + norm('mlm/norm', 'vocab_layer_norm')
-    out.append(Entry('mlm/bias', 'vocab_projector.bias'))
+    out += bert.output(trunk, decoder)
+  if 'head' in heads:
+    out += two_layers('pre_classifier', 'classifier', tokens='classifier')
   return out

@@ -10,17 +10,19 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
+from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm, two_layers
 
 MODEL = 'bert'
 MODEL_TYPES = ('electra',)
 TYPED = True
 PREFIX = 'electra.'
-HEADS = ('rtd', 'mlm')
+HEADS = ('rtd', 'mlm', 'head')
 _SUMMARY = ('summary_type', 'summary_use_proj', 'summary_activation', 'summary_last_dropout')  # of multiple choice
 FIELDS: fields.Fields = MappingProxyType(
   {**bert.SHARED, 'embedding_size': fields.size(128), **{name: fields.inert() for name in _SUMMARY}}
 )
+CLASSIFIER = 'two layers'
+_GENERATOR = 'generator_predictions.'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 
@@ -31,10 +33,11 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
+  if fields.ACTIVATIONS[theirs['hidden_act']] != 'gelu_erf' and any(name.startswith(_GENERATOR) for name in names):
+    raise ValueError(f'hidden_act is {theirs["hidden_act"]!r}, and the head of a generator has gelu whatever that says')
   width = theirs['embedding_size']
-  overrides = bert.shared_config(theirs)
+  overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'generator_lm_head.')}
   overrides |= {
     'max_length': theirs['max_position_embeddings'],
     'num_types': theirs['type_vocab_size'],
@@ -54,13 +57,15 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   if c.position_offset or not c.num_types or c.pooler != 'first':
     raise ValueError('ELECTRA has positions from 0, sentence types and no pooler')
   check_heads(heads, HEADS)
+  if 'mlm' in heads and c.activation != 'gelu_erf':
+    raise ValueError(f'the head of a generator of ELECTRA has gelu_erf, and the trunk {c.activation}')
   if len(heads) > 1:
     raise ValueError('ELECTRA is released in two parts: write the discriminator with rtd and the generator with mlm')
-  name = {('rtd',): 'ElectraForPreTraining', ('mlm',): 'ElectraForMaskedLM', (): 'ElectraModel'}[tuple(heads)]
+  kinds = {'head': 'ForSequenceClassification', 'rtd': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
     'model_type': 'electra',
-    'architectures': [name],
-    **bert.shared_fields(trunk),
+    'architectures': [f'Electra{bert.kind_of(heads, kinds)}'],
+    **bert.shared_fields(trunk, heads),
     'embedding_size': c.embed_dim or c.hidden_dim,
     'max_position_embeddings': c.max_length,
     'type_vocab_size': c.num_types,
@@ -76,7 +81,8 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   """
   c = trunk.config
   check_heads(heads, HEADS)
-  out = bert.embeddings('electra.embeddings', types=True, tied=('generator_lm_head.weight',))
+  decoder = 'generator_lm_head'
+  out = bert.embeddings(trunk, 'electra.embeddings', decoder)
   if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
     out += linear('trunk/embed_project', 'electra.embeddings_project')
   out += bert.layers('electra.encoder.layer.{layer}')
@@ -84,7 +90,9 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     out += linear('rtd/dense', 'discriminator_predictions.dense')
     out += linear('rtd/out', 'discriminator_predictions.dense_prediction')
   if 'mlm' in heads:
-    out += linear('mlm/dense', 'generator_predictions.dense')
-    out += norm('mlm/norm', 'generator_predictions.LayerNorm')
-    out.append(Entry('mlm/bias', 'generator_lm_head.bias'))
+    out += linear('mlm/dense', f'{_GENERATOR}dense')
+    out += norm('mlm/norm', f'{_GENERATOR}LayerNorm')
+    out += bert.output(trunk, decoder)
+  if 'head' in heads:
+    out += two_layers('classifier.dense', 'classifier.out_proj', tokens='classifier')
   return out

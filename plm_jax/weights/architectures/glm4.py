@@ -12,7 +12,7 @@ from plm_jax.weights.table import Derived, Entry, Part, check_heads
 MODEL = 'llama'
 MODEL_TYPES = ('glm', 'glm4')
 PREFIX = 'model.'
-HEADS: tuple[str, ...] = ()
+HEADS = llama.HEADS
 
 FIELDS: fields.Fields = MappingProxyType(
   {
@@ -61,7 +61,7 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
   family = 'Glm4' if c.norm_placement == 'sandwich' else 'Glm'
   return {
     'model_type': family.lower(),
-    'architectures': [f'{family}ForCausalLM' if trunk.gives_logits else f'{family}Model'],
+    'architectures': [f'{family}{llama.kind_of(trunk, heads)}'],
     **llama.shared_fields(trunk),
     'partial_rotary_factor': c.rotary_share,
     'pad_token_id': 0,
@@ -69,7 +69,7 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: there is no place for a head.

@@ -6,12 +6,22 @@ from typing import Any
 
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, Part, check_heads, has_output, is_causal, is_minus_infinity, norm
+from plm_jax.weights.table import (
+  Derived,
+  Entry,
+  Part,
+  check_heads,
+  has_output,
+  is_causal,
+  is_minus_infinity,
+  norm,
+  score,
+)
 
 MODEL = 'gpt'
 MODEL_TYPES = ('gpt2',)
 PREFIX = 'transformer.'
-HEADS: tuple[str, ...] = ()
+HEADS = ('head',)
 
 _SUMMARY = ('type', 'use_proj', 'activation', 'proj_to_labels', 'first_dropout')  # of a head with multiple choice
 # what GPT and GPT-2 call alike
@@ -92,12 +102,19 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
   check_heads(heads, HEADS)
   return {
     'model_type': 'gpt2',
-    'architectures': ['GPT2LMHeadModel' if trunk.gives_logits else 'GPT2Model'],
+    'architectures': [f'GPT2{kind_of(trunk, heads)}'],
     **shared_fields(trunk),
     'n_inner': c.mlp_dim,
-    'activation_function': {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu', 'relu': 'relu'}[c.activation],
+    'activation_function': 'gelu_new' if c.activation == 'gelu_tanh' else fields.their_activation(c.activation),
     'tie_word_embeddings': c.tied,
   }
+
+
+def kind_of(trunk: Gpt, heads: Sequence[str]) -> str:
+  """The end of the name of their class."""
+  if 'head' in heads:
+    return 'ForSequenceClassification'
+  return 'LMHeadModel' if trunk.gives_logits else 'Model'
 
 
 def shared_fields(trunk: Gpt) -> dict[str, Any]:
@@ -127,7 +144,7 @@ def shared_fields(trunk: Gpt) -> dict[str, Any]:
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: there is no place for a head.
@@ -139,8 +156,9 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
     Entry('trunk/position_embed/table', 'transformer.wpe.weight'),
     *blocks(trunk),
     *norm('trunk/final_norm', 'transformer.ln_f'),
+    *score(heads),
   ]
-  if not trunk.config.tied and trunk.config.has_output:
+  if trunk.gives_logits and not trunk.config.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))
   return out
 

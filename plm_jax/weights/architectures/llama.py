@@ -9,15 +9,15 @@ import numpy as np
 
 from plm_jax.models.llama import Llama
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, check_heads, has_output, linear
+from plm_jax.weights.table import Derived, Entry, check_heads, has_output, linear, score
 
 MODEL = 'llama'
 MODEL_TYPES = ('llama',)
 PREFIX = 'model.'
-HEADS: tuple[str, ...] = ()
+HEADS = ('head',)
 
 
-def _holds_frequencies(trunk: Llama, tensor: np.ndarray) -> bool:
+def _holds_frequencies(trunk: Any, tensor: np.ndarray) -> bool:
   """The angle that a position turns each pair by, rounded to the 8 bits of bfloat16."""
   speeds = trunk.config.rotary_speeds
   return tensor.shape == speeds.shape and np.allclose(tensor.astype(np.float32), speeds, rtol=2**-7)
@@ -165,10 +165,17 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
     )
   return {
     'model_type': 'llama',
-    'architectures': ['LlamaForCausalLM' if trunk.gives_logits else 'LlamaModel'],
+    'architectures': [f'Llama{kind_of(trunk, heads)}'],
     **shared_fields(trunk),
     'mlp_bias': c.mlp_bias,
   }
+
+
+def kind_of(trunk: Llama, heads: Sequence[str]) -> str:
+  """The end of the name of their class."""
+  if 'head' in heads:
+    return 'ForSequenceClassification'
+  return 'ForCausalLM' if trunk.gives_logits else 'Model'
 
 
 def shared_fields(trunk: Llama) -> dict[str, Any]:
@@ -205,7 +212,7 @@ def shared_fields(trunk: Llama) -> dict[str, Any]:
 
 
 def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: there is no place for a head.
@@ -227,11 +234,11 @@ def attention(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   ours, block, c = 'trunk/layers', 'model.layers.{layer}', trunk.config
   tied = ('lm_head.weight',) if c.tied else ()
   out = [Entry('trunk/token_embed/table', 'model.embed_tokens.weight', tied=tied)]
-  if not c.tied and c.has_output:
+  if trunk.gives_logits and not c.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))
   for part in ('query', 'key', 'value'):
     out += linear(f'{ours}/{part}', f'{block}.self_attn.{part[0]}_proj', bias=c.qkv_bias)
   out += linear(f'{ours}/out', f'{block}.self_attn.o_proj', inputs=2, bias=c.out_bias)
   out.append(Entry(f'{ours}/attention_norm/scale', f'{block}.input_layernorm.weight'))
   out.append(Entry('trunk/final_norm/scale', 'model.norm.weight'))
-  return out
+  return out + score(heads)

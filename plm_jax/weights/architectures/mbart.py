@@ -7,7 +7,7 @@ from typing import Any
 from plm_jax.models.bart import Bart
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bart
-from plm_jax.weights.table import Derived, Entry
+from plm_jax.weights.table import Derived, Entry, check_heads
 
 MODEL = 'bart'
 HEADS: tuple[str, ...] = ()
@@ -44,6 +44,7 @@ def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
   Raises:
     ValueError: the published form has no place for its structure or for a head.
   """
+  check_heads(heads, HEADS)
   if trunk.config.norm_placement != 'pre':
     raise ValueError("mBART has its norms before the sublayers; norm_placement='post' is BART's")
   return {
@@ -59,4 +60,5 @@ def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: the published form has no place for a head.
   """
+  check_heads(heads, HEADS)
   return bart.entries(trunk, heads)

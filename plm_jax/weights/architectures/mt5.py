@@ -34,7 +34,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     ValueError: it describes what the trunk does not have.
   """
   theirs = fields.complete(FIELDS, theirs)
-  overrides = t5.shared_config(theirs, names, tied=False)
+  overrides = t5.shared_config(theirs, names, tied=False) | {'model_type': 'mt5'}
   return {'vocab_size': theirs['vocab_size'], 'variant': 'mt5-small', 'overrides': overrides}
 
 

@@ -7,19 +7,17 @@ from typing import Any
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import gpt
-from plm_jax.weights.table import Derived, Entry, check_heads, counts_up
+from plm_jax.weights.table import Derived, Entry, check_heads, counts_up, has_output, score
 
 MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)
 PREFIX = 'transformer.'
-HEADS: tuple[str, ...] = ()
+HEADS = gpt.HEADS
 # what they call gelu is the tanh form
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
   {'gelu': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
 )
-FIELDS: fields.Fields = MappingProxyType(
-  {**gpt.SHARED, 'afn': fields.choice('gelu', tuple(_ACTIVATIONS)), 'tie_word_embeddings': fields.fixed(True)}
-)
+FIELDS: fields.Fields = MappingProxyType({**gpt.SHARED, 'afn': fields.choice('gelu', tuple(_ACTIVATIONS))})
 DERIVED: Mapping[str, Derived] = MappingProxyType({**gpt.DERIVED, 'position_ids': counts_up})
 UNUSED: tuple[str, ...] = ()
 
@@ -30,9 +28,10 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
   overrides = gpt.shared_config(theirs, activation=_ACTIVATIONS[theirs['afn']])
+  overrides['tied'] = theirs['tie_word_embeddings']
+  overrides['has_output'] = has_output(names, tied=overrides['tied'])
   return {'vocab_size': theirs['vocab_size'], 'variant': 'gpt', 'overrides': overrides}
 
 
@@ -43,29 +42,36 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   c = trunk.config
-  if c.norm_placement != 'post' or not c.tied or c.mlp_dim != 4 * c.hidden_dim:
-    raise ValueError('GPT has its norms after the sums, a tied output matrix and a feed-forward width of four times d')
+  if c.norm_placement != 'post' or c.mlp_dim != 4 * c.hidden_dim:
+    raise ValueError('GPT has its norms after the sums and a feed-forward width of four times d')
   check_heads(heads, HEADS)
-  if c.activation not in ('gelu_tanh', 'relu'):
+  activations = {'gelu_tanh': 'gelu', 'relu': 'relu', 'silu': 'silu'}
+  if c.activation not in activations:
     raise ValueError(f'GPT has no activation {c.activation!r}')
   return {
     'model_type': 'openai-gpt',
-    'architectures': ['OpenAIGPTLMHeadModel'],
+    'architectures': [f'OpenAIGPT{gpt.kind_of(trunk, heads)}'],
     **gpt.shared_fields(trunk),
-    'afn': {'gelu_tanh': 'gelu', 'relu': 'relu'}[c.activation],
+    'afn': activations[c.activation],
+    'tie_word_embeddings': c.tied,
     'n_ctx': c.max_length,
   }
 
 
 def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
+  """Every parameter of the trunk and of the head.
 
   Raises:
     ValueError: there is no place for a head.
   """
   check_heads(heads, HEADS)
+  tied = ('lm_head.weight',) if trunk.config.tied else ()
+  own = trunk.gives_logits and not trunk.config.tied
+  output = [Entry('trunk/output/table', 'lm_head.weight')] if own else []
   return [
-    Entry('trunk/token_embed/table', 'transformer.tokens_embed.weight', tied=('lm_head.weight',)),
+    *output,
+    Entry('trunk/token_embed/table', 'transformer.tokens_embed.weight', tied=tied),
     Entry('trunk/position_embed/table', 'transformer.positions_embed.weight'),
     *gpt.blocks(trunk),
+    *score(heads),
   ]

@@ -11,14 +11,16 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
+from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm, two_layers
 
 MODEL = 'bert'
-MODEL_TYPES = ('roberta', 'xlm-roberta', 'camembert')
+_FAMILIES = {'roberta': 'Roberta', 'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'}
+MODEL_TYPES = tuple(_FAMILIES)
 PREFIX = 'roberta.'
-HEADS = ('mlm',)
+HEADS = ('mlm', 'head')
 _OFFSET = 2  # positions follow the padding id, 1
 FIELDS: fields.Fields = MappingProxyType({**bert.SHARED, 'pad_token_id': fields.fixed(_OFFSET - 1)})
+CLASSIFIER = 'two layers'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 
@@ -29,14 +31,16 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
-  overrides = bert.shared_config(theirs)
+  overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'lm_head.')}
   overrides |= {
     'max_length': theirs['max_position_embeddings'] - _OFFSET,
     'position_offset': _OFFSET,
     'num_types': theirs['type_vocab_size'],
+    'model_type': '' if theirs['model_type'] == 'roberta' else theirs['model_type'],
   }
+  if f'{PREFIX}pooler.dense.weight' not in names and 'classifier.out_proj.weight' in names:
+    overrides['pooler'] = 'first'  # what classifies rows there reads the first token itself
   return {'vocab_size': theirs['vocab_size'], 'variant': 'roberta-base', 'overrides': overrides}
 
 
@@ -47,15 +51,17 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   c = trunk.config
-  if c.position_offset != _OFFSET or c.embed_dim or c.pooler != 'tanh' or c.num_types > 1:
-    raise ValueError('RoBERTa has positions from 2, at most one sentence type, one width and a pooler')
+  if c.position_offset != _OFFSET or c.embed_dim:
+    raise ValueError('RoBERTa has positions from 2 and one width')
   check_heads(heads, HEADS)
+  kind = bert.kind_of(heads, {'head': 'ForSequenceClassification', 'mlm': 'ForMaskedLM'})
+  model_type = c.model_type or 'roberta'
   return {
-    'model_type': 'roberta',
-    'architectures': ['RobertaForMaskedLM' if heads else 'RobertaModel'],
-    **bert.shared_fields(trunk),
+    'model_type': model_type,
+    'architectures': [f'{_FAMILIES[model_type]}{kind}'],
+    **bert.shared_fields(trunk, heads),
     'max_position_embeddings': c.max_length + _OFFSET,
-    'type_vocab_size': 1,
+    'type_vocab_size': c.num_types or 1,
     'pad_token_id': 1,
     'bos_token_id': 0,
     'eos_token_id': 2,
@@ -69,12 +75,15 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for a head.
   """
   check_heads(heads, HEADS)
-  out = bert.embeddings('roberta.embeddings', types=bool(trunk.config.num_types), tied=('lm_head.decoder.weight',))
+  decoder = 'lm_head.decoder'
+  out = bert.embeddings(trunk, 'roberta.embeddings', decoder)
   if not trunk.config.num_types:
     out.append(Entry('', 'roberta.embeddings.token_type_embeddings.weight', zeros=(1, trunk.config.hidden_dim)))
   out += bert.layers('roberta.encoder.layer.{layer}')
   out += linear('trunk/pooler', 'roberta.pooler.dense', optional=True)
   if 'mlm' in heads:
     out += linear('mlm/dense', 'lm_head.dense') + norm('mlm/norm', 'lm_head.layer_norm')
-    out.append(Entry('mlm/bias', 'lm_head.bias', tied=('lm_head.decoder.bias',)))
+    out += bert.output(trunk, decoder, bias='lm_head.bias')
+  if 'head' in heads:
+    out += two_layers('classifier.dense', 'classifier.out_proj', tokens='classifier')
   return out

@@ -36,7 +36,7 @@ FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
 FIELDS: fields.Fields = MappingProxyType(
   {
     **fields.COMMON,
-    'is_encoder_decoder': fields.inert(),  # an encoder alone has both, and the tensors say which it is
+    'is_encoder_decoder': fields.flag(True),
     'is_decoder': fields.fixed(False),
     'd_model': fields.size(also='hidden_size'),
     'd_kv': fields.size(also='head_dim'),
@@ -51,8 +51,9 @@ FIELDS: fields.Fields = MappingProxyType(
     'feed_forward_proj': fields.choice('relu', tuple(FORMS)),
     'scale_decoder_outputs': fields.choice(None, (True, False, None)),
     'decoder_start_token_id': fields.token_id(0),
-    # said by feed_forward_proj
-    **{name: fields.inert() for name in ('dense_act_fn', 'is_gated_act', 'initializer_factor', 'classifier_dropout')},
+    'dense_act_fn': fields.Field('the activation of feed_forward_proj', lambda value: isinstance(value, str), None),
+    'is_gated_act': fields.choice(None, (True, False)),
+    **{name: fields.inert() for name in ('initializer_factor', 'classifier_dropout')},
   }
 )
 DERIVED: Mapping[str, Derived] = MappingProxyType({})
@@ -80,10 +81,19 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
     theirs: config.json, complete.
     names: of the tensors; without those of a decoder the trunk is an encoder alone.
     tied: logits are made by the scaled token table.
+
+  Raises:
+    ValueError: two stacks of another wiring.
   """
   activation, gated = FORMS[theirs['feed_forward_proj']]
+  own = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu'}.get(activation, activation)
+  for name, value in (('dense_act_fn', own), ('is_gated_act', gated)):
+    if theirs[name] not in (None, value):
+      raise ValueError(f'{name} is {theirs[name]!r}, and feed_forward_proj has {value!r}')
   layers, dropout = theirs['num_layers'], theirs['dropout_rate']
   alone = bool(names) and not any(name.startswith('decoder.') for name in names)
+  if not alone and not theirs['is_encoder_decoder']:
+    raise ValueError('is_encoder_decoder is False, and the file has a decoder, which would read no encoder')
   return {
     'hidden_dim': theirs['d_model'],
     'num_layers': layers,
@@ -111,6 +121,8 @@ def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   shared = shared_fields(trunk, heads)
+  if trunk.config.model_type:
+    raise ValueError(f'model_type={trunk.config.model_type!r} goes out under that name')
   if trunk.gives_logits and not trunk.config.tied:
     log.warning(
       'This T5 has an output matrix of its own, lm_head. transformers from 5.0 on counts every T5 as tied: it says so '
@@ -164,7 +176,7 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
   out = [
     Entry('trunk/token_embed/table', 'shared.weight', tied=(*tied, 'lm_head.weight') if trunk.config.tied else tied)
   ]
-  if not trunk.config.tied and trunk.config.has_output:
+  if trunk.gives_logits and not trunk.config.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight', tied=('shared.weight',)))
   own = ('attention', 'SelfAttention')
   attentions = {'encoder': [own]}

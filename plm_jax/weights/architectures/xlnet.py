@@ -1,7 +1,7 @@
 """XLNet of Hugging Face, `xlnet`, as table entries and config fields.
 
-What follows the body there is 'lm_loss' (here the tied table and the head 'lm'), or the summary layer (here the trunk's
-pooler) with 'logits_proj' (here 'head').
+What follows the body there is 'lm_loss' (here the head 'lm' and the table, or a matrix of its own), or the summary
+layer (here the trunk's pooler) with 'logits_proj' (here 'head').
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,10 +10,11 @@ from typing import Any
 
 from plm_jax.models.xlnet import Xlnet
 from plm_jax.weights import fields
+from plm_jax.weights.architectures import bert
 from plm_jax.weights.table import Derived, Entry, linear, norm
 
 MODEL = 'xlnet'
-HEADS = ('lm',)
+HEADS = ('lm', 'head')
 MODEL_TYPES = ('xlnet',)
 TYPED = True
 PREFIX = 'transformer.'
@@ -47,26 +48,27 @@ FIELDS: fields.Fields = MappingProxyType(
     },
   }
 )
+_WHOLE_ROW = 2**24  # reuse_length: they let all of a row enter the memory where they name no length
+CLASSIFIER = 'pooler'
 DERIVED: Mapping[str, Derived] = MappingProxyType({})
 UNUSED: tuple[str, ...] = ()
-_THEIR_ACTIVATIONS = {'gelu_erf': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.xlnet.make` from a config.json.
 
-  The published files name neither a memory nor what of a row enters it: both keep the values of this package.
+  Where a file names no memory, as the published ones do, its length is that of this package.
 
   Raises:
     ValueError: a structure that no published XLNet has, and neither has ours.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
   fields.check_multiple(theirs, 'd_model', 'n_head')
   width, heads = theirs['d_model'], theirs['n_head']
   if (theirs['d_head'] or width // heads) != width // heads:
     raise ValueError(f'd_head is {theirs["d_head"]}; it can be read where it is d_model / n_head, {width // heads}')
   overrides = dict(
+    tied=bert.is_tied(theirs, names, 'lm_loss.'),
     hidden_dim=width,
     num_layers=theirs['n_layer'],
     num_heads=heads,
@@ -77,14 +79,23 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     attention_dropout=theirs['dropout'],  # theirs has one rate for both
     init_std=theirs['initializer_range'],
   )
-  lengths = {'memory_length': theirs['mem_len'], 'reuse_length': theirs['reuse_len']}
-  overrides |= {name: value for name, value in lengths.items() if value is not None}
+  if theirs['mem_len'] is not None:
+    overrides |= {'memory_length': theirs['mem_len'], 'reuse_length': theirs['reuse_len'] or _WHOLE_ROW}
+  elif theirs['reuse_len']:
+    overrides['reuse_length'] = theirs['reuse_len']
   return {'vocab_size': theirs['vocab_size'], 'variant': 'xlnet-base', 'overrides': overrides}
 
 
 def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
-  """The config.json of a trunk with these heads; memories are for training on and are left out."""
+  """The config.json of a trunk with these heads.
+
+  Raises:
+    ValueError: an output matrix of its own without the head lm.
+  """
   c = trunk.config
+  if not c.tied and 'lm' not in heads:
+    raise ValueError('an output matrix of its own (tied=False) has a place beside the head lm only')
+  reused = c.reuse_length if c.memory_length else None
   kind = 'LMHeadModel' if 'lm' in heads else 'ForSequenceClassification' if 'head' in heads else 'Model'
   return dict(
     model_type='xlnet',
@@ -95,10 +106,13 @@ def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
     n_head=c.num_heads,
     d_head=c.hidden_dim // c.num_heads,
     d_inner=c.mlp_dim,
-    ff_activation=_THEIR_ACTIVATIONS[c.activation],
+    ff_activation=fields.their_activation(c.activation),
+    tie_word_embeddings=c.tied,
     untie_r=True,
     attn_type='bi',
     layer_norm_eps=c.norm_epsilon,
+    mem_len=c.memory_length or None,
+    reuse_len=None if reused == _WHOLE_ROW else reused,
     dropout=c.dropout,
     initializer_range=c.init_std,
     summary_type='last',
@@ -111,9 +125,9 @@ def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
 
 def entries(trunk: Xlnet, heads: Sequence[str]) -> list[Entry]:
   """Every parameter of the trunk and of the heads 'lm' and 'head'; the trunk has its pooler with 'head' alone."""
-  del trunk
+  tied = ('lm_loss.weight',) if trunk.config.tied else ()
   out = [
-    Entry('trunk/token_embed/table', f'{PREFIX}word_embedding.weight', tied=('lm_loss.weight',)),
+    Entry('trunk/token_embed/table', f'{PREFIX}word_embedding.weight', tied=tied),
     Entry('trunk/start/vector', f'{PREFIX}mask_emb'),
   ]
   ours, theirs = 'trunk/layers', f'{PREFIX}layer.{{layer}}'
@@ -130,6 +144,8 @@ def entries(trunk: Xlnet, heads: Sequence[str]) -> list[Entry]:
   out += norm(f'{ours}/mlp_norm', f'{theirs}.ff.layer_norm')
   if 'lm' in heads:
     out.append(Entry('lm/bias', 'lm_loss.bias'))
+    if not trunk.config.tied:
+      out.append(Entry('trunk/output/table', 'lm_loss.weight'))
   if 'head' in heads:
     out += linear('trunk/pooler', 'sequence_summary.summary')
     out += linear('head', 'logits_proj')

@@ -370,6 +370,35 @@ def test_a_build_goes_on_after_a_kill_and_is_done_once(tmp_path):
   assert 'WARNING' not in said[0][1] + said[1][1]
 
 
+def test_a_damaged_build_is_made_again_with_a_line_in_the_log(tmp_path, caplog):
+  def prepare():
+    caplog.clear()
+    return pydocs.prepare(cache=str(tmp_path), packages=SMALL, quiet=True)
+
+  folders = prepare()
+  assert prepare() == folders and not caplog.text
+  expected = list(sources.open_source(str(folders['summarise'])))
+  summary = next((tmp_path / 'tfds' / 'pydocs').glob('*.json'))
+  before = json.loads(summary.read_text())
+  shard = next(folders['summarise'].glob('*train*'))
+  for file, damage in (
+    (summary, lambda data: data[:-9]),
+    (summary, lambda data: data.replace(b'"rows"', b'"rowz"')),
+    (summary, lambda data: data.replace(b'"summarise"', b'"summarize"')),
+    (summary, lambda data: b'[' * 100_000),
+    (shard, lambda data: data[:99] + b'damaged' + data[106:]),
+    (folders['summarise'] / 'features.json', lambda data: data[:-9]),
+    (folders['summarise'] / 'dataset_info.json', lambda data: b''),
+  ):
+    file.write_bytes(damage(file.read_bytes()))
+    assert prepare() == folders
+    assert file.name in caplog.text and 'building the corpus again' in caplog.text
+    assert list(sources.open_source(str(folders['summarise']))) == expected
+  old = {name: value for name, value in before.items() if not name.startswith('sha256')}
+  summary.write_text(json.dumps(old))  # as earlier versions wrote it
+  assert prepare() == folders and not caplog.text
+
+
 def test_splits_are_nine_tenths_and_the_rest_halved():
   counts = Counter(pydocs.split_of(f'Return the number {n} of the series.') for n in range(20_000))
   assert counts['train'] == pytest.approx(18_000, rel=0.02)

@@ -130,6 +130,25 @@ def test_a_file_is_hashed_again_only_when_it_has_changed(tmp_path, monkeypatch):
     local.File.at(path).digest(cache=str(tmp_path))
 
 
+def test_a_damaged_digest_in_the_cache_is_made_again(tmp_path, caplog):
+  caplog.set_level('INFO')
+  path = tmp_path / 'a.txt'
+  path.write_text('one')
+  first = local.File.at(path).digest(cache=str(tmp_path))
+  (known,) = (tmp_path / 'digests').iterdir()
+  before = known.read_bytes()
+  draw = np.random.default_rng(0)
+  for place in draw.integers(len(before), size=100):
+    damaged = bytearray(before)
+    damaged[place] ^= 1 << draw.integers(8)
+    known.write_bytes(damaged)
+    assert local.File.at(path).digest(cache=str(tmp_path)) == first
+    assert known.read_bytes() == before
+  assert caplog.text.count('is damaged') == 100
+  known.write_text(first)  # as earlier versions wrote it
+  assert local.File.at(path).digest(cache=str(tmp_path)) == first
+
+
 # Local files.
 
 
@@ -139,7 +158,7 @@ def test_a_file_is_hashed_again_only_when_it_has_changed(tmp_path, monkeypatch):
   [
     ('blank_line', ['a b\nc', 'd', 'ü e']),
     ('line', ['a b', 'c', 'd', 'ü e']),
-    ('file', ['a b\nc\n \n\nd\n\nü e']),
+    ('file', ['\n\na b\nc\n \n\nd\n\nü e\n\n']),  # every character of it
   ],
 )
 def test_documents_of_a_text_file(tmp_path, documents, expected, zipped):

@@ -19,12 +19,14 @@ def open(path: local.File, split: str, cache: str, *, documents: Boundary = 'bla
     path: the file.
     split: not read.
     cache: remembers the digest.
-    documents: what ends a document: a blank line, the end of a line, or only the end of the file.
+    documents: what ends a document: a blank line, the end of a line, or only the end of the file, whose document is
+      every character of it.
   """
   if documents not in _SPANS:
     raise ValueError(f'documents={documents!r} is none of {", ".join(get_args(Boundary))}')
-  rows = local.Rows(path, _SPANS[documents](path.lines()), parse)
-  return Opened(rows, f'{path.digest(cache=cache)} {documents}')
+  rows = local.Rows(path, _SPANS[documents](path.lines()), parse, exact=documents == 'file')
+  kind = 'whole file' if documents == 'file' else documents  # line feeds around it were once left out
+  return Opened(rows, f'{path.digest(cache=cache)} {kind}')
 
 
 def parse(text: str) -> local.Row:
@@ -33,14 +35,12 @@ def parse(text: str) -> local.Row:
 
 
 def _whole(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
-  """The bytes from the first line that is not blank to the end of the file."""
-  start, here = None, 0
+  """All bytes of a file that has more than blank lines."""
+  size, blank = 0, True
   for line in lines:
-    if start is None and line.strip():
-      start = here
-    here += len(line)
-  if start is not None:
-    yield start, here
+    size, blank = size + len(line), blank and not line.strip()
+  if not blank:
+    yield 0, size
 
 
 _SPANS: dict[Boundary, Callable[[Iterable[bytes]], Iterator[tuple[int, int]]]] = {

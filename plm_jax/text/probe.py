@@ -1,0 +1,132 @@
+"""A `tokenizer.json` of others, tried before it is used: the library that reads it may panic, or grow without end.
+
+Most files are made of parts that are known to be harmless, and are recognised as such. Every other one is read and used
+once in a process of its own, which has a limit of time and of memory.
+"""
+
+import base64
+import binascii
+import functools
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from plm_jax.text.spec import Spec
+
+SECONDS, BYTES = 30, 4 * 2**30  # of the process
+DEPTH, PARTS = 8, 64
+# Parts that work on any text, whatever their settings; with the others, settings are looked at.
+HARMLESS = (
+  'BertNormalizer', 'NFC', 'NFD', 'NFKC', 'NFKD', 'Nmt', 'Lowercase', 'StripAccents', 'ByteLevel', 'BertPreTokenizer',
+  'Metaspace', 'Whitespace', 'WhitespaceSplit', 'Punctuation', 'Digits', 'WordPiece', 'BPEDecoder', 'ByteFallback',
+  'Fuse', 'Sequence',
+)  # fmt: skip
+PATTERNS = (  # regular expressions of published tokenizers, and of `spm.py`
+  ' {2,}',
+  r'\A +|[ ▁]+\z',
+  r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+  r'|\s*[\r\n]+|\s+(?!\S)|\s+',  # LLaMA 3
+)
+CHARSMAPS = (  # SHA-256 of the tables of SentencePiece: nmt_nfkc, nfkc, nmt_nfkc_cf, nfkc_cf
+  '1e2c7b43d3ee9755ceaa2ac335e253d8703604e0249ee1e81156c92b46423844',
+  '7e46d9e08af4b6a37991b04fb8388644c1595a0abcd0f26d6a5d575e2a3663ea',
+  '2c03512e62f9ed965ec90d85314211b63b5b8aa0395311ea2147eec9ff738907',
+  'd8dfef3d6db0eef0742f8b55a73aee7fce6c1e21d26a09b8d3d4b52c42a791cb',
+)
+TEXTS = ('', 'a', ' the  Old boat, 3.14 (a_b)\n\t', '我 é e\u0301 ½ ﬁ 😀 \u200b\x00', 'ab' * 500, '▁ </s> [MASK] ' * 3)
+_CHILD = """
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]),) * 2)
+import tokenizers
+request = json.loads(sys.stdin.buffer.read())
+made = tokenizers.Tokenizer.from_str(request['content'])
+for text in request['texts']:
+  for specials in (False, True):
+    made.decode(made.encode(text, add_special_tokens=specials).ids)
+"""
+
+
+def check(spec: Spec) -> None:
+  """Makes sure that the library reads and uses a tokenizer.
+
+  Args:
+    spec: content of a `tokenizer.json`, as it will be used.
+
+  Raises:
+    ValueError: it does not; one line says why.
+  """
+  if not _is_plain(spec):
+    reason = _try(json.dumps(spec, ensure_ascii=False))
+    if reason:
+      raise ValueError(f'holds a tokenizer that cannot be used: {reason}')
+
+
+def _is_plain(spec: Spec) -> bool:
+  """Whether all parts are known to be harmless."""
+  model = spec['model']
+  bounded = not model.get('continuing_subword_prefix') or 'max_input_chars_per_word' in model  # BPE cuts it off blindly
+  parts = [part for key in ('normalizer', 'pre_tokenizer', 'decoder') for part in _parts(spec.get(key))]
+  growth = 1.0
+  for part in parts:
+    growth *= max(1.0, _growth(part))
+  template = spec.get('post_processor') is None or spec['post_processor'].get('type') == 'TemplateProcessing'
+  return bounded and template and len(parts) <= PARTS and growth <= 64 and all(map(_is_harmless, parts))
+
+
+def _parts(part: Any, depth: int = 0) -> Iterator[Mapping[str, Any]]:
+  """A part and all that it holds; a part without a type where they are too deep or no parts."""
+  if part is None:
+    return
+  if not isinstance(part, Mapping) or depth > DEPTH:
+    yield {}
+    return
+  yield part
+  for key in ('normalizers', 'pretokenizers', 'decoders'):
+    for inner in part.get(key) or ():
+      yield from _parts(inner, depth + 1)
+
+
+def _growth(part: Mapping[str, Any]) -> float:
+  """By how much a part may lengthen a text."""
+  return len(part['content']) if part.get('type') == 'Replace' and isinstance(part.get('content'), str) else 1.0
+
+
+def _is_harmless(part: Mapping[str, Any]) -> bool:
+  kind, pattern = part.get('type'), part.get('pattern')
+  if kind == 'Strip':
+    return max(part.get('start') or 0, part.get('stop') or 0) <= 1
+  if kind == 'Prepend':
+    return len(part.get('prepend') or '') <= 1
+  if kind == 'Precompiled':
+    return _charsmap(part.get('precompiled_charsmap')) in CHARSMAPS
+  if kind in ('Replace', 'Split'):
+    return isinstance(pattern, Mapping) and (bool(pattern.get('String')) or pattern.get('Regex') in PATTERNS)
+  return kind in HARMLESS
+
+
+def _charsmap(text: Any) -> str:
+  try:
+    return hashlib.sha256(base64.b64decode(text, validate=True)).hexdigest()
+  except (TypeError, ValueError, binascii.Error):
+    return ''
+
+
+@functools.lru_cache(maxsize=16)
+def _try(content: str) -> str:
+  """Why a process of its own could not use a tokenizer, in one line; empty where it could."""
+  request = json.dumps({'content': content, 'texts': TEXTS}).encode()
+  try:
+    done = subprocess.run(
+      [sys.executable, '-I', '-c', _CHILD, str(BYTES)], input=request, capture_output=True, timeout=SECONDS, check=False
+    )
+  except subprocess.TimeoutExpired:
+    return f'the library that reads it did not end in {SECONDS} seconds'
+  if done.returncode == 0:
+    return ''
+  if done.returncode < 0:
+    return f'it ended the process that read it (signal {-done.returncode}); {BYTES // 2**30} GiB of memory were allowed'
+  last = done.stderr.decode(errors='replace').strip().rpartition('\n')[2]
+  return last.partition(': ')[2][:200] or last[:200]

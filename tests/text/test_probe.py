@@ -1,0 +1,94 @@
+"""Hostile tokenizers: one line and exit code 2, in bounded time and memory; harmless ones start no process."""
+
+import base64
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+
+from plm_jax.text import probe, tokenizer, wordpiece
+from tests import conftest
+
+PIECES = {'type': 'BPE', 'vocab': {'<pad>': 0, 'a': 1, 'b': 2, 'ab': 3}, 'merges': [['a', 'b']]}
+LEVEL = {'type': 'ByteLevel', 'add_prefix_space': False, 'trim_offsets': True, 'use_regex': True}
+UNIGRAM = {'type': 'Unigram', 'unk_id': 1, 'vocab': [['<pad>', 0.0], ['<unk>', 0.0], ['a', -1.0]]}
+
+
+def charsmap(content):
+  return {'type': 'Precompiled', 'precompiled_charsmap': base64.b64encode(content).decode()}
+
+
+def grow(times):
+  return [{'type': 'Replace', 'pattern': {'String': 'a'}, 'content': 'a' * 1000}] * times
+
+
+def deep(levels):
+  return json.loads('{"type": "Sequence", "normalizers": [' * levels + '{"type": "NFC"}' + ']}' * levels)
+
+
+HOSTILE = {  # name: (what changes in the file, what the message says)
+  'panics when used': ({'pre_tokenizer': {'type': 'FixedLength', 'length': 0}, 'model': UNIGRAM}, 'non-zero'),
+  'panics on a table': ({'normalizer': charsmap(b'\x04\0\0\0\xff\xff\xff\xffab'), 'model': UNIGRAM}, 'out of bounds'),
+  'panics while read': ({'normalizer': charsmap(b'\xff\0'), 'model': UNIGRAM}, 'precompiled_charsmap'),
+  'panics on a prefix': ({'model': {**PIECES, 'continuing_subword_prefix': '#' * 20}}, 'out of range'),
+  'panics when it decodes': (
+    {'decoder': {'type': 'Strip', 'content': 'a', 'start': 10**9, 'stop': 10**9}}, 'out of bounds'
+  ),
+  'grows without end': ({'normalizer': {'type': 'Sequence', 'normalizers': grow(6)}, 'model': UNIGRAM}, 'GiB|seconds'),
+  'is too deep': ({'normalizer': deep(90), 'model': UNIGRAM}, 'levels deep'),
+  'merges what is not there': ({'model': {**PIECES, 'merges': [['a', 'z']]}}, 'out of vocabulary'),
+  'has no unknown': ({'model': {**UNIGRAM, 'unk_id': 9}}, 'UnkIdNotInVocabulary'),
+  'numbers wildly': ({'model': {**PIECES, 'vocab': {**PIECES['vocab'], 'ab': 4 * 10**9}}}, 'without holes'),
+  'numbers below 0': ({'model': {**PIECES, 'vocab': {**PIECES['vocab'], 'ab': -1}}}, 'without holes'),
+  'numbers in words': ({'model': {**PIECES, 'vocab': {**PIECES['vocab'], 'ab': 'x'}}}, 'damaged'),
+  'has no model': ({'model': None}, 'damaged'),
+  'has a list': ({'model': [1]}, 'damaged'),
+  'adds what is no token': ({'added_tokens': [3]}, 'damaged'),
+  'is of no known kind': ({'pre_tokenizer': None, 'model': {'type': 'WordLevel', 'vocab': {'a': 0}}}, 'none of'),
+}  # fmt: skip
+SLOW = ('grows without end',)
+
+
+def write(folder, changes):
+  content = {'version': '1.0', 'added_tokens': [], 'normalizer': None, 'pre_tokenizer': LEVEL, 'decoder': LEVEL}
+  folder.mkdir(exist_ok=True)
+  (folder / 'tokenizer.json').write_text(json.dumps({**content, 'model': PIECES, **changes}))
+  return folder
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in HOSTILE]
+)
+def test_one_line_and_no_traceback(name, tmp_path, monkeypatch):
+  monkeypatch.setattr(probe, 'SECONDS', 5)
+  changes, said = HOSTILE[name]
+  with pytest.raises(ValueError, match=said) as raised:
+    tokenizer.load(write(tmp_path / 'v', changes))
+  assert '\n' not in str(raised.value)
+
+
+def test_the_command_ends_with_one_line(tmp_path):
+  folder = write(tmp_path / 'v', HOSTILE['panics when used'][0])
+  words = [sys.executable, '-m', 'plm_jax.vocab', 'show', str(folder)]
+  done = subprocess.run(words, cwd=conftest.ROOT, capture_output=True, text=True, timeout=60)
+  assert done.returncode == 2 and not done.stdout
+  assert len(done.stderr.strip().split('\n')) == 1 and 'cannot be used' in done.stderr
+  (folder / 'tokenizer.json').write_text('[' * 100_000)
+  done = subprocess.run(words, cwd=conftest.ROOT, capture_output=True, text=True, timeout=60)
+  assert done.returncode == 2 and len(done.stderr.strip().split('\n')) == 1 and 'damaged' in done.stderr
+
+
+def test_what_is_known_starts_no_process(tiny_corpus, tmp_path, monkeypatch):
+  monkeypatch.setattr(subprocess, 'run', lambda *_, **__: pytest.fail('a process was started'))
+  vocab = wordpiece.train(tiny_corpus[:50], size=300)
+  vocab.save(tmp_path / 'v')
+  assert tokenizer.load(tmp_path / 'v').digest == vocab.digest
+  assert tokenizer.load(write(tmp_path / 'bytes', {})).kind == 'byte_bpe'
+
+
+def test_what_is_unusual_and_works_is_read(tmp_path):
+  changes = {'normalizer': {'type': 'Replace', 'pattern': {'Regex': '[0-9]+'}, 'content': 'b'}}
+  vocab = tokenizer.load(write(tmp_path / 'v', copy.deepcopy(changes)))
+  assert [vocab.token(number) for number in vocab.encode('a123')] == ['ab']

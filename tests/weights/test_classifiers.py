@@ -1,0 +1,148 @@
+"""Heads of decoders and encoder-decoders: those that classify rows are read into `classify`, and written again."""
+
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from plm_jax import files, paths, weights
+from plm_jax.adapters import classify
+from plm_jax.adapters.texts import read_text
+from plm_jax.checkpoint import Checkpoints
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import build
+from plm_jax.weights import WeightsError, convert, release, shapes, writer
+from tests import tiny
+from tests.weights import published
+
+pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+
+CLASSES, EOS = 3, 2
+BLOCK = {'name': 'gpt', 'variant': 'tiny', 'overrides': {}}
+LENGTHS = (11, 4, 1)
+DECODERS = {
+  'gpt': ('OpenAIGPT', published.CASES['gpt'].fields),
+  'gpt2': ('GPT2', published.CASES['gpt2'].fields),
+  'llama': ('Llama', published.CASES['llama-3.1'].fields),
+  'glm': ('Glm', published.CASES['glm'].fields),
+  'bart': ('Bart', published.CASES['distilbart'].fields),
+}
+
+
+def make_model(name: str) -> Any:
+  """Theirs, with every parameter drawn."""
+  import torch
+
+  torch.manual_seed(1)
+  family, fields = DECODERS[name]
+  pad = {} if name == 'bart' else {'pad_token_id': 0}
+  config = getattr(transformers, f'{family}Config')(vocab_size=61, num_labels=CLASSES, **{**fields, **pad})
+  model = getattr(transformers, f'{family}ForSequenceClassification')(config).eval()
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.add_(0.1 * torch.randn_like(parameter))
+  return model
+
+
+def make_batch() -> dict[str, np.ndarray]:
+  """Rows of unequal lengths, each with its end."""
+  segments = (np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]).astype(np.int32)
+  tokens = np.random.default_rng(0).integers(7, 61, segments.shape) * segments
+  tokens[np.arange(len(LENGTHS)), np.array(LENGTHS) - 1] = EOS
+  return {'tokens': tokens.astype(np.int32), 'segment_ids': segments}
+
+
+def outputs_of_theirs(model: Any) -> np.ndarray:
+  import torch
+
+  batch = {name: torch.tensor(value).long() for name, value in make_batch().items()}
+  with torch.no_grad():
+    return model(batch['tokens'], attention_mask=batch['segment_ids']).logits.numpy()
+
+
+@pytest.mark.parametrize('name', DECODERS)
+def test_a_head_that_classifies_is_read_and_written(name: str, tmp_path: pathlib.Path) -> None:
+  model = make_model(name)
+  model.save_pretrained(tmp_path / 'theirs')
+  trunk, params = weights.load(tmp_path / 'theirs')
+  head = params.pop('head')
+  settings = {'hidden': trunk.hidden_dim} if name == 'bart' else {'bias': False}
+  task = classify.make(trunk=trunk, vocab=tiny.VOCAB, classes=CLASSES, **settings)
+
+  @jax.jit
+  def run(params: Any, batch: dict[str, np.ndarray]) -> jax.Array:
+    inputs = read_text(batch, two_stacks='encoder_tokens' in trunk.INPUTS)
+    return task.model.apply({'params': params}, **inputs)[0]
+
+  assert tiny.worst(run({'trunk': params, 'head': head}, make_batch()), outputs_of_theirs(model)) < 1e-5
+
+  convert.import_release(tmp_path / 'theirs', tmp_path / 'ours')
+  convert.export(tmp_path / 'ours', tmp_path / 'again')
+  again, report = type(model).from_pretrained(tmp_path / 'again', output_loading_info=True)
+  assert not {part: keys for part, keys in report.items() if keys}
+  assert published.equal(again.state_dict(), model.state_dict())
+  assert again.config.architectures == model.config.architectures == [type(model).__name__]
+  assert again.config.id2label == model.config.id2label
+
+
+def test_the_output_matrix_of_a_released_mt5_is_its_own(tmp_path: pathlib.Path) -> None:
+  """transformers writes mT5 tied; released files hold `lm_head`, and logits are never scaled."""
+  published.save('mt5', tmp_path / 'tied')
+  source = release.Release(tmp_path / 'tied')
+  tensors = {name: source.read(name) for name in source}
+  tensors['lm_head.weight'] = np.random.default_rng(0).standard_normal((61, 16), np.float32)
+  files.make_folder(tmp_path / 'own')
+  safetensors.numpy.save_file(tensors, tmp_path / 'own' / 'model.safetensors', {'format': 'pt'})
+  files.write_json(tmp_path / 'own' / 'config.json', {**source.config, 'tie_word_embeddings': False})
+  trunk, params = weights.load(tmp_path / 'own')
+  model = type(published.make_model('mt5')).from_pretrained(tmp_path / 'own').eval()
+  np.testing.assert_array_equal(params['output']['table'], tensors['lm_head.weight'])
+  ours = published.logits_of_ours(trunk, params, None)
+  assert tiny.worst(ours, published.states_of_theirs(model)[1]) < 1e-5
+  weights.save(tmp_path / 'again', trunk, params)
+  about = files.read_json(tmp_path / 'again' / 'config.json')
+  assert (about['model_type'], about['architectures']) == ('mt5', ['MT5ForConditionalGeneration'])
+  assert published.equal(type(model).from_pretrained(tmp_path / 'again').state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize('name', ['llama', 'glm'])
+def test_a_reward_model_has_no_logits_and_says_why(name: str, tmp_path: pathlib.Path) -> None:
+  make_model(name).save_pretrained(tmp_path)
+  trunk, params = weights.load(tmp_path)
+  assert not trunk.gives_logits and set(params) == {'token_embed', 'layers', 'final_norm', 'head'}
+  with pytest.raises(ValueError, match=r'gives no logits: its weights come without an output matrix \(lm_head\)'):
+    trunk.apply({'params': params}, np.zeros((1, 16), np.float32), method='attend')
+
+
+def test_a_head_without_a_place_stays_out_of_an_export(tmp_path: pathlib.Path) -> None:
+  """Their decoders have no bias there, so a head with one is left out, or refused where it is asked for."""
+  make_model('gpt2').save_pretrained(tmp_path / 'theirs')
+  trunk, params = weights.load(tmp_path / 'theirs')
+  params['head'] = {**params['head'], 'bias': np.ones(CLASSES, np.float32)}
+  assert writer.heads_with_a_place(trunk, ['head/kernel']) == {'head'}
+  assert writer.heads_with_a_place(trunk, ['head/kernel', 'head/bias']) == set()
+  with pytest.raises(WeightsError, match='no place for head/bias'):
+    weights.save(tmp_path / 'saved', trunk, params)
+
+
+def test_a_head_on_other_states_is_not_written_as_theirs(tmp_path: pathlib.Path) -> None:
+  trunk = build.make('models', BLOCK, vocab_size=61)
+  leaves = {path: np.zeros(shape, np.float32) for path, shape in shapes.shapes(trunk).items()}
+  params = {'trunk': paths.nested(leaves), 'head': {'kernel': np.zeros((128, CLASSES), np.float32)}}
+  for name, adapter, place in (('theirs', {}, True), ('mean', {'pool': 'mean'}, False), ('low', {'layer': 1}, False)):
+    run = files.RunFolder(tmp_path / name)
+    files.make_folder(run.vocab)
+    about = {'model': BLOCK, 'objective': None, 'adapter': {'name': 'classify', 'bias': False, **adapter}}
+    files.write_json(run.config, about)
+    files.write_json(run.vocab / 'vocab.json', {'size': 61})
+    with Checkpoints(run.checkpoints, keep=1) as saved:
+      saved.save(1, {'params': params, 'step': np.asarray(1, np.int32)})
+    convert.export(run.root, tmp_path / f'{name}-out', step='newest')
+    found = files.read_json(tmp_path / f'{name}-out' / 'config.json')['architectures']
+    assert found == ['GPT2ForSequenceClassification' if place else 'GPT2LMHeadModel']
+  with pytest.raises(ConfigError, match=r'reads its trunk as adapter\.layer=1 does'):
+    convert.export(run.root, tmp_path / 'again', step='newest', heads=['head'])
