@@ -28,7 +28,7 @@ def suggest(wrong: str, choices: Collection[str]) -> str:
 
 def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, place: str = '') -> None:
   """Raises ConfigError unless `name` is one of the choices; `what` is the noun, such as 'model', that `place` holds."""
-  if name not in choices:
+  if name not in list(choices):  # a name may be anything, of what has no hash as well
     listing = ', '.join(choices) or 'none'
     where = f' in {place}' if place else ''
     raise ConfigError(

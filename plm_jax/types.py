@@ -127,6 +127,13 @@ class Template(NamedTuple):
   spaced: bool = False
 
 
+class Labels(NamedTuple):
+  """The labels of the rows of a source, as in `Source`: their names, if any, and their number."""
+
+  names: tuple[str, ...] = ()
+  classes: int = 0
+
+
 class Vocab(Protocol):
   """Text <-> ids. Special ids are None where the vocabulary has no such token."""
 
@@ -472,6 +479,7 @@ def axes_of(entry: str) -> tuple[str, str]:
 Rate = Annotated[float, '0 <= x <= 1']
 Count = Annotated[int, '1 <= x']
 Whole = Annotated[int, '0 <= x']
+Depth = Annotated[int, '1 <= x <= 10_000']  # layers, each of which costs time to trace or to index
 Weight = Annotated[float, '0 <= x <= 1_000_000']  # of a term of a loss, or a share in any proportion
 Std = Annotated[float, '0 <= x <= 100']  # of initial values
 Epsilon = Annotated[float, '0 < x <= 1']  # keeps a divisor from 0

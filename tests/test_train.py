@@ -327,7 +327,9 @@ def test_a_run_that_diverges_stops_with_4(data: pathlib.Path, mlm: pathlib.Path,
 
 
 def test_best_must_name_a_metric_before_a_step_is_made(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  with pytest.raises(ConfigError, match=r"best: no metric 'los' in evaluation 'validation'; there are .*perplexity"):
+  with pytest.raises(
+    ConfigError, match=r"config.best: there is no metric 'los' in evaluation 'validation'.*There are: .*perplexity"
+  ):
     loop.train(runs.settings('mlm', data, best=('validation/los', 'min')), tmp_path)
   assert not (tmp_path / 'metrics.jsonl').exists()
 

@@ -114,3 +114,42 @@ def test_a_keyword_of_generate_of_another_library_leads_to_ours(word, ours):
 
   with pytest.raises(TypeError, match=f"no keyword '{word}'. Did you mean '{ours}'"):
     rules.group('greedy', 4, {word: 1})
+
+
+def test_generate_names_its_keyword_before_one_that_is_missing():
+  from plm_jax.generate import generate
+
+  with pytest.raises(TypeError, match=r"no keyword 'max_new_tokens'\. Did you mean 'max_new'"):
+    generate(None, None, None, segment_ids=None, max_new_tokens=3)
+  with pytest.raises(TypeError, match='needs the keywords segment_ids and max_new'):
+    generate(None, None, None)
+
+
+@pytest.mark.parametrize(('flag', 'ours'), [('--num_beams=3', '--beams'), ('--max_new_tokens=3', '--max_new')])
+def test_a_flag_of_generation_leads_to_ours(flag, ours):
+  from plm_jax.generate import __main__ as generation
+
+  with pytest.raises(ConfigError, match=f"Did you mean '{ours}'"):
+    generation.main(['--workdir=x', '--prompt=a', flag])
+
+
+@pytest.mark.parametrize(
+  ('words', 'told'),
+  [
+    (['--stop_at=-3'], 'expected int (1 <= x)'),
+    (['--stop_at=0'], 'expected int (1 <= x)'),
+    (['--workdir='], '--workdir is empty'),
+    (['--workdir', ''], '--workdir is empty'),
+    (['--process=1', '--processes=1', '--coordinator=localhost:1'], 'numbered 0 to 0'),
+    (['--process=0', '--processes=0', '--coordinator=localhost:1'], 'expected int (1 <= x)'),
+    (['--process=0', '--processes=1', '--coordinator=localhost'], 'HOST:PORT'),
+    (['--process=5'], 'together or not at all'),
+  ],
+)
+def test_a_flag_of_training_out_of_bounds_is_told(words, told):
+  from plm_jax import train
+
+  quick = ['--config=experiments/quickstart/pretrain.py:quick', '--workdir=x']
+  with pytest.raises(ConfigError) as caught:
+    train.main([*quick, *words])
+  assert told in str(caught.value)

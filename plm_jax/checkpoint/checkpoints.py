@@ -27,7 +27,6 @@ from plm_jax.types import PyTree
 
 log = logging.getLogger(__name__)
 
-SET_ASIDE = 'set_aside'
 TIMEOUT_S = 3600
 NOTHING = -1  # the step of a run without checkpoints
 
@@ -273,7 +272,7 @@ def set_aside(folder: Path, at: int) -> list[int]:
   """Moves the steps that are newer than `at` to the folder `set_aside`, newest first; nothing is deleted."""
   newer = [step for step in reversed(records.numbered(folder)) if step > at]
   for step in newer:
-    target = files.unused(folder / SET_ASIDE / str(step))
+    target = files.unused(folder / records.SET_ASIDE / str(step))
     files.make_folder(target.parent)
     files.move(folder / str(step), target)
     log.warning(

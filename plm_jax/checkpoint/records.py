@@ -28,6 +28,7 @@ ITEM, RECORD = 'state', 'digest.json'
 UNSOUND = -1  # what process 0 broadcasts if it finds no sound step
 FAILURES = (OSError, ValueError, RuntimeError)  # what Orbax and TensorStore raise on a full or broken disk
 UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', 'commit_success.txt'}  # Orbax touches these later; a restore reads none
+SET_ASIDE = 'set_aside'  # the folder of steps that a later save moved away
 Leaves = dict[str, tuple[str, tuple[int, ...]]]
 Step = Annotated[int, '0 <= x'] | Literal['newest', 'best'] | None
 

@@ -28,7 +28,7 @@ def check(settings: Mapping[str, Any]) -> None:
   """Raises ConfigError where the training data or those of an evaluation do not give what a complete config reads."""
   sources = {'data': settings['data']} | {f'eval.{name}.data': one['data'] for name, one in settings['eval'].items()}
   for where, block in sources.items():
-    given = _gives(block)
+    given = gives(block)
     for (folder, name), keys in _readers(settings):
       if given is not None and (missing := [name_of(key) for key in keys if name_of(key) not in given]):
         raise ConfigError(
@@ -47,14 +47,14 @@ def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tup
           yield (kind, block['name']), _declared(f'{kind}.{block["name"]}', 'READS') or ()
 
 
-def _gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
+def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
   """What every row of a data block may have; None where a file does not say so.
 
   A mixture gives what each of its parts gives, and what is its own. Files that a keyword names, such as a kind of
   labelled rows, give more.
   """
   own = _declared(f'data.{block["name"]}', 'GIVES')
-  parts = [_gives(inner) for kind, inner in _blocks('data', block)[1:] if kind == 'data']
+  parts = [gives(inner) for kind, inner in _blocks('data', block)[1:] if kind == 'data']
   if own is None or None in parts:
     return None
   more = [key for module in blocks.named_files('data', block) for key in _declared(module, 'GIVES') or ()]

@@ -109,7 +109,8 @@ def _parse(label: str, annotation: str, text: str) -> Any:
       return values.coerce(annotation, reading)
     except TypeError:
       continue
-  raise ConfigError(f'{label}: expected {values.readable(annotation)}, got {text!r}.')
+  broken = annotations.broken_pattern(annotation, readings[0])
+  raise ConfigError(f'{label}: expected {values.readable(annotation)}, got {text!r}{broken}.')
 
 
 def _drop_foreign(annotation: str, here: Any, key: str, name: Any, label: str) -> list[str]:

@@ -15,6 +15,7 @@ def check(settings: Settings) -> None:
   _check_exactly_one(settings, 'steps', 'epochs')
   _check_best(settings)
   _check_cut(settings)
+  _check_paths(settings)
   if settings['steps'] is not None:
     _check_stretches(settings['optim'], settings['steps'])
 
@@ -34,6 +35,17 @@ def _check_best(settings: Settings) -> None:
       raise ConfigError(f'config.best={settings["best"][0]!r}: name an evaluation and one of its metrics, {example}.')
   if settings['early_stop'] is not None and settings['best'] is None:
     raise ConfigError(f'config.early_stop: needs config.best, {example}, to know what is better.')
+
+
+def _check_paths(settings: Settings) -> None:
+  """Whether what names a file or folder is not empty, which would be the present folder."""
+  blocks = {'vocab': settings['vocab'], 'data': settings['data']}
+  blocks |= {f'eval.{name}.data': one['data'] for name, one in settings['eval'].items()}
+  blocks |= {f'init_from.{number}': one for number, one in enumerate(settings['init_from'])}
+  for where, block in blocks.items():
+    for key in ('path', 'cache', 'source'):
+      if block.get(key) == '':
+        raise ConfigError(f'config.{where}.{key}: is empty; name a file or folder.')
 
 
 def _check_cut(settings: Settings) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import framing, order, store
+from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import tokenised
 from plm_jax.data.rows.layouts import xlnet
 from plm_jax.types import Count, Source, Template, Vocab
@@ -172,7 +173,7 @@ def make(
   share = order.share(batch_size, host=host, hosts=hosts)
   end_id = _end_id(vocab, end)
   texts = sources.documents(
-    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes
+    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes, by_tokens=True
   )
   tokens = tokenised(texts, vocab=vocab, cache=cache)
   stream = _streams(tokens, end_id=end_id, seed=seed)

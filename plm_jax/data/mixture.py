@@ -18,7 +18,7 @@ import numpy as np
 
 from plm_jax.data.rows import order, store
 from plm_jax.plugins import build
-from plm_jax.types import Count, Source, Temperature, Template, Vocab
+from plm_jax.types import Count, Labels, Source, Temperature, Template, Vocab
 
 GIVES = ('part',)  # beside what its parts give
 
@@ -120,6 +120,13 @@ def make(
     steps_per_epoch=-(-sum(rows.values()) // batch_size),
     documents=max(source.documents for source in mixed.parts.values()),
   )
+
+
+def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', **rest: Any) -> Labels:
+  """Looks at every part; the labels are those of the first."""
+  del rest
+  found = [build.look({'split': split, **parts[name]}) for name in sorted(parts)]
+  return found[0] or Labels() if found else Labels()
 
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:

@@ -22,6 +22,7 @@ import numpy as np
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
+from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import tokenised
 from plm_jax.types import Count, Source, Template, Vocab
 
@@ -130,7 +131,7 @@ def make(
   frame = _frame(vocab, layout, length=length, whole_sentences=whole_sentences, begin=begin, end=end, bos=bos)
   share = order.share(batch_size, host=host, hosts=hosts)
   texts = sources.documents(
-    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes
+    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes, by_tokens=True
   )
   tokens = tokenised(texts, vocab=vocab, cache=cache)
   extra = ['sentences'] if whole_sentences else []

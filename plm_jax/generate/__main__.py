@@ -54,6 +54,7 @@ def _parser() -> command.Parser:
     formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
   )
+  parser.table = 'generate'
   add = parser.add_argument
   add('--workdir', metavar='DIR', help='a run folder')
   add('--weights', metavar='FOLDER', help="a folder in Hugging Face's form, or an import")

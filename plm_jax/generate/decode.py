@@ -30,8 +30,8 @@ def generate(
   params: PyTree,
   tokens: Array,
   *,
-  segment_ids: Array,
-  max_new: int,
+  segment_ids: Array | None = None,
+  max_new: int | None = None,
   method: Method = 'greedy',
   start_id: int | None = None,
   blank: Array | None = None,
@@ -44,8 +44,8 @@ def generate(
     trunk: one that `types.Decodes`; causal, encoder-decoder or prefix.
     params: of the trunk.
     tokens: int[b, p], the prompts.
-    segment_ids: int[b, p], 1 where there is a token, 0 on padding, which may be on either side.
-    max_new: most tokens to make.
+    segment_ids: int[b, p], 1 where there is a token, 0 on padding, which may be on either side; has to be given.
+    max_new: most tokens to make; has to be given.
     method: 'greedy' takes the best token, 'sample' draws one, 'beam' searches.
     start_id: token that the text of an encoder-decoder or a prefix trunk begins with; it is not part of the result.
     blank: int[b], for a trunk with positions in blanks: the place of the mask to fill, counted in real tokens.
@@ -54,10 +54,12 @@ def generate(
       `rules.Sampling` (temperature, top_k, top_p) and of `rules.Beam` (beams, length_penalty, early_stop).
 
   Raises:
-    TypeError: a setting with another name.
+    TypeError: a setting with another name, or none for one that has to be given.
     ValueError: a trunk that does not generate, or a setting that cannot be met.
   """
-  constraints, choice = rules.group(method, max_new, settings)
+  constraints, choice = rules.group(method, 1 if max_new is None else max_new, settings)
+  if segment_ids is None or max_new is None:
+    raise TypeError('generate needs the keywords segment_ids and max_new')
   _check_trunk(trunk, start_id=start_id, blank=blank, longest=max(tokens.shape[-1], max_new))
   if method == 'sample' and rng is None:
     raise ValueError('method="sample" needs rng, a key')

@@ -25,7 +25,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Config:
 
   embed_dim: Count = 128
   hidden_dim: Count = 768
-  num_layers: Count = 12
+  num_layers: Depth = 12
   num_heads: Count = 12
   mlp_dim: Count = 3072
   always_project: bool = False
-  num_groups: Count = 1
-  num_inner: Count = 1
+  num_groups: Depth = 1
+  num_inner: Depth = 1
   sharing: Literal['all', 'attention', 'ffn', 'none'] = 'all'
   max_length: Count = 512
   num_types: Whole = 2

@@ -29,7 +29,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Config:
   """
 
   hidden_dim: Count = 768
-  num_layers: Count = 6
-  num_decoder_layers: Count | None = None
+  num_layers: Depth = 6
+  num_decoder_layers: Depth | None = None
   num_heads: Count = 12
   mlp_dim: Count = 3072
   max_length: Count = 1024

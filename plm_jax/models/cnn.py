@@ -25,7 +25,7 @@ from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Config:
   """
 
   hidden_dim: Count = 768
-  num_layers: Count = 12
+  num_layers: Depth = 12
   mlp_dim: Count = 2304
   kernel_width: Count = 3
   activation: Activation = 'relu'

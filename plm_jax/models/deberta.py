@@ -35,7 +35,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std, Whole
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, Rate, Std, Whole
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -76,11 +76,11 @@ class Config:
   """
 
   hidden_dim: Count = 768
-  num_layers: Count = 12
+  num_layers: Depth = 12
   num_heads: Count = 12
   mlp_dim: Count = 3072
   embed_dim: Count | None = None
-  num_types: int = 0
+  num_types: Whole = 0
   max_length: Count = 512
   max_distance: Count = 512
   position_buckets: Whole = 0

@@ -34,7 +34,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Config:
   """
 
   hidden_dim: Count = 768
-  num_layers: Count = 12
+  num_layers: Depth = 12
   num_heads: Count = 12
   head_dim: Count | None = None
   mlp_dim: Count = 3072

@@ -37,7 +37,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
 
 Angles = tuple[Array, Array]
 
@@ -77,7 +77,7 @@ class Config:
   """
 
   hidden_dim: Count = 4096
-  num_layers: Count = 32
+  num_layers: Depth = 32
   num_heads: Count = 32
   head_dim: Count | None = None
   num_kv_heads: Count | None = None

@@ -29,7 +29,7 @@ from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, Paper, Published, PyTree, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, PyTree, Rate, Std
 
 FORGET = 1  # index of the forget gate among input, forget, cell and output
 
@@ -50,7 +50,7 @@ class Config:
   """
 
   hidden_dim: Count = 768
-  num_layers: Count = 12
+  num_layers: Depth = 12
   mlp_dim: Count = 576
   activation: Activation = 'gelu_erf'
   norm_epsilon: Epsilon = 1e-12

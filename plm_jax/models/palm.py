@@ -29,7 +29,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
 
 Angles = tuple[Array, Array]
 
@@ -55,7 +55,7 @@ class Config:
   """
 
   hidden_dim: Count = 4096
-  num_layers: Count = 32
+  num_layers: Depth = 32
   num_heads: Count = 16
   num_kv_heads: Count = 1
   head_dim: Count = 256

@@ -35,7 +35,19 @@ from plm_jax.layers.pooling import last, mean
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, AttentionKind, Count, Epsilon, Execution, HeadStyle, Paper, Published, PyTree, Rate
+from plm_jax.types import (
+  Array,
+  AttentionKind,
+  Count,
+  Depth,
+  Epsilon,
+  Execution,
+  HeadStyle,
+  Paper,
+  Published,
+  PyTree,
+  Rate,
+)
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
 
@@ -68,8 +80,8 @@ class Config:
   """
 
   hidden_dim: Count = 512
-  num_layers: Count = 6
-  num_decoder_layers: Count | None = None
+  num_layers: Depth = 6
+  num_decoder_layers: Depth | None = None
   num_heads: Count = 8
   head_dim: Count = 64
   mlp_dim: Count = 2048

@@ -166,10 +166,9 @@ def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, documents: in
       if tables.sentinels is not None:
         spans = min(spans, tables.sentinels.number)
       dropped = {edits.drop: tokens, edits.to_sentinels: tokens - spans, edits.collapse_to_mask: tokens - spans}
-      targets = {'text': size, 'masked': size, 'chosen': tokens, 'sentinels': tokens + spans + closing}
-      found.append((size - dropped.get(denoiser.write.func, 0) + extra, targets[denoiser.target] + ends))
-    inputs, targets = zip(*found, strict=True)
-    return max(inputs), max(targets)
+      kept = {'text': size, 'masked': size, 'chosen': tokens, 'sentinels': tokens + spans + closing}
+      found.append((size - dropped.get(denoiser.write.func, 0) + extra, kept[denoiser.target] + ends))
+    return max(inputs for inputs, _ in found), max(targets for _, targets in found)
 
   if documents == 1:
     inputs, targets = need(length)

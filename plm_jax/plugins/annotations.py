@@ -97,11 +97,25 @@ def within(node: ast.Subscript, value: Any) -> bool:
 
 
 def _compiles(pattern: str) -> bool:
+  return not _fault(pattern)
+
+
+def _fault(pattern: str) -> str:
+  """What is wrong with a regular expression; empty where nothing is."""
   try:
     re.compile(pattern)
-  except (re.error, OverflowError, RecursionError):
-    return False
-  return True
+  except (re.error, OverflowError, RecursionError) as error:
+    return str(error)
+  return ''
+
+
+def broken_pattern(annotation: str, value: Any) -> str:
+  """Why no regular expression in a value compiles, as the end of a message; empty where that is not the mistake."""
+  texts = [value] if isinstance(value, str) else []
+  if isinstance(value, list | tuple):
+    texts = [item[0] for item in value if isinstance(item, list | tuple) and item and isinstance(item[0], str)]
+  wrong = next((text for text in texts if _fault(text)), None) if repr(PATTERN) in annotation else None
+  return '' if wrong is None else f'; {wrong!r} is no regular expression: {_fault(wrong)}'
 
 
 def unbounded(annotation: str) -> bool:
@@ -238,7 +252,7 @@ def readable(annotation: str) -> str:
       first, *notes = arguments(node)
       named = kind(node)
       if named is None:
-        words = {ANY: '', PATTERN: 'a regular expression'}
+        words = {ANY: '', PATTERN: 'pattern'}
         bounds = ' and '.join(words.get(text, text) for text in map(ast.literal_eval, notes))
         return ast.Name(f'{ast.unparse(first)} ({bounds})' if bounds else ast.unparse(first))
       return first if isinstance(first, ast.Name) else ast.Name(f'block of {named}')

@@ -96,6 +96,16 @@ def singular(folder: str) -> str:
   return {'text': 'vocab'}.get(folder, folder.removesuffix('s'))
 
 
+def look(settings: Mapping[str, Any]) -> Any:
+  """What `look` of a file of `data/` says of its rows (a `types.Labels`) from the keywords of its `make`.
+
+  It reads no more than it must and tokenises nothing. None where the file has no such function.
+  """
+  name, values = split('data', settings)
+  looks = getattr(import_file(f'data.{name}'), 'look', None)
+  return looks(**{key: frozen(value) for key, value in values.items()}) if looks else None
+
+
 def template(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
   """What `template` of `<folder>/<name>.py` says of its rows (a `types.Template`); None where the file has none."""
   made = getattr(import_file(f'{folder}.{settings["name"]}'), 'template', None)

@@ -28,7 +28,8 @@ def coerce(annotation: str, value: Any) -> Any:
   try:
     return _coerce(annotations.parse(annotation), value)
   except TypeError:
-    raise TypeError(f'expected {readable(annotation)}, got {type(value).__name__} {value!r}') from None
+    broken = annotations.broken_pattern(annotation, value)
+    raise TypeError(f'expected {readable(annotation)}, got {type(value).__name__} {value!r}{broken}') from None
 
 
 def fits(annotation: str, value: Any) -> bool:
@@ -57,7 +58,7 @@ def _coerce_name(name: str, value: Any) -> Any:
   number = isinstance(value, int | float) and not isinstance(value, bool)
   match name:
     case 'int':
-      return _demand(number and isinstance(value, int), value)
+      return _demand(number and isinstance(value, int) and -(2**31) <= value < 2**32, value)  # what arrays can hold
     case 'float':
       _demand(number, value)
       return float(value)

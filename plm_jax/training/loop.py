@@ -22,7 +22,7 @@ from plm_jax import checkpoint, errors, files, optim, sharding
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import curves, feed, history, interval, metrics, run_folder, sizes
+from plm_jax.training import curves, feed, history, interval, metrics, preflight, run_folder, sizes
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
@@ -38,7 +38,6 @@ from plm_jax.training.parts import (
 )
 from plm_jax.training.step import TrainState, abstract_params, eval_step, logged_step, state_maker, train_step, unsound
 from plm_jax.training.stopping import Patience, catch_signals
-from plm_jax.types import Source, Task
 
 log = logging.getLogger(__name__)
 
@@ -73,8 +72,10 @@ def train(
     stopping = stack.enter_context(catch_signals())
     main = jax.process_index() == 0
     folder = RunFolder.at(workdir)
+    if not run_folder.begun(folder):
+      preflight.check(settings)  # before the folder is made
     stack.enter_context(run_folder.claim(folder, main=main))
-    old = run_folder.read_json(folder.config)
+    old = run_folder.begun(folder)
     settings, changes = run_folder.agree_with_folder(settings, old)
     _check_extend(extend, folder, old)
     if (finished := run_folder.finished(folder, old)) and extend is None:
@@ -85,7 +86,7 @@ def train(
     stack.enter_context(run_folder.log_file(folder, main=main))
     for change in changes:
       log.info(f'resuming with {change}')
-    vocab = make_vocab(settings, folder)
+    vocab = make_vocab(settings, folder if old else None)
     parts, execution = make_parts(settings, vocab), settings['execution']
     stopping.check()
 
@@ -107,6 +108,7 @@ def train(
     task = parts.task
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
     settings |= {'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
+    preflight.remark(settings, source)
 
     # --- optimiser and state -----------------------------------------------------------------------------------------
     with errors.stage(parts.user):
@@ -159,7 +161,9 @@ def train(
     summed = interval.from_sums(run_folder.summed(folder, start), measures, mesh=mesh)
     unsound_fn = jax.jit(unsound)
     eval_fn = jax.jit(functools.partial(eval_step, task=task))
-    _check_best(settings['best'], evaluations, state, key, task=task, step=eval_fn)
+    if settings['best'] is not None:
+      scored = evaluations[settings['best'][0].partition('/')[0]].spec
+      preflight.check_best(settings['best'], scored, state.params, task=task, step=eval_fn)
     meter = Meter(sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], hosts=share[1])
     tokens_before, seconds_before = run_folder.spent(folder, start)
     counts = sizes.parameter_counts(state, tx)
@@ -347,21 +351,6 @@ def versions() -> dict[str, str]:
 
   packages = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy')
   return {'plm_jax': __version__, 'python': platform.python_version(), **{name: version(name) for name in packages}}
-
-
-def _check_best(
-  best: tuple[str, str] | None, evaluations: Mapping[str, Source], state: TrainState, key: Any, *, task: Task, step: Any
-) -> None:
-  """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed."""
-  if best is None:
-    return
-  evaluation, _, name = best[0].partition('/')
-  spec = dict(evaluations[evaluation].spec)
-  carry = task.init_carry(spec['row_id'].shape[0])
-  sums, _ = jax.eval_shape(step, state.params, spec, carry, key)
-  known = [*sums, *task.summary(dict.fromkeys(sums, 1.0))]
-  if name not in known:
-    raise ConfigError(f'best: no metric {name!r} in evaluation {evaluation!r}; there are {", ".join(sorted(known))}')
 
 
 def start_processes(coordinator: str | None, processes: int | None, process: int | None) -> None:

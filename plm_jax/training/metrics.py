@@ -18,7 +18,7 @@ import numpy as np
 from plm_jax import files, seals
 from plm_jax.errors import RunError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training.sinks import SINKS, Background
+from plm_jax.training.sinks import SINKS, WANDB_MISSING, Background
 from plm_jax.types import Array
 
 Row = dict[str, Any]
@@ -77,6 +77,17 @@ def last(workdir: Where) -> Row:
   return newest
 
 
+def check_sinks(names: Sequence[str]) -> None:
+  """Raises ValueError for a place for metrics that is not known, or whose package is not installed."""
+  if unknown := [name for name in names if name not in SINKS]:
+    raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
+  if 'wandb' in names:
+    try:
+      import wandb  # noqa: F401
+    except ImportError as error:
+      raise ValueError(WANDB_MISSING) from error
+
+
 class Writer:
   """Writes the metrics of a run; only process 0 does. A context manager.
 
@@ -103,8 +114,7 @@ class Writer:
       ValueError: no such sink.
       ImportError: `wandb` is asked for and not installed.
     """
-    unknown = [sink for sink in sinks if sink not in SINKS]
-    if unknown:
+    if unknown := [sink for sink in sinks if sink not in SINKS]:
       raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
     folder = RunFolder.at(workdir)
     self._file = folder.metrics

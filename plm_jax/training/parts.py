@@ -17,7 +17,7 @@ from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.text import tokenizer
-from plm_jax.types import Execution, PyTree, Source, Task, Template, Vocab, axes_of
+from plm_jax.types import Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
   return ' or '.join(found) or f'{where}.name'
 
 
-def check_labels(task: Task, source: Source, *, path: str) -> None:
+def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
   """Raises ValueError where the labels of a source are not those that the adapter tells apart."""
   if 0 < task.classes < source.classes:
     raise ValueError(

@@ -88,6 +88,12 @@ def write_config(folder: RunFolder, settings: Mapping[str, Any]) -> None:
   metrics.write_json(folder.config, settings)
 
 
+def begun(folder: RunFolder) -> dict[str, Any]:
+  """The config that the run in a folder was begun with; nothing where no checkpoint keeps anything of it."""
+  kept = records.numbered(folder.checkpoints) or files.listing(folder.checkpoints / records.SET_ASIDE)
+  return read_json(folder.config) if kept else {}
+
+
 def agree_with_folder(settings: Mapping[str, Any], old: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
   """The settings and what they change, once they are known not to contradict those that the folder was begun with."""
   if not old:

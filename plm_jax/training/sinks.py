@@ -19,6 +19,9 @@ from plm_jax.cli.command import HANGS
 
 log = logging.getLogger(__name__)
 
+WANDB_MISSING = (
+  "log names 'wandb', which is not installed: pip install -r requirements-wandb.txt, or leave it out of log"
+)
 LINES = 1000  # that wait for a sink
 SLOW, CLOSE = 60.0, 15.0  # seconds that a line may take, and that a sink gets to end
 
@@ -113,9 +116,7 @@ def wandb(root: Path, *, resume_step: int | None, settings: Mapping[str, Any]) -
   try:
     import wandb as library
   except ImportError as error:
-    raise ImportError(
-      "log names 'wandb', which is not installed: pip install -r requirements-wandb.txt, or leave it out of log"
-    ) from error
+    raise ImportError(WANDB_MISSING) from error
   identity = hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:16]
   ours = {'project': 'plm_jax', 'name': root.absolute().name, 'id': identity, 'resume': 'allow', 'dir': str(root)}
   return lambda: _Wandb(library.init(**{**ours, **settings}))

@@ -97,6 +97,7 @@ class Texts(Sequence[str]):
     digest: hex digest of the content.
     chosen: the rows that a filter kept; None for all.
     stats: what the filter dropped and why; None without one.
+    split: the slice by tokens that is taken of the documents once they are tokenised; None takes all.
   """
 
   records: Records
@@ -104,6 +105,7 @@ class Texts(Sequence[str]):
   digest: str
   chosen: Sequence[int] | None = dataclasses.field(default=None, repr=False)
   stats: FilterStats | None = None
+  split: str | None = None
 
   @property
   def description(self) -> str:

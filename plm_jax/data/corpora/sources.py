@@ -33,6 +33,7 @@ __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_d
 
 CACHE = pydocs.CACHE
 LABELS = 'labels.json'
+_QUICK_BYTES = 2**26  # of a file that is opened to look at it
 
 
 def open_source(
@@ -79,6 +80,15 @@ def open_source(
   )
 
 
+def opens_quickly(path: str, *, split: str) -> bool:
+  """False for a large local file; raises what `open_source` raises for a path or a split that is not there."""
+  for part in splits.parse(split, path=path):
+    _, place = _find(path, part.name)
+    if isinstance(place, Path) and files.size(place) > _QUICK_BYTES:
+      return False
+  return True
+
+
 def documents(
   path: str,
   *,
@@ -88,18 +98,21 @@ def documents(
   documents: Boundary = 'blank_line',
   quality: Mapping[str, Any] | None = None,
   max_bytes: int = local.MAX_BYTES,
+  by_tokens: bool = False,
 ) -> Texts:
   """The documents of a corpus.
 
   Args:
     path, split, cache, documents, max_bytes: as for `open_source`.
     text: the field to read; by default `text`, or the only field that holds a string.
+    by_tokens: take a slice by tokens, of which `Texts.split` is what the caller has to cut.
     quality: settings of `filter_documents`, by which documents are dropped; None keeps all. Reads every document once.
 
   Raises:
     ValueError: there is no such field or setting, or no field that is plainly meant; and as `open_source`.
   """
-  records = open_source(path, split=split, cache=cache, documents=documents, max_bytes=max_bytes)
+  rows = splits.without_tokens(split, path=path) if by_tokens else split
+  records = open_source(path, split=rows, cache=cache, documents=documents, max_bytes=max_bytes)
   strings = [field for field, value in records[0].items() if isinstance(value, str)]
   if text is None:
     text = 'text' if 'text' in strings else strings[0] if len(strings) == 1 else None
@@ -110,7 +123,7 @@ def documents(
       f'{errors.suggest(text or "", strings)}'
     )
   digest = hashlib.sha256(f'{records.digest}/{text}'.encode()).hexdigest()
-  every = Texts(records, text, digest)
+  every = Texts(records, text, digest, split=None if rows == split else split)
   return every if quality is None else _filtered(every, quality=quality)
 
 
@@ -142,14 +155,26 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
     FileNotFoundError: no such file or folder.
     ValueError: no format reads it, or two do; and what the format raises.
   """
+  name, place = _find(path, split)
+  form = build.files_of('data.corpora.formats')[name]
+  taken = inspect.signature(form.open).parameters
+  given = {key: settings[key] for key in settings if key in taken}
+  if isinstance(place, str):
+    return form.open(place, split, cache, **given)
+  rows = form.open(local.File.at(place, max_bytes=max_bytes), split, cache, **given)
+  return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
+
+
+def _find(path: str, split: str) -> tuple[str, str | Path]:
+  """The format that reads a path, and what it reads: the path itself, or the local file of the split.
+
+  Raises:
+    FileNotFoundError: no such file or folder.
+    ValueError: no such split of local files; no format reads them, or two do.
+  """
   formats = build.files_of('data.corpora.formats')
-
-  def opened(name: str, place: Any) -> Opened:
-    taken = inspect.signature(formats[name].open).parameters
-    return formats[name].open(place, split, cache, **{key: settings[key] for key in settings if key in taken})
-
   if name := _only(path, (name for name, form in formats.items() if _has_scheme(path, form.SCHEME))):
-    return opened(name, path)
+    return name, path
   place = files.path(path)
   if not files.exists(place):
     near = errors.suggest(place.name, [beside.name for beside in files.listing(place.parent)])
@@ -157,7 +182,7 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
   if files.is_folder(place):
     marks = {name: form.matches for name, form in formats.items() if getattr(form, 'matches', None)}
     if name := _only(path, (name for name, matches in marks.items() if matches(place))):
-      return opened(name, str(place))
+      return name, str(place)
     found = _split_files(place, formats)
     splits.check(split, list(found), path=path)
     place = found[split]
@@ -166,8 +191,7 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
   name = _only(str(place), (name for name, form in formats.items() if _has_suffix(place, form.SUFFIXES)))
   if name is None:
     raise ValueError(f'{place} has none of the suffixes {", ".join(_suffixes(formats))} (or one of them and .gz)')
-  rows = opened(name, local.File.at(place, max_bytes=max_bytes))
-  return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
+  return name, place
 
 
 def _only(path: str, names: Iterable[str]) -> str | None:

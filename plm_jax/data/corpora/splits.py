@@ -1,4 +1,8 @@
-"""Names of splits with slices, as TensorFlow Datasets spells them: 'train[:90%]', 'train[-5%:]', 'train[:10]+test'."""
+"""Names of splits with slices, as TensorFlow Datasets spells them: 'train[:90%]', 'train[-5%:]', 'train[:10]+test'.
+
+A slice counts rows. With the word `tokens` it counts tokens of a corpus of plain text, 'train[:98%tokens]' and
+'train[98%tokens:]': documents differ in length, and a share of them may be quite another share of the text.
+"""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +10,8 @@ from typing import NamedTuple
 
 from plm_jax import errors
 
-_PART = re.compile(r'\s*([\w.\-]+)\s*(?:\[\s*(-?\d+%?)?\s*:\s*(-?\d+%?)?\s*\])?\s*$')
+_PART = re.compile(r'\s*([\w.\-]+)\s*(?:\[\s*(-?\d+%?(?:tokens)?)?\s*:\s*(-?\d+%?(?:tokens)?)?\s*\])?\s*$')
+_TOKENS = 'tokens'
 
 
 class Part(NamedTuple):
@@ -15,6 +20,11 @@ class Part(NamedTuple):
   name: str
   start: str | None
   stop: str | None
+
+  @property
+  def by_tokens(self) -> bool:
+    """Whether the slice counts tokens."""
+    return any(bound is not None and bound.endswith(_TOKENS) for bound in (self.start, self.stop))
 
 
 def parse(split: str, *, path: str) -> list[Part]:
@@ -32,7 +42,36 @@ def parse(split: str, *, path: str) -> list[Part]:
         "'train[10:20]', or several joined by '+'"
       )
     parts.append(Part(match[1], match[2], match[3]))
+  mixed = any(bound and not bound.endswith(_TOKENS) for part in parts if part.by_tokens for bound in part[1:])
+  if mixed or (len(parts) > 1 and any(part.by_tokens for part in parts)):
+    raise ValueError(
+      f"split {split!r}: a slice by tokens stands alone and has both bounds in tokens, as in 'train[:98%tokens]' or "
+      "'train[98%tokens:100%tokens]'"
+    )
   return parts
+
+
+def without_tokens(split: str, *, path: str) -> str:
+  """The split of whose rows a slice by tokens is a part; another split as it is."""
+  first = parse(split, path=path)[0]
+  return first.name if first.by_tokens else split
+
+
+def tokens_of(split: str, *, path: str, tokens: int) -> range:
+  """The tokens that a slice by tokens takes of so many.
+
+  Raises:
+    ValueError: it asks for tokens that there are not, or for none.
+  """
+  first = parse(split, path=path)[0]
+  ends = ((first.start, 0), (first.stop, tokens))
+  start, stop = (
+    _bound(bound and bound.removesuffix(_TOKENS), default, rows=tokens, split=split, unit='token')
+    for bound, default in ends
+  )
+  if start >= stop:
+    raise ValueError(f'split {split!r} of {path!r} holds no token: there are {tokens:,}')
+  return range(start, stop)
 
 
 def check(name: str, known: Sequence[str], *, path: str) -> None:
@@ -42,10 +81,14 @@ def check(name: str, known: Sequence[str], *, path: str) -> None:
     ValueError: with those that it has, and how a part of one is held out.
   """
   if name not in known:
+    cure = (
+      " To hold a part out: data.split='train[:95%]' and eval.NAME.data.split='train[95%:]'"
+      if 'train' in known
+      else ' None of them is for training: name other data, or say data.split on purpose'
+    )
     raise ValueError(
-      f'there is no split {name!r} in {path!r}: there are {", ".join(known)}, each with an optional slice such as '
-      f"'{known[0]}[:90%]' or '{known[0]}[10:20]'.{errors.suggest(name, known)} "
-      f"To hold a part out: data.split='{known[0]}[:95%]' and eval.NAME.data.split='{known[0]}[95%:]'"
+      f'there is no split {name!r} in {path!r}: there are {", ".join(known)}, each with an optional slice, such as '
+      f'[:90%] or [10:20] behind its name.{errors.suggest(name, known)}{cure if name != "test" else ""}'
     )
 
 
@@ -55,15 +98,20 @@ def rows_of(part: Part, *, rows: int, split: str) -> range:
   Raises:
     ValueError: it asks for rows that there are not.
   """
+  if part.by_tokens:
+    raise ValueError(
+      f'split {split!r}: rows are cut by tokens only where a vocabulary makes rows of plain text; elsewhere, as for '
+      "labelled rows or to train a vocabulary, cut by rows: 'train[:98%]'"
+    )
   return range(_bound(part.start, 0, rows=rows, split=split), _bound(part.stop, rows, rows=rows, split=split))
 
 
-def _bound(given: str | None, default: int, *, rows: int, split: str) -> int:
+def _bound(given: str | None, default: int, *, rows: int, split: str, unit: str = 'row') -> int:
   """A bound of a slice as a row: counts or percent, from the end where negative; percent round to the nearest row."""
   if given is None:
     return default
   number = int(given.rstrip('%'))
   count = round(rows * number / 100) if given.endswith('%') else number
   if abs(number) > (100 if given.endswith('%') else rows):
-    raise ValueError(f'split {split!r} asks for row {given}, and there are {rows:,}')
+    raise ValueError(f'split {split!r} asks for {unit} {given}, and there are {rows:,}')
   return count + rows if given.startswith('-') else count

@@ -1,16 +1,28 @@
 """The documents of a corpus as token ids: what all row sources of plain text begin with."""
 
 import logging
+from typing import Any
 
+import numpy as np
+
+from plm_jax.data.corpora import sources, splits
 from plm_jax.data.corpora.records import Texts
 from plm_jax.data.rows import store
-from plm_jax.types import Vocab
+from plm_jax.types import Labels, Vocab
 
 log = logging.getLogger(__name__)
+READ = ('cache', 'text', 'documents', 'max_bytes')  # keywords of row sources that `sources.documents` takes too
+
+
+def look(path: str, *, split: str = 'train', **settings: Any) -> Labels:
+  """Raises ValueError where there is no such text or split, before anything is tokenised; as in `tokenised`."""
+  if sources.opens_quickly(path, split=splits.without_tokens(split, path=path)):
+    sources.documents(path, split=split, by_tokens=True, **{key: settings[key] for key in READ if key in settings})
+  return Labels()
 
 
 def tokenised(texts: Texts, *, vocab: Vocab, cache: str) -> store.Tokens:
-  """Tokenises the documents that `sources.documents` returns, once.
+  """Tokenises the documents that `sources.documents` returns, once, and cuts them where a slice is by tokens.
 
   Args:
     texts: of the corpus.
@@ -26,4 +38,15 @@ def tokenised(texts: Texts, *, vocab: Vocab, cache: str) -> store.Tokens:
   tokens = store.on_disk(texts, vocab=vocab, cache=cache)
   if not len(tokens.ids):
     raise ValueError(f'{where} has no text: {len(texts)} documents, 0 tokens.')
-  return tokens
+  if texts.split is None:
+    return tokens
+  return cut(tokens, splits.tokens_of(texts.split, path=where, tokens=len(tokens.ids)))
+
+
+def cut(tokens: store.Tokens, part: range) -> store.Tokens:
+  """Some of the tokens, from one place of the text to another; documents at its ends may be cut in two."""
+  offsets = np.clip(tokens.offsets, part.start, part.stop)
+  inside = np.diff(offsets) > 0  # a document of which nothing is left is no empty document
+  offsets = np.append(offsets[:-1][inside], part.stop) - part.start
+  digest = store.digest_of(tokens.digest, 'tokens', part.start, part.stop)
+  return tokens._replace(ids=tokens.ids[part.start : part.stop], offsets=offsets, digest=digest)

@@ -1,0 +1,193 @@
+"""What a run is refused for before its folder is made: memory by shape, splits, labels, metrics, missing packages."""
+
+import json
+import pathlib
+import sys
+import types
+from typing import Any
+
+import jax
+import pytest
+
+from plm_jax.errors import ConfigError
+from plm_jax.text import tokenizer
+from plm_jax.training import loop, memory, preflight, run_folder
+from plm_jax.types import Labels
+from tests import runs
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  return runs.write_data(tmp_path_factory.mktemp('data'))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+  from plm_jax.data.rows import store
+
+  def fail(*arguments: Any, **keywords: Any) -> None:
+    raise AssertionError('text was tokenised')
+
+  for name in ('on_disk', 'in_memory'):
+    monkeypatch.setattr(store, name, fail)
+
+
+def refused(settings: Any, folder: pathlib.Path) -> str:
+  """The one line that refuses a run; neither text was tokenised nor a folder made."""
+  with pytest.raises(ConfigError) as caught:
+    loop.train(settings, folder / 'run')
+  assert not (folder / 'run').exists()
+  assert '\n' not in str(caught.value)
+  return str(caught.value)
+
+
+# Memory.
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'model': {'overrides': {**runs.SIZES, 'hidden_dim': 10**9}}}, ['config.model.overrides.hidden_dim=1000000000']),
+    ({'model': {'overrides': {**runs.SIZES, 'mlp_dim': 10**9}}}, ['mlp', 'config.model.overrides.mlp_dim=1000000000']),
+    ({'data': {'batch_size': 10**9}}, ['batch', 'config.data.batch_size=1000000000', 'config.data.length=32']),
+    ({'model': {'overrides': {**runs.SIZES, 'vocab_multiple': 10**9}}}, ['parameters', 'vocab_multiple']),
+  ],
+)
+def test_what_cannot_fit_is_refused_with_numbers(
+  changes: Any, words: list[str], data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  told = refused(runs.settings('mlm', data, **changes), tmp_path)
+  for word in ('GiB', 'this machine has free', 'The largest array is', *words):
+    assert word in told
+
+
+def test_a_run_that_just_fits_is_not_refused(
+  data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  settings = runs.settings('mlm', data)
+  sizes: list[int] = []
+  check = memory.check
+  with monkeypatch.context() as patch:
+    patch.setattr(memory, 'check', lambda found, *rest: sizes.append(sum(leaf.bytes for leaf in found)))
+    preflight.check(settings)
+  for device in (False, True):
+    needed = max(sizes) * (1 if device else jax.local_device_count())  # the devices of a CPU share the host's memory
+    for room, fits in ((needed, True), (needed - 1, False)):
+      monkeypatch.setattr(memory, 'free', lambda room=room, device=device: memory.Free(room, room if device else None))
+      monkeypatch.setattr(memory, 'check', check)
+      if fits:
+        preflight.check(settings)
+      else:
+        assert 'optimiser state' in refused(settings, tmp_path)
+
+
+def test_state_and_batch_are_what_a_step_holds(
+  data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  monkeypatch.setattr(memory, 'free', lambda: memory.Free(3 * 10**5, None))
+  told = refused(runs.settings('mlm', data), tmp_path)
+  parts = dict(part.rsplit(' ', 2)[0::2] for part in told.split(': ')[2].split('. The')[0].split(', '))
+  assert set(parts) >= {'parameters', 'optimiser state', 'gradients', 'batch'}
+
+
+def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+  texts = {
+    '/proc/meminfo': 'MemTotal: 32 kB\nMemAvailable:    4096 kB\nSwapFree:    1024 kB\n',
+    '/sys/fs/cgroup/memory.max': '3000000\n',
+    '/sys/fs/cgroup/memory.stat': 'file 9\nanon 1000000\n',
+  }
+  monkeypatch.setattr(memory, '_read', lambda name: texts.get(name, ''))
+  assert memory.free().host == 2_000_000
+  texts['/sys/fs/cgroup/memory.max'] = 'max\n'
+  assert memory.free().host == 5120 * 1024
+  texts.clear()
+  assert memory.free().host is None
+
+
+# Splits, labels, metrics.
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'data': {'split': 'trian'}}, ["no split 'trian'", "Did you mean 'train'?"]),
+    ({'eval': {'validation': {'data': {'split': 'valid'}}}}, ["no split 'valid'", "data.split='train[:95%]'"]),
+    ({'eval': {'validation': {'data': {'split': 'train[5:3]'}}}}, ['eval.validation.data', 'holds no row']),
+    ({'data': {'path': '/nowhere'}}, ['data: there is no file']),
+    ({'best': ('validation/los', 'min')}, ['config.best', "Did you mean 'loss'?"]),
+    ({'optim': {'scale': (('trnk/.*', None), ('.*', 1.0))}}, ["'trnk/.*' matches no parameter"]),
+    ({'data': {'batch_size': 6}, 'accumulate': 2, 'sharding': {'mesh': {'data': 7}}}, ['sharding.mesh']),
+    ({'data': {'length': 64}}, ['64', '32']),
+    ({'log': ('wandb',)}, ["log names 'wandb'", 'pip install']),
+  ],
+)
+def test_a_mistake_is_told_before_text_is_read(
+  changes: Any, words: list[str], data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  monkeypatch.setitem(sys.modules, 'wandb', None)
+  told = refused(runs.settings('mlm', data, **changes), tmp_path)
+  for word in words:
+    assert word in told
+
+
+def test_classes_and_labels_are_compared_before_text_is_read(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  rows = [{'text': 'a', 'label': 0}, {'text': 'b', 'label': 3}]
+  folder = tmp_path / 'labelled'
+  folder.mkdir()
+  for split, some in (('train', rows[:1]), ('validation', rows)):
+    (folder / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, some)))
+  told = refused(runs.settings('classify', data, data={'path': str(folder)}), tmp_path)
+  assert 'eval.validation.data' in told and 'reach 3' in told and 'adapter.classes' in told
+
+
+def test_nothing_proposes_to_train_on_a_test_split(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  folder = tmp_path / 'data'
+  folder.mkdir()
+  (folder / 'test.txt').write_text('a\n\nb')
+  told = refused(runs.settings('mlm', data, data={'path': str(folder)}), tmp_path)
+  assert 'test[' not in told and 'there are test' in told
+
+
+def test_an_objective_that_compares_rows_is_not_cut(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  settings = runs.settings('mlm', data, objective={'name': 'contrastive'}, accumulate=2, best=None)
+  assert 'set accumulate=1' in refused(settings, tmp_path)
+
+
+# Folders.
+
+
+def test_a_folder_without_a_checkpoint_takes_another_config(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  folder = loop.RunFolder.at(tmp_path)
+  settings = runs.settings('mlm', data)
+  runs.write_config(tmp_path / 'config.json', {**settings, 'seed': 7})
+  assert run_folder.begun(folder) == {}
+  (tmp_path / 'checkpoints' / '4.orbax-checkpoint-tmp').mkdir(parents=True)
+  assert run_folder.begun(folder) == {}
+  (tmp_path / 'checkpoints' / '4').mkdir()
+  assert run_folder.begun(folder)['seed'] == 7
+  with pytest.raises(ConfigError, match='begun with another config'):
+    loop.train(settings, tmp_path)
+
+
+def test_look_gives_labels(data: pathlib.Path) -> None:
+  from plm_jax.plugins import build
+
+  labelled = runs.settings('classify', data)['data']
+  assert build.look(labelled) == Labels(runs.CLASSES, 2)
+  text = runs.settings('mlm', data)['data']
+  assert build.look(text) == Labels()
+  assert build.look({'name': 'mixture', 'parts': {'one': text}, 'length': 8, 'batch_size': 2}) == Labels()
+  assert tokenizer.exists(data / 'vocab')
+
+
+@pytest.mark.parametrize(
+  ('steps', 'masking', 'says'), [(2, 'static', True), (2, 'dynamic', False), (9, 'static', False)]
+)
+def test_static_masking_that_changes_nothing_is_told(
+  steps: int, masking: str, says: bool, data: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  settings = runs.settings('mlm', data, steps=steps, objective={'masking': masking})
+  source = types.SimpleNamespace(rows=16)
+  with caplog.at_level('INFO', logger='plm_jax'):
+    preflight.remark(settings, source)  # type: ignore[arg-type]
+  assert ('is the same as' in caplog.text) == says
