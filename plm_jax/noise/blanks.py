@@ -148,26 +148,39 @@ def token_blanks(key: Array, row: Row, *, rate: Share = 0.15, mean: Mean = 3.0, 
   owner = jnp.minimum(jnp.searchsorted(after, slot, side='right'), row.ids.shape[0] - 1)
   first = (after - budget)[owner]
   index = slot - first
-  with np.errstate(divide='ignore'):  # a length of probability 0 is never drawn
-    log_probabilities = jnp.asarray(np.log(length_probabilities(mean=mean, longest=longest)), jnp.float32)
-  drawn = 1 + jax.random.categorical(length_key, log_probabilities, shape=(slots,))
+  # a categorical draw takes a number for each length, which costs a CPU more than all the rest
+  bounds = np.cumsum(length_probabilities(mean=mean, longest=longest))[:-1].astype(np.float32)
+  drawn = 1 + (jax.random.uniform(length_key, (slots,))[:, None] >= bounds).sum(axis=-1, dtype=jnp.int32)
 
   def sum_before(lengths: Array) -> Array:
     """int32[slots]: the sum of the lengths of earlier slots of the same document."""
     total = jnp.cumsum(lengths) - lengths
     return total - total[first]
 
-  wanted = (slot < after[-1]) & (sum_before(drawn) < budget[owner])
-  fits = sum_before(drawn) + drawn + index <= documents.eligible[owner]  # with `index` tokens between the blanks
-  lengths = jnp.where(wanted & fits, drawn, 0)
-  # the draw that reaches the budget is longer on average, so the lengths of a document are put in random order
-  lengths = lengths[jnp.lexsort((jax.random.uniform(order_key, (slots,)), lengths == 0, owner))]
+  before = sum_before(drawn)
+  wanted = (slot < after[-1]) & (before < budget[owner])
+  taken = wanted & (before + drawn + index <= documents.eligible[owner])  # with `index` tokens between the blanks
+  # the draw that reaches the budget is longer on average, and the others of a document may stand in any order: so the
+  # last one changes places with one of them
+  count = jnp.zeros_like(budget).at[owner].add(taken.astype(jnp.int32))
+  last = count[owner] - 1
+  other = (jax.random.uniform(order_key, (slots,))[first] * count[owner]).astype(jnp.int32)
+  source = first + jnp.where(index == last, other, jnp.where(index == other, last, index))
+  lengths = jnp.where(taken, drawn[jnp.minimum(source, slots - 1)], 0)
   # places: sorted numbers from 0 to the free tokens, to which the lengths and the tokens between are then added
-  count = jnp.zeros_like(budget).at[owner].add((lengths > 0).astype(jnp.int32))
   free = documents.eligible - jnp.zeros_like(budget).at[owner].add(lengths) - count + 1
   places = jax.random.randint(place_key, (slots,), 0, jnp.maximum(free[owner], 0) + 1)
-  places = places[jnp.lexsort((places, lengths == 0, owner))]
+  places = _sort_within(owner, places, taken, most=row.ids.shape[0])
   return _spread(row, documents.before[owner] + places + sum_before(lengths) + index, lengths)
+
+
+def _sort_within(owner: Array, places: Array, taken: Array, *, most: int) -> Array:
+  """int32[k]: the places of each owner in order, those not taken last; owners int32[k] rise, all are at most `most`."""
+  bits = (most + 1).bit_length()
+  if 2 * bits + 1 > 32:
+    return places[jnp.lexsort((places, ~taken, owner))]
+  both = (owner << (bits + 1)) | (~taken).astype(jnp.int32) << bits | places
+  return (jnp.sort(both.astype(jnp.uint32)) & np.uint32(2**bits - 1)).astype(jnp.int32)
 
 
 def sentence_blanks(key: Array, row: Row, *, rate: Share = 0.15) -> Spans:

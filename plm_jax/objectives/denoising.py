@@ -160,14 +160,15 @@ def sizes(denoiser: Denoiser, length: int, *, tables: VocabTables, documents: in
     """Inputs and targets of a document of that many tokens, the most over the special tokens that it may have."""
     found = []
     for text in range(size, max(size - frame, 0) - 1, -1):
-      tokens, spans = where_spans.COUNTS[func](text, **settings)
+      counted = where_spans.COUNTS[func](text, **settings)
+      assert counted is not None  # as above
+      tokens, spans = counted
       if tables.sentinels is not None:
         spans = min(spans, tables.sentinels.number)
       dropped = {edits.drop: tokens, edits.to_sentinels: tokens - spans, edits.collapse_to_mask: tokens - spans}
-      targets = {'text': size, 'masked': size, 'chosen': tokens, 'sentinels': tokens + spans + closing}
-      found.append((size - dropped.get(denoiser.write.func, 0) + extra, targets[denoiser.target] + ends))
-    inputs, targets = zip(*found, strict=True)
-    return max(inputs), max(targets)
+      kept = {'text': size, 'masked': size, 'chosen': tokens, 'sentinels': tokens + spans + closing}
+      found.append((size - dropped.get(denoiser.write.func, 0) + extra, kept[denoiser.target] + ends))
+    return max(inputs for inputs, _ in found), max(targets for _, targets in found)
 
   if documents == 1:
     inputs, targets = need(length)

@@ -111,9 +111,21 @@ def context(kind: Array, prefix: Array) -> Array:
   Returns:
     bool[b, l, l], queries first.
   """
-  place = jnp.arange(prefix.shape[1])
-  before = place[None, :] <= place[:, None]  # [l, m]
-  left = jnp.broadcast_to(before, (*prefix.shape, prefix.shape[1]))
-  right = jnp.broadcast_to(before.T, left.shape)
-  choices = jnp.stack([jnp.ones_like(left), left, right, left | prefix[:, None, :]], axis=1)  # [b, kinds, l, m]
-  return jnp.take_along_axis(choices, kind[:, None, None, None], axis=1)[:, 0]
+  # a query sees a key whose number is smaller: by kind all of them, k < q + 1, -k < 1 - q, and k < q + 1 with 0 for the
+  # prefix; one comparison writes the whole mask
+  length = prefix.shape[1]
+  place = jnp.arange(length, dtype=jnp.int16 if length < 2**15 else jnp.int32)
+  numbers = {
+    'both': (place, jnp.full_like(place, length)),
+    'left': (place, place + 1),
+    'right': (-place, 1 - place),
+    'prefix': (jnp.where(prefix, 0, place), place + 1),
+  }
+  mine = (jnp.arange(len(KINDS)) == kind[:, None])[..., None]  # [b, kinds, 1]
+
+  def pick(side: int) -> Array:
+    """[b, l], the numbers of a row's kind. A sum, which a CPU computes once and not for each element of the mask."""
+    every = [jnp.broadcast_to(numbers[name][side], prefix.shape) for name in KINDS]
+    return jnp.where(mine, jnp.stack(every, axis=1), 0).sum(axis=1, dtype=place.dtype)
+
+  return pick(0)[:, None, :] < pick(1)[:, :, None]
