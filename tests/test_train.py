@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax import checkpoint, config, evaluate, fill, heads, sample_efficiency, train
+from plm_jax import checkpoint, config, evaluate, fill, heads, sample_efficiency, seals, train
 from plm_jax.checkpoint import records
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError, RunError
@@ -231,9 +231,9 @@ def test_another_text_is_refused(data: pathlib.Path, tmp_path: pathlib.Path) -> 
 def test_another_vocabulary_is_refused_and_a_lost_one_is_no_loss(
   stopped: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-  file = stopped / 'config.json'
   path = tmp_path / 'vocab'
-  file.write_text(file.read_text().replace(str(data / 'vocab'), str(path)))
+  config = (stopped / 'config.json').read_text()
+  seals.write(stopped, {'config.json': config.replace(str(data / 'vocab'), str(path))})
   settings = runs.settings('mlm', data, vocab={'path': str(path)})
   byte_bpe.train(['a quite different text'], size=300).save(path)
   with pytest.raises(ConfigError, match=r'vocab: .* was begun with vocabulary'):
