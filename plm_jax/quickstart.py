@@ -24,6 +24,7 @@ from plm_jax.files import RunFolder
 ROOT = Path(__file__).parents[1]
 VOCAB_SIZE = 6000
 SIZES, SEEDS, RATES = (8, 32), 3, (2e-3, 1e-3)
+MINUTES, PRETRAINING = 6, 3  # of everything, and of the pre-training in it, on two CPU cores
 
 
 @signals.caught()
@@ -32,7 +33,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = command.Parser('python -m plm_jax.quickstart', description=__doc__, allow_abbrev=False,
                           formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
   parser.add_argument('--workdir', default='runs/quickstart', type=Path, help='where everything goes (runs/quickstart)')
-  workdir: Path = parser.parse_args(argv).workdir
+  parser.add_argument(
+    '--minutes', default=MINUTES, type=command.COUNT, metavar='N',
+    help=f'about how long it takes on two CPU cores; more than {MINUTES} pre-train longer ({MINUTES})',
+  )  # fmt: skip
+  arguments = parser.parse_args(argv)
+  workdir: Path = arguments.workdir
+  if arguments.minutes < MINUTES:
+    parser.error(f'--minutes={arguments.minutes}: it takes {MINUTES} minutes or more')
   began = time.monotonic()
 
   memory.reuse()
@@ -59,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.training import loop
 
   pretrain = _settings('pretrain', vocab=vocab_dir)
+  pretrain['steps'] = round(pretrain['steps'] * (arguments.minutes - MINUTES + PRETRAINING) / PRETRAINING)
   outcome = loop.train(pretrain, workdir / 'pretrain')
   if outcome.exit_code:
     return outcome.exit_code
