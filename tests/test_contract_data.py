@@ -73,7 +73,7 @@ def gives(name: str, folder: pathlib.Path) -> set[str]:
   """The keys that a config may count on, read from source."""
   known = signatures.signature('data', name.partition(',')[0])
   defaults = {key: one.default for key, one in known.items() if not isinstance(one.default, signatures.Missing)}
-  return set(batches._gives(defaults | block(name, folder)) or ())
+  return set(batches.gives(defaults | block(name, folder)) or ())
 
 
 def take(source: Source, start: int, count: int) -> Batches:

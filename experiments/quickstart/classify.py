@@ -16,7 +16,7 @@ from experiments import common
 
 def get_config(arg=''):
   """Takes `quick`."""
-  c = common.run(arg, steps=60)
+  c = common.run(arg, steps=150)
   c.vocab = dict(name='byte_bpe', path=common.QUICK_VOCAB)
   c.model = dict(name='bert', variant='tiny', overrides=dict(init_std=0.06))
   c.adapter = dict(name='classify', classes=8, pool='mean')

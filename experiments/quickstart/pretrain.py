@@ -16,14 +16,14 @@ from experiments import common
 
 def get_config(arg=''):
   """Takes `quick`."""
-  c = common.run(arg, steps=800)
+  c = common.run(arg, steps=3200)
   c.vocab = dict(name='byte_bpe', path=common.QUICK_VOCAB)
   c.model = dict(name='bert', variant='tiny', overrides=dict(init_std=0.06, dropout=0.0, attention_dropout=0.0))
-  c.objective = dict(name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'))
-  c.data = dict(name='stream', path=common.corpus('pydocs'), length=128, batch_size=32)
+  c.objective = dict(name='mlm', where=dict(name='fixed_count', rate=0.4), edit=dict(name='bert_80_10_10'))
+  c.data = dict(name='stream', path=common.corpus('pydocs'), length=64, batch_size=16)
   c.optim = dict(name='adamw', rate=2e-3, schedule='linear', warmup=0.1, decay=common.NO_DECAY_ON_NORMS, clip=1.0)
   c.execution = dict(layers='loop')  # two layers: unrolled, a CPU runs them faster
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
-  c.log_every, c.eval_every, c.save_every = 20, 200, 200
+  c.log_every, c.eval_every, c.save_every = 80, 800, 800
   return common.quick(c, arg)

@@ -111,7 +111,9 @@ def make(
   style = _file('layout', layout)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  given = _examples(path, split, kind, examples.Asked(fields, label, per_class, sample_seed, missing), cache, max_bytes)
+  given = _examples(
+    path, split, kind, examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing)), cache, max_bytes
+  )
   laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)
   log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
   add = given.add(laid.tokens.offsets, laid.place)
@@ -147,7 +149,7 @@ def look(
 ) -> Labels:
   """Reads rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
   del rest
-  asked = examples.Asked(fields, label, per_class, sample_seed, missing)
+  asked = examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing))
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   given = _file('kind', kind).make(records=records, asked=asked)
   _looked_at[records.digest, kind, asked] = given

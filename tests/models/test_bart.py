@@ -102,8 +102,8 @@ def test_other_architectures_are_not_read(fields, message):
 
 
 def test_what_has_no_published_form_is_not_written():
-  with pytest.raises(ValueError, match='no place for head'):
-    bart_weights.entries(make_trunk(), ('head',))
+  with pytest.raises(ValueError, match='no place for rtd'):
+    bart_weights.entries(make_trunk(), ('rtd',))
   with pytest.raises(ValueError, match="norm_placement='pre' is mBART's"):
     bart_weights.write_config(make_trunk(norm_placement='pre'), ())
   with pytest.raises(ValueError, match="norm_placement='post' is BART's"):

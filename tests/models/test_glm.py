@@ -37,7 +37,7 @@ def make_example(rate=0.3):
   batch['tokens'] = jnp.where(batch['tokens'] > 6, 7 + batch['tokens'] % 10, batch['tokens'])
   for name in ('tokens', 'segment_ids'):
     batch[name] = batch[name].at[1].set(jnp.roll(batch[name][1], 6))
-  return batch, jax.jit(make_task(rate=rate).prepare)(jax.random.key(6), keys.with_step(batch, 0))
+  return batch, jax.jit(make_task(rate=rate).prepare)(jax.random.key(16), keys.with_step(batch, 0))
 
 
 def rows_of(example):

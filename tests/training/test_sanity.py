@@ -100,7 +100,7 @@ def settings(text: Text, kind: str, *, steps: int, rate: float) -> dict[str, Any
       'model': {'name': 'gpt' if causal else 'bert', 'variant': 'tiny', 'overrides': SIZES},
       'objective': {'name': kind, 'packing': 'stream'} if causal else {'name': kind},
       'data': data | {'end': ''} if causal else data,
-      'optim': {'name': 'adamw', 'rate': rate, 'schedule': 'linear', 'warmup': 5, 'clip': 1.0},
+      'optim': {'name': 'adamw', 'rate': rate, 'schedule': 'linear', 'warmup': min(5, steps), 'clip': 1.0},
       'eval': {'held_out': {'data': {'split': text.held_out}}},
       'log': [],
     }

@@ -156,12 +156,12 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
     ValueError: no format reads it, or two do; and what the format raises.
   """
   name, place = _find(path, split)
-  form = build.files_of('data.corpora.formats')[name]
-  taken = inspect.signature(form.open).parameters
+  formats = build.files_of('data.corpora.formats')
+  taken = inspect.signature(formats[name].open).parameters
   given = {key: settings[key] for key in settings if key in taken}
   if isinstance(place, str):
-    return form.open(place, split, cache, **given)
-  rows = form.open(local.File.at(place, max_bytes=max_bytes), split, cache, **given)
+    return formats[name].open(place, split, cache, **given)
+  rows = formats[name].open(local.File.at(place, max_bytes=max_bytes), split, cache, **given)
   return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
 
 
