@@ -71,6 +71,12 @@ def folder(prepared, tmp_path, monkeypatch):
   assert 'hostile.module' not in sys.modules
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+  """The cache of these tests is a relative path."""
+  monkeypatch.chdir(tmp_path)
+
+
 def refused(path, *words, cache='none'):
   with pytest.raises(ValueError) as error:
     list(sources.open_source(str(path), cache=str(cache)))
