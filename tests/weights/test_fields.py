@@ -17,6 +17,7 @@ import pytest
 from plm_jax import weights
 from plm_jax.cli.command import WRONG_USAGE, run
 from plm_jax.layers import mlp
+from plm_jax.models import bert
 from plm_jax.weights import WeightsError, fields, release, table
 from tests import tiny
 from tests.weights import published
@@ -119,6 +120,21 @@ def test_activations_are_those_of_transformers() -> None:
   for theirs, ours in fields.ACTIVATIONS.items():
     expected = activations.ACT2FN[theirs](torch.tensor(x)).numpy()
     np.testing.assert_allclose(mlp.ACTIVATIONS[ours](x), expected, rtol=1e-5, atol=1e-6, err_msg=theirs)
+
+
+@pytest.mark.parametrize(
+  ('kind', 'variant', 'head'),
+  [('roberta', 'roberta-base', 'lm_head.'), ('electra', 'electra-small', 'generator_predictions.')],
+)
+def test_a_head_with_gelu_in_any_case_needs_a_body_with_it(kind: str, variant: str, head: str) -> None:
+  module = next(one.module for one in table.architectures() if one.name == kind)
+  theirs = module.write_config(bert.make(vocab_size=24, variant=variant), ()) | {'hidden_act': 'relu'}
+  module.read_config(theirs, ())
+  with pytest.raises(ValueError, match="hidden_act is 'relu'"):
+    module.read_config(theirs, (f'{head}dense.weight',))
+  trunk = bert.make(vocab_size=24, variant=variant, overrides={'activation': 'relu'})
+  with pytest.raises(ValueError, match='has gelu_erf'):
+    module.write_config(trunk, ('mlm',))
 
 
 def test_every_architecture_is_walked() -> None:

@@ -94,6 +94,26 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   }
 
 
+def check_gelu(theirs: Mapping[str, Any], names: Collection[str], head: str) -> None:
+  """Raises ValueError where a head for masked tokens has gelu and the body has not: here both have the same.
+
+  RoBERTa's head and that of ELECTRA's generator have gelu whatever hidden_act says.
+
+  Args:
+    theirs: config.json.
+    names: of the tensors.
+    head: how the names of the head begin.
+  """
+  if fields.ACTIVATIONS[theirs['hidden_act']] != 'gelu_erf' and any(name.startswith(head) for name in names):
+    raise ValueError(f'hidden_act is {theirs["hidden_act"]!r}, and the head for masked tokens has gelu in any case')
+
+
+def check_own_gelu(trunk: Bert, heads: Sequence[str]) -> None:
+  """Raises ValueError where the head of our trunk could not be written for the same reason."""
+  if 'mlm' in heads and trunk.config.activation != 'gelu_erf':
+    raise ValueError(f'the published head for masked tokens has gelu_erf, and this trunk {trunk.config.activation}')
+
+
 def is_tied(theirs: Mapping[str, Any], names: Collection[str], head: str) -> bool:
   """Whether the output matrix is the token table, or there is none, because no tensor's name begins with `head`."""
   return theirs['tie_word_embeddings'] or not any(name.startswith(head) for name in names)

@@ -34,8 +34,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     ValueError: it describes what the trunk does not have.
   """
   theirs = fields.complete(FIELDS, theirs)
-  if fields.ACTIVATIONS[theirs['hidden_act']] != 'gelu_erf' and any(name.startswith(_GENERATOR) for name in names):
-    raise ValueError(f'hidden_act is {theirs["hidden_act"]!r}, and the head of a generator has gelu whatever that says')
+  bert.check_gelu(theirs, names, _GENERATOR)
   width = theirs['embedding_size']
   overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'generator_lm_head.')}
   overrides |= {
@@ -57,8 +56,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   if c.position_offset or not c.num_types or c.pooler != 'first':
     raise ValueError('ELECTRA has positions from 0, sentence types and no pooler')
   check_heads(heads, HEADS)
-  if 'mlm' in heads and c.activation != 'gelu_erf':
-    raise ValueError(f'the head of a generator of ELECTRA has gelu_erf, and the trunk {c.activation}')
+  bert.check_own_gelu(trunk, heads)
   if len(heads) > 1:
     raise ValueError('ELECTRA is released in two parts: write the discriminator with rtd and the generator with mlm')
   kinds = {'head': 'ForSequenceClassification', 'rtd': 'ForPreTraining', 'mlm': 'ForMaskedLM'}

@@ -32,6 +32,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     ValueError: it describes what the trunk does not have.
   """
   theirs = fields.complete(FIELDS, theirs)
+  bert.check_gelu(theirs, names, 'lm_head.')
   overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'lm_head.')}
   overrides |= {
     'max_length': theirs['max_position_embeddings'] - _OFFSET,
@@ -54,6 +55,7 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   if c.position_offset != _OFFSET or c.embed_dim:
     raise ValueError('RoBERTa has positions from 2 and one width')
   check_heads(heads, HEADS)
+  bert.check_own_gelu(trunk, heads)
   kind = bert.kind_of(heads, {'head': 'ForSequenceClassification', 'mlm': 'ForMaskedLM'})
   model_type = c.model_type or 'roberta'
   return {
