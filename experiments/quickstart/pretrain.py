@@ -8,8 +8,8 @@ Hardware: two CPU cores, 3 minutes.
 Expect (measured, one run): the validation loss stays near 6.1 nats a masked token, where only frequencies of words are
 known, until about step 400, and ends at 4.56, with 29 % guessed right. 3,200 steps of 16 rows read as many tokens and
 end at 4.46, somewhat slower.
-Differs from the paper: no next-sentence prediction, masks drawn anew at each step, byte-level BPE, rate 2e-3, 40 % of the
-tokens chosen instead of 15 % and rows of 64 (a small network learns more from as many tokens), a wider start and no
+Differs from the paper: no next-sentence prediction, masks drawn anew at each step, byte-level BPE, rate 2e-3, 40 % of
+the tokens chosen instead of 15 % and rows of 64 (a small network learns more from as many tokens), a wider start and no
 dropout.
 """
 
