@@ -2,12 +2,14 @@
 
 The folder of a run seals its settings and its result, that of an import everything small, that of a vocabulary both of
 its files. The digests are `SHA256SUMS` of the folder, in the form of `sha256sum -c`. Folders that were written before
-there were digests have none, and what has none is taken as it is.
+there were digests have none, and what has none is taken as it is. A table that stands alone has its digest in itself.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from plm_jax import files
 from plm_jax.errors import RunError
@@ -60,6 +62,28 @@ def check_all(folder: files.Where) -> None:
   """`check` of every file that `SUMS` of a folder names."""
   for name in _sums(Path(folder)):
     check(Path(folder) / name)
+
+
+def read_json(file: files.Where, **default: Any) -> Any:
+  """`files.read_json` of a file that is as it was written; raises what `check` raises, too."""
+  check(file)
+  return files.read_json(file, **default)
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+  """Plain data with its own digest in it, as 'sha256'."""
+  return {**content, 'sha256': _sha256(content)}
+
+
+def holds(content: Mapping[str, Any]) -> bool:
+  """Whether plain data is as `sealed` made it, or without a digest."""
+  return content.get('sha256', _sha256(content)) == _sha256(content)
+
+
+def _sha256(content: Mapping[str, Any]) -> str:
+  """Of plain data without its own digest."""
+  own = {name: value for name, value in content.items() if name != 'sha256'}
+  return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
 
 
 def _digests_of(file: Path) -> list[str]:

@@ -213,8 +213,7 @@ def _open_file(file: Path) -> Params:
 def _open_index(folder: Path) -> Params:
   """The parameters of several files, a leaf or a layer of it read when it is asked for."""
   try:
-    seals.check(folder / INDEX)
-    index = files.read_json(folder / INDEX)
+    index = seals.read_json(folder / INDEX)
     layers, digests = dict(index['leaves']), dict(index['sha256'])
     arrays = {name for path, count in layers.items() for name in _arrays(path, count)}
   except (OSError, ValueError, KeyError, TypeError, RunError) as error:

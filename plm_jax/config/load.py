@@ -61,9 +61,8 @@ def resolve(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  seals.check(path)  # that of a run says what it trained; a copy in another folder may be edited
   try:
-    value = files.read_json(path)
+    value = seals.read_json(path)  # that of a run says what it trained; a copy in another folder may be edited
   except ValueError as error:
     raise ConfigError(f'{path}: not JSON: {error}.') from None
   if not isinstance(value, dict):

@@ -109,9 +109,8 @@ def read_folder(path: Path) -> Published:
 
 def read_table(file: Path) -> dict[str, Any]:
   """The object in a JSON file; a ValueError where it is damaged, a RunError where it was changed after an import."""
-  seals.check(file)
   try:
-    content = files.read_json(file)
+    content = seals.read_json(file)
   except (ValueError, RecursionError) as error:
     raise ValueError(f'is damaged ({file.name}: {error})') from error
   if not isinstance(content, dict):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tokenizers
 
-from plm_jax import files
+from plm_jax import files, seals
 from plm_jax.errors import suggest
 from plm_jax.text import probe, published
 from plm_jax.text import spec as specs
@@ -170,15 +170,13 @@ class Vocab:
     if template is not None:
       facts['spaced'] = template.spaced
       content = json.dumps(specs.with_template(json.loads(content), template.single, template.pair), ensure_ascii=False)
-    if self.model is not None:
-      files.write_bytes(path / MODEL, self.model)
     # what is there stays good until it is replaced: the process may be killed between the two
     before = [files.sha256(path / 'tokenizer.json')] if files.exists(path / 'tokenizer.json') else []
     facts['sha256_of_files'] = {'tokenizer.json': [*before, hashlib.sha256(content.encode()).hexdigest()]}
     if self.model is not None:
+      files.write_bytes(path / MODEL, self.model)
       facts['sha256_of_files'][MODEL] = [hashlib.sha256(self.model).hexdigest()]
-    facts['sha256'] = _sha256(facts)
-    files.write_text(path / 'vocab.json', json.dumps(facts, ensure_ascii=False))
+    files.write_text(path / 'vocab.json', json.dumps(seals.sealed(facts), ensure_ascii=False))
     files.write_text(path / 'tokenizer.json', content)
 
   def __getstate__(self) -> dict[str, Any]:
@@ -355,8 +353,6 @@ def _load(file: Path, *, kind: str | None, extra: Sequence[str], roles: Mapping[
   if kind not in (None, found):
     raise ValueError(f'holds a {found} vocabulary, not a {kind} one: set vocab.name={found!r}')
   facts = _facts(file)
-  if facts.get('sha256', _sha256(facts)) != _sha256(facts):
-    raise ValueError('is damaged (vocab.json was changed since it was saved: its sha256 is another)')
   known = facts['roles'] if facts else _known_roles(spec, named, decided=roles)
   if facts and assemble(spec, roles=known).digest != facts['digest']:
     raise ValueError('has a vocab.json with another digest than that of its tokenizer.json: one was changed by hand')
@@ -386,15 +382,9 @@ def _facts(file: Path) -> Spec:
   facts = published.read_table(beside) if file.name == published.TOKENIZER and files.exists(beside) else {}
   if not isinstance(facts.get('roles'), dict):
     return {}
-  if facts.get('sha256', _sha256(facts)) != _sha256(facts):
+  if not seals.holds(facts):
     raise ValueError('is damaged (vocab.json was changed since it was saved: its sha256 is another)')
   return facts
-
-
-def _sha256(facts: Spec) -> str:
-  """Of the content of `vocab.json` without its own sha256."""
-  content = {name: value for name, value in facts.items() if name != 'sha256'}
-  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _known_roles(spec: Spec, named: Mapping[str, str], *, decided: Collection[str]) -> dict[str, str]:

@@ -61,9 +61,8 @@ def read_json(file: Path) -> dict[str, Any]:
   Raises:
     RunError: the file is damaged.
   """
-  seals.check(file)
   try:
-    found = files.read_json(file, default={})
+    found = seals.read_json(file, default={})
     if not isinstance(found, dict):
       raise ValueError('no JSON object')
   except (OSError, ValueError) as error:

@@ -72,10 +72,10 @@ class Weights:
     """
     try:
       if files.is_file(self.folder / checkpoint.INDEX):
-        about = self._read(self.folder / MODEL)
+        about = seals.read_json(self.folder / MODEL)
         return Model(about['model'], about['vocab_size'])
-      settings = self._read(files.RunFolder(self.folder).config)
-      vocab = self._read(self.vocab / 'vocab.json')
+      settings = seals.read_json(files.RunFolder(self.folder).config)
+      vocab = seals.read_json(self.vocab / 'vocab.json')
       block = (settings['objective'] or {}).get('generator') if self.part == 'generator' else settings['model']
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
       raise WeightsError(
@@ -104,8 +104,8 @@ class Weights:
   def token_ids(self) -> dict[str, int | None]:
     """Fields of config.json in Hugging Face's form, such as pad_token_id -> id."""
     if files.is_file(self.folder / MODEL):
-      return self._read(self.folder / MODEL).get('token_ids', {})
-    settings = self._read(files.RunFolder(self.folder).config)
+      return seals.read_json(self.folder / MODEL).get('token_ids', {})
+    settings = seals.read_json(files.RunFolder(self.folder).config)
     ids = release.token_ids(self.vocab)
     found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
     start = (settings.get('objective') or {}).get('start')  # of a decoder
@@ -114,21 +114,15 @@ class Weights:
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
     """Names of the classes of a head that classifies, of an import; else empty."""
-    return tuple(self._read(self.folder / MODEL).get('labels', ())) if files.is_file(self.folder / MODEL) else ()
+    return tuple(seals.read_json(self.folder / MODEL).get('labels', ())) if files.is_file(self.folder / MODEL) else ()
 
   @functools.cached_property
   def own_reading(self) -> dict[str, Any]:
     """Settings by which the head of a run reads its trunk otherwise than published heads do; empty elsewhere."""
     if files.is_file(self.folder / MODEL):
       return {}
-    adapter = self._read(files.RunFolder(self.folder).config).get('adapter') or {}
+    adapter = seals.read_json(files.RunFolder(self.folder).config).get('adapter') or {}
     return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual) != usual}
-
-  @staticmethod
-  def _read(file: Path) -> Any:
-    """The value of a JSON file, once it is known to be as it was written."""
-    seals.check(file)
-    return files.read_json(file)
 
   @property
   def heads(self) -> tuple[str, ...]:

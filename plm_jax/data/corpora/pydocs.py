@@ -10,7 +10,6 @@ build with the same rows is the same data to them.
 import contextlib
 import hashlib
 import io
-import json
 import logging
 import os
 import time
@@ -19,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import files
+from plm_jax import files, seals
 from plm_jax.data.corpora import docstrings, filters, pydocs_tasks
 from plm_jax.data.corpora.docstrings import Document, Package
 
@@ -133,7 +132,7 @@ def _summary(root: Path, build: str) -> dict[str, Any] | None:
   file = root / f'{build}.json'
   try:
     found = files.read_json(file)
-    if found.get('sha256', _sealed(found)) != _sealed(found):  # earlier versions wrote none
+    if not seals.holds(found):
       raise ValueError('another sha256')
     return {'sha256_of_files': {}, **found, 'rows': {name: found['rows'][name] for name in SETS}}
   except FileNotFoundError:
@@ -141,11 +140,6 @@ def _summary(root: Path, build: str) -> dict[str, Any] | None:
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
     log.warning('%s is damaged (%s): building the corpus again', file, error)
     return None
-
-
-def _sealed(summary: Mapping[str, Any]) -> str:
-  content = {name: value for name, value in summary.items() if name != 'sha256'}
-  return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _digests(root: Path, name: str, build: str) -> dict[str, str]:
@@ -194,7 +188,7 @@ def _build(packages: Sequence[Package], *, build: str, root: Path, quiet: bool) 
     'seconds': round(time.perf_counter() - start, 1),
     'sha256_of_files': {name: _digests(root, name, build) for name in SETS},
   }
-  files.write_json(root / f'{build}.json', {**summary, 'sha256': _sealed(summary)})
+  files.write_json(root / f'{build}.json', seals.sealed(summary))
 
 
 def _table(packages: Sequence[Package], splits: Mapping[str, Sequence[Document]]) -> list[dict[str, Any]]:
