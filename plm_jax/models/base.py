@@ -94,14 +94,18 @@ class Base(nn.Module):
       )
     return self.token_embed if getattr(self.config, 'tied', True) else self.output
 
+  def init_output(self) -> None:
+    """Makes a matrix of the trunk's own, so that it exists even where nobody asks for logits; `__call__` calls it."""
+    if self.is_initializing() and self.gives_logits:
+      self.attend(jnp.zeros((1, 1, self.token_dim)))
+
   def init_all(self) -> None:
     """Uses every parameter once: `trunk.init(key, method='init_all')` makes the parameters of the whole trunk."""
     ones = jnp.ones((1, 1), jnp.int32)
     sides = ('encoder_', 'decoder_') if 'encoder_tokens' in self.INPUTS else ('',)
     out = self(**{f'{side}{name}': ones for side in sides for name in ('tokens', 'segment_ids')})
     self.pool(out['hidden'], ones)
-    if self.gives_logits:
-      self.attend(jnp.zeros((1, 1, self.token_dim)))
+    self.init_output()
 
   def make_table(self, table_init: Initializer) -> Embed:
     """A table of vectors [v, e], for tokens or for an output matrix; called from `setup`."""

@@ -183,8 +183,7 @@ class Bert(Base):
       x = self.embed_project(x)  # [b, l, e] -> [b, l, d]
     x = constrain(x, 'batch', 'length', 'embed')
     hidden, layers = self.layers(x, Mask(segment_ids, segment_ids, allowed=allowed), train)
-    if self.is_initializing():
-      self.attend(jnp.zeros((1, 1, self.token_dim)))  # a matrix of the trunk's own exists even where nobody uses it
+    self.init_output()
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   @property

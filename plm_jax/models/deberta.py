@@ -357,8 +357,7 @@ class Deberta(Base):
       x, layers = self.layers(x, context, train)
       states.append(layers)
     x, _ = self.last(x, context, train)
-    if self.is_initializing():
-      self.attend(jnp.zeros((1, 1, self.token_dim)))  # a matrix of the trunk's own exists even where nobody uses it
+    self.init_output()
     return {'hidden': x, 'layers': jnp.concatenate([*states, x[None]]), 'carry': ()}
 
   def refine(self, query: Array, hidden: Array, segment_ids: Array, train: bool = False) -> Array:

@@ -247,8 +247,7 @@ class Gpt(Base):
     (hidden, _), layers = self.layers((x, jnp.zeros((), jnp.int32)), masks, train)
     if c.norm_placement == 'pre':
       hidden = self.final_norm(hidden)
-    if self.is_initializing() and self.gives_logits:
-      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
+    self.init_output()
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   @property

@@ -259,8 +259,7 @@ class Llama(Base):
     context = Mask(segment_ids, segment_ids, causal=True), self._angles(positions)
     hidden, layers = self.layers(x, context, train)
     hidden = self.final_norm(hidden)
-    if self.is_initializing() and self.gives_logits:
-      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
+    self.init_output()
     return {'hidden': hidden, 'layers': jnp.concatenate([x[None], layers]), 'carry': ()}
 
   def _angles(self, positions: Array) -> Angles:

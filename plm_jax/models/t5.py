@@ -299,6 +299,15 @@ class _Trunk(Base):
       features = features * jnp.asarray(self.config.hidden_dim**-0.5, features.dtype)
     return self.output_table.attend(features)
 
+  def _read(
+    self, stack: Stack, tokens: Array, mask: Mask, positions: Array | None, train: bool, *, bidirectional: bool
+  ) -> dict[str, Any]:
+    """What `__call__` of a trunk of one stack gives."""
+    x = self.token_embed(tokens)
+    hidden, layers = stack(x, mask=mask, positions=positions, bidirectional=bidirectional, train=train)
+    self.init_output()
+    return {'hidden': hidden, 'layers': layers, 'carry': ()}
+
 
 class T5(_Trunk):
   """Encoder and decoder."""
@@ -348,8 +357,7 @@ class T5(_Trunk):
       encoded=Encoded(encoder_hidden, Mask(decoder_segment_ids, encoder_segment_ids)),
       train=train,
     )
-    if self.is_initializing() and self.gives_logits:
-      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
+    self.init_output()
     return {
       'hidden': hidden,
       'layers': layers,
@@ -434,16 +442,7 @@ class T5Decoder(_Trunk):
     """
     del type_ids
     mask = Mask(segment_ids, segment_ids, causal=True)
-    return self._read(tokens, mask, positions, train, bidirectional=False)
-
-  def _read(
-    self, tokens: Array, mask: Mask, positions: Array | None, train: bool, *, bidirectional: bool
-  ) -> dict[str, Any]:
-    x = self.token_embed(tokens)
-    hidden, layers = self.decoder(x, mask=mask, positions=positions, bidirectional=bidirectional, train=train)
-    if self.is_initializing() and self.gives_logits:
-      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
-    return {'hidden': hidden, 'layers': layers, 'carry': ()}
+    return self._read(self.decoder, tokens, mask, positions, train, bidirectional=False)
 
   def init_cache(self, batch_size: int, length: int) -> PyTree:
     """A cache of `length` empty slots."""
@@ -498,7 +497,7 @@ class T5Prefix(T5Decoder):
     """
     del type_ids
     mask = Mask(segment_ids, segment_ids, causal=True, prefix=prefix)
-    return self._read(tokens, mask, positions, train, bidirectional=True)
+    return self._read(self.decoder, tokens, mask, positions, train, bidirectional=True)
 
   def decode_step(self, tokens: Array, cache: PyTree, *, segment_ids: Array, positions: Array) -> tuple[Array, PyTree]:
     """As `T5Decoder.decode_step`, but the tokens of one call see each other: a prompt in one call is the prefix."""
@@ -526,11 +525,7 @@ class T5Encoder(_Trunk):
   ) -> dict[str, Any]:
     """Reads a batch in both directions; arguments and result as `T5Decoder` has them."""
     del type_ids
-    x, mask = self.token_embed(tokens), Mask(segment_ids, segment_ids)
-    hidden, layers = self.encoder(x, mask=mask, positions=positions, bidirectional=True, train=train)
-    if self.is_initializing() and self.gives_logits:
-      self.attend(hidden)  # a matrix of the trunk's own exists even where nobody asks for logits
-    return {'hidden': hidden, 'layers': layers, 'carry': ()}
+    return self._read(self.encoder, tokens, Mask(segment_ids, segment_ids), positions, train, bidirectional=True)
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
     """The mean over the real tokens of each row: [b, l, d] -> [b, d] (Sentence-T5, §3)."""

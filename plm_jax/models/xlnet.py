@@ -296,8 +296,7 @@ class Xlnet(Base):
     layers = jnp.concatenate([x[None], layers])
     out = {'layers': layers, 'carry': self._remember(carry, layers, segment_ids)}
     out['hidden'] = self.embed_dropout(hidden, train=train)
-    if self.is_initializing():
-      self.attend(jnp.zeros((1, 1, self.token_dim)))  # a matrix of the trunk's own exists even where nobody uses it
+    self.init_output()
     if queries is not None:
       out['queries'] = self.embed_dropout(queries, train=train)
     return out
