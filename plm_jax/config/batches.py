@@ -26,8 +26,7 @@ def reads(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 def check(settings: Mapping[str, Any]) -> None:
   """Raises ConfigError where the training data or those of an evaluation do not give what a complete config reads."""
-  sources = {'data': settings['data']} | {f'eval.{name}.data': one['data'] for name, one in settings['eval'].items()}
-  for where, block in sources.items():
+  for where, block in blocks.of_data(settings).items():
     given = gives(block)
     for (folder, name), keys in _readers(settings):
       if given is not None and (missing := [name_of(key) for key in keys if name_of(key) not in given]):

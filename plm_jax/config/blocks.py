@@ -106,6 +106,11 @@ def _with_kinds(kind: str, module: str, known: Mapping[str, Keyword]) -> dict[st
   }
 
 
+def of_data(settings: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+  """The data blocks of a complete config by their places: 'data' and 'eval.NAME.data'."""
+  return {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
+
+
 def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = ()) -> Any:
   """A block with every default filled in, as plain data.
 

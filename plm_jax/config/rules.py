@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plm_jax import errors
+from plm_jax.config import blocks
 from plm_jax.errors import ConfigError
 
 Settings = Mapping[str, Any]
@@ -39,10 +40,9 @@ def _check_best(settings: Settings) -> None:
 
 def _check_paths(settings: Settings) -> None:
   """Whether what names a file or folder is not empty, which would be the present folder."""
-  blocks = {'vocab': settings['vocab'], 'data': settings['data']}
-  blocks |= {f'eval.{name}.data': one['data'] for name, one in settings['eval'].items()}
-  blocks |= {f'init_from.{number}': one for number, one in enumerate(settings['init_from'])}
-  for where, block in blocks.items():
+  named = {'vocab': settings['vocab'], **blocks.of_data(settings)}
+  named |= {f'init_from.{number}': one for number, one in enumerate(settings['init_from'])}
+  for where, block in named.items():
     for key in ('path', 'cache', 'source'):
       if block.get(key) == '':
         raise ConfigError(f'config.{where}.{key}: is empty; name a file or folder.')

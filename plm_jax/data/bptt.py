@@ -17,7 +17,6 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import framing, order, store
 from plm_jax.data.rows.documents import look as look
@@ -172,10 +171,8 @@ def make(
   _check(vocab, length=length, batch_size=batch_size, stride=stride, second=second_segment, both_ways=reverse_half)
   share = order.share(batch_size, host=host, hosts=hosts)
   end_id = _end_id(vocab, end)
-  texts = sources.documents(
-    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes, by_tokens=True
-  )
-  tokens = tokenised(texts, vocab=vocab, cache=cache)
+  read = {'split': split, 'text': text, 'documents': documents, 'quality': quality, 'max_bytes': max_bytes}
+  tokens = tokenised(path, vocab=vocab, cache=cache, **read)
   stream = _streams(tokens, end_id=end_id, seed=seed)
   count = batch_size // 2 if reverse_half else batch_size
   total = stream(0, False).size

@@ -15,6 +15,7 @@ end of its longest field; special tokens are never cut.
 import dataclasses
 import functools
 import logging
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -111,9 +112,8 @@ def make(
   style = _file('layout', layout)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  given = _examples(
-    path, split, kind, examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing)), cache, max_bytes
-  )
+  asked = _asked(fields, label, per_class, sample_seed, missing)
+  given = _examples(path, split, kind, asked, cache, max_bytes)
   laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)
   log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
   add = given.add(laid.tokens.offsets, laid.place)
@@ -149,11 +149,18 @@ def look(
 ) -> Labels:
   """Reads rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
   del rest
-  asked = examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing))
+  asked = _asked(fields, label, per_class, sample_seed, missing)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   given = _file('kind', kind).make(records=records, asked=asked)
   _looked_at[records.digest, kind, asked] = given
   return Labels(given.names, given.classes)
+
+
+def _asked(
+  fields: Iterable[str], label: str, per_class: int | None, sample_seed: int, missing: float
+) -> examples.Asked:
+  """The same for `look` and `make`, of which one is called with the values of a config as they are written."""
+  return examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing))
 
 
 _looked_at: dict[tuple[Any, ...], examples.Examples] = {}

@@ -22,7 +22,6 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import look as look
@@ -111,10 +110,8 @@ def make(
   """
   _check(length=length, unit=unit, short_probability=short_probability, copies=copies)
   share = order.share(batch_size, host=host, hosts=hosts)
-  texts = sources.documents(
-    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes, by_tokens=True
-  )
-  tokens = tokenised(texts, vocab=vocab, cache=cache)
+  read = {'split': split, 'text': text, 'documents': documents, 'quality': quality, 'max_bytes': max_bytes}
+  tokens = tokenised(path, vocab=vocab, cache=cache, **read)
   digest = store.digest_of(tokens.digest, 'pairs', length, unit, short_probability, seed)
   room = length - _SPECIALS
 

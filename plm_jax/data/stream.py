@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import look as look
@@ -130,10 +129,8 @@ def make(
   """
   frame = _frame(vocab, layout, length=length, whole_sentences=whole_sentences, begin=begin, end=end, bos=bos)
   share = order.share(batch_size, host=host, hosts=hosts)
-  texts = sources.documents(
-    path, split=split, cache=cache, text=text, documents=documents, quality=quality, max_bytes=max_bytes, by_tokens=True
-  )
-  tokens = tokenised(texts, vocab=vocab, cache=cache)
+  read = {'split': split, 'text': text, 'documents': documents, 'quality': quality, 'max_bytes': max_bytes}
+  tokens = tokenised(path, vocab=vocab, cache=cache, **read)
   extra = ['sentences'] if whole_sentences else []
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plm_jax import files
 from plm_jax.text import tokenizer
+from plm_jax.text.spec import SENTINEL
 
 if TYPE_CHECKING:
   from plm_jax.text.tokenizer import Vocab
@@ -53,8 +54,9 @@ _INERT = (
 )  # fmt: skip
 # keys of transformers that change tokens and have no flag, with the value that changes nothing
 _MISSING: Mapping[str, Any] = {
-  **dict.fromkeys(('repetition_penalty', 'encoder_repetition_penalty', 'typical_p', 'guidance_scale'), 1),
-  **dict.fromkeys(('num_beam_groups',), 1),
+  **dict.fromkeys(
+    ('repetition_penalty', 'encoder_repetition_penalty', 'typical_p', 'guidance_scale', 'num_beam_groups'), 1
+  ),
   **dict.fromkeys(
     ('max_length', 'min_length', 'max_time', 'stop_strings', 'min_p', 'top_h', 'epsilon_cutoff', 'eta_cutoff',
      'bad_words_ids', 'renormalize_logits', 'remove_invalid_values', 'exponential_decay_length_penalty',
@@ -232,4 +234,4 @@ def decode(ids: Sequence[int], vocab: 'Vocab') -> str:
 
 def is_sentinel(token: str) -> bool:
   """Whether a token stands for a blank of T5's."""
-  return re.fullmatch(r'<extra_id_\d+>', token) is not None
+  return re.fullmatch(SENTINEL, token) is not None

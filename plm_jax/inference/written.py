@@ -15,7 +15,7 @@ from plm_jax.checkpoint import Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.generate import conventions, decode, trace
-from plm_jax.text.spec import BLANKS
+from plm_jax.text.spec import BLANKS, SENTINEL
 from plm_jax.training.parts import Parts, Settings, check_length
 from plm_jax.types import Vocab
 
@@ -80,9 +80,9 @@ def fill(settings: Settings, folder: RunFolder, parts: Parts, *, text: str, step
 def number_blanks(text: str, vocab: Vocab) -> tuple[str, list[int]]:
   """The text with a sentinel in each blank, and the ids of the sentinels in the order of the text."""
   free = (f'<extra_id_{number}>' for number in itertools.count())
-  if not re.search(r'<extra_id_\d+>', text):
+  if not re.search(SENTINEL, text):
     text = re.sub('|'.join(map(re.escape, BLANKS)), lambda found: next(free), text)
-  names = re.findall(r'<extra_id_\d+>', text)
+  names = re.findall(SENTINEL, text)
   _require(names, '<extra_id_0>')
   with errors.stage('fill'):
     return text, [vocab.id(name) for name in names]
@@ -93,8 +93,7 @@ def mark_blanks(text: str, vocab: Vocab) -> tuple[str, list[int]]:
   if vocab.mask_id is None:
     raise ConfigError('fill: the vocabulary of this run has no mask token; it was not trained to fill blanks')
   mask = vocab.token(vocab.mask_id)
-  for blank in (*BLANKS, r'<extra_id_\d+>'):
-    text = re.sub(re.escape(blank) if blank in BLANKS else blank, lambda found: mask, text)
+  text = re.sub('|'.join([*map(re.escape, BLANKS), SENTINEL]), lambda found: mask, text)
   _require(text.count(mask), mask)
   return text, [vocab.mask_id] * text.count(mask)
 

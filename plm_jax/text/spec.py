@@ -23,6 +23,7 @@ ROLES = {  # role -> the names that published vocabularies give it
 END_OF_TEXT = '<|endoftext|>'  # GPT-2's only special token, before a text and after it
 STAND_INS = (('bos', 'cls'), ('cls', 'bos'), ('eos', 'sep'), ('sep', 'eos'), ('pad', 'eos'))
 BLANKS = ('[MASK]', '<mask>', '<MASK>')  # how a user writes a word to fill in
+SENTINEL = r'<extra_id_\d+>'  # a blank of T5's, as a pattern
 BLANK = '▁'  # SentencePiece's white space
 SPACES = tuple(chr(256 + byte) for byte in b' \t\n\v\f\r')  # as byte-level tokens spell them
 

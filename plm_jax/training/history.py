@@ -12,6 +12,8 @@ import numpy as np
 
 from plm_jax.types import Source
 
+MOST_STEPS = 2_000_000_000  # they are counted in 32 bits
+
 Pairs = Sequence[tuple[int, int]]
 
 
@@ -21,8 +23,8 @@ def horizon(settings: Mapping[str, Any], step: int) -> int:
 
 
 def total(settings: Mapping[str, Any]) -> int:
-  """The steps of the run with all that it was extended by."""
-  return settings['steps'] + sum(more for _, more in settings['extend'])
+  """The steps of the run with all that it was extended by; a config of an earlier version has no `extend`."""
+  return settings['steps'] + sum(more for _, more in settings.get('extend', ()))
 
 
 def ends(settings: Mapping[str, Any]) -> set[int]:

@@ -42,7 +42,6 @@ from plm_jax.training.stopping import Patience, catch_signals
 log = logging.getLogger(__name__)
 
 DONE, INTERRUPTED, DIVERGED = 0, 3, 4
-MOST_STEPS = 2_000_000_000  # they are counted in 32 bits
 
 
 class Outcome(NamedTuple):
@@ -306,8 +305,8 @@ def _check_extend(extend: int | None, folder: RunFolder, old: Mapping[str, Any])
     raise ConfigError(f'--extend={extend}: the number of steps to add, from 1 on')
   if not old:
     raise ConfigError(f'--extend={extend}: no run began in {folder.root}; leave the flag out, and set steps')
-  if history.total({'extend': (), **old}) + extend > MOST_STEPS:
-    raise ConfigError(f'--extend={extend}: a run has at most {MOST_STEPS:,} steps')
+  if history.total(old) + extend > history.MOST_STEPS:
+    raise ConfigError(f'--extend={extend}: a run has at most {history.MOST_STEPS:,} steps')
 
 
 def _said_of_schedule(

@@ -79,13 +79,17 @@ def last(workdir: Where) -> Row:
 
 def check_sinks(names: Sequence[str]) -> None:
   """Raises ValueError for a place for metrics that is not known, or whose package is not installed."""
-  if unknown := [name for name in names if name not in SINKS]:
-    raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
+  _check_names(names)
   if 'wandb' in names:
     try:
       import wandb  # noqa: F401
     except ImportError as error:
       raise ValueError(WANDB_MISSING) from error
+
+
+def _check_names(names: Sequence[str]) -> None:
+  if unknown := [name for name in names if name not in SINKS]:
+    raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
 
 
 class Writer:
@@ -114,8 +118,7 @@ class Writer:
       ValueError: no such sink.
       ImportError: `wandb` is asked for and not installed.
     """
-    if unknown := [sink for sink in sinks if sink not in SINKS]:
-      raise ValueError(f'no place for metrics is called {", ".join(unknown)}; there are {", ".join(SINKS)}')
+    _check_names(sinks)
     folder = RunFolder.at(workdir)
     self._file = folder.metrics
     self._writes = jax.process_index() == 0

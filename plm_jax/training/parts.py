@@ -94,8 +94,7 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:
       f'accumulate={settings["accumulate"]}: {role} {settings[role]["name"]!r} compares the rows of a batch with each '
       'other, so the batch cannot be cut: set accumulate=1'
     )
-  blocks = {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
-  for where, block in blocks.items():
+  for where, block in config.of_data(settings).items():
     check_length(trunk, task.row_length(block['length']), where=where)
   return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', config.reads(settings))
 

@@ -11,7 +11,7 @@ from plm_jax import config, errors, optim, sharding
 from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.plugins import build
-from plm_jax.training import feed, memory, metrics, sizes
+from plm_jax.training import feed, history, memory, metrics, sizes
 from plm_jax.training.parts import Parts, check_labels, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
 from plm_jax.types import BATCH, Source, Task
@@ -36,8 +36,7 @@ def check(settings: Settings) -> None:
         f'config.eval.{name}.data.batch_size={block["data"]["batch_size"]}: cannot be cut into {mesh.shape["data"]} '
         'devices of one size each: make it a multiple'
       )
-  blocks = {'data': settings['data']} | {f'eval.{name}.data': block['data'] for name, block in settings['eval'].items()}
-  for where, block in blocks.items():
+  for where, block in config.of_data(settings).items():
     check_data(block, where=where, parts=parts)
   with sharding.use(layout):
     _check_shapes(settings, parts, layout)
@@ -69,7 +68,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)
   with errors.stage('optim'):
-    tx = optim.make(params=shapes, steps=settings['steps'] or 2_000_000_000, **settings['optim'])
+    tx = optim.make(params=shapes, steps=settings['steps'] or history.MOST_STEPS, **settings['optim'])
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():

@@ -109,7 +109,7 @@ def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   result = read_result(folder)
   if not (result.get('finished') and isinstance(result.get('step'), int)):
     return {}
-  if not old or result.get('steps') != history.total({'extend': (), **old}):
+  if not old or result.get('steps') != history.total(old):
     return {}
   try:
     records.check(folder.step(result['step']))

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from plm_jax.data.corpora import sources, splits
-from plm_jax.data.corpora.records import Texts
 from plm_jax.data.rows import store
 from plm_jax.types import Labels, Vocab
 
@@ -21,17 +20,19 @@ def look(path: str, *, split: str = 'train', **settings: Any) -> Labels:
   return Labels()
 
 
-def tokenised(texts: Texts, *, vocab: Vocab, cache: str) -> store.Tokens:
-  """Tokenises the documents that `sources.documents` returns, once, and cuts them where a slice is by tokens.
+def tokenised(path: str, *, vocab: Vocab, cache: str, **settings: Any) -> store.Tokens:
+  """Tokenises the documents of a corpus, once, and cuts them where a slice is by tokens.
 
   Args:
-    texts: of the corpus.
+    path: of the text, as `sources.documents` takes it.
     vocab: gives ids.
-    cache: folder for token stores.
+    cache: folder for token stores, and for what is downloaded.
+    settings: further keywords of `sources.documents`.
 
   Raises:
-    ValueError: there is no text.
+    ValueError: there is no text; and as `sources.documents`.
   """
+  texts = sources.documents(path, cache=cache, by_tokens=True, **settings)
   where = texts.records.where
   if texts.stats is not None:
     log.info(f'{where}: {texts.stats}')

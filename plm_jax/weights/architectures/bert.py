@@ -4,6 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import flax.linen as nn
+
 from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
 from plm_jax.models.deberta import Deberta
@@ -114,6 +116,12 @@ def check_own_gelu(trunk: Bert, heads: Sequence[str]) -> None:
     raise ValueError(f'the published head for masked tokens has gelu_erf, and this trunk {trunk.config.activation}')
 
 
+def check_output(trunk: nn.Module, heads: Sequence[str], output: str) -> None:
+  """Raises ValueError where an output matrix of the trunk's own could not be written, without the head `output`."""
+  if not trunk.config.tied and output not in heads:
+    raise ValueError(f'an output matrix of its own (tied=False) has a place beside the head {output} only')
+
+
 def is_tied(theirs: Mapping[str, Any], names: Collection[str], head: str) -> bool:
   """Whether the output matrix is the token table, or there is none, because no tensor's name begins with `head`."""
   return theirs['tie_word_embeddings'] or not any(name.startswith(head) for name in names)
@@ -136,8 +144,7 @@ def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = '
     ValueError: a matrix of the trunk's own without that head.
   """
   c = trunk.config
-  if not c.tied and output not in heads:
-    raise ValueError(f'an output matrix of its own (tied=False) has a place beside the head {output} only')
+  check_output(trunk, heads, output)
   return {
     'vocab_size': trunk.vocab_size,
     'hidden_size': c.hidden_dim,

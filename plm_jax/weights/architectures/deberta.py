@@ -124,8 +124,7 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError('keys without a bias are of version 1, where nothing that version 2 added has a name')
   family = 'DebertaV2' if c.key_bias else 'Deberta'
   check_heads(heads, HEADS)
-  if not c.tied and 'mlm' not in heads:
-    raise ValueError('an output matrix of its own (tied=False) has a place beside the head mlm only')
+  bert.check_output(trunk, heads, 'mlm')
   kind = bert.kind_of(heads, {'head': 'ForSequenceClassification', 'mlm': 'ForMaskedLM'})
   activation = fields.their_activation(c.activation)
   out = dict(

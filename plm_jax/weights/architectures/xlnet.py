@@ -93,10 +93,9 @@ def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: an output matrix of its own without the head lm.
   """
   c = trunk.config
-  if not c.tied and 'lm' not in heads:
-    raise ValueError('an output matrix of its own (tied=False) has a place beside the head lm only')
+  bert.check_output(trunk, heads, 'lm')
   reused = c.reuse_length if c.memory_length else None
-  kind = 'LMHeadModel' if 'lm' in heads else 'ForSequenceClassification' if 'head' in heads else 'Model'
+  kind = bert.kind_of(heads, {'lm': 'LMHeadModel', 'head': 'ForSequenceClassification'})
   return dict(
     model_type='xlnet',
     architectures=[f'XLNet{kind}'],

@@ -20,9 +20,7 @@ def corpus(tmp_path_factory):
 
 
 def read(corpus, split):
-  cache = str(corpus / 'cache')
-  texts = sources.documents(str(corpus), split=split, cache=cache, by_tokens=True)
-  return documents.tokenised(texts, vocab=VOCAB, cache=cache)
+  return documents.tokenised(str(corpus), split=split, vocab=VOCAB, cache=str(corpus / 'cache'))
 
 
 @pytest.mark.parametrize('percent', [1, 5, 50, 98])
