@@ -128,10 +128,14 @@ class Template(NamedTuple):
 
 
 class Labels(NamedTuple):
-  """The labels of the rows of a source, as in `Source`: their names, if any, and their number."""
+  """The labels of the rows of a source, as in `Source`: their names, if any, and their number.
+
+  `largest` is the file and line of the first row with the largest label, for messages.
+  """
 
   names: tuple[str, ...] = ()
   classes: int = 0
+  largest: str = ''
 
 
 class Vocab(Protocol):
@@ -427,7 +431,7 @@ class Remembers(Protocol):
 
 
 class BatchKey(NamedTuple):
-  """One key of a batch: its axes by letter (b rows, l tokens), its dtype, and what it holds."""
+  """One key of a batch: its axes by letter (b rows, l tokens, t tokens of targets), its dtype, and what it holds."""
 
   axes: str
   dtype: str
@@ -444,6 +448,8 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'type_ids': BatchKey('bl', 'int32', 'which field of the example a token belongs to, from 0'),
     'label': BatchKey('b', 'int32', 'class; float32 for a value'),
     'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere'),
+    'target_tokens': BatchKey('bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it'),
+    'target_segment_ids': BatchKey('bt', 'int32', '1 at each token of the text to write; 0 is padding'),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order'),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
     'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),

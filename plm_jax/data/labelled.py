@@ -7,9 +7,14 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   gpt      _start_ A (_delimiter_ B) _classify_
   xlnet    A <sep> (B <sep>) <cls>
   plain    [beginning token] A end (B end)
+  text     A (B) end
 
-and what is labelled is a file of `rows/kinds/`: class, regression, words. A row that is too long loses tokens from the
-end of its longest field; special tokens are never cut.
+and what is labelled is a file of `rows/kinds/`: class, regression, words, text. A row that is too long loses tokens
+from the end of its longest field; special tokens are never cut. A text to be written stands in keys of its own,
+`target_tokens` and `target_segment_ids`, in the layout `target_layout`.
+
+Classes are numbers, or names, which are kept: those of the data set (TFDS, `labels.json` beside the files), else what
+the rows of the training split hold, sorted. Every row is read and checked before anything is tokenised.
 """
 
 import dataclasses
@@ -23,6 +28,7 @@ import numpy as np
 from plm_jax import errors
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.rows import examples, framing, order, store
+from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.laid import lay_out
 from plm_jax.plugins import build
 from plm_jax.types import Count, Labels, Seed, Source, Template, Vocab
@@ -63,6 +69,9 @@ def make(
   label: str = 'label',
   kind: Annotated[str, 'data.rows.kinds'] = 'class',
   layout: Annotated[str, 'data.rows.layouts'] = 'bert',
+  prefixes: tuple[str, ...] = (),
+  target_layout: Annotated[str, 'data.rows.layouts'] | None = None,
+  target_length: Count | None = None,
   both_orders: bool = False,
   length: Count,
   batch_size: Count,
@@ -71,6 +80,7 @@ def make(
   per_class: Count | None = None,
   sample_seed: Seed = 0,
   missing: Annotated[float, 'any'] = -1,
+  on_bad_row: OnBadRow = 'stop',
   shuffle: bool = True,
   max_bytes: Count = 1_073_741_824,
   cache: str = '~/.cache/plm_jax',
@@ -84,9 +94,13 @@ def make(
     path: of the records, as `sources.open_source` takes it.
     split: part of it, TFDS slicing allowed.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
-    label: field that holds the label, or with kind='words' the list of labels.
-    kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field.
+    label: field that holds the label, with kind='words' the list of labels, with kind='text' what is to be written.
+    kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field,
+      'text' a text to be written.
     layout: where fields and special tokens stand.
+    prefixes: text before each field, as T5 has it; () for none.
+    target_layout: of the text to be written, as one field; None is `layout`.
+    target_length: tokens of the longest text to be written, special ones counted; None is `length`.
     both_orders: also deliver the fields in reverse, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
     length: tokens of the longest row, special ones counted.
     batch_size: rows per step over all hosts.
@@ -95,6 +109,8 @@ def make(
     per_class: keep this many rows of each class.
     sample_seed: of that choice.
     missing: label of a row without one; such rows are left out. A word without one has -1, and stays.
+    on_bad_row: a row that lacks a field, cannot be read, or has a label that is none: 'stop' ends with file, line and
+      reason, before anything is tokenised; 'skip' leaves up to 0.1 % of the rows out, and counts and lists them.
     shuffle: False keeps the order of the source (within each bucket).
     max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded or tokenised.
@@ -112,20 +128,31 @@ def make(
   style = _file('layout', layout)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  asked = _asked(fields, label, per_class, sample_seed, missing)
+  asked = _asked(fields, label, per_class, sample_seed, missing, prefixes, on_bad_row)
   given = _examples(path, split, kind, asked, cache, max_bytes)
-  laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)
+  lay = functools.partial(lay_out, vocab=vocab, cache=cache)
+  laid = lay(given, style, length=length, least=widths[0], both_orders=both_orders)
   log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
-  add = given.add(laid.tokens.offsets, laid.place)
+  add, parts = given.add(laid.tokens.offsets, laid.place), [laid.tokens.digest, layout, length, buckets, both_orders]
+  target = None
+  if given.target is not None:
+    room = target_length or length
+    target = lay(given.target, _file('layout', target_layout or layout), length=room, least=room, both_orders=False)
+    log.info(f'{path} ({split}): {target.cut} of the texts to be written are cut to {room} tokens.')
+    parts += [target.tokens.digest, target_layout or layout, room, target.frames]
 
   def batch(chosen: Members) -> order.Batch:
-    return laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
+    made = laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
+    if target is not None:
+      written = target.batch(chosen.members, room)
+      made |= {f'target_{key}': written[key] for key in ('tokens', 'segment_ids')}
+    return made
 
   return order.serve(
     batch,
     _order(laid.sizes, given.row_ids, share=share, widths=widths, seed=seed if shuffle else None),
     share=share,
-    digest=store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames),
+    digest=store.digest_of(*parts, laid.frames),
     path=f'{path} ({split})',
     widest=lambda chosen: dataclasses.replace(chosen, width=length),
     names=given.names,
@@ -140,27 +167,36 @@ def look(
   fields: tuple[str, ...] = (),
   label: str = 'label',
   kind: str = 'class',
+  prefixes: tuple[str, ...] = (),
   per_class: int | None = None,
   sample_seed: int = 0,
   missing: float = -1,
+  on_bad_row: OnBadRow = 'stop',
   cache: str = sources.CACHE,
   max_bytes: int = local.MAX_BYTES,
   **rest: Any,
 ) -> Labels:
-  """Reads rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
+  """Reads and checks rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
   del rest
-  asked = _asked(fields, label, per_class, sample_seed, missing)
+  asked = _asked(fields, label, per_class, sample_seed, missing, prefixes, on_bad_row)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   given = _file('kind', kind).make(records=records, asked=asked)
   _looked_at[records.digest, kind, asked] = given
-  return Labels(given.names, given.classes)
+  return Labels(given.names, given.classes, largest=given.largest)
 
 
 def _asked(
-  fields: Iterable[str], label: str, per_class: int | None, sample_seed: int, missing: float
+  fields: Iterable[str],
+  label: str,
+  per_class: int | None,
+  sample_seed: int,
+  missing: float,
+  prefixes: Iterable[str],
+  on_bad_row: OnBadRow,
 ) -> examples.Asked:
   """The same for `look` and `make`, of which one is called with the values of a config as they are written."""
-  return examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing))
+  settings = per_class, sample_seed, float(missing), tuple(prefixes), on_bad_row
+  return examples.Asked(tuple(fields), label, *settings)
 
 
 _looked_at: dict[tuple[Any, ...], examples.Examples] = {}

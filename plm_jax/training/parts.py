@@ -208,8 +208,9 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
 def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
   """Raises ValueError where the labels of a source are not those that the adapter tells apart."""
   if 0 < task.classes < source.classes:
+    where = f' in {source.largest}' if isinstance(source, Labels) and source.largest else ''
     raise ValueError(
-      f'labels of {path} reach {source.classes - 1}, and the adapter has {task.classes} classes, 0 to '
+      f'labels of {path} reach {source.classes - 1}{where}, and the adapter has {task.classes} classes, 0 to '
       f'{task.classes - 1}: raise adapter.classes, or name all adapter.tags'
     )
   if task.class_names and source.names and task.class_names != source.names:

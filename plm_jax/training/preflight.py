@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -64,7 +64,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
   """The parameters that `optim` speaks of, the metric of `best`, and memory, by shape alone."""
   memory.check_table(parts.trunk, settings)
   data, key = settings['data'], jax.random.key(settings['seed'])
-  spec, read = batch_spec(parts, data), sizes.batch_spec(parts.reads, rows=data['batch_size'], length=data['length'])
+  spec, read = batch_spec(parts, data), read_spec(parts, data)
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)
   with errors.stage('optim'):
@@ -72,7 +72,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():
-    scored = sizes.batch_spec(parts.reads, rows=block['data']['batch_size'], length=block['data']['length'])
+    scored = read_spec(parts, block['data'])
     memory.check(memory.leaves(state, tx, scored, layout=layout), parts.trunk, {'data': block['data']})
   prepared = jax.eval_shape(lambda batch: parts.task.prepare(noise_root(key), with_step(batch, 0)), spec)
   rows = layout.mesh.shape['data']
@@ -93,7 +93,16 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
 def batch_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
   """Shapes and dtypes of the batches of a data block with every key that it may give and that the task may read."""
   given = [key for key in config.gives(block) or () if key in BATCH]
-  return sizes.batch_spec((*given, *parts.reads), rows=block['batch_size'], length=block['length'])
+  return _spec((*given, *parts.reads), block)
+
+
+def read_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  """The same with the keys that the task reads, and no others."""
+  return _spec(parts.reads, block)
+
+
+def _spec(keys: Collection[str], block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  return sizes.batch_spec(keys, rows=block['batch_size'], length=block['length'], targets=block.get('target_length'))
 
 
 def check_best(best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, task: Task, step: Any) -> None:

@@ -15,10 +15,11 @@ one that knows the folder by a mark inside it, else the one that the suffix belo
 """
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_d
 
 CACHE = pydocs.CACHE
 LABELS = 'labels.json'
+_NAMING = 'train'  # the split whose rows decide which classes there are
+_TRIED = 100  # rows
 _QUICK_BYTES = 2**26  # of a file that is opened to look at it
 
 
@@ -68,16 +71,32 @@ def open_source(
     pieces.append((opened.rows, chosen))
     digests.append(f'{opened.digest}[{chosen.start}:{chosen.stop}]')
     labels |= opened.labels
-  rows, chosen = pieces[0]
   classes = tuple(labels.values())
+  settings = {'cache': cache, 'documents': documents, 'max_bytes': max_bytes}
   return Records(
-    fields=tuple(rows[chosen[0]]),
+    fields=_first_fields(*pieces[0]),
     digest=hashlib.sha256('\n'.join(digests).encode()).hexdigest(),
     names=labels.get('label', classes[0] if len(classes) == 1 else ()),
     labels=labels,
     where=f'{path} ({split})',
     pieces=tuple(pieces),
+    named_by=None if split == _NAMING else functools.partial(open_source, path, split=_NAMING, **settings),
   )
+
+
+def _first_fields(rows: Sequence[Mapping[str, Any]], chosen: Sequence[int]) -> tuple[str, ...]:
+  """The fields of the first row that can be read, of the first hundred.
+
+  Raises:
+    ValueError: none of them can, with the reason of the first.
+  """
+  failed = None
+  for number in chosen[:_TRIED]:
+    try:
+      return tuple(rows[number])
+    except ValueError as error:
+      failed = failed or error
+  raise failed or ValueError('no rows')
 
 
 def opens_quickly(path: str, *, split: str) -> bool:

@@ -4,21 +4,23 @@ What the files of `kinds/` share.
 """
 
 import dataclasses
-import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import order, store
+from plm_jax.data.rows.checked import BadRows, OnBadRow
 
 log = logging.getLogger(__name__)
 
 IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
 KEPT_ROWS, KEPT_SOURCES = 20_000, 4
 _NAMES_SHOWN = 50
+_TRUTH = ('False', 'True')
+_LOOKED_AT = 100  # rows, for a field that the first one lacks
 _kept: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 _FIELDS = (
   ('sentence1', 'sentence2'),
@@ -42,6 +44,8 @@ class Asked(NamedTuple):
   per_class: int | None
   sample_seed: int
   missing: float
+  prefixes: tuple[str, ...] = ()
+  on_bad_row: OnBadRow = 'stop'
 
 
 class Examples(NamedTuple):
@@ -64,6 +68,8 @@ class Examples(NamedTuple):
     names: of the classes.
     classes: labels are 0 to classes - 1; 0 where there are none.
     sequences: per row; more than one where a row holds options to choose from.
+    target: the texts that are to be written for the same rows; None where nothing is.
+    largest: file and line of the first row with the largest label, for messages.
   """
 
   texts: store.Texts
@@ -74,36 +80,78 @@ class Examples(NamedTuple):
   names: tuple[str, ...] = ()
   classes: int = 0
   sequences: int = 1
+  target: 'Examples | None' = None
+  largest: str = ''
+
+
+# Fields and labels -------------------------------------------------------------------------------------------------
 
 
 def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
   """The fields that hold the text: those asked for, or the names that TFDS uses for single sentences and pairs.
 
   Raises:
-    ValueError: there are no such fields, or no such label.
+    ValueError: there are no such fields, no such label, or prefixes of another number.
   """
   fields = asked.fields or next((names for names in _FIELDS if all(name in records.fields for name in names)), ())
   if not fields:
     raise ValueError(f'{records.where}: say which fields hold the text (fields=...): {", ".join(records.fields)}.')
   for name in (*fields, asked.label):
-    if name not in records.fields:
+    if name not in records.fields and not _is_somewhere(name, records):
       raise ValueError(f'{records.where}: there is no field {name!r}, there are {", ".join(records.fields)}.')
+  if asked.prefixes and len(asked.prefixes) != len(fields):
+    raise ValueError(f'prefixes={asked.prefixes}: give one for each of fields={fields}, empty where there is none.')
   return fields
 
 
+def _is_somewhere(name: str, records: Records) -> bool:
+  """Whether one of the first rows that can be read has a field."""
+  for index in range(min(len(records), _LOOKED_AT)):
+    try:
+      if name in records[index]:
+        return True
+    except ValueError:  # named when all rows are read
+      continue
+  return False
+
+
+def text_of(value: Any) -> str | None:
+  """A field as text: a string, or strings with a space between them, as a list of sentences; None for others."""
+  if isinstance(value, str):
+    return value
+  if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+    return ' '.join(value)
+  return None
+
+
+def check_text(value: Any, index: int, field: str, records: Records) -> None:
+  """Raises ValueError where a field of row `index` holds no text."""
+  if text_of(value) is None:
+    raise ValueError(f'row {index} of {records.where} holds no text in {field!r}, but {value!r}')
+
+
 class ClassNames:
-  """Numbers of classes. Rows hold them, or names, whose numbers are their places in the list of `labels.json`.
+  """Numbers of classes. Rows hold them, or names, whose numbers are their places in the list of names.
+
+  The list is that of the data set (TFDS, `labels.json`); else the names that the rows of the training split hold,
+  sorted, so that all splits have one order; else 'False' and 'True' where rows hold those.
 
   Attributes:
-    names: of the classes, () where the data has no list.
     digest: what it adds to the digest of the rows: the list, if a number came from it.
   """
 
   def __init__(self, records: Records, field: str):
     self.records = records
     self.field = field
-    self.names = records.labels.get(field, ())
+    self.listed = field in records.labels
     self.digest: tuple[Any, ...] = ()
+    self._known = records.labels.get(field, ())
+    self._numbered = False  # a row holds a number
+
+  @property
+  def names(self) -> tuple[str, ...]:
+    """The names of the classes, once all rows are read; () where rows hold numbers and there is no list."""
+    return self._known
 
   def number(self, value: Any, index: int, *, least: int = 0) -> int:
     """The number of a class.
@@ -114,28 +162,41 @@ class ClassNames:
       least: the smallest number allowed.
 
     Raises:
-      ValueError: neither a whole number from `least` on nor one of the names.
+      ValueError: neither a whole number from `least` on nor one of the names, or outside the list of names.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-      return value
-    if isinstance(value, str) and value in self.names:
-      self.digest = (self.names,)
-      return self.names.index(value)
+    if isinstance(value, bool) and not self.listed:
+      self._known, value = self._known or _TRUTH, str(value)
+    if isinstance(value, str) and not self._known and not self._numbered:
+      self._known = self._found()
+    if isinstance(value, str) and value in self._known:
+      self.digest = (self._known,)
+      return self._known.index(value)
+    whole = isinstance(value, int) and value >= least
+    if whole and (value < len(self._known) if self.listed else not self._known):
+      self._numbered = True
+      return int(value)
     where = f'row {index} of {self.records.where}: {self.field!r} holds {value!r}'
-    if isinstance(value, str) and self.names:
-      raise ValueError(f'{where}, and labels.json names {", ".join(self.names)}')
-    if isinstance(value, str):
-      found = json.dumps({self.field: sorted(self._found())[:_NAMES_SHOWN]}, ensure_ascii=False)
-      raise ValueError(f'{where}; classes are numbers from 0, or names that labels.json beside the data lists: {found}')
-    raise ValueError(f"{where}; classes are numbers from {least}, real values are kind='regression'.")
+    if not isinstance(value, str) and not whole:
+      raise ValueError(f"{where}; classes are numbers from {least}, real values are kind='regression'.")
+    if not self._known:
+      raise ValueError(f'{where}, and rows before it hold numbers: name all classes, or none')
+    few = ', '.join(self._known[:_NAMES_SHOWN]) + (', ...' if len(self._known) > _NAMES_SHOWN else '')
+    raise ValueError(f'{where}, and {"labels.json names" if self.listed else "the training split has"} {few}')
 
-  def _found(self) -> set[str]:
-    """The names that rows hold."""
+  def _found(self) -> tuple[str, ...]:
+    """The names that rows hold, sorted."""
+    try:
+      records = self.records if self.records.named_by is None else self.records.named_by()
+    except ValueError:  # there is no training split
+      records = self.records
     found: set[str] = set()
-    for row in self.records:
-      value = row.get(self.field)
+    for index in range(len(records)):
+      try:
+        value = records[index].get(self.field)
+      except ValueError:  # a row that cannot be read is named where it is used
+        continue
       found |= {name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)}
-    return found
+    return tuple(sorted(found))
 
 
 def one_label(
@@ -160,78 +221,168 @@ def one_label(
   Raises:
     ValueError: a row without one of the fields, no row with a label, or a class with too few rows.
   """
+  if asked.per_class is not None and names is None:
+    raise ValueError(f'{records.where}: per_class={asked.per_class} needs classes; kind={kind!r} has none.')
   fields = fields_of(records, asked)
-  table = in_memory(records, fields=(*fields, asked.label))
-  every = [table.value(index, asked.label) for index in range(len(table))]
-  row_ids = np.array([i for i, value in enumerate(every) if value is not None and value != asked.missing], np.int64)
-  if not len(row_ids):
-    raise ValueError(
-      f'{records.where}: none of {len(every)} rows has a label ({asked.label!r} is {asked.missing} in all).'
-    )
-  if len(row_ids) < len(every):
-    log.info(f'{records.where}: {len(every) - len(row_ids)} rows without a label are left out.')
-  labels: np.ndarray = np.array([label(every[index], index) for index in row_ids.tolist()], dtype)
+  kept = read_rows(records, asked, fields=fields, label=label)
+  labels, row_ids = np.array(kept.labels, dtype), kept.row_ids
+  largest = '' if names is None else records.place(int(row_ids[labels.argmax()]))
   classes = 0 if names is None else int(labels.max()) + 1
   if asked.per_class is not None:
-    if names is None:
-      raise ValueError(f'{records.where}: per_class={asked.per_class} needs classes; kind={kind!r} has none.')
     drawn = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
     labels, row_ids = labels[drawn], row_ids[drawn]
   added = () if names is None else names.digest
-  digest = store.digest_of(
-    records.digest, fields, asked.label, kind, asked.per_class, asked.sample_seed, asked.missing, *added
-  )
+  digest = digest_of(records, asked, fields, kind, *added, left_out=kept.left_out)
   return Examples(
-    texts=FieldTexts(table, fields, row_ids, digest),
+    texts=FieldTexts(kept.table, fields, row_ids, digest, prefixes=asked.prefixes),
     edges=np.arange(len(row_ids) * len(fields) + 1),
     row_ids=row_ids,
     fields=fields,
     add=lambda offsets, place: lambda chosen, width: {'label': labels[chosen]},
-    names=records.labels.get(asked.label, ()),
+    names=() if names is None else names.names,
     classes=classes,
+    largest=largest,
   )
 
 
-def in_memory(records: Records, *, fields: tuple[str, ...]) -> Records:
-  """The same rows with these fields only, read at once; large data is returned as it is.
+# Rows --------------------------------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+  """The rows that can be used and have a label.
+
+  Attributes:
+    table: the split, in memory where it is small.
+    row_ids: int64[rows].
+    labels: one for each.
+    left_out: places of the rows that cannot be used.
+  """
+
+  table: Records
+  row_ids: np.ndarray
+  labels: list[Any]
+  left_out: tuple[int, ...]
+
+
+def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]) -> Kept:
+  """Reads and checks every row of a split: fields that hold text, and the field `asked.label`.
+
+  Args:
+    records: the split.
+    asked: which label is none, and what becomes of bad rows.
+    fields: of texts.
+    label: (what a row holds, number of the row) -> its label; raises a ValueError.
+
+  Raises:
+    ValueError: bad rows, as `asked.on_bad_row` says; no row has a label.
+  """
+  bad = BadRows(records, asked.on_bad_row)
+  wanted = (*fields, asked.label)
+  table, rows = in_memory(records, bad, fields=wanted)
+
+  def read(index: int) -> Any:
+    row = table.values(index, wanted)
+    for field in fields:
+      check_text(row[field], index, field, records)
+    value = row[asked.label]
+    return None if value is None or value == asked.missing else label(value, index)
+
+  good = bad.read(read, rows)
+  left_out = bad.report()
+  labelled = [(index, value) for index, value in zip(*good, strict=True) if value is not None]
+  if not labelled:
+    raise ValueError(
+      f'{records.where}: none of {len(records)} rows has a label ({asked.label!r} is {asked.missing} in all).'
+    )
+  if len(labelled) < len(good.rows):
+    log.info(f'{records.where}: {len(good.rows) - len(labelled)} rows without a label are left out.')
+  row_ids, labels = zip(*labelled, strict=True)
+  return Kept(table, np.array(row_ids, np.int64), list(labels), left_out)
+
+
+def digest_of(
+  records: Records, asked: Asked, fields: tuple[str, ...], kind: str, *added: Any, left_out: tuple[int, ...] = ()
+) -> str:
+  """Of the rows and of everything that decides what becomes of them."""
+  more = [*added, *([list(asked.prefixes)] if any(asked.prefixes) else []), *([list(left_out)] if left_out else [])]
+  return store.digest_of(
+    records.digest, fields, asked.label, kind, asked.per_class, asked.sample_seed, asked.missing, *more
+  )
+
+
+def in_memory(records: Records, bad: BadRows, *, fields: tuple[str, ...]) -> tuple[Records, Sequence[int]]:
+  """The same rows with these fields only, read at once, and which of them can be read; large data is left as it is.
 
   Small sources are kept for later calls: studies draw from one again and again.
 
   Raises:
-    ValueError: a row that lacks one of the fields.
+    ValueError: more rows that cannot be read than `bad` takes.
   """
+  every = range(len(records))
   if len(records) > IN_MEMORY:
-    return records
+    return records, every
   key = (records.digest, *fields)
-  if key not in _kept:
-    table = [{name: records.value(index, name) for name in fields} for index in range(len(records))]
-    if len(table) > KEPT_ROWS:
-      return _of(records, table, fields)
+  if key in _kept:
+    return _of(records, _kept[key], fields), every
+  good = bad.read(lambda index: records.values(index, fields))
+  table: list[dict[str, Any]] = [{}] * len(records)
+  for index, row in zip(*good, strict=True):
+    table[index] = row
+  if len(table) <= KEPT_ROWS and len(good.rows) == len(table):
     if len(_kept) == KEPT_SOURCES:
       _kept.pop(next(iter(_kept)))
     _kept[key] = table
-  return _of(records, _kept[key], fields)
+  return _of(records, table, fields), good.rows
 
 
 def _of(records: Records, table: list[dict[str, Any]], fields: tuple[str, ...]) -> Records:
   return dataclasses.replace(records, fields=fields, pieces=((table, range(len(table))),))
 
 
-class FieldTexts:
-  """The fields of some rows, one after another."""
+# Texts -------------------------------------------------------------------------------------------------------------
 
-  def __init__(self, records: Records, fields: tuple[str, ...], row_ids: np.ndarray, digest: str):
+
+class FieldTexts:
+  """The fields of some rows, one after another; a list of strings is one text with spaces between them.
+
+  Attributes:
+    digest: of their content.
+  """
+
+  def __init__(
+    self,
+    records: Records,
+    fields: tuple[str, ...],
+    row_ids: np.ndarray,
+    digest: str,
+    *,
+    prefixes: tuple[str, ...] = (),
+    write: Callable[[Any], str | None] = text_of,
+  ):
+    """Reads nothing yet.
+
+    Args:
+      records: the split.
+      fields: of the texts.
+      row_ids: int64[rows], which rows.
+      digest: of their content.
+      prefixes: text before each field; () for none.
+      write: what a row holds in a field -> its text.
+    """
     self.records = records
     self.fields = fields
     self.row_ids = row_ids
     self.digest = digest
+    self.prefixes = prefixes or ('',) * len(fields)
+    self.write = write
 
   def __len__(self) -> int:
     return len(self.row_ids) * len(self.fields)
 
   def __getitem__(self, index: int) -> str:
     row, field = divmod(index, len(self.fields))
-    return self.records.text(int(self.row_ids[row]), self.fields[field])
+    value = self.records.value(int(self.row_ids[row]), self.fields[field])
+    return f'{self.prefixes[field]}{self.write(value)}'
 
 
 class ListedTexts(list[str]):

@@ -1,5 +1,6 @@
 """One real value per row."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   """The rows that have a value, with `label` float32[b]."""
 
   def label(value: Any, index: int) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
       raise ValueError(f'row {index} of {records.where}: {asked.label!r} holds {value!r}, which is no number')
     return value
 

@@ -1,7 +1,7 @@
 """A list of words in one field, and a class for each of them: parts of speech, names.
 
 Every word is tokenised with a space before it, as byte-level BPE has words in a row, and its label stands at its first
-token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names that labels.json lists; -1 is a word without one.
+token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one.
 """
 
 import functools
@@ -11,6 +11,7 @@ import numpy as np
 
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
+from plm_jax.data.rows.checked import BadRows
 
 log = logging.getLogger(__name__)
 
@@ -28,11 +29,9 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
     )
   (field,) = examples.fields_of(records, asked)
   names = examples.ClassNames(records, asked.label)
-  words: list[str] = []
-  labels: list[int] = []
-  row_ids, edges = [], [0]
-  for index in range(len(records)):
-    given, tags = records.value(index, field), records.value(index, asked.label)
+
+  def read(index: int) -> tuple[list[str], list[int]]:
+    given, tags = records.values(index, (field, asked.label)).values()
     if not isinstance(given, list) or not isinstance(tags, list) or len(given) != len(tags):
       raise ValueError(
         f'row {index} of {records.where} needs a list of words in {field!r} and a label for each of them in '
@@ -40,22 +39,28 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       )
     if not all(isinstance(word, str) for word in given):
       raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}.')
-    if given:
-      words += [f' {word}' for word in given]
-      labels += [names.number(tag, index, least=-1) for tag in tags]
-      row_ids.append(index)
-      edges.append(len(words))
-  if not words:
+    return given, [names.number(tag, index, least=-1) for tag in tags]
+
+  bad = BadRows(records, asked.on_bad_row)
+  good = bad.read(read)
+  left_out = bad.report()
+  row_ids = [index for index, (given, _) in zip(*good, strict=True) if given]
+  if not row_ids:
     raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
-  digest = store.digest_of(records.digest, asked.fields, asked.label, 'words', *names.digest)
+  words = [f' {word}' for given, _ in good.values for word in given]
+  labels = np.array([tag for _, tags in good.values for tag in tags], np.int32)
+  largest = next(index for index, (_, tags) in zip(*good, strict=True) if max(tags, default=-1) == labels.max())
+  added = [list(left_out)] if left_out else []
+  digest = store.digest_of(records.digest, asked.fields, asked.label, 'words', *names.digest, *added)
   return examples.Examples(
     texts=examples.ListedTexts(words, digest),
-    edges=np.array(edges),
+    edges=np.cumsum([0, *(len(given) for given, _ in good.values if given)]),
     row_ids=np.array(row_ids),
     fields=asked.fields,
-    add=functools.partial(_add, np.array(labels, np.int32)),
+    add=functools.partial(_add, labels),
     names=names.names,
-    classes=max(labels) + 1,
+    classes=int(labels.max()) + 1,
+    largest=records.place(largest),
   )
 
 
