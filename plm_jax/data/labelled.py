@@ -20,7 +20,6 @@ the rows of the training split hold, sorted. Every row is read and checked befor
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -81,6 +80,7 @@ def make(
   sample_seed: Seed = 0,
   missing: Annotated[float, 'any'] = -1,
   on_bad_row: OnBadRow = 'stop',
+  keep_unlabelled: bool = False,
   shuffle: bool = True,
   max_bytes: Count = 1_073_741_824,
   cache: str = '~/.cache/plm_jax',
@@ -111,6 +111,8 @@ def make(
     missing: label of a row without one; such rows are left out. A word without one has -1, and stays.
     on_bad_row: a row that lacks a field, cannot be read, or has a label that is none: 'stop' ends with file, line and
       reason, before anything is tokenised; 'skip' leaves up to 0.1 % of the rows out, and counts and lists them.
+    keep_unlabelled: rows without a label, or without its field, stay and have label -1, so that they can be predicted
+      (`evaluate --predictions`), as the test sets of benchmarks are. Nothing is trained or scored on them.
     shuffle: False keeps the order of the source (within each bucket).
     max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded or tokenised.
@@ -128,18 +130,28 @@ def make(
   style = _file('layout', layout)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  asked = _asked(fields, label, per_class, sample_seed, missing, prefixes, on_bad_row)
+  asked = examples.asked(
+    fields=fields,
+    label=label,
+    per_class=per_class,
+    sample_seed=sample_seed,
+    missing=missing,
+    prefixes=prefixes,
+    on_bad_row=on_bad_row,
+    keep_unlabelled=keep_unlabelled,
+  )
   given = _examples(path, split, kind, asked, cache, max_bytes)
   lay = functools.partial(lay_out, vocab=vocab, cache=cache)
   laid = lay(given, style, length=length, least=widths[0], both_orders=both_orders)
   log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
-  add, parts = given.add(laid.tokens.offsets, laid.place), [laid.tokens.digest, layout, length, buckets, both_orders]
+  add, record = given.add(laid.tokens.offsets, laid.place), given.record and given.record(laid.tokens.offsets)
+  digests = [laid.tokens.digest, layout, length, buckets, both_orders]
   target = None
   if given.target is not None:
     room = target_length or length
     target = lay(given.target, _file('layout', target_layout or layout), length=room, least=room, both_orders=False)
     log.info(f'{path} ({split}): {target.cut} of the texts to be written are cut to {room} tokens.')
-    parts += [target.tokens.digest, target_layout or layout, room, target.frames]
+    digests += [target.tokens.digest, target_layout or layout, room, target.frames]
 
   def batch(chosen: Members) -> order.Batch:
     made = laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
@@ -152,11 +164,14 @@ def make(
     batch,
     _order(laid.sizes, given.row_ids, share=share, widths=widths, seed=seed if shuffle else None),
     share=share,
-    digest=store.digest_of(*parts, laid.frames),
+    digest=store.digest_of(*digests, laid.frames),
     path=f'{path} ({split})',
     widest=lambda chosen: dataclasses.replace(chosen, width=length),
     names=given.names,
     classes=given.classes,
+    ids=int(given.row_ids[-1]) + 1,
+    record=record and (lambda row_id: record(place_of(row_id, given.row_ids))),
+    unlabelled=given.unlabelled,
   )
 
 
@@ -164,39 +179,33 @@ def look(
   *,
   path: str,
   split: str = 'train',
-  fields: tuple[str, ...] = (),
-  label: str = 'label',
   kind: str = 'class',
-  prefixes: tuple[str, ...] = (),
-  per_class: int | None = None,
-  sample_seed: int = 0,
-  missing: float = -1,
-  on_bad_row: OnBadRow = 'stop',
   cache: str = sources.CACHE,
   max_bytes: int = local.MAX_BYTES,
-  **rest: Any,
+  **settings: Any,
 ) -> Labels:
   """Reads and checks rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
-  del rest
-  asked = _asked(fields, label, per_class, sample_seed, missing, prefixes, on_bad_row)
+  asked = examples.asked(**settings)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   given = _file('kind', kind).make(records=records, asked=asked)
   _looked_at[records.digest, kind, asked] = given
-  return Labels(given.names, given.classes, largest=given.largest)
+  return Labels(given.names, given.classes, given.unlabelled, given.largest)
 
 
-def _asked(
-  fields: Iterable[str],
-  label: str,
-  per_class: int | None,
-  sample_seed: int,
-  missing: float,
-  prefixes: Iterable[str],
-  on_bad_row: OnBadRow,
-) -> examples.Asked:
-  """The same for `look` and `make`, of which one is called with the values of a config as they are written."""
-  settings = per_class, sample_seed, float(missing), tuple(prefixes), on_bad_row
-  return examples.Asked(tuple(fields), label, *settings)
+def place_of(row_id: int, row_ids: np.ndarray) -> int:
+  """The number, among the rows that are kept, of a row of the split.
+
+  Args:
+    row_id: of the row.
+    row_ids: int64[rows], those that are kept, rising.
+
+  Raises:
+    IndexError: it is not kept.
+  """
+  place = int(np.searchsorted(row_ids, row_id))
+  if place == len(row_ids) or row_ids[place] != row_id:
+    raise IndexError(f'no row {row_id}')
+  return place
 
 
 _looked_at: dict[tuple[Any, ...], examples.Examples] = {}

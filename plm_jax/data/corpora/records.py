@@ -78,8 +78,8 @@ class Records(Sequence[dict[str, Any]]):
     place = getattr(rows, 'place', None)
     return '' if place is None else place(number)
 
-  def values(self, index: int, fields: Sequence[str]) -> dict[str, Any]:
-    """Some fields of a row.
+  def values(self, index: int, fields: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, Any]:
+    """Some fields of a row, and those of the optional ones that it has.
 
     Raises:
       ValueError: the row does not have one of them; names the data, the row and the fields that there are.
@@ -88,7 +88,7 @@ class Records(Sequence[dict[str, Any]]):
     for field in fields:
       if field not in row:
         raise ValueError(f'row {index} of {self.where} has no field {field!r}: it has {", ".join(row)}')
-    return {field: row[field] for field in fields}
+    return {field: row[field] for field in (*fields, *optional) if field in row}
 
   def value(self, index: int, field: str) -> Any:
     """One field of a row; raises what `values` does."""

@@ -20,6 +20,7 @@ IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
 KEPT_ROWS, KEPT_SOURCES = 20_000, 4
 _NAMES_SHOWN = 50
 _TRUTH = ('False', 'True')
+_FEW = 50  # so many names of classes may stand in any number of rows
 _LOOKED_AT = 100  # rows, for a field that the first one lacks
 _kept: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 _FIELDS = (
@@ -34,18 +35,26 @@ _FIELDS = (
 
 Place = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 Added = Callable[[np.ndarray, int], order.Batch]
+Record = Callable[[int], dict[str, Any]]
 
 
 class Asked(NamedTuple):
   """What a config says about the rows; the arguments of `labelled.make` with these names."""
 
-  fields: tuple[str, ...]
-  label: str
-  per_class: int | None
-  sample_seed: int
-  missing: float
+  fields: tuple[str, ...] = ()
+  label: str = 'label'
+  per_class: int | None = None
+  sample_seed: int = 0
+  missing: float = -1
   prefixes: tuple[str, ...] = ()
   on_bad_row: OnBadRow = 'stop'
+  keep_unlabelled: bool = False
+
+
+def asked(**settings: Any) -> Asked:
+  """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
+  known = {name: settings[name] for name in Asked._fields if name in settings}
+  return Asked(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
 
 
 class Examples(NamedTuple):
@@ -59,6 +68,8 @@ class Examples(NamedTuple):
   int32 per token of all texts and puts it where the token stands in these rows, -1 elsewhere: int32[b, width], or
   [b, sequences, width] where there are several.
 
+  `record(offsets)` returns a function from the number of a kept row to what `Source.record` says of it.
+
   Attributes:
     texts: those of row 0, of its first sequence and in it of the first field, come first.
     edges: int64[rows*sequences*fields+1], `texts[edges[i]:edges[i+1]]` make up field i of all.
@@ -69,6 +80,8 @@ class Examples(NamedTuple):
     classes: labels are 0 to classes - 1; 0 where there are none.
     sequences: per row; more than one where a row holds options to choose from.
     target: the texts that are to be written for the same rows; None where nothing is.
+    record: see above.
+    unlabelled: some rows have no label.
     largest: file and line of the first row with the largest label, for messages.
   """
 
@@ -81,6 +94,8 @@ class Examples(NamedTuple):
   classes: int = 0
   sequences: int = 1
   target: 'Examples | None' = None
+  record: Callable[[np.ndarray], Record] | None = None
+  unlabelled: bool = False
   largest: str = ''
 
 
@@ -96,7 +111,7 @@ def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
   fields = asked.fields or next((names for names in _FIELDS if all(name in records.fields for name in names)), ())
   if not fields:
     raise ValueError(f'{records.where}: say which fields hold the text (fields=...): {", ".join(records.fields)}.')
-  for name in (*fields, asked.label):
+  for name in (*fields, *(() if asked.keep_unlabelled else (asked.label,))):
     if name not in records.fields and not _is_somewhere(name, records):
       raise ValueError(f'{records.where}: there is no field {name!r}, there are {", ".join(records.fields)}.')
   if asked.prefixes and len(asked.prefixes) != len(fields):
@@ -172,6 +187,8 @@ class ClassNames:
       self.digest = (self._known,)
       return self._known.index(value)
     whole = isinstance(value, int) and value >= least
+    if whole and value < 0:
+      return int(value)
     if whole and (value < len(self._known) if self.listed else not self._known):
       self._numbered = True
       return int(value)
@@ -195,7 +212,12 @@ class ClassNames:
         value = records[index].get(self.field)
       except ValueError:  # a row that cannot be read is named where it is used
         continue
-      found |= {name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)}
+      found |= {name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str) and name}
+    if len(found) > max(_FEW, len(records) / 2):
+      raise ValueError(
+        f'{records.where}: {self.field!r} holds {len(found):,} different texts in {len(records):,} rows, which are no '
+        'names of classes; classes are numbers from 0, or names (label=...).'
+      )
     return tuple(sorted(found))
 
 
@@ -208,7 +230,7 @@ def one_label(
   dtype: type,
   names: ClassNames | None = None,
 ) -> Examples:
-  """Rows of texts with one label each. Rows without a label are left out.
+  """Rows of texts with one label each. Rows without a label are left out, or kept with label -1 where that is asked.
 
   Args:
     records: the split.
@@ -225,22 +247,31 @@ def one_label(
     raise ValueError(f'{records.where}: per_class={asked.per_class} needs classes; kind={kind!r} has none.')
   fields = fields_of(records, asked)
   kept = read_rows(records, asked, fields=fields, label=label)
-  labels, row_ids = np.array(kept.labels, dtype), kept.row_ids
+  gold, row_ids = kept.labels, kept.row_ids
+  labels: np.ndarray = np.array([-1 if value is None else value for value in gold], dtype)
   largest = '' if names is None else records.place(int(row_ids[labels.argmax()]))
   classes = 0 if names is None else int(labels.max()) + 1
   if asked.per_class is not None:
+    if None in gold:
+      raise ValueError(f'{records.where}: per_class={asked.per_class} needs a label of every row: no keep_unlabelled.')
     drawn = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
-    labels, row_ids = labels[drawn], row_ids[drawn]
-  added = () if names is None else names.digest
-  digest = digest_of(records, asked, fields, kind, *added, left_out=kept.left_out)
+    labels, row_ids, gold = labels[drawn], row_ids[drawn], [gold[place] for place in drawn]
+  class_names = () if names is None else names.names
+  digest = digest_of(records, asked, fields, kind, *(() if names is None else names.digest), left_out=kept.left_out)
+
+  def record(row: int) -> dict[str, Any]:
+    return {'row': records[int(row_ids[row])], 'label': gold[row], 'names': class_names}
+
   return Examples(
     texts=FieldTexts(kept.table, fields, row_ids, digest, prefixes=asked.prefixes),
     edges=np.arange(len(row_ids) * len(fields) + 1),
     row_ids=row_ids,
     fields=fields,
     add=lambda offsets, place: lambda chosen, width: {'label': labels[chosen]},
-    names=() if names is None else names.names,
+    names=class_names,
     classes=classes,
+    record=lambda offsets: record,
+    unlabelled=None in gold,
     largest=largest,
   )
 
@@ -249,12 +280,12 @@ def one_label(
 
 
 class Kept(NamedTuple):
-  """The rows that can be used and have a label.
+  """The rows that can be used and have a label, or may lack one.
 
   Attributes:
     table: the split, in memory where it is small.
     row_ids: int64[rows].
-    labels: one for each.
+    labels: one for each, None where it has none.
     left_out: places of the rows that cannot be used.
   """
 
@@ -277,43 +308,56 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
     ValueError: bad rows, as `asked.on_bad_row` says; no row has a label.
   """
   bad = BadRows(records, asked.on_bad_row)
-  wanted = (*fields, asked.label)
-  table, rows = in_memory(records, bad, fields=wanted)
+  needed = fields if asked.keep_unlabelled else (*fields, asked.label)
+  table, rows = in_memory(records, bad, fields=needed, optional=(asked.label,))
 
   def read(index: int) -> Any:
-    row = table.values(index, wanted)
+    row = table.values(index, needed, optional=(asked.label,))
     for field in fields:
       check_text(row[field], index, field, records)
-    value = row[asked.label]
+    value = row.get(asked.label)
     return None if value is None or value == asked.missing else label(value, index)
 
   good = bad.read(read, rows)
   left_out = bad.report()
-  labelled = [(index, value) for index, value in zip(*good, strict=True) if value is not None]
-  if not labelled:
+  kept = [(index, value) for index, value in zip(*good, strict=True) if value is not None or asked.keep_unlabelled]
+  if not kept:
     raise ValueError(
-      f'{records.where}: none of {len(records)} rows has a label ({asked.label!r} is {asked.missing} in all).'
+      f'{records.where}: none of {len(records)} rows has a label ({asked.label!r} is {asked.missing} in all): '
+      'keep_unlabelled=True keeps them, to be predicted.'
     )
-  if len(labelled) < len(good.rows):
-    log.info(f'{records.where}: {len(good.rows) - len(labelled)} rows without a label are left out.')
-  row_ids, labels = zip(*labelled, strict=True)
+  if len(kept) < len(good.rows):
+    log.info(f'{records.where}: {len(good.rows) - len(kept)} rows without a label are left out.')
+  row_ids, labels = zip(*kept, strict=True)
   return Kept(table, np.array(row_ids, np.int64), list(labels), left_out)
 
 
 def digest_of(
   records: Records, asked: Asked, fields: tuple[str, ...], kind: str, *added: Any, left_out: tuple[int, ...] = ()
 ) -> str:
-  """Of the rows and of everything that decides what becomes of them."""
-  more = [*added, *([list(asked.prefixes)] if any(asked.prefixes) else []), *([list(left_out)] if left_out else [])]
-  return store.digest_of(
-    records.digest, fields, asked.label, kind, asked.per_class, asked.sample_seed, asked.missing, *more
-  )
+  """Of the rows and of everything that decides what becomes of them; `added` and `left_out` as in `changes`."""
+  drawn = asked.per_class, asked.sample_seed, float(asked.missing)
+  return store.digest_of(records.digest, fields, asked.label, kind, *drawn, *added, *changes(asked, left_out))
 
 
-def in_memory(records: Records, bad: BadRows, *, fields: tuple[str, ...]) -> tuple[Records, Sequence[int]]:
+def changes(asked: Asked, left_out: tuple[int, ...]) -> list[Any]:
+  """What a digest has only where a setting is not its default: prefixes, unlabelled rows, bad rows left out."""
+  prefixes, bad = [list(asked.prefixes)] * any(asked.prefixes), [list(left_out)] * bool(left_out)
+  return [*prefixes, *bad, *(['keep_unlabelled'] * asked.keep_unlabelled)]
+
+
+def in_memory(
+  records: Records, bad: BadRows, *, fields: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> tuple[Records, Sequence[int]]:
   """The same rows with these fields only, read at once, and which of them can be read; large data is left as it is.
 
   Small sources are kept for later calls: studies draw from one again and again.
+
+  Args:
+    records: the split.
+    bad: takes the rows that cannot be read.
+    fields: that every row has.
+    optional: that rows may have.
 
   Raises:
     ValueError: more rows that cannot be read than `bad` takes.
@@ -321,10 +365,10 @@ def in_memory(records: Records, bad: BadRows, *, fields: tuple[str, ...]) -> tup
   every = range(len(records))
   if len(records) > IN_MEMORY:
     return records, every
-  key = (records.digest, *fields)
+  key = (records.digest, *fields, '', *optional)
   if key in _kept:
     return _of(records, _kept[key], fields), every
-  good = bad.read(lambda index: records.values(index, fields))
+  good = bad.read(lambda index: records.values(index, fields, optional=optional))
   table: list[dict[str, Any]] = [{}] * len(records)
   for index, row in zip(*good, strict=True):
     table[index] = row
@@ -381,8 +425,7 @@ class FieldTexts:
 
   def __getitem__(self, index: int) -> str:
     row, field = divmod(index, len(self.fields))
-    value = self.records.value(int(self.row_ids[row]), self.fields[field])
-    return f'{self.prefixes[field]}{self.write(value)}'
+    return f'{self.prefixes[field]}{self.write(self.records[int(self.row_ids[row])].get(self.fields[field]))}'
 
 
 class ListedTexts(list[str]):

@@ -37,10 +37,9 @@ class Targets:
   def texts(self, value: Any) -> tuple[str, ...]:
     """The texts that are right, the one that is trained first; empty where there is none."""
     names = self.records.labels.get(self.field, ())
-    if isinstance(value, str):
-      return (value,)
-    if isinstance(value, list | tuple) and all(isinstance(text, str) for text in value):
-      return tuple(value)
+    several = value if isinstance(value, list | tuple) else (value,)
+    if all(isinstance(text, str) for text in several):
+      return tuple(several) if all(text.strip() for text in several) else ()
     if isinstance(value, bool):
       return (names[value] if names else str(value),)
     if isinstance(value, int) and names:
@@ -48,8 +47,8 @@ class Targets:
     return (f'{round(value * 5) / 5:.1f}',) if isinstance(value, int | float) else ()
 
   def first(self, value: Any) -> str:
-    """The text that is trained."""
-    return self.texts(value)[0]
+    """The text that is trained; empty for a row that has none and is only predicted."""
+    return '' if value is None else (*self.texts(value), '')[0]
 
   def check(self, value: Any, index: int) -> Any:
     """The value of row `index`; raises a ValueError where it gives no text."""
@@ -79,5 +78,14 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       add=lambda offsets, place: lambda chosen, width: {},
     )
 
-  source = part(fields, prefixes=asked.prefixes)
-  return source._replace(target=part((asked.label,), write=targets.first))
+  def record(row: int) -> dict[str, Any]:
+    value = kept.labels[row]
+    return {
+      'row': records[int(kept.row_ids[row])],
+      'references': list(targets.texts(value)) if value is not None else None,
+      'names': records.labels.get(asked.label, ()),
+    }
+
+  return part(fields, prefixes=asked.prefixes)._replace(
+    target=part((asked.label,), write=targets.first), record=lambda offsets: record, unlabelled=None in kept.labels
+  )

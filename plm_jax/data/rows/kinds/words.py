@@ -1,11 +1,14 @@
 """A list of words in one field, and a class for each of them: parts of speech, names.
 
 Every word is tokenised with a space before it, as byte-level BPE has words in a row, and its label stands at its first
-token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one.
+token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one. Where nothing is
+trained or scored (`keep_unlabelled`), every word is marked at its first token, as class 0 where it has none, and rows
+may lack the field of labels.
 """
 
 import functools
 import logging
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +34,10 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   names = examples.ClassNames(records, asked.label)
 
   def read(index: int) -> tuple[list[str], list[int]]:
-    given, tags = records.values(index, (field, asked.label)).values()
+    row = records.values(index, (field,) if asked.keep_unlabelled else (field, asked.label), optional=(asked.label,))
+    given, tags = row[field], row.get(asked.label)
+    if tags is None and asked.keep_unlabelled and isinstance(given, list):
+      tags = [-1] * len(given)
     if not isinstance(given, list) or not isinstance(tags, list) or len(given) != len(tags):
       raise ValueError(
         f'row {index} of {records.where} needs a list of words in {field!r} and a label for each of them in '
@@ -48,20 +54,59 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   if not row_ids:
     raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
   words = [f' {word}' for given, _ in good.values for word in given]
-  labels = np.array([tag for _, tags in good.values for tag in tags], np.int32)
-  largest = next(index for index, (_, tags) in zip(*good, strict=True) if max(tags, default=-1) == labels.max())
-  added = [list(left_out)] if left_out else []
-  digest = store.digest_of(records.digest, asked.fields, asked.label, 'words', *names.digest, *added)
+  gold = np.array([tag for _, tags in good.values for tag in tags], np.int32)
+  edges = np.cumsum([0, *(len(given) for given, _ in good.values if given)])
+  largest = next(index for index, (_, tags) in zip(*good, strict=True) if max(tags, default=-2) == gold.max())
+  digest = store.digest_of(
+    records.digest, asked.fields, asked.label, 'words', *names.digest, *examples.changes(asked, left_out)
+  )
   return examples.Examples(
     texts=examples.ListedTexts(words, digest),
-    edges=np.cumsum([0, *(len(given) for given, _ in good.values if given)]),
+    edges=edges,
     row_ids=np.array(row_ids),
     fields=asked.fields,
-    add=functools.partial(_add, labels),
+    add=functools.partial(_add, np.maximum(gold, 0) if asked.keep_unlabelled else gold),
     names=names.names,
-    classes=int(labels.max()) + 1,
+    classes=int(gold.max()) + 1,
+    record=functools.partial(_record, asked, Kept(records, np.array(row_ids), gold, edges, names.names)),
+    unlabelled=asked.keep_unlabelled and -1 in gold,
     largest=records.place(largest),
   )
+
+
+class Kept(NamedTuple):
+  """The rows that have words.
+
+  Attributes:
+    records: the split.
+    row_ids: int64[rows], their places in it.
+    labels: int32[words], -1 for a word without one.
+    edges: int64[rows+1], row i has the words `edges[i]:edges[i+1]`.
+    names: of the classes.
+  """
+
+  records: Records
+  row_ids: np.ndarray
+  labels: np.ndarray
+  edges: np.ndarray
+  names: tuple[str, ...]
+
+
+def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.Record:
+  """The records of rows (`scores/__init__.py`); word i of all is tokens `offsets[i]:offsets[i+1]`, int64[words+1]."""
+  in_batch = (np.diff(offsets) > 0) & ((kept.labels >= 0) | asked.keep_unlabelled)
+
+  def record(row: int) -> dict[str, Any]:
+    own, whole = slice(kept.edges[row], kept.edges[row + 1]), kept.records[int(kept.row_ids[row])]
+    return {
+      'row': whole,
+      'words': whole[asked.fields[0]],
+      'labels': kept.labels[own].tolist(),
+      'places': np.flatnonzero(in_batch[own]).tolist(),
+      'names': kept.names,
+    }
+
+  return record
 
 
 def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place) -> examples.Added:
