@@ -73,6 +73,7 @@ class Task(NamedTuple):
     class_names: their names, where the task depends on them.
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
+    words: keys of `in_words` that scores may read beside those of `predict`.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -90,6 +91,7 @@ class Task(NamedTuple):
   class_names: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
+  words: tuple[str, ...] = ()
 
 
 class Source(NamedTuple):
@@ -449,7 +451,10 @@ class Remembers(Protocol):
 
 
 class BatchKey(NamedTuple):
-  """One key of a batch: its axes by letter (b rows, l tokens, t tokens of targets), its dtype, and what it holds."""
+  """One key of a batch: its axes by letter, its dtype, and what it holds.
+
+  Axes are b rows, l tokens, t tokens of a text to write, k options.
+  """
 
   axes: str
   dtype: str
@@ -468,6 +473,8 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere'),
     'target_tokens': BatchKey('bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it'),
     'target_segment_ids': BatchKey('bt', 'int32', '1 at each token of the text to write; 0 is padding'),
+    'option_tokens': BatchKey('bkt', 'int32', 'texts to choose from, as `target_tokens`; empty ones fill a row up'),
+    'option_segment_ids': BatchKey('bkt', 'int32', '1 at each token of an option; 0 is padding'),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order'),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
     'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),
