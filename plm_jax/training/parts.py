@@ -51,13 +51,14 @@ def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
   Raises:
     ConfigError: the two differ: a run keeps the ids that it began with.
   """
-  return _kept_or_made('vocab', settings['vocab'], folder and folder.vocab)
+  return _kept_or_made('vocab', settings['vocab'], None if folder is None else folder.vocab)
 
 
 def make_second_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab | None:
   """The second vocabulary, as `make_vocab` the first; None where the settings name none."""
   block = settings.get('second_vocab')
-  return None if block is None else _kept_or_made('second_vocab', block, folder and folder.second_vocab)
+  kept_in = None if folder is None else folder.second_vocab
+  return None if block is None else _kept_or_made('second_vocab', block, kept_in)
 
 
 def _kept_or_made(name: str, block: Settings, kept_in: Path | None) -> Vocab:

@@ -73,7 +73,7 @@ def open_source(
     digests.append(f'{opened.digest}[{chosen.start}:{chosen.stop}]')
     labels |= opened.labels
   classes = tuple(labels.values())
-  settings = {'cache': cache, 'documents': documents, 'max_bytes': max_bytes}
+  settings: dict[str, Any] = {'cache': cache, 'documents': documents, 'max_bytes': max_bytes}
   return Records(
     fields=_first_fields(*pieces[0]),
     digest=hashlib.sha256('\n'.join(digests).encode()).hexdigest(),

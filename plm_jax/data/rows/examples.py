@@ -51,7 +51,7 @@ class Asked(NamedTuple):
 
 def asked(**settings: Any) -> Asked:
   """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
-  known = {name: settings[name] for name in Asked._fields if name in settings}
+  known: dict[str, Any] = {name: settings[name] for name in Asked._fields if name in settings}
   return Asked(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
 
 
