@@ -15,6 +15,7 @@ import numpy as np
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
 from plm_jax.data.rows.checked import BadRows
+from plm_jax.data.rows.class_names import ClassNames
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       f'per_class={asked.per_class}.'
     )
   (field,) = examples.fields_of(records, asked)
-  names = examples.ClassNames(records, asked.label)
+  names = ClassNames(records, asked.label)
 
   def read(index: int) -> tuple[list[str], list[int]]:
     row = records.values(index, (field,) if asked.keep_unlabelled else (field, asked.label), optional=(asked.label,))
@@ -93,7 +94,7 @@ class Kept(NamedTuple):
 
 
 def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.Record:
-  """The records of rows (`scores/__init__.py`); word i of all is tokens `offsets[i]:offsets[i+1]`, int64[words+1]."""
+  """The records of rows; `offsets` int64[words+1], word i of all rows is tokens `offsets[i]:offsets[i+1]`."""
   in_batch = (np.diff(offsets) > 0) & ((kept.labels >= 0) | asked.keep_unlabelled)
 
   def record(row: int) -> dict[str, Any]:
