@@ -486,9 +486,7 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
       'bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it', None
     ),
     'target_segment_ids': BatchKey('bt', 'int32', '1 at each token of the text to write; 0 is padding'),
-    'option_tokens': BatchKey(
-      'bkt', 'int32', 'texts to choose from, as `target_tokens`; empty ones fill a row up', None
-    ),
+    'option_tokens': BatchKey('bkt', 'int32', 'texts to choose from, as `target_tokens`; some may be empty', None),
     'option_segment_ids': BatchKey('bkt', 'int32', '1 at each token of an option; 0 is padding'),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),

@@ -17,7 +17,7 @@ from plm_jax.errors import require
 from plm_jax.generate.decode import generate
 from plm_jax.generate.reader import align_right, fills_blanks
 from plm_jax.generate.rules import NEVER, Generated
-from plm_jax.layers.losses import cross_entropy, in_chunks
+from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
 from plm_jax.types import Array, Attends, Decodes, Forward, Vocab
 
 Kind = Literal['encoder-decoder', 'causal', 'prefix', 'blank']
@@ -198,7 +198,7 @@ def score(s: Reader, forward: Forward, inputs: Mapping[str, Array], answer: Arra
     nats = cross_entropy(logits, ids)
     # without the rows that only fill a vocabulary up
     others = jax.nn.logsumexp(logits, axis=-1) - logits[..., : s.vocab_size].mean(axis=-1)
-    return Scored(nats, others, (logits.argmax(axis=-1) == ids).astype(jnp.float32))
+    return Scored(nats, others, most_likely(logits, ids).astype(jnp.float32))
 
   return in_chunks(one, (features, answer), rows=s.rows)
 

@@ -60,7 +60,7 @@ def predicted_keys(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list
     return []
   step = functools.partial(predict_step, task=task)
   keys = jax.eval_shape(step, abstract_params(task, spec), dict(spec), jax.random.key(0))
-  return sorted(set(keys) - {'row_weight'})
+  return sorted({*keys, *task.words} - {'row_weight'})
 
 
 class Steps(NamedTuple):
@@ -126,6 +126,9 @@ def evaluate(
     source, params, key, task=task, steps=steps, layout=layout, predicts=predicts, check=check
   )
   records = [scoring.record_of(source, int(row['row_id']), task.class_names) for row in predictions]
+  if task.words:
+    both = zip(predictions, records, strict=True)
+    predictions = [{**row, **task.in_words(row, record)} for row, record in both]
   if source.unlabelled:
     return Evaluated({}, predictions, records)
   means = metrics.mean(totals)

@@ -102,6 +102,9 @@ def score(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> dict
   Raises:
     ConfigError: it cannot score these rows.
   """
+  lacking = {key for row in predictions for key in known(name).reads if key not in row}
+  if lacking:  # words that depend on the row (`Task.words`)
+    raise ConfigError(f'score {name!r} reads {", ".join(sorted(lacking))}, which these rows do not give: leave it out')
   for number, record in enumerate(records):
     if bare := [key for key in known(name).records if record[key] is None]:
       raise ConfigError(f'score {name!r}: row {number} has no {bare[0]}, so that nothing can be scored on it')
