@@ -5,7 +5,10 @@ import statistics
 
 import pytest
 
+from plm_jax.errors import ConfigError
 from plm_jax.scores import bleu, draws, match, rouge
+from plm_jax.training import evaluation, scoring
+from plm_jax.types import Source, Task
 
 
 def rows(texts):
@@ -86,3 +89,21 @@ def test_draws_have_a_mean_and_a_spread():
   found = draws.score(predictions, gold)
   assert found == {'draws_accuracy': 0.75, 'draws_spread': pytest.approx(statistics.stdev([0.5, 0.75, 1.0]))}
   assert draws.score(predictions[:4], gold[:4]) == {'draws_accuracy': 0.5, 'draws_spread': 0.0}
+
+
+def test_scores_read_what_a_task_says_in_words(monkeypatch):
+  """Text is made of tokens on the host, so an evaluation scores it beside what was predicted on the device."""
+  references = ['one', 'two']
+  source = Source({}, 2, iter, iter, '', record=lambda row: {'references': [references[row]], 'options': references})
+  write = lambda prediction, record: {'text': record['references'][0] if prediction['row_id'] else 'none'}  # noqa: E731
+  task = Task(None, None, None, in_words=write, words=('text',), scores=('match',))
+  rows = [{'row_id': 0}, {'row_id': 1}]
+  monkeypatch.setattr(evaluation, '_over_rows', lambda *args, **kwargs: ({'loss': (1.0, 1.0)}, rows))
+  found = evaluation.evaluate(source, None, None, task=task, steps=None, layout=None, scores=('match',))
+  assert found.metrics == {'loss': 1.0, 'exact_match': 0.5, 'normalised_match': 0.5, 'unmatched': 0.5}
+  assert [row['text'] for row in found.predictions] == ['none', 'two']
+
+
+def test_a_score_of_labels_says_that_texts_have_none():
+  with pytest.raises(ConfigError, match="score 'draws' reads label, which these rows do not give: leave it out"):
+    scoring.score('draws', [{'text': 'a'}], [{'label': 1, 'draw': 0}])
