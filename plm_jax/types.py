@@ -49,9 +49,14 @@ class Forward(Protocol):
   """A model with its parameters bound."""
 
   def __call__(
-    self, *, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any
+    self,
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
   ) -> Any:
-    """Runs the model; `train` and `rng` left None are the step's own."""
+    """Runs the model, a method of it by name, or a function of it; `train` and `rng` left None are the step's own."""
 
 
 class Task(NamedTuple):
@@ -73,6 +78,7 @@ class Task(NamedTuple):
     class_names: their names, where the task depends on them.
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
+    frozen: patterns of parameters that keep their values, as those of `optim.scale`; they get no gradient.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -88,6 +94,7 @@ class Task(NamedTuple):
   for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
+  frozen: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
 
