@@ -163,8 +163,8 @@ def train(
     eval_steps = evaluation.make_steps(task)
     if settings['best'] is not None:
       name = settings['best'][0].partition('/')[0]
-      asked = {'task': task, 'scores': scored_by[name], 'step': eval_steps.plain}
-      preflight.check_best(settings['best'], evaluations[name].spec, state.params, **asked)
+      spec, wanted = evaluations[name].spec, scored_by[name]
+      preflight.check_best(settings['best'], spec, state.params, task=task, scores=wanted, step=eval_steps.plain)
     meter = Meter(sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], hosts=share[1])
     tokens_before, seconds_before = run_folder.spent(folder, start)
     counts = sizes.parameter_counts(state, tx)
