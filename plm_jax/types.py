@@ -6,7 +6,7 @@ n layers, t targets.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -62,7 +62,8 @@ class Task(NamedTuple):
     prepare: (root key, whole batch) -> Example. Pure, fixed shapes; each loss term's weights are divided here by
       that term's total over the batch, so values of micro-batches and devices add up.
     loss: (forward, example, carry, rng) -> Loss.
-    predict: (forward, example) -> host-side predictions, leaves lead with the batch axis.
+    predict: (forward, example) -> host-side predictions, leaves lead with the batch axis. It reduces on the device:
+      what a row is thought to be (classes, probabilities, n-best spans, tokens), no logits over a vocabulary.
     init_carry: batch size -> recurrent state at step 0.
     summary: summed metrics as means -> derived numbers (perplexity, bits per byte, ...).
     evaluate: like `loss`, where evaluation scores more than a step trains; None where they are the same.
@@ -70,6 +71,8 @@ class Task(NamedTuple):
     for_documents: most documents of a row -> the task with room for what each of them adds; None where none adds.
     classes: labels of rows or tokens that it tells apart, 0 to classes - 1; 0 where it reads none.
     class_names: their names, where the task depends on them.
+    scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
+    in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -85,6 +88,8 @@ class Task(NamedTuple):
   for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
+  scores: tuple[str, ...] = ()
+  in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
 
 
 class Source(NamedTuple):
@@ -100,6 +105,14 @@ class Source(NamedTuple):
     classes: labels are 0 to classes - 1; 0 for a source without them.
     steps_per_epoch: batches that hold each row once.
     documents: the most documents, as `segment_ids` numbers them, of any row.
+    record: row_id -> host data of the row that no batch carries: gold texts, references, offsets, names of labels. The
+      same on every host, whichever rows it reads; `scores/__init__.py` lists the keys that scores share. An
+      IndexError for a number that no row has. None where there is no such data.
+    group: row_id -> what the row belongs to together with others, anything hashable: the question of its window, the
+      item of its option, the pair of which it is one order. None where rows stand alone.
+    ids: numbers of rows (`row_id`) lie below it; 0 where they count the rows, and lie below `rows`.
+    unlabelled: some rows have no label. Rows are kept so that they can be predicted (a setting `keep_unlabelled` of
+      the source, for the test sets of benchmarks); nothing is trained or scored on such a source.
   """
 
   spec: dict[str, jax.ShapeDtypeStruct]
@@ -111,6 +124,10 @@ class Source(NamedTuple):
   classes: int = 0
   steps_per_epoch: int = 0
   documents: int = 1
+  record: Callable[[int], Mapping[str, Any]] | None = None
+  group: Callable[[int], Hashable] | None = None
+  ids: int = 0
+  unlabelled: bool = False
 
 
 class Template(NamedTuple):
@@ -128,10 +145,11 @@ class Template(NamedTuple):
 
 
 class Labels(NamedTuple):
-  """The labels of the rows of a source, as in `Source`: their names, if any, and their number."""
+  """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack."""
 
   names: tuple[str, ...] = ()
   classes: int = 0
+  unlabelled: bool = False
 
 
 class Vocab(Protocol):
@@ -442,7 +460,7 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token'),
     'segment_ids': BatchKey('bl', 'int32', 'numbers the documents of a row from 1; 0 is padding'),
     'type_ids': BatchKey('bl', 'int32', 'which field of the example a token belongs to, from 0'),
-    'label': BatchKey('b', 'int32', 'class; float32 for a value'),
+    'label': BatchKey('b', 'int32', 'class, -1 where there is none; float32 for a value'),
     'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere'),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order'),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),

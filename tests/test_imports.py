@@ -34,15 +34,16 @@ MAY_IMPORT: dict[str, set[str]] = {
   'optim': GROUND | {'plugins'},
   'generate': GROUND | {'text'},
   'objectives': GROUND | {'plugins', 'layers', 'noise'},
-  'adapters': GROUND | {'plugins', 'layers', 'generate'},
+  'adapters': GROUND | {'plugins', 'layers', 'generate', 'scores'},
   'checkpoint': GROUND,
+  'scores': GROUND,
   'weights': GROUND | {'plugins', 'text', 'models', 'checkpoint'},
   'training': GROUND | {'plugins', 'config', 'cli', 'text', 'layers', 'noise', 'models', 'data', 'optim', 'generate',
-                        'objectives', 'adapters', 'checkpoint', 'weights'},
+                        'objectives', 'adapters', 'checkpoint', 'scores', 'weights'},
 }  # fmt: skip
 MAY_IMPORT['inference'] = MAY_IMPORT['training'] | {'training'}
 MAY_IMPORT['studies'] = MAY_IMPORT['inference'] | {'inference'}
-WITHOUT_JAX = ('errors', 'words', 'files', 'seals', 'plugins', 'config', 'cli', 'text')
+WITHOUT_JAX = ('errors', 'words', 'files', 'seals', 'plugins', 'config', 'cli', 'text', 'scores')
 DEVICE = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 CONFIGURATION = {'absl', 'ml_collections'}
 EXECUTES_ITS_INPUT = {'pickle', 'cloudpickle', 'dill', 'joblib', 'marshal', 'shelve', 'runpy'}

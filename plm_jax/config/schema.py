@@ -91,8 +91,10 @@ class Evaluation:
     units: number of words, or of what else published figures count, in the text. It gives 'unit_perplexity', exp of the
       nats of all predicted tokens divided by this number, and 'bits_per_unit' (GPT-2 §3.1), which do not depend on the
       vocabulary.
+    scores: files of `plm_jax/scores/` that need all predictions at once; None takes those of the task.
   """
 
   data: Annotated[Mapping[str, Any], 'data']
   every: Count | None = None
   units: Count | None = None
+  scores: Sequence[Annotated[str, 'scores']] | None = None

@@ -71,6 +71,7 @@ def make(
   per_class: Count | None = None,
   sample_seed: Seed = 0,
   missing: Annotated[float, 'any'] = -1,
+  keep_unlabelled: bool = False,
   shuffle: bool = True,
   max_bytes: Count = 1_073_741_824,
   cache: str = '~/.cache/plm_jax',
@@ -95,6 +96,8 @@ def make(
     per_class: keep this many rows of each class.
     sample_seed: of that choice.
     missing: label of a row without one; such rows are left out. A word without one has -1, and stays.
+    keep_unlabelled: rows without a label, or without its field, stay and have label -1, so that they can be predicted
+      (`evaluate --predictions`), as the test sets of benchmarks are. Nothing is trained or scored on them.
     shuffle: False keeps the order of the source (within each bucket).
     max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded or tokenised.
@@ -112,11 +115,12 @@ def make(
   style = _file('layout', layout)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  asked = _asked(fields, label, per_class, sample_seed, missing)
+  asked = _asked(fields, label, per_class, sample_seed, missing, keep_unlabelled)
   given = _examples(path, split, kind, asked, cache, max_bytes)
   laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)
   log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
   add = given.add(laid.tokens.offsets, laid.place)
+  record = given.record(laid.tokens.offsets) if given.record else None
 
   def batch(chosen: Members) -> order.Batch:
     return laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
@@ -130,6 +134,9 @@ def make(
     widest=lambda chosen: dataclasses.replace(chosen, width=length),
     names=given.names,
     classes=given.classes,
+    ids=int(given.row_ids[-1]) + 1,
+    record=record and (lambda row_id: record(place_of(row_id, given.row_ids))),
+    unlabelled=given.unlabelled,
   )
 
 
@@ -143,24 +150,41 @@ def look(
   per_class: int | None = None,
   sample_seed: int = 0,
   missing: float = -1,
+  keep_unlabelled: bool = False,
   cache: str = sources.CACHE,
   max_bytes: int = local.MAX_BYTES,
   **rest: Any,
 ) -> Labels:
   """Reads rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
   del rest
-  asked = _asked(fields, label, per_class, sample_seed, missing)
+  asked = _asked(fields, label, per_class, sample_seed, missing, keep_unlabelled)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   given = _file('kind', kind).make(records=records, asked=asked)
   _looked_at[records.digest, kind, asked] = given
-  return Labels(given.names, given.classes)
+  return Labels(given.names, given.classes, given.unlabelled)
+
+
+def place_of(row_id: int, row_ids: np.ndarray) -> int:
+  """The number, among the rows that are kept, of a row of the split.
+
+  Args:
+    row_id: of the row.
+    row_ids: int64[rows], those that are kept, rising.
+
+  Raises:
+    IndexError: it is not kept.
+  """
+  place = int(np.searchsorted(row_ids, row_id))
+  if place == len(row_ids) or row_ids[place] != row_id:
+    raise IndexError(f'no row {row_id}')
+  return place
 
 
 def _asked(
-  fields: Iterable[str], label: str, per_class: int | None, sample_seed: int, missing: float
+  fields: Iterable[str], label: str, per_class: int | None, sample_seed: int, missing: float, keep_unlabelled: bool
 ) -> examples.Asked:
   """The same for `look` and `make`, of which one is called with the values of a config as they are written."""
-  return examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing))
+  return examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing), keep_unlabelled)
 
 
 _looked_at: dict[tuple[Any, ...], examples.Examples] = {}

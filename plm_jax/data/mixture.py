@@ -10,7 +10,7 @@ source, each once before any of them is repeated, so small sources are repeated 
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Annotated, Any
 
 import jax
@@ -119,6 +119,10 @@ def make(
     names=first.names,
     steps_per_epoch=-(-sum(rows.values()) // batch_size),
     documents=max(source.documents for source in mixed.parts.values()),
+    record=mixed.record if all(source.record for source in mixed.parts.values()) else None,
+    group=mixed.group if any(source.group for source in mixed.parts.values()) else None,
+    ids=mixed.ids,
+    unlabelled=any(source.unlabelled for source in mixed.parts.values()),
   )
 
 
@@ -126,7 +130,8 @@ def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', **rest
   """Looks at every part; the labels are those of the first."""
   del rest
   found = [build.look({'split': split, **parts[name]}) for name in sorted(parts)]
-  return found[0] or Labels() if found else Labels()
+  first = found[0] or Labels() if found else Labels()
+  return first._replace(unlabelled=any(labels.unlabelled for labels in found if labels))
 
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:
@@ -145,8 +150,8 @@ class Mixed:
 
   def __init__(self, parts: dict[str, Source]):
     self.parts = parts
-    rows = [source.rows for source in parts.values()]
-    self._starts = np.concatenate([[0], np.cumsum(rows)[:-1]])
+    self._ends = np.cumsum([source.ids or source.rows for source in parts.values()])
+    self._starts = np.concatenate([[0], self._ends[:-1]])
     (name, first), *others = parts.items()
     for other, source in others:
       if source.spec != first.spec:
@@ -170,6 +175,28 @@ class Mixed:
     """Every row of every part."""
     for part, source in enumerate(self.parts.values()):
       yield from (self._row(part, row) for row in source.once())
+
+  @property
+  def ids(self) -> int:
+    """As of `Source`."""
+    return int(self._ends[-1])
+
+  def record(self, row_id: int) -> Mapping[str, Any]:
+    """The record of a row in its part, by the number that is unique over all parts; with the name of the part."""
+    part, source, own = self._part_of(row_id)
+    assert source.record is not None
+    return {**source.record(own), 'part': part}
+
+  def group(self, row_id: int) -> Hashable:
+    """The group of a row in its part; a row of its own where the part has no groups."""
+    part, source, own = self._part_of(row_id)
+    return part, source.group is not None, own if source.group is None else source.group(own)
+
+  def _part_of(self, row_id: int) -> tuple[str, Source, int]:
+    """The part of a row, by name and source, and the number of the row in it."""
+    part = int(np.searchsorted(self._ends, row_id, side='right'))
+    name = list(self.parts)[part]
+    return name, self.parts[name], row_id - int(self._starts[part])
 
   def _row(self, part: int, row: order.Batch) -> order.Batch:
     """A row with a number that is unique over all parts, and its part."""

@@ -26,6 +26,10 @@ ARITHMETIC = {
 }
 
 
+# What makes a file of a folder one that a config can name, where it is not `make`.
+ENTRIES = {'scores': 'score'}
+
+
 class Missing(enum.Enum):
   """Why a keyword has no default value to show: there is none, or it takes running code to know it."""
 
@@ -44,9 +48,9 @@ class Keyword(NamedTuple):
 
 
 def names(folder: str) -> list[str]:
-  """The files of a folder that have a `make`, sorted."""
+  """The files of a folder that have a `make`, or what stands in `ENTRIES` for it, sorted."""
   inside = files.listing(ROOT.joinpath(*folder.split('.')), '[!_]*.py')
-  return [file.stem for file in inside if 'make' in _definitions(file)]
+  return [file.stem for file in inside if ENTRIES.get(folder, 'make') in _definitions(file)]
 
 
 def functions(module: str) -> list[str]:
@@ -70,7 +74,7 @@ def names_functions(kind: str) -> bool:
 def places(kind: str) -> dict[str, str]:
   """Name -> the file that it stands in, for every name of a kind.
 
-  Names are functions, or the files of a folder: in folders with plug-ins those that have a `make`.
+  Names are functions, or the files of a folder: in folders with plug-ins those that `names` lists.
   """
   if names_functions(kind):
     return {name: module for module in files_of(kind) for name in functions(module)}

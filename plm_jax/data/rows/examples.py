@@ -32,6 +32,7 @@ _FIELDS = (
 
 Place = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 Added = Callable[[np.ndarray, int], order.Batch]
+Record = Callable[[int], dict[str, Any]]
 
 
 class Asked(NamedTuple):
@@ -42,6 +43,7 @@ class Asked(NamedTuple):
   per_class: int | None
   sample_seed: int
   missing: float
+  keep_unlabelled: bool = False
 
 
 class Examples(NamedTuple):
@@ -55,6 +57,8 @@ class Examples(NamedTuple):
   int32 per token of all texts and puts it where the token stands in these rows, -1 elsewhere: int32[b, width], or
   [b, sequences, width] where there are several.
 
+  `record(offsets)` returns a function from the number of a kept row to what `Source.record` says of it.
+
   Attributes:
     texts: those of row 0, of its first sequence and in it of the first field, come first.
     edges: int64[rows*sequences*fields+1], `texts[edges[i]:edges[i+1]]` make up field i of all.
@@ -64,6 +68,8 @@ class Examples(NamedTuple):
     names: of the classes.
     classes: labels are 0 to classes - 1; 0 where there are none.
     sequences: per row; more than one where a row holds options to choose from.
+    record: see above.
+    unlabelled: some rows have no label.
   """
 
   texts: store.Texts
@@ -74,6 +80,8 @@ class Examples(NamedTuple):
   names: tuple[str, ...] = ()
   classes: int = 0
   sequences: int = 1
+  record: Callable[[np.ndarray], Record] | None = None
+  unlabelled: bool = False
 
 
 def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
@@ -85,7 +93,7 @@ def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
   fields = asked.fields or next((names for names in _FIELDS if all(name in records.fields for name in names)), ())
   if not fields:
     raise ValueError(f'{records.where}: say which fields hold the text (fields=...): {", ".join(records.fields)}.')
-  for name in (*fields, asked.label):
+  for name in (*fields, *(() if asked.keep_unlabelled else (asked.label,))):
     if name not in records.fields:
       raise ValueError(f'{records.where}: there is no field {name!r}, there are {", ".join(records.fields)}.')
   return fields
@@ -147,7 +155,7 @@ def one_label(
   dtype: type,
   names: ClassNames | None = None,
 ) -> Examples:
-  """Rows of texts with one label each. Rows without a label are left out.
+  """Rows of texts with one label each. Rows without a label are left out, or kept with label -1 where that is asked.
 
   Args:
     records: the split.
@@ -161,23 +169,35 @@ def one_label(
     ValueError: a row without one of the fields, no row with a label, or a class with too few rows.
   """
   fields = fields_of(records, asked)
-  table = in_memory(records, fields=(*fields, asked.label))
-  every = [table.value(index, asked.label) for index in range(len(table))]
-  row_ids = np.array([i for i, value in enumerate(every) if value is not None and value != asked.missing], np.int64)
+  there = asked.label in records.fields
+  table = in_memory(records, fields=(*fields, asked.label) if there else fields)
+  every = [table.value(index, asked.label) if there else None for index in range(len(table))]
+  has_label = np.array([value is not None and value != asked.missing for value in every])
+  row_ids = np.arange(len(every)) if asked.keep_unlabelled else np.flatnonzero(has_label)
   if not len(row_ids):
     raise ValueError(
-      f'{records.where}: none of {len(every)} rows has a label ({asked.label!r} is {asked.missing} in all).'
+      f'{records.where}: none of {len(every)} rows has a label ({asked.label!r} is {asked.missing} in all): '
+      'keep_unlabelled=True keeps them, to be predicted.'
     )
   if len(row_ids) < len(every):
     log.info(f'{records.where}: {len(every) - len(row_ids)} rows without a label are left out.')
-  labels: np.ndarray = np.array([label(every[index], index) for index in row_ids.tolist()], dtype)
+  gold = [label(every[index], index) if has_label[index] else None for index in row_ids.tolist()]
+  labels: np.ndarray = np.array([-1 if value is None else value for value in gold], dtype)
   classes = 0 if names is None else int(labels.max()) + 1
   if asked.per_class is not None:
-    if names is None:
-      raise ValueError(f'{records.where}: per_class={asked.per_class} needs classes; kind={kind!r} has none.')
+    if names is None or None in gold:
+      what = (
+        f'classes; kind={kind!r} has none' if names is None else 'a label of every row; keep_unlabelled keeps others'
+      )
+      raise ValueError(f'{records.where}: per_class={asked.per_class} needs {what}.')
     drawn = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
-    labels, row_ids = labels[drawn], row_ids[drawn]
-  added = () if names is None else names.digest
+    labels, row_ids, gold = labels[drawn], row_ids[drawn], [gold[place] for place in drawn]
+  added = (() if names is None else names.digest) + (('keep_unlabelled',) if asked.keep_unlabelled else ())
+  class_names = records.labels.get(asked.label, ())
+
+  def record(row: int) -> dict[str, Any]:
+    return {'row': records[int(row_ids[row])], 'label': gold[row], 'names': class_names}
+
   digest = store.digest_of(
     records.digest, fields, asked.label, kind, asked.per_class, asked.sample_seed, asked.missing, *added
   )
@@ -187,8 +207,10 @@ def one_label(
     row_ids=row_ids,
     fields=fields,
     add=lambda offsets, place: lambda chosen, width: {'label': labels[chosen]},
-    names=records.labels.get(asked.label, ()),
+    names=class_names,
     classes=classes,
+    record=lambda offsets: record,
+    unlabelled=None in gold,
   )
 
 

@@ -110,6 +110,7 @@ def serve(
   names: tuple[str, ...] = (),
   classes: int = 0,
   documents: int = 1,
+  **more: Any,
 ) -> Source:
   """A source from the one function that is its own.
 
@@ -123,6 +124,7 @@ def serve(
     names: of the labels.
     classes: labels are 0 to classes - 1.
     documents: the most documents of any row.
+    **more: other attributes of the source: `record`, `group`, `ids`, `unlabelled`.
 
   Raises:
     ValueError: more rows than `row_id` can number.
@@ -154,6 +156,7 @@ def serve(
     classes=classes,
     steps_per_epoch=order.steps,
     documents=documents,
+    **more,
   )
 
 

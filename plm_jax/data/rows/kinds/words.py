@@ -2,10 +2,13 @@
 
 Every word is tokenised with a space before it, as byte-level BPE has words in a row, and its label stands at its first
 token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names that labels.json lists; -1 is a word without one.
+With `keep_unlabelled`, where nothing is trained or scored, every word is marked at its first token, as class 0 where it
+has none, and rows may lack the field of labels.
 """
 
 import functools
 import logging
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +35,9 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   labels: list[int] = []
   row_ids, edges = [], [0]
   for index in range(len(records)):
-    given, tags = records.value(index, field), records.value(index, asked.label)
+    given = records.value(index, field)
+    absent = asked.keep_unlabelled and isinstance(given, list) and records[index].get(asked.label) is None
+    tags = [-1] * len(given) if absent else records.value(index, asked.label)
     if not isinstance(given, list) or not isinstance(tags, list) or len(given) != len(tags):
       raise ValueError(
         f'row {index} of {records.where} needs a list of words in {field!r} and a label for each of them in '
@@ -47,16 +52,55 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       edges.append(len(words))
   if not words:
     raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
-  digest = store.digest_of(records.digest, asked.fields, asked.label, 'words', *names.digest)
+  kept = ('keep_unlabelled',) if asked.keep_unlabelled else ()
+  digest = store.digest_of(records.digest, asked.fields, asked.label, 'words', *names.digest, *kept)
+  gold = np.array(labels, np.int32)
   return examples.Examples(
     texts=examples.ListedTexts(words, digest),
     edges=np.array(edges),
     row_ids=np.array(row_ids),
     fields=asked.fields,
-    add=functools.partial(_add, np.array(labels, np.int32)),
+    add=functools.partial(_add, np.maximum(gold, 0) if kept else gold),
     names=names.names,
     classes=max(labels) + 1,
+    record=functools.partial(_record, asked, Kept(records, np.array(row_ids), gold, np.array(edges), names.names)),
+    unlabelled=bool(kept) and -1 in labels,
   )
+
+
+class Kept(NamedTuple):
+  """The rows that have words.
+
+  Attributes:
+    records: the split.
+    row_ids: int64[rows], their places in it.
+    labels: int32[words], -1 for a word without one.
+    edges: int64[rows+1], row i has the words `edges[i]:edges[i+1]`.
+    names: of the classes.
+  """
+
+  records: Records
+  row_ids: np.ndarray
+  labels: np.ndarray
+  edges: np.ndarray
+  names: tuple[str, ...]
+
+
+def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.Record:
+  """The records of rows; `offsets` int64[words+1], word i of all rows is tokens `offsets[i]:offsets[i+1]`."""
+  in_batch = (np.diff(offsets) > 0) & ((kept.labels >= 0) | asked.keep_unlabelled)
+
+  def record(row: int) -> dict[str, Any]:
+    own, whole = slice(kept.edges[row], kept.edges[row + 1]), kept.records[int(kept.row_ids[row])]
+    return {
+      'row': whole,
+      'words': whole[asked.fields[0]],
+      'labels': kept.labels[own].tolist(),
+      'places': np.flatnonzero(in_batch[own]).tolist(),
+      'names': kept.names,
+    }
+
+  return record
 
 
 def _add(labels: np.ndarray, offsets: np.ndarray, place: examples.Place) -> examples.Added:
