@@ -5,8 +5,9 @@ model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative
 layers may be read together (`layers`, `join`): each is pooled by itself, and the vectors are joined.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -190,8 +191,9 @@ def make(
   outputs = 1 if s.regression else classes
   states = layers, join, tuple(layer_weights)
   model = Model(trunk, outputs, dropout, hidden, activation, *states, frozen, pool, init_std, bias)
-  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s))
-  return task._replace(classes=0 if s.regression else classes, frozen=('trunk/.*',) if frozen else ())
+  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
+  task = task._replace(frozen=('trunk/.*',) if frozen else ())
+  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=classes)
 
 
 def check(*, classes: int, kind: str, hidden: int, activation: str, frozen: bool, lm_weight: float, pool: str) -> None:
@@ -253,3 +255,9 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
   if s.regression:
     return {'value': outputs[:, 0]}
   return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
+
+
+def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+  """The name of the class, where the data names classes."""
+  names = record.get('names', ())
+  return {'name': names[int(prediction['label'])]} if names and 'label' in prediction else {}

@@ -9,8 +9,9 @@ Where the labels are BIO, a span counts as found if its first word, its last wor
 shared task of CoNLL (Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + fp + fn) over all rows.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -25,6 +26,7 @@ from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.lstm import StackedLstm
 from plm_jax.layers.means import batch_scale, metric
 from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
+from plm_jax.scores.seqeval import tags_of
 from plm_jax.types import (
   Array,
   Batch,
@@ -184,7 +186,7 @@ def make(
   s = Setup('encoder_tokens' in trunk.INPUTS, bio(tuple(tags)), crf, class_weights)
   states = tuple(layers), join, tuple(layer_weights)
   model = Model(trunk, len(tags), dropout, *states, frozen, lstm_layers, lstm_dim, crf, init_std)
-  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=span_scores)
+  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=span_scores, in_words=in_words)
   return task._replace(classes=len(tags), class_names=tuple(tags), frozen=('trunk/.*',) if frozen else ())
 
 
@@ -254,6 +256,11 @@ def to_words(values: Array, order: Array) -> Array:
 def to_tokens(values: Array, order: Array) -> Array:
   """The inverse of `to_words`."""
   return to_words(values, jnp.argsort(order, axis=1))
+
+
+def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+  """One tag a word; None for a word that was cut off, or has no token."""
+  return {'tags': tags_of(prediction['labels'], record)}
 
 
 # Spans -------------------------------------------------------------------------------------------------------------

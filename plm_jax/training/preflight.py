@@ -3,7 +3,7 @@
 import functools
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,10 +13,10 @@ from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import groups
 from plm_jax.plugins import build
-from plm_jax.training import feed, history, memory, metrics, sizes
-from plm_jax.training.parts import Parts, check_labels, make_parts, make_vocab
+from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
+from plm_jax.training.parts import Parts, check_labels, check_names, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
-from plm_jax.types import BATCH, PyTree, Source, Task
+from plm_jax.types import BATCH, Labels, PyTree, Source, Task
 
 log = logging.getLogger(__name__)
 
@@ -38,18 +38,30 @@ def check(settings: Settings) -> None:
         f'config.eval.{name}.data.batch_size={block["data"]["batch_size"]}: cannot be cut into {mesh.shape["data"]} '
         'devices of one size each: make it a multiple'
       )
-  for where, block in config.of_data(settings).items():
-    check_data(block, where=where, parts=parts)
+  labels = {where: check_data(block, where=where, parts=parts) for where, block in config.of_data(settings).items()}
+  with errors.stage('config'):
+    check_names(labels)
   with sharding.use(layout):
     _check_shapes(settings, parts, layout)
 
 
-def check_data(block: Settings, *, where: str, parts: Parts) -> None:
-  """Raises ConfigError where a data block names a split that is not there, or labels that the task has no class for."""
+def check_data(block: Settings, *, where: str, parts: Parts) -> Labels:
+  """What the labels of a data block are.
+
+  Raises:
+    ConfigError: it names a split that is not there, has rows that cannot be used, or labels that the task has no class
+      for.
+  """
   with errors.stage(where):
     labels = build.look(block)
     if labels is not None:
       check_labels(parts.task, labels, path=block.get('path', block['name']))
+    if labels is not None and labels.unlabelled:
+      raise ConfigError(
+        f'{where}.keep_unlabelled: some rows of {block.get("path", block["name"])} have no label, and nothing is '
+        'trained or scored on them: leave it out here, and predict them with evaluate --predictions=FILE'
+      )
+  return labels or Labels()
 
 
 def remark(settings: Settings, source: Source) -> None:
@@ -91,7 +103,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
   """The parameters that `optim` speaks of, the metric of `best`, and memory, by shape alone."""
   memory.check_table(parts.trunk, settings)
   data, key = settings['data'], jax.random.key(settings['seed'])
-  spec, read = batch_spec(parts, data), sizes.batch_spec(parts.reads, rows=data['batch_size'], length=data['length'])
+  spec, read = batch_spec(parts, data), read_spec(parts, data)
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)
   with errors.stage('optim'):
@@ -100,20 +112,25 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():
-    scored = sizes.batch_spec(parts.reads, rows=block['data']['batch_size'], length=block['data']['length'])
+    scored = read_spec(parts, block['data'])
     memory.check(memory.leaves(state, tx, scored, layout=layout), parts.trunk, {'data': block['data']})
   prepared = jax.eval_shape(lambda batch: parts.task.prepare(noise_root(key), with_step(batch, 0)), spec)
   rows = layout.mesh.shape['data']
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
     one = memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, leaf.size * leaf.dtype.itemsize // rows)
     memory.check([one], parts.trunk, settings)
+  scores = evaluation.asked(settings, parts.task)
+  for name, names in scores.items():
+    evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
   if settings['best'] is not None:
     name = settings['best'][0].partition('/')[0]
+    scored = batch_spec(parts, settings['eval'][name]['data'])
     check_best(
       settings['best'],
-      batch_spec(parts, settings['eval'][name]['data']),
+      scored,
       shapes,
       task=parts.task,
+      scores=scores[name],
       step=functools.partial(eval_step, task=parts.task),
     )
 
@@ -121,10 +138,23 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
 def batch_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
   """Shapes and dtypes of the batches of a data block with every key that it may give and that the task may read."""
   given = [key for key in config.gives(block) or () if key in BATCH]
-  return sizes.batch_spec((*given, *parts.reads), rows=block['batch_size'], length=block['length'])
+  return _spec((*given, *parts.reads), block)
 
 
-def check_best(best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, task: Task, step: Any) -> None:
+def read_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  """The same with the keys that the task reads, and no others."""
+  return _spec(parts.reads, block)
+
+
+def _spec(keys: Collection[str], block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  inside = [block, *(block.get('parts') or {}).values()]
+  targets = max((one.get('target_length') or 0 for one in inside), default=0)
+  return sizes.batch_spec(keys, rows=block['batch_size'], length=block['length'], targets=targets or None)
+
+
+def check_best(
+  best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, task: Task, scores: Sequence[str], step: Any
+) -> None:
   """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed.
 
   Args:
@@ -132,10 +162,11 @@ def check_best(best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, t
     spec: shapes of a batch of the evaluation.
     params: shapes of the parameters.
     task: what is evaluated.
+    scores: names of the scores of the evaluation.
     step: `eval_step` of the task, jitted or not.
   """
   evaluation, _, name = best[0].partition('/')
   carry = jax.eval_shape(lambda: task.init_carry(spec['row_id'].shape[0]))
   sums, _ = jax.eval_shape(step, params, dict(spec), carry, jax.random.key(0))
-  known = sorted({*sums, *task.summary(dict.fromkeys(sums, 1.0))})
+  known = sorted({*sums, *task.summary(dict.fromkeys(sums, 1.0)), *scoring.metrics(scores)})
   errors.check_choice('config.best', 'metric', name, known, place=f'evaluation {evaluation!r}')
