@@ -9,5 +9,5 @@ Rows hold clean token ids: noise is drawn on the device. Positions and word star
 the hosts' parts, concatenated in order, are the batch of a single host, bit for bit.
 
 `corpora/` reads text and records, whatever they are stored in (`corpora/formats/`); `rows/` makes rows of them, with
-layouts and kinds of labelled rows (`rows/layouts/`, `rows/kinds/`). `pydocs.py` is a command.
+layouts and kinds of labelled rows (`rows/layouts/`, `rows/kinds/`). `pydocs/` is a command.
 """

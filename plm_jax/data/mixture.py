@@ -116,7 +116,8 @@ def make(
     read=lambda step: _batches(mixed.endless(step * batch_size, per_round=per_round, seed=seed), share),
     once=lambda: _batches(mixed.once(), share),
     digest=store.digest_of([source.digest for source in mixed.parts.values()], per_round.tolist()),
-    names=first.names,
+    names=first.names if len({source.names for source in mixed.parts.values()}) == 1 else (),
+    classes=max(source.classes for source in mixed.parts.values()),
     steps_per_epoch=-(-sum(rows.values()) // batch_size),
     documents=max(source.documents for source in mixed.parts.values()),
     record=mixed.record if all(source.record for source in mixed.parts.values()) else None,
@@ -126,12 +127,22 @@ def make(
   )
 
 
-def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', **rest: Any) -> Labels:
-  """Looks at every part; the labels are those of the first."""
+def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', **rest: Any) -> dict[str, Labels]:
+  """Looks at every part: 'parts.NAME' -> its labels; parts of a part are 'parts.NAME.parts.INNER'.
+
+  Raises:
+    ValueError: what is wrong with a part.
+  """
   del rest
-  found = [build.look({'split': split, **parts[name]}) for name in sorted(parts)]
-  first = found[0] or Labels() if found else Labels()
-  return first._replace(unlabelled=any(labels.unlabelled for labels in found if labels))
+  found: dict[str, Labels] = {}
+  for name in sorted(parts):
+    try:
+      labels = build.look({'split': split, **parts[name]})
+    except (ValueError, FileNotFoundError) as error:
+      joined = '.' if str(error).startswith('parts.') else ': '
+      raise ValueError(f'parts.{name}{joined}{error}') from error
+    found |= {f'parts.{name}.{inner}'.removesuffix('.'): known for inner, known in labels.items()}
+  return found
 
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:

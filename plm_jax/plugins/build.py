@@ -96,14 +96,16 @@ def singular(folder: str) -> str:
   return {'text': 'vocab'}.get(folder, folder.removesuffix('s'))
 
 
-def look(settings: Mapping[str, Any]) -> Any:
-  """What `look` of a file of `data/` says of its rows (a `types.Labels`) from the keywords of its `make`.
+def look(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """What `look` of a file of `data/` says of its rows from the keywords of its `make`: part -> `types.Labels`.
 
-  It reads no more than it must and tokenises nothing. None where the file has no such function.
+  It reads no more than it must and tokenises nothing. A source without parts has one, ''; a file without such a
+  function none.
   """
   name, values = split('data', settings)
   looks = getattr(import_file(f'data.{name}'), 'look', None)
-  return looks(**{key: frozen(value) for key, value in values.items()}) if looks else None
+  found = looks(**{key: frozen(value) for key, value in values.items()}) if looks else {}
+  return found if isinstance(found, dict) else {'': found}
 
 
 def template(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:

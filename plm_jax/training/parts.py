@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import config, errors, weights
+from plm_jax import config, errors, files, weights
 from plm_jax.checkpoint import init_from
+from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
@@ -129,7 +130,7 @@ def make_source(
     ConfigError: the rows have no key that the task of `reader` reads, or labels that it has no class for.
   """
   host, hosts = share
-  with errors.stage(where):
+  with errors.stage(where), signals.raising():
     source = build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
   if reader is not None:
     check_keys(reader, source, block, where=where)
@@ -198,8 +199,8 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
   for setting, keyword in signatures.signature('data', block['name']).items():
     named = annotations.part(keyword.annotation, block.get(setting))
     if named is not None and named.form == 'name':
-      files = signatures.files_of(named.inner)
-      giving = [file for file in files if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
+      known = signatures.files_of(named.inner)
+      giving = [file for file in known if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
       if giving:
         found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')
   return ' or '.join(found) or f'{where}.name'
@@ -216,6 +217,13 @@ def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
     raise ValueError(f'labels of {path} are {source.names}, in this order, and adapter.tags={task.class_names}')
 
 
+def check_sources(init_from: Iterable[Mapping[str, Any]]) -> None:
+  """Raises ConfigError where there is no folder of an entry of `init_from`."""
+  for entry in init_from:
+    if not files.exists(files.path(entry['source'])):
+      raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
+
+
 def init_params_from(settings: Settings, parts: Parts, params: PyTree) -> tuple[PyTree, init_from.Report]:
   """The parameters, with those that `init_from` of the settings names replaced, and what was replaced.
 
@@ -225,8 +233,9 @@ def init_params_from(settings: Settings, parts: Parts, params: PyTree) -> tuple[
   return init_from.initialise(
     params,
     settings['init_from'],
-    open_params=lambda source, step: weights.open(source, step=step).params,
+    open_params=lambda source, step: weights.open(source, step=step).params.with_sums(weights.SUMS),
     position_rows=parts.trunk.position_rows,
+    sums=weights.SUMS,
   )
 
 
