@@ -51,6 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'multitask': {'parts': {'one': {'name': 'classify', 'dropout': 0.0}, 'two': {'name': 'classify', 'dropout': 0.0}}},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
@@ -60,6 +61,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
+  ('multitask', r'two/.*'): 'the rows are those of another part',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output/table'): 'rows are compared, and no tokens are predicted',
@@ -101,7 +103,7 @@ def make_batch(lengths: Any = None) -> Batch:
   """Rows with everything that a task may read."""
   rows = tiny.make_batch() if lengths is None else tiny.make_batch(lengths)
   tags = np.arange(64, dtype=np.int32).reshape(4, 16) % 5 % 4 - 1  # -1 to 2
-  return rows | tiny.make_pairs() | {'labels': jnp.asarray(tags)}
+  return rows | tiny.make_pairs() | {'labels': jnp.asarray(tags), 'part': jnp.zeros(4, jnp.int32)}
 
 
 def batch_of(folder: str, name: str, lengths: Any = None) -> Batch:

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,10 +12,10 @@ from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.plugins import build
-from plm_jax.training import feed, history, memory, metrics, sizes
-from plm_jax.training.parts import Parts, check_labels, check_sources, make_parts, make_vocab
+from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
+from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
-from plm_jax.types import BATCH, Source, Task
+from plm_jax.types import BATCH, Labels, Source, Task
 
 log = logging.getLogger(__name__)
 
@@ -43,30 +43,45 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
         f'config.eval.{name}.data.batch_size={block["data"]["batch_size"]}: cannot be cut into {mesh.shape["data"]} '
         'devices of one size each: make it a multiple'
       )
-  check_data(config.of_data(settings), parts)
+  labels = look(config.of_data(settings), parts)
+  for where, found in labels.items():
+    if found.unlabelled:
+      block = config.of_data(settings)[where]
+      raise ConfigError(
+        f'{where}.keep_unlabelled: some rows of {block.get("path", block["name"])} have no label, and nothing is '
+        'trained or scored on them: leave it out here, and predict them with evaluate --predictions=FILE'
+      )
+  with errors.stage('config'):
+    check_names({place: one for where, found in labels.items() for place, one in _each(where, found)})
   with sharding.use(layout):
     _check_shapes(settings, parts, layout, scored=scored)
 
 
-def check_data(blocks: Mapping[str, Settings], parts: Parts) -> None:
-  """Raises ConfigError where a data block names a split that is not there, or labels that the task has no class for.
-
-  Nothing is tokenised. Every part of a mixture is looked at.
+def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:
+  """What the labels of data blocks are, before anything is tokenised; every part of a mixture is looked at.
 
   Args:
     blocks: place in the config, such as 'eval.test.data' -> data block.
     parts: what will read the rows.
+
+  Raises:
+    ConfigError: a block names a split that is not there, has rows that cannot be used, or labels that the task has no
+      class for.
   """
-  numbers: dict[str, tuple[int, str]] = {}  # name of a class -> its number, and where it has that
+  found: dict[str, Labels] = {}
   for where, block in blocks.items():
     with errors.stage(where), signals.raising():
-      for inner, labels in build.look(block).items():
-        check_labels(parts.task, labels, path=inner or block.get('path', block['name']))
-        place = f'{where}.{inner}'.removesuffix('.')
-        for number, name in enumerate(labels.names if parts.task.classes else ()):
-          known, other = numbers.setdefault(name, (number, place))
-          if known != number:
-            raise ValueError(f'{place}: label {name!r} is class {number}, and class {known} of {other}: number alike')
+      found[where] = build.look(block) or Labels()
+      check_labels(parts.task, found[where], path=block.get('path', block['name']))
+  return found
+
+
+def _each(where: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
+  """The place and the labels of each source whose rows stand in the batches of a block."""
+  if not labels.mixed:
+    yield where, labels
+  for name, inner in labels.mixed.items():
+    yield from _each(f'{where}.parts.{name}', inner)
 
 
 def remark(settings: Settings, source: Source) -> None:
@@ -83,7 +98,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   """The parameters that `optim` speaks of, the metrics of evaluations, and memory, by shape alone."""
   memory.check_table(parts.trunk, settings)
   data, key = settings['data'], jax.random.key(settings['seed'])
-  spec, read = batch_spec(parts, data), sizes.batch_spec(parts.reads, rows=data['batch_size'], length=data['length'])
+  spec, read = batch_spec(parts, data), read_spec(parts, data)
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)
   with errors.stage('optim'):
@@ -91,28 +106,50 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():
-    batch = sizes.batch_spec(parts.reads, rows=block['data']['batch_size'], length=block['data']['length'])
+    batch = read_spec(parts, block['data'])
     memory.check(memory.leaves(state, tx, batch, layout=layout), parts.trunk, {'data': block['data']})
   prepared = jax.eval_shape(lambda batch: parts.task.prepare(noise_root(key), with_step(batch, 0)), spec)
   rows = layout.mesh.shape['data']
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
     one = memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, leaf.size * leaf.dtype.itemsize // rows)
     memory.check([one], parts.trunk, settings)
+  scores = evaluation.asked(settings, parts.task)
+  for name, names in scores.items():
+    evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
   step = functools.partial(eval_step, task=parts.task)
   asked = [(settings['best'], 'config.best')] if settings['best'] is not None else []
   for best, label in [*asked, *(((metric, 'max'), 'scores') for metric in scored)]:
-    of_evaluation = batch_spec(parts, settings['eval'][best[0].partition('/')[0]]['data'])
-    check_best(best, of_evaluation, shapes, task=parts.task, step=step, label=label)
+    name = best[0].partition('/')[0]
+    of_evaluation = batch_spec(parts, settings['eval'][name]['data'])
+    check_best(best, of_evaluation, shapes, task=parts.task, scores=scores[name], step=step, label=label)
 
 
 def batch_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
   """Shapes and dtypes of the batches of a data block with every key that it may give and that the task may read."""
   given = [key for key in config.gives(block) or () if key in BATCH]
-  return sizes.batch_spec((*given, *parts.reads), rows=block['batch_size'], length=block['length'])
+  return _spec((*given, *parts.reads), block)
+
+
+def read_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  """The same with the keys that the task reads, and no others."""
+  return _spec(parts.reads, block)
+
+
+def _spec(keys: Collection[str], block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
+  inside = [block, *(block.get('parts') or {}).values()]
+  targets = max((one.get('target_length') or 0 for one in inside), default=0)
+  return sizes.batch_spec(keys, rows=block['batch_size'], length=block['length'], targets=targets or None)
 
 
 def check_best(
-  best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, task: Task, step: Any, label: str = 'config.best'
+  best: tuple[str, str],
+  spec: Mapping[str, Any],
+  params: Any,
+  *,
+  task: Task,
+  scores: Sequence[str],
+  step: Any,
+  label: str = 'config.best',
 ) -> None:
   """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed.
 
@@ -121,11 +158,12 @@ def check_best(
     spec: shapes of a batch of the evaluation.
     params: shapes of the parameters.
     task: what is evaluated.
+    scores: names of the scores of the evaluation.
     step: `eval_step` of the task, jitted or not.
     label: what asks for it.
   """
   evaluation, _, name = best[0].partition('/')
   carry = jax.eval_shape(lambda: task.init_carry(spec['row_id'].shape[0]))
   sums, _ = jax.eval_shape(step, params, dict(spec), carry, jax.random.key(0))
-  known = sorted({*sums, *task.summary(dict.fromkeys(sums, 1.0))})
+  known = sorted({*sums, *task.summary(dict.fromkeys(sums, 1.0)), *scoring.metrics(scores)})
   errors.check_choice(label, 'metric', name, known, place=f'evaluation {evaluation!r}')

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import sys
 import types
 from typing import Any
@@ -180,7 +181,7 @@ def mixed(settings: Any, fits: Any, wrong: Any, *, where: str, part: str) -> Any
   ('name', 'says'),
   [
     ('more', 'reach 2'),
-    ('turned', "' is class"),
+    ('turned', 'its classes are'),
     ('words', "holds 'nein'"),
     ('nowhere', 'there is no file'),
     ('split', "no split 'tain'"),
@@ -190,18 +191,19 @@ def test_every_part_of_a_mixture_is_checked(
   name: str, says: str, labelled: dict[str, dict[str, Any]], data: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
   plain = runs.settings('classify', data)
-  made = make_parts(plain, make_vocab(plain))
   for where in ('data', 'eval.validation.data', 'eval.other.data'):
     for part in ('a', 'c', 'inner'):
       settings = mixed(plain, labelled['fits'], labelled[name], where=where, part=part)
       with pytest.raises(ConfigError) as caught:
-        preflight.check_data(config.of_data(settings), made)
+        preflight.check(settings)
       told = str(caught.value)
       assert says in told and where in told, told
-      assert name == 'turned' or f'parts.{"a.parts.e" if part == "inner" else part}' in told, told
+      assert re.search(r"parts.a.parts.e|'a', part 'e'" if part == 'inner' else rf"parts.{part}|part '{part}'", told), (
+        told
+      )
   assert refused(settings, tmp_path) == told
   right = mixed(plain, labelled['fits'], labelled['fits'], where=where, part=part)
-  preflight.check_data(config.of_data(right), made)
+  preflight.check(right)
 
 
 def test_a_score_by_itself_checks_every_evaluation_first(
@@ -214,8 +216,9 @@ def test_a_score_by_itself_checks_every_evaluation_first(
   }
   settings = runs.settings('classify', data, eval=evaluations)
   made = make_parts(settings, make_vocab(settings))
-  with pytest.raises(ConfigError, match=r'eval.second.data: labels of parts.b reach 2'):
-    evaluate_saved._evaluator(settings, made, ['first', 'second'], layout=evaluate_saved._layout(settings))
+  with pytest.raises(ConfigError, match=r"eval.second.data: labels of mixture, part 'b' reach 2"):
+    layout = evaluate_saved._layout(settings)
+    evaluate_saved._evaluator(settings, made, ['first', 'second'], layout=layout, predictions=None)
 
 
 # Studies.
@@ -290,12 +293,13 @@ def test_look_gives_labels(data: pathlib.Path) -> None:
   from plm_jax.plugins import build
 
   labelled = runs.settings('classify', data)['data']
-  assert build.look(labelled) == {'': Labels(runs.CLASSES, 2)}
+  assert build.look(labelled)[:2] == (runs.CLASSES, 2)
   text = runs.settings('mlm', data)['data']
-  assert build.look(text) == {'': Labels()}
+  assert build.look(text) == Labels()
   inner = {'name': 'mixture', 'parts': {'one': text, 'two': labelled}}
   found = build.look({'name': 'mixture', 'parts': {'a': inner, 'b': text}, 'length': 8, 'batch_size': 2})
-  assert found == {'parts.a.parts.one': Labels(), 'parts.a.parts.two': Labels(runs.CLASSES, 2), 'parts.b': Labels()}
+  assert found.mixed['b'] == found.mixed['a'].mixed['one'] == Labels()
+  assert found.mixed['a'].mixed['two'][:2] == (runs.CLASSES, 2)
   assert tokenizer.exists(data / 'vocab')
 
 
