@@ -161,6 +161,7 @@ class Labels(NamedTuple):
   """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack.
 
   `largest` is the file and line of the first row with the largest label, for messages; `parts` are as in `Source`.
+  `mixed` are the labels of each source whose rows stand in the same batches.
   """
 
   names: tuple[str, ...] = ()
@@ -168,6 +169,7 @@ class Labels(NamedTuple):
   unlabelled: bool = False
   largest: str = ''
   parts: 'Mapping[str, Labels]' = MappingProxyType({})
+  mixed: 'Mapping[str, Labels]' = MappingProxyType({})
 
 
 class Vocab(Protocol):
