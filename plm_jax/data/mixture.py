@@ -9,9 +9,9 @@ each of which every source has its exact share, in a random order. The rows of a
 source, each once before any of them is repeated, so small sources are repeated during the first pass over large ones.
 
 With per='step' a draw is not of a row but of a batch, and sources may differ in what they give: a batch has the keys
-of all of them, each as large as the largest source has it. What a source lacks is filled up (`types.BatchKey`), and
-read by nobody: `adapters/multitask`, or `objectives/mixture` without rates, runs that of its parts whose rows they are.
-Parts have the same names there.
+of all of them, and rows as long as the longest source has them. What a source lacks is filled up (`types.BatchKey`),
+and read by nobody: `adapters/multitask`, or `objectives/mixture` without rates, runs that of its parts whose rows they
+are. Parts have the same names there.
 """
 
 from collections.abc import Mapping
