@@ -333,7 +333,13 @@ def _computed_once(forward: Forward) -> Forward:
   calls: dict[Any, tuple[PyTree, Any]] = {}
   outside = get_opaque_trace_state()
 
-  def call(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+  def call(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
     if get_opaque_trace_state() != outside:
       return forward(method=method, train=train, rng=rng, **inputs)
     leaves, form = jax.tree.flatten((rng, inputs))
