@@ -14,5 +14,5 @@ the hosts' parts, concatenated in order, are the batch of a single host, bit for
 
 `corpora/` reads text and records, whatever they are stored in (`corpora/formats/`); `rows/` makes rows of them, with
 layouts and kinds of labelled rows (`rows/layouts/`, `rows/kinds/`), and how a row is written as text (`rows/forms/`).
-`pydocs.py` is a command.
+`pydocs/` is a command.
 """
