@@ -13,5 +13,5 @@ tokens of their layouts; the token that a decoder reads first is not among them.
 the hosts' parts, concatenated in order, are the batch of a single host, bit for bit.
 
 `corpora/` reads text and records, whatever they are stored in (`corpora/formats/`); `rows/` makes rows of them, with
-layouts and kinds of labelled rows (`rows/layouts/`, `rows/kinds/`). `pydocs.py` is a command.
+layouts and kinds of labelled rows (`rows/layouts/`, `rows/kinds/`). `pydocs/` is a command.
 """

@@ -16,7 +16,7 @@ from plm_jax.cli import progress, signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.text import tokenizer
-from plm_jax.training import evaluation, parts, predicted, run_folder
+from plm_jax.training import evaluation, parts, predicted, preflight, run_folder
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
 from plm_jax.types import Execution, PyTree, Source, Task
@@ -177,6 +177,7 @@ def _layout(settings: Settings) -> sharding.Layout:
 def _evaluator(
   settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout, predictions: Output | None
 ) -> Evaluator:
+  preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
   made = parts.fit(made, sources.values())
   labelled = {name: source for name, source in sources.items() if not source.unlabelled}
@@ -285,7 +286,7 @@ def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
     vocab = tokenizer.load(opened.vocab)
   try:
     trunk = opened.trunk(Execution(**settings['execution']))
-    params = opened.params.tree()
+    params = opened.params.with_sums(weights.SUMS).tree()
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
   return parts.parts_of(trunk, settings, vocab), params

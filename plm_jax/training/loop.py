@@ -27,6 +27,7 @@ from plm_jax.training.evaluation import evaluate
 from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
   Parts,
+  check_sources,
   check_vocab_of,
   fit,
   init_params_from,
@@ -117,6 +118,7 @@ def train(
       # whatever the horizon, optimisers differ in their rates only: the state is the same
       tx_of = functools.cache(lambda steps: optim.make(params=shapes, steps=steps, **settings['optim']))
       tx = tx_of(history.total(settings))
+    preflight.remark_groups(settings, shapes)
     key = jax.random.key(settings['seed'])
     maker = state_maker(task, tx, source.spec, layout=layout)
     stopping.check()
@@ -282,6 +284,7 @@ def train(
       'skipped': int(jax.device_get(state.skipped)),
       **counts,
       **facts,
+      'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
       'versions': versions(),
     }
     if main:
@@ -298,9 +301,8 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts) ->
   if not settings['init_from']:
     return state
   with errors.stage('init_from'):
+    check_sources(settings['init_from'])
     for entry in settings['init_from']:
-      if not files.exists(files.path(entry['source'])):
-        raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
       check_vocab_of(entry['source'], parts.vocab)
     params, report = init_params_from(settings, parts, state.params)
   log.info(report.table())

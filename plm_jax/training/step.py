@@ -12,6 +12,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.extend.core import get_opaque_trace_state
 
 from plm_jax import optim
 from plm_jax.noise.keys import noise_root, with_step
@@ -57,7 +58,13 @@ def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
   calls = itertools.count()
   default_train, default_rng = train, rng
 
-  def forward(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+  def forward(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
     key = jax.random.fold_in(default_rng, next(calls)) if rng is None else rng
     train = default_train if train is None else train
     return task.model.apply({'params': params}, **inputs, train=train, method=method, rngs={'dropout': key})
@@ -318,10 +325,23 @@ def predicting_step(
 
 
 def _computed_once(forward: Forward) -> Forward:
-  """The same, where a call with the arguments of an earlier one returns what that returned; for evaluation."""
-  calls: dict[Any, tuple[PyTree, Any]] = {}
+  """The same, where a call with the arguments of an earlier one returns what that returned; for evaluation.
 
-  def call(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+  Calls inside what is traced by itself, as a branch of `jax.lax.switch`, are made each time: what they return is of use
+  there only.
+  """
+  calls: dict[Any, tuple[PyTree, Any]] = {}
+  outside = get_opaque_trace_state()
+
+  def call(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
+    if get_opaque_trace_state() != outside:
+      return forward(method=method, train=train, rng=rng, **inputs)
     leaves, form = jax.tree.flatten((rng, inputs))
     key = (method, train, form, *map(id, leaves))
     if key not in calls:  # what is kept with the result keeps its arguments, and so their ids, in use

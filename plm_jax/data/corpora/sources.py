@@ -2,7 +2,7 @@
 
 A path is one of
 
-    pydocs, pydocs/<task>           the embedded corpus and its tasks (`plm_jax/data/pydocs.py`)
+    pydocs, pydocs/<task>           the embedded corpus and its tasks (`corpora/pydocs.py`)
     tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
     parallel:<folder>               files <split>.<field> with lines that belong together, as train.en and train.de
     <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, each also with .gz behind it:
@@ -179,6 +179,14 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
   formats = build.files_of('data.corpora.formats')
   taken = inspect.signature(formats[name].open).parameters
   given = {key: settings[key] for key in settings if key in taken}
+  for key in settings.keys() - taken.keys():
+    usual = inspect.signature(open_source).parameters[key].default
+    if settings[key] != usual:
+      takers = [form for form in formats.values() if key in inspect.signature(form.open).parameters]
+      raise ValueError(
+        f'data.{key}={settings[key]!r} is for {", ".join(suffix for form in takers for suffix in form.SUFFIXES)}, and '
+        f'{path!r} is read as {name}, which says itself what a row is: set {key}={usual!r}'
+      )
   if isinstance(place, str):
     return formats[name].open(place, split, cache, **given)
   rows = formats[name].open(local.File.at(place, max_bytes=max_bytes), split, cache, **given)

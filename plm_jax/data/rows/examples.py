@@ -51,8 +51,12 @@ class Asked(NamedTuple):
 
 def asked(**settings: Any) -> Asked:
   """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
-  known: dict[str, Any] = {name: settings[name] for name in Asked._fields if name in settings}
-  return Asked(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+  known: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in settings.items()
+    if name in Asked._fields
+  }
+  return Asked(**known)
 
 
 class Examples(NamedTuple):
