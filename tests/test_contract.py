@@ -35,6 +35,7 @@ from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
 SETTINGS: dict[str, dict[str, Any]] = {
+  'choose': {'dropout': 0.0},
   'classify': {'dropout': 0.0},
   'denoise_seq2seq': {
     'rearrange': ({'name': 'rotate', 'rate': 0.5},),
@@ -51,6 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'similarity': {'dropout': 0.0},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
@@ -60,6 +62,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
+  ('choose', r'head/bias'): 'softmax does not see what is added to all options',
+  ('span', r'head/bias'): 'softmax does not see what is added to all places of a row',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output/table'): 'rows are compared, and no tokens are predicted',
@@ -101,13 +105,19 @@ def make_batch(lengths: Any = None) -> Batch:
   """Rows with everything that a task may read."""
   rows = tiny.make_batch() if lengths is None else tiny.make_batch(lengths)
   tags = np.arange(64, dtype=np.int32).reshape(4, 16) % 5 % 4 - 1  # -1 to 2
-  return rows | tiny.make_pairs() | {'labels': jnp.asarray(tags)}
+  context = np.where(np.asarray(rows['segment_ids']) > 0, 2, 0)
+  context[:, 0] = 3
+  answers = {'context': context, 'start': [1, 0, 2, 1], 'end': [2, 0, 2, 1]}
+  both = {f'swapped_{name}': jnp.roll(rows[name], 1, axis=0) for name in ('tokens', 'segment_ids', 'type_ids')}
+  more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, **answers}.items()}
+  return rows | both | tiny.make_pairs() | more
 
 
 def batch_of(folder: str, name: str, lengths: Any = None) -> Batch:
   """The batch of a file; keys that its `READS` wants with an axis k hold k = 3 sequences per row."""
   batch = make_batch(lengths)
   wanted = [key for key, axes in map(axes_of, signatures.literal(f'{folder}.{name}', 'READS')) if 'k' in axes]
+  wanted += ['type_ids'] if wanted else []
   options = {key: jnp.stack([jnp.roll(batch[key], shift, axis=0) for shift in range(3)], axis=1) for key in wanted}
   return {**batch, **options}  # [b, l] -> [b, k, l]
 
@@ -476,6 +486,7 @@ def test_content_of_padding_changes_nothing(on):
   draw = functools.partial(jax.random.randint, jax.random.key(1), minval=0, maxval=tiny.VOCAB.size)
   real = {name: jnp.arange(16) < run.batch[f'{name}_length'][:, None] for name in ('first', 'next', 'other')}
   real['tokens'] = run.batch['segment_ids'] > 0
+  real['swapped_tokens'] = run.batch['swapped_segment_ids'] > 0
   dirty = {**run.batch, **{name: jnp.where(mask, run.batch[name], draw(mask.shape)) for name, mask in real.items()}}
   assert all(not tiny.same(dirty[name], run.batch[name]) for name in real)
   assert tiny.same(run.metrics(batch=dirty), run.metrics())

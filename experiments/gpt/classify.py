@@ -8,7 +8,7 @@ Expect (Table 5), CoLA, SST-2, MNLI, QNLI, RTE: full 45.4, 91.3, 81.8, 88.1, 56.
 
 Arguments: a task (sst2, cola, mnli, qnli, rte), a row of Table 5 (full, no_lm, scratch), `quick`.
 Differs from the paper: the trunk is that of gpt.py, with its data; CoLA is read off as accuracy, not as correlation.
-The similarity tasks (MRPC, STS-B, QQP), which read a pair in both orders, are not here.
+The similarity tasks (MRPC, STS-B, QQP), which read a pair in both orders, are in similarity.py.
 """
 
 from experiments import common
