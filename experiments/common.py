@@ -38,6 +38,9 @@ OPTIONS = {
     'tfds:super_glue/copa', 'label', 'validation', ('premise', 'What was the {question} of this? {choice1|choice2}')
   ),
 }  # fmt: skip
+# What GLUE reports of a task beside accuracy: files of plm_jax/scores/. A regression has its correlations by itself.
+GLUE_SCORES = {'cola': ('matthews',), 'mrpc': ('f1',), 'qqp': ('f1',)}
+GLUE_BEST = {'cola': 'matthews', 'stsb': 'spearman'}
 
 
 def run(
@@ -105,11 +108,10 @@ def glue(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def score_glue(c: ConfigDict, name: str) -> None:
-  """Evaluations on the validation splits of a GLUE task, and the best step by the score of the first."""
+  """Evaluations on the validation splits of a GLUE task with its scores, and the best step by those of the first."""
   splits = GLUE[name][2]
-  c.eval = validation(*splits)
-  score = ('squared_error', 'min') if c.data['kind'] == 'regression' else ('accuracy', 'max')
-  c.best = (f'{splits[0]}/{score[0]}', score[1])
+  c.eval = {split: dict(one, scores=GLUE_SCORES.get(name)) for split, one in validation(*splits).items()}
+  c.best = (f'{splits[0]}/{GLUE_BEST.get(name, "accuracy")}', 'max')
   c.log_every, c.eval_every, c.save_every = 50, 500, 500
 
 
@@ -147,7 +149,8 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
       c.data, c.adapter = dict(c.data, **rows), dict(c.adapter, classes=classes)
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
-    c.best = c.best and (c.best[0].replace('squared_error', 'accuracy'), 'max' if c.adapter else 'min')
+    if c.best and c.best[0].endswith(tuple(GLUE_BEST.values())):
+      c.best = (f'{c.best[0].partition("/")[0]}/accuracy', 'max')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10

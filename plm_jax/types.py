@@ -106,8 +106,8 @@ class Source(NamedTuple):
     steps_per_epoch: batches that hold each row once.
     documents: the most documents, as `segment_ids` numbers them, of any row.
     record: row_id -> host data of the row that no batch carries: gold texts, references, offsets, names of labels. The
-      same on every host, whichever rows it reads; `scores/__init__.py` lists the keys that scores share. None where
-      there is no such data.
+      same on every host, whichever rows it reads; `scores/__init__.py` lists the keys that scores share. An
+      IndexError for a number that no row has. None where there is no such data.
     group: row_id -> what the row belongs to together with others, anything hashable: the question of its window, the
       item of its option, the pair of which it is one order. None where rows stand alone.
     ids: numbers of rows (`row_id`) lie below it; 0 where they count the rows, and lie below `rows`.

@@ -4,8 +4,9 @@ BERT reads the [CLS] vector through its tanh pooler, GPT the state of the last r
 model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative log-likelihoods to minimise).
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -163,7 +164,8 @@ def make(
   s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight)
   outputs = 1 if s.regression else classes
   model = Model(trunk, outputs, dropout, hidden, activation, layer, frozen, pool, init_std, bias)
-  return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), classes=0 if s.regression else classes)
+  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
+  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=classes)
 
 
 def check(*, classes: int, kind: str, hidden: int, activation: str, frozen: bool, lm_weight: float, pool: str) -> None:
@@ -221,3 +223,9 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
   if s.regression:
     return {'value': outputs[:, 0]}
   return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
+
+
+def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+  """The name of the class, where the data names classes."""
+  names = record.get('names', ())
+  return {'name': names[int(prediction['label'])]} if names and 'label' in prediction else {}

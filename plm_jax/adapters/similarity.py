@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from plm_jax import errors
 from plm_jax.adapters import sequences
+from plm_jax.adapters.classify import in_words
 from plm_jax.adapters.sequences import Pool
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import cross_entropy
@@ -132,7 +133,8 @@ def make(
     pool=pool,
     init_std=init_std,
   )
-  return Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), classes=0 if s.regression else classes)
+  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
+  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=classes)
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

@@ -26,6 +26,7 @@ from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.norm import LayerNorm
+from plm_jax.scores import squad
 from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Std, Task, Vocab, Weight
 
 PAPER = Paper(year=2018, title='BERT §4.2, §4.3', architecture='any', objective_family='supervised')
@@ -221,11 +222,9 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
   """The best answer of one window, as it stands in the text; '' where it shows none."""
-  if prediction['score'][0] <= NEVER:
+  if prediction['score'][0] <= squad.NEVER:
     return {'answer': ''}
-  start, end = (int(prediction[name][0]) - record['first'] for name in ('start', 'end'))
-  characters = record['characters']
-  return {'answer': record['context'][characters[start][0] : characters[end][1]].strip()}
+  return {'answer': squad.text_of(record, *(int(prediction[name][0]) for name in ('start', 'end')))}
 
 
 def _scores(forward: Forward, example: Example) -> tuple[Array, Array]:

@@ -7,8 +7,9 @@ Where the labels are BIO, a span counts as found if its first word, its last wor
 shared task of CoNLL (Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + fp + fn) over all rows.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -20,6 +21,7 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric
+from plm_jax.scores.seqeval import tags_of
 from plm_jax.types import Array, Batch, Example, Forward, LayerNumber, Loss, Paper, PyTree, Rate, Std, Task, Vocab
 
 PAPER = Paper(year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised')
@@ -112,7 +114,7 @@ def make(
     raise ValueError('adapter.layers=(): name a layer or more; -1 is the last')
   s = Setup('encoder_tokens' in trunk.INPUTS, bio(tuple(tags)))
   model = Model(trunk, len(tags), dropout, tuple(layers), frozen, init_std)
-  task = Task(model, partial(prepare, s), partial(loss, s), predict, summary=span_scores)
+  task = Task(model, partial(prepare, s), partial(loss, s), predict, summary=span_scores, in_words=in_words)
   return task._replace(classes=len(tags), class_names=tuple(tags))
 
 
@@ -146,9 +148,16 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
 
 
 def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """The label of each word at its first piece, -1 elsewhere."""
+  """The label of each word at its first piece, -1 elsewhere, and the probability of that label, 0 elsewhere."""
   logits = forward(**example.inputs)
-  return {'labels': jnp.where(example.targets['labels'] >= 0, logits.argmax(axis=-1), -1)}
+  first, probability = example.targets['labels'] >= 0, jax.nn.softmax(logits, axis=-1).max(axis=-1)
+  labels = jnp.where(first, logits.argmax(axis=-1), -1)
+  return {'labels': labels, 'probability': jnp.where(first, probability, 0.0)}
+
+
+def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+  """One tag a word; None for a word that was cut off, or has no token."""
+  return {'tags': tags_of(prediction['labels'], record)}
 
 
 # Spans -------------------------------------------------------------------------------------------------------------

@@ -129,6 +129,7 @@ def parse(
   *,
   workdir: bool = True,
   expand: Expand = lambda settings, changes, folder: (dict(settings), list(changes)),
+  without: Callable[[argparse.Namespace], bool] = lambda arguments: False,
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
   """The flags and the resolved config; None for the config if the command has nothing more to do.
 
@@ -137,6 +138,7 @@ def parse(
     argv: the words after the command; None takes those of this process.
     workdir: whether the command needs `--workdir`.
     expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
+    without: whether these flags ask for something that needs no config, which is None then.
 
   Raises:
     ConfigError: a flag that does not exist, or any mistake in the config.
@@ -147,6 +149,10 @@ def parse(
     from plm_jax.plugins import listing
 
     show(listing.text())
+    return arguments, None
+  if without(arguments):
+    if changes:
+      raise ConfigError(f'{parser.prog}: --config.{changes[0][0]} changes a config, and these flags take none.')
     return arguments, None
   folder = RunFolder.at(arguments.workdir or '')
   if arguments.config is None and arguments.workdir and not files.is_file(folder.config):

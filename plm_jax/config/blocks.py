@@ -158,7 +158,9 @@ def _check_name(kind: str, name: str, label: str) -> None:
   module, _, table = kind.partition(':')
   choices = signatures.table(module, table) if table else signatures.places(kind)
   if choices:
-    errors.check_choice(label, label.rpartition('.')[2], name, choices, place=signatures.path(module))
+    key = next(part for part in reversed(label.split('.')) if not part.isdigit())  # 'scores' of 'scores.0'
+    noun = key if label.endswith(key) else build.singular(key)
+    errors.check_choice(label, noun, name, choices, place=signatures.path(module))
 
 
 def with_inherited(config: Mapping[str, Any]) -> dict[str, Any]:

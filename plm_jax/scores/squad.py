@@ -6,6 +6,7 @@ the official script.
 """
 
 import collections
+import json
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
@@ -33,9 +34,22 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   }
 
 
-def submission(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, str]:
-  """The answer to each question by its id, as the official script reads it."""
-  return {group.records[0]['row']['id']: best(group)[0] for group in grouped(predictions, records)}
+def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
+  """The answer to each question by its id, as the official script reads them."""
+  return as_json({id_of(group): best(group)[0] for group in grouped(predictions, records)})
+
+
+def id_of(group: Group) -> str:
+  """The id of a question; raises a ValueError where the data has none."""
+  row = group.records[0]['row']
+  if 'id' not in row:
+    raise ValueError(f"answers are handed in by the 'id' of a question, and rows have {', '.join(row)}")
+  return row['id']
+
+
+def as_json(answers: Mapping[str, str]) -> str:
+  """A JSON object in a line."""
+  return json.dumps(answers, ensure_ascii=False) + '\n'
 
 
 # Answers -----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ METRICS = (
   'exact_match', 'f1', 'has_answer_exact_match', 'has_answer_f1', 'no_answer_exact_match', 'no_answer_f1',
   'best_exact_match', 'best_exact_match_threshold', 'best_f1', 'best_f1_threshold',
 )  # fmt: skip
-READS = (*squad.READS, 'no_answer')
-RECORDS = squad.RECORDS
+READS = ('start', 'end', 'score', 'no_answer')
+RECORDS = ('context', 'answers', 'characters', 'first')
 
 
 class Question(NamedTuple):
@@ -52,11 +52,11 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   return found
 
 
-def submission(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, str]:
-  """The answer to each question by its id, '' for none, as the official script reads it."""
-  ids = [group.records[0]['row']['id'] for group in grouped(predictions, records)]
-  questions = questions_of(predictions, records)
-  return {id_: '' if q.margin > 0 else q.answer for id_, q in zip(ids, questions, strict=True)}
+def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
+  """The answer to each question by its id, '' for none, as the official script reads them."""
+  ids = [squad.id_of(group) for group in grouped(predictions, records)]
+  pairs = zip(ids, questions_of(predictions, records), strict=True)
+  return squad.as_json({id_: '' if one.margin > 0 else one.answer for id_, one in pairs})
 
 
 def questions_of(predictions: Sequence[Row], records: Sequence[Row]) -> list[Question]:

@@ -33,7 +33,7 @@ from plm_jax.training.parts import (
   make_source,
   make_vocab,
 )
-from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
+from plm_jax.training.step import TrainState, abstract_params, state_maker, train_step
 from plm_jax.types import Source
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,8 @@ class Trainer:
     signals.check()
     for entry in settings['init_from']:
       check_vocab_of(entry['source'], self._vocab)
-    self._eval = jax.jit(functools.partial(eval_step, task=self._task))
+    self._eval = evaluation.make_steps(self._task)
+    self._scores = evaluation.scores_of(settings, self._parts, self._sources)
     self._compiled: dict[float, tuple[Any, Callable[..., Any], Any]] = {}
 
   def _at_rate(self, rate: float, spec: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Any, Callable[..., Any], Any]:
@@ -203,9 +204,12 @@ class Trainer:
       return {'curve': curve, 'validation': curve[-1][1], 'test': self._score('test', tx, state, key), 'train': train}
 
   def _score(self, source: str | Source, tx: optim.Optimiser, state: TrainState, key: jax.Array) -> float:
+    scores = self._scores[source if isinstance(source, str) else 'validation']
     source = self._sources[source] if isinstance(source, str) else source
     params = tx.eval_params(state.opt_state, state.params)
-    means = evaluation.evaluate(source, params, key, task=self._task, step=self._eval, layout=self._layout)
+    means = evaluation.evaluate(
+      source, params, key, task=self._task, steps=self._eval, layout=self._layout, scores=scores
+    ).metrics
     if self._metric not in means:
       raise ConfigError(f'sample_efficiency: no metric {self._metric!r}; the task gives {", ".join(means)}')
     return means[self._metric]

@@ -22,7 +22,7 @@ from plm_jax import checkpoint, errors, files, optim, sharding
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import curves, feed, history, interval, metrics, preflight, run_folder, sizes
+from plm_jax.training import curves, evaluation, feed, history, interval, metrics, preflight, run_folder, sizes
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
@@ -36,7 +36,7 @@ from plm_jax.training.parts import (
   make_template,
   make_vocab,
 )
-from plm_jax.training.step import TrainState, abstract_params, eval_step, logged_step, state_maker, train_step, unsound
+from plm_jax.training.step import TrainState, abstract_params, logged_step, state_maker, train_step, unsound
 from plm_jax.training.stopping import Patience, catch_signals
 
 log = logging.getLogger(__name__)
@@ -105,6 +105,7 @@ def train(
     stopping.check()
     parts = fit(parts, [source, *evaluations.values()])
     task = parts.task
+    scored_by = evaluation.scores_of(settings, parts, evaluations)
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
     settings |= {'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
     preflight.remark(settings, source)
@@ -159,10 +160,11 @@ def train(
     _, measures = jax.eval_shape(plain_of(history.horizon(settings, start)), maker.abstract, dict(source.spec), key)
     summed = interval.from_sums(run_folder.summed(folder, start), measures, mesh=mesh)
     unsound_fn = jax.jit(unsound)
-    eval_fn = jax.jit(functools.partial(eval_step, task=task))
+    eval_steps = evaluation.make_steps(task)
     if settings['best'] is not None:
-      scored = evaluations[settings['best'][0].partition('/')[0]].spec
-      preflight.check_best(settings['best'], scored, state.params, task=task, step=eval_fn)
+      name = settings['best'][0].partition('/')[0]
+      asked = {'task': task, 'scores': scored_by[name], 'step': eval_steps.plain}
+      preflight.check_best(settings['best'], evaluations[name].spec, state.params, **asked)
     meter = Meter(sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], hosts=share[1])
     tokens_before, seconds_before = run_folder.spent(folder, start)
     counts = sizes.parameter_counts(state, tx)
@@ -226,9 +228,11 @@ def train(
           params = tx.eval_params(state.opt_state, state.params)
           scores = {}
           for name in evaluating:
-            units = settings['eval'][name]['units']
-            values = evaluate(evaluations[name], params, key, task=task, step=eval_fn, layout=layout, units=units)
-            scores |= {f'{name}/{metric}': value for metric, value in values.items()}
+            units, wanted = settings['eval'][name]['units'], scored_by[name]
+            values = evaluate(
+              evaluations[name], params, key, task=task, steps=eval_steps, layout=layout, units=units, scores=wanted
+            )
+            scores |= {f'{name}/{metric}': value for metric, value in values.metrics.items()}
           writer.write(done, scores)
           bar.keep(done, scores)
           if watching:

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ from plm_jax import config, errors, optim, sharding
 from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.plugins import build
-from plm_jax.training import feed, history, memory, metrics, sizes
+from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
 from plm_jax.training.parts import Parts, check_labels, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
 from plm_jax.types import BATCH, Source, Task
@@ -48,6 +48,11 @@ def check_data(block: Settings, *, where: str, parts: Parts) -> None:
     labels = build.look(block)
     if labels is not None:
       check_labels(parts.task, labels, path=block.get('path', block['name']))
+    if labels is not None and labels.unlabelled:
+      raise ConfigError(
+        f'{where}.keep_unlabelled: some rows of {block.get("path", block["name"])} have no label, and nothing is '
+        'trained or scored on them: leave it out here, and predict them with evaluate --predictions=FILE'
+      )
 
 
 def remark(settings: Settings, source: Source) -> None:
@@ -79,13 +84,18 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
     one = memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, leaf.size * leaf.dtype.itemsize // rows)
     memory.check([one], parts.trunk, settings)
+  scores = evaluation.asked(settings, parts.task)
+  for name, names in scores.items():
+    evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
   if settings['best'] is not None:
     name = settings['best'][0].partition('/')[0]
+    scored = batch_spec(parts, settings['eval'][name]['data'])
     check_best(
       settings['best'],
-      batch_spec(parts, settings['eval'][name]['data']),
+      scored,
       shapes,
       task=parts.task,
+      scores=scores[name],
       step=functools.partial(eval_step, task=parts.task),
     )
 
@@ -105,7 +115,9 @@ def _spec(keys: Collection[str], block: Settings) -> dict[str, jax.ShapeDtypeStr
   return sizes.batch_spec(keys, rows=block['batch_size'], length=block['length'], targets=block.get('target_length'))
 
 
-def check_best(best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, task: Task, step: Any) -> None:
+def check_best(
+  best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, task: Task, scores: Sequence[str], step: Any
+) -> None:
   """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed.
 
   Args:
@@ -113,10 +125,11 @@ def check_best(best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, t
     spec: shapes of a batch of the evaluation.
     params: shapes of the parameters.
     task: what is evaluated.
+    scores: names of the scores of the evaluation.
     step: `eval_step` of the task, jitted or not.
   """
   evaluation, _, name = best[0].partition('/')
   carry = jax.eval_shape(lambda: task.init_carry(spec['row_id'].shape[0]))
   sums, _ = jax.eval_shape(step, params, dict(spec), carry, jax.random.key(0))
-  known = sorted({*sums, *task.summary(dict.fromkeys(sums, 1.0))})
+  known = sorted({*sums, *task.summary(dict.fromkeys(sums, 1.0)), *scoring.metrics(scores)})
   errors.check_choice('config.best', 'metric', name, known, place=f'evaluation {evaluation!r}')

@@ -293,3 +293,36 @@ def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dic
   rng = step_rng(key, jnp.zeros((), jnp.int32))
   predicted = task.predict(bind(task, params, train=False, rng=rng), example)
   return {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}
+
+
+def predicting_step(
+  params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
+) -> tuple[dict[str, tuple[Array, Array]], PyTree, dict[str, Array]]:
+  """What `eval_step` and `predict_step` return; the model runs once for both where it is called alike.
+
+  Raises:
+    ValueError: the task makes no predictions.
+  """
+  if task.predict is None:
+    raise ValueError('this task makes no predictions')
+  example = task.prepare(noise_root(key), with_step(batch, 0))
+  rng = step_rng(key, jnp.zeros((), jnp.int32))
+  forward = _computed_once(bind(task, params, train=False, rng=rng))
+  score = task.evaluate or task.loss
+  loss = score(forward, example, _reset(carry, batch), rng)
+  predicted = task.predict(forward, example)
+  return loss.metrics, loss.carry, {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}
+
+
+def _computed_once(forward: Forward) -> Forward:
+  """The same, where a call with the arguments of an earlier one returns what that returned; for evaluation."""
+  calls: dict[Any, tuple[PyTree, Any]] = {}
+
+  def call(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+    leaves, form = jax.tree.flatten((rng, inputs))
+    key = (method, train, form, *map(id, leaves))
+    if key not in calls:  # what is kept with the result keeps its arguments, and so their ids, in use
+      calls[key] = leaves, forward(method=method, train=train, rng=rng, **inputs)
+    return calls[key][1]
+
+  return call

@@ -312,9 +312,11 @@ def folder(request, tmp_path_factory):
 
 def test_a_run_trains_and_evaluates(folder, tmp_path):
   place, no_answer = folder
-  made = settings(place, adapter={'name': 'span', 'no_answer': no_answer})
+  made = settings(place, adapter={'name': 'span', 'no_answer': no_answer}, best=('validation/f1', 'max'))
   assert loop.train(made, tmp_path).exit_code == 0
-  assert metrics.read(tmp_path)[-1]['validation/loss'] > 0
+  last = metrics.read(tmp_path)[-1]
+  assert 0 <= last['validation/exact_match'] <= last['validation/f1'] <= 100
+  assert ('validation/best_f1' in last) is no_answer
 
 
 def test_predictions_and_records_are_what_the_score_reads(folder):
@@ -335,7 +337,7 @@ def test_predictions_and_records_are_what_the_score_reads(folder):
   values = score.score(predictions, records)
   assert set(values) == set(score.METRICS)
   assert 0 <= values['exact_match'] <= values['f1'] <= 100
-  answers = score.submission(predictions, records)
+  answers = json.loads(score.submission(predictions, records))
   texts = {record['row']['id']: record['context'] for record in records}
   assert len(answers) == (24 if no_answer else 12) < len(records)
   assert all(answer in texts[name] for name, answer in answers.items())

@@ -141,3 +141,25 @@ def test_mistakes_are_named(folder):
     make(folder, temperature=0.0)
   with pytest.raises(ValueError, match='name at least one'):
     make(folder, parts={})
+
+
+def test_records_and_groups_are_those_of_the_part(tmp_path):
+  """Also where a part leaves rows out, so that its numbers have gaps."""
+  rows = {'a': [0, -1, 1], 'b': [1, 0, -1, 1]}
+  for name, labels in rows.items():
+    lines = [{'sentence': f'{number}', 'label': label} for number, label in enumerate(labels)]
+    (tmp_path / name).mkdir()
+    small.write_rows(tmp_path / name / 'train.jsonl', lines)
+  parts = {name: {'name': 'labelled', 'path': str(tmp_path / name), 'cache': str(tmp_path)} for name in rows}
+  source = make(tmp_path, parts=parts, batch_size=4)
+  found = []
+  for batch in source.once():
+    for place in np.flatnonzero(batch['row_weight']):
+      record = source.record(int(batch['row_id'][place]))
+      assert record['label'] == batch['label'][place]
+      assert record['part'] == 'ab'[batch['part'][place]]
+      found.append((record['part'], record['row']['sentence']))
+  assert found == [('a', '0'), ('a', '2'), ('b', '0'), ('b', '1'), ('b', '3')]
+  ids = np.concatenate([batch['row_id'] for batch in source.once()])
+  assert len(set(ids[ids >= 0].tolist())) == source.rows and ids.max() < source.ids
+  assert source.group is None

@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from plm_jax.scores import multirc, record, squad, squad2
+from plm_jax.scores import multirc, record, squad, squad2, superglue
 
 # 150 hand-made and random answers, and the numbers of evaluate-v1.1.py (of those with an answer) and evaluate-v2.0.py
 OFFICIAL = json.loads((pathlib.Path(__file__).parent / 'squad_official.json').read_text(encoding='utf-8'))
@@ -85,25 +85,25 @@ def test_windows_of_a_question_are_joined():
   ]
   predictions, records = ([part[k] for part in parts] for k in range(2))
   assert squad.score(predictions, records) == {'exact_match': 100.0, 'f1': 100.0}
-  assert squad.submission(predictions, records) == {'id of a': 'right', 'id of b': 'other'}
+  assert json.loads(squad.submission(predictions, records)) == {'id of a': 'right', 'id of b': 'other'}
   # no answer scores as little as in the window where it scores least: 1.5 against 2
-  assert squad2.submission(predictions, records) == {'id of a': 'right', 'id of b': 'other'}
+  assert json.loads(squad2.submission(predictions, records)) == {'id of a': 'right', 'id of b': 'other'}
   predictions[2]['no_answer'] = np.float32(2.5)
-  assert squad2.submission(predictions, records) == {'id of a': '', 'id of b': 'other'}
+  assert json.loads(squad2.submission(predictions, records)) == {'id of a': '', 'id of b': 'other'}
 
 
 def test_a_classifier_may_tell_that_there_is_no_answer():
   parts = [window('right', ['right'], group='a'), window('wrong', ['right'], score=-1.0, group='a')]
   for told, answer in (((1.0, 2.0), ''), ((1.0, -0.5), 'right')):
     predictions = [{**part[0], 'impossible': np.float32(value)} for part, value in zip(parts, told, strict=True)]
-    assert squad2.submission(predictions, [part[1] for part in parts]) == {'id of a': answer}
+    assert json.loads(squad2.submission(predictions, [part[1] for part in parts])) == {'id of a': answer}
 
 
 def test_a_window_without_a_legal_pair_gives_no_answer():
   prediction, one = window('right', ['right'])
   none = {**prediction, 'score': np.full(2, -2e30, np.float32)}
   assert squad.score([none, prediction], [one, one]) == {'exact_match': 100.0, 'f1': 100.0}
-  assert squad.submission([none], [one]) == {'id of 0': ''}
+  assert json.loads(squad.submission([none], [one])) == {'id of 0': ''}
   assert squad2.score([none], [one])['f1'] == 0
 
 
@@ -152,4 +152,6 @@ def test_record_by_hand():
     {'row': {'answers': ['White House']}, 'options': entities},
   ]
   predictions = [{'label': np.int32(0)}, {'label': np.int32(2)}]
+  lines = superglue.submission(predictions, [{**one, 'row': {**one['row'], 'entities': entities}} for one in records])
+  assert [json.loads(line)['label'] for line in lines.splitlines()] == ['Barack Obama', 'the White House']
   assert record.score(predictions, records) == pytest.approx({'exact_match': 50, 'f1': 100 * (2 / 3 + 1) / 2})

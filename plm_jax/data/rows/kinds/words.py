@@ -93,7 +93,7 @@ class Kept(NamedTuple):
 
 
 def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.Record:
-  """The records of rows (`scores/__init__.py`); word i of all is tokens `offsets[i]:offsets[i+1]`, int64[words+1]."""
+  """The records of rows; `offsets` int64[words+1], word i of all rows is tokens `offsets[i]:offsets[i+1]`."""
   in_batch = (np.diff(offsets) > 0) & ((kept.labels >= 0) | asked.keep_unlabelled)
 
   def record(row: int) -> dict[str, Any]:
