@@ -524,7 +524,8 @@ def test_no_exception_is_stale():
   @functools.cache
   def names(pair):
     task, batch = pairs[pair].task, pairs[pair].batch
-    return [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_params(task, tiny.spec(batch)))]
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params(task, tiny.spec(batch)))
+    return [own for path, leaf in leaves for own in {path_name(path), *virtual_paths(path_name(path), leaf)}]
 
   pairs = dict(enumerate(sound(itertools.product(TASKS, MODELS))))
   for file, pattern in NO_GRADIENT:
