@@ -73,6 +73,8 @@ class Task(NamedTuple):
     class_names: their names, where the task depends on them.
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
+    parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
+      The data have parts of the same names.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -90,6 +92,7 @@ class Task(NamedTuple):
   class_names: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
+  parts: 'Mapping[str, Task]' = MappingProxyType({})
 
 
 class Source(NamedTuple):
@@ -111,6 +114,7 @@ class Source(NamedTuple):
     group: row_id -> what the row belongs to together with others, anything hashable: the question of its window, the
       item of its option, the pair of which it is one order. None where rows stand alone.
     ids: numbers of rows (`row_id`) lie below it; 0 where they count the rows, and lie below `rows`.
+    parts: name -> source, where each batch is one part's, which `part` numbers in the order of names.
     unlabelled: some rows have no label. Rows are kept so that they can be predicted (a setting `keep_unlabelled` of
       the source, for the test sets of benchmarks); nothing is trained or scored on such a source.
   """
@@ -128,6 +132,7 @@ class Source(NamedTuple):
   group: Callable[[int], Hashable] | None = None
   ids: int = 0
   unlabelled: bool = False
+  parts: 'Mapping[str, Source]' = MappingProxyType({})
 
 
 class Template(NamedTuple):
@@ -147,13 +152,14 @@ class Template(NamedTuple):
 class Labels(NamedTuple):
   """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack.
 
-  `largest` is the file and line of the first row with the largest label, for messages.
+  `largest` is the file and line of the first row with the largest label, for messages; `parts` are as in `Source`.
   """
 
   names: tuple[str, ...] = ()
   classes: int = 0
   unlabelled: bool = False
   largest: str = ''
+  parts: 'Mapping[str, Labels]' = MappingProxyType({})
 
 
 class Vocab(Protocol):
@@ -451,11 +457,19 @@ class Remembers(Protocol):
 
 
 class BatchKey(NamedTuple):
-  """One key of a batch: its axes by letter (b rows, l tokens, t tokens of targets), its dtype, and what it holds."""
+  """One key of a batch.
+
+  Attributes:
+    axes: by letter: b rows, l tokens, t tokens of targets, k sequences of a row.
+    dtype: of its numbers.
+    meaning: what it holds.
+    filler: what stands where a row has nothing: 0, -1, or None for `Vocab.pad_id`.
+  """
 
   axes: str
   dtype: str
   meaning: str
+  filler: int | None = 0
 
 
 # The only list of them. Objectives and adapters name those that they read in `READS`, files of `data/` those that they
@@ -463,31 +477,35 @@ class BatchKey(NamedTuple):
 # and `row_weight` are always there, so nobody names them.
 BATCH: Mapping[str, BatchKey] = MappingProxyType(
   {
-    'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token'),
+    'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token', None),
     'segment_ids': BatchKey('bl', 'int32', 'numbers the documents of a row from 1; 0 is padding'),
     'type_ids': BatchKey('bl', 'int32', 'which field of the example a token belongs to, from 0'),
-    'label': BatchKey('b', 'int32', 'class, -1 where there is none; float32 for a value'),
-    'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere'),
-    'target_tokens': BatchKey('bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it'),
+    'label': BatchKey('b', 'int32', 'class, -1 where there is none; float32 for a value', -1),
+    'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere', -1),
+    'target_tokens': BatchKey(
+      'bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it', None
+    ),
     'target_segment_ids': BatchKey('bt', 'int32', '1 at each token of the text to write; 0 is padding'),
     'start': BatchKey('b', 'int32', 'place of the first token of the answer, or of what stands for no answer'),
     'end': BatchKey('b', 'int32', 'place of the last token of the answer, or of what stands for no answer'),
     'context': BatchKey(
       'bl', 'int32', '1 for tokens of the text with the answer, 2 in the window with most around them, 3 for no answer'
     ),
-    'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order'),
+    'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
     'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),
-    'first': BatchKey('bl', 'int32', 'the segment that a pair begins with'),
-    'next': BatchKey('bl', 'int32', 'the segment that follows it in the text'),
-    'other': BatchKey('bl', 'int32', 'a segment of another document'),
+    'first': BatchKey('bl', 'int32', 'the segment that a pair begins with', None),
+    'next': BatchKey('bl', 'int32', 'the segment that follows it in the text', None),
+    'other': BatchKey('bl', 'int32', 'a segment of another document', None),
     'first_length': BatchKey('b', 'int32', 'tokens of `first`'),
     'next_length': BatchKey('b', 'int32', 'tokens of `next`'),
     'other_length': BatchKey('b', 'int32', 'tokens of `other`'),
     'num_tokens': BatchKey('b', 'int32', 'about how many tokens the row feeds, where segment_ids cannot tell'),
     'part': BatchKey('b', 'int32', 'which source of a mixture the row comes from'),
     'reset': BatchKey('b', 'bool', 'the row begins anew, not where the row before it in this place ended'),
-    'next_token': BatchKey('b', 'int32', 'what follows the last token of the row, `Vocab.pad_id` where nothing does'),
+    'next_token': BatchKey(
+      'b', 'int32', 'what follows the last token of the row, `Vocab.pad_id` where nothing does', None
+    ),
     'reversed': BatchKey('b', 'bool', 'the row holds text from its end to its beginning'),
     'row_id': BatchKey('b', 'int32', 'number of the row in its source, -1 where the row weighs nothing'),
     'epoch': BatchKey('b', 'int32', 'how often the source was gone through before'),

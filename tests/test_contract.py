@@ -52,6 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'multitask': {'parts': {'one': {'name': 'classify', 'dropout': 0.0}, 'two': {'name': 'classify', 'dropout': 0.0}}},
   'similarity': {'dropout': 0.0},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
@@ -65,6 +66,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('choose', r'.*head/bias'): 'softmax does not see what is added to all options',
   ('span', r'.*head/bias'): 'softmax does not see what is added to all places of a row',
   ('span', r'.*/1/mlp_norm/bias'): 'nor does it see the bias of the last norm',
+  ('multitask', r'two/.*'): 'the rows are those of another part',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output/table'): 'rows are compared, and no tokens are predicted',
@@ -111,7 +113,7 @@ def make_batch(lengths: Any = None) -> Batch:
   answers = {'context': context, 'start': [1, 0, 2, 1], 'end': [2, 0, 2, 1]}
   both = {f'swapped_{name}': jnp.roll(rows[name], 1, axis=0) for name in ('tokens', 'segment_ids', 'type_ids')}
   more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, **answers}.items()}
-  return rows | both | tiny.make_pairs() | more
+  return rows | both | tiny.make_pairs() | more | {'part': jnp.zeros(4, jnp.int32)}
 
 
 def batch_of(folder: str, name: str, lengths: Any = None) -> Batch:

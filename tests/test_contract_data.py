@@ -35,6 +35,7 @@ FORMS: dict[str, dict[str, Any]] = {
   'stream, in order': {'shuffle': False},
   'labelled, two lengths': {'buckets': (12, 20)},
   'bptt, pairs': {'second_segment': True, 'reverse_half': True},
+  'mixture, one part a step': {'per': 'step'},
   'pairs, sentences': {'unit': 'sentence'},
 }
 EVERY = [*signatures.names('data'), *FORMS]

@@ -21,9 +21,9 @@ NOT_INHERITED = ('split', 'per_class')  # keywords of the training data that eva
 # of a function that a block names, such as those of noise/.
 GIVEN = {
   'models': ('vocab_size', 'execution'),
-  'objectives': ('trunk', 'vocab'),
-  'adapters': ('trunk', 'vocab'),
-  'data': ('vocab', 'seed', 'host', 'hosts'),
+  'objectives': ('trunk', 'vocab', 'second_vocab'),
+  'adapters': ('trunk', 'vocab', 'second_vocab'),
+  'data': ('vocab', 'second_vocab', 'seed', 'host', 'hosts'),
   'optim.optimiser:make': ('params', 'steps'),
   'data.corpora.filters:filter_documents': ('text',),
 }

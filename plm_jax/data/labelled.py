@@ -20,7 +20,8 @@ the rows of the training split hold, sorted. Every row is read and checked befor
 import dataclasses
 import functools
 import logging
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from plm_jax import errors
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.rows import examples, framing, order, store, windows
 from plm_jax.data.rows.checked import OnBadRow
-from plm_jax.data.rows.laid import lay_out
+from plm_jax.data.rows.laid import Laid, lay_out
 from plm_jax.plugins import build
 from plm_jax.types import Count, Labels, Seed, Source, Template, Vocab
 
@@ -62,6 +63,7 @@ class Members(order.Chosen):
 def make(
   *,
   vocab: Vocab,
+  second_vocab: Vocab | None = None,
   path: str,
   split: str = 'train',
   fields: tuple[str, ...] = (),
@@ -93,6 +95,7 @@ def make(
 
   Args:
     vocab: gives ids and special tokens.
+    second_vocab: does so for what is read of rows with a text to be written, which is in `vocab`.
     path: of the records, as `sources.open_source` takes it.
     split: part of it, TFDS slicing allowed.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
@@ -133,52 +136,38 @@ def make(
   Raises:
     ValueError: a setting that cannot be met, or a row that does not fit the kind.
   """
-  style = _file('layout', layout)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  asked = examples.asked(
-    fields=fields,
-    label=label,
-    per_class=per_class,
-    sample_seed=sample_seed,
-    missing=missing,
-    prefixes=prefixes,
-    on_bad_row=on_bad_row,
-    keep_unlabelled=keep_unlabelled,
-  )
+  drawn = {'per_class': per_class, 'sample_seed': sample_seed, 'missing': missing, 'keep_unlabelled': keep_unlabelled}
+  asked = examples.asked(fields=fields, label=label, prefixes=prefixes, on_bad_row=on_bad_row, **drawn)
   given = _examples(path, split, kind, asked, cache, max_bytes)
-  lay = functools.partial(lay_out, vocab=vocab, cache=cache)
+  where, lay = f'{path} ({split})', functools.partial(lay_out, cache=cache)
+  read = vocab if given.target is None or second_vocab is None else second_vocab
+  style = _file('layout', layout)
   check_windows(given, kind=kind, both_orders=both_orders, stride=stride, question_length=question_length)
   if given.windows is None:
-    laid = lay(given, style, length=length, least=widths[0], both_orders=both_orders)
+    laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders)
   else:
     given, laid = windows.lay_out(
       given, style, vocab=vocab, length=length, stride=stride, question_length=question_length
     )
   row_ids, group = given.row_ids, given.group
-  log.info(f'{path} ({split}): {len(row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
+  log.info(f'{where}: {len(row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
+  target = _target(given, target_layout or layout, target_length or length, lay=functools.partial(lay, vocab=vocab))
+  if target.laid is not None:
+    log.info(f'{where}: {target.laid.cut} of the texts to be written are cut to {target.length} tokens.')
   add, record = given.add(laid.tokens.offsets, laid.place), given.record and given.record(laid.tokens.offsets)
-  digests = [laid.tokens.digest, layout, length, buckets, both_orders]
-  target = None
-  if given.target is not None:
-    room = target_length or length
-    target = lay(given.target, _file('layout', target_layout or layout), length=room, least=room, both_orders=False)
-    log.info(f'{path} ({split}): {target.cut} of the texts to be written are cut to {room} tokens.')
-    digests += [target.tokens.digest, target_layout or layout, room, target.frames]
 
   def batch(chosen: Members) -> order.Batch:
     made = laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
-    if target is not None:
-      written = target.batch(chosen.members, room)
-      made |= {f'target_{key}': written[key] for key in ('tokens', 'segment_ids')}
-    return made
+    return made | target.batch(chosen.members)
 
   return order.serve(
     batch,
     _order(laid.sizes, row_ids, share=share, widths=widths, seed=seed if shuffle else None),
     share=share,
-    digest=store.digest_of(*digests, laid.frames),
-    path=f'{path} ({split})',
+    digest=store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest),
+    path=where,
     widest=lambda chosen: dataclasses.replace(chosen, width=length),
     names=given.names,
     classes=given.classes,
@@ -197,6 +186,35 @@ def check_windows(
     raise ValueError(f"stride={stride} and question_length={question_length} are for kind='spans', not {kind!r}")
   if given.windows is not None and both_orders:
     raise ValueError(f'both_orders=True: rows of kind={kind!r} have one order')
+
+
+class Target(NamedTuple):
+  """The texts to be written for the rows of a source.
+
+  Attributes:
+    laid: None where there are none.
+    length: tokens of the longest.
+    digest: what decides their tokens.
+  """
+
+  laid: Laid | None = None
+  length: int = 0
+  digest: tuple[Any, ...] = ()
+
+  def batch(self, members: np.ndarray) -> order.Batch:
+    """Their tokens and segments, int32[b, length], of some rows int64[b]."""
+    if self.laid is None:
+      return {}
+    made = self.laid.batch(members, self.length)
+    return {f'target_{key}': made[key] for key in ('tokens', 'segment_ids')}
+
+
+def _target(given: examples.Examples, layout: str, length: int, *, lay: Callable[..., Laid]) -> Target:
+  """The texts to be written, laid out by `lay` in a layout."""
+  if given.target is None:
+    return Target()
+  laid = lay(given.target, _file('layout', layout), length=length, least=length, both_orders=False)
+  return Target(laid, length, (laid.tokens.digest, layout, length, laid.frames))
 
 
 def look(

@@ -105,7 +105,7 @@ def evaluate_run(
     CheckpointError: no such checkpoint, or a damaged one.
   """
   names = _names(settings, name, predictions)
-  made = parts.make_parts(settings, parts.make_vocab(settings, folder))
+  made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
   _check_predicts(made, predictions)
   layout = _layout(settings)

@@ -86,7 +86,7 @@ def train(
     for change in changes:
       log.info(f'resuming with {change}')
     vocab = make_vocab(settings, folder if old else None)
-    parts, execution = make_parts(settings, vocab), settings['execution']
+    parts, execution = make_parts(settings, vocab, folder if old else None), settings['execution']
     stopping.check()
 
     # --- mesh --------------------------------------------------------------------------------------------------------
@@ -134,11 +134,16 @@ def train(
       log.info(_said_of_schedule(settings, start, had, tx_of))
     total, ends = history.total(settings), history.ends(settings)
     last = total if stop_at is None else min(total, stop_at)
-    whole = source if share[1] == 1 else make_source(settings['data'], vocab, seed=settings['seed'])
-    facts = run_folder.check_data(folder, whole, vocab, begun=bool(old))
+    second = parts.second_vocab
+    whole = (
+      source if share[1] == 1 else make_source(settings['data'], vocab, seed=settings['seed'], second_vocab=second)
+    )
+    facts = run_folder.check_data(folder, whole, vocab, second_vocab=second, begun=bool(old))
     stopping.check()
     if main:  # the config comes last: a run whose folder has one has begun
-      vocab.save(str(folder.vocab), template=make_template(settings, vocab))
+      vocab.save(str(folder.vocab), template=None if second else make_template(settings, vocab))
+      if second is not None:
+        second.save(str(folder.second_vocab), template=make_template(settings, second))
       metrics.write_json(folder.data, facts)
       run_folder.write_config(folder, settings)
       if finished:  # it was, before it was extended
@@ -163,8 +168,8 @@ def train(
     eval_steps = evaluation.make_steps(task)
     if settings['best'] is not None:
       name = settings['best'][0].partition('/')[0]
-      asked = {'task': task, 'scores': scored_by[name], 'step': eval_steps.plain}
-      preflight.check_best(settings['best'], evaluations[name].spec, state.params, **asked)
+      spec, wanted = evaluations[name].spec, scored_by[name]
+      preflight.check_best(settings['best'], spec, state.params, task=task, scores=wanted, step=eval_steps.plain)
     meter = Meter(sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], hosts=share[1])
     tokens_before, seconds_before = run_folder.spent(folder, start)
     counts = sizes.parameter_counts(state, tx)

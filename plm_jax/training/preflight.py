@@ -12,9 +12,9 @@ from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.plugins import build
 from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
-from plm_jax.training.parts import Parts, check_labels, make_parts, make_vocab
+from plm_jax.training.parts import Parts, check_labels, check_names, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
-from plm_jax.types import BATCH, Source, Task
+from plm_jax.types import BATCH, Labels, Source, Task
 
 log = logging.getLogger(__name__)
 
@@ -36,14 +36,20 @@ def check(settings: Settings) -> None:
         f'config.eval.{name}.data.batch_size={block["data"]["batch_size"]}: cannot be cut into {mesh.shape["data"]} '
         'devices of one size each: make it a multiple'
       )
-  for where, block in config.of_data(settings).items():
-    check_data(block, where=where, parts=parts)
+  labels = {where: check_data(block, where=where, parts=parts) for where, block in config.of_data(settings).items()}
+  with errors.stage('config'):
+    check_names(labels)
   with sharding.use(layout):
     _check_shapes(settings, parts, layout)
 
 
-def check_data(block: Settings, *, where: str, parts: Parts) -> None:
-  """Raises ConfigError where a data block names a split that is not there, or labels that the task has no class for."""
+def check_data(block: Settings, *, where: str, parts: Parts) -> Labels:
+  """What the labels of a data block are.
+
+  Raises:
+    ConfigError: it names a split that is not there, has rows that cannot be used, or labels that the task has no class
+      for.
+  """
   with errors.stage(where):
     labels = build.look(block)
     if labels is not None:
@@ -53,6 +59,7 @@ def check_data(block: Settings, *, where: str, parts: Parts) -> None:
         f'{where}.keep_unlabelled: some rows of {block.get("path", block["name"])} have no label, and nothing is '
         'trained or scored on them: leave it out here, and predict them with evaluate --predictions=FILE'
       )
+  return labels or Labels()
 
 
 def remark(settings: Settings, source: Source) -> None:
@@ -112,7 +119,9 @@ def read_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def _spec(keys: Collection[str], block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
-  return sizes.batch_spec(keys, rows=block['batch_size'], length=block['length'], targets=block.get('target_length'))
+  inside = [block, *(block.get('parts') or {}).values()]
+  targets = max((one.get('target_length') or 0 for one in inside), default=0)
+  return sizes.batch_spec(keys, rows=block['batch_size'], length=block['length'], targets=targets or None)
 
 
 def check_best(

@@ -328,7 +328,7 @@ def test_other_labels_are_other_data(tmp_path):
     (WORDS, {'both_orders': True}, 'two fields'),
     ([{'tokens': ['1', '2'], 'tags': [0]}], {}, 'row 0 of .* needs a list of words'),
     ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 of .* needs a list of words'),
-    ([{'tokens': ['1'], 'tags': ['O']}], {}, 'numbers from 0'),
+    ([{'tokens': ['1'], 'tags': ['']}], {}, "holds ''; classes are numbers from -1 or names"),
     (WORDS[1:2], {}, 'none of 1 rows has a word'),
     (WORDS, {'kind': 'word'}, 'choose one of class, options, regression, spans, text, words'),
   ],
@@ -383,7 +383,7 @@ def test_known_fields_are_found(tmp_path, fields):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'layout': 'albert'}, 'choose one of bert, gpt, plain, roberta, xlnet'),
+    ({'layout': 'albert'}, 'choose one of bert, gpt, plain, roberta, text, xlnet'),
     ({'fields': ('body',)}, "no field 'body'"),
     ({'label': 'class'}, "no field 'class'"),
     ({'buckets': (64,)}, 'longer than length=32'),

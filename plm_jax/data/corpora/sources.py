@@ -4,6 +4,7 @@ A path is one of
 
     pydocs, pydocs/<task>           the embedded corpus and its tasks (`plm_jax/data/pydocs.py`)
     tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
+    parallel:<folder>               files <split>.<field> with lines that belong together, as train.en and train.de
     <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, .json (of SQuAD), each also
                                     with .gz behind it: one split, 'train'
     <folder>                        <split>.<any of those>, with labels.json for the names of classes; or the folder of
@@ -72,7 +73,7 @@ def open_source(
     digests.append(f'{opened.digest}[{chosen.start}:{chosen.stop}]')
     labels |= opened.labels
   classes = tuple(labels.values())
-  settings = {'cache': cache, 'documents': documents, 'max_bytes': max_bytes}
+  settings: dict[str, Any] = {'cache': cache, 'documents': documents, 'max_bytes': max_bytes}
   return Records(
     fields=_first_fields(*pieces[0]),
     digest=hashlib.sha256('\n'.join(digests).encode()).hexdigest(),
@@ -258,7 +259,7 @@ def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
         raise ValueError(f'{folder} holds both {found[split].name} and {file.name} for the split {split!r}: remove one')
       found[split] = file
   if not found:
-    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(known)}')
+    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(known)}. {_kinds(formats)}')
   return found
 
 

@@ -14,6 +14,10 @@ SHOWN = 10  # bad rows in a message; reading stops behind so many where they are
 MOST = 0.001  # share of the rows that is left out; where more are bad, the data is not what the config takes it for
 
 
+class BadSplit(ValueError):
+  """Something is wrong with a whole split, and not with one of its rows."""
+
+
 class Good(NamedTuple, Generic[T]):
   """What was read of the rows that can be used.
 
@@ -27,12 +31,7 @@ class Good(NamedTuple, Generic[T]):
 
 
 class BadRows:
-  """Reads rows, and collects what is wrong with those that cannot be used.
-
-  bad = BadRows(records, asked.on_bad_row)
-  good = bad.read(lambda index: records.text(index, 'text'))
-  bad.report()
-  """
+  """Reads rows, and collects what is wrong with those that cannot be used: `read` as often as needed, then `report`."""
 
   def __init__(self, records: Records, on_bad_row: OnBadRow):
     """Reads nothing yet.
@@ -59,6 +58,8 @@ class BadRows:
     for index in range(len(self.records)) if rows is None else rows:
       try:
         value = read(index)
+      except BadSplit:
+        raise
       except ValueError as error:
         self._add(index, str(error))
       else:

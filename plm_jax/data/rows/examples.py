@@ -13,14 +13,12 @@ import numpy as np
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.checked import BadRows, OnBadRow
+from plm_jax.data.rows.class_names import ClassNames
 
 log = logging.getLogger(__name__)
 
 IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
 KEPT_ROWS, KEPT_SOURCES = 20_000, 4
-_NAMES_SHOWN = 50
-_TRUTH = ('False', 'True')
-_FEW = 50  # so many names of classes may stand in any number of rows
 _LOOKED_AT = 100  # rows, for a field that the first one lacks
 _kept: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 _FIELDS = (
@@ -53,7 +51,7 @@ class Asked(NamedTuple):
 
 def asked(**settings: Any) -> Asked:
   """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
-  known = {name: settings[name] for name in Asked._fields if name in settings}
+  known: dict[str, Any] = {name: settings[name] for name in Asked._fields if name in settings}
   return Asked(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
 
 
@@ -162,82 +160,6 @@ def check_text(value: Any, index: int, field: str, records: Records) -> None:
   """Raises ValueError where a field of row `index` holds no text."""
   if text_of(value) is None:
     raise ValueError(f'row {index} of {records.where} holds no text in {field!r}, but {value!r}')
-
-
-class ClassNames:
-  """Numbers of classes. Rows hold them, or names, whose numbers are their places in the list of names.
-
-  The list is that of the data set (TFDS, `labels.json`); else the names that the rows of the training split hold,
-  sorted, so that all splits have one order; else 'False' and 'True' where rows hold those.
-
-  Attributes:
-    digest: what it adds to the digest of the rows: the list, if a number came from it.
-  """
-
-  def __init__(self, records: Records, field: str):
-    self.records = records
-    self.field = field
-    self.listed = field in records.labels
-    self.digest: tuple[Any, ...] = ()
-    self._known = records.labels.get(field, ())
-    self._numbered = False  # a row holds a number
-
-  @property
-  def names(self) -> tuple[str, ...]:
-    """The names of the classes, once all rows are read; () where rows hold numbers and there is no list."""
-    return self._known
-
-  def number(self, value: Any, index: int, *, least: int = 0) -> int:
-    """The number of a class.
-
-    Args:
-      value: what row `index` holds.
-      index: of the row, for the message.
-      least: the smallest number allowed.
-
-    Raises:
-      ValueError: neither a whole number from `least` on nor one of the names, or outside the list of names.
-    """
-    if isinstance(value, bool) and not self.listed:
-      self._known, value = self._known or _TRUTH, str(value)
-    if isinstance(value, str) and not self._known and not self._numbered:
-      self._known = self._found()
-    if isinstance(value, str) and value in self._known:
-      self.digest = (self._known,)
-      return self._known.index(value)
-    whole = isinstance(value, int) and value >= least
-    if whole and value < 0:
-      return int(value)
-    if whole and (value < len(self._known) if self.listed else not self._known):
-      self._numbered = True
-      return int(value)
-    where = f'row {index} of {self.records.where}: {self.field!r} holds {value!r}'
-    if not isinstance(value, str) and not whole:
-      raise ValueError(f"{where}; classes are numbers from {least}, real values are kind='regression'.")
-    if not self._known:
-      raise ValueError(f'{where}, and rows before it hold numbers: name all classes, or none')
-    few = ', '.join(self._known[:_NAMES_SHOWN]) + (', ...' if len(self._known) > _NAMES_SHOWN else '')
-    raise ValueError(f'{where}, and {"labels.json names" if self.listed else "the training split has"} {few}')
-
-  def _found(self) -> tuple[str, ...]:
-    """The names that rows hold, sorted."""
-    try:
-      records = self.records if self.records.named_by is None else self.records.named_by()
-    except ValueError:  # there is no training split
-      records = self.records
-    found: set[str] = set()
-    for index in range(len(records)):
-      try:
-        value = records[index].get(self.field)
-      except ValueError:  # a row that cannot be read is named where it is used
-        continue
-      found |= {name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str) and name}
-    if len(found) > max(_FEW, len(records) / 2):
-      raise ValueError(
-        f'{records.where}: {self.field!r} holds {len(found):,} different texts in {len(records):,} rows, which are no '
-        'names of classes; classes are numbers from 0, or names (label=...).'
-      )
-    return tuple(sorted(found))
 
 
 def one_label(

@@ -48,17 +48,17 @@ class Windows(NamedTuple):
 
   Attributes:
     row: the question.
-    index: among the windows of the question.
+    number: among the windows of the question.
     start: its first token in the text.
-    count: its tokens.
+    size: its tokens.
     first: place in the row of its first token.
     no_answer: place in the row of the token that stands for no answer.
   """
 
   row: np.ndarray
-  index: np.ndarray
+  number: np.ndarray
   start: np.ndarray
-  count: np.ndarray
+  size: np.ndarray
   first: np.ndarray
   no_answer: np.ndarray
 
@@ -101,7 +101,7 @@ def lay_out(
   windows = _windows(texts, question, style, side=side)
   starts, counts = (np.zeros((len(windows.row), 2), np.int64) for _ in range(2))
   starts[:, 1 - side], starts[:, side] = tokens.offsets[asked[windows.row]], texts.starts[windows.row] + windows.start
-  counts[:, 1 - side], counts[:, side] = question[windows.row], windows.count
+  counts[:, 1 - side], counts[:, side] = question[windows.row], windows.size
   frame = np.tile(np.arange(2, dtype=np.uint8), len(windows.row))
   laid = Laid(
     tokens=tokens._replace(digest=store.digest_of(tokens.digest, stride, question_length, side)),
@@ -150,7 +150,7 @@ def _as_rows(given: Examples, texts: Texts, windows: Windows, characters: np.nda
   assert given.windows is not None and given.record is not None
   first, last = _answers(given.windows.answers, texts, characters)
   own_first, own_last = first[windows.row] - windows.start, last[windows.row] - windows.start
-  shown = (own_first >= 0) & (own_last < windows.count) & (first[windows.row] >= 0)
+  shown = (own_first >= 0) & (own_last < windows.size) & (first[windows.row] >= 0)
   start, end = (np.where(shown, windows.first + own, windows.no_answer) for own in (own_first, own_last))
   record_of_question = given.record(np.zeros(0, np.int64))
 
@@ -164,7 +164,7 @@ def _as_rows(given: Examples, texts: Texts, windows: Windows, characters: np.nda
   def record(window: int) -> dict[str, Any]:
     row = int(windows.row[window])
     begin = int(texts.starts[row] + windows.start[window])
-    own = characters[begin : begin + int(windows.count[window])]
+    own = characters[begin : begin + int(windows.size[window])]
     return {**record_of_question(row), 'characters': own, 'first': int(windows.first[window])}
 
   return given._replace(
@@ -211,7 +211,7 @@ def _context(texts: Texts, chosen: Windows, width: int) -> np.ndarray:
     inside = exists & (token >= start) & (token < start + count)
     return np.where(inside, 100 * np.minimum(token - start, start + count - 1 - token) + count, -1)
 
-  index = chosen.index[:, None]
+  index = chosen.number[:, None]
   own = score(index)
   most = own >= 0
   reach = int((room // step).max(initial=0)) + 1  # windows further away show none of the tokens

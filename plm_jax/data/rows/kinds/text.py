@@ -10,6 +10,7 @@ The target is cut to `target_length` from its end, so that a row keeps its end t
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ class Targets:
       return (names[value] if names else str(value),)
     if isinstance(value, int) and names:
       return (names[value],) if 0 <= value < len(names) else ()
-    return (f'{round(value * 5) / 5:.1f}',) if isinstance(value, int | float) else ()
+    number = isinstance(value, int | float) and math.isfinite(value)
+    return (f'{round(value * 5) / 5:.1f}',) if number else ()
 
   def first(self, value: Any) -> str:
     """The text that is trained; empty for a row that has none and is only predicted."""

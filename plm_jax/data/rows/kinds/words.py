@@ -15,6 +15,7 @@ import numpy as np
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
 from plm_jax.data.rows.checked import BadRows
+from plm_jax.data.rows.class_names import ClassNames
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       f'per_class={asked.per_class}.'
     )
   (field,) = examples.fields_of(records, asked)
-  names = examples.ClassNames(records, asked.label)
+  names = ClassNames(records, asked.label)
 
   def read(index: int) -> tuple[list[str], list[int]]:
     row = records.values(index, (field,) if asked.keep_unlabelled else (field, asked.label), optional=(asked.label,))
