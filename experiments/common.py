@@ -38,6 +38,26 @@ OPTIONS = {
     'tfds:super_glue/copa', 'label', 'validation', ('premise', 'What was the {question} of this? {choice1|choice2}')
   ),
 }  # fmt: skip
+# Labelled words. name: (path, field of labels, label names in the order of their numbers)
+TAGGING = {
+  'conll2003': (
+    'tfds:conll2003',
+    'ner',
+    ('O', 'B-PER', 'I-PER', 'B-ORG', 'I-ORG', 'B-LOC', 'I-LOC', 'B-MISC', 'I-MISC'),
+  ),
+  'wnut17': (  # no build in TFDS: a folder of train, validation and test
+    'data/wnut_17',
+    'ner_tags',
+    ('O', 'B-corporation', 'I-corporation', 'B-creative-work', 'I-creative-work', 'B-group', 'I-group', 'B-location',
+     'I-location', 'B-person', 'I-person', 'B-product', 'I-product'),
+  ),
+  'ewt': (
+    'tfds:universal_dependencies/en_ewt',
+    'upos',
+    ('NOUN', 'PUNCT', 'ADP', 'NUM', 'SYM', 'SCONJ', 'ADJ', 'PART', 'DET', 'CCONJ', 'PROPN', 'PRON', 'X', '_', 'ADV',
+     'INTJ', 'VERB', 'AUX'),
+  ),
+}  # fmt: skip
 # What GLUE reports of a task beside accuracy: files of plm_jax/scores/. A regression has its correlations by itself.
 GLUE_SCORES = {'cola': ('matthews',), 'mrpc': ('f1',), 'qqp': ('f1',)}
 GLUE_BEST = {'cola': 'matthews', 'stsb': 'spearman'}
@@ -105,6 +125,20 @@ def glue(name: str, **settings: Any) -> dict[str, Any]:
   """The data block of a GLUE task."""
   kind = 'regression' if name == 'stsb' else 'class'
   return dict(name='labelled', path=f'tfds:glue/{name}', fields=GLUE[name][0], kind=kind, **settings)
+
+
+def tagging(name: str, **settings: Any) -> dict[str, Any]:
+  """The data block of a set of `TAGGING`: single sentences, cut at 256 tokens."""
+  path, label, _ = TAGGING[name]
+  words = dict(kind='words', fields=('tokens',), label=label, length=256, buckets=(64, 128))
+  return dict(name='labelled', path=path, **words, **settings)
+
+
+def score_tagging(c: ConfigDict, name: str) -> None:
+  """Evaluations on validation and test, and the best step by F1 of spans, or by accuracy where there are none."""
+  c.eval = validation('validation', 'test')
+  c.best = ('validation/accuracy' if name == 'ewt' else 'validation/f1', 'max')
+  c.log_every, c.eval_every, c.save_every = 50, 200, 200
 
 
 def score_glue(c: ConfigDict, name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 import flax.linen as nn
 import jax
 import numpy as np
+from flax.core import FrozenDict
 
 Array = jax.Array
 PyTree = Any
@@ -49,9 +50,14 @@ class Forward(Protocol):
   """A model with its parameters bound."""
 
   def __call__(
-    self, *, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any
+    self,
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
   ) -> Any:
-    """Runs the model; `train` and `rng` left None are the step's own."""
+    """Runs the model, a method of it by name, or a function of it; `train` and `rng` left None are the step's own."""
 
 
 class Task(NamedTuple):
@@ -73,6 +79,7 @@ class Task(NamedTuple):
     class_names: their names, where the task depends on them.
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
+    frozen: patterns of parameters that keep their values, as those of `optim.scale`; they get no gradient.
     parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
       The data have parts of the same names.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
@@ -90,9 +97,10 @@ class Task(NamedTuple):
   for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
+  frozen: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
-  parts: 'Mapping[str, Task]' = MappingProxyType({})
+  parts: 'Mapping[str, Task]' = FrozenDict()  # a task without parts has a hash, as a cache asks for
 
 
 class Source(NamedTuple):

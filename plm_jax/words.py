@@ -26,7 +26,8 @@ KEYS: dict[str, str] = {
   'optim.ema': 'ema_decay ema_rate polyak',
   'optim.scale':
     'freeze frozen_layers freeze_encoder freeze_layers freeze_embeddings layer_decay layerwise_lr_decay llrd '
-    'lr_layer_decay param_groups unfreeze',
+    'lr_layer_decay param_groups unfreeze unfreezing gradual_unfreezing discriminative_lr '
+    'discriminative_learning_rates',
   'data.batch_size':
     'bs batch batchsize train_batch_size global_batch_size per_device_train_batch_size per_gpu_train_batch_size '
     'micro_batch_size rows',
@@ -122,6 +123,7 @@ KEYS: dict[str, str] = {
   'adapter.max_answer': 'max_answer_length',
   'adapter.no_answer': 'version_2_with_negative squad_v2',
   'adapter.threshold': 'null_score_diff_threshold',
+  'adapter.class_weights': 'class_weight pos_weight label_weights loss_weights',
   'adapter.name': 'head task_head downstream finetune',
   'objective.name': 'task loss loss_fn objective_name pretraining_task task_name',
   'objective.where.rate':

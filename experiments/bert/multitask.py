@@ -41,6 +41,7 @@ def get_config(arg=''):
   c.data = dict(name='mixture', per='step', length=128, batch_size=32, parts=parts, **RATES[rates])
   c.adapter = dict(
     name='multitask',
+    scores={task: common.GLUE_SCORES[task] for task in heads if task in common.GLUE_SCORES},
     parts={
       task: dict(name='classify', classes=classes, kind=kind, dropout=DROPOUT.get(task, 0.1))
       for task, (classes, kind) in heads.items()

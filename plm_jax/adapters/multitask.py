@@ -23,6 +23,7 @@ from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, T
 
 PAPER = Paper(year=2019, title='T5 §3.5.2; Liu et al., MT-DNN', architecture='any', objective_family='supervised')
 READS = ('part',)  # beside what its parts read
+TAKEN = ('trunk', 'train', 'part')  # what else stands beside parameters, inputs and predictions of parts
 
 
 def make(
@@ -31,6 +32,7 @@ def make(
   vocab: Vocab,
   second_vocab: Vocab | None = None,
   parts: Mapping[str, Annotated[Mapping[str, Any], 'adapters']],
+  scores: Mapping[str, tuple[Annotated[str, 'scores'], ...]] = {},
 ) -> Task:
   """Trains each step by the adapter that its rows belong to.
 
@@ -39,16 +41,21 @@ def make(
     vocab: of the rows.
     second_vocab: of the run, for parts that take one.
     parts: name -> a file of `adapters/` and its keywords; names are those of the parts of the data.
+    scores: name -> files of `plm_jax/scores/` that score all predictions of a part; others have those of their adapter.
 
   Raises:
-    ValueError: no part, a part that is called 'trunk' or 'train', or one that carries state.
+    ValueError: no part, a part with a name that is taken, one that carries state, or scores of what is none.
   """
-  if not parts or set(parts) & {'trunk', 'train'}:
-    raise ValueError(f'adapter.parts names {", ".join(parts) or "nothing"}: name tasks, none of them trunk or train')
+  if not parts or set(parts) & set(TAKEN):
+    taken = ' or '.join(TAKEN)
+    raise ValueError(f'adapter.parts names {", ".join(parts) or "nothing"}: name tasks, none of them {taken}')
   offered = {'second_vocab': second_vocab}
   names = sorted(parts)  # the order in which the data number them
   made = {name: build.make('adapters', parts[name], trunk=trunk, vocab=vocab, offered=offered) for name in names}
   tasks.check(made, where='adapter.parts')
+  if unknown := sorted(set(scores) - set(made)):
+    raise ValueError(f'adapter.scores names {unknown[0]!r}, and adapter.parts {", ".join(made)}')
+  of_parts = {name: scores.get(name, task.scores) for name, task in made.items()}
   model: Any = tasks.Model({name: task.model for name, task in made.items()}, own_heads=True)
   return Task(
     model,
@@ -59,6 +66,7 @@ def make(
     summary=partial(tasks.summary, made),
     couples_rows=any(task.couples_rows for task in made.values()),
     row_length=partial(tasks.row_length, made),
+    scores=tuple(f'{name}/{score}' for name, own in of_parts.items() for score in own),
     in_words=partial(in_words, made),
     parts=made,
   )

@@ -125,7 +125,8 @@ def evaluate(
   totals, predictions = _over_rows(
     source, params, key, task=task, steps=steps, layout=layout, predicts=predicts, check=check
   )
-  records = [scoring.record_of(source, int(row['row_id']), task.class_names) for row in predictions]
+  records = [scoring.record_of(source, int(row['row_id']), task) for row in predictions]
+  predictions = [scoring.own(task, *row) for row in zip(predictions, records, strict=True)]
   if source.unlabelled:
     return Evaluated({}, predictions, records)
   means = metrics.mean(totals)

@@ -117,6 +117,7 @@ def train(
       # whatever the horizon, optimisers differ in their rates only: the state is the same
       tx_of = functools.cache(lambda steps: optim.make(params=shapes, steps=steps, **settings['optim']))
       tx = tx_of(history.total(settings))
+    preflight.remark_groups(settings, shapes)
     key = jax.random.key(settings['seed'])
     maker = state_maker(task, tx, source.spec, layout=layout)
     stopping.check()

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ import jax
 from plm_jax import config, errors, optim, sharding
 from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
+from plm_jax.optim import groups
 from plm_jax.plugins import build
 from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
 from plm_jax.training.parts import Parts, check_labels, check_names, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
-from plm_jax.types import BATCH, Labels, Source, Task
+from plm_jax.types import BATCH, Labels, PyTree, Source, Task
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +74,31 @@ def remark(settings: Settings, source: Source) -> None:
     )
 
 
+def check_frozen(task: Task, settings: Settings, shapes: PyTree) -> None:
+  """Raises ConfigError where weight decay would move parameters that the task keeps as they are."""
+  scale, decay, steps = settings['optim']['scale'], settings['optim']['decay'], settings['steps'] or history.MOST_STEPS
+  for path in groups.decayed(shapes, scale=scale, decay=decay, steps=steps):
+    for pattern in task.frozen:
+      if re.fullmatch(pattern, path):
+        raise ConfigError(
+          f'optim.decay would move {path}, which the task keeps as it is: begin optim.scale with ({pattern!r}, None), '
+          "and end it with ('.*', 1.0)"
+        )
+
+
+def remark_groups(settings: Settings, shapes: PyTree) -> None:
+  """Logs which part of the model trains, at which rate and from which step on, where that is not all of it alike.
+
+  Args:
+    settings: of the run.
+    shapes: of its parameters.
+  """
+  scale, decay, steps = settings['optim']['scale'], settings['optim']['decay'], history.total(settings)
+  found = groups.resolve(scale, shapes, steps=steps, what='scale')
+  if {value for values in found.values() for value in values} != {1.0}:
+    log.info(groups.table(shapes, scale=scale, decay=decay, steps=steps))
+
+
 def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> None:
   """The parameters that `optim` speaks of, the metric of `best`, and memory, by shape alone."""
   memory.check_table(parts.trunk, settings)
@@ -81,6 +108,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
     shapes = abstract_params(parts.task, spec)
   with errors.stage('optim'):
     tx = optim.make(params=shapes, steps=settings['steps'] or history.MOST_STEPS, **settings['optim'])
+    check_frozen(parts.task, settings, shapes)
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():

@@ -57,7 +57,13 @@ def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
   calls = itertools.count()
   default_train, default_rng = train, rng
 
-  def forward(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+  def forward(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
     key = jax.random.fold_in(default_rng, next(calls)) if rng is None else rng
     train = default_train if train is None else train
     return task.model.apply({'params': params}, **inputs, train=train, method=method, rngs={'dropout': key})

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import multitask
+from plm_jax.errors import ConfigError
 from plm_jax.noise import keys
 from plm_jax.plugins import build
-from plm_jax.training import step
+from plm_jax.training import evaluation, scoring, step
 from plm_jax.training.parts import check_labels
 from plm_jax.types import Labels
 from tests import tiny
@@ -113,6 +114,37 @@ def test_predictions_are_those_of_the_part(part):
     np.testing.assert_allclose(found[f'{NAMES[part]}/{key}'], known[key], rtol=1e-5)
 
 
+SCORED = {'names': (), 'sentiment': ('matthews', 'accuracy')}
+
+
+def test_scores_are_of_the_rows_and_predictions_of_a_part():
+  task = multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, scores=SCORED)
+  assert task.scores == ('sentiment/matthews', 'sentiment/accuracy', 'similarity/correlation')
+  draw = np.random.default_rng(0)
+  names, predictions, records = draw.choice(NAMES, 60), [], []
+  for row, name in enumerate(names):
+    label, found = draw.integers(0, 2, 2)
+    records.append({'part': name, 'label': label})
+    every = {'sentiment/label': found, 'similarity/value': found / 2, 'names/labels': np.zeros(3, int)}
+    predictions.append(scoring.own(task, {'row_id': row, 'part': NAMES.index(name), **every}, records[-1]))
+    assert {key.partition('/')[0] for key in predictions[-1]} == {'row_id', 'part', name}
+  mine = names == 'sentiment'
+  gold = np.array([record['label'] for record in records])[mine]
+  found = np.array([row.get('sentiment/label', 0) for row in predictions])[mine]
+  expected = np.corrcoef(gold, found)[0, 1]  # of two binary variables
+  assert scoring.score('sentiment/matthews', predictions, records) == {'sentiment/matthews': pytest.approx(expected)}
+  assert scoring.metrics(task.scores)[:2] == ['sentiment/matthews', 'sentiment/accuracy']
+  assert 'similarity/spearman' in scoring.score('similarity/correlation', predictions, records)
+  keys = evaluation.predicted_keys(task, tiny.spec(batch(1)))
+  scoring.check(task.scores, keys, where='eval.x', user='multitask')
+  with pytest.raises(ConfigError, match=r"there is no score 'mathews'.*Did you mean 'matthews'"):
+    scoring.check(['sentiment/mathews'], keys, where='eval.x', user='multitask')
+  with pytest.raises(ConfigError, match="'names/matthews' reads names/label"):
+    scoring.check(['names/matthews'], keys, where='eval.x', user='multitask')
+  with pytest.raises(ValueError, match=r"adapter\.scores names 'sentimnt'"):
+    multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, scores={'sentimnt': ()})
+
+
 def test_data_with_other_parts_are_refused():
   sound = {'names': Labels(('O', 'B-a', 'I-a'), 3), 'sentiment': Labels(classes=2), 'similarity': Labels()}
   check_labels(make(), Labels(parts=sound), path='data')
@@ -125,7 +157,8 @@ def test_data_with_other_parts_are_refused():
 
 
 @pytest.mark.parametrize(
-  ('parts', 'message'), [({}, 'names nothing'), ({'trunk': {'name': 'classify'}}, 'none of them trunk')]
+  ('parts', 'message'),
+  [({}, 'names nothing'), ({'trunk': {'name': 'classify'}}, 'none of them trunk or train')],
 )
 def test_wrong_parts_are_refused(parts, message):
   with pytest.raises(ValueError, match=message):
