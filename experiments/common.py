@@ -29,6 +29,15 @@ GLUE = {
   'qnli': (('question', 'sentence'), 2, ('validation',)),
   'rte': (('sentence1', 'sentence2'), 2, ('validation',)),
 }
+# Options to choose from. name: path, field of the label, evaluation split, fields in the form of BERT
+OPTIONS = {
+  'swag': ('data/swag', 'label', 'val', ('sent1', '{sent2} {ending0|ending1|ending2|ending3}')),
+  'hellaswag': ('tfds:hellaswag', 'label', 'validation', ('context', 'endings')),
+  'race': ('tfds:race/high', 'answers', 'dev', ('article', '{questions} {options}')),
+  'copa': (
+    'tfds:super_glue/copa', 'label', 'validation', ('premise', 'What was the {question} of this? {choice1|choice2}')
+  ),
+}  # fmt: skip
 # Labelled words. name: (path, field of labels, label names in the order of their numbers)
 TAGGING = {
   'conll2003': (
@@ -138,6 +147,26 @@ def score_glue(c: ConfigDict, name: str) -> None:
   c.eval = {split: dict(one, scores=GLUE_SCORES.get(name)) for split, one in validation(*splits).items()}
   c.best = (f'{splits[0]}/{GLUE_BEST.get(name, "accuracy")}', 'max')
   c.log_every, c.eval_every, c.save_every = 50, 500, 500
+
+
+def options(name: str, **settings: Any) -> dict[str, Any]:
+  """The data block of a set of `OPTIONS`."""
+  path, label, _, fields = OPTIONS[name]
+  return dict(name='labelled', kind='options', path=path, fields=fields, label=label) | settings
+
+
+def score_options(c: ConfigDict, name: str) -> None:
+  """The evaluation of a set of `OPTIONS`, and the best step by it."""
+  split = OPTIONS[name][2]
+  c.eval, c.best = validation(split), (f'{split}/accuracy', 'max')
+  c.log_every, c.eval_every, c.save_every = 50, 500, 500
+
+
+def squad(version: str, **settings: Any) -> dict[str, Any]:
+  """The data block of SQuAD 'v1.1' or 'v2.0'; windows as in the released code of BERT."""
+  windows = dict(length=384, stride=128, question_length=64)
+  fields = dict(fields=('question', 'context'), label='answers')
+  return dict(name='labelled', kind='spans', path=f'tfds:squad/{version}') | fields | windows | settings
 
 
 def quick(c: ConfigDict, arg: str) -> ConfigDict:

@@ -218,6 +218,8 @@ class Vocab(Protocol):
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
+  def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]: ...
+
   def decode(self, ids: Sequence[int]) -> str: ...
 
   def token(self, token_id: int) -> str: ...
@@ -494,6 +496,11 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
       'bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it', None
     ),
     'target_segment_ids': BatchKey('bt', 'int32', '1 at each token of the text to write; 0 is padding'),
+    'start': BatchKey('b', 'int32', 'place of the first token of the answer, or of what stands for no answer'),
+    'end': BatchKey('b', 'int32', 'place of the last token of the answer, or of what stands for no answer'),
+    'context': BatchKey(
+      'bl', 'int32', '1 for tokens of the text with the answer, 2 in the window with most around them, 3 for no answer'
+    ),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
     'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),
