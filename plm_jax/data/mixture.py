@@ -14,6 +14,7 @@ and read by nobody: `adapters/multitask`, or `objectives/mixture` without rates,
 are. Parts have the same names there.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -171,7 +172,7 @@ def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', per: s
   unlabelled = any(labels.unlabelled for labels in found.values())
   if per == 'step':
     return Labels(unlabelled=unlabelled, parts=found)
-  return next(iter(found.values()), Labels())._replace(unlabelled=unlabelled)
+  return dataclasses.replace(next(iter(found.values()), Labels()), unlabelled=unlabelled)
 
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:
