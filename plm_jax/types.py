@@ -157,7 +157,8 @@ class Template(NamedTuple):
   spaced: bool = False
 
 
-class Labels(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Labels:
   """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack.
 
   `largest` is the file and line of the first row with the largest label, for messages; `parts` are as in `Source`.
@@ -167,9 +168,9 @@ class Labels(NamedTuple):
   names: tuple[str, ...] = ()
   classes: int = 0
   unlabelled: bool = False
-  largest: str = ''
-  parts: 'Mapping[str, Labels]' = MappingProxyType({})
-  mixed: 'Mapping[str, Labels]' = MappingProxyType({})
+  largest: str = dataclasses.field(default='', compare=False)
+  parts: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
+  mixed: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
 
 
 class Vocab(Protocol):
