@@ -18,6 +18,12 @@ CORPORA = {
 # Labelled rows of the embedded corpus, for adapters: keywords of the data block, classes.
 SINGLES = dict(path='pydocs/package', fields=('text',), kind='class'), 8
 PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), kind='class'), 2
+# Rows of it as text, by adapter: path and form.
+TEXTS = {
+  'sequence': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
+  'prompt': ('pydocs/summary_choice', dict(name='template', inputs='{context}', options=('{endings}',))),
+  'cloze': ('pydocs/summary_pair', dict(name='template', inputs='{summary} [MASK] {body}', options=('a', 'b'))),
+}
 # name: (fields, classes, evaluation splits)
 GLUE = {
   'cola': (('sentence',), 2, ('validation',)),
@@ -185,6 +191,10 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     if c.best and c.best[0].endswith(tuple(GLUE_BEST.values())):
       c.best = (f'{c.best[0].partition("/")[0]}/accuracy', 'max')
+    if c.data['name'] == 'text_to_text':
+      path, form = TEXTS[c.adapter.name]
+      c.data = dict(c.data, path=path, form=form, split='train')
+      c.best = c.best and (f'{c.best[0].partition("/")[0]}/loss', 'min')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10

@@ -79,6 +79,7 @@ class Task(NamedTuple):
     class_names: their names, where the task depends on them.
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
+    words: keys of `in_words` that scores may read beside those of `predict`.
     frozen: patterns of parameters that keep their values, as those of `optim.scale`; they get no gradient.
     parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
       The data have parts of the same names.
@@ -100,6 +101,7 @@ class Task(NamedTuple):
   frozen: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
+  words: tuple[str, ...] = ()
   parts: 'Mapping[str, Task]' = FrozenDict()  # a task without parts has a hash, as a cache asks for
 
 
@@ -471,7 +473,7 @@ class BatchKey(NamedTuple):
   """One key of a batch.
 
   Attributes:
-    axes: by letter: b rows, l tokens, t tokens of targets, k sequences of a row.
+    axes: by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row.
     dtype: of its numbers.
     meaning: what it holds.
     filler: what stands where a row has nothing: 0, -1, or None for `Vocab.pad_id`.
@@ -502,6 +504,8 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'context': BatchKey(
       'bl', 'int32', '1 for tokens of the text with the answer, 2 in the window with most around them, 3 for no answer'
     ),
+    'option_tokens': BatchKey('bkt', 'int32', 'texts to choose from, as `target_tokens`; some may be empty', None),
+    'option_segment_ids': BatchKey('bkt', 'int32', '1 at each token of an option; 0 is padding'),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
     'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),

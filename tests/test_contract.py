@@ -30,13 +30,14 @@ from plm_jax.noise import keys
 from plm_jax.paths import flat, is_stacked, path_name, virtual_paths
 from plm_jax.plugins import build, signatures
 from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker, train_step
-from plm_jax.types import Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
+from plm_jax.types import BATCH, Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
 SETTINGS: dict[str, dict[str, Any]] = {
   'choose': {'dropout': 0.0},
   'classify': {'dropout': 0.0},
+  'cloze': {'words': ('a', 'b', 'c', 'd')},
   'denoise_seq2seq': {
     'rearrange': ({'name': 'rotate', 'rate': 0.5},),
     'where': {'name': 'poisson_spans'},
@@ -78,6 +79,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output/table'): 'rows are compared, and no tokens are predicted',
 }
+WRITERS = ('cloze', 'prompt', 'sequence')  # adapters that predict tokens
 
 MODELS = sorted(signatures.names('models'), key=lambda name: name not in ('bert', 'gpt'))  # the best known first
 TASKS = [f'{folder}/{name}' for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
@@ -98,7 +100,8 @@ class Pair(NamedTuple):
 
   def without_gradient(self, path: str) -> bool:
     """Whether a parameter rightly has no gradient."""
-    places = ('', self.name, self.model, f'{self.folder}-{self.model}')
+    folder = 'writers' if self.name in WRITERS else self.folder
+    places = ('', self.name, self.model, f'{folder}-{self.model}')
     return any(re.fullmatch(pattern, path) for place, pattern in NO_GRADIENT if place in places)
 
 
@@ -120,13 +123,26 @@ def make_batch(lengths: Any = None) -> Batch:
   answers = {'context': context, 'start': [1, 0, 2, 1], 'end': [2, 0, 2, 1]}
   both = {f'swapped_{name}': jnp.roll(rows[name], 1, axis=0) for name in ('tokens', 'segment_ids', 'type_ids')}
   more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, **answers}.items()}
-  return rows | both | tiny.make_pairs() | more | {'part': jnp.zeros(4, jnp.int32)}
+  return rows | both | tiny.make_pairs() | more | make_answers() | {'part': jnp.zeros(4, jnp.int32)}
+
+
+def make_answers() -> Batch:
+  """Texts to write, of 5, 1, 3 and 4 tokens, and three options of each row, the last of which is empty in one."""
+  draw, sizes = np.random.default_rng(7), np.array([[5, 2, 3], [1, 4, 5], [3, 3, 0], [4, 1, 2]])
+  ids = draw.integers(len(tiny.VOCAB.special_ids), tiny.VOCAB.size, (4, 3, 5)).astype(np.int32)
+  real = (np.arange(5) < sizes[..., None]).astype(np.int32)
+  ids = np.where(real > 0, ids, 0)
+  made = {'target_tokens': ids[:, 0], 'target_segment_ids': real[:, 0]}
+  return {
+    name: jnp.asarray(value) for name, value in (made | {'option_tokens': ids, 'option_segment_ids': real}).items()
+  }
 
 
 def batch_of(folder: str, name: str, lengths: Any = None) -> Batch:
-  """The batch of a file; keys that its `READS` wants with an axis k hold k = 3 sequences per row."""
+  """The batch of a file; keys that its `READS` wants with an axis k of their own hold k = 3 sequences per row."""
   batch = make_batch(lengths)
-  wanted = [key for key, axes in map(axes_of, signatures.literal(f'{folder}.{name}', 'READS')) if 'k' in axes]
+  entries = map(axes_of, signatures.literal(f'{folder}.{name}', 'READS'))
+  wanted = [key for key, axes in entries if 'k' in axes and axes != BATCH[key].axes]
   wanted += ['type_ids'] if wanted else []
   options = {key: jnp.stack([jnp.roll(batch[key], shift, axis=0) for shift in range(3)], axis=1) for key in wanted}
   return {**batch, **options}  # [b, l] -> [b, k, l]

@@ -59,6 +59,16 @@ class FakeVocab:
   def num_bytes(self) -> np.ndarray:
     return np.where(np.arange(self.size) < len(self.special_ids), 0, 1 + np.arange(self.size) % 4)
 
+  def encode(self, text: str) -> list[int]:
+    """A token for each byte."""
+    first = len(self.special_ids)
+    return [first + byte % (self.size - first) for byte in text.encode()]
+
+  def id(self, token: str) -> int:
+    """The mask, whatever its name; there are no other tokens with names."""
+    assert self.mask_id is not None and token.startswith('<'), token
+    return self.mask_id
+
 
 VOCAB = FakeVocab()
 

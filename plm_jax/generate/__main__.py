@@ -177,7 +177,7 @@ def _open(folder: pathlib.Path, arguments: 'argparse.Namespace') -> _Opened:
   about = files.read_json(files.RunFolder(folder).config, default={})
   with errors.stage('generate'):
     found = conventions.read(own, weights.open(folder).token_ids)
-    objective = about.get('objective') or {}
+    objective = about.get('objective') or about.get('adapter') or {}
     special = conventions.tokens(vocab, found, vars(arguments), objective, kind=trunk.ATTENTION)
   conventions.warn(found, vars(arguments))
   return _Opened(trunk, params, vocab, own, 'model' not in about, special)

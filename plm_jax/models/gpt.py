@@ -385,5 +385,5 @@ PAPER = Paper(
   title='Radford et al., GPT',
   architecture='decoder',
   objective_family='autoregressive',
-  adapters=('classify',),
+  adapters=('classify', 'prompt'),
 )

@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
-from plm_jax.data import bptt, labelled, mixture, pairs, stream
+from plm_jax.data import bptt, labelled, mixture, pairs, stream, text_to_text
 from plm_jax.plugins import build, signatures
 from plm_jax.types import BATCH
 from tests.data import small
 
 ALWAYS = {'row_id', 'epoch', 'row_weight'}
-SOURCES = {'bptt': bptt, 'labelled': labelled, 'mixture': mixture, 'pairs': pairs, 'stream': stream}
+SOURCES = {
+  'bptt': bptt, 'labelled': labelled, 'mixture': mixture, 'pairs': pairs, 'stream': stream,
+  'text_to_text': text_to_text,
+}  # fmt: skip
 
 
 def part(**settings):
@@ -26,6 +29,8 @@ FORMS = {
   'mixture': [{'parts': {'a': part(), 'b': part(split='train[:50%]')}}],
   'pairs': [{}, {'unit': 'sentence'}],
   'stream': [{}, {'layout': 'full'}],
+  'text_to_text': [{'form': {'name': 'template', 'inputs': '{sentence1}', 'target': '{sentence2}'}},
+                   {'form': {'name': 'template', 'inputs': '{sentence1}', 'options': ('1', '2 3')}}],
 }  # fmt: skip
 
 
@@ -50,7 +55,7 @@ def folder(tmp_path_factory):
 
 
 def specs(name, folder):
-  text = {} if name in ('labelled', 'mixture') else {'text': 'text'}
+  text = {} if name in ('labelled', 'mixture', 'text_to_text') else {'text': 'text'}
   place = {'path': str(folder), 'cache': str(folder)}
   for form in FORMS[name]:
     if name == 'mixture':
