@@ -73,6 +73,8 @@ class Task(NamedTuple):
     class_names: their names, where the task depends on them.
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
+    trains: path of a parameter, with the number of its layer ('trunk/layers/3/query/kernel') -> whether it may train.
+      The others stay as they are whatever `optim.scale` says, without optimiser state.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -88,6 +90,7 @@ class Task(NamedTuple):
   for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
+  trains: Callable[[str], bool] = lambda path: True
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
 

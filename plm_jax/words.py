@@ -116,6 +116,11 @@ KEYS: dict[str, str] = {
     'from_pretrained restore_from pretrained_model restore_path weights load_path init_weights checkpoint ckpt '
     'checkpoint_path',
   'adapter.classes': 'num_labels n_classes num_classes n_labels nclasses classes_num',
+  'adapter.rank': 'r lora_r lora_rank',
+  'adapter.alpha': 'lora_alpha',
+  'adapter.targets': 'target_modules lora_target_modules',
+  'adapter.trained': 'modules_to_save',
+  'adapter.mlp_dim': 'encoder_hidden_size prefix_hidden_size mid_dim',
   'adapter.name': 'head task_head downstream finetune',
   'objective.name': 'task loss loss_fn objective_name pretraining_task task_name',
   'objective.where.rate':

@@ -35,6 +35,7 @@ from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
 SETTINGS: dict[str, dict[str, Any]] = {
+  'bottleneck': {'width': 8, 'inner': {'name': 'classify', 'dropout': 0.0}},
   'classify': {'dropout': 0.0},
   'denoise_seq2seq': {
     'rearrange': ({'name': 'rotate', 'rate': 0.5},),
@@ -44,6 +45,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'start': 'eos',
     'append_eos': False,
   },
+  'lora': {'inner': {'name': 'classify', 'dropout': 0.0}},
   'mixture': {
     'parts': {
       'bert': {'name': 'mlm'},
@@ -51,6 +53,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'prefix': {'length': 3, 'mlp_dim': 16, 'inner': {'name': 'classify', 'dropout': 0.0}},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
@@ -494,10 +497,12 @@ def test_rows_of_weight_zero_change_nothing(on):
 def test_every_parameter_gets_a_gradient_and_changes(on):
   run = run_of(on)
   state, _ = run.step()
-  old = jax.tree.leaves(run.state.params)
+  (trained, frozen), (before, same) = run.tx.split(state.params), run.tx.split(run.state.params)
+  assert tiny.same(frozen, same)
+  old = jax.tree.leaves(before)
   gradient = jax.tree.leaves(state.opt_state['rule'])
   whole = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in gradient))
-  new = jax.tree_util.tree_leaves_with_path(state.params)
+  new = jax.tree_util.tree_leaves_with_path(trained)
   for (path, after), before, leaf in zip(new, old, gradient, strict=True):
     name = path_name(path)
     without = run.pair.without_gradient(name)

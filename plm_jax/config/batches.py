@@ -63,7 +63,7 @@ def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 def _blocks(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
   """A block and all blocks in it, each with its kind."""
-  found = [(kind, settings)]
+  found = [(kind if ':' in kind else signatures.folder_of(kind, settings['name']), settings)]
 
   def collect(part: annotations.Part, value: Any, label: str) -> Any:
     del label

@@ -53,7 +53,7 @@ def check_data(block: Settings, *, where: str, parts: Parts) -> None:
 def remark(settings: Settings, source: Source) -> None:
   """Logs a setting that can make no difference to the run, once its rows are counted."""
   seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
-  if (settings['objective'] or {}).get('masking') == 'static' and seen <= rows:
+  if (build.unwrapped(settings)['objective'] or {}).get('masking') == 'static' and seen <= rows:
     log.info(
       f"config.objective.masking='static' is the same as 'dynamic' here: {settings['steps']:,} steps see {seen:,} of "
       f'{rows:,} rows, none of them twice'
@@ -68,7 +68,8 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)
   with errors.stage('optim'):
-    tx = optim.make(params=shapes, steps=settings['steps'] or history.MOST_STEPS, **settings['optim'])
+    steps = settings['steps'] or history.MOST_STEPS
+    tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():
