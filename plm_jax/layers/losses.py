@@ -18,6 +18,18 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
   return jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1)) + (top - target)
 
 
+def most_likely(logits: Array, targets: Array) -> Array:
+  """Whether argmax(logits) is the target, of equal logits the first: [..., v], int[...] -> bool[...].
+
+  A comparison with the target's logit, which a CPU computes several times faster than an argmax over a vocabulary.
+  False where any of two or more logits is not a number.
+  """
+  # logits 1 3 3   target 0 false (3 is larger), 1 true (the first 3), 2 false
+  target = jnp.take_along_axis(logits, targets[..., None], axis=-1)
+  ids, chosen = jnp.arange(logits.shape[-1]), targets[..., None]
+  return ((ids == chosen) | (logits < target) | ((logits == target) & (ids > chosen))).all(axis=-1)
+
+
 def perplexity(nats: float) -> float:
   """exp of a mean loss; infinite where it overflows a float."""
   return math.exp(nats) if nats < 700 else math.inf
@@ -61,7 +73,7 @@ def chunked_cross_entropy(
 
   def score(chunk: tuple[Array, Array]) -> tuple[Array, Array]:
     logits = attend(chunk[0])
-    return cross_entropy(logits, chunk[1]), (logits.argmax(axis=-1) == chunk[1]).astype(jnp.float32)
+    return cross_entropy(logits, chunk[1]), most_likely(logits, chunk[1]).astype(jnp.float32)
 
   return in_chunks(score, (features, targets), rows=rows)
 

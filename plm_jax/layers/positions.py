@@ -1,7 +1,9 @@
 """Positions of tokens: indices, buckets of distances, sinusoids, rotation, and scores by distance laid out by key."""
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -127,15 +129,35 @@ def skew(x: Array) -> Array:
   return flat[..., : length * width].reshape(*x.shape[:-2], length, width)[..., :length]
 
 
+def _sinusoids(positions: np.ndarray, *, dim: int) -> np.ndarray:
+  """f32[p, d] of positions [p]: all sines, then all cosines, of wavelengths from 2 pi to 20,000 pi."""
+  angles = positions[:, None] / 10_000 ** (np.arange(0, dim, 2) / dim)  # [p, d/2]
+  return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+
+
+def sinusoid_table(std: float) -> nn.initializers.Initializer:
+  """Starts a learned table of positions [l, d] from sinusoids (Vaswani et al. 2017, §3.5) of deviation `std`.
+
+  Neighbouring positions then have similar vectors, and attention to a certain distance is a rotation of them, so that a
+  small network finds its neighbours in fewer steps than from random vectors.
+  """
+
+  def table(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
+    del key
+    rows, dim = shape
+    scale = math.sqrt(2) * std  # the deviation of a sinusoid is 1 / sqrt(2)
+    return jnp.asarray(scale * _sinusoids(np.arange(rows), dim=dim)[:, :dim], dtype)
+
+  return table
+
+
 def relative_sinusoids(num_queries: int, num_keys: int, *, dim: int) -> np.ndarray:
   """Sinusoids of all distances from a query to a key, f32[p, d] with p = l + m (Transformer-XL, Dai et al. 2019, §3.3).
 
   The queries are the last `num_queries` of the `num_keys` positions. Row r is of distance num_keys - r, query minus
   key; columns are all sines, then all cosines.
   """
-  distances = np.arange(num_keys, -num_queries, -1.0)  # [p]
-  angles = distances[:, None] / 10_000 ** (np.arange(0, dim, 2) / dim)  # [p, d/2]
-  return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
+  return _sinusoids(np.arange(num_keys, -num_queries, -1.0), dim=dim)
 
 
 def relative_shift(scores: Array, *, num_keys: int) -> Array:

@@ -46,6 +46,7 @@ class Config:
     dropout: rate after embeddings and after each sublayer.
     attention_dropout: rate on attention weights.
     init_std: of the truncated normal that all kernels and tables start from.
+    position_init: what the table of positions starts from: 'normal' as the others, or 'sinusoids'.
     vocab_multiple: pads the token table to a multiple of this many rows.
     tied: the output matrix is the token table; otherwise the trunk has its own.
     model_type: of its releases where several share an architecture, those of RoBERTa; '' for the first of them.
@@ -65,6 +66,7 @@ class Config:
   dropout: Rate = 0.1
   attention_dropout: Rate = 0.1
   init_std: Std = 0.02
+  position_init: Literal['normal', 'sinusoids'] = 'normal'
   vocab_multiple: Count = 1
   tied: bool = True
   model_type: Literal['', 'xlm-roberta', 'camembert'] = ''
@@ -130,7 +132,9 @@ class Bert(Base):
     shared = self.embeddings
     self.token_embed = self.embed or self.make_table(init)
     if shared is None:
-      self.position_embed = Embed(c.max_length + c.position_offset, width, ('positions', 'embed'), init, dtype=dtype)
+      rows = c.max_length + c.position_offset
+      start = init if c.position_init == 'normal' else position.sinusoid_table(c.init_std)
+      self.position_embed = Embed(rows, width, ('positions', 'embed'), start, dtype=dtype)
       self.embed_norm = LayerNorm(c.norm_epsilon, dtype)
       if c.num_types:
         self.type_embed = Embed(c.num_types, width, ('types', 'embed'), init, dtype=dtype)

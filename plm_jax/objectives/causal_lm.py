@@ -18,6 +18,7 @@ from plm_jax.layers.losses import (
   chunked_cross_entropy,
   cross_entropy,
   in_chunks,
+  most_likely,
   next_tokens,
   perplexity,
   squared_log_partition,
@@ -179,7 +180,7 @@ def score_with_partition(
 
   def one(chunk: tuple[Array, Array]) -> tuple[Array, Array, Array]:
     logits, ids = forward(method='attend', features=chunk[0]), chunk[1]
-    correct = (logits.argmax(axis=-1) == ids).astype(jnp.float32)
+    correct = most_likely(logits, ids).astype(jnp.float32)
     return cross_entropy(logits, ids), correct, squared_log_partition(logits)
 
   return in_chunks(one, (features, targets), rows=rows)

@@ -16,7 +16,7 @@ import numpy as np
 from plm_jax import errors
 from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, truncated_normal
-from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
@@ -210,7 +210,7 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
     logits: f32[b, t, v].
     targets: of `make_targets`.
   """
-  nats, correct = cross_entropy(logits, targets['ids']), logits.argmax(axis=-1) == targets['ids']
+  nats, correct = cross_entropy(logits, targets['ids']), most_likely(logits, targets['ids'])
   weights, excess = targets['weights'], targets['excess'].sum()
   return Loss(
     value=scaled_sum(nats, weights, targets['scale']),

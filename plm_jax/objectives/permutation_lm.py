@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import require
-from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import permutation
 from plm_jax.noise.keys import row_keys
@@ -171,7 +171,7 @@ def score(logits: Array, targets: Mapping[str, Array]) -> Loss:
     logits: f32[b, t, v].
     targets: 'ids' int[b, t]; 'weights' f32[b, t], 1 where the slot is used; 'scale' f32[b], of `batch_scale`.
   """
-  nats, correct = cross_entropy(logits, targets['ids']), logits.argmax(axis=-1) == targets['ids']
+  nats, correct = cross_entropy(logits, targets['ids']), most_likely(logits, targets['ids'])
   weights = targets['weights']
   metrics = {'loss': metric(nats, weights), 'accuracy': metric(correct, weights)}
   return Loss(scaled_sum(nats, weights, targets['scale']), metrics)

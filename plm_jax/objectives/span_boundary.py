@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, Embed, truncated_normal
-from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
@@ -180,7 +180,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     'loss': whole_loss(value, targets),
     'mlm_loss': masked.metrics['loss'],
     'sbo_loss': metric(nats, weights),
-    'sbo_accuracy': metric(boundary_logits.argmax(axis=-1) == targets['ids'], weights),
+    'sbo_accuracy': metric(most_likely(boundary_logits, targets['ids']), weights),
   }
   return Loss(value, metrics)
 

@@ -214,10 +214,13 @@ def train_step(
   gradients = _materialise(gradients)
   norms = optim.norms(gradients)
   total_norm = jnp.sqrt(sum(norm * norm for norm in norms.values()))
-  updates, opt_state = tx.update(gradients, state.opt_state, trainable)
-  updates = _materialise(updates)
+  updates = _materialise(tx.update(gradients, state.opt_state, trainable)[0])
   finite = jnp.isfinite(total_norm) & jnp.isfinite(sum(optim.norms(updates).values()))
   new_trainable = jax.tree.map(jnp.add, trainable, updates)
+  # The moments are computed twice, for the updates and again once `finite` is known: on a CPU that is faster than to
+  # write them, read them and write them again. Elsewhere the compiler sees that both are the same.
+  known, old_moments = _materialise((finite, state.opt_state))
+  opt_state = _choose(known, tx.update(gradients, old_moments, trainable)[1], old_moments)
 
   metrics = metrics | _measures(state, tx, total_norm, gradients, updates)
   skip = (~finite).astype(jnp.int32)
@@ -227,7 +230,7 @@ def train_step(
   new_state = TrainState(
     step=state.step + 1,
     params=optim.merge(_choose(finite, new_trainable, trainable), frozen),
-    opt_state=_choose(finite, opt_state, state.opt_state),
+    opt_state=opt_state,
     skipped=state.skipped + skip,
     skipped_in_a_row=in_a_row,
     carry=_choose(finite, new_carry, state.carry),

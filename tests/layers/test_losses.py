@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy
+from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, most_likely
 from tests import tiny
 
 
@@ -20,6 +20,22 @@ def test_equals_the_formula():
   draw = np.random.default_rng(0)
   logits, targets = draw.normal(0, 4, (3, 5, 17)), draw.integers(0, 17, (3, 5))
   assert tiny.worst(cross_entropy(jnp.asarray(logits), jnp.asarray(targets)), formula(logits, targets)) < 1e-6
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_most_likely_is_the_first_of_the_largest_logits(dtype):
+  draw = np.random.default_rng(0)
+  logits = jnp.asarray(draw.integers(0, 4, (50, 7)), dtype)  # many are equal
+  targets = jnp.asarray(draw.integers(0, 7, 50))
+  found = jax.jit(most_likely)(logits, targets)
+  np.testing.assert_array_equal(found, np.asarray(logits, np.float32).argmax(axis=-1) == targets)
+  assert found.any() and not found.all()
+
+
+@pytest.mark.parametrize('place', [0, 1, 2])
+def test_nothing_is_most_likely_beside_what_is_not_a_number(place):
+  logits = jnp.array([1.0, 3.0, 2.0]).at[place].set(jnp.nan)
+  assert not any(most_likely(logits, jnp.array(target)) for target in range(3))
 
 
 def test_uniform_logits_cost_the_log_of_the_vocabulary():
