@@ -61,7 +61,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # (file, or folder of the task and model; pattern of parameters): why they get no gradient
 NO_GRADIENT: dict[tuple[str, str], str] = {
-  ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',
+  ('', r'(?!.*prefix/trunk/).*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
