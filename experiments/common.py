@@ -29,6 +29,29 @@ GLUE = {
   'qnli': (('question', 'sentence'), 2, ('validation',)),
   'rte': (('sentence1', 'sentence2'), 2, ('validation',)),
 }
+# Labelled words. name: (path, field of labels, label names in the order of their numbers)
+TAGGING = {
+  'conll2003': (
+    'tfds:conll2003',
+    'ner',
+    ('O', 'B-PER', 'I-PER', 'B-ORG', 'I-ORG', 'B-LOC', 'I-LOC', 'B-MISC', 'I-MISC'),
+  ),
+  'wnut17': (  # no build in TFDS: a folder of train, validation and test
+    'data/wnut_17',
+    'ner_tags',
+    ('O', 'B-corporation', 'I-corporation', 'B-creative-work', 'I-creative-work', 'B-group', 'I-group', 'B-location',
+     'I-location', 'B-person', 'I-person', 'B-product', 'I-product'),
+  ),
+  'ewt': (
+    'tfds:universal_dependencies/en_ewt',
+    'upos',
+    ('NOUN', 'PUNCT', 'ADP', 'NUM', 'SYM', 'SCONJ', 'ADJ', 'PART', 'DET', 'CCONJ', 'PROPN', 'PRON', 'X', '_', 'ADV',
+     'INTJ', 'VERB', 'AUX'),
+  ),
+}  # fmt: skip
+# What GLUE reports of a task beside accuracy: files of plm_jax/scores/. A regression has its correlations by itself.
+GLUE_SCORES = {'cola': ('matthews',), 'mrpc': ('f1',), 'qqp': ('f1',)}
+GLUE_BEST = {'cola': 'matthews', 'stsb': 'spearman'}
 
 
 def run(
@@ -95,12 +118,25 @@ def glue(name: str, **settings: Any) -> dict[str, Any]:
   return dict(name='labelled', path=f'tfds:glue/{name}', fields=GLUE[name][0], kind=kind, **settings)
 
 
+def tagging(name: str, **settings: Any) -> dict[str, Any]:
+  """The data block of a set of `TAGGING`: single sentences, cut at 256 tokens."""
+  path, label, _ = TAGGING[name]
+  words = dict(kind='words', fields=('tokens',), label=label, length=256, buckets=(64, 128))
+  return dict(name='labelled', path=path, **words, **settings)
+
+
+def score_tagging(c: ConfigDict, name: str) -> None:
+  """Evaluations on validation and test, and the best step by F1 of spans, or by accuracy where there are none."""
+  c.eval = validation('validation', 'test')
+  c.best = ('validation/accuracy' if name == 'ewt' else 'validation/f1', 'max')
+  c.log_every, c.eval_every, c.save_every = 50, 200, 200
+
+
 def score_glue(c: ConfigDict, name: str) -> None:
-  """Evaluations on the validation splits of a GLUE task, and the best step by the score of the first."""
+  """Evaluations on the validation splits of a GLUE task with its scores, and the best step by those of the first."""
   splits = GLUE[name][2]
-  c.eval = validation(*splits)
-  score = ('squared_error', 'min') if c.data['kind'] == 'regression' else ('accuracy', 'max')
-  c.best = (f'{splits[0]}/{score[0]}', score[1])
+  c.eval = {split: dict(one, scores=GLUE_SCORES.get(name)) for split, one in validation(*splits).items()}
+  c.best = (f'{splits[0]}/{GLUE_BEST.get(name, "accuracy")}', 'max')
   c.log_every, c.eval_every, c.save_every = 50, 500, 500
 
 
@@ -119,7 +155,8 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
       c.data, head.classes = dict(c.data, **rows), classes
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
-    c.best = c.best and (c.best[0].replace('squared_error', 'accuracy'), 'max' if c.adapter else 'min')
+    if c.best and c.best[0].endswith(tuple(GLUE_BEST.values())):
+      c.best = (f'{c.best[0].partition("/")[0]}/accuracy', 'max')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10

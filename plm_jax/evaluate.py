@@ -2,13 +2,20 @@
 
 python -m plm_jax.evaluate --workdir=runs/mine                          the best checkpoint, else the newest
 python -m plm_jax.evaluate --workdir=runs/mine --step=newest --predictions=out.jsonl
+python -m plm_jax.evaluate --workdir=runs/mine --predictions=CoLA.tsv --format=glue \
+    --config.eval.validation.data.split=test --config.eval.validation.data.keep_unlabelled=True
+python -m plm_jax.evaluate --score out.jsonl other.jsonl                  predictions of two runs, averaged
 python -m plm_jax.evaluate --workdir=runs/mine --follow                 every checkpoint as it appears
 python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
 
 The evaluations are those of the config: `--config.eval.NAME.data.split=test` changes one, `--evaluation=NAME` picks
 one. Vocabulary, architecture and sizes of a model named by --weights, or by --config.model.from without a --workdir,
 are those of its folder. Scores are appended to `evaluations.jsonl` in the run folder; with --weights, only where there
-is a --workdir.
+is a --workdir. `config.eval.NAME.scores` names files of `plm_jax/scores/` beside what the task measures.
+
+--predictions writes a row of JSON for each row of the one evaluation: what was predicted, in numbers and words, and
+what the data says of it. With --format it is the file that a benchmark takes. --score reads such rows again, needs
+neither model nor data, and writes the average of several files where --predictions is given.
 """
 
 from plm_jax.cli import signals
@@ -16,6 +23,7 @@ from plm_jax.cli import signals
 if __name__ == '__main__':
   signals.begin()  # before the other imports, which take a while
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -31,12 +39,23 @@ def main(argv: Sequence[str] | None = None) -> int:
   command.add_step(parser)
   parser.add_argument('--evaluation', help='only this evaluation of config.eval')
   parser.add_argument('--predictions', metavar='FILE', help='write one JSON object per row to this file')
+  parser.add_argument('--format', metavar='NAME', help="of that file: 'glue', 'superglue'; rows of JSON without it")
+  parser.add_argument('--score', metavar='FILE', nargs='+', help='score predictions in files, several averaged')
+  parser.add_argument('--scores', metavar='NAME', nargs='+', help='by these; all that fit without it')
   parser.add_argument('--follow', action='store_true', help='every checkpoint as it appears, up to the last of the run')
   parser.add_argument(
     '--timeout', type=command.POSITIVE, default=3600.0, help='--follow: seconds to wait for a checkpoint'
   )
   parser.add_argument('--weights', metavar='FOLDER', help="the model in this folder: Hugging Face's form, or an import")
-  arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
+  arguments, settings = command.parse(
+    parser, argv, workdir=False, expand=expand, without=lambda arguments: bool(arguments.score)
+  )
+  if arguments.format and not arguments.predictions:
+    raise ConfigError('--format is of the file that --predictions=FILE names: give both.')
+  if arguments.scores and not arguments.score:
+    raise ConfigError("--scores is for --score FILE; an evaluation has its own: --config.eval.NAME.scores=('f1',).")
+  if arguments.score and not arguments.list:
+    return _score(arguments)
   if settings is None:
     return 0
   if arguments.workdir is None and arguments.weights is None:
@@ -53,12 +72,30 @@ def main(argv: Sequence[str] | None = None) -> int:
   logs.start()
   signals.check()
   folder = RunFolder.at(arguments.workdir) if arguments.workdir else None
-  what = {'name': arguments.evaluation, 'predictions': arguments.predictions}
+  output = arguments.predictions and evaluate_saved.Output(arguments.predictions, arguments.format)
+  what = {'name': arguments.evaluation, 'predictions': output}
   if folder is None or arguments.weights:
     evaluate_saved.evaluate_folder(settings, arguments.weights, folder=folder, **what)
   else:
     step = step_named(arguments.step)
     evaluate_saved.evaluate_run(settings, folder, step=step, follow=arguments.follow, timeout=arguments.timeout, **what)
+  return 0
+
+
+def _score(arguments: argparse.Namespace) -> int:
+  """Scores files of predictions and prints a line for each metric."""
+  if wrong := [flag for flag in ('workdir', 'config', 'weights', 'evaluation') if vars(arguments)[flag]]:
+    raise ConfigError(f'--score reads files of predictions alone: leave --{wrong[0]} out.')
+  from plm_jax.training import predicted
+
+  if arguments.predictions:
+    predicted.check_output(arguments.predictions, arguments.format)
+  predictions, records = predicted.join(arguments.score)
+  if arguments.predictions:
+    predicted.check_format(arguments.format, set(predictions[0]))
+    predicted.write(arguments.predictions, predictions, records, form=arguments.format)
+  for metric, value in predicted.score(predictions, records, arguments.scores or ()).items():
+    print(f'{metric} {value:.6g}')
   return 0
 
 

@@ -405,6 +405,11 @@ class RunFolder:
     return self.root / 'vocab'
 
   @property
+  def second_vocab(self) -> Path:
+    """The folder of its second vocabulary, where it has one."""
+    return self.root / 'second_vocab'
+
+  @property
   def checkpoints(self) -> Path:
     """The folder of its checkpoints, one folder per saved step."""
     return self.root / 'checkpoints'

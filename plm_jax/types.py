@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 import flax.linen as nn
 import jax
 import numpy as np
+from flax.core import FrozenDict
 
 Array = jax.Array
 PyTree = Any
@@ -49,9 +50,14 @@ class Forward(Protocol):
   """A model with its parameters bound."""
 
   def __call__(
-    self, *, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any
+    self,
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
   ) -> Any:
-    """Runs the model; `train` and `rng` left None are the step's own."""
+    """Runs the model, a method of it by name, or a function of it; `train` and `rng` left None are the step's own."""
 
 
 class Task(NamedTuple):
@@ -75,6 +81,9 @@ class Task(NamedTuple):
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
     trains: path of a parameter, with the number of its layer ('trunk/layers/3/query/kernel') -> whether it may train.
       The others stay as they are whatever `optim.scale` says, without optimiser state.
+    frozen: patterns of parameters that keep their values, as those of `optim.scale`; they get no gradient.
+    parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
+      The data have parts of the same names.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -91,8 +100,10 @@ class Task(NamedTuple):
   classes: int = 0
   class_names: tuple[str, ...] = ()
   trains: Callable[[str], bool] = lambda path: True
+  frozen: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
+  parts: 'Mapping[str, Task]' = FrozenDict()  # a task without parts has a hash, as a cache asks for
 
 
 class Source(NamedTuple):
@@ -109,11 +120,12 @@ class Source(NamedTuple):
     steps_per_epoch: batches that hold each row once.
     documents: the most documents, as `segment_ids` numbers them, of any row.
     record: row_id -> host data of the row that no batch carries: gold texts, references, offsets, names of labels. The
-      same on every host, whichever rows it reads; `scores/__init__.py` lists the keys that scores share. None where
-      there is no such data.
+      same on every host, whichever rows it reads; `scores/__init__.py` lists the keys that scores share. An
+      IndexError for a number that no row has. None where there is no such data.
     group: row_id -> what the row belongs to together with others, anything hashable: the question of its window, the
       item of its option, the pair of which it is one order. None where rows stand alone.
     ids: numbers of rows (`row_id`) lie below it; 0 where they count the rows, and lie below `rows`.
+    parts: name -> source, where each batch is one part's, which `part` numbers in the order of names.
     unlabelled: some rows have no label. Rows are kept so that they can be predicted (a setting `keep_unlabelled` of
       the source, for the test sets of benchmarks); nothing is trained or scored on such a source.
   """
@@ -131,6 +143,7 @@ class Source(NamedTuple):
   group: Callable[[int], Hashable] | None = None
   ids: int = 0
   unlabelled: bool = False
+  parts: 'Mapping[str, Source]' = MappingProxyType({})
 
 
 class Template(NamedTuple):
@@ -148,11 +161,18 @@ class Template(NamedTuple):
 
 
 class Labels(NamedTuple):
-  """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack."""
+  """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack.
+
+  `largest` is the file and line of the first row with the largest label, for messages; `parts` are as in `Source`.
+  `mixed` are the labels of each source whose rows stand in the same batches.
+  """
 
   names: tuple[str, ...] = ()
   classes: int = 0
   unlabelled: bool = False
+  largest: str = ''
+  parts: 'Mapping[str, Labels]' = MappingProxyType({})
+  mixed: 'Mapping[str, Labels]' = MappingProxyType({})
 
 
 class Vocab(Protocol):
@@ -448,11 +468,19 @@ class Remembers(Protocol):
 
 
 class BatchKey(NamedTuple):
-  """One key of a batch: its axes by letter (b rows, l tokens), its dtype, and what it holds."""
+  """One key of a batch.
+
+  Attributes:
+    axes: by letter: b rows, l tokens, t tokens of targets, k sequences of a row.
+    dtype: of its numbers.
+    meaning: what it holds.
+    filler: what stands where a row has nothing: 0, -1, or None for `Vocab.pad_id`.
+  """
 
   axes: str
   dtype: str
   meaning: str
+  filler: int | None = 0
 
 
 # The only list of them. Objectives and adapters name those that they read in `READS`, files of `data/` those that they
@@ -460,24 +488,30 @@ class BatchKey(NamedTuple):
 # and `row_weight` are always there, so nobody names them.
 BATCH: Mapping[str, BatchKey] = MappingProxyType(
   {
-    'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token'),
+    'tokens': BatchKey('bl', 'int32', 'ids, `Vocab.pad_id` where there is no token', None),
     'segment_ids': BatchKey('bl', 'int32', 'numbers the documents of a row from 1; 0 is padding'),
     'type_ids': BatchKey('bl', 'int32', 'which field of the example a token belongs to, from 0'),
-    'label': BatchKey('b', 'int32', 'class, -1 where there is none; float32 for a value'),
-    'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere'),
-    'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order'),
+    'label': BatchKey('b', 'int32', 'class, -1 where there is none; float32 for a value', -1),
+    'labels': BatchKey('bl', 'int32', 'class of the word that begins here, -1 elsewhere', -1),
+    'target_tokens': BatchKey(
+      'bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it', None
+    ),
+    'target_segment_ids': BatchKey('bt', 'int32', '1 at each token of the text to write; 0 is padding'),
+    'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
     'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),
-    'first': BatchKey('bl', 'int32', 'the segment that a pair begins with'),
-    'next': BatchKey('bl', 'int32', 'the segment that follows it in the text'),
-    'other': BatchKey('bl', 'int32', 'a segment of another document'),
+    'first': BatchKey('bl', 'int32', 'the segment that a pair begins with', None),
+    'next': BatchKey('bl', 'int32', 'the segment that follows it in the text', None),
+    'other': BatchKey('bl', 'int32', 'a segment of another document', None),
     'first_length': BatchKey('b', 'int32', 'tokens of `first`'),
     'next_length': BatchKey('b', 'int32', 'tokens of `next`'),
     'other_length': BatchKey('b', 'int32', 'tokens of `other`'),
     'num_tokens': BatchKey('b', 'int32', 'about how many tokens the row feeds, where segment_ids cannot tell'),
     'part': BatchKey('b', 'int32', 'which source of a mixture the row comes from'),
     'reset': BatchKey('b', 'bool', 'the row begins anew, not where the row before it in this place ended'),
-    'next_token': BatchKey('b', 'int32', 'what follows the last token of the row, `Vocab.pad_id` where nothing does'),
+    'next_token': BatchKey(
+      'b', 'int32', 'what follows the last token of the row, `Vocab.pad_id` where nothing does', None
+    ),
     'reversed': BatchKey('b', 'bool', 'the row holds text from its end to its beginning'),
     'row_id': BatchKey('b', 'int32', 'number of the row in its source, -1 where the row weighs nothing'),
     'epoch': BatchKey('b', 'int32', 'how often the source was gone through before'),

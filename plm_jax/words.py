@@ -26,7 +26,8 @@ KEYS: dict[str, str] = {
   'optim.ema': 'ema_decay ema_rate polyak',
   'optim.scale':
     'freeze frozen_layers freeze_encoder freeze_layers freeze_embeddings layer_decay layerwise_lr_decay llrd '
-    'lr_layer_decay param_groups unfreeze',
+    'lr_layer_decay param_groups unfreeze unfreezing gradual_unfreezing discriminative_lr '
+    'discriminative_learning_rates',
   'data.batch_size':
     'bs batch batchsize train_batch_size global_batch_size per_device_train_batch_size per_gpu_train_batch_size '
     'micro_batch_size rows',
@@ -121,6 +122,7 @@ KEYS: dict[str, str] = {
   'adapter.targets': 'target_modules lora_target_modules',
   'adapter.trained': 'modules_to_save',
   'adapter.mlp_dim': 'encoder_hidden_size prefix_hidden_size mid_dim',
+  'adapter.class_weights': 'class_weight pos_weight label_weights loss_weights',
   'adapter.name': 'head task_head downstream finetune',
   'objective.name': 'task loss loss_fn objective_name pretraining_task task_name',
   'objective.where.rate':

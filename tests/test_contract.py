@@ -54,6 +54,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
   'prefix': {'length': 3, 'mlp_dim': 16, 'inner': {'name': 'classify', 'dropout': 0.0}},
+  'scalar_mix': {
+    'inner': {'name': 'tag', 'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
+    'vectors': 4,
+    'dropout': 0.0,
+    'penalty': 0.1,
+  },
+  'multitask': {'parts': {'one': {'name': 'classify', 'dropout': 0.0}, 'two': {'name': 'classify', 'dropout': 0.0}}},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
@@ -63,6 +70,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'(?!.*prefix/trunk/).*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
+  ('scalar_mix', r'trunk/(?!scalar_mix/|vectors/).*'): 'the trunk is frozen',
+  ('multitask', r'two/.*'): 'the rows are those of another part',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output/table'): 'rows are compared, and no tokens are predicted',
@@ -104,7 +113,7 @@ def make_batch(lengths: Any = None) -> Batch:
   """Rows with everything that a task may read."""
   rows = tiny.make_batch() if lengths is None else tiny.make_batch(lengths)
   tags = np.arange(64, dtype=np.int32).reshape(4, 16) % 5 % 4 - 1  # -1 to 2
-  return rows | tiny.make_pairs() | {'labels': jnp.asarray(tags)}
+  return rows | tiny.make_pairs() | {'labels': jnp.asarray(tags), 'part': jnp.zeros(4, jnp.int32)}
 
 
 def batch_of(folder: str, name: str, lengths: Any = None) -> Batch:

@@ -35,6 +35,7 @@ FORMS: dict[str, dict[str, Any]] = {
   'stream, in order': {'shuffle': False},
   'labelled, two lengths': {'buckets': (12, 20)},
   'bptt, pairs': {'second_segment': True, 'reverse_half': True},
+  'mixture, one part a step': {'per': 'step'},
   'pairs, sentences': {'unit': 'sentence'},
 }
 EVERY = [*signatures.names('data'), *FORMS]
@@ -167,3 +168,17 @@ def test_labels_are_those_that_the_source_counts(name, folder):
   labels = np.concatenate([batch['label'] for batch in source.once()])
   assert set(labels.tolist()) <= set(range(source.classes))
   assert len(source.names) in (0, source.classes)
+
+
+@every_source
+def test_records_are_of_the_rows_whichever_host_asks(name, folder):
+  source, other = make(name, folder), make(name, folder, host=1, hosts=2)
+  if source.record is None:
+    assert source.group is None
+    return
+  for batch in source.once():
+    for place in np.flatnonzero(batch['row_weight']):
+      row_id = int(batch['row_id'][place])
+      record = source.record(row_id)
+      assert record == other.record(row_id)
+      assert 'label' not in batch or record['label'] == batch['label'][place]

@@ -75,7 +75,8 @@ def test_quick_is_small_and_needs_no_network(name):
     assert values['data']['length'] * values['data']['batch_size'] <= 1024
     assert values['init_from'] == []
     for data in (values['data'], *(block['data'] for block in values['eval'].values())):
-      assert data['path'].partition('/')[0] == 'pydocs'
+      for part in data.get('parts', {'': data}).values():
+        assert part['path'].partition('/')[0] == 'pydocs'
     assert values['eval'] and values['best'][0].partition('/')[0] in values['eval']
 
 

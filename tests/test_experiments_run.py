@@ -54,13 +54,14 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
   for second in ('generator', 'teacher'):  # the other trunk of an objective
     if (settings['objective'] or {}).get(second):
       settings['objective'][second]['overrides'] = dict(settings['model']['overrides'])
-  if settings['objective']:
-    kind = 'corpus'
-  elif settings['data'].get('kind') == 'words':
-    kind = 'words'
-  else:
-    kind = 'pairs' if len(settings['data']['fields']) > 1 else 'singles'
-  settings['data'] |= {'path': str(data / kind), 'cache': str(data / 'cache')}
+  for block in settings['data'].get('parts', {'': settings['data']}).values():
+    if settings['objective']:
+      kind = 'corpus'
+    elif block.get('kind') == 'words':
+      kind = 'words'
+    else:
+      kind = 'pairs' if len(block['fields']) > 1 else 'singles'
+    block |= {'path': str(data / kind), 'cache': str(data / 'cache')}
   settings |= {'steps': 2, 'epochs': None, 'log_every': 1}
   settings['optim']['warmup'] = 0
   outcome = loop.train(config.resolve(settings), tmp_path)

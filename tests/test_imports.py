@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
   'optim': GROUND | {'plugins'},
   'generate': GROUND | {'text'},
   'objectives': GROUND | {'plugins', 'layers', 'noise'},
-  'adapters': GROUND | {'plugins', 'layers', 'generate'},
+  'adapters': GROUND | {'plugins', 'layers', 'generate', 'scores'},
   'checkpoint': GROUND,
   'scores': GROUND,
   'weights': GROUND | {'plugins', 'text', 'models', 'checkpoint'},

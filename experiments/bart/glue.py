@@ -8,9 +8,8 @@ Hardware: one accelerator.
 Expect (dev): large MNLI-m 89.9, SST-2 96.6, QQP 92.5, QNLI 94.9, STS-B 91.2, RTE 87.0, MRPC 90.4, CoLA 62.8.
 
 Arguments: a task (mnli, qnli, qqp, rte, sst2, mrpc, cola, stsb), a trunk (large, base), `quick`.
-Differs from the paper: CoLA, STS-B and F1 scores are read off as accuracy or squared error; base takes the settings of
-large; rows of up to 512 tokens, where the scripts allow 1,024; trunks pre-trained on our
-text alone stay below the published ones.
+Differs from the paper: base takes the settings of large; rows of up to 512 tokens, where the scripts allow 1,024;
+trunks pre-trained on our text alone stay below the published ones.
 """
 
 from experiments import common

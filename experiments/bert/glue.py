@@ -10,7 +10,8 @@ The paper's grid, of which the best on dev counts: --config.data.batch_size 16, 
 --config.optim.rate 5e-5, 4e-5, 3e-5, 2e-5. Large is unstable on small sets: it takes the best of several --config.seed.
 
 Arguments: a task (sst2, cola, mrpc, stsb, qqp, mnli, qnli, rte), a trunk (base, large, ltr), `quick`.
-Differs from the paper: WNLI is left out, as there; CoLA, STS-B and F1 scores are read off as accuracy or squared error.
+CoLA is scored by MCC, STS-B by Pearson's and Spearman's correlation, MRPC and QQP by F1 beside accuracy.
+Differs from the paper: WNLI is left out, as there.
 """
 
 from experiments import common

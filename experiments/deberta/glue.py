@@ -7,8 +7,8 @@ Expect (dev): large MNLI-m 91.3, MNLI-mm 91.1.
 
 Arguments: a task (mnli, sst2, cola, mrpc, stsb, qqp, qnli, rte), a trunk (base, large, xlarge, xxlarge, v3-small,
 v3-base, v3-large), `quick`.
-Differs from the paper: the other tasks take the script of MNLI too; CoLA, STS-B and F1 scores are read off as accuracy
-or squared error; no adversarial training (SiFT); trunks pre-trained on Wikipedia alone stay below the published ones.
+Differs from the paper: the other tasks take the script of MNLI too; no adversarial training (SiFT); trunks pre-trained
+on Wikipedia alone stay below the published ones.
 """
 
 from experiments import common

@@ -7,8 +7,9 @@ Expect (Table 5), CoLA, SST-2, MNLI, QNLI, RTE: full 45.4, 91.3, 81.8, 88.1, 56.
 47.9, 92.0, 81.1, 86.9, 54.4; `scratch` (no pre-training) 18.9, 84.0, 75.7, 71.2, 53.8.
 
 Arguments: a task (sst2, cola, mnli, qnli, rte), a row of Table 5 (full, no_lm, scratch), `quick`.
-Differs from the paper: the trunk is that of gpt.py, with its data; CoLA is read off as accuracy, not as correlation.
-The similarity tasks (MRPC, STS-B, QQP), which read a pair in both orders, are not here.
+CoLA is scored by its correlation (MCC), the others by accuracy.
+Differs from the paper: the trunk is that of gpt.py, with its data. The similarity tasks (MRPC, STS-B, QQP), which read
+a pair in both orders, are not here.
 """
 
 from experiments import common
@@ -20,7 +21,7 @@ ROWS = ('full', 'no_lm', 'scratch')
 def get_config(arg=''):
   """Takes a task, a row and `quick`."""
   task, row = common.chosen(arg, TASKS), common.chosen(arg, ROWS)
-  _, classes, splits = common.GLUE[task]
+  classes = common.GLUE[task][1]
   c = common.run(arg, choices=(*TASKS, *ROWS), epochs=3)
   c.vocab = dict(name='byte_bpe', path=common.vocab('gpt'), extra=('_start_', '_delimiter_', '_classify_'))
   c.model = dict(name='gpt', variant='gpt')
@@ -40,7 +41,5 @@ def get_config(arg=''):
   if row != 'scratch':
     c.init_from = (dict(source='runs/gpt/gpt', from_='trunk', to='trunk', resize='new_rows'),)
   c.execution = dict(dtype='bfloat16')
-  c.eval = common.validation(*splits)
-  c.best = (f'{splits[0]}/accuracy', 'max')
-  c.log_every, c.eval_every, c.save_every = 50, 500, 500
+  common.score_glue(c, task)
   return common.quick(c, arg)

@@ -46,6 +46,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
+  second_vocab: Vocab | None = None,
   inner: Annotated[Mapping[str, Any], 'adapters | objectives'],
   width: Count = 64,
   targets: Sequence[Annotated[str, 'pattern']] = ('out', 'down'),
@@ -58,6 +59,7 @@ def make(
   Args:
     trunk: any trunk.
     vocab: of the rows.
+    second_vocab: of the run, for an inner task that takes one.
     inner: an adapter or an objective, and its keywords.
     width: m, between down and up; 64 for GLUE, 32 to 2048 for T5.
     targets: dense layers behind which bottlenecks stand: the last part of their path, or a regular expression of the
@@ -74,7 +76,7 @@ def make(
     raise ValueError(
       f'adapter.targets: {odd[0]} has {s.targets[odd[0]].outputs} output axes, and a bottleneck reads one'
     )
-  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab)
+  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
   model = partial(wrapped.Model, name=ADDS, add=partial(add, s), run=partial(wrapped.run_grafted, ADDS, grafts))
   return wrapped.wrap(task, model, wrapped.trains(ADDS, s.trained))
 

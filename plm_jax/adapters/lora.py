@@ -46,6 +46,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
+  second_vocab: Vocab | None = None,
   inner: Annotated[Mapping[str, Any], 'adapters | objectives'],
   targets: Sequence[Annotated[str, 'pattern']] = ('query', 'value'),
   rank: Count = 8,
@@ -58,6 +59,7 @@ def make(
   Args:
     trunk: any trunk.
     vocab: of the rows.
+    second_vocab: of the run, for an inner task that takes one.
     inner: an adapter or an objective, and its keywords.
     targets: dense layers of the trunk: the last part of their path, or a regular expression of the whole path
       ('trunk/layers/mlp/.*').
@@ -72,7 +74,7 @@ def make(
     ValueError: the inner task is a wrapper or freezes its trunk, or a target is no dense layer of the trunk.
   """
   s = Setup(wrapped.named(targets, trunk, what='adapter.targets'), rank, alpha, dropout, tuple(trained))
-  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab)
+  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
   model = partial(wrapped.Model, name=ADDS, add=partial(add, s), run=partial(run, s))
   return wrapped.wrap(task, model, wrapped.trains(ADDS, s.trained))
 

@@ -50,6 +50,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
+  second_vocab: Vocab | None = None,
   inner: Annotated[Mapping[str, Any], 'adapters | objectives'],
   length: Count = 10,
   mlp_dim: Whole = 512,
@@ -61,6 +62,7 @@ def make(
   Args:
     trunk: one with attention.
     vocab: of the rows.
+    second_vocab: of the run, for an inner task that takes one.
     inner: an adapter or an objective, and its keywords.
     length: p, of the prefix.
     mlp_dim: w, width between the two layers that make the vectors; 0 trains the vectors themselves.
@@ -77,7 +79,7 @@ def make(
     name = type(trunk).__name__
     raise ValueError(f"adapter 'prefix' needs a trunk with attention, and {name} has none: choose another model.name")
   s = Setup(tuple(places), trunk.hidden_dim, length, mlp_dim, init_std, tuple(trained))
-  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab)
+  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
   model = partial(wrapped.Model, name=ADDS, add=partial(add, s), run=partial(wrapped.run_grafted, ADDS, grafts))
   return wrapped.wrap(task, model, wrapped.trains(ADDS, s.trained))
 

@@ -92,7 +92,7 @@ def dense_layers(trunk: nn.Module) -> dict[str, Axes]:
   return {path: axes for path, axes in sorted(found.items()) if f'{path}/kernel'.removeprefix('trunk/') in present}
 
 
-def make_inner(inner: Mapping[str, Any], *, trunk: nn.Module, vocab: Vocab) -> Task:
+def make_inner(inner: Mapping[str, Any], *, trunk: nn.Module, vocab: Vocab, second_vocab: Vocab | None = None) -> Task:
   """The task that a block `inner` names.
 
   Raises:
@@ -102,11 +102,14 @@ def make_inner(inner: Mapping[str, Any], *, trunk: nn.Module, vocab: Vocab) -> T
   folder = signatures.folder_of(INNER, name)
   if folder == 'adapters' and signatures.literal(f'adapters.{name}', 'ADDS'):
     raise ValueError(f'adapter.inner.name={name!r} wraps a task itself: name the task there')
-  if inner.get('frozen'):
+  task: Task = build.make(folder, inner, trunk=trunk, vocab=vocab, offered={'second_vocab': second_vocab})
+  if task.frozen:
+    cure = 'leave adapter.inner.frozen out' if inner.get('frozen') else 'choose another adapter.inner.name'
     raise ValueError(
-      'adapter.inner.frozen=True stops the gradient that the wrapper needs: leave it out, the trunk stays as it is'
+      f'adapter.inner.name={name!r} stops the gradient of its trunk, which the wrapper needs: {cure}; the wrapper '
+      'keeps the trunk as it is'
     )
-  return build.make(folder, inner, trunk=trunk, vocab=vocab)
+  return task
 
 
 def wrap(task: Task, model: Callable[[Any], Model], trains: Callable[[str], bool]) -> Task:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.checkpoint.params import Params, open_params
@@ -98,6 +99,7 @@ def initialise(
   *,
   open_params: Callable[..., Params] = open_params,
   position_rows: Mapping[str, range] = MappingProxyType({}),
+  sums: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> tuple[PyTree, Report]:
   """Replaces initial parameters by saved ones.
 
@@ -107,6 +109,8 @@ def initialise(
     open_params: (source, step=) -> its parameters.
     position_rows: `Trunk.position_rows`. Rows of a table before these are not positions (RoBERTa's first two) and stay
       as they are when the table is interpolated.
+    sums: a leaf that a model may keep as the sum of two others -> those two. A source that has such a leaf, but not
+      the second of the two, gives the second what is left when the first is taken off.
 
   Returns:
     (params, report).
@@ -118,6 +122,7 @@ def initialise(
   """
   fresh = flat(params)
   leaves, restored, skipped = dict(fresh), {}, []
+  wholes: dict[str, tuple[np.ndarray, Entry]] = {}  # leaves that are sums here
   for fields in init_from:
     entry = Entry.read(fields)
     source = open_params(entry.source, step=entry.step).arrays(entry.from_ or None)
@@ -126,6 +131,9 @@ def initialise(
     taken = False
     for name, value in source.items():
       origin, path = join(entry.from_, name), join(entry.to, name)
+      if path in sums and path not in leaves and sums[path][1] in leaves:
+        wholes[path], taken = (value, entry), True
+        continue
       if path not in leaves:
         skipped.append(f'{entry.source}:{origin}')
         continue
@@ -143,6 +151,12 @@ def initialise(
         f'init_from: {entry.from_!r} of {entry.source} has no leaf in common with {entry.to!r} of this model. '
         f'It has {", ".join(sorted(source)[:8])}; this model has {", ".join(tops)}. Change from_ or to'
       )
+  for path, (value, entry) in wholes.items():
+    first, second = sums[path]
+    if second not in restored:
+      fitted, how = _fit(second, value, fresh[second], entry, before=0)
+      leaves[second] = _rest(fitted, leaves[first], fresh[second], rows=len(value))
+      restored[second] = f'{entry.source}:{path}{how}, less {first}'
   _, structure = jax.tree.flatten(params)
   new = tuple(name for name in fresh if name not in restored)
   return jax.tree.unflatten(structure, leaves.values()), Report(restored, new, tuple(skipped))
@@ -241,6 +255,15 @@ def _put_first(value: np.ndarray, fresh: Array) -> Array:
     lambda fresh, value: jax.lax.dynamic_update_slice(fresh, value, (0,) * fresh.ndim), out_shardings=fresh.sharding
   )
   return put(fresh, value)
+
+
+def _rest(whole: Array, first: Array, fresh: Array, *, rows: int) -> Array:
+  """`whole` less `first`, [n, d] each, in so many rows; those of `fresh` behind them."""
+  rest = jax.jit(
+    lambda whole, first, fresh: jnp.where(jnp.arange(len(fresh))[:, None] < rows, whole - first, fresh),
+    out_shardings=fresh.sharding,
+  )
+  return rest(whole, first, fresh)
 
 
 def join(parent: str, name: str) -> str:

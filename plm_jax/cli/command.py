@@ -28,7 +28,6 @@ OF_THE_SYSTEM = {
   errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 FAILED, WRONG_USAGE = 1, 2
-HANGS = 'may hang'  # begins the names of threads that nobody waits for
 
 
 Expand = Callable[
@@ -129,6 +128,7 @@ def parse(
   *,
   workdir: bool = True,
   expand: Expand = lambda settings, changes, folder: (dict(settings), list(changes)),
+  without: Callable[[argparse.Namespace], bool] = lambda arguments: False,
 ) -> tuple[argparse.Namespace, dict[str, Any] | None]:
   """The flags and the resolved config; None for the config if the command has nothing more to do.
 
@@ -137,6 +137,7 @@ def parse(
     argv: the words after the command; None takes those of this process.
     workdir: whether the command needs `--workdir`.
     expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
+    without: whether these flags ask for something that needs no config, which is None then.
 
   Raises:
     ConfigError: a flag that does not exist, or any mistake in the config.
@@ -147,6 +148,10 @@ def parse(
     from plm_jax.plugins import listing
 
     show(listing.text())
+    return arguments, None
+  if without(arguments):
+    if changes:
+      raise ConfigError(f'{parser.prog}: --config.{changes[0][0]} changes a config, and these flags take none.')
     return arguments, None
   folder = RunFolder.at(arguments.workdir or '')
   if arguments.config is None and arguments.workdir and not files.is_file(folder.config):
@@ -200,7 +205,7 @@ def run(main: Callable[[], int | None]) -> int:
 
 def leave(code: int) -> NoReturn:
   """Ends the process, at once if a thread that may hang is still there: the interpreter would wait for its library."""
-  if any(thread.name.startswith(HANGS) for thread in threading.enumerate()):
+  if any(thread.name.startswith(signals.HANGS) for thread in threading.enumerate()):
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
       with contextlib.suppress(OSError, ValueError):

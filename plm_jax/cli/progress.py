@@ -1,5 +1,6 @@
 """The progress of a run: a live line on a terminal, elsewhere a plain line per logged step."""
 
+import functools
 import logging
 import time
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
+
+from plm_jax.plugins import signatures
 
 log = logging.getLogger(__name__)
 
@@ -22,14 +25,21 @@ WIDEST, NARROWEST = 24, 4  # columns of the bar
 def items(values: Mapping[str, float], *, best: str | None = None) -> list[str]:
   """The metrics named in `SHOWN`, in its order, and the one that a run is judged by, each as 'loss 3.214'."""
   parts = []
-  order = {short: place for place, short in enumerate(SHOWN)}
+  order = {short: place for place, short in enumerate(_shown())}
   for name, value in sorted(values.items(), key=lambda item: order.get(item[0].rpartition('/')[2], len(order))):
     short = name.rpartition('/')[2]
-    if (short not in SHOWN and name != best) or name.startswith(('gradient_norm/', 'update_norm/', 'parameter_norm/')):
+    if (short not in order and name != best) or name.startswith(('gradient_norm/', 'update_norm/', 'parameter_norm/')):
       continue
     text = f'{value:,.0f}' if short == 'tokens_per_second' else f'{value:.4g}'
     parts.append(f'{name.replace("_per_second", "/s")} {text}')
   return parts
+
+
+@functools.cache
+def _shown() -> tuple[str, ...]:
+  """`SHOWN`, and the metrics of every file of `plm_jax/scores/`."""
+  found = [metric for name in signatures.names('scores') for metric in signatures.literal(f'scores.{name}', 'METRICS')]
+  return tuple(dict.fromkeys((*SHOWN, *found)))
 
 
 def line(values: Mapping[str, float], *, best: str | None = None) -> str:

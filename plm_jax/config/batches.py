@@ -27,21 +27,37 @@ def reads(settings: Mapping[str, Any]) -> tuple[str, ...]:
 def check(settings: Mapping[str, Any]) -> None:
   """Raises ConfigError where the training data or those of an evaluation do not give what a complete config reads."""
   for where, block in blocks.of_data(settings).items():
-    given = gives(block)
-    for (folder, name), keys in _readers(settings):
-      if given is not None and (missing := [name_of(key) for key in keys if name_of(key) not in given]):
-        raise ConfigError(
-          f'config.{where}: {build.singular(folder)} {name!r} reads {", ".join(map(name_of, keys))}; '
-          f'data {block["name"]!r} does not give {", ".join(missing)}, only {", ".join(given)}. '
-          f'{_cure(folder, block["name"], missing)}'
-        )
+    for role, folder in ROLES.items():
+      if settings.get(role):
+        _check(folder, settings[role], block, where=f'config.{where}')
+
+
+def _check(folder: str, reader: Mapping[str, Any], block: Mapping[str, Any], *, where: str) -> None:
+  """The same for an objective or adapter and a data block; where each part has its own rows, part by part."""
+  given: tuple[str, ...] | None = gives(block)
+  own: dict[str, Any] = {}
+  inside = [(kind, inner) for kind, inner in blocks_in(folder, reader) if kind in ROLES.values()]
+  if _joins(block):
+    parts = {name: part for _, inner in inside for name, part in (inner.get('parts') or {}).items()}
+    own = {name: part for name, part in parts.items() if name in block['parts']}
+  for name, part in own.items():
+    _check(folder, part, block['parts'][name], where=f'{where}.parts.{name}')
+  for kind, inner in inside:
+    keys = _declared(f'{kind}.{inner["name"]}', 'READS') or ()
+    missing = [name_of(key) for key in keys if given is not None and name_of(key) not in given]
+    if missing:
+      raise ConfigError(
+        f'{where}: {build.singular(kind)} {inner["name"]!r} reads {", ".join(map(name_of, keys))}; '
+        f'data {block["name"]!r} does not give {", ".join(missing)}, only {", ".join(given or ())}. '
+        f'{_cure(kind, block["name"], missing)}'
+      )
 
 
 def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tuple[str, ...]]]:
   """(folder, name) and `READS` of the objective or adapter, and of those in it."""
   for role, folder in ROLES.items():
     if settings.get(role):
-      for kind, block in _blocks(folder, settings[role]):
+      for kind, block in blocks_in(folder, settings[role]):
         if kind in ROLES.values():
           yield (kind, block['name']), _declared(f'{kind}.{block["name"]}', 'READS') or ()
 
@@ -49,25 +65,32 @@ def _readers(settings: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], tup
 def gives(block: Mapping[str, Any]) -> tuple[str, ...] | None:
   """What every row of a data block may have; None where a file does not say so.
 
-  A mixture gives what each of its parts gives, and what is its own. Files that a keyword names, such as a kind of
-  labelled rows, give more.
+  A mixture gives what each of its parts gives, or what any gives where its `UNION` says so, and what is its own. Files
+  that a keyword names, such as a kind of labelled rows, give more.
   """
   own = _declared(f'data.{block["name"]}', 'GIVES')
-  parts = [gives(inner) for kind, inner in _blocks('data', block)[1:] if kind == 'data']
+  parts = [gives(inner) for kind, inner in blocks_in('data', block)[1:] if kind == 'data']
   if own is None or None in parts:
     return None
   more = [key for module in blocks.named_files('data', block) for key in _declared(module, 'GIVES') or ()]
-  shared = [key for key in parts[0] or () if all(key in (part or ()) for part in parts)] if parts else []
+  every = [key for part in parts for key in part or ()]
+  shared = [key for key in every if _joins(block) or all(key in (part or ()) for part in parts)]
   return tuple(dict.fromkeys([*own, *more, *shared]))
 
 
-def _blocks(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+def _joins(block: Mapping[str, Any]) -> bool:
+  """Whether a batch of a data block has the keys of every part, by the literal `UNION` of its file."""
+  settings = signatures.literal(f'data.{block["name"]}', 'UNION')
+  return settings is not None and all(block.get(key) == value for key, value in settings.items())
+
+
+def blocks_in(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
   """A block and all blocks in it, each with its kind."""
   found = [(kind if ':' in kind else signatures.folder_of(kind, settings['name']), settings)]
 
   def collect(part: annotations.Part, value: Any, label: str) -> Any:
     del label
-    found.extend(_blocks(part.inner, value) if part.form == 'block' else ())
+    found.extend(blocks_in(part.inner, value) if part.form == 'block' else ())
     return value
 
   for key, keyword in blocks.block(kind, settings, kind).known.items():

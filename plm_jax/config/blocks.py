@@ -21,9 +21,9 @@ NOT_INHERITED = ('split', 'per_class')  # keywords of the training data that eva
 # of a function that a block names, such as those of noise/.
 GIVEN = {
   'models': ('vocab_size', 'execution'),
-  'objectives': ('trunk', 'vocab'),
-  'adapters': ('trunk', 'vocab'),
-  'data': ('vocab', 'seed', 'host', 'hosts'),
+  'objectives': ('trunk', 'vocab', 'second_vocab'),
+  'adapters': ('trunk', 'vocab', 'second_vocab'),
+  'data': ('vocab', 'second_vocab', 'seed', 'host', 'hosts'),
   'optim.optimiser:make': ('params', 'steps', 'trains'),
   'data.corpora.filters:filter_documents': ('text',),
 }
@@ -158,7 +158,9 @@ def _check_name(kind: str, name: str, label: str) -> None:
   module, _, table = kind.partition(':')
   choices = signatures.table(module, table) if table else signatures.places(kind)
   if choices:
-    errors.check_choice(label, label.rpartition('.')[2], name, choices, place=signatures.path(module))
+    key = next(part for part in reversed(label.split('.')) if not part.isdigit())  # 'scores' of 'scores.0'
+    noun = key if label.endswith(key) else build.singular(key)
+    errors.check_choice(label, noun, name, choices, place=signatures.path(module))
 
 
 def with_inherited(config: Mapping[str, Any]) -> dict[str, Any]:

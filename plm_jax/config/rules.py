@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from plm_jax import errors
-from plm_jax.config import blocks
+from plm_jax.config import batches, blocks
 from plm_jax.errors import ConfigError
+from plm_jax.plugins import signatures
+from plm_jax.plugins.signatures import Missing
 
 Settings = Mapping[str, Any]
 
@@ -18,6 +20,7 @@ def check(settings: Settings) -> None:
   _check_cut(settings)
   _check_paths(settings)
   _check_save(settings)
+  _check_second_vocab(settings)
   if settings['steps'] is not None:
     _check_stretches(settings['optim'], settings['steps'])
 
@@ -41,7 +44,7 @@ def _check_best(settings: Settings) -> None:
 
 def _check_paths(settings: Settings) -> None:
   """Whether what names a file or folder is not empty, which would be the present folder."""
-  named = {'vocab': settings['vocab'], **blocks.of_data(settings)}
+  named = {'vocab': settings['vocab'], 'second_vocab': settings['second_vocab'] or {}, **blocks.of_data(settings)}
   named |= {f'init_from.{number}': one for number, one in enumerate(settings['init_from'])}
   for where, block in named.items():
     for key in ('path', 'cache', 'source'):
@@ -61,6 +64,29 @@ def _check_save(settings: Settings) -> None:
         f"config.save='trained': config.init_from.{number}.{odd[0]} makes parameters that no source has; leave it out, "
         "or set save='all'."
       )
+
+
+def _check_second_vocab(settings: Settings) -> None:
+  """Whether there is a second vocabulary where the objective or adapter needs one, and none where it reads none."""
+  takers = {}
+  for role, folder in batches.ROLES.items():
+    for kind, block in batches.blocks_in(folder, settings[role]) if settings[role] else ():
+      tasks = [inner for inner, _ in batches.blocks_in(kind, block) if inner in batches.ROLES.values()]
+      if len(tasks) == 1:  # a task, and none that only hands it on to others
+        takers[role, block['name']] = signatures.signature(kind, block['name']).get('second_vocab')
+  needing = [name for (_, name), keyword in takers.items() if keyword and keyword.default is Missing.REQUIRED]
+  if needing and settings['second_vocab'] is None:
+    raise ConfigError(
+      f'config.second_vocab: {needing[0]!r} needs one, for the texts that are read, as in '
+      "second_vocab=dict(name='pieces', path=...)."
+    )
+  if settings['second_vocab'] is not None and not any(takers.values()):
+    (role, name), *_ = takers
+    known = [file for file in signatures.names(f'{role}s') if 'second_vocab' in signatures.signature(f'{role}s', file)]
+    raise ConfigError(
+      f'config.second_vocab: {role} {name!r} reads no second vocabulary: leave it out, or name one of '
+      f'{", ".join(known) or "(none)"}.'
+    )
 
 
 def _check_cut(settings: Settings) -> None:

@@ -17,6 +17,7 @@ class Run:
 
   Attributes:
     vocab: a file of `text/` and its keywords.
+    second_vocab: likewise, for objectives and adapters that read texts of another vocabulary than they write.
     model: a file of `models/` and its keywords.
     data: a file of `data/` and its keywords. `length` is that of raw rows, `batch_size` is over all hosts.
     optim: keywords of `optim.make`, and of the rule and the schedule that it names.
@@ -51,6 +52,7 @@ class Run:
   optim: Annotated[Mapping[str, Any], 'optim.optimiser:make']
   objective: Annotated[Mapping[str, Any], 'objectives'] | None = None
   adapter: Annotated[Mapping[str, Any], 'adapters'] | None = None
+  second_vocab: Annotated[Mapping[str, Any], 'text'] | None = None
   seed: Seed = 0
   steps: Annotated[int, '1 <= x <= 2_000_000_000'] | None = None
   epochs: Annotated[float, '0 < x <= 1_000_000'] | None = None

@@ -7,23 +7,29 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   gpt      _start_ A (_delimiter_ B) _classify_
   xlnet    A <sep> (B <sep>) <cls>
   plain    [beginning token] A end (B end)
+  text     A (B) end
 
-and what is labelled is a file of `rows/kinds/`: class, regression, words. A row that is too long loses tokens from the
-end of its longest field; special tokens are never cut.
+and what is labelled is a file of `rows/kinds/`: class, regression, words, text. A row that is too long loses tokens
+from the end of its longest field; special tokens are never cut. A text to be written stands in keys of its own,
+`target_tokens` and `target_segment_ids`, in the layout `target_layout`.
+
+Classes are numbers, or names, which are kept: those of the data set (TFDS, `labels.json` beside the files), else what
+the rows of the training split hold, sorted. Every row is read and checked before anything is tokenised.
 """
 
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
 from plm_jax import errors
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.rows import examples, framing, order, store
-from plm_jax.data.rows.laid import lay_out
+from plm_jax.data.rows.checked import OnBadRow
+from plm_jax.data.rows.laid import Laid, lay_out
 from plm_jax.plugins import build
 from plm_jax.types import Count, Labels, Seed, Source, Template, Vocab
 
@@ -57,12 +63,16 @@ class Members(order.Chosen):
 def make(
   *,
   vocab: Vocab,
+  second_vocab: Vocab | None = None,
   path: str,
   split: str = 'train',
   fields: tuple[str, ...] = (),
   label: str = 'label',
   kind: Annotated[str, 'data.rows.kinds'] = 'class',
   layout: Annotated[str, 'data.rows.layouts'] = 'bert',
+  prefixes: tuple[str, ...] = (),
+  target_layout: Annotated[str, 'data.rows.layouts'] | None = None,
+  target_length: Count | None = None,
   both_orders: bool = False,
   length: Count,
   batch_size: Count,
@@ -71,6 +81,7 @@ def make(
   per_class: Count | None = None,
   sample_seed: Seed = 0,
   missing: Annotated[float, 'any'] = -1,
+  on_bad_row: OnBadRow = 'stop',
   keep_unlabelled: bool = False,
   shuffle: bool = True,
   max_bytes: Count = 1_073_741_824,
@@ -82,12 +93,17 @@ def make(
 
   Args:
     vocab: gives ids and special tokens.
+    second_vocab: does so for what is read of rows with a text to be written, which is in `vocab`.
     path: of the records, as `sources.open_source` takes it.
     split: part of it, TFDS slicing allowed.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
-    label: field that holds the label, or with kind='words' the list of labels.
-    kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field.
+    label: field that holds the label, with kind='words' the list of labels, with kind='text' what is to be written.
+    kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field,
+      'text' a text to be written.
     layout: where fields and special tokens stand.
+    prefixes: text before each field, as T5 has it; () for none.
+    target_layout: of the text to be written, as one field; None is `layout`.
+    target_length: tokens of the longest text to be written, special ones counted; None is `length`.
     both_orders: also deliver the fields in reverse, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
     length: tokens of the longest row, special ones counted.
     batch_size: rows per step over all hosts.
@@ -96,6 +112,8 @@ def make(
     per_class: keep this many rows of each class.
     sample_seed: of that choice.
     missing: label of a row without one; such rows are left out. A word without one has -1, and stays.
+    on_bad_row: a row that lacks a field, cannot be read, or has a label that is none: 'stop' ends with file, line and
+      reason, before anything is tokenised; 'skip' leaves up to 0.1 % of the rows out, and counts and lists them.
     keep_unlabelled: rows without a label, or without its field, stay and have label -1, so that they can be predicted
       (`evaluate --predictions`), as the test sets of benchmarks are. Nothing is trained or scored on them.
     shuffle: False keeps the order of the source (within each bucket).
@@ -112,25 +130,31 @@ def make(
   Raises:
     ValueError: a setting that cannot be met, or a row that does not fit the kind.
   """
-  style = _file('layout', layout)
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
-  asked = _asked(fields, label, per_class, sample_seed, missing, keep_unlabelled)
+  drawn = {'per_class': per_class, 'sample_seed': sample_seed, 'missing': missing, 'keep_unlabelled': keep_unlabelled}
+  asked = examples.asked(fields=fields, label=label, prefixes=prefixes, on_bad_row=on_bad_row, **drawn)
   given = _examples(path, split, kind, asked, cache, max_bytes)
-  laid = lay_out(given, style, vocab=vocab, length=length, least=widths[0], both_orders=both_orders, cache=cache)
-  log.info(f'{path} ({split}): {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
-  add = given.add(laid.tokens.offsets, laid.place)
-  record = given.record(laid.tokens.offsets) if given.record else None
+  where, lay = f'{path} ({split})', functools.partial(lay_out, cache=cache)
+  read = vocab if given.target is None or second_vocab is None else second_vocab
+  style = _file('layout', layout)
+  laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders)
+  log.info(f'{where}: {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
+  target = _target(given, target_layout or layout, target_length or length, lay=functools.partial(lay, vocab=vocab))
+  if target.laid is not None:
+    log.info(f'{where}: {target.laid.cut} of the texts to be written are cut to {target.length} tokens.')
+  add, record = given.add(laid.tokens.offsets, laid.place), given.record and given.record(laid.tokens.offsets)
 
   def batch(chosen: Members) -> order.Batch:
-    return laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
+    made = laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
+    return made | target.batch(chosen.members)
 
   return order.serve(
     batch,
     _order(laid.sizes, given.row_ids, share=share, widths=widths, seed=seed if shuffle else None),
     share=share,
-    digest=store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames),
-    path=f'{path} ({split})',
+    digest=store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest),
+    path=where,
     widest=lambda chosen: dataclasses.replace(chosen, width=length),
     names=given.names,
     classes=given.classes,
@@ -140,28 +164,50 @@ def make(
   )
 
 
+class Target(NamedTuple):
+  """The texts to be written for the rows of a source.
+
+  Attributes:
+    laid: None where there are none.
+    length: tokens of the longest.
+    digest: what decides their tokens.
+  """
+
+  laid: Laid | None = None
+  length: int = 0
+  digest: tuple[Any, ...] = ()
+
+  def batch(self, members: np.ndarray) -> order.Batch:
+    """Their tokens and segments, int32[b, length], of some rows int64[b]."""
+    if self.laid is None:
+      return {}
+    made = self.laid.batch(members, self.length)
+    return {f'target_{key}': made[key] for key in ('tokens', 'segment_ids')}
+
+
+def _target(given: examples.Examples, layout: str, length: int, *, lay: Callable[..., Laid]) -> Target:
+  """The texts to be written, laid out by `lay` in a layout."""
+  if given.target is None:
+    return Target()
+  laid = lay(given.target, _file('layout', layout), length=length, least=length, both_orders=False)
+  return Target(laid, length, (laid.tokens.digest, layout, length, laid.frames))
+
+
 def look(
   *,
   path: str,
   split: str = 'train',
-  fields: tuple[str, ...] = (),
-  label: str = 'label',
   kind: str = 'class',
-  per_class: int | None = None,
-  sample_seed: int = 0,
-  missing: float = -1,
-  keep_unlabelled: bool = False,
   cache: str = sources.CACHE,
   max_bytes: int = local.MAX_BYTES,
-  **rest: Any,
+  **settings: Any,
 ) -> Labels:
-  """Reads rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
-  del rest
-  asked = _asked(fields, label, per_class, sample_seed, missing, keep_unlabelled)
+  """Reads and checks rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
+  asked = examples.asked(**settings)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   given = _file('kind', kind).make(records=records, asked=asked)
   _looked_at[records.digest, kind, asked] = given
-  return Labels(given.names, given.classes, given.unlabelled)
+  return Labels(given.names, given.classes, given.unlabelled, given.largest)
 
 
 def place_of(row_id: int, row_ids: np.ndarray) -> int:
@@ -178,13 +224,6 @@ def place_of(row_id: int, row_ids: np.ndarray) -> int:
   if place == len(row_ids) or row_ids[place] != row_id:
     raise IndexError(f'no row {row_id}')
   return place
-
-
-def _asked(
-  fields: Iterable[str], label: str, per_class: int | None, sample_seed: int, missing: float, keep_unlabelled: bool
-) -> examples.Asked:
-  """The same for `look` and `make`, of which one is called with the values of a config as they are written."""
-  return examples.Asked(tuple(fields), label, per_class, sample_seed, float(missing), keep_unlabelled)
 
 
 _looked_at: dict[tuple[Any, ...], examples.Examples] = {}

@@ -1,35 +1,40 @@
-"""Rows of several sources in one batch, by rate (T5 §3.5.2: multi-task mixing).
+"""Rows of several sources by rate, mixed in each batch or from batch to batch (T5 §3.5.2: multi-task mixing).
 
 The rate of a source with N rows is min(N, limit) ** (1 / temperature), divided by the sum over sources: temperature 1
-is examples-proportional mixing with an artificial limit, a high temperature tends to equal shares, and `rates` gives
-them explicitly.
+is examples-proportional mixing with an artificial limit, and a higher one is more even. `rates` gives them explicitly;
+with rates='equal' all are the same.
 
 Which source a row comes from is a pure function of the seed and the row's position: positions are cut into rounds, in
 each of which every source has its exact share, in a random order. The rows of a source come in the order of that
 source, each once before any of them is repeated, so small sources are repeated during the first pass over large ones.
+
+With per='step' a draw is not of a row but of a batch, and sources may differ in what they give: a batch has the keys
+of all of them, and rows as long as the longest source has them. What a source lacks is filled up (`types.BatchKey`),
+and read by nobody: `adapters/multitask`, or `objectives/mixture` without rates, runs that of its parts whose rows they
+are. Parts have the same names there.
 """
 
-import itertools
-from collections.abc import Hashable, Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-import jax
 import numpy as np
 
-from plm_jax.data.rows import order, store
+from plm_jax import errors
+from plm_jax.data.rows import mixed, order, store
 from plm_jax.plugins import build
 from plm_jax.types import Count, Labels, Source, Temperature, Template, Vocab
 
-GIVES = ('part',)  # beside what its parts give
-
-_ROUND = 4096  # rows; shares are exact to 1 / 4096
+GIVES = ('part',)  # beside what all its parts give
+UNION = {'per': 'step'}  # with these settings: beside what any of its parts gives
 QUICK = dict(length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
+
+Per = Literal['row', 'step']
 
 
 def shares(
   rows: Mapping[str, int],
   *,
-  rates: Mapping[str, float] | None = None,
+  rates: Mapping[str, float] | Literal['equal'] | None = None,
   limit: float | None = None,
   temperature: float = 1.0,
 ) -> dict[str, float]:
@@ -37,13 +42,15 @@ def shares(
 
   Args:
     rows: name -> number of rows.
-    rates: name -> weight, instead of the rule.
+    rates: name -> weight, or 'equal', instead of the rule.
     limit: K, the most rows of a source that count; T5 tried 2**16 to 2**21.
     temperature: T.
 
   Raises:
     ValueError: names that differ, or a number that is not positive.
   """
+  if isinstance(rates, str):
+    rates = dict.fromkeys(rows, 1.0)
   if rates is not None and set(rates) != set(rows):
     raise ValueError(f'rates names {sorted(rates)}, and parts {sorted(rows)}: name the same sources')
   if temperature <= 0 or (limit is not None and limit <= 0) or (rates is not None and min(rates.values()) <= 0):
@@ -68,12 +75,14 @@ def counts(fractions: np.ndarray, *, total: int) -> np.ndarray:
 def make(
   *,
   vocab: Vocab,
+  second_vocab: Vocab | None = None,
   parts: Mapping[str, Annotated[Mapping[str, Any], 'data']],
   length: Count,
   batch_size: Count,
   seed: int,
   split: str = 'train',
-  rates: Mapping[str, Annotated[float, '0 < x <= 1_000_000']] | None = None,
+  per: Per = 'row',
+  rates: Mapping[str, Annotated[float, '0 < x <= 1_000_000']] | Literal['equal'] | None = None,
   limit: Annotated[float, '1 <= x'] | None = None,
   temperature: Temperature = 1.0,
   host: int = 0,
@@ -83,55 +92,95 @@ def make(
 
   Args:
     vocab: of every part.
-    parts: name -> a file of `data/` and its keywords, without length, batch_size, split and seed.
+    second_vocab: of the run, for parts that take one.
+    parts: name -> a file of `data/` and its keywords, without batch_size and seed. A part may have a split of its own,
+      and with per='step' a smaller length.
     length: tokens per row.
     batch_size: rows per step over all hosts.
     seed: of all orders.
     split: of every part that does not name its own.
-    rates: name -> weight, instead of the rule.
+    per: what is drawn: the source of each row, or one source for all rows of a step.
+    rates: name -> weight, or 'equal', instead of the rule.
     limit: most rows of a source that count.
     temperature: 1 gives shares in proportion to rows; higher is more even.
     host: index of this process.
     hosts: number of processes.
 
   Returns:
-    Batches with the keys that all parts have, `row_id` unique over the parts, and `part` int32[b], the place of a row's
-    part among the sorted names. `once` gives every row of every part once.
+    Batches with the keys that all parts have, or with per='step' those that any has; `row_id` unique over the parts,
+    and `part` int32[b], the place of a row's part among the sorted names. `once` gives every row of every part once.
 
   Raises:
     ValueError: parts whose rows have different keys or shapes, or rates that do not fit.
   """
   if not parts:
     raise ValueError('data.parts is empty: name at least one source')
+  errors.one_of('data.per', per, Per)
   share = order.share(batch_size, host=host, hosts=hosts)
-  given = {'length': length, 'batch_size': 1, 'seed': seed, 'vocab': vocab, 'host': 0, 'hosts': 1}
-  mixed = Mixed({name: build.make('data', {'split': split, **parts[name]}, **given) for name in sorted(parts)})
-  rows = {name: source.rows for name, source in mixed.parts.items()}
+  given: dict[str, Any] = {'seed': seed, 'vocab': vocab}
+  offered = {'second_vocab': second_vocab}
+  if per == 'step':
+    given |= {'batch_size': batch_size, 'host': host, 'hosts': hosts}
+    _check_lengths(parts, length)
+    settings = {name: {'split': split, 'length': length, **parts[name]} for name in sorted(parts)}
+  else:
+    given |= {'length': length, 'batch_size': 1, 'host': 0, 'hosts': 1}
+    settings = {name: {'split': split, **parts[name]} for name in sorted(parts)}
+  sources = {name: build.make('data', block, offered=offered, **given) for name, block in settings.items()}
+  rows = {name: source.rows for name, source in sources.items()}
   part_shares = shares(rows, rates=rates, limit=limit, temperature=temperature)
-  per_round = counts(np.array([part_shares[name] for name in rows]), total=_ROUND)
-  first = next(iter(mixed.parts.values()))
+  per_round = counts(np.array([part_shares[name] for name in rows]), total=mixed.ROUND)
+  one: mixed.ByRow | mixed.ByStep
+  if per == 'step':
+    one = mixed.ByStep(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id)
+  else:
+    one = mixed.ByRow(sources, per_round=per_round, seed=seed, share=share)
   return Source(
-    spec={**order.spec(first.spec, batch_size=batch_size), 'part': jax.ShapeDtypeStruct((batch_size,), np.int32)},
+    spec=one.spec,
     rows=sum(rows.values()),
-    read=lambda step: _batches(mixed.endless(step * batch_size, per_round=per_round, seed=seed), share),
-    once=lambda: _batches(mixed.once(), share),
-    digest=store.digest_of([source.digest for source in mixed.parts.values()], per_round.tolist()),
-    names=first.names,
-    steps_per_epoch=-(-sum(rows.values()) // batch_size),
-    documents=max(source.documents for source in mixed.parts.values()),
-    record=mixed.record if all(source.record for source in mixed.parts.values()) else None,
-    group=mixed.group if any(source.group for source in mixed.parts.values()) else None,
-    ids=mixed.ids,
-    unlabelled=any(source.unlabelled for source in mixed.parts.values()),
+    read=one.read,
+    once=one.once,
+    digest=store.digest_of(
+      [source.digest for source in sources.values()], per_round.tolist(), *([per] if per == 'step' else [])
+    ),
+    names=next(iter(sources.values())).names if per == 'row' and _alike(sources) else (),
+    classes=max(source.classes for source in sources.values()) if per == 'row' else 0,
+    steps_per_epoch=one.steps,
+    documents=max(source.documents for source in sources.values()),
+    record=one.record if all(source.record for source in sources.values()) else None,
+    group=one.group if any(source.group for source in sources.values()) else None,
+    ids=one.ids,
+    unlabelled=any(source.unlabelled for source in sources.values()),
+    parts=sources if per == 'step' else {},
   )
 
 
-def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', **rest: Any) -> Labels:
-  """Looks at every part; the labels are those of the first."""
+def _alike(sources: Mapping[str, Source]) -> bool:
+  """Whether all sources name their classes alike."""
+  return len({source.names for source in sources.values()}) == 1
+
+
+def _check_lengths(parts: Mapping[str, Mapping[str, Any]], length: int) -> None:
+  """Raises ValueError where the rows of a part are longer than those of the mixture."""
+  for name, block in parts.items():
+    if block.get('length', length) > length:
+      raise ValueError(
+        f'data.parts.{name}.length={block["length"]} is more than data.length={length}, the longest row: raise '
+        'data.length'
+      )
+
+
+def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', per: str = 'row', **rest: Any) -> Labels:
+  """Looks at every part; what is wrong with one is a ValueError that names it."""
   del rest
-  found = [build.look({'split': split, **parts[name]}) for name in sorted(parts)]
-  first = found[0] or Labels() if found else Labels()
-  return first._replace(unlabelled=any(labels.unlabelled for labels in found if labels))
+  found = {}
+  for name in sorted(parts):
+    try:
+      found[name] = build.look({'split': split, **parts[name]}) or Labels()
+    except (ValueError, FileNotFoundError) as error:
+      raise ValueError(f'parts.{name}{"." if str(error).startswith("parts.") else ": "}{error}') from error
+  unlabelled = any(labels.unlabelled for labels in found.values())
+  return Labels(unlabelled=unlabelled, parts=found) if per == 'step' else Labels(unlabelled=unlabelled, mixed=found)
 
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:
@@ -139,84 +188,3 @@ def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: An
   del rest
   found = {build.template('data', parts[name], vocab=vocab) for name in parts}
   return found.pop() if len(found) == 1 else None
-
-
-class Mixed:
-  """Sources of single rows, in the order of their names.
-
-  Raises:
-    ValueError: their rows have different keys or shapes.
-  """
-
-  def __init__(self, parts: dict[str, Source]):
-    self.parts = parts
-    self._ends = np.cumsum([source.ids or source.rows for source in parts.values()])
-    self._starts = np.concatenate([[0], self._ends[:-1]])
-    (name, first), *others = parts.items()
-    for other, source in others:
-      if source.spec != first.spec:
-        raise ValueError(
-          f'data.parts: rows of {name!r} have {_shapes(first.spec)}, those of {other!r} {_shapes(source.spec)}'
-        )
-
-  def endless(self, position: int, *, per_round: np.ndarray, seed: int) -> Iterator[order.Batch]:
-    """Rows from a position on, `per_round` of each part in every round."""
-    number, place = divmod(position, _ROUND)
-    pattern = _pattern(number, per_round=per_round, seed=seed)
-    before = np.bincount(pattern[:place], minlength=len(self.parts)) + number * per_round
-    readers = [source.read(int(start)) for source, start in zip(self.parts.values(), before, strict=True)]
-    while True:
-      for part in pattern[place:]:
-        yield self._row(part, next(readers[part]))
-      number, place = number + 1, 0
-      pattern = _pattern(number, per_round=per_round, seed=seed)
-
-  def once(self) -> Iterator[order.Batch]:
-    """Every row of every part."""
-    for part, source in enumerate(self.parts.values()):
-      yield from (self._row(part, row) for row in source.once())
-
-  @property
-  def ids(self) -> int:
-    """As of `Source`."""
-    return int(self._ends[-1])
-
-  def record(self, row_id: int) -> Mapping[str, Any]:
-    """The record of a row in its part, by the number that is unique over all parts; with the name of the part."""
-    part, source, own = self._part_of(row_id)
-    assert source.record is not None
-    return {**source.record(own), 'part': part}
-
-  def group(self, row_id: int) -> Hashable:
-    """The group of a row in its part; a row of its own where the part has no groups."""
-    part, source, own = self._part_of(row_id)
-    return part, source.group is not None, own if source.group is None else source.group(own)
-
-  def _part_of(self, row_id: int) -> tuple[str, Source, int]:
-    """The part of a row, by name and source, and the number of the row in it."""
-    part = int(np.searchsorted(self._ends, row_id, side='right'))
-    name = list(self.parts)[part]
-    return name, self.parts[name], row_id - int(self._starts[part])
-
-  def _row(self, part: int, row: order.Batch) -> order.Batch:
-    """A row with a number that is unique over all parts, and its part."""
-    numbered = np.where(row['row_weight'] > 0, row['row_id'] + self._starts[part], -1).astype(np.int32)
-    return {**row, 'row_id': numbered, 'part': np.full(1, part, np.int32)}
-
-
-def _pattern(number: int, *, per_round: np.ndarray, seed: int) -> np.ndarray:
-  """int[_ROUND]: the part of each row of a round."""
-  return np.repeat(np.arange(len(per_round)), per_round)[order.permutation(_ROUND, seed, number)]
-
-
-def _batches(rows: Iterator[order.Batch], share: order.Share) -> Iterator[order.Batch]:
-  """This host's part of each batch; the last one is filled up with rows of weight 0."""
-  while chosen := list(itertools.islice(rows, share.batch_size)):
-    filler = {**chosen[0], 'row_id': np.full(1, -1, np.int32), 'row_weight': np.zeros(1, np.float32)}
-    chosen += [filler] * (share.batch_size - len(chosen))
-    mine = [chosen[place] for place in share.places]
-    yield {key: np.concatenate([row[key] for row in mine]) for key in mine[0]}
-
-
-def _shapes(spec: Mapping[str, jax.ShapeDtypeStruct]) -> str:
-  return ', '.join(f'{key} {leaf.dtype}{list(leaf.shape[1:])}' for key, leaf in sorted(spec.items()))

@@ -45,13 +45,13 @@ def look(settings: Settings, folder: RunFolder, *, text: str, step: Step = None)
   """
   vocab = make_vocab(settings, folder)
   ids = with_ends(vocab.encode(text, specials=True), vocab)
-  trunk = make_parts(settings, vocab).trunk
+  trunk = make_parts(settings, vocab, folder).trunk
   if trunk.ATTENTION in ('encoder-decoder', 'none'):
     raise ConfigError(
       f'heads: the {settings["model"]["name"]} in {folder.root} has {trunk.ATTENTION} attention; name the folder of a '
       'model with attention in one stack'
     )
-  params = weights.open(folder.root, step=step).params.tree('trunk')
+  params = weights.open(folder.root, step=step, part='trunk').params.tree('trunk')
   names = [vocab.decode([token]).strip() or vocab.token(token) for token in ids]
   return Maps(names, _weights(trunk, params, ids))
 

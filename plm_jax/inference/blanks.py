@@ -46,7 +46,7 @@ def fill(settings: Settings, folder: RunFolder, *, text: str, top: int = 5, step
     ConfigError: the text has no blank, or the run cannot fill any.
   """
   vocab, settings = make_vocab(settings, folder), build.unwrapped(settings)
-  parts = make_parts(settings, vocab)
+  parts = make_parts(settings, vocab, folder)
   _check_fills(parts, settings, folder)
   if parts.trunk.ATTENTION == 'encoder-decoder':
     return Filled(*written.fill(settings, folder, parts, text=text, step=step))

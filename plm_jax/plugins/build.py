@@ -9,6 +9,7 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from plm_jax import errors
@@ -16,13 +17,16 @@ from plm_jax.errors import ConfigError
 from plm_jax.plugins import signatures
 from plm_jax.plugins.values import check_keywords
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-def make(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
+
+def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any] = NOTHING, **given: Any) -> Any:
   """Calls the `make` of `<folder>/<name>.py`.
 
   Args:
     folder: 'models', 'objectives', 'adapters', 'data' or 'text'.
     settings: a block of a config: `name`, and keywords of that `make`. Lists arrive as tuples.
+    offered: keywords that the caller may have, None where it does not: the `make` gets those that it names.
     **given: keywords that the caller has and a config cannot, such as the trunk.
 
   Raises:
@@ -32,6 +36,7 @@ def make(folder: str, settings: Mapping[str, Any], **given: Any) -> Any:
   name, values = split(label, settings)
   errors.check_choice(f'{label}.name', label, name, signatures.names(folder), place=signatures.path(folder))
   known = signatures.signature(folder, name)
+  given |= {key: value for key, value in offered.items() if key in known and value is not None}
   values = check(label, f'make in {signatures.path(f"{folder}.{name}")}', known, values, given)
   return import_file(f'{folder}.{name}').make(**values, **given)
 

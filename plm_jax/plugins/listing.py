@@ -1,4 +1,4 @@
-"""What `--list` prints: one line for every model, objective, adapter, source, vocabulary, noise function and config.
+"""What `--list` prints: a line for every model, objective, adapter, source, vocabulary, score, noise function, config.
 
 Only what a config can name is listed. Everything is read from source; nothing is imported.
 """
@@ -17,6 +17,7 @@ FOLDERS = {
   'Adapters': 'adapters',
   'Data sources': 'data',
   'Vocabularies': 'text',
+  'Scores (eval.NAME.scores)': 'scores',
 }
 WIDTH = 120
 

@@ -9,8 +9,13 @@ A file has
     NEEDS (where needed)           packages that it imports within its functions, as pip knows them
     score(predictions, records)    -> {metric: number}; raises a ValueError where it cannot score what it is given
 
-and may have `submission(predictions, records)`, see `submissions.py`. A file with `submission` alone is a format and no
-score. `predictions` are mappings, one for each row of a source in the order of `Source.once`, without padding rows: the
+and may have
+
+    submission(predictions, records)    -> the text of a file in the form in which a benchmark takes predictions
+
+A file with `submission` alone is a format of `evaluate --format` and no score; one of its `READS` is enough for it.
+
+`predictions` are mappings, one for each row of a source in the order of `Source.once`, without padding rows: the
 keys of `Task.predict` -> numpy values without the batch axis, and 'row_id'. `records` are the mappings of
 `Source.record` for the same rows in the same order, with 'group' where the source has one (`Source.group`). Every host
 has all of both. Keys of records that scores share:
@@ -20,6 +25,7 @@ has all of both. Keys of records that scores share:
     words     list of its words
     labels    list of the class of each word; -1 for a word without one
     places    list of the numbers of the words that the batch labels, in order: word `places[k]` is the k-th label there
+    references  list of the texts of which any is right, the one that is trained first; None where it has none
     names     the names of the classes, () where the data has none
 """
 

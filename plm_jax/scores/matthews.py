@@ -15,4 +15,4 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   from sklearn.metrics import matthews_corrcoef
 
   gold, found = [record['label'] for record in records], [int(row['label']) for row in predictions]
-  return {'matthews': float(matthews_corrcoef(gold, found))}
+  return {'matthews': float(matthews_corrcoef(gold, found)) if len({*gold, *found}) > 1 else 0.0}

@@ -23,7 +23,7 @@ from plm_jax import files, optim, sharding
 from plm_jax.cli import signals, tables
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import Where
-from plm_jax.training import evaluation, feed
+from plm_jax.training import evaluation, feed, preflight
 from plm_jax.training.metrics import write_json
 from plm_jax.training.parts import (
   check_vocab_of,
@@ -33,7 +33,7 @@ from plm_jax.training.parts import (
   make_source,
   make_vocab,
 )
-from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker, train_step
+from plm_jax.training.step import TrainState, abstract_params, state_maker, train_step
 from plm_jax.types import Source
 
 log = logging.getLogger(__name__)
@@ -83,10 +83,11 @@ def run_study(
     ConfigError: the settings are not those of such a study.
   """
   missing = [name for name in ('validation', 'test') if name not in settings['eval']]
-  if missing or not settings['init_from'] or settings['steps'] is None:
-    raise ConfigError('sample_efficiency needs a config with steps, init_from, and evaluations validation and test')
+  if missing or not settings['init_from'] or settings['steps'] is None or 'per_class' not in settings['data']:
+    raise ConfigError(
+      'sample_efficiency needs a config with steps, init_from, labelled data, and evaluations validation and test'
+    )
   folder = files.path(workdir)
-  files.make_folder(folder)
   cells = [Cell(*cell) for cell in itertools.product(STARTS, sizes, range(seeds), rates)]
   done = _run_missing(settings, cells, record=folder / 'runs.jsonl', metric=metric)
   chosen = {
@@ -117,6 +118,9 @@ def _run_missing(
   left = [cell for cell in cells if cell not in done]
   if not left:
     return done
+  largest = {**settings, 'data': {**settings['data'], 'per_class': max(cell.size for cell in left)}}
+  preflight.check(largest, scored=(f'validation/{metric}', f'test/{metric}'))  # before the folder is made
+  files.make_folder(record.parent)
   trainer = Trainer(settings, metric=metric)
   for number, cell in enumerate(left, start=1):
     began = time.monotonic()
@@ -152,7 +156,8 @@ class Trainer:
     signals.check()
     for entry in settings['init_from']:
       check_vocab_of(entry['source'], self._vocab)
-    self._eval = jax.jit(functools.partial(eval_step, task=self._task))
+    self._eval = evaluation.make_steps(self._task)
+    self._scores = evaluation.scores_of(settings, self._parts, self._sources)
     self._compiled: dict[float, tuple[Any, Callable[..., Any], Any]] = {}
 
   def _at_rate(self, rate: float, spec: Mapping[str, jax.ShapeDtypeStruct]) -> tuple[Any, Callable[..., Any], Any]:
@@ -204,11 +209,12 @@ class Trainer:
       return {'curve': curve, 'validation': curve[-1][1], 'test': self._score('test', tx, state, key), 'train': train}
 
   def _score(self, source: str | Source, tx: optim.Optimiser, state: TrainState, key: jax.Array) -> float:
+    scores = self._scores[source if isinstance(source, str) else 'validation']
     source = self._sources[source] if isinstance(source, str) else source
     params = tx.eval_params(state.opt_state, state.params)
-    means = evaluation.evaluate(source, params, key, task=self._task, step=self._eval, layout=self._layout)
-    if self._metric not in means:
-      raise ConfigError(f'sample_efficiency: no metric {self._metric!r}; the task gives {", ".join(means)}')
+    means = evaluation.evaluate(
+      source, params, key, task=self._task, steps=self._eval, layout=self._layout, scores=scores
+    ).metrics
     return means[self._metric]
 
 

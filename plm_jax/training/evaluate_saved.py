@@ -1,10 +1,9 @@
 """Evaluates saved parameters, those of checkpoints or of a folder: the engine of `python -m plm_jax.evaluate`."""
 
-import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -17,9 +16,9 @@ from plm_jax.cli import progress, signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.text import tokenizer
-from plm_jax.training import evaluation, feed, parts, run_folder, trained_part
+from plm_jax.training import evaluation, parts, predicted, preflight, run_folder, trained_part
 from plm_jax.training.parts import Parts, Settings
-from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker
+from plm_jax.training.step import abstract_params, init_params, state_maker
 from plm_jax.types import Execution, PyTree, Source, Task
 
 log = logging.getLogger(__name__)
@@ -44,7 +43,8 @@ class Evaluator(NamedTuple):
     sources: evaluation -> its rows.
     units: evaluation -> units in its text, see `schema.Evaluation`.
     key: root key of the run.
-    step: the compiled `eval_step` of the task.
+    scores: evaluation -> names of its scores.
+    steps: the compiled functions of the task.
     layout: mesh and rules.
   """
 
@@ -52,41 +52,31 @@ class Evaluator(NamedTuple):
   sources: dict[str, Source]
   units: dict[str, int | None]
   key: jax.Array
-  step: Callable[..., Any]
+  scores: dict[str, tuple[str, ...]]
+  steps: evaluation.Steps
   layout: sharding.Layout
 
-  def scores(self, params: PyTree) -> dict[str, float]:
-    """'<evaluation>/<metric>' -> mean over the rows of the evaluation."""
-    found: dict[str, float] = {}
-    for name, source in self.sources.items():
-      means = evaluation.evaluate(
-        source,
-        params,
-        self.key,
-        task=self.task,
-        step=self.step,
-        layout=self.layout,
-        units=self.units[name],
-        check=signals.check,
-      )
-      found |= {f'{name}/{metric}': value for metric, value in means.items()}
-    return found
+  def evaluate(self, name: str, params: PyTree, *, keep: bool) -> evaluation.Evaluated:
+    """One evaluation; with `keep`, also predictions that no score needs."""
+    return evaluation.evaluate(
+      self.sources[name],
+      params,
+      self.key,
+      task=self.task,
+      steps=self.steps,
+      layout=self.layout,
+      units=self.units[name],
+      scores=self.scores[name],
+      keep=keep,
+      check=signals.check,
+    )
 
-  def write_predictions(self, source: Source, params: PyTree, file: Where) -> int:
-    """Writes one JSON object per row, in the order of the split, without padding rows; returns their number."""
-    predict = jax.jit(functools.partial(predict_step, task=self.task))
-    count = 0
-    with files.open(file, 'w') as lines:
-      for _, batch in feed.to_devices(source.once(), sharding.batch_sharding(self.layout)):
-        signals.check()
-        rows = jax.device_get(predict(params, batch, self.key))
-        for index in np.flatnonzero(rows.pop('row_weight') > 0):
-          row = {name: value[index].tolist() for name, value in rows.items()}
-          if 'label' in row and source.names:
-            row['name'] = source.names[row['label']]
-          lines.write(json.dumps(row) + '\n')
-          count += 1
-    return count
+
+class Output(NamedTuple):
+  """Where predictions go: the file, and its format, a file of `plm_jax/scores/` with `submission`; None for rows."""
+
+  file: Where
+  format: str | None = None
 
 
 def evaluate_run(
@@ -97,7 +87,7 @@ def evaluate_run(
   follow: bool = False,
   timeout: float = 3600.0,
   name: str | None = None,
-  predictions: Where | None = None,
+  predictions: Output | None = None,
 ) -> None:
   """Evaluates checkpoints of a run and appends a line for each to `evaluations.jsonl` of its folder.
 
@@ -108,19 +98,19 @@ def evaluate_run(
     follow: evaluate every checkpoint as it appears, up to the last one of the run, in place of `step`.
     timeout: seconds that `follow` waits for the next checkpoint.
     name: one of the evaluations; None takes all.
-    predictions: file for the predictions of the one evaluation, one JSON object per row.
+    predictions: where the predictions of the one evaluation go.
 
   Raises:
     ConfigError: no such evaluation, or no checkpoint within `timeout`.
     CheckpointError: no such checkpoint, or a damaged one.
   """
   names = _names(settings, name, predictions)
-  made = parts.make_parts(settings, parts.make_vocab(settings, folder))
+  made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
   _check_predicts(made, predictions)
   layout = _layout(settings)
   with sharding.use(layout):
-    evaluator = _evaluator(settings, made, names, layout=layout)
+    evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions)
     spec = next(iter(evaluator.sources.values())).spec
     steps = _appearing(folder, timeout=timeout) if follow else iter([records.choose(folder.checkpoints, step)])
     states = _states(settings, folder, steps, made.task, spec, layout=layout, may_vanish=follow)
@@ -133,7 +123,7 @@ def evaluate_folder(
   *,
   folder: RunFolder | None = None,
   name: str | None = None,
-  predictions: Where | None = None,
+  predictions: Output | None = None,
 ) -> None:
   """Evaluates the model in a folder as it is: one in Hugging Face's form with its tokenizer, a run, or an import.
 
@@ -142,7 +132,7 @@ def evaluate_folder(
     source: the folder of the model.
     folder: where `evaluations.jsonl` goes; None writes none.
     name: one of the evaluations; None takes all.
-    predictions: file for the predictions of the one evaluation, one JSON object per row.
+    predictions: where the predictions of the one evaluation go.
 
   Raises:
     ConfigError: no such evaluation or folder, or one without parameters that the task needs.
@@ -153,13 +143,13 @@ def evaluate_folder(
   _check_predicts(made, predictions)
   layout = _layout(settings)
   with sharding.use(layout):
-    evaluator = _evaluator(settings, made, names, layout=layout)
+    evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions)
     spec = next(iter(evaluator.sources.values())).spec
     saved = Saved({'weights': str(source)}, _placed(params, made.task, spec, layout=layout))
     _evaluate(evaluator, iter([saved]), folder=folder, predictions=predictions)
 
 
-def _names(settings: Settings, name: str | None, predictions: Where | None) -> list[str]:
+def _names(settings: Settings, name: str | None, predictions: Output | None) -> list[str]:
   """The evaluations to do."""
   names = list(settings['eval']) if name is None else [name]
   if not names or (unknown := [name for name in names if name not in settings['eval']]):
@@ -168,10 +158,12 @@ def _names(settings: Settings, name: str | None, predictions: Where | None) -> l
     raise ConfigError(f'evaluation: {what} in config.eval; there are {choices}')
   if predictions and len(names) > 1:
     raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
+  if predictions:
+    predicted.check_output(predictions.file, predictions.format)
   return names
 
 
-def _check_predicts(made: Parts, predictions: Where | None) -> None:
+def _check_predicts(made: Parts, predictions: Output | None) -> None:
   """Raises ConfigError where predictions are asked of a task that makes none."""
   if predictions and made.task.predict is None:
     raise ConfigError(f'--predictions: {made.user} makes no predictions; leave the flag out')
@@ -182,34 +174,53 @@ def _layout(settings: Settings) -> sharding.Layout:
     return sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
 
 
-def _evaluator(settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout) -> Evaluator:
+def _evaluator(
+  settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout, predictions: Output | None
+) -> Evaluator:
+  preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
   made = parts.fit(made, sources.values())
+  labelled = {name: source for name, source in sources.items() if not source.unlabelled}
+  scores: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
+  scores |= evaluation.scores_of(settings, made, labelled)
+  if predictions is not None:
+    keys = evaluation.predicted_keys(made.task, sources[names[0]].spec)
+    predicted.check_format(predictions.format, keys)
+  elif len(labelled) < len(sources):
+    bare = next(name for name in sources if name not in labelled)
+    raise ConfigError(
+      f'eval.{bare}.data: some rows have no label (keep_unlabelled), so that nothing can be scored: ask for '
+      'predictions with --predictions=FILE, or leave keep_unlabelled out'
+    )
   return Evaluator(
     made.task,
     sources,
     {name: settings['eval'][name]['units'] for name in names},
     jax.random.key(settings['seed']),
-    jax.jit(functools.partial(eval_step, task=made.task)),
+    scores,
+    evaluation.make_steps(made.task),
     layout,
   )
 
 
 def _evaluate(
-  evaluator: Evaluator, states: Iterator[Saved], *, folder: RunFolder | None, predictions: Where | None
+  evaluator: Evaluator, states: Iterator[Saved], *, folder: RunFolder | None, predictions: Output | None
 ) -> None:
   """Evaluates each of the states and writes what came out."""
+  main = jax.process_index() == 0
   for where, params in states:
     signals.check()
-    line = where | evaluator.scores(params)
-    if folder is not None:
+    found = {name: evaluator.evaluate(name, params, keep=predictions is not None) for name in evaluator.sources}
+    line = where | {f'{name}/{metric}': value for name, one in found.items() for metric, value in one.metrics.items()}
+    if folder is not None and main and len(line) > len(where):
       files.make_folder(folder.root)
       files.append(folder.evaluations, json.dumps(line) + '\n')
     log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
-    if predictions:
-      (source,) = evaluator.sources.values()
-      count = evaluator.write_predictions(source, params, predictions)
-      log.info(f'{count} predictions in {predictions}')
+    if predictions is not None and main:
+      (one,) = found.values()
+      form, in_words = predictions.format, evaluator.task.in_words
+      predicted.write(predictions.file, one.predictions, one.records, form=form, in_words=in_words)
+      log.info(f'{len(one.predictions)} predictions in {predictions.file}')
 
 
 # Checkpoints of a run ------------------------------------------------------------------------------------------------
@@ -280,7 +291,7 @@ def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
     vocab = tokenizer.load(opened.vocab)
   try:
     trunk = opened.trunk(Execution(**settings['execution']))
-    params = opened.params.tree()
+    params = opened.params.with_sums(weights.SUMS).tree()
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
   return parts.parts_of(trunk, settings, vocab), params

@@ -1,17 +1,92 @@
-"""The scores of one evaluation: exact means over all rows of a source."""
+"""The scores of one evaluation: exact means over all rows of a source, and scores of all predictions at once."""
 
+import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 from plm_jax import sharding
 from plm_jax.errors import ConfigError
 from plm_jax.layers import losses
-from plm_jax.training import metrics
+from plm_jax.training import metrics, scoring
 from plm_jax.training.feed import to_devices
+from plm_jax.training.parts import Parts, Settings
+from plm_jax.training.step import abstract_params, eval_step, predict_step, predicting_step
 from plm_jax.types import Array, PyTree, Source, Task
+
+_IN_FLIGHT = 2  # batches whose predictions are still on the device
+
+
+def scores_of(settings: Settings, made: Parts, sources: Mapping[str, Source]) -> dict[str, tuple[str, ...]]:
+  """Evaluation -> names of its scores, which can be computed of what the task predicts and the source keeps.
+
+  Raises:
+    ConfigError: they cannot.
+  """
+  wanted = asked(settings, made.task)
+  for name, source in sources.items():
+    check_scores(wanted[name], made, source.spec, where=f'eval.{name}')
+    scoring.check_records(wanted[name], source, where=f'eval.{name}')
+  return {name: wanted[name] for name in sources}
+
+
+def asked(settings: Settings, task: Task) -> dict[str, tuple[str, ...]]:
+  """Evaluation -> names of its scores: those of its block, else those of the task."""
+  blocks = settings['eval']
+  return {name: task.scores if (own := blocks[name]['scores']) is None else tuple(own) for name in blocks}
+
+
+def check_scores(names: Sequence[str], made: Parts, spec: Mapping[str, jax.ShapeDtypeStruct], *, where: str) -> None:
+  """Raises ConfigError where scores cannot be computed of the predictions of a task; by shape alone.
+
+  Args:
+    names: of the scores.
+    made: the task and what it is called.
+    spec: of a batch of the evaluation.
+    where: the block that names the scores, such as 'eval.validation'.
+  """
+  if names:
+    scoring.check(names, predicted_keys(made.task, spec), where=where, user=made.user)
+
+
+def predicted_keys(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
+  """Keys of the predictions of a row, by shape alone; none where the task makes no predictions."""
+  if task.predict is None:
+    return []
+  step = functools.partial(predict_step, task=task)
+  keys = jax.eval_shape(step, abstract_params(task, spec), dict(spec), jax.random.key(0))
+  return sorted(set(keys) - {'row_weight'})
+
+
+class Steps(NamedTuple):
+  """The compiled functions of one task: `eval_step`, and `predicting_step`."""
+
+  plain: Callable[..., Any]
+  predicting: Callable[..., Any]
+
+
+class Evaluated(NamedTuple):
+  """What one evaluation gives.
+
+  Attributes:
+    metrics: name -> number.
+    predictions: of each row, in the order of `Source.once`; empty where none were asked for.
+    records: of the same rows.
+  """
+
+  metrics: dict[str, float]
+  predictions: list[dict[str, Any]]
+  records: list[dict[str, Any]]
+
+
+def make_steps(task: Task) -> Steps:
+  """Both functions of a task; each is compiled when it is first called."""
+  return Steps(*(jax.jit(functools.partial(step, task=task)) for step in (eval_step, predicting_step)))
 
 
 def evaluate(
@@ -20,40 +95,93 @@ def evaluate(
   key: Array,
   *,
   task: Task,
-  step: Callable[..., Any],
+  steps: Steps,
   layout: sharding.Layout,
   units: int | None = None,
+  scores: Sequence[str] = (),
+  keep: bool = False,
   check: Callable[[], None] = lambda: None,
-) -> dict[str, float]:
-  """Exact means over the rows of a source, each read once, and what the task derives from them (`Task.summary`).
+) -> Evaluated:
+  """Exact means over the rows of a source, each read once, what `Task.summary` derives from them, and scores.
+
+  Every process returns the same. A source with rows that have no label (`Source.unlabelled`) has no metrics.
 
   Args:
     source: its `once` is read.
     params: of the task's model.
     key: root key of the run.
     task: what is scored.
-    step: the compiled `eval_step` of the task.
+    steps: of `make_steps`.
     layout: mesh and rules.
     units: in the text, see `schema.Evaluation`.
+    scores: names of files of `plm_jax/scores/`; a metric of theirs stands for one of the task with its name.
+    keep: return predictions and records also where no score needs them.
     check: called before each batch; it may end the evaluation with an exception.
 
   Raises:
-    ConfigError: the source has no rows.
+    ConfigError: the source has no rows, or a score cannot be computed.
   """
+  predicts = keep or bool(scores)
+  totals, predictions = _over_rows(
+    source, params, key, task=task, steps=steps, layout=layout, predicts=predicts, check=check
+  )
+  records = [scoring.record_of(source, int(row['row_id']), task) for row in predictions]
+  predictions = [scoring.own(task, *row) for row in zip(predictions, records, strict=True)]
+  if source.unlabelled:
+    return Evaluated({}, predictions, records)
+  means = metrics.mean(totals)
+  found = {**means, **task.summary(means)}
+  if units is not None:
+    nats = float(totals['loss'][0]) / units
+    found |= {'unit_perplexity': losses.perplexity(nats), 'bits_per_unit': nats / math.log(2)}
+  for name in scores:
+    found |= scoring.score(name, predictions, records)
+  return Evaluated(found, predictions, records)
+
+
+def _over_rows(
+  source: Source,
+  params: PyTree,
+  key: Array,
+  *,
+  task: Task,
+  steps: Steps,
+  layout: sharding.Layout,
+  predicts: bool,
+  check: Callable[[], None],
+) -> tuple[dict[str, tuple[Any, Any]], list[dict[str, Any]]]:
+  """The summed metrics of all batches, and the predictions of all rows where they are asked for."""
   carry = task.init_carry(source.spec['row_id'].shape[0])
   totals: dict[str, tuple[Array, Array]] | None = None
+  rows: list[dict[str, Any]] = []
+  waiting: deque[dict[str, Array]] = deque()
   for _, batch in to_devices(source.once(), sharding.batch_sharding(layout)):
     check()
-    sums, carry = step(params, batch, carry, key)
+    if predicts:
+      sums, carry, predicted = steps.predicting(params, batch, carry, key)
+      waiting.append(predicted)
+    else:
+      sums, carry = steps.plain(params, batch, carry, key)
     totals = sums if totals is None else jax.tree.map(lambda a, b: a + b, totals, sums)
     if layout.mesh.size > 1:
       jax.block_until_ready(totals)  # queued collectives starve simulated devices
+    while len(waiting) > _IN_FLIGHT:
+      rows += rows_of(waiting.popleft())
   if totals is None:
     raise ConfigError('data: the evaluation split has no rows')
-  totals = jax.device_get(totals)
-  means = metrics.mean(totals)
-  scores = {**means, **task.summary(means)}
-  if units is not None:
-    nats = float(totals['loss'][0]) / units
-    scores |= {'unit_perplexity': losses.perplexity(nats), 'bits_per_unit': nats / math.log(2)}
-  return scores
+  for predicted in waiting:
+    rows += rows_of(predicted)
+  return jax.device_get(totals), rows
+
+
+def rows_of(predicted: dict[str, Array]) -> list[dict[str, Any]]:
+  """The rows of a batch over all processes, in the order of the batch, without those of weight 0.
+
+  Args:
+    predicted: leaves lead with the batch axis; with 'row_weight', which the rows do not have.
+  """
+  # label [4 7 5 5], row_id [8 9 10 -1], row_weight [1 1 1 0]   ->   (4, 8), (7, 9), (5, 10)
+  alone = jax.process_count() == 1
+  batch = jax.device_get(predicted) if alone else multihost_utils.process_allgather(predicted, tiled=True)
+  real = np.flatnonzero(batch.pop('row_weight') > 0)
+  return [{name: values[place] for name, values in batch.items()} for place in real]

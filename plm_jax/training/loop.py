@@ -23,11 +23,23 @@ from plm_jax.checkpoint import frozen
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import curves, feed, history, interval, metrics, preflight, run_folder, sizes, trained_part
+from plm_jax.training import (
+  curves,
+  evaluation,
+  feed,
+  history,
+  interval,
+  metrics,
+  preflight,
+  run_folder,
+  sizes,
+  trained_part,
+)
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
   Parts,
+  check_sources,
   check_vocab_of,
   fit,
   init_params_from,
@@ -37,7 +49,7 @@ from plm_jax.training.parts import (
   make_template,
   make_vocab,
 )
-from plm_jax.training.step import TrainState, abstract_params, eval_step, logged_step, state_maker, train_step, unsound
+from plm_jax.training.step import TrainState, abstract_params, logged_step, state_maker, train_step, unsound
 from plm_jax.training.stopping import Patience, catch_signals
 
 log = logging.getLogger(__name__)
@@ -87,7 +99,7 @@ def train(
     for change in changes:
       log.info(f'resuming with {change}')
     vocab = make_vocab(settings, folder if old else None)
-    parts, execution = make_parts(settings, vocab), settings['execution']
+    parts, execution = make_parts(settings, vocab, folder if old else None), settings['execution']
     stopping.check()
 
     # --- mesh --------------------------------------------------------------------------------------------------------
@@ -106,6 +118,7 @@ def train(
     stopping.check()
     parts = fit(parts, [source, *evaluations.values()])
     task = parts.task
+    scored_by = evaluation.scores_of(settings, parts, evaluations)
     every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
     settings |= {'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
     preflight.remark(settings, source)
@@ -119,6 +132,7 @@ def train(
         lambda steps: optim.make(params=shapes, steps=steps, trains=task.trains, **settings['optim'])
       )
       tx = tx_of(history.total(settings))
+    preflight.remark_groups(settings, shapes, task=task)
     key = jax.random.key(settings['seed'])
     maker = state_maker(task, tx, source.spec, layout=layout)
     stopping.check()
@@ -140,11 +154,16 @@ def train(
       log.info(_said_of_schedule(settings, start, had, tx_of))
     total, ends = history.total(settings), history.ends(settings)
     last = total if stop_at is None else min(total, stop_at)
-    whole = source if share[1] == 1 else make_source(settings['data'], vocab, seed=settings['seed'])
-    facts = run_folder.check_data(folder, whole, vocab, begun=bool(old))
+    second = parts.second_vocab
+    whole = (
+      source if share[1] == 1 else make_source(settings['data'], vocab, seed=settings['seed'], second_vocab=second)
+    )
+    facts = run_folder.check_data(folder, whole, vocab, second_vocab=second, begun=bool(old))
     stopping.check()
     if main:  # the config comes last: a run whose folder has one has begun
-      vocab.save(str(folder.vocab), template=make_template(settings, vocab))
+      vocab.save(str(folder.vocab), template=None if second else make_template(settings, vocab))
+      if second is not None:
+        second.save(str(folder.second_vocab), template=make_template(settings, second))
       metrics.write_json(folder.data, facts)
       run_folder.write_config(folder, settings)
       if finished:  # it was, before it was extended
@@ -166,10 +185,11 @@ def train(
     _, measures = jax.eval_shape(plain_of(history.horizon(settings, start)), maker.abstract, dict(source.spec), key)
     summed = interval.from_sums(run_folder.summed(folder, start), measures, mesh=mesh)
     unsound_fn = jax.jit(unsound)
-    eval_fn = jax.jit(functools.partial(eval_step, task=task))
+    eval_steps = evaluation.make_steps(task)
     if settings['best'] is not None:
-      scored = evaluations[settings['best'][0].partition('/')[0]].spec
-      preflight.check_best(settings['best'], scored, state.params, task=task, step=eval_fn)
+      name = settings['best'][0].partition('/')[0]
+      spec, wanted = evaluations[name].spec, scored_by[name]
+      preflight.check_best(settings['best'], spec, state.params, task=task, scores=wanted, step=eval_steps.plain)
     meter = Meter(sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], hosts=share[1])
     tokens_before, seconds_before = run_folder.spent(folder, start)
     counts = sizes.parameter_counts(state, tx)
@@ -233,9 +253,11 @@ def train(
           params = tx.eval_params(state.opt_state, state.params)
           scores = {}
           for name in evaluating:
-            units = settings['eval'][name]['units']
-            values = evaluate(evaluations[name], params, key, task=task, step=eval_fn, layout=layout, units=units)
-            scores |= {f'{name}/{metric}': value for metric, value in values.items()}
+            units, wanted = settings['eval'][name]['units'], scored_by[name]
+            values = evaluate(
+              evaluations[name], params, key, task=task, steps=eval_steps, layout=layout, units=units, scores=wanted
+            )
+            scores |= {f'{name}/{metric}': value for metric, value in values.metrics.items()}
           writer.write(done, scores)
           bar.keep(done, scores)
           if watching:
@@ -280,6 +302,7 @@ def train(
       'skipped': int(jax.device_get(state.skipped)),
       **counts,
       **facts,
+      'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
       'versions': versions(),
     }
     if main:
@@ -300,9 +323,8 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts, tx
   report = None
   if settings['init_from']:
     with errors.stage('init_from'):
+      check_sources(settings['init_from'])
       for entry in settings['init_from']:
-        if not files.exists(files.path(entry['source'])):
-          raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
         check_vocab_of(entry['source'], parts.vocab)
       params, report = init_params_from(settings, parts, state.params)
     log.info(report.table())

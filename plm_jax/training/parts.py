@@ -6,12 +6,14 @@ keywords.
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import config, errors, weights
+from plm_jax import config, errors, files, weights
 from plm_jax.checkpoint import init_from
+from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
@@ -29,6 +31,7 @@ class Parts(NamedTuple):
 
   Attributes:
     vocab: text <-> ids.
+    second_vocab: of the texts that are read, where they are not of the one that is written; else None.
     trunk: a `types.Trunk`, without a head.
     task: the objective or the adapter on the trunk.
     user: what the task is called in messages, such as "objective 'mlm'".
@@ -40,6 +43,7 @@ class Parts(NamedTuple):
   task: Task
   user: str
   reads: tuple[str, ...]
+  second_vocab: Vocab | None = None
 
 
 def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
@@ -48,24 +52,36 @@ def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
   Raises:
     ConfigError: the two differ: a run keeps the ids that it began with.
   """
-  with errors.stage('vocab'):
-    if folder is None or not tokenizer.exists(folder.vocab):
-      return build.make('text', settings['vocab'])
-    kept = tokenizer.load(folder.vocab)
+  return _kept_or_made('vocab', settings['vocab'], None if folder is None else folder.vocab)
+
+
+def make_second_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab | None:
+  """The second vocabulary, as `make_vocab` the first; None where the settings name none."""
+  block = settings.get('second_vocab')
+  kept_in = None if folder is None else folder.second_vocab
+  return None if block is None else _kept_or_made('second_vocab', block, kept_in)
+
+
+def _kept_or_made(name: str, block: Settings, kept_in: Path | None) -> Vocab:
+  """The vocabulary of a block; the one in the folder of a run where there is one, which has to be the same."""
+  with errors.stage(name):
+    if kept_in is None or not tokenizer.exists(kept_in):
+      return build.make('text', block)
+    kept = tokenizer.load(kept_in)
     try:
-      asked = build.make('text', settings['vocab'])
+      asked = build.make('text', block)
     except FileNotFoundError:
       return kept
   if asked.digest != kept.digest:
     raise ConfigError(
-      f'vocab: {folder.root} was begun with vocabulary {kept.digest[:12]}, and {settings["vocab"]["path"]} holds '
-      f'{asked.digest[:12]} now: name another --workdir, or put back what was there ({folder.vocab} has a copy)'
+      f'{name}: {kept_in.parent} was begun with vocabulary {kept.digest[:12]}, and {block["path"]} holds '
+      f'{asked.digest[:12]} now: name another --workdir, or put back what was there ({kept_in} has a copy)'
     )
   return kept
 
 
-def make_parts(settings: Settings, vocab: Vocab) -> Parts:
-  """The trunk and its task.
+def make_parts(settings: Settings, vocab: Vocab, folder: RunFolder | None = None) -> Parts:
+  """The trunk and its task; a second vocabulary is that of the run folder where there is one.
 
   Raises:
     ConfigError: the trunk cannot serve the objective, or rows are longer than its tables of learned positions. Neither
@@ -74,7 +90,7 @@ def make_parts(settings: Settings, vocab: Vocab) -> Parts:
   execution = Execution(**settings['execution'])
   with errors.stage('model'):
     trunk = build.make('models', settings['model'], vocab_size=vocab.size, execution=execution)
-  return parts_of(trunk, settings, vocab)
+  return parts_of(trunk, settings, vocab, folder)
 
 
 def make_template(settings: Settings, vocab: Vocab) -> Template | None:
@@ -84,11 +100,12 @@ def make_template(settings: Settings, vocab: Vocab) -> Template | None:
   return own or rows
 
 
-def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:
+def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFolder | None = None) -> Parts:
   """The task of the settings on a trunk that exists already; raises what `make_parts` does."""
   role = 'objective' if settings.get('objective') else 'adapter'
+  second = make_second_vocab(settings, folder)
   with errors.stage(role):
-    task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab)
+    task = build.make(f'{role}s', settings[role], trunk=trunk, vocab=vocab, offered={'second_vocab': second})
   if task.couples_rows and settings['accumulate'] > 1:
     raise ConfigError(
       f'accumulate={settings["accumulate"]}: {role} {settings[role]["name"]!r} compares the rows of a batch with each '
@@ -96,7 +113,7 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab) -> Parts:
     )
   for where, block in config.of_data(settings).items():
     check_length(trunk, task.row_length(block['length']), where=where)
-  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', config.reads(settings))
+  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', config.reads(settings), second)
 
 
 def check_length(trunk: nn.Module, length: int, *, where: str) -> None:
@@ -113,6 +130,7 @@ def make_source(
   seed: int,
   share: tuple[int, int] = (0, 1),
   reader: Parts | None = None,
+  second_vocab: Vocab | None = None,
   where: str = 'data',
 ) -> Source:
   """The rows of a data block.
@@ -123,14 +141,16 @@ def make_source(
     seed: of the order of the rows.
     share: which part of each batch, of how many equal ones; see `feed.host_share`.
     reader: what will read the rows; None for nothing in particular.
+    second_vocab: of the run; None takes that of the reader, if any.
     where: what messages call the block.
 
   Raises:
     ConfigError: the rows have no key that the task of `reader` reads, or labels that it has no class for.
   """
   host, hosts = share
-  with errors.stage(where):
-    source = build.make('data', block, vocab=vocab, seed=seed, host=host, hosts=hosts)
+  offered = {'second_vocab': second_vocab or (reader and reader.second_vocab)}
+  with errors.stage(where), signals.raising():
+    source = build.make('data', block, offered=offered, vocab=vocab, seed=seed, host=host, hosts=hosts)
   if reader is not None:
     check_keys(reader, source, block, where=where)
     with errors.stage(where):
@@ -198,22 +218,58 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
   for setting, keyword in signatures.signature('data', block['name']).items():
     named = annotations.part(keyword.annotation, block.get(setting))
     if named is not None and named.form == 'name':
-      files = signatures.files_of(named.inner)
-      giving = [file for file in files if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
+      known = signatures.files_of(named.inner)
+      giving = [file for file in known if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
       if giving:
         found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')
   return ' or '.join(found) or f'{where}.name'
 
 
 def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
-  """Raises ValueError where the labels of a source are not those that the adapter tells apart."""
-  if 0 < task.classes < source.classes:
+  """Raises ValueError where the labels of a source, or its parts, are not those that the task tells apart."""
+  if task.parts and set(task.parts) != set(source.parts):
+    found = f'has the parts {", ".join(sorted(source.parts))}' if source.parts else 'has no parts'
     raise ValueError(
-      f'labels of {path} reach {source.classes - 1}, and the adapter has {task.classes} classes, 0 to '
+      f'the task trains the parts {", ".join(task.parts)}, each on its own rows, and {path} {found}: name the same '
+      "parts in data.name='mixture' with data.per='step'"
+    )
+  for name, part in task.parts.items():
+    check_labels(part, source.parts[name], path=f'{path}, part {name!r}')
+  for name, labels in source.mixed.items() if isinstance(source, Labels) else ():
+    check_labels(task, labels, path=f'{path}, part {name!r}')
+  if 0 < task.classes < source.classes:
+    where = f' in {source.largest}' if isinstance(source, Labels) and source.largest else ''
+    raise ValueError(
+      f'labels of {path} reach {source.classes - 1}{where}, and the adapter has {task.classes} classes, 0 to '
       f'{task.classes - 1}: raise adapter.classes, or name all adapter.tags'
     )
   if task.class_names and source.names and task.class_names != source.names:
     raise ValueError(f'labels of {path} are {source.names}, in this order, and adapter.tags={task.class_names}')
+
+
+def check_sources(init_from: Iterable[Mapping[str, Any]]) -> None:
+  """Raises ConfigError where there is no folder of an entry of `init_from`."""
+  for entry in init_from:
+    if not files.exists(files.path(entry['source'])):
+      raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
+
+
+def check_names(names: Mapping[str, Source | Labels]) -> None:
+  """Raises ValueError where two sources of a run number the same class differently.
+
+  Args:
+    names: place in the config, such as 'data' and 'eval.test.data' -> labels; the first is the training data.
+  """
+  (first, training), *others = names.items()
+  for where, source in others:
+    for part in training.parts:
+      if part in source.parts:
+        check_names({f'{first}.parts.{part}': training.parts[part], f'{where}.parts.{part}': source.parts[part]})
+    if source.names != training.names and set(source.names) & set(training.names):
+      raise ValueError(
+        f'{where}: its classes are {", ".join(source.names)}, and those of {first} are {", ".join(training.names)}, so '
+        'that their numbers mean others: put a labels.json with one list beside both, as {"label": ["no", "yes"]}'
+      )
 
 
 def init_params_from(settings: Settings, parts: Parts, params: PyTree) -> tuple[PyTree, init_from.Report]:
@@ -225,8 +281,9 @@ def init_params_from(settings: Settings, parts: Parts, params: PyTree) -> tuple[
   return init_from.initialise(
     params,
     settings['init_from'],
-    open_params=lambda source, step: weights.open(source, step=step).params,
+    open_params=lambda source, step: weights.open(source, step=step).params.with_sums(weights.SUMS),
     position_rows=parts.trunk.position_rows,
+    sums=weights.SUMS,
   )
 
 

@@ -116,6 +116,9 @@ def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   except records.Damaged as error:
     log.warning(f'{folder.root} was finished, and step {result["step"]} is damaged now ({error}): it is repeated')
     return {}
+  digest = result.get('metrics_sha256')
+  if digest and not (files.is_file(folder.metrics) and files.sha256(folder.metrics) == digest):
+    log.warning(f'{folder.metrics} is not as the run wrote it: it is damaged, or was edited; the result is sound')
   return result
 
 
@@ -145,8 +148,10 @@ def summed(folder: RunFolder, start: int) -> Mapping[str, tuple[float, float]]:
   return records.read(folder.step(start)).sums if start else {}
 
 
-def check_data(folder: RunFolder, source: Source, vocab: Vocab, *, begun: bool) -> dict[str, Any]:
-  """Digests of what the run reads, over all hosts.
+def check_data(
+  folder: RunFolder, source: Source, vocab: Vocab, *, second_vocab: Vocab | None = None, begun: bool
+) -> dict[str, Any]:
+  """Digests of what the run reads, over all hosts, and the names of its classes where it has some.
 
   Raises:
     ConfigError: the run is resumed and began with others.
@@ -156,6 +161,8 @@ def check_data(folder: RunFolder, source: Source, vocab: Vocab, *, begun: bool) 
     'vocab_digest': vocab.digest,
     'first_ten_batches': feed.first_batches_digest(source),
   }
+  if second_vocab is not None:
+    facts['second_vocab_digest'] = second_vocab.digest
   old = read_json(folder.data) if begun else {}
   for name, value in facts.items():
     if old and old.get(name) != value:
@@ -163,4 +170,6 @@ def check_data(folder: RunFolder, source: Source, vocab: Vocab, *, begun: bool) 
         f'data: {name} of {folder.root} was {old.get(name)} when the run began and is {value} now: the text or its '
         'preparation changed. Restore it, or train in another --workdir'
       )
-  return facts
+  parts = source.parts or {'': source}
+  names = {part: list(one.names) for part, one in parts.items() if one.names}
+  return {**facts, 'class_names': names.get('', names)} if names else facts

@@ -70,7 +70,7 @@ def of_config(settings: Settings) -> dict[str, Any]:
   vocab = make_vocab(settings)
   parts = make_parts(settings, vocab)
   task, length = parts.task, settings['data']['length']
-  spec = batch_spec(parts.reads, rows=1, length=length)
+  spec = batch_spec(parts.reads, rows=1, length=length, targets=settings['data'].get('target_length'))
   params = abstract_params(task, spec)
   return {
     'family': settings['model']['name'],
@@ -84,9 +84,18 @@ def of_config(settings: Settings) -> dict[str, Any]:
   }
 
 
-def batch_spec(reads: Collection[str], *, rows: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-  """Shapes and dtypes of a batch with the keys of `reads`, by the table `types.BATCH`."""
-  sizes = {'b': rows, 'k': OPTIONS, 'l': length}
+def batch_spec(
+  reads: Collection[str], *, rows: int, length: int, targets: int | None = None
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Shapes and dtypes of a batch with the keys of `reads`, by the table `types.BATCH`.
+
+  Args:
+    reads: keys, as in `READS`.
+    rows: of the batch.
+    length: tokens of a row.
+    targets: tokens of a text to write; None for as many.
+  """
+  sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length}
   return {
     name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in axes), jnp.dtype(BATCH[name].dtype))
     for name, axes in map(axes_of, dict.fromkeys((*reads, *ALWAYS)))

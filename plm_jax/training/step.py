@@ -12,6 +12,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.extend.core import get_opaque_trace_state
 
 from plm_jax import optim
 from plm_jax.noise.keys import noise_root, with_step
@@ -57,7 +58,13 @@ def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
   calls = itertools.count()
   default_train, default_rng = train, rng
 
-  def forward(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+  def forward(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
     key = jax.random.fold_in(default_rng, next(calls)) if rng is None else rng
     train = default_train if train is None else train
     return task.model.apply({'params': params}, **inputs, train=train, method=method, rngs={'dropout': key})
@@ -296,3 +303,49 @@ def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dic
   rng = step_rng(key, jnp.zeros((), jnp.int32))
   predicted = task.predict(bind(task, params, train=False, rng=rng), example)
   return {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}
+
+
+def predicting_step(
+  params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
+) -> tuple[dict[str, tuple[Array, Array]], PyTree, dict[str, Array]]:
+  """What `eval_step` and `predict_step` return; the model runs once for both where it is called alike.
+
+  Raises:
+    ValueError: the task makes no predictions.
+  """
+  if task.predict is None:
+    raise ValueError('this task makes no predictions')
+  example = task.prepare(noise_root(key), with_step(batch, 0))
+  rng = step_rng(key, jnp.zeros((), jnp.int32))
+  forward = _computed_once(bind(task, params, train=False, rng=rng))
+  score = task.evaluate or task.loss
+  loss = score(forward, example, _reset(carry, batch), rng)
+  predicted = task.predict(forward, example)
+  return loss.metrics, loss.carry, {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}
+
+
+def _computed_once(forward: Forward) -> Forward:
+  """The same, where a call with the arguments of an earlier one returns what that returned; for evaluation.
+
+  Calls inside what is traced by itself, as a branch of `jax.lax.switch`, are made each time: what they return is of use
+  there only.
+  """
+  calls: dict[Any, tuple[PyTree, Any]] = {}
+  outside = get_opaque_trace_state()
+
+  def call(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
+    if get_opaque_trace_state() != outside:
+      return forward(method=method, train=train, rng=rng, **inputs)
+    leaves, form = jax.tree.flatten((rng, inputs))
+    key = (method, train, form, *map(id, leaves))
+    if key not in calls:  # what is kept with the result keeps its arguments, and so their ids, in use
+      calls[key] = leaves, forward(method=method, train=train, rng=rng, **inputs)
+    return calls[key][1]
+
+  return call

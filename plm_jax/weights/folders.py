@@ -28,6 +28,9 @@ from plm_jax.weights.table import TOKENS
 
 MODEL = 'model.json'  # of an import
 Part = Literal['trunk', 'generator']
+# A leaf of the trunk alone -> the two whose sum it is in a run that trains a generator as well, of which the second is
+# what the trunk has of its own (DeBERTa-v3's gradient-disentangled table).
+SUMS: Mapping[str, tuple[str, str]] = MappingProxyType({TOKENS: ('generator/token_embed/table', 'delta/table')})
 # settings of the adapters: the trunk's last states, pooled as its paper does
 _READING: Mapping[str, Any] = MappingProxyType({'layer': -1, 'layers': [-1], 'pool': 'trunk'})
 TOKEN_IDS = (
@@ -187,6 +190,14 @@ class Weights:
       return {}
     adapter = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config)).get('adapter') or {}
     return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual) != usual}
+
+  @functools.cached_property
+  def between(self) -> str | None:
+    """The activation between the two layers of the head of a run; None for one layer, and where it is not known."""
+    if files.is_file(self.folder / MODEL):
+      return None
+    adapter = seals.read_json(files.RunFolder(self.folder).config).get('adapter') or {}
+    return adapter.get('activation') if adapter.get('hidden') else None
 
   @property
   def heads(self) -> tuple[str, ...]:
@@ -371,9 +382,6 @@ def _generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:
 
 def _first_trunk(params: Params) -> dict[str, Leaf]:
   """The first trunk with its heads; of a run without a second one, everything."""
-  leaves = dict(params)
-  if 'delta/table' in leaves:  # what the table of tokens is beyond the generator's (DeBERTa-v3)
-    own, shared = leaves.pop('delta/table'), leaves['generator/token_embed/table']
-    leaves[TOKENS] = Leaf(own.shape, lambda layer: own.read(layer) + shared.read(layer))
-  second = any(path.startswith('generator/') for path in leaves)
-  return {path: leaf for path, leaf in leaves.items() if not (second and path.startswith(('generator/', 'mlm/')))}
+  second = any(path.startswith('generator/') for path in params)
+  of_second = ('generator/', 'mlm/', *(own for _, own in SUMS.values()))
+  return {path: leaf for path, leaf in params.with_sums(SUMS).items() if not (second and path.startswith(of_second))}

@@ -159,7 +159,7 @@ def test_dropout_is_of_training_alone():
     ({'targets': ('qeury',)}, r"adapter\.targets: 'qeury' names no dense layer of this Bert\. Did you mean 'query'\?"),
     ({'targets': ()}, r'adapter\.targets=\(\): name a dense layer or more'),
     ({'inner': {'name': 'lora', 'inner': CLASSIFY}}, r"adapter\.inner\.name='lora' wraps a task itself"),
-    ({'inner': {**CLASSIFY, 'frozen': True}}, r'adapter\.inner\.frozen=True stops the gradient'),
+    ({'inner': {**CLASSIFY, 'frozen': True}}, r'stops the gradient of its trunk.*: leave adapter\.inner\.frozen out'),
   ],
 )
 def test_what_cannot_be_is_refused(settings, message):

@@ -19,7 +19,8 @@ def part(**settings):
 FORMS = {
   'bptt': [{}, {'second_segment': True}],
   'labelled': [{'layout': 'gpt'}, {'both_orders': True}, {'kind': 'regression'},
-               {'kind': 'words', 'fields': ('words',), 'label': 'tags'}],
+               {'kind': 'words', 'fields': ('words',), 'label': 'tags'},
+               {'kind': 'text', 'label': 'sentence2'}],
   'mixture': [{'parts': {'a': part(), 'b': part(split='train[:50%]')}}],
   'pairs': [{}, {'unit': 'sentence'}],
   'stream': [{}, {'layout': 'full'}],

@@ -328,9 +328,9 @@ def test_other_labels_are_other_data(tmp_path):
     (WORDS, {'both_orders': True}, 'two fields'),
     ([{'tokens': ['1', '2'], 'tags': [0]}], {}, 'row 0 of .* needs a list of words'),
     ([{'tokens': '1 2', 'tags': [0, 1, 2]}], {}, 'row 0 of .* needs a list of words'),
-    ([{'tokens': ['1'], 'tags': ['O']}], {}, 'numbers from 0'),
+    ([{'tokens': ['1'], 'tags': ['']}], {}, "holds ''; classes are numbers from -1 or names"),
     (WORDS[1:2], {}, 'none of 1 rows has a word'),
-    (WORDS, {'kind': 'word'}, 'choose one of class, regression, words'),
+    (WORDS, {'kind': 'word'}, 'choose one of class, regression, text, words'),
   ],
 )
 def test_impossible_words_are_refused(tmp_path, rows, changes, message):
@@ -383,7 +383,7 @@ def test_known_fields_are_found(tmp_path, fields):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'layout': 'albert'}, 'choose one of bert, gpt, plain, roberta, xlnet'),
+    ({'layout': 'albert'}, 'choose one of bert, gpt, plain, roberta, text, xlnet'),
     ({'fields': ('body',)}, "no field 'body'"),
     ({'label': 'class'}, "no field 'class'"),
     ({'buckets': (64,)}, 'longer than length=32'),
@@ -428,3 +428,70 @@ def test_labels_that_the_adapter_has_no_class_for_are_refused(folder):
     ValueError, match=r"labels of texts are \('no', 'maybe', 'yes'\), in this order, and adapter.tags"
   ):
     check_labels(tag.make(**model, tags=('yes', 'maybe', 'no')), source, path='texts')
+
+
+# Records, and rows without a label.
+
+
+def test_a_record_has_the_row_the_label_and_the_names(folder):
+  source = make(folder)
+  rows = some_rows(203)
+  kept = [number for number, row in enumerate(rows) if row['label'] >= 0]
+  for row_id in kept:
+    record = source.record(row_id)
+    assert record == {'row': rows[row_id], 'label': rows[row_id]['label'], 'names': ('no', 'maybe', 'yes')}
+  dropped = next(number for number in range(203) if number not in kept)
+  with pytest.raises(IndexError, match=f'no row {dropped}'):
+    source.record(dropped)
+  drawn = make(folder, per_class=5)
+  for batch in drawn.once():
+    for row_id, label in zip(batch['row_id'][batch['row_weight'] > 0], batch['label'], strict=False):
+      assert drawn.record(int(row_id))['label'] == label
+
+
+def test_rows_without_a_label_stay_where_that_is_asked(folder, tmp_path):
+  rows = some_rows(203)
+  source = make(folder, keep_unlabelled=True)
+  assert source.unlabelled and source.rows == 203 and not make(folder).unlabelled
+  labels = np.concatenate([batch['label'][batch['row_weight'] > 0] for batch in source.once()])
+  assert labels.tolist() == [row['label'] for row in rows]
+  assert [source.record(number)['label'] for number in range(203)] == [
+    None if row['label'] < 0 else row['label'] for row in rows
+  ]
+  bare = small.write_rows(tmp_path / 'bare.jsonl', [{'sentence': row['sentence']} for row in rows])
+  with pytest.raises(ValueError, match="there is no field 'label'"):
+    make(bare)
+  for kind in ('class', 'regression'):
+    source = make(bare, keep_unlabelled=True, kind=kind)
+    assert source.unlabelled and source.rows == 203
+    assert source.record(7) == {'row': {'sentence': rows[7]['sentence']}, 'label': None, 'names': ()}
+  assert labelled.look(path=str(bare), keep_unlabelled=True, cache=str(tmp_path)).unlabelled
+  with pytest.raises(ValueError, match='per_class=2 needs a label of every row; keep_unlabelled keeps others'):
+    make(folder, keep_unlabelled=True, per_class=2)
+  assert make(folder).digest != make(folder, keep_unlabelled=True).digest
+
+
+def test_a_record_of_words_says_which_of_them_a_batch_labels(tmp_path):
+  """A word without a token is in no batch, and neither are those behind the end of a row."""
+  given = [
+    {'words': ['1', '', '2', '3'], 'tags': ['O', 'B-x', 'I-x', -1]},
+    {'words': [], 'tags': []},
+    {'words': ['4', '5'], 'tags': [1, 0]},
+  ]
+  file = small.write_rows(tmp_path / 'train.jsonl', given)
+  (tmp_path / 'labels.json').write_text('{"tags": ["O", "B-x", "I-x"]}')
+  settings = {'kind': 'words', 'fields': ('words',), 'label': 'tags', 'length': 8}
+  source = make(file, **settings)
+  assert source.record(0) == {
+    'row': given[0], 'words': given[0]['words'], 'labels': [0, 1, 2, -1], 'places': [0, 2], 'names': ('O', 'B-x', 'I-x')
+  }  # fmt: skip
+  assert source.record(2)['labels'] == [1, 0] and source.record(2)['places'] == [0, 1]
+  (batch,) = source.once()
+  assert [row[row >= 0].tolist() for row in batch['labels'][batch['row_weight'] > 0]] == [[0, 2], [1, 0]]
+  assert not source.unlabelled
+
+  bare = small.write_rows(tmp_path / 'bare.jsonl', [{'words': row['words']} for row in given])
+  source = make(bare, keep_unlabelled=True, **settings)
+  assert source.unlabelled and source.record(0)['labels'] == [-1] * 4 and source.record(0)['places'] == [0, 2, 3]
+  (batch,) = source.once()
+  assert [row[row >= 0].tolist() for row in batch['labels'][batch['row_weight'] > 0]] == [[0, 0, 0], [0, 0]]

@@ -141,3 +141,174 @@ def test_mistakes_are_named(folder):
     make(folder, temperature=0.0)
   with pytest.raises(ValueError, match='name at least one'):
     make(folder, parts={})
+
+
+def test_records_and_groups_are_those_of_the_part(tmp_path):
+  """Also where a part leaves rows out, so that its numbers have gaps."""
+  rows = {'a': [0, -1, 1], 'b': [1, 0, -1, 1]}
+  for name, labels in rows.items():
+    lines = [{'sentence': f'{number}', 'label': label} for number, label in enumerate(labels)]
+    (tmp_path / name).mkdir()
+    small.write_rows(tmp_path / name / 'train.jsonl', lines)
+  parts = {name: {'name': 'labelled', 'path': str(tmp_path / name), 'cache': str(tmp_path)} for name in rows}
+  source = make(tmp_path, parts=parts, batch_size=4)
+  found = []
+  for batch in source.once():
+    for place in np.flatnonzero(batch['row_weight']):
+      record = source.record(int(batch['row_id'][place]))
+      assert record['label'] == batch['label'][place]
+      assert record['part'] == 'ab'[batch['part'][place]]
+      found.append((record['part'], record['row']['sentence']))
+  assert found == [('a', '0'), ('a', '2'), ('b', '0'), ('b', '1'), ('b', '3')]
+  ids = np.concatenate([batch['row_id'] for batch in source.once()])
+  assert len(set(ids[ids >= 0].tolist())) == source.rows and ids.max() < source.ids
+  assert source.group is None
+
+
+# One part a step.
+
+LABELLED = {
+  'words': {'kind': 'words', 'fields': ('words',), 'label': 'tags', 'length': 6},
+  'pair': {'fields': ('text', 'other'), 'length': 10, 'buckets': (6,)},
+  'value': {'kind': 'regression', 'fields': ('text',), 'label': 'score'},
+  'write': {'kind': 'text', 'fields': ('text',), 'label': 'other', 'target_length': 5},
+}
+COUNTS = {'pair': 21, 'value': 8, 'words': 13, 'write': 34}
+
+
+@pytest.fixture(scope='module')
+def tasks(tmp_path_factory):
+  place = tmp_path_factory.mktemp('tasks')
+  for name, count in COUNTS.items():
+    (place / name).mkdir()
+    rows = [
+      {'text': f'{n} {n}', 'other': f'{n}', 'words': ['1', '2'], 'tags': [0, n % 3], 'label': n % 2, 'score': n / 2}
+      for n in range(count)
+    ]
+    small.write_rows(place / name / 'train.jsonl', rows)
+  return place
+
+
+def by_step(place, names=tuple(LABELLED), **changes):
+  parts = {
+    name: {'name': 'labelled', 'path': str(place / name), 'cache': str(place), **LABELLED[name]} for name in names
+  }
+  settings = {'vocab': small.NumberVocab(), 'parts': parts, 'length': 12, 'batch_size': 4, 'seed': 3, 'per': 'step'}
+  return mixture.make(**(settings | changes))
+
+
+def test_a_batch_is_of_one_part_with_the_keys_of_all(tasks):
+  source = by_step(tasks)
+  shapes = {key: leaf.shape[1:] for key, leaf in source.spec.items()}
+  assert shapes == {
+    **dict.fromkeys(('tokens', 'segment_ids', 'type_ids', 'labels'), (12,)), 'label': (),
+    'target_tokens': (5,), 'target_segment_ids': (5,), **dict.fromkeys(('row_id', 'epoch', 'row_weight', 'part'), ()),
+  }  # fmt: skip
+  assert source.spec['label'].dtype == np.float32
+  assert list(source.parts) == sorted(LABELLED)
+  seen = set()
+  for batch in take(source, 0, 40):
+    assert {key: (leaf.shape, leaf.dtype) for key, leaf in batch.items()} == {
+      key: (leaf.shape, leaf.dtype) for key, leaf in source.spec.items()
+    }
+    (part,) = set(batch['part'].tolist())
+    name = sorted(LABELLED)[part]
+    seen.add(name)
+    if name != 'words':
+      assert (batch['labels'] == -1).all()
+    if name != 'write':
+      assert (batch['target_tokens'] == small.PAD).all()
+      assert (batch['target_segment_ids'] == 0).all()
+    if name not in ('pair', 'value'):
+      assert (batch['label'] == -1).all()
+    real = batch['segment_ids'] > 0
+    assert (batch['tokens'][~real] == small.PAD).all()
+  assert seen == set(LABELLED)
+
+
+def test_the_batches_of_a_part_are_those_of_its_source(tasks):
+  source = by_step(tasks)
+  start = 0
+  for position, name in enumerate(sorted(LABELLED)):
+    ours = [batch for batch in take(source, 0, 60) if batch['part'][0] == position]
+    theirs = take(source.parts[name], 0, len(ours))
+    for batch, own in zip(ours, theirs, strict=True):
+      for key, values in own.items():
+        wanted = np.where(own['row_weight'] > 0, values + start, -1) if key == 'row_id' else values
+        room = tuple(map(slice, values.shape))
+        np.testing.assert_array_equal(batch[key][room], wanted, err_msg=f'{name} {key}')
+    start += COUNTS[name]
+
+
+def test_steps_are_drawn_by_rate_and_reading_is_a_pure_function_of_the_step(tasks):
+  source = by_step(tasks, rates={'words': 1, 'pair': 2, 'value': 1, 'write': 4})
+  batches = take(source, 0, 4096)
+  counts = np.bincount([batch['part'][0] for batch in batches])
+  np.testing.assert_array_equal(counts, [1024, 512, 512, 2048])
+  for start in (1, 77, 4090):
+    for one, other in zip(take(source, start, 3), batches[start : start + 3], strict=False):
+      same(one, other)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'expected'),
+  [
+    ({'rates': 'equal'}, [1024] * 4),
+    ({}, [4096 * count / 76 for count in COUNTS.values()]),
+    ({'limit': 10}, [4096 * count / 38 for count in (10, 8, 10, 10)]),
+    ({'temperature': 2.0}, [4096 * count**0.5 / sum(n**0.5 for n in COUNTS.values()) for count in COUNTS.values()]),
+  ],
+)
+def test_rates_of_t5(tasks, settings, expected):
+  parts = [batch['part'][0] for batch in take(by_step(tasks, **settings), 0, 4096)]
+  assert np.abs(np.bincount(parts) - expected).max() <= 1
+
+
+def test_once_gives_each_row_of_each_part_once_and_numbers_lead_back(tasks):
+  source = by_step(tasks)
+  made = list(source.once())
+  assert len(made) == source.steps_per_epoch == sum(-(-count // 4) for count in COUNTS.values())
+  ids = np.concatenate([batch['row_id'] for batch in made])
+  assert sorted(ids[ids >= 0].tolist()) == list(range(sum(COUNTS.values())))
+  for batch in made:
+    for row in batch['row_id'][batch['row_weight'] > 0].tolist():
+      record = source.record(row)
+      name = sorted(LABELLED)[batch['part'][0]]
+      assert record['part'] == name
+      before = sum(count for other, count in COUNTS.items() if other < name)
+      assert record['row']['score'] == (row - before) / 2
+
+
+@pytest.mark.parametrize('hosts', [2, 4])
+def test_hosts_share_each_step(tasks, hosts):
+  whole = by_step(tasks)
+  parts = [by_step(tasks, host=host, hosts=hosts) for host in range(hosts)]
+  assert all(part.spec == whole.spec and part.digest == whole.digest for part in parts)
+  for read in (lambda one: take(one, 5, 6), lambda one: list(one.once())):
+    for batch, *pieces in zip(read(whole), *map(read, parts), strict=True):
+      same({key: np.concatenate([piece[key] for piece in pieces]) for key in batch}, batch)
+
+
+def test_what_does_not_go_together_is_refused(tasks):
+  with pytest.raises(ValueError, match=r"mix them with data\.per='step'"):
+    plain = {name: {key: value for key, value in LABELLED[name].items() if key != 'length'} for name in LABELLED}
+    parts = {
+      name: {'name': 'labelled', 'path': str(tasks / name), 'cache': str(tasks), **plain[name]} for name in plain
+    }
+    by_step(tasks, parts=parts, per='row')
+  with pytest.raises(ValueError, match=r'data\.parts\.pair\.length=10 is more than data\.length=8'):
+    by_step(tasks, length=8)
+  with pytest.raises(ValueError, match='name the same sources'):
+    by_step(tasks, rates={'pair': 1.0})
+  with pytest.raises(ValueError, match=r"data\.per='batch'; choices are row, step"):
+    by_step(tasks, per='batch')
+
+
+def test_labels_are_those_of_each_part(tasks):
+  settings = {key: value for key, value in LABELLED['words'].items() if key not in ('length',)}
+  parts = {
+    'pair': {'name': 'labelled', 'path': str(tasks / 'pair'), 'cache': str(tasks), 'fields': ['text']},
+    'words': {'name': 'labelled', 'path': str(tasks / 'words'), 'cache': str(tasks), **settings},
+  }
+  found = mixture.look(parts=parts, per='step', length=12)
+  assert {name: part.classes for name, part in found.parts.items()} == {'pair': 2, 'words': 3}

@@ -12,6 +12,8 @@ from plm_jax.noise import keys
 from plm_jax.objectives import mixture, mlm
 from plm_jax.plugins import build
 from plm_jax.training import step
+from plm_jax.training.parts import check_labels
+from plm_jax.types import Labels
 from tests import tiny
 
 PARTS = {
@@ -94,3 +96,34 @@ def test_parameters_in_common_exist_once():
 def test_wrong_rates_are_refused(rates, message):
   with pytest.raises(ValueError, match=message):
     mixture.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, rates=rates)
+
+
+@functools.cache
+def by_part():
+  return mixture.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS)
+
+
+@pytest.mark.parametrize('number', [0, 1])
+def test_without_rates_a_step_is_that_of_the_part_of_its_rows(number):
+  name, task, other = sorted(PARTS)[number], by_part(), make()
+  batch = {**tiny.make_batch(), 'part': jnp.full(4, number, jnp.int32)}
+  at = int(np.flatnonzero(drawn(4000) == number)[0])  # where the mixture by rate draws the same part
+  params = tiny.init_params(task, batch)
+
+  def value(task, params):
+    example = task.prepare(keys.noise_root(KEY), keys.with_step(batch, at))
+    loss = task.loss(step.bind(task, params, train=False, rng=KEY), example, (), KEY)
+    return loss.value, loss.metrics
+
+  ours, theirs = (jax.jit(functools.partial(value, one))(params) for one in (task, other))
+  jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+  assert ours[1][f'{name}/loss'][1] > 0
+  metrics, _ = step.eval_step(params, batch, (), KEY, task=task)
+  assert (metrics['bert/loss'][1] > 0, metrics['many/loss'][1] > 0) == (number == 0, number == 1)
+
+
+def test_without_rates_the_data_need_the_same_parts():
+  check_labels(make(), Labels(), path='data')
+  with pytest.raises(ValueError, match='trains the parts bert, many, each on its own rows, and data has no parts'):
+    check_labels(by_part(), Labels(), path='data')
+  check_labels(by_part(), Labels(parts=dict.fromkeys(PARTS, Labels())), path='data')

@@ -20,6 +20,7 @@ ALWAYS = {'row_id', 'epoch', 'row_weight', 'step'}
 # keywords without a default, and blocks small enough for a test
 SETTINGS: dict[str, dict[str, Any]] = {
   'mixture': {'parts': {'one': {'name': 'mlm'}, 'two': {'name': 'span_boundary'}}, 'rates': {'one': 1.0, 'two': 1.0}},
+  'multitask': {'parts': {'one': {'name': 'classify'}, 'two': {'name': 'tag', 'tags': ('O', 'B-name')}}},
   'tag': {'tags': ('O', 'B-name')},
   'rtd': {'sharing': 'all'},
   'denoise_seq2seq': {'edit': {'name': 'collapse_to_mask'}, 'target': 'text'},  # the fake vocabulary has no sentinels
@@ -29,7 +30,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'cosine_weight': 0.0,
   },
 }
-NESTED = {'mixture': ('tokens', 'segment_ids')}  # what the parts above read
+# what the parts above read
+NESTED = {'mixture': ('tokens', 'segment_ids'), 'multitask': ('tokens', 'segment_ids', 'label', 'labels')}
 
 
 class Recording(Mapping[str, jax.Array]):
@@ -71,7 +73,7 @@ def test_reads_are_all_keys_that_prepare_cannot_do_without(folder, name):
   reads = importlib.import_module(f'plm_jax.{folder}.{name}').READS
   assert set(reads) <= set(types.BATCH) - ALWAYS
   wanted = {*reads, *NESTED.get(name, ())}
-  sizes = {'b': 4, 'l': 16}
+  sizes = {'b': 4, 'l': 16, 't': 8}
   batch = {
     key: jnp.zeros([sizes[axis] for axis in types.BATCH[key].axes], types.BATCH[key].dtype)
     for key in (*wanted, *(ALWAYS - {'step'}))

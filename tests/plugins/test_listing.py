@@ -26,6 +26,7 @@ def test_only_what_a_config_can_name_is_listed():
     'Adapters',
     'Data sources',
     'Vocabularies',
+    'Scores (eval.NAME.scores)',
     'Noise: edit',
     'Noise: rearrange',
     'Noise: where',

@@ -166,6 +166,10 @@ class Rows(Sequence[Row]):
   def __len__(self) -> int:
     return len(self._spans) // 2
 
+  def place(self, index: int) -> str:
+    """File and line of a row, for messages."""
+    return self.file.line(self._spans[2 * index])
+
   def __getitem__(self, index: int) -> Row:  # type: ignore[override]  # no slices
     start, end = self._spans[2 * index], self._spans[2 * index + 1]
     with self.file.stream() as stream:

@@ -4,7 +4,7 @@ import bisect
 import dataclasses
 import itertools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class Records(Sequence[dict[str, Any]]):
     names: the names of the classes of the field `label`, or of the only field that has classes; else ().
     labels: field -> names of its classes, for every field that has them.
     where: path and split, for messages.
+    named_by: the split of the same data whose rows decide which classes there are, where no list names them; None
+      where that is this one.
   """
 
   fields: tuple[str, ...]
@@ -45,6 +47,7 @@ class Records(Sequence[dict[str, Any]]):
   labels: Mapping[str, tuple[str, ...]]
   where: str
   pieces: tuple[tuple[Sequence[Mapping[str, Any]], range], ...] = dataclasses.field(repr=False)
+  named_by: 'Callable[[], Records] | None' = dataclasses.field(default=None, repr=False, compare=False)
 
   @property
   def description(self) -> str:
@@ -55,6 +58,11 @@ class Records(Sequence[dict[str, Any]]):
     return sum(len(chosen) for _, chosen in self.pieces)
 
   def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]  # no slices
+    rows, number = self._find(index)
+    return {key: _plain(value) for key, value in rows[number].items()}
+
+  def _find(self, index: int) -> tuple[Sequence[Mapping[str, Any]], int]:
+    """The piece that a row stands in, and its number there."""
     index = operator.index(index)
     place = index + len(self) if index < 0 else index
     if not 0 <= place < len(self):
@@ -62,18 +70,29 @@ class Records(Sequence[dict[str, Any]]):
     ends = list(itertools.accumulate(len(chosen) for _, chosen in self.pieces))
     piece = bisect.bisect_right(ends, place)
     rows, chosen = self.pieces[piece]
-    return {key: _plain(value) for key, value in rows[chosen[place - ends[piece]]].items()}
+    return rows, chosen[place - ends[piece]]
 
-  def value(self, index: int, field: str) -> Any:
-    """One field of a row.
+  def place(self, index: int) -> str:
+    """File and line of a row, 'train.jsonl, line 3'; empty where what holds it has no `place`."""
+    rows, number = self._find(index)
+    place = getattr(rows, 'place', None)
+    return '' if place is None else place(number)
+
+  def values(self, index: int, fields: Sequence[str], *, optional: Sequence[str] = ()) -> dict[str, Any]:
+    """Some fields of a row, and those of the optional ones that it has.
 
     Raises:
-      ValueError: the row does not have it; names the data, the row and the fields that there are.
+      ValueError: the row does not have one of them; names the data, the row and the fields that there are.
     """
     row = self[index]
-    if field not in row:
-      raise ValueError(f'row {index} of {self.where} has no field {field!r}: it has {", ".join(row)}')
-    return row[field]
+    for field in fields:
+      if field not in row:
+        raise ValueError(f'row {index} of {self.where} has no field {field!r}: it has {", ".join(row)}')
+    return {field: row[field] for field in (*fields, *optional) if field in row}
+
+  def value(self, index: int, field: str) -> Any:
+    """One field of a row; raises what `values` does."""
+    return self.values(index, (field,))[field]
 
   def text(self, index: int, field: str) -> str:
     """One field of a row that has to be a string.

@@ -2,8 +2,9 @@
 
 A path is one of
 
-    pydocs, pydocs/<task>           the embedded corpus and its tasks (`plm_jax/data/pydocs.py`)
+    pydocs, pydocs/<task>           the embedded corpus and its tasks (`corpora/pydocs.py`)
     tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
+    parallel:<folder>               files <split>.<field> with lines that belong together, as train.en and train.de
     <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, each also with .gz behind it:
                                     one split, 'train'
     <folder>                        <split>.<any of those>, with labels.json for the names of classes; or the folder of
@@ -15,10 +16,11 @@ one that knows the folder by a mark inside it, else the one that the suffix belo
 """
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,8 @@ __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_d
 
 CACHE = pydocs.CACHE
 LABELS = 'labels.json'
+_NAMING = 'train'  # the split whose rows decide which classes there are
+_TRIED = 100  # rows
 _QUICK_BYTES = 2**26  # of a file that is opened to look at it
 
 
@@ -68,16 +72,32 @@ def open_source(
     pieces.append((opened.rows, chosen))
     digests.append(f'{opened.digest}[{chosen.start}:{chosen.stop}]')
     labels |= opened.labels
-  rows, chosen = pieces[0]
   classes = tuple(labels.values())
+  settings: dict[str, Any] = {'cache': cache, 'documents': documents, 'max_bytes': max_bytes}
   return Records(
-    fields=tuple(rows[chosen[0]]),
+    fields=_first_fields(*pieces[0]),
     digest=hashlib.sha256('\n'.join(digests).encode()).hexdigest(),
     names=labels.get('label', classes[0] if len(classes) == 1 else ()),
     labels=labels,
     where=f'{path} ({split})',
     pieces=tuple(pieces),
+    named_by=None if split == _NAMING else functools.partial(open_source, path, split=_NAMING, **settings),
   )
+
+
+def _first_fields(rows: Sequence[Mapping[str, Any]], chosen: Sequence[int]) -> tuple[str, ...]:
+  """The fields of the first row that can be read, of the first hundred.
+
+  Raises:
+    ValueError: none of them can, with the reason of the first.
+  """
+  failed = None
+  for number in chosen[:_TRIED]:
+    try:
+      return tuple(rows[number])
+    except ValueError as error:
+      failed = failed or error
+  raise failed or ValueError('no rows')
 
 
 def opens_quickly(path: str, *, split: str) -> bool:
@@ -159,6 +179,14 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
   formats = build.files_of('data.corpora.formats')
   taken = inspect.signature(formats[name].open).parameters
   given = {key: settings[key] for key in settings if key in taken}
+  for key in settings.keys() - taken.keys():
+    usual = inspect.signature(open_source).parameters[key].default
+    if settings[key] != usual:
+      takers = [form for form in formats.values() if key in inspect.signature(form.open).parameters]
+      raise ValueError(
+        f'data.{key}={settings[key]!r} is for {", ".join(suffix for form in takers for suffix in form.SUFFIXES)}, and '
+        f'{path!r} is read as {name}, which says itself what a row is: set {key}={usual!r}'
+      )
   if isinstance(place, str):
     return formats[name].open(place, split, cache, **given)
   rows = formats[name].open(local.File.at(place, max_bytes=max_bytes), split, cache, **given)
@@ -239,7 +267,7 @@ def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
         raise ValueError(f'{folder} holds both {found[split].name} and {file.name} for the split {split!r}: remove one')
       found[split] = file
   if not found:
-    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(known)}')
+    raise FileNotFoundError(f'{folder} holds no file named <split>{" or <split>".join(known)}. {_kinds(formats)}')
   return found
 
 

@@ -4,21 +4,22 @@ What the files of `kinds/` share.
 """
 
 import dataclasses
-import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import order, store
+from plm_jax.data.rows.checked import BadRows, OnBadRow
+from plm_jax.data.rows.class_names import ClassNames
 
 log = logging.getLogger(__name__)
 
 IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
 KEPT_ROWS, KEPT_SOURCES = 20_000, 4
-_NAMES_SHOWN = 50
+_LOOKED_AT = 100  # rows, for a field that the first one lacks
 _kept: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 _FIELDS = (
   ('sentence1', 'sentence2'),
@@ -38,12 +39,24 @@ Record = Callable[[int], dict[str, Any]]
 class Asked(NamedTuple):
   """What a config says about the rows; the arguments of `labelled.make` with these names."""
 
-  fields: tuple[str, ...]
-  label: str
-  per_class: int | None
-  sample_seed: int
-  missing: float
+  fields: tuple[str, ...] = ()
+  label: str = 'label'
+  per_class: int | None = None
+  sample_seed: int = 0
+  missing: float = -1
+  prefixes: tuple[str, ...] = ()
+  on_bad_row: OnBadRow = 'stop'
   keep_unlabelled: bool = False
+
+
+def asked(**settings: Any) -> Asked:
+  """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
+  known: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in settings.items()
+    if name in Asked._fields
+  }
+  return Asked(**known)
 
 
 class Examples(NamedTuple):
@@ -68,8 +81,10 @@ class Examples(NamedTuple):
     names: of the classes.
     classes: labels are 0 to classes - 1; 0 where there are none.
     sequences: per row; more than one where a row holds options to choose from.
+    target: the texts that are to be written for the same rows; None where nothing is.
     record: see above.
     unlabelled: some rows have no label.
+    largest: file and line of the first row with the largest label, for messages.
   """
 
   texts: store.Texts
@@ -80,70 +95,56 @@ class Examples(NamedTuple):
   names: tuple[str, ...] = ()
   classes: int = 0
   sequences: int = 1
+  target: 'Examples | None' = None
   record: Callable[[np.ndarray], Record] | None = None
   unlabelled: bool = False
+  largest: str = ''
+
+
+# Fields and labels -------------------------------------------------------------------------------------------------
 
 
 def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
   """The fields that hold the text: those asked for, or the names that TFDS uses for single sentences and pairs.
 
   Raises:
-    ValueError: there are no such fields, or no such label.
+    ValueError: there are no such fields, no such label, or prefixes of another number.
   """
   fields = asked.fields or next((names for names in _FIELDS if all(name in records.fields for name in names)), ())
   if not fields:
     raise ValueError(f'{records.where}: say which fields hold the text (fields=...): {", ".join(records.fields)}.')
   for name in (*fields, *(() if asked.keep_unlabelled else (asked.label,))):
-    if name not in records.fields:
+    if name not in records.fields and not _is_somewhere(name, records):
       raise ValueError(f'{records.where}: there is no field {name!r}, there are {", ".join(records.fields)}.')
+  if asked.prefixes and len(asked.prefixes) != len(fields):
+    raise ValueError(f'prefixes={asked.prefixes}: give one for each of fields={fields}, empty where there is none.')
   return fields
 
 
-class ClassNames:
-  """Numbers of classes. Rows hold them, or names, whose numbers are their places in the list of `labels.json`.
+def _is_somewhere(name: str, records: Records) -> bool:
+  """Whether one of the first rows that can be read has a field."""
+  for index in range(min(len(records), _LOOKED_AT)):
+    try:
+      if name in records[index]:
+        return True
+    except ValueError:  # named when all rows are read
+      continue
+  return False
 
-  Attributes:
-    names: of the classes, () where the data has no list.
-    digest: what it adds to the digest of the rows: the list, if a number came from it.
-  """
 
-  def __init__(self, records: Records, field: str):
-    self.records = records
-    self.field = field
-    self.names = records.labels.get(field, ())
-    self.digest: tuple[Any, ...] = ()
+def text_of(value: Any) -> str | None:
+  """A field as text: a string, or strings with a space between them, as a list of sentences; None for others."""
+  if isinstance(value, str):
+    return value
+  if isinstance(value, list | tuple) and all(isinstance(part, str) for part in value):
+    return ' '.join(value)
+  return None
 
-  def number(self, value: Any, index: int, *, least: int = 0) -> int:
-    """The number of a class.
 
-    Args:
-      value: what row `index` holds.
-      index: of the row, for the message.
-      least: the smallest number allowed.
-
-    Raises:
-      ValueError: neither a whole number from `least` on nor one of the names.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-      return value
-    if isinstance(value, str) and value in self.names:
-      self.digest = (self.names,)
-      return self.names.index(value)
-    where = f'row {index} of {self.records.where}: {self.field!r} holds {value!r}'
-    if isinstance(value, str) and self.names:
-      raise ValueError(f'{where}, and labels.json names {", ".join(self.names)}')
-    if isinstance(value, str):
-      found = json.dumps({self.field: sorted(self._found())[:_NAMES_SHOWN]}, ensure_ascii=False)
-      raise ValueError(f'{where}; classes are numbers from 0, or names that labels.json beside the data lists: {found}')
-    raise ValueError(f"{where}; classes are numbers from {least}, real values are kind='regression'.")
-
-  def _found(self) -> set[str]:
-    """The names that rows hold."""
-    found: set[str] = set()
-    for row in self.records:
-      value = row.get(self.field)
-      found |= {name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)}
-    return found
+def check_text(value: Any, index: int, field: str, records: Records) -> None:
+  """Raises ValueError where a field of row `index` holds no text."""
+  if text_of(value) is None:
+    raise ValueError(f'row {index} of {records.where} holds no text in {field!r}, but {value!r}')
 
 
 def one_label(
@@ -168,41 +169,27 @@ def one_label(
   Raises:
     ValueError: a row without one of the fields, no row with a label, or a class with too few rows.
   """
+  if asked.per_class is not None and names is None:
+    raise ValueError(f'{records.where}: per_class={asked.per_class} needs classes; kind={kind!r} has none.')
   fields = fields_of(records, asked)
-  there = asked.label in records.fields
-  table = in_memory(records, fields=(*fields, asked.label) if there else fields)
-  every = [table.value(index, asked.label) if there else None for index in range(len(table))]
-  has_label = np.array([value is not None and value != asked.missing for value in every])
-  row_ids = np.arange(len(every)) if asked.keep_unlabelled else np.flatnonzero(has_label)
-  if not len(row_ids):
-    raise ValueError(
-      f'{records.where}: none of {len(every)} rows has a label ({asked.label!r} is {asked.missing} in all): '
-      'keep_unlabelled=True keeps them, to be predicted.'
-    )
-  if len(row_ids) < len(every):
-    log.info(f'{records.where}: {len(every) - len(row_ids)} rows without a label are left out.')
-  gold = [label(every[index], index) if has_label[index] else None for index in row_ids.tolist()]
+  kept = read_rows(records, asked, fields=fields, label=label)
+  gold, row_ids = kept.labels, kept.row_ids
   labels: np.ndarray = np.array([-1 if value is None else value for value in gold], dtype)
+  largest = '' if names is None else records.place(int(row_ids[labels.argmax()]))
   classes = 0 if names is None else int(labels.max()) + 1
   if asked.per_class is not None:
-    if names is None or None in gold:
-      what = (
-        f'classes; kind={kind!r} has none' if names is None else 'a label of every row; keep_unlabelled keeps others'
-      )
-      raise ValueError(f'{records.where}: per_class={asked.per_class} needs {what}.')
+    if None in gold:
+      raise ValueError(f'{records.where}: per_class={asked.per_class} needs a label of every row: no keep_unlabelled.')
     drawn = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
     labels, row_ids, gold = labels[drawn], row_ids[drawn], [gold[place] for place in drawn]
-  added = (() if names is None else names.digest) + (('keep_unlabelled',) if asked.keep_unlabelled else ())
-  class_names = records.labels.get(asked.label, ())
+  class_names = () if names is None else names.names
+  digest = digest_of(records, asked, fields, kind, *(() if names is None else names.digest), left_out=kept.left_out)
 
   def record(row: int) -> dict[str, Any]:
     return {'row': records[int(row_ids[row])], 'label': gold[row], 'names': class_names}
 
-  digest = store.digest_of(
-    records.digest, fields, asked.label, kind, asked.per_class, asked.sample_seed, asked.missing, *added
-  )
   return Examples(
-    texts=FieldTexts(table, fields, row_ids, digest),
+    texts=FieldTexts(kept.table, fields, row_ids, digest, prefixes=asked.prefixes),
     edges=np.arange(len(row_ids) * len(fields) + 1),
     row_ids=row_ids,
     fields=fields,
@@ -211,49 +198,160 @@ def one_label(
     classes=classes,
     record=lambda offsets: record,
     unlabelled=None in gold,
+    largest=largest,
   )
 
 
-def in_memory(records: Records, *, fields: tuple[str, ...]) -> Records:
-  """The same rows with these fields only, read at once; large data is returned as it is.
+# Rows --------------------------------------------------------------------------------------------------------------
+
+
+class Kept(NamedTuple):
+  """The rows that can be used and have a label, or may lack one.
+
+  Attributes:
+    table: the split, in memory where it is small.
+    row_ids: int64[rows].
+    labels: one for each, None where it has none.
+    left_out: places of the rows that cannot be used.
+  """
+
+  table: Records
+  row_ids: np.ndarray
+  labels: list[Any]
+  left_out: tuple[int, ...]
+
+
+def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label: Callable[[Any, int], Any]) -> Kept:
+  """Reads and checks every row of a split: fields that hold text, and the field `asked.label`.
+
+  Args:
+    records: the split.
+    asked: which label is none, and what becomes of bad rows.
+    fields: of texts.
+    label: (what a row holds, number of the row) -> its label; raises a ValueError.
+
+  Raises:
+    ValueError: bad rows, as `asked.on_bad_row` says; no row has a label.
+  """
+  bad = BadRows(records, asked.on_bad_row)
+  needed = fields if asked.keep_unlabelled else (*fields, asked.label)
+  table, rows = in_memory(records, bad, fields=needed, optional=(asked.label,))
+
+  def read(index: int) -> Any:
+    row = table.values(index, needed, optional=(asked.label,))
+    for field in fields:
+      check_text(row[field], index, field, records)
+    value = row.get(asked.label)
+    return None if value is None or value == asked.missing else label(value, index)
+
+  good = bad.read(read, rows)
+  left_out = bad.report()
+  kept = [(index, value) for index, value in zip(*good, strict=True) if value is not None or asked.keep_unlabelled]
+  if not kept:
+    raise ValueError(
+      f'{records.where}: none of {len(records)} rows has a label ({asked.label!r} is {asked.missing} in all): '
+      'keep_unlabelled=True keeps them, to be predicted.'
+    )
+  if len(kept) < len(good.rows):
+    log.info(f'{records.where}: {len(good.rows) - len(kept)} rows without a label are left out.')
+  row_ids, labels = zip(*kept, strict=True)
+  return Kept(table, np.array(row_ids, np.int64), list(labels), left_out)
+
+
+def digest_of(
+  records: Records, asked: Asked, fields: tuple[str, ...], kind: str, *added: Any, left_out: tuple[int, ...] = ()
+) -> str:
+  """Of the rows and of everything that decides what becomes of them; `added` and `left_out` as in `changes`."""
+  drawn = asked.per_class, asked.sample_seed, float(asked.missing)
+  return store.digest_of(records.digest, fields, asked.label, kind, *drawn, *added, *changes(asked, left_out))
+
+
+def changes(asked: Asked, left_out: tuple[int, ...]) -> list[Any]:
+  """What a digest has only where a setting is not its default: prefixes, unlabelled rows, bad rows left out."""
+  prefixes, bad = [list(asked.prefixes)] * any(asked.prefixes), [list(left_out)] * bool(left_out)
+  return [*prefixes, *bad, *(['keep_unlabelled'] * asked.keep_unlabelled)]
+
+
+def in_memory(
+  records: Records, bad: BadRows, *, fields: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> tuple[Records, Sequence[int]]:
+  """The same rows with these fields only, read at once, and which of them can be read; large data is left as it is.
 
   Small sources are kept for later calls: studies draw from one again and again.
 
+  Args:
+    records: the split.
+    bad: takes the rows that cannot be read.
+    fields: that every row has.
+    optional: that rows may have.
+
   Raises:
-    ValueError: a row that lacks one of the fields.
+    ValueError: more rows that cannot be read than `bad` takes.
   """
+  every = range(len(records))
   if len(records) > IN_MEMORY:
-    return records
-  key = (records.digest, *fields)
-  if key not in _kept:
-    table = [{name: records.value(index, name) for name in fields} for index in range(len(records))]
-    if len(table) > KEPT_ROWS:
-      return _of(records, table, fields)
+    return records, every
+  key = (records.digest, *fields, '', *optional)
+  if key in _kept:
+    return _of(records, _kept[key], fields), every
+  good = bad.read(lambda index: records.values(index, fields, optional=optional))
+  table: list[dict[str, Any]] = [{}] * len(records)
+  for index, row in zip(*good, strict=True):
+    table[index] = row
+  if len(table) <= KEPT_ROWS and len(good.rows) == len(table):
     if len(_kept) == KEPT_SOURCES:
       _kept.pop(next(iter(_kept)))
     _kept[key] = table
-  return _of(records, _kept[key], fields)
+  return _of(records, table, fields), good.rows
 
 
 def _of(records: Records, table: list[dict[str, Any]], fields: tuple[str, ...]) -> Records:
   return dataclasses.replace(records, fields=fields, pieces=((table, range(len(table))),))
 
 
-class FieldTexts:
-  """The fields of some rows, one after another."""
+# Texts -------------------------------------------------------------------------------------------------------------
 
-  def __init__(self, records: Records, fields: tuple[str, ...], row_ids: np.ndarray, digest: str):
+
+class FieldTexts:
+  """The fields of some rows, one after another; a list of strings is one text with spaces between them.
+
+  Attributes:
+    digest: of their content.
+  """
+
+  def __init__(
+    self,
+    records: Records,
+    fields: tuple[str, ...],
+    row_ids: np.ndarray,
+    digest: str,
+    *,
+    prefixes: tuple[str, ...] = (),
+    write: Callable[[Any], str | None] = text_of,
+  ):
+    """Reads nothing yet.
+
+    Args:
+      records: the split.
+      fields: of the texts.
+      row_ids: int64[rows], which rows.
+      digest: of their content.
+      prefixes: text before each field; () for none.
+      write: what a row holds in a field -> its text.
+    """
     self.records = records
     self.fields = fields
     self.row_ids = row_ids
     self.digest = digest
+    self.prefixes = prefixes or ('',) * len(fields)
+    self.write = write
 
   def __len__(self) -> int:
     return len(self.row_ids) * len(self.fields)
 
   def __getitem__(self, index: int) -> str:
     row, field = divmod(index, len(self.fields))
-    return self.records.text(int(self.row_ids[row]), self.fields[field])
+    return f'{self.prefixes[field]}{self.write(self.records[int(self.row_ids[row])].get(self.fields[field]))}'
 
 
 class ListedTexts(list[str]):

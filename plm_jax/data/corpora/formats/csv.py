@@ -35,13 +35,13 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   names: list[str] = []
   fits: list[int] = []  # per column, the first of `_KINDS` that all its cells are of
   seen: list[bool] = []  # per column, whether it has a cell that is not empty
-  for start, end, line, cells in _records(path, form):
+  for start, end, cells in _records(path, form):
     if not names:
       names, fits, seen = _header(cells, path), [0] * len(cells), [False] * len(cells)
       continue
-    if len(cells) != len(names):
-      raise ValueError(f'{path.path}, line {line}: {len(cells)} cells, and the header names {len(names)} fields')
     spans.append((start, end))
+    if len(cells) != len(names):
+      continue  # refused when it is read
     for column, cell in enumerate(cells):
       if cell:
         seen[column] = True
@@ -52,9 +52,9 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   return Opened(local.Rows(path, spans, parse), f'{path.digest(cache=cache)} rows')
 
 
-def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int, int, list[str]]]:
-  """First byte, end, number of the first line and cells of each record that is not blank."""
-  here, read, start, line = 0, 0, 0, 1
+def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int, list[str]]]:
+  """First byte, end and cells of each record that is not blank; below the header, any bytes pass for text."""
+  here, read, start, line, headed = 0, 0, 0, 1, False
 
   def lines() -> Iterator[str]:
     nonlocal here, read
@@ -64,7 +64,9 @@ def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int,
       try:
         yield local.decoded(content)
       except local.BadRow as error:
-        raise ValueError(f'{path.path}, line {read}: {error}') from error
+        if not headed:
+          raise ValueError(f'{path.path}, line {read}: {error}') from error
+        yield content.decode('utf-8-sig', errors='replace')
 
   reader = csv.reader(lines(), **form)
   while True:
@@ -76,7 +78,8 @@ def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int,
     if cells is None:
       return
     if any(cells):
-      yield start, here, line, cells
+      headed = True
+      yield start, here, cells
 
 
 def _header(cells: list[str], path: local.File) -> list[str]:
@@ -88,6 +91,8 @@ def _header(cells: list[str], path: local.File) -> list[str]:
 
 def _parse(text: str, *, form: dict[str, Any], names: list[str], kinds: list[Any]) -> local.Row:
   cells = next(csv.reader(io.StringIO(text, newline='\n'), **form))
+  if len(cells) != len(names):
+    raise local.BadRow(f'{len(cells)} cells, and the header names {len(names)} fields')
   return {
     name: cell if kind is None else kind(cell) if cell else None
     for name, kind, cell in zip(names, kinds, cells, strict=True)

@@ -1,14 +1,15 @@
-"""One class per row: a number from 0, or a name that labels.json lists."""
+"""One class per row: a number from 0, or a name (`class_names.py`)."""
 
 import numpy as np
 
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples
+from plm_jax.data.rows.class_names import ClassNames
 
 GIVES = ('label',)
 
 
 def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   """The rows that have a label, or `per_class` of each class, with `label` int32[b]."""
-  names = examples.ClassNames(records, asked.label)
+  names = ClassNames(records, asked.label)
   return examples.one_label(records, asked, kind='class', label=names.number, dtype=np.int32, names=names)

@@ -1,9 +1,9 @@
 """A list of words in one field, and a class for each of them: parts of speech, names.
 
 Every word is tokenised with a space before it, as byte-level BPE has words in a row, and its label stands at its first
-token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names that labels.json lists; -1 is a word without one.
-With `keep_unlabelled`, where nothing is trained or scored, every word is marked at its first token, as class 0 where it
-has none, and rows may lack the field of labels.
+token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one. Where nothing is
+trained or scored (`keep_unlabelled`), every word is marked at its first token, as class 0 where it has none, and rows
+may lack the field of labels.
 """
 
 import functools
@@ -14,6 +14,8 @@ import numpy as np
 
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
+from plm_jax.data.rows.checked import BadRows
+from plm_jax.data.rows.class_names import ClassNames
 
 log = logging.getLogger(__name__)
 
@@ -30,14 +32,13 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       f'per_class={asked.per_class}.'
     )
   (field,) = examples.fields_of(records, asked)
-  names = examples.ClassNames(records, asked.label)
-  words: list[str] = []
-  labels: list[int] = []
-  row_ids, edges = [], [0]
-  for index in range(len(records)):
-    given = records.value(index, field)
-    absent = asked.keep_unlabelled and isinstance(given, list) and records[index].get(asked.label) is None
-    tags = [-1] * len(given) if absent else records.value(index, asked.label)
+  names = ClassNames(records, asked.label)
+
+  def read(index: int) -> tuple[list[str], list[int]]:
+    row = records.values(index, (field,) if asked.keep_unlabelled else (field, asked.label), optional=(asked.label,))
+    given, tags = row[field], row.get(asked.label)
+    if tags is None and asked.keep_unlabelled and isinstance(given, list):
+      tags = [-1] * len(given)
     if not isinstance(given, list) or not isinstance(tags, list) or len(given) != len(tags):
       raise ValueError(
         f'row {index} of {records.where} needs a list of words in {field!r} and a label for each of them in '
@@ -45,26 +46,32 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       )
     if not all(isinstance(word, str) for word in given):
       raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}.')
-    if given:
-      words += [f' {word}' for word in given]
-      labels += [names.number(tag, index, least=-1) for tag in tags]
-      row_ids.append(index)
-      edges.append(len(words))
-  if not words:
+    return given, [names.number(tag, index, least=-1) for tag in tags]
+
+  bad = BadRows(records, asked.on_bad_row)
+  good = bad.read(read)
+  left_out = bad.report()
+  row_ids = [index for index, (given, _) in zip(*good, strict=True) if given]
+  if not row_ids:
     raise ValueError(f'{records.where}: none of {len(records)} rows has a word in {field!r}.')
-  kept = ('keep_unlabelled',) if asked.keep_unlabelled else ()
-  digest = store.digest_of(records.digest, asked.fields, asked.label, 'words', *names.digest, *kept)
-  gold = np.array(labels, np.int32)
+  words = [f' {word}' for given, _ in good.values for word in given]
+  gold = np.array([tag for _, tags in good.values for tag in tags], np.int32)
+  edges = np.cumsum([0, *(len(given) for given, _ in good.values if given)])
+  largest = next(index for index, (_, tags) in zip(*good, strict=True) if max(tags, default=-2) == gold.max())
+  digest = store.digest_of(
+    records.digest, asked.fields, asked.label, 'words', *names.digest, *examples.changes(asked, left_out)
+  )
   return examples.Examples(
     texts=examples.ListedTexts(words, digest),
-    edges=np.array(edges),
+    edges=edges,
     row_ids=np.array(row_ids),
     fields=asked.fields,
-    add=functools.partial(_add, np.maximum(gold, 0) if kept else gold),
+    add=functools.partial(_add, np.maximum(gold, 0) if asked.keep_unlabelled else gold),
     names=names.names,
-    classes=max(labels) + 1,
-    record=functools.partial(_record, asked, Kept(records, np.array(row_ids), gold, np.array(edges), names.names)),
-    unlabelled=bool(kept) and -1 in labels,
+    classes=int(gold.max()) + 1,
+    record=functools.partial(_record, asked, Kept(records, np.array(row_ids), gold, edges, names.names)),
+    unlabelled=asked.keep_unlabelled and -1 in gold,
+    largest=records.place(largest),
   )
 
 
@@ -87,7 +94,7 @@ class Kept(NamedTuple):
 
 
 def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.Record:
-  """The records of rows (`scores/__init__.py`); word i of all rows is tokens `offsets[i]:offsets[i+1]`, int64[words+1]."""
+  """The records of rows; `offsets` int64[words+1], word i of all rows is tokens `offsets[i]:offsets[i+1]`."""
   in_batch = (np.diff(offsets) > 0) & ((kept.labels >= 0) | asked.keep_unlabelled)
 
   def record(row: int) -> dict[str, Any]:

@@ -193,8 +193,8 @@ def test_groups_of_a_parquet_file_are_read_once_in_order(tmp_path, monkeypatch):
 def test_labels_that_are_names_are_numbered_by_the_list(tmp_path):
   (tmp_path / 'train.csv').write_text('sentence,label\n1 2,pos\n3,neg\n4 5,pos\n')
   settings = dict(vocab=small.NumberVocab(), path=str(tmp_path), length=8, batch_size=3, seed=0, cache=str(tmp_path))
-  with pytest.raises(ValueError, match=r'row 0 of .*labels\.json beside the data lists: \{"label": \["neg", "pos"\]\}'):
-    labelled.make(**settings)
+  source = labelled.make(**settings)  # without a list: sorted
+  assert (source.names, next(source.once())['label'].tolist()) == (('neg', 'pos'), [1, 0, 1])
   (tmp_path / 'labels.json').write_text('{"label": ["neg"]}')
   with pytest.raises(ValueError, match=r"row 0 of .*holds 'pos', and labels.json names neg"):
     labelled.make(**settings)

@@ -1,0 +1,79 @@
+"""Parallel text, 'parallel:FOLDER': files `<split>.<field>` whose lines belong together, as train.en and train.de.
+
+A row has a field for each file of the split: {'en': 'A dog .', 'de': 'Ein Hund .'}. Lines are counted, blank ones too,
+so that they stay beside each other. Names as 'newstest2014.de-en.de' have the split 'newstest2014.de-en'.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from plm_jax import files
+from plm_jax.data.corpora import local, splits
+from plm_jax.data.corpora.records import Opened
+
+SUFFIXES = ()
+SCHEME = 'parallel:'
+
+
+def open(path: str, split: str, cache: str) -> Opened:
+  """The lines of the files of a split."""
+  sides = _sides(path, split)
+  rows = {field: local.Rows(file, _every_line(file.lines()), parse) for field, file in sides.items()}
+  if len({len(side) for side in rows.values()}) > 1:
+    found = ', '.join(f'{file.path} has {len(rows[field]):,}' for field, file in sides.items())
+    raise ValueError(f'{path}: files of a split need as many lines as each other, and {found}')
+  digests = ' '.join(f'{field} {file.digest(cache=cache)}' for field, file in sides.items())
+  return Opened(Rows(rows), f'{digests} lines')
+
+
+def parse(text: str) -> local.Row:
+  """One line as a row of one file."""
+  return {'text': text.strip()}
+
+
+class Rows(Sequence[local.Row]):
+  """The lines of several files side by side."""
+
+  def __init__(self, sides: Mapping[str, local.Rows]):
+    self.sides = dict(sides)
+
+  def __len__(self) -> int:
+    return len(next(iter(self.sides.values())))
+
+  def __getitem__(self, index: int) -> local.Row:  # type: ignore[override]  # no slices
+    return {field: side[index]['text'] for field, side in self.sides.items()}
+
+  def place(self, index: int) -> str:
+    """The first file and the line of a row, for messages."""
+    return next(iter(self.sides.values())).place(index)
+
+
+def _sides(path: str, split: str) -> dict[str, local.File]:
+  """Field -> file of a split, sorted.
+
+  Raises:
+    FileNotFoundError: no such folder.
+    ValueError: no such split.
+  """
+  folder = files.path(path.removeprefix(SCHEME))
+  if not files.is_folder(folder):
+    raise FileNotFoundError(f'{path!r}: there is no folder {folder}')
+  found: dict[str, dict[str, Path]] = defaultdict(dict)
+  for file in files.listing(folder):
+    name, dot, field = file.name.removesuffix(local.ZIPPED).rpartition('.')
+    if name and dot and files.is_file(file):
+      if field in found[name]:
+        raise ValueError(f'{folder} holds both {found[name][field].name} and {file.name}: remove one')
+      found[name][field] = file
+  several = {name: sides for name, sides in found.items() if len(sides) > 1}
+  splits.check(split, sorted(several), path=path)
+  return {field: local.File.at(file) for field, file in sorted(several[split].items())}
+
+
+def _every_line(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:
+  """First byte and end of each line, blank ones too."""
+  here = 0
+  for line in lines:
+    yield here, here + len(line)
+    here += len(line)

@@ -1,0 +1,55 @@
+"""Precision, recall and F1 of entities in IOB2, strictly: an I that continues nothing is no entity (package seqeval).
+
+`adapters/tag` counts spans as the shared task of CoNLL did, where such an I begins one; the two differ by no more than
+what a model predicts against its scheme. Words that were cut off a row, or have no token, count as predicted O.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from plm_jax.scores import Row
+
+METRICS = ('strict_precision', 'strict_recall', 'strict_f1')
+READS = ('labels',)
+RECORDS = ('labels', 'places', 'names')
+NEEDS = ('seqeval', 'scikit-learn')
+
+
+def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
+  """The three over all entities, 0 to 1.
+
+  Raises:
+    ValueError: labels have no names, or names that are not O, B-... and I-...
+  """
+  from seqeval.metrics.v1 import precision_recall_fscore_support
+  from seqeval.scheme import IOB2
+
+  names = records[0]['names']
+  strange = [name for name in names if name != 'O' and name[:2] not in ('B-', 'I-')]
+  if strange or not names:
+    what = f'there is {strange[0]!r}' if names else 'these have no names'
+    raise ValueError(f"score 'seqeval' reads labels named O, B-... and I-..., and {what}")
+  gold, found = [], []
+  for row, record in zip(predictions, records, strict=True):
+    tags = tags_of(row['labels'], record)
+    labelled = [word for word, label in enumerate(record['labels']) if label >= 0]
+    gold.append([names[record['labels'][word]] for word in labelled])
+    found.append([tags[word] or 'O' for word in labelled])
+  precision, recall, f1, _ = precision_recall_fscore_support(gold, found, average='micro', scheme=IOB2, zero_division=0)
+  return dict(zip(METRICS, map(float, (precision, recall, f1)), strict=True))
+
+
+def tags_of(labels: np.ndarray, record: Row) -> list[str | None]:
+  """The name of the predicted label of each word; None for a word that the batch did not label.
+
+  Args:
+    labels: int[l], the class at the first token of each word, -1 elsewhere.
+    record: of the row, see `scores/__init__.py`.
+  """
+  # labels -1 3 -1 0 -1, places 0 2, three words   ->   names[3], None, names[0]
+  tags: list[str | None] = [None] * len(record['labels'])
+  labels = np.asarray(labels)
+  for place, label in zip(record['places'], labels[labels >= 0].tolist(), strict=False):  # later words were cut off
+    tags[place] = record['names'][label]
+  return tags

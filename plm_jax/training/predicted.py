@@ -1,0 +1,229 @@
+"""Files of predictions: written row by row or as a benchmark takes them, read again, averaged and scored.
+
+A row is a JSON object: 'row_id', what the task predicted, the same in words (`Task.in_words`), and 'record', what the
+data says of the row, so that a file can be scored without the data and without the model.
+"""
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from plm_jax import errors, files, scores
+from plm_jax.errors import ConfigError
+from plm_jax.files import Where
+from plm_jax.plugins import build, signatures
+from plm_jax.scores import Row
+from plm_jax.training import scoring
+
+InWords = Callable[[Row, Row], dict[str, Any]]
+
+_TIE = 1e-9  # probabilities may be rounded where they were written
+
+
+def formats() -> list[str]:
+  """The files of `plm_jax/scores/` that know the form in which a benchmark takes predictions."""
+  return [module.rpartition('.')[2] for module in signatures.files_of('scores') if signatures.has(module, 'submission')]
+
+
+def check_output(file: Where, form: str | None) -> None:
+  """Raises ConfigError where a file of predictions cannot be written.
+
+  Args:
+    file: which one.
+    form: a name of `formats`; None for rows of JSON.
+  """
+  folder = files.path(file).parent
+  if not files.is_folder(folder) or files.is_folder(files.path(file)):
+    what = 'is a folder' if files.is_folder(folder) else f'there is no folder {folder}'
+    raise ConfigError(f'--predictions={file}: {what}; name a file in a folder that is there')
+  if form is not None:
+    errors.check_choice('--format', 'format', form, formats(), place='plm_jax/scores')
+    scores.check_installed(form, signatures.literal(f'scores.{form}', 'NEEDS') or ())
+
+
+def check_format(form: str | None, predicted: Collection[str]) -> None:
+  """Raises ConfigError where a format cannot say predictions with these keys."""
+  reads = () if form is None else scoring.known(form).reads
+  both = signatures.has(f'scores.{form}', 'score')  # a score reads all of its keys, a format one of them
+  if form is not None and not (set(reads) <= set(predicted) if both else set(reads) & set(predicted)):
+    raise ConfigError(
+      f'--format={form} reads {(" and " if both else " or ").join(reads)} of predictions, and these have '
+      f'{", ".join(sorted(predicted))}'
+    )
+
+
+def write(
+  file: Where,
+  predictions: Sequence[Row],
+  records: Sequence[Row],
+  *,
+  form: str | None,
+  in_words: InWords = lambda prediction, record: {},
+) -> None:
+  """Writes predictions row by row, or all of them in a format.
+
+  Args:
+    file: which one; replaced as a whole.
+    predictions: of each row.
+    records: of the same rows.
+    form: a name of `formats`; None for rows of JSON.
+    in_words: of the task.
+
+  Raises:
+    ConfigError: the format has no place for such predictions.
+  """
+  if form is not None:
+    with errors.stage(f'--format={form}'):
+      text = build.import_file(f'scores.{form}').submission(predictions, records)
+    files.write_text(file, text)
+    return
+  lines = []
+  for row, record in zip(predictions, records, strict=True):
+    lines.append(_json({'row_id': row['row_id'], **row, **(in_words(row, record) if record else {}), 'record': record}))
+  files.write_text(file, '\n'.join([*lines, '']))
+
+
+def _json(row: Row) -> str:
+  return json.dumps(row, ensure_ascii=False, default=lambda value: value.tolist())  # numpy values
+
+
+def read(file: Where) -> list[dict[str, Any]]:
+  """The rows of a file that `write` wrote without a format.
+
+  Raises:
+    ConfigError: a line is no such row; names the file and the line.
+  """
+  if not files.is_file(files.path(file)):
+    raise ConfigError(f'--score: there is no file {file}; evaluate --predictions=FILE writes one')
+  rows = []
+  for number, line in enumerate(files.read_text(files.path(file)).splitlines(), start=1):
+    try:
+      row = files.parse_json(line)
+    except ValueError as error:
+      raise ConfigError(f'--score: line {number} of {file} is no JSON: {error}') from error
+    if not isinstance(row, dict) or 'row_id' not in row or not isinstance(row.get('record'), dict):
+      raise ConfigError(
+        f'--score: line {number} of {file} is no row with row_id and record, as evaluate --predictions=FILE writes it'
+      )
+    if 'group' in row['record']:
+      row['record']['group'] = json.dumps(row['record']['group'])  # a tuple has become a list, which is not hashable
+    rows.append(row)
+  if not rows:
+    raise ConfigError(f'--score: {file} is empty')
+  return rows
+
+
+# Several files -----------------------------------------------------------------------------------------------------
+
+
+def join(given: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+  """The predictions and the records of one file, or of several whose predictions are averaged.
+
+  Numbers with a fraction, such as probabilities and values, are averaged. Whole numbers are kept where they are the
+  places of the largest of such numbers, as classes are: those of the averages then. What is left is left out.
+
+  Raises:
+    ConfigError: files of different rows, or nothing in them that can be averaged.
+  """
+  tables = [read(file) for file in given]
+  first, ids = tables[0], [row['row_id'] for row in tables[0]]
+  for file, table in zip(given[1:], tables[1:], strict=True):
+    same = [row['row_id'] for row in table] == ids
+    if not same or any(a['record'] != b['record'] for a, b in zip(first, table, strict=True)):
+      raise ConfigError(f'--score: {given[0]} and {file} hold predictions of different rows')
+  records = [row['record'] for row in first]
+  predictions = [_arrays(row) for row in first]
+  if len(given) > 1:
+    others = [[_arrays(row) for row in table] for table in tables]
+    predictions = _averaged([list(rows) for rows in zip(*others, strict=True)])
+    if not set(predictions[0]) - {'row_id'}:
+      raise ConfigError(f'--score: {given[0]} holds nothing that can be averaged: {", ".join(first[0])}')
+  return predictions, records
+
+
+def _arrays(row: Row) -> dict[str, Any]:
+  """A row as `Task.predict` gave it, and its words as they stand in the file."""
+  return {
+    key: np.asarray(value) if isinstance(value, int | float) or _is_numbers(value) else value
+    for key, value in row.items()
+    if key != 'record'
+  }
+
+
+def _is_numbers(value: Any) -> bool:
+  """Whether a value is a list of numbers, or of such lists of one length each."""
+  if not isinstance(value, list) or not value:
+    return False
+  if all(isinstance(item, list) for item in value):
+    return len({len(item) for item in value}) == 1 and all(map(_is_numbers, value))
+  return all(isinstance(item, int | float) and not isinstance(item, bool) for item in value)
+
+
+def _averaged(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+  """Averages the predictions of each row, one mapping a file."""
+  # files {label 1, probability [.4 .6]} and {label 0, probability [.9 .1]}   ->   {label 0, probability [.65 .35]}
+  arrays = [key for key, value in rows[0][0].items() if isinstance(value, np.ndarray) and key != 'row_id']
+  means = [key for key in arrays if all(row[key].dtype.kind == 'f' for table in rows for row in table)]
+  chosen = {key: of for key in arrays for of in means if key not in means and _chooses(rows, key, of)}
+  averaged = []
+  for same in rows:
+    row = {key: np.mean([one[key] for one in same], axis=0) for key in means}
+    row |= {key: row[of].argmax(axis=-1) for key, of in chosen.items()}
+    averaged.append({'row_id': same[0]['row_id'], **row})
+  return averaged
+
+
+def _chooses(rows: list[list[dict[str, Any]]], key: str, of: str) -> bool:
+  """Whether whole numbers are everywhere the places of the largest of other numbers along their last axis."""
+  for row in (row for same in rows for row in same):
+    places, values = row[key], row[of]
+    if values.shape[:-1] != places.shape or not values.size:
+      return False
+    if not 0 <= places.min() <= places.max() < values.shape[-1]:
+      return False
+    picked = np.take_along_axis(values, places[..., None], axis=-1)[..., 0]
+    if (picked < values.max(axis=-1) - _TIE).any():
+      return False
+  return True
+
+
+def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[str] = ()) -> dict[str, float]:
+  """The metrics of rows as `join` returns them.
+
+  Args:
+    predictions: of each row.
+    records: of the same rows.
+    names: of scores; none takes all that read what the rows hold.
+
+  Raises:
+    ConfigError: a score that does not fit the rows, or none that does.
+  """
+  predicted, kept = set(predictions[0]), set(records[0])
+  for name in names:
+    errors.check_choice('--scores', 'score', name, signatures.names('scores'), place='plm_jax/scores')
+    one = scoring.known(name)
+    if lacking := [key for key in one.reads if key not in predicted] + [key for key in one.records if key not in kept]:
+      raise ConfigError(
+        f'--scores: {name!r} reads {lacking[0]}, and the rows have {", ".join(sorted(predicted | kept))}'
+      )
+  fitting = [
+    name
+    for name in signatures.names('scores')
+    if set(scoring.known(name).reads) <= predicted and set(scoring.known(name).records) <= kept
+  ]
+  found: dict[str, float] = {}
+  refused = []
+  for name in names or fitting:
+    scores.check_installed(name, signatures.literal(f'scores.{name}', 'NEEDS') or ())
+    try:
+      found |= scoring.score(name, predictions, records)
+    except ConfigError as error:  # a score that nobody named need not fit
+      refused.append(str(error))
+      if names:
+        raise
+  if not found:
+    reasons = '; '.join(refused) or f'none reads {", ".join(sorted(predicted))} and {", ".join(sorted(kept))}'
+    raise ConfigError(f'--score: no score fits these rows: {reasons}')
+  return found

@@ -1,0 +1,174 @@
+"""Several tasks over one trunk: a step is that of the task whose rows it reads, and each has a head and scores."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.adapters import multitask
+from plm_jax.errors import ConfigError
+from plm_jax.noise import keys
+from plm_jax.plugins import build
+from plm_jax.training import evaluation, scoring, step
+from plm_jax.training.parts import check_labels
+from plm_jax.types import Labels
+from tests import tiny
+
+PARTS = {
+  'names': {'name': 'tag', 'tags': ('O', 'B-a', 'I-a'), 'dropout': 0.0},
+  'sentiment': {'name': 'classify', 'classes': 2, 'dropout': 0.0},
+  'similarity': {'name': 'classify', 'kind': 'regression', 'dropout': 0.0},
+}
+NAMES = sorted(PARTS)
+KEY = jax.random.key(4)
+
+
+@functools.cache
+def make():
+  return multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS)
+
+
+@functools.cache
+def params():
+  return tiny.init_params(make(), batch(0))
+
+
+def batch(part):
+  """Rows of one part, with what the others lack filled up as `data/mixture` does."""
+  rows = dict(tiny.make_batch())
+  labels = jnp.asarray(np.arange(64, dtype=np.int32).reshape(4, 16) % 4 - 1)
+  values = {'sentiment': rows['label'].astype(jnp.float32), 'similarity': jnp.asarray([0.5, 2.0, -1.0, 3.5])}
+  rows['label'] = values.get(NAMES[part], jnp.full(4, -1.0))
+  rows['labels'] = labels if NAMES[part] == 'names' else jnp.full((4, 16), -1)
+  return {**rows, 'part': jnp.full(4, part, jnp.int32)}
+
+
+def alone(part):
+  """The task, the batch and the parameters of a part by itself."""
+  task = build.make('adapters', PARTS[NAMES[part]], trunk=tiny.make_trunk(), vocab=tiny.VOCAB)
+  rows = batch(part)
+  if NAMES[part] == 'sentiment':
+    rows = {**rows, 'label': rows['label'].astype(jnp.int32)}
+  return task, rows, {'trunk': params()['trunk'], **params()[NAMES[part]]}
+
+
+def loss_of(task, rows, variables):
+  example = task.prepare(keys.noise_root(KEY), keys.with_step(rows, 0))
+  loss = task.loss(step.bind(task, variables, train=False, rng=KEY), example, (), KEY)
+  return loss.value, loss.metrics
+
+
+@pytest.mark.parametrize('part', range(3))
+def test_a_step_is_that_of_the_part_alone(part):
+  own, rows, variables = alone(part)
+  ours = jax.jit(jax.value_and_grad(functools.partial(loss_of, make(), batch(part)), has_aux=True))
+  theirs = jax.jit(jax.value_and_grad(functools.partial(loss_of, own, rows), has_aux=True))
+  ((value, metrics), gradient), ((wanted, known), other) = ours(params()), theirs(variables)
+  np.testing.assert_allclose(value, wanted, rtol=1e-6)
+  name = NAMES[part]
+  trunk = {key: leaf for key, leaf in gradient['trunk'].items() if key in other['trunk']}
+  error, where = tiny.gradient_error({'trunk': trunk, **gradient[name]}, other)
+  assert error < 1e-5, where
+  for key, (total, weight) in known.items():
+    np.testing.assert_allclose(metrics[f'{name}/{key}'], (total, weight), rtol=1e-6)
+  for still in set(NAMES) - {name}:
+    assert all(not np.any(leaf) for leaf in jax.tree.leaves(gradient[still])), 'a head of another task moves'
+    assert metrics[f'{still}/loss'][1] == 0
+  np.testing.assert_allclose(metrics['loss'], metrics[f'{name}/loss'])
+
+
+def test_heads_are_of_their_own_and_the_trunk_is_as_without_them():
+  assert set(params()) == {'trunk', *NAMES}
+  shapes = {name: params()[name]['head']['kernel'].shape[-1] for name in NAMES}
+  assert shapes == {'names': 3, 'sentiment': 2, 'similarity': 1}
+  boxed = functools.partial(step.init_params, key=jax.random.key(0))
+  whole, plain = (
+    jax.device_get(boxed(task, tiny.spec(rows))) for task, rows in ((make(), batch(1)), (alone(1)[0], alone(1)[1]))
+  )
+  for ours, theirs in zip(*map(jax.tree.leaves, (whole['trunk'], plain['trunk'])), strict=True):
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize('part', range(3))
+def test_evaluation_scores_the_part_of_the_batch(part):
+  metrics, _ = step.eval_step(params(), batch(part), (), KEY, task=make())
+  for name in NAMES:
+    assert (metrics[f'{name}/loss'][1] > 0) == (name == NAMES[part])
+  own, rows, variables = alone(part)
+  known, _ = step.eval_step(variables, rows, (), KEY, task=own)
+  for key, value in known.items():
+    np.testing.assert_allclose(metrics[f'{NAMES[part]}/{key}'], value, rtol=1e-6)
+  means = {key: float(total) / max(float(weight), 1.0) for key, (total, weight) in metrics.items()}
+  assert 'names/f1' in make().summary(means)
+
+
+@pytest.mark.parametrize('part', range(3))
+def test_predictions_are_those_of_the_part(part):
+  found = step.predict_step(params(), batch(part), KEY, task=make())
+  own, rows, variables = alone(part)
+  known = step.predict_step(variables, rows, KEY, task=own)
+  assert found['part'].tolist() == [part] * 4
+  for key in set(known) - {'row_weight', 'row_id'}:
+    np.testing.assert_allclose(found[f'{NAMES[part]}/{key}'], known[key], rtol=1e-5)
+
+
+SCORED = {'names': (), 'sentiment': ('matthews', 'accuracy')}
+
+
+def test_scores_are_of_the_rows_and_predictions_of_a_part():
+  task = multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, scores=SCORED)
+  assert task.scores == ('sentiment/matthews', 'sentiment/accuracy', 'similarity/correlation')
+  draw = np.random.default_rng(0)
+  names, predictions, records = draw.choice(NAMES, 60), [], []
+  for row, name in enumerate(names):
+    label, found = draw.integers(0, 2, 2)
+    records.append({'part': name, 'label': label})
+    every = {'sentiment/label': found, 'similarity/value': found / 2, 'names/labels': np.zeros(3, int)}
+    predictions.append(scoring.own(task, {'row_id': row, 'part': NAMES.index(name), **every}, records[-1]))
+    assert {key.partition('/')[0] for key in predictions[-1]} == {'row_id', 'part', name}
+  mine = names == 'sentiment'
+  gold = np.array([record['label'] for record in records])[mine]
+  found = np.array([row.get('sentiment/label', 0) for row in predictions])[mine]
+  expected = np.corrcoef(gold, found)[0, 1]  # of two binary variables
+  assert scoring.score('sentiment/matthews', predictions, records) == {'sentiment/matthews': pytest.approx(expected)}
+  assert scoring.metrics(task.scores)[:2] == ['sentiment/matthews', 'sentiment/accuracy']
+  assert 'similarity/spearman' in scoring.score('similarity/correlation', predictions, records)
+  keys = evaluation.predicted_keys(task, tiny.spec(batch(1)))
+  scoring.check(task.scores, keys, where='eval.x', user='multitask')
+  with pytest.raises(ConfigError, match=r"there is no score 'mathews'.*Did you mean 'matthews'"):
+    scoring.check(['sentiment/mathews'], keys, where='eval.x', user='multitask')
+  with pytest.raises(ConfigError, match="'names/matthews' reads names/label"):
+    scoring.check(['names/matthews'], keys, where='eval.x', user='multitask')
+  with pytest.raises(ValueError, match=r"adapter\.scores names 'sentimnt'"):
+    multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, scores={'sentimnt': ()})
+
+
+def test_metrics_and_predictions_of_one_pass_are_those_of_two():
+  both = jax.jit(functools.partial(step.predicting_step, task=make()))
+  metrics, _, predicted = both(params(), batch(1), (), KEY)
+  known, _ = step.eval_step(params(), batch(1), (), KEY, task=make())
+  np.testing.assert_allclose(metrics['sentiment/loss'], known['sentiment/loss'], rtol=1e-6)
+  found = step.predict_step(params(), batch(1), KEY, task=make())
+  np.testing.assert_allclose(predicted['sentiment/probability'], found['sentiment/probability'], rtol=1e-5)
+
+
+def test_data_with_other_parts_are_refused():
+  sound = {'names': Labels(('O', 'B-a', 'I-a'), 3), 'sentiment': Labels(classes=2), 'similarity': Labels()}
+  check_labels(make(), Labels(parts=sound), path='data')
+  with pytest.raises(ValueError, match=r'trains the parts names, sentiment, similarity, .*has no parts'):
+    check_labels(make(), Labels(), path='data')
+  with pytest.raises(ValueError, match='has the parts names, sentiment:'):
+    check_labels(make(), Labels(parts={name: sound[name] for name in NAMES[:2]}), path='data')
+  with pytest.raises(ValueError, match=r"data, part 'sentiment' reach 4"):
+    check_labels(make(), Labels(parts={**sound, 'sentiment': Labels(classes=5)}), path='data')
+
+
+@pytest.mark.parametrize(
+  ('parts', 'message'),
+  [({}, 'names nothing'), ({'trunk': {'name': 'classify'}}, 'none of them trunk or train')],
+)
+def test_wrong_parts_are_refused(parts, message):
+  with pytest.raises(ValueError, match=message):
+    multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=parts)

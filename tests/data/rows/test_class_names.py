@@ -1,0 +1,90 @@
+"""Names of classes: of the data set, of labels.json, or those that the rows hold; the same numbers in every split."""
+
+import json
+
+import pytest
+
+from plm_jax.data import labelled
+from plm_jax.training.parts import check_labels, check_names
+from plm_jax.types import Labels, Task
+from tests.data import small
+
+
+def make(path, **changes):
+  settings = {'length': 8, 'batch_size': 4, 'seed': 0, 'cache': str(path)} | changes
+  return labelled.make(vocab=small.NumberVocab(), path=str(path), **settings)
+
+
+def write(place, split, labels):
+  small.write_rows(place / f'{split}.jsonl', [{'text': '1', 'label': label} for label in labels])
+
+
+def labels_of(source):
+  return [int(label) for batch in source.once() for label in batch['label'][batch['row_weight'] > 0]]
+
+
+def test_names_in_the_data_are_sorted_and_the_training_split_decides(tmp_path):
+  write(tmp_path, 'train', ['neutral', 'bad', 'good', 'bad'])
+  write(tmp_path, 'validation', ['good', 'neutral'])
+  names = ('bad', 'good', 'neutral')
+  train, validation = make(tmp_path), make(tmp_path, split='validation')
+  assert train.names == validation.names == make(tmp_path, split='train[:2]').names == names
+  assert labels_of(train) == [2, 0, 1, 0]
+  assert labels_of(validation) == [1, 2]
+  assert train.record(0)['names'] == names
+  assert [names[train.record(row)['label']] for row in range(4)] == ['neutral', 'bad', 'good', 'bad']
+
+
+def test_a_name_that_training_does_not_know_is_refused(tmp_path):
+  write(tmp_path, 'train', ['bad', 'good'])
+  write(tmp_path, 'test', ['good', 'ugly'])
+  with pytest.raises(ValueError, match=r"line 2: row 1 .*holds 'ugly', and the training split has bad, good"):
+    make(tmp_path, split='test')
+
+
+def test_truth_values_are_classes(tmp_path):
+  write(tmp_path, 'train', [True, True])
+  source = make(tmp_path)
+  assert (labels_of(source), source.names) == ([1, 1], ('False', 'True'))
+
+
+def test_digits_are_numbers(tmp_path):
+  write(tmp_path, 'train', ['10', '2', '0'])
+  source = make(tmp_path)
+  assert (labels_of(source), source.names, source.classes) == ([10, 2, 0], (), 11)
+
+
+def test_tags_of_words_are_named(tmp_path):
+  rows = [{'tokens': ['1', '2'], 'tags': ['O', 'B-x']}, {'tokens': ['3'], 'tags': [-1]}]
+  small.write_rows(tmp_path / 'train.jsonl', rows)
+  source = make(tmp_path, kind='words', fields=('tokens',), label='tags')
+  assert source.names == ('B-x', 'O')
+  assert next(source.once())['labels'][:2, 1:3].tolist() == [[1, 0], [-1, -1]]
+
+
+def test_texts_are_no_names(tmp_path):
+  write(tmp_path, 'train', [f'a text {n}' for n in range(60)])
+  with pytest.raises(ValueError, match='60 different texts in 60 rows'):
+    make(tmp_path)
+
+
+def test_two_sources_that_number_a_name_otherwise_are_refused():
+  names = {'data': Labels(('a', 'b', 'c')), 'eval.test.data': Labels(('b', 'c'))}
+  with pytest.raises(ValueError, match=r'eval\.test\.data: its classes are b, c, and those of data are a, b, c'):
+    check_names(names)
+  check_names({'data': Labels(('a', 'b')), 'eval.x.data': Labels(('a', 'b')), 'eval.y.data': Labels()})
+  check_names({'data': Labels(('neg', 'pos')), 'eval.x.data': Labels(('negative', 'positive'))})
+
+
+def test_the_row_with_a_label_that_the_task_does_not_know_is_named(tmp_path):
+  write(tmp_path, 'train', [0, 1, 0, 6, 6])
+  labels = labelled.look(path=str(tmp_path), cache=str(tmp_path))
+  with pytest.raises(ValueError, match=r'reach 6 in .*train\.jsonl, line 4, and the adapter has 2 classes'):
+    check_labels(Task(None, None, None, classes=2), labels, path='x')
+
+
+def test_labels_json_beside_the_file_wins(tmp_path):
+  write(tmp_path, 'train', ['b', 'a'])
+  (tmp_path / 'labels.json').write_text(json.dumps({'label': ['b', 'a']}))
+  source = make(tmp_path)
+  assert (labels_of(source), source.names) == ([0, 1], ('b', 'a'))

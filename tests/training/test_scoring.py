@@ -1,0 +1,316 @@
+"""Scores of all predictions in runs: their numbers, `best`, what is refused, files of predictions, two processes."""
+
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from importlib import metadata
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import metrics as peers
+
+from plm_jax import evaluate
+from plm_jax.adapters import classify
+from plm_jax.errors import ConfigError
+from plm_jax.training import evaluation, loop, metrics, predicted, step
+from tests import conftest, runs, tiny
+
+SCORES = ('f1', 'matthews')
+NAMES = [f'validation/{name}' for name in ('accuracy', *SCORES)]
+# 24 rows in batches of 16, so that the last batch has rows of weight 0
+CHANGES: dict[str, Any] = {
+  'steps': 4,
+  'eval_every': 2,
+  'data': {'batch_size': 16},
+  'eval': {'validation': {'data': {'split': 'validation'}, 'scores': SCORES}},
+  'best': ('validation/matthews', 'max'),
+}
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  folder = runs.write_data(tmp_path_factory.mktemp('data'))
+  bare = [{'text': json.loads(line)['text']} for line in lines(folder / 'labelled' / 'test.jsonl')]
+  (folder / 'labelled' / 'bare.jsonl').write_text('\n'.join(map(json.dumps, bare)))
+  return folder
+
+
+@pytest.fixture(scope='module')
+def run(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  """A run on all devices of this process, judged by a score of all predictions."""
+  workdir = tmp_path_factory.mktemp('run')
+  assert loop.train(runs.settings('classify', data, **CHANGES), workdir).result['finished']
+  return workdir
+
+
+def lines(file: pathlib.Path) -> list[str]:
+  return file.read_text().splitlines()
+
+
+def written(*flags: Any, file: pathlib.Path) -> list[dict[str, Any]]:
+  """The rows that `evaluate --predictions` writes."""
+  assert evaluate.main([*map(str, flags), f'--predictions={file}']) == 0
+  return [json.loads(line) for line in lines(file)]
+
+
+def test_scores_join_the_metrics_and_are_those_of_what_is_written(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  rows = [row for row in metrics.read(run) if NAMES[0] in row]
+  assert [row['step'] for row in rows] == [2, 4]
+  assert all(set(NAMES) <= set(row) for row in rows)
+  result = json.loads((run / 'result.json').read_text())
+  best = max(rows, key=lambda row: row['validation/matthews'])
+  assert (
+    next(row for row in rows if row['step'] == result['best_step'])['validation/matthews']
+    == best['validation/matthews']
+  )
+
+  predictions = written(f'--workdir={run}', '--step=newest', file=tmp_path / 'out.jsonl')
+  assert [row['row_id'] for row in predictions] == list(range(24))  # no padding rows, in the order of the split
+  gold, found = [row['record']['label'] for row in predictions], [row['label'] for row in predictions]
+  assert gold == [number % 2 for number in range(24)]
+  expected = [peers.accuracy_score(gold, found), peers.f1_score(gold, found), peers.matthews_corrcoef(gold, found)]
+  assert [rows[-1][name] for name in NAMES] == pytest.approx(expected)
+  evaluated = json.loads(lines(run / 'evaluations.jsonl')[-1])
+  assert [evaluated[name] for name in NAMES] == pytest.approx(expected)
+  for row in predictions:
+    assert row['name'] == runs.CLASSES[row['label']]
+    assert row['record']['row']['text'] and tuple(row['record']['names']) == runs.CLASSES
+
+
+def test_metrics_and_predictions_are_those_of_one_pass() -> None:
+  """The model is traced once for both, and both are what each is alone."""
+  task = classify.make(trunk=tiny.make_trunk('bert'), vocab=tiny.VOCAB, classes=2)
+  batch = {**tiny.make_batch(), 'label': jnp.array([0, 1, 1, 0])}
+  params, key = tiny.init_params(task, batch), jax.random.key(0)
+  calls = []
+
+  class Counted:
+    def apply(self, *arguments: Any, **inputs: Any) -> Any:
+      calls.append(inputs)
+      return task.model.apply(*arguments, **inputs)
+
+  both = jax.jit(functools.partial(step.predicting_step, task=task._replace(model=Counted())))
+  sums, _, predictions = both(params, batch, (), key)
+  assert len(calls) == 1
+  alone, _ = jax.jit(functools.partial(step.eval_step, task=task))(params, batch, (), key)
+  assert tiny.means(sums) == pytest.approx(tiny.means(alone), rel=1e-6)
+  predicted_alone = jax.jit(functools.partial(step.predict_step, task=task))(params, batch, key)
+  assert predictions.keys() == predicted_alone.keys()
+  for name, value in predicted_alone.items():
+    np.testing.assert_allclose(predictions[name], value, rtol=1e-5, err_msg=name)
+
+
+# What is refused before anything is tokenised.
+
+
+@pytest.mark.parametrize(
+  ('kind', 'changes', 'words'),
+  [
+    ('classify', {'scores': ('mathews',)}, ["no score 'mathews'", "'matthews'", 'accuracy, correlation']),
+    (
+      'classify',
+      {'scores': ('correlation',)},
+      ["'correlation' reads value", "adapter 'classify' gives", 'without value'],
+    ),
+    ('classify', {'scores': ('seqeval',)}, ["'seqeval' reads labels", 'Scores that fit: accuracy, f1']),
+    ('classify', {'scores': ('f1', 'f1')}, ["both give 'f1'"]),
+    ('classify', {'best': ('validation/f1', 'max')}, ["no metric 'f1'", 'accuracy']),
+    ('classify', {'scores': ('f1',), 'best': ('validation/matthews', 'max')}, ["no metric 'matthews'", 'f1']),
+    ('mlm', {'scores': ('matthews',)}, ["'matthews' reads label", "objective 'mlm' gives"]),
+  ],
+)
+def test_scores_that_do_not_fit_are_refused(
+  kind: str, changes: Any, words: list[str], data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  own = {'best': changes.get('best'), 'eval': {'validation': {'data': {'split': 'validation'}, **changes}}}
+  own['eval']['validation'].pop('best', None)
+  with pytest.raises(ConfigError) as caught:
+    loop.train(runs.settings(kind, data, **own), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+  assert '\n' not in str(caught.value)
+  for word in words:
+    assert word in str(caught.value)
+
+
+def test_a_score_without_its_package_is_refused(
+  data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  def absent(package: str) -> None:
+    raise metadata.PackageNotFoundError(package)
+
+  monkeypatch.setattr(metadata, 'distribution', absent)
+  with pytest.raises(ConfigError, match=r"score 'f1' needs the package scikit-learn.*pip install scikit-learn"):
+    loop.train(runs.settings('classify', data, **CHANGES), tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+# Rows without labels.
+
+
+def test_rows_without_labels_are_predicted_and_neither_trained_nor_scored(
+  run: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  bare = {'split': 'bare', 'keep_unlabelled': True}
+  for changes in ({'data': bare}, {'eval': {'validation': {'data': bare}}}):
+    with pytest.raises(ConfigError, match=r'data.keep_unlabelled: some rows of .* have no label'):
+      loop.train(runs.settings('classify', data, **changes), tmp_path / 'new')
+  assert not (tmp_path / 'new').exists()
+
+  flags = [f'--workdir={run}', '--config.eval.validation.data.split=bare']
+  before = lines(run / 'evaluations.jsonl') if (run / 'evaluations.jsonl').exists() else []
+  with pytest.raises(ConfigError, match=r"bare.*no field 'label'"):
+    evaluate.main(flags)
+  flags.append('--config.eval.validation.data.keep_unlabelled=True')
+  with pytest.raises(ConfigError, match=r'eval.validation.data: some rows have no label.*--predictions=FILE'):
+    evaluate.main(flags)
+  rows = written(*flags, file=tmp_path / 'bare.jsonl')
+  labelled_rows = written(f'--workdir={run}', '--config.eval.validation.data.split=test', file=tmp_path / 'test.jsonl')
+  assert [row['label'] for row in rows] == [row['label'] for row in labelled_rows]
+  assert all(row['record']['label'] is None and row['name'] in runs.CLASSES for row in rows)
+  assert len(lines(run / 'evaluations.jsonl')) == len(before) + 1  # of the rows with labels
+  with pytest.raises(ConfigError, match='row 0 has no label'):
+    evaluate.main(['--score', str(tmp_path / 'bare.jsonl'), '--scores', 'f1'])
+
+  table = tmp_path / 'CoLA.tsv'
+  assert evaluate.main([*flags, f'--predictions={table}', '--format=glue']) == 0
+  assert lines(table) == ['index\tprediction', *(f'{number}\t{row["label"]}' for number, row in enumerate(rows))]
+
+
+# Files of predictions.
+
+
+def row(number: int, gold: int, one: float) -> dict[str, Any]:
+  """A row of a file in which class 1 has the probability `one`."""
+  return {
+    'row_id': number,
+    'label': int(one > 0.5),
+    'probability': [1 - one, one],
+    'record': {'label': gold, 'names': ['no', 'yes'], 'row': {'idx': number + 10}},
+  }
+
+
+def file_of(path: pathlib.Path, rows: list[dict[str, Any]]) -> str:
+  path.write_text(''.join(f'{json.dumps(one)}\n' for one in rows))
+  return str(path)
+
+
+GOLD = (0, 1, 1, 0)
+
+
+@pytest.fixture
+def pair(tmp_path: pathlib.Path) -> list[str]:
+  """Two files, each with one of four rows wrong; the mean has all right."""
+  return [
+    file_of(
+      tmp_path / name, [row(number, gold, one) for number, (gold, one) in enumerate(zip(GOLD, ones, strict=True))]
+    )
+    for name, ones in {'a': (0.6, 0.9, 0.8, 0.1), 'b': (0.2, 0.45, 0.9, 0.3)}.items()
+  ]
+
+
+def test_files_are_scored_alone_and_averaged(
+  pair: list[str], tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  for file in pair:
+    assert evaluate.main(['--score', file, '--scores', 'accuracy']) == 0
+    assert capsys.readouterr().out == 'accuracy 0.75\n'
+  out = tmp_path / 'mean.tsv'
+  assert evaluate.main(['--score', *pair, f'--predictions={out}', '--format=glue']) == 0
+  assert capsys.readouterr().out.splitlines() == ['accuracy 1', 'f1 1', 'macro_f1 1', 'matthews 1']
+  assert lines(out) == ['index\tprediction', '10\t0', '11\t1', '12\t1', '13\t0']
+  predictions, _ = predicted.join(pair)
+  np.testing.assert_allclose([one['probability'][1] for one in predictions], [0.4, 0.675, 0.85, 0.2])
+  again = tmp_path / 'mean.jsonl'
+  assert evaluate.main(['--score', *pair, f'--predictions={again}']) == 0
+  assert predicted.score(*predicted.join([again]), ['accuracy']) == {'accuracy': 1.0}
+
+
+def test_values_are_averaged(tmp_path: pathlib.Path) -> None:
+  files = [
+    file_of(tmp_path / name, [{'row_id': n, 'value': value, 'record': {'label': n}} for n, value in enumerate(values)])
+    for name, values in {'a': (1.0, 0.0, 2.0), 'b': (-1.0, 2.0, 4.0)}.items()
+  ]
+  predictions, records = predicted.join(files)
+  assert [float(one['value']) for one in predictions] == [0.0, 1.0, 3.0]
+  assert predicted.score(predictions, records)['spearman'] == 1.0
+
+
+def test_what_cannot_be_scored_is_named(pair: list[str], tmp_path: pathlib.Path) -> None:
+  other = file_of(tmp_path / 'other', [row(number, 1, 0.5) for number in range(4)])
+  broken = tmp_path / 'broken'
+  broken.write_text('{"row_id": 0, "record": {}}\n{"row_id"')
+  words = file_of(tmp_path / 'words', [{'row_id': 0, 'text': 'a', 'record': {'label': 1}}])
+  cases = [
+    (['nothing'], 'there is no file nothing'),
+    ([pair[0], other], 'predictions of different rows'),
+    ([str(broken)], 'line 2 of .*broken is no JSON'),
+    ([words, words], 'holds nothing that can be averaged: row_id, text'),
+    ([words], 'no score fits these rows'),
+    ([pair[0], '--scores', 'correlation'], "'correlation' reads value"),
+    ([pair[0], '--scores', 'f2'], "there is no score 'f2'"),
+    ([pair[0], '--workdir=x'], 'leave --workdir out'),
+    ([pair[0], '--config.seed=1'], 'these flags take none'),
+    ([pair[0], '--format=glue'], '--predictions=FILE'),
+    ([pair[0], f'--predictions={tmp_path}/x/y', '--format=glue'], 'there is no folder'),
+    ([pair[0], f'--predictions={tmp_path}/y', '--format=glu'], "no format 'glu'.*glue, superglue"),
+  ]
+  for flags, told in cases:
+    with pytest.raises(ConfigError, match=told) as caught:
+      evaluate.main(['--score', *flags])
+    assert '\n' not in str(caught.value)
+
+
+def test_a_file_of_predictions_is_refused_before_the_model_is_made(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  for flags, told in (
+    ([f'--predictions={tmp_path}/none/out'], 'there is no folder'),
+    ([f'--predictions={tmp_path}'], 'is a folder'),
+    ([f'--predictions={tmp_path}/out', '--format=squat'], "no format 'squat'"),
+    (['--format=glue'], '--predictions=FILE'),
+    (['--scores', 'f1'], '--scores is for --score'),
+  ):
+    with pytest.raises(ConfigError, match=told):
+      evaluate.main([f'--workdir={run}', *flags])
+
+
+# Several processes.
+
+
+@pytest.mark.slow
+def test_two_processes_score_as_one(run: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  if jax.device_count() != 4:
+    pytest.skip('needs four devices')
+  file = runs.write_config(tmp_path / 'config.json', runs.settings('classify', data, **CHANGES))
+  launch = [sys.executable, str(conftest.ROOT / 'launch' / 'local.py'), '--processes=2', '--devices=2', '--grace=60']
+  done = subprocess.run(
+    [*launch, '--', '-m', 'plm_jax.train', f'--config={file}', f'--workdir={tmp_path / "run"}'],
+    cwd=conftest.ROOT,
+    env={**os.environ, 'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'},
+    stdin=subprocess.DEVNULL,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stdout[-3000:]
+  both = [[row for row in metrics.read(folder) if NAMES[0] in row] for folder in (run, tmp_path / 'run')]
+  assert len(both[0]) == len(both[1]) == 2
+  for alone, together in zip(*both, strict=True):
+    assert [together[name] for name in NAMES] == pytest.approx([alone[name] for name in NAMES], abs=1e-6)
+  results = [json.loads((folder / 'result.json').read_text()) for folder in (run, tmp_path / 'run')]
+  assert results[0]['best_step'] == results[1]['best_step']
+
+
+def test_a_batch_over_processes_is_read_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+  """What every process would gather, in place of the network."""
+  batch = {'label': np.array([4, 7, 5, 5]), 'row_id': np.array([8, 9, 10, -1]), 'row_weight': np.array([1.0, 1, 1, 0])}
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  monkeypatch.setattr(
+    evaluation.multihost_utils, 'process_allgather', lambda leaves, tiled: dict(leaves) if tiled else None
+  )
+  assert [(int(row['label']), int(row['row_id'])) for row in evaluation.rows_of(batch)] == [(4, 8), (7, 9), (5, 10)]
