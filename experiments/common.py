@@ -185,9 +185,10 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     return c
   with c.unlocked():
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
-    if c.adapter and 'classes' in c.adapter:
+    head = c.adapter and (c.adapter.get('inner') or c.adapter)  # a wrapper holds the adapter with the head
+    if head and 'classes' in head:
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
-      c.data, c.adapter = dict(c.data, **rows), dict(c.adapter, classes=classes)
+      c.data, head.classes = dict(c.data, **rows), classes
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     if c.best and c.best[0].endswith(tuple(GLUE_BEST.values())):
       c.best = (f'{c.best[0].partition("/")[0]}/accuracy', 'max')

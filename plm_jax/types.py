@@ -80,6 +80,8 @@ class Task(NamedTuple):
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
     words: keys of `in_words` that scores may read beside those of `predict`.
+    trains: path of a parameter, with the number of its layer ('trunk/layers/3/query/kernel') -> whether it may train.
+      The others stay as they are whatever `optim.scale` says, without optimiser state.
     frozen: patterns of parameters that keep their values, as those of `optim.scale`; they get no gradient.
     parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
       The data have parts of the same names.
@@ -98,6 +100,7 @@ class Task(NamedTuple):
   for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
+  trains: Callable[[str], bool] = lambda path: True
   frozen: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}

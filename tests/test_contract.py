@@ -35,6 +35,7 @@ from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
 SETTINGS: dict[str, dict[str, Any]] = {
+  'bottleneck': {'width': 8, 'inner': {'name': 'classify', 'dropout': 0.0}},
   'choose': {'dropout': 0.0},
   'classify': {'dropout': 0.0},
   'cloze': {'words': ('a', 'b', 'c', 'd')},
@@ -46,6 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'start': 'eos',
     'append_eos': False,
   },
+  'lora': {'inner': {'name': 'classify', 'dropout': 0.0}},
   'mixture': {
     'parts': {
       'bert': {'name': 'mlm'},
@@ -53,6 +55,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'prefix': {'length': 3, 'mlp_dim': 16, 'inner': {'name': 'classify', 'dropout': 0.0}},
   'scalar_mix': {
     'inner': {'name': 'tag', 'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
     'vectors': 4,
@@ -68,7 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # (file, or folder of the task and model; pattern of parameters): why they get no gradient
 NO_GRADIENT: dict[tuple[str, str], str] = {
-  ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',
+  ('', r'(?!.*prefix/trunk/).*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
   ('choose', r'.*head/bias'): 'softmax does not see what is added to all options',
   ('span', r'.*head/bias'): 'softmax does not see what is added to all places of a row',
@@ -531,10 +534,12 @@ def test_rows_of_weight_zero_change_nothing(on):
 def test_every_parameter_gets_a_gradient_and_changes(on):
   run = run_of(on)
   state, _ = run.step()
-  old = jax.tree.leaves(run.state.params)
+  (trained, frozen), (before, same) = run.tx.split(state.params), run.tx.split(run.state.params)
+  assert tiny.same(frozen, same)
+  old = jax.tree.leaves(before)
   gradient = jax.tree.leaves(state.opt_state['rule'])
   whole = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in gradient))
-  new = jax.tree_util.tree_leaves_with_path(state.params)
+  new = jax.tree_util.tree_leaves_with_path(trained)
   for (path, after), before, leaf in zip(new, old, gradient, strict=True):
     name = path_name(path)
     parts = list(zip(virtual_paths(name, leaf), leaf, strict=True)) if is_stacked(name, leaf) else [(name, leaf)]
