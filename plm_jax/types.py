@@ -80,6 +80,8 @@ class Task(NamedTuple):
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
     words: keys of `in_words` that scores may read beside those of `predict`.
+    trains: path of a parameter, with the number of its layer ('trunk/layers/3/query/kernel') -> whether it may train.
+      The others stay as they are whatever `optim.scale` says, without optimiser state.
     frozen: patterns of parameters that keep their values, as those of `optim.scale`; they get no gradient.
     parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
       The data have parts of the same names.
@@ -98,6 +100,7 @@ class Task(NamedTuple):
   for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
+  trains: Callable[[str], bool] = lambda path: True
   frozen: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
@@ -159,7 +162,8 @@ class Template(NamedTuple):
   spaced: bool = False
 
 
-class Labels(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Labels:
   """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack.
 
   `largest` is the file and line of the first row with the largest label, for messages; `parts` are as in `Source`.
@@ -169,9 +173,9 @@ class Labels(NamedTuple):
   names: tuple[str, ...] = ()
   classes: int = 0
   unlabelled: bool = False
-  largest: str = ''
-  parts: 'Mapping[str, Labels]' = MappingProxyType({})
-  mixed: 'Mapping[str, Labels]' = MappingProxyType({})
+  largest: str = dataclasses.field(default='', compare=False)
+  parts: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
+  mixed: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
 
 
 class Vocab(Protocol):
@@ -219,6 +223,8 @@ class Vocab(Protocol):
   def encode(self, text: str, *, specials: bool = False) -> list[int]: ...
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+  def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]: ...
 
   def decode(self, ids: Sequence[int]) -> str: ...
 
@@ -496,6 +502,11 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
       'bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it', None
     ),
     'target_segment_ids': BatchKey('bt', 'int32', '1 at each token of the text to write; 0 is padding'),
+    'start': BatchKey('b', 'int32', 'place of the first token of the answer, or of what stands for no answer'),
+    'end': BatchKey('b', 'int32', 'place of the last token of the answer, or of what stands for no answer'),
+    'context': BatchKey(
+      'bl', 'int32', '1 for tokens of the text with the answer, 2 in the window with most around them, 3 for no answer'
+    ),
     'option_tokens': BatchKey('bkt', 'int32', 'texts to choose from, as `target_tokens`; some may be empty', None),
     'option_segment_ids': BatchKey('bkt', 'int32', '1 at each token of an option; 0 is padding'),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),

@@ -35,6 +35,17 @@ def data(tmp_path_factory):
     tokens = [conftest.story(draw).split() for _ in range(64)]
     rows = [{'tokens': row, 'tags': [n % 5 for n in range(len(row))]} for row in tokens]
     (folder / 'words' / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+  for name in ('options', 'spans'):
+    (folder / name).mkdir()
+    for split in ('train', 'validation', 'test'):
+      texts = [conftest.story(draw) for _ in range(64)]
+      rows = [
+        {'context': text, 'endings': text.split()[:4], 'label': n % 4}
+        if name == 'options'
+        else {'question': 'Who?', 'context': text, 'answers': {'text': [text[:4]], 'answer_start': [0]}}
+        for n, text in enumerate(texts)
+      ]
+      (folder / name / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
   return folder
 
 
@@ -59,8 +70,8 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
   for block in settings['data'].get('parts', {'': settings['data']}).values():
     if settings['objective']:
       kind = 'corpus'
-    elif block.get('kind') == 'words':
-      kind = 'words'
+    elif block.get('kind') in ('words', 'options', 'spans'):
+      kind = block['kind']
     elif block['name'] == 'text_to_text':
       kind = 'pairs'
     else:

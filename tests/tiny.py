@@ -144,7 +144,7 @@ def spec(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
 def make_optimiser(task: Task, batch: Batch, **settings: Any) -> optim.Optimiser:
   """Plain AdamW at a constant rate, where `settings` say nothing else."""
   settings = {'name': 'adamw', 'rate': 1e-3, 'schedule': 'constant', 'steps': 100} | settings
-  return optim.make(params=step.abstract_params(task, spec(batch)), **settings)
+  return optim.make(params=step.abstract_params(task, spec(batch)), trains=task.trains, **settings)
 
 
 def draw(abstract: PyTree, *, seed: int = 0) -> PyTree:

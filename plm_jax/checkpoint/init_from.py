@@ -126,11 +126,11 @@ def initialise(
   for fields in init_from:
     entry = Entry.read(fields)
     source = open_params(entry.source, step=entry.step).arrays(entry.from_ or None)
-    if entry.layers is not None and not any(_is_stacked(_join(entry.from_, name)) for name in source):
+    if entry.layers is not None and not any(is_stacked(join(entry.from_, name)) for name in source):
       raise ValueError(f'init_from: {entry.source} has no stacked layers under {entry.from_!r} to take layers= from')
     taken = False
     for name, value in source.items():
-      origin, path = _join(entry.from_, name), _join(entry.to, name)
+      origin, path = join(entry.from_, name), join(entry.to, name)
       if path in sums and path not in leaves and sums[path][1] in leaves:
         wholes[path], taken = (value, entry), True
         continue
@@ -188,7 +188,7 @@ def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) ->
 def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: int) -> tuple[Array, str]:
   """The leaf of the source with the shape, dtype and sharding of the initial one, and how it was changed."""
   how = ''
-  if entry.layers is not None and _is_stacked(path):
+  if entry.layers is not None and is_stacked(path):
     value = _take_layers(path, value, entry)
     how += f', layers {", ".join(map(str, entry.layers))}'
   if value.dtype != fresh.dtype:
@@ -235,9 +235,9 @@ def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
   if len(old) == len(new) and tuple(old[1:]) == tuple(new[1:]):
     if _is_position(path):
       return "resize='interpolate' in this entry of init_from stretches the positions"
-    if _is_stacked(path) and new[0] < old[0]:
+    if is_stacked(path) and new[0] < old[0]:
       return f'layers=(...) in this entry of init_from names the {new[0]} layers to take'
-  if _longer_axis(old, new) is not None and 'norm' not in path and not _is_stacked(path):
+  if _longer_axis(old, new) is not None and 'norm' not in path and not is_stacked(path):
     return "resize='new_rows' in this entry of init_from keeps the fresh rows at the end"
   return (
     'the two models differ in size; --config.model.from=FOLDER takes the sizes of the source, or leave this part out '
@@ -266,16 +266,18 @@ def _rest(whole: Array, first: Array, fresh: Array, *, rows: int) -> Array:
   return rest(whole, first, fresh)
 
 
-def _join(parent: str, name: str) -> str:
+def join(parent: str, name: str) -> str:
+  """A path below another; either may be empty."""
   return f'{parent}/{name}'.strip('/')
 
 
-def _is_stacked(path: str) -> bool:
+def is_stacked(path: str) -> bool:
+  """Whether axis 0 of what stands at a path numbers layers."""
   return STACKED in path.split('/')
 
 
 def _is_position(path: str) -> bool:
-  return 'position' in path and not _is_stacked(path)
+  return 'position' in path and not is_stacked(path)
 
 
 def _before(path: str, position_rows: Mapping[str, range]) -> int:

@@ -153,7 +153,7 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
   """
   folder = records.local(folder)
   file = folder / NAME
-  host = {name: np.ascontiguousarray(_on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
+  host = {name: np.ascontiguousarray(on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
   if jax.process_index() == 0:
     files.make_folder(folder)
     with files.replacing(file) as temporary:
@@ -306,7 +306,8 @@ def _sha256_file(file: Path) -> Path:
   return file.with_name(f'{file.name}.sha256')
 
 
-def _on_host(leaf: jax.Array | np.ndarray) -> np.ndarray:
+def on_host(leaf: jax.Array | np.ndarray) -> np.ndarray:
+  """A whole array in the memory of this host; all processes call where devices of several hold it."""
   if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
     return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
   return np.asarray(leaf)

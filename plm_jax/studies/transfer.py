@@ -165,7 +165,8 @@ class Trainer:
     if rate not in self._compiled:
       optim_settings = {**self._settings['optim'], 'rate': rate}
       with stage('optim'):
-        tx = optim.make(params=abstract_params(self._task, spec), steps=self._settings['steps'], **optim_settings)
+        shapes, steps = abstract_params(self._task, spec), self._settings['steps']
+        tx = optim.make(params=shapes, steps=steps, trains=self._task.trains, **optim_settings)
       step = functools.partial(
         train_step,
         task=self._task,

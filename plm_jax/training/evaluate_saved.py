@@ -16,7 +16,7 @@ from plm_jax.cli import progress, signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.text import tokenizer
-from plm_jax.training import evaluation, parts, predicted, preflight, run_folder
+from plm_jax.training import evaluation, parts, predicted, preflight, run_folder, trained_part
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
 from plm_jax.types import Execution, PyTree, Source, Task
@@ -238,8 +238,10 @@ def _states(
 ) -> Iterator[Saved]:
   """The parameters of each step; with `may_vanish`, steps that the run deleted in the meantime are left out."""
   with errors.stage('optim'):
-    tx = optim.make(params=abstract_params(task, spec), steps=settings['steps'] or 1, **settings['optim'])
-  abstract = state_maker(task, tx, spec, layout=layout).abstract
+    horizon = settings['steps'] or 1
+    tx = optim.make(params=abstract_params(task, spec), steps=horizon, trains=task.trains, **settings['optim'])
+  abstract, cut = state_maker(task, tx, spec, layout=layout).abstract, settings['save'] == 'trained'
+  abstract = trained_part.cut(abstract, tx) if cut else abstract
   for step in steps:
     try:
       _, state = checkpoint.restore(folder.checkpoints, abstract, step=step)
@@ -248,6 +250,9 @@ def _states(
         log.info(f'step {step} was deleted before it could be scored (keep)')
         continue
       raise
+    if cut:
+      whole = weights.open(folder.root, step=step).as_saved.tree()
+      state = trained_part.joined(state, _placed(whole, task, spec, layout=layout))
     yield Saved({'step': step}, tx.eval_params(state.opt_state, state.params))
 
 

@@ -95,7 +95,7 @@ def make_parts(settings: Settings, vocab: Vocab, folder: RunFolder | None = None
 
 def make_template(settings: Settings, vocab: Vocab) -> Template | None:
   """The special tokens around a text in the rows of a run; None where rows have no one form."""
-  rows = build.template('data', settings['data'], vocab=vocab)
+  rows, settings = build.template('data', settings['data'], vocab=vocab), build.unwrapped(settings)
   own = settings.get('objective') and build.template('objectives', settings['objective'], vocab=vocab, rows=rows)
   return own or rows
 

@@ -89,7 +89,7 @@ def _each(where: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
 def remark(settings: Settings, source: Source) -> None:
   """Logs a setting that can make no difference to the run, once its rows are counted."""
   seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
-  if (settings['objective'] or {}).get('masking') == 'static' and seen <= rows:
+  if (build.unwrapped(settings)['objective'] or {}).get('masking') == 'static' and seen <= rows:
     log.info(
       f"config.objective.masking='static' is the same as 'dynamic' here: {settings['steps']:,} steps see {seen:,} of "
       f'{rows:,} rows, none of them twice'
@@ -108,17 +108,19 @@ def check_frozen(task: Task, settings: Settings, shapes: PyTree) -> None:
         )
 
 
-def remark_groups(settings: Settings, shapes: PyTree) -> None:
+def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
   """Logs which part of the model trains, at which rate and from which step on, where that is not all of it alike.
 
   Args:
     settings: of the run.
     shapes: of its parameters.
+    task: which says what may train at all.
   """
   scale, decay, steps = settings['optim']['scale'], settings['optim']['decay'], history.total(settings)
   found = groups.resolve(scale, shapes, steps=steps, what='scale')
+  found = groups.restrict(found, scale, shapes, trains=task.trains)
   if {value for values in found.values() for value in values} != {1.0}:
-    log.info(groups.table(shapes, scale=scale, decay=decay, steps=steps))
+    log.info(groups.table(shapes, scale=scale, decay=decay, steps=steps, trains=task.trains))
 
 
 def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, scored: Collection[str]) -> None:
@@ -129,7 +131,8 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)
   with errors.stage('optim'):
-    tx = optim.make(params=shapes, steps=settings['steps'] or history.MOST_STEPS, **settings['optim'])
+    steps = settings['steps'] or history.MOST_STEPS
+    tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
     check_frozen(parts.task, settings, shapes)
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)

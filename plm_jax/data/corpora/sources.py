@@ -5,8 +5,8 @@ A path is one of
     pydocs, pydocs/<task>           the embedded corpus and its tasks (`corpora/pydocs.py`)
     tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
     parallel:<folder>               files <split>.<field> with lines that belong together, as train.en and train.de
-    <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, each also with .gz behind it:
-                                    one split, 'train'
+    <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, .json (of SQuAD), each also
+                                    with .gz behind it: one split, 'train'
     <folder>                        <split>.<any of those>, with labels.json for the names of classes; or the folder of
                                     a prepared set of TensorFlow Datasets
 
@@ -260,7 +260,7 @@ def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
   known = _suffixes(formats)
   found: dict[str, Path] = {}
   for file in files.listing(folder):
-    if _has_suffix(file, known) and not file.name.startswith('.'):
+    if _has_suffix(file, known) and not file.name.startswith('.') and file.name != LABELS:
       name = file.name.removesuffix(local.ZIPPED)
       split = name.removesuffix(next(suffix for suffix in known if name.endswith(suffix)))
       if split in found:

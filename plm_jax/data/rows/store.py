@@ -143,6 +143,18 @@ def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
   return Tokens(ids, _offsets(lengths), _digest(texts, vocab))
 
 
+def with_characters(texts: Texts, *, vocab: Vocab) -> tuple[Tokens, np.ndarray]:
+  """`in_memory`, and int32[n, 2], the characters [start, end) of its text that each token covers."""
+  ids: list[np.ndarray] = [np.zeros(0, _dtype(vocab))]
+  characters: list[np.ndarray] = [np.zeros((0, 2), np.int32)]
+  for number in range(len(texts)):
+    found, spans = vocab.encode_offsets(texts[number])
+    ids.append(np.array(found, _dtype(vocab)))
+    characters.append(np.array(spans, np.int32).reshape(-1, 2))
+  lengths = np.array([len(found) for found in ids[1:]], _LENGTH)
+  return Tokens(np.concatenate(ids), _offsets(lengths), _digest(texts, vocab)), np.concatenate(characters)
+
+
 def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   """Opens the store of these texts, making, finishing or repairing it first where needed.
 
