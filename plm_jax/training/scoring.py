@@ -37,8 +37,8 @@ def known(name: str) -> Score:
   """What a file of `plm_jax/scores/` states of itself; nothing is imported."""
   part, slash, file = name.rpartition('/')
   metrics, reads, records = (signatures.literal(f'scores.{file}', key) or () for key in ('METRICS', 'READS', 'RECORDS'))
-  of_part = [tuple(f'{part}{slash}{key}' for key in keys) for keys in (metrics, reads)]
-  return Score(file, part, *of_part, tuple(records))
+  metrics, reads = (tuple(f'{part}{slash}{key}' for key in keys) for keys in (metrics, reads))
+  return Score(file, part, metrics, reads, tuple(records))
 
 
 def check(names: Sequence[str], predicted: Collection[str], *, where: str, user: str) -> None:

@@ -51,8 +51,10 @@ class Asked(NamedTuple):
 
 def asked(**settings: Any) -> Asked:
   """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
-  known: dict[str, Any] = {name: settings[name] for name in Asked._fields if name in settings}
-  return Asked(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+  known: dict[str, Any] = {}
+  for name in set(Asked._fields) & set(settings):
+    known[name] = tuple(settings[name]) if isinstance(settings[name], list) else settings[name]
+  return Asked(**known)
 
 
 class Examples(NamedTuple):
