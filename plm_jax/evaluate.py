@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _score(arguments: argparse.Namespace) -> int:
   """Scores files of predictions and prints a line for each metric."""
-  if wrong := [flag for flag in ('workdir', 'config', 'weights', 'evaluation') if getattr(arguments, flag)]:
+  if wrong := [flag for flag in ('workdir', 'config', 'weights', 'evaluation') if vars(arguments)[flag]]:
     raise ConfigError(f'--score reads files of predictions alone: leave --{wrong[0]} out.')
   from plm_jax.training import predicted
 

@@ -26,7 +26,8 @@ KEYS: dict[str, str] = {
   'optim.ema': 'ema_decay ema_rate polyak',
   'optim.scale':
     'freeze frozen_layers freeze_encoder freeze_layers freeze_embeddings layer_decay layerwise_lr_decay llrd '
-    'lr_layer_decay param_groups unfreeze',
+    'lr_layer_decay param_groups unfreeze unfreezing gradual_unfreezing discriminative_lr '
+    'discriminative_learning_rates',
   'data.batch_size':
     'bs batch batchsize train_batch_size global_batch_size per_device_train_batch_size per_gpu_train_batch_size '
     'micro_batch_size rows',
@@ -43,6 +44,8 @@ KEYS: dict[str, str] = {
   'data.text': 'text_column text_field text_column_name text_key content_column',
   'data.label': 'label_column label_column_name label_key label_field',
   'data.per_class': 'few_shot n_shot shots examples_per_class num_shots',
+  'data.stride': 'doc_stride',
+  'data.question_length': 'max_query_length max_question_length',
   'data.shuffle': 'shuffle_buffer shuffle_data shuffle_buffer_size',
   'eval.NAME.data.path':
     'validation_file eval_file dev_file valid_file test_file val_data validation_data eval_dataset eval_data',
@@ -116,6 +119,16 @@ KEYS: dict[str, str] = {
     'from_pretrained restore_from pretrained_model restore_path weights load_path init_weights checkpoint ckpt '
     'checkpoint_path',
   'adapter.classes': 'num_labels n_classes num_classes n_labels nclasses classes_num',
+  'adapter.n_best': 'n_best_size',
+  'adapter.max_answer': 'max_answer_length',
+  'adapter.no_answer': 'version_2_with_negative squad_v2',
+  'adapter.threshold': 'null_score_diff_threshold',
+  'adapter.rank': 'r lora_r lora_rank',
+  'adapter.alpha': 'lora_alpha',
+  'adapter.targets': 'target_modules lora_target_modules',
+  'adapter.trained': 'modules_to_save',
+  'adapter.mlp_dim': 'encoder_hidden_size prefix_hidden_size mid_dim',
+  'adapter.class_weights': 'class_weight pos_weight label_weights loss_weights',
   'adapter.name': 'head task_head downstream finetune',
   'objective.name': 'task loss loss_fn objective_name pretraining_task task_name',
   'objective.where.rate':

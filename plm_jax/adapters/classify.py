@@ -1,7 +1,8 @@
 """Classification or regression of one text or a pair from the trunk's own pooling (BERT §4.1, GPT §3.2).
 
 BERT reads the [CLS] vector through its tanh pooler, GPT the state of the last real token. `lm_weight` adds the language
-model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative log-likelihoods to minimise).
+model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative log-likelihoods to minimise). Several
+layers may be read together (`layers`, `join`): each is pooled by itself, and the vectors are joined.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import errors
-from plm_jax.adapters.texts import read_text
+from plm_jax.adapters.texts import label_weights, read_text, scaled_class_weights
 from plm_jax.errors import require
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
@@ -21,6 +22,7 @@ from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
+from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 from plm_jax.types import (
   Array,
   Attends,
@@ -41,7 +43,7 @@ from plm_jax.types import (
 
 PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'label')
-QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
+QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # of a smoke test (`file.py:quick`)
 
 Kind = Literal['class', 'regression']
 Pool = Literal['trunk', 'mean']
@@ -57,7 +59,9 @@ class Model(nn.Module):
     dropout: rate before it.
     hidden: width of a layer before it; 0 leaves it out.
     activation: behind that layer, a name of `ACTIVATIONS`.
-    layer: which of the trunk's layers is pooled; -1 is the trunk's output, 0 the embeddings.
+    layers: which of the trunk's layers are pooled; -1 is the trunk's output, 0 the embeddings.
+    join: how their vectors become one, see `JoinedStates`.
+    layer_weights: of join='weighted'.
     frozen: the trunk runs without dropout and gets no gradient.
     pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
     init_std: of the head's kernels.
@@ -69,7 +73,9 @@ class Model(nn.Module):
   dropout: float
   hidden: int
   activation: str
-  layer: int
+  layers: tuple[int, ...]
+  join: Join
+  layer_weights: tuple[float, ...]
   frozen: bool
   pool: Pool
   init_std: float
@@ -77,6 +83,7 @@ class Model(nn.Module):
 
   def setup(self) -> None:
     kernel_init = normal(self.init_std)
+    self.states = JoinedStates(self.join, self.layer_weights)
     if self.hidden:
       self.two_layers = PredictionHead(
         self.hidden, self.outputs, self.activation, self.dropout, kernel_init, name='head'
@@ -88,13 +95,12 @@ class Model(nn.Module):
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
     """(outputs f32[b, c], the states they came from [b, l, d])."""
     out = self.trunk(**inputs, train=train and not self.frozen)
-    hidden = out['hidden'] if self.layer == -1 else out['layers'][self.layer]
     segment_ids = inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
     pool = pooling.mean if self.pool == 'mean' else self.trunk.pool
-    pooled = pool(hidden, segment_ids)  # [b, l, d] -> [b, d]
+    each = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
     if self.frozen:
-      pooled = jax.lax.stop_gradient(pooled)
-    pooled = pooled.astype(jnp.float32)
+      each = jax.lax.stop_gradient(each)
+    pooled = self.states(each).astype(jnp.float32)
     if self.hidden:
       return self.two_layers(pooled, train=train), out['hidden']
     return self.head(self.head_dropout(pooled, train=train)), out['hidden']
@@ -112,11 +118,13 @@ class Setup(NamedTuple):
     two_stacks: the trunk has an encoder and a decoder.
     regression: one number is predicted and no class.
     lm_weight: of the auxiliary language model.
+    class_weights: of the loss of each class; () where all weigh the same.
   """
 
   two_stacks: bool
   regression: bool
   lm_weight: float
+  class_weights: tuple[float, ...]
 
 
 def make(
@@ -129,11 +137,15 @@ def make(
   hidden: Whole = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layer: LayerNumber = -1,
+  layers: tuple[LayerNumber, ...] = (),
+  join: Join = 'concat',
+  layer_weights: tuple[Annotated[float, 'any'], ...] = (),
   frozen: bool = False,
   lm_weight: Weight = 0.0,
   pool: Pool = 'trunk',
   init_std: Std = 0.02,
   bias: bool = True,
+  class_weights: tuple[Weight, ...] = (),
 ) -> Task:
   """Classification over `classes` labels, or regression of one number.
 
@@ -145,26 +157,42 @@ def make(
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one, as BART and ELECTRA have it; 0 leaves it out.
     activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    layer: which of the trunk's layers is pooled; -1 is its output.
+    layer: which of the trunk's layers is pooled; -1 is its output, 0 its embeddings.
+    layers: several layers in place of `layer`, each pooled by itself, such as (-4, -3, -2, -1).
+    join: 'concat' puts the pooled vectors side by side, 'sum' adds them, 'weighted' adds them times `layer_weights`,
+      'mix' learns weights and a factor (layers/scalar_mix.py).
+    layer_weights: a number for each of `layers`.
     frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
-      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
+      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them; a run
+      whose weight decay would move them is refused.
     lm_weight: lambda of the auxiliary language model; needs a causal trunk that is not frozen (GPT: .5).
     pool: 'trunk' pools as the trunk's paper does; 'mean' takes the mean of the real tokens, which needs no pooler that
       pre-training has not seen.
     init_std: of the head's kernels.
     bias: the last layer has one; published decoders that classify (GPT-2, LLaMA) have none.
+    class_weights: of the loss of each class, in the order of their numbers; the loss is the weighted mean. Weights of
+      rows / (classes x rows of the class) balance the classes. Accuracy counts every row alike.
   """
   del vocab
   if hidden and not bias:
     raise ValueError(f'adapter.bias=False with adapter.hidden={hidden}: both of two layers have biases')
   check(classes=classes, kind=kind, hidden=hidden, activation=activation, frozen=frozen, lm_weight=lm_weight, pool=pool)
+  if layers and layer != -1:
+    raise ValueError(f'adapter.layer={layer} and adapter.layers={layers}: give one of them')
+  layers = tuple(layers) or (layer,)
+  check_join(layers=layers, join=join, weights=layer_weights)
+  class_weights = scaled_class_weights(class_weights, classes=0 if kind == 'regression' else classes)
+  if class_weights and lm_weight:
+    raise ValueError(f'adapter.class_weights do not go with adapter.lm_weight={lm_weight}: leave one of them out')
   if lm_weight:
     user, inputs = "adapter 'classify' with lm_weight", ('tokens', 'segment_ids')
     require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
-  s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight)
+  s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight, class_weights)
   outputs = 1 if s.regression else classes
-  model = Model(trunk, outputs, dropout, hidden, activation, layer, frozen, pool, init_std, bias)
+  states = layers, join, tuple(layer_weights)
+  model = Model(trunk, outputs, dropout, hidden, activation, *states, frozen, pool, init_std, bias)
   task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
+  task = task._replace(frozen=('trunk/.*',) if frozen else ())
   return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=classes)
 
 
@@ -188,7 +216,10 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The text and its label; the next tokens where the language model is trained as well."""
   del root
   weights = batch['row_weight']
-  targets = {'label': batch['label'], 'weights': weights, 'scale': batch_scale(weights)}
+  targets = {'label': batch['label'], 'weights': weights}
+  if s.class_weights:
+    weights = targets['loss_weights'] = weights * label_weights(batch['label'], s.class_weights)
+  targets['scale'] = batch_scale(weights)
   if s.lm_weight:
     # released GPT code: the mean over a text's own tokens, then over texts
     following, real = next_tokens(batch['tokens'], batch['segment_ids'])
@@ -201,6 +232,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   """Cross-entropy or squared error of each row, and the language model's loss where it is trained."""
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
+  loss_weights = targets.get('loss_weights', weights)
   outputs, hidden = forward(**example.inputs)
   if s.regression:
     values = jnp.square(outputs[:, 0] - targets['label'])
@@ -214,7 +246,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     lm_values = (nats * targets['next_weights']).sum(axis=1)
     metrics |= {'task_loss': metric(values, weights), 'lm_loss': metric(lm_values, weights)}
     values = values + s.lm_weight * lm_values
-  return Loss(scaled_sum(values, weights, targets['scale']), metrics | {'loss': metric(values, weights)})
+  return Loss(scaled_sum(values, loss_weights, targets['scale']), metrics | {'loss': metric(values, loss_weights)})
 
 
 def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:

@@ -1,7 +1,9 @@
 """A label for every word: parts of speech, names, chunks (BERT §5.3; BART §3.2).
 
-The state of a word's first piece is classified by one dense layer. Encoders and decoders give the states of their own
-tokens; an encoder-decoder reads the text on both sides, and the top state of its decoder labels each token.
+The state of a word's first piece is classified by one dense layer, or by layers of LSTM below it that read the states
+both ways (BERT's Table 7, for a frozen trunk). `crf` scores the labels of a text together, as one path (Lample et al.
+2016, §2.2). Encoders and decoders give the states of their own tokens; an encoder-decoder reads the text on both sides,
+and the top state of its decoder labels each token.
 
 Where the labels are BIO, a span counts as found if its first word, its last word and its type are right, as in the
 shared task of CoNLL (Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + fp + fn) over all rows.
@@ -9,35 +11,65 @@ shared task of CoNLL (Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + f
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.adapters.texts import read_text
+from plm_jax.adapters.texts import label_weights, read_text, scaled_class_weights
+from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.lstm import StackedLstm
 from plm_jax.layers.means import batch_scale, metric
+from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 from plm_jax.scores.seqeval import tags_of
-from plm_jax.types import Array, Batch, Example, Forward, LayerNumber, Loss, Paper, PyTree, Rate, Std, Task, Vocab
+from plm_jax.types import (
+  Array,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  LayerNumber,
+  Loss,
+  Paper,
+  PyTree,
+  Rate,
+  Std,
+  Task,
+  Vocab,
+  Weight,
+  Whole,
+)
 
 PAPER = Paper(year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'labels')
-QUICK = dict(tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'), layers=(-1,))  # of a smoke test (`file.py:quick`)
+QUICK = dict(  # of a smoke test (`file.py:quick`)
+  tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'),
+  layers=(-1,),
+  layer_weights=(),
+  lstm_dim=16,
+  class_weights=(),
+)
 
 
 class Model(nn.Module):
-  """Trunk, dropout and one dense layer over every token.
+  """Trunk, layers of LSTM where asked, dropout and one dense layer over every token; the parameters of a CRF.
 
   Attributes:
     trunk: any trunk.
     outputs: columns of the last layer.
     dropout: rate before it.
-    layers: whose states are read, side by side; -1 is the trunk's output, 0 the embeddings.
+    layers: whose states are read; -1 is the trunk's output, 0 the embeddings.
+    join: how they become one, see `JoinedStates`.
+    layer_weights: of join='weighted'.
     frozen: the trunk runs without dropout and gets no gradient.
+    lstm_layers: of LSTM below the last layer; 0 for none.
+    lstm_dim: width of the state of each of their directions.
+    crf: labels of a text are scored as a path.
     init_std: of the last layer's kernel.
   """
 
@@ -45,26 +77,39 @@ class Model(nn.Module):
   outputs: int
   dropout: float
   layers: tuple[int, ...]
+  join: Join
+  layer_weights: tuple[float, ...]
   frozen: bool
+  lstm_layers: int
+  lstm_dim: int
+  crf: bool
   init_std: float
 
   def setup(self) -> None:
+    self.states = JoinedStates(self.join, self.layer_weights)
+    self.lstm = StackedLstm(self.lstm_dim, self.lstm_layers, self.dropout, self.trunk.execution.dtype)
+    self.label_path = Crf(self.outputs)
     self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=normal(self.init_std))
     self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> Array:
     """Logits f32[b, l, c] of each token."""
     out = self.trunk(**inputs, train=train and not self.frozen)
-    count = len(out['layers'])
-    if not all(-count <= layer < count for layer in self.layers):
-      raise ValueError(
-        f'adapter.layers={self.layers}: the trunk has states {-count} to {count - 1}, its embeddings are 0'
-      )
-    states = [out['hidden'] if layer == -1 else out['layers'][layer] for layer in self.layers]
-    hidden = jnp.concatenate(states, axis=-1)  # [b, l, d * layers]
+    states = read_layers(out, self.layers)
     if self.frozen:
-      hidden = jax.lax.stop_gradient(hidden)
+      states = jax.lax.stop_gradient(states)
+    hidden = self.states(states)  # [b, l, d], or [b, l, d * layers] side by side
+    if self.lstm_layers:
+      segment_ids = inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
+      hidden = self.lstm(hidden, segment_ids, train=train)
+    if self.crf and self.is_initializing():
+      self.label_path()
     return self.head(self.head_dropout(hidden.astype(jnp.float32), train=train))
+
+  def chain(self, train: bool = False) -> Chain:
+    """What neighbouring labels score, for a CRF."""
+    del train
+    return self.label_path()
 
 
 class Scheme(NamedTuple):
@@ -75,10 +120,19 @@ class Scheme(NamedTuple):
 
 
 class Setup(NamedTuple):
-  """What is read and scored: whether the trunk has two stacks, and the scheme where the labels are BIO."""
+  """What is read and scored.
+
+  Attributes:
+    two_stacks: the trunk has an encoder and a decoder.
+    scheme: of the labels, where they are BIO.
+    crf: labels of a text are scored as a path.
+    class_weights: of the loss of each label; () where all weigh the same.
+  """
 
   two_stacks: bool
   scheme: Scheme | None
+  crf: bool
+  class_weights: tuple[float, ...]
 
 
 def make(
@@ -88,7 +142,13 @@ def make(
   tags: tuple[str, ...],
   dropout: Rate = 0.1,
   layers: tuple[LayerNumber, ...] = (-1,),
+  join: Join = 'concat',
+  layer_weights: tuple[Annotated[float, 'any'], ...] = (),
   frozen: bool = False,
+  lstm_layers: Whole = 0,
+  lstm_dim: Count = 768,
+  crf: bool = False,
+  class_weights: tuple[Weight, ...] = (),
   init_std: Std = 0.02,
 ) -> Task:
   """Labels of words from the states of their first pieces.
@@ -97,25 +157,37 @@ def make(
     trunk: any trunk.
     vocab: of the rows, as `data/labelled.py` makes them with kind='words'.
     tags: names of the labels in the order of their numbers. Where all are 'O', 'B-...' or 'I-...', spans are scored.
-    dropout: rate before the last layer.
-    layers: whose states are read, side by side; -1 is the trunk's output. (-4, -3, -2, -1) is the best choice of
-      BERT's Table 7 for a frozen trunk.
+    dropout: rate before the last layer, and before each layer of LSTM.
+    layers: whose states are read; -1 is the trunk's output, 0 its embeddings. (-4, -3, -2, -1) side by side is the best
+      choice of BERT's Table 7 for a frozen trunk.
+    join: 'concat' puts the states side by side, 'sum' adds them, 'weighted' adds them times `layer_weights`, 'mix'
+      learns weights and a factor (layers/scalar_mix.py).
+    layer_weights: a number for each of `layers`.
     frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
-      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
+      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them; a run
+      whose weight decay would move them is refused.
+    lstm_layers: layers of LSTM between the states and the last layer; Table 7 of BERT has 2 over a frozen trunk.
+    lstm_dim: width of the state of each of their directions.
+    crf: the labels of a text are one path of a conditional random field; the loss is its negative log-likelihood over
+      the number of words, so that rates carry over.
+    class_weights: of the loss of each tag; the loss is the weighted mean. Not for a CRF.
     init_std: of the last layer's kernel.
 
   Raises:
-    ValueError: fewer than two tags, a tag twice, or no layer.
+    ValueError: fewer than two tags, a tag twice, or settings that contradict each other.
   """
   del vocab
   if len(tags) < 2 or len(set(tags)) < len(tags):
     raise ValueError(f'adapter.tags={tags!r}: two names or more, each once')
-  if not layers:
-    raise ValueError('adapter.layers=(): name a layer or more; -1 is the last')
-  s = Setup('encoder_tokens' in trunk.INPUTS, bio(tuple(tags)))
-  model = Model(trunk, len(tags), dropout, tuple(layers), frozen, init_std)
-  task = Task(model, partial(prepare, s), partial(loss, s), predict, summary=span_scores, in_words=in_words)
-  return task._replace(classes=len(tags), class_names=tuple(tags))
+  check_join(layers=layers, join=join, weights=layer_weights)
+  if crf and class_weights:
+    raise ValueError('adapter.class_weights weigh words, and adapter.crf scores whole texts: leave one of them out')
+  class_weights = scaled_class_weights(class_weights, classes=len(tags))
+  s = Setup('encoder_tokens' in trunk.INPUTS, bio(tuple(tags)), crf, class_weights)
+  states = tuple(layers), join, tuple(layer_weights)
+  model = Model(trunk, len(tags), dropout, *states, frozen, lstm_layers, lstm_dim, crf, init_std)
+  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=span_scores, in_words=in_words)
+  return task._replace(classes=len(tags), class_names=tuple(tags), frozen=('trunk/.*',) if frozen else ())
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
@@ -130,29 +202,60 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
     'scale': batch_scale(weights),
     'segment_ids': batch['segment_ids'],
   }
+  if s.class_weights:
+    targets['loss_weights'] = weights * label_weights(batch['labels'], s.class_weights)
+    targets['scale'] = batch_scale(targets['loss_weights'])
   return Example(read_text(batch, two_stacks=s.two_stacks), targets)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of each word's label; counts of spans where the labels are BIO."""
+  """Cross-entropy of each word's label, or of each text's path; counts of spans where the labels are BIO."""
   del carry, rng
-  labels, weights = example.targets['labels'], example.targets['weights']
+  targets = example.targets
+  labels, weights = targets['labels'], targets['weights']
+  loss_weights = targets.get('loss_weights', weights)
   logits = forward(**example.inputs)
-  values = cross_entropy(logits, jnp.maximum(labels, 0)) * weights
-  predicted, total = logits.argmax(axis=-1), weights.sum()
-  metrics = {'loss': (values.sum(), total), 'accuracy': metric(predicted == labels, weights)}
+  if s.crf:
+    words, order = side_by_side(labels >= 0, targets['segment_ids'])
+    scores, right = to_words(logits, order), to_words(labels, order)
+    chain = forward(method='chain')
+    values = -log_likelihood(scores, right, words, chain)[:, None]  # [b, 1]
+    predicted = to_tokens(best_path(scores, words, chain), order)
+  else:
+    values = cross_entropy(logits, jnp.maximum(labels, 0)) * loss_weights  # [b, l]
+    predicted = logits.argmax(axis=-1)
+  total = weights.sum()
+  metrics = {'loss': (values.sum(), loss_weights.sum()), 'accuracy': metric(predicted == labels, weights)}
   if s.scheme is not None:
-    counts = span_counts(predicted, labels, example.targets['segment_ids'], s.scheme)
+    counts = span_counts(predicted, labels, targets['segment_ids'], s.scheme)
     metrics |= {name: (count, total) for name, count in zip(('tp', 'fp', 'fn'), counts, strict=True)}
-  return Loss((values.sum(axis=1) * example.targets['scale']).sum(), metrics)
+  return Loss((values.sum(axis=1) * targets['scale']).sum(), metrics)
 
 
-def predict(forward: Forward, example: Example) -> dict[str, Array]:
-  """The label of each word at its first piece, -1 elsewhere, and the probability of that label, 0 elsewhere."""
+def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+  """The label of each word and its probability at its first piece, -1 and 0 elsewhere; of a CRF, the best path."""
+  targets = example.targets
+  is_word = targets['labels'] >= 0
   logits = forward(**example.inputs)
-  first, probability = example.targets['labels'] >= 0, jax.nn.softmax(logits, axis=-1).max(axis=-1)
-  labels = jnp.where(first, logits.argmax(axis=-1), -1)
-  return {'labels': labels, 'probability': jnp.where(first, probability, 0.0)}
+  if s.crf:
+    words, order = side_by_side(is_word, targets['segment_ids'])
+    scores, chain = to_words(logits, order), forward(method='chain')
+    labels = to_tokens(best_path(scores, words, chain), order)
+    shares = to_tokens(probabilities(scores, words, chain), order)
+  else:
+    labels, shares = logits.argmax(axis=-1), jax.nn.softmax(logits, axis=-1)
+  chosen = jnp.take_along_axis(shares, labels[..., None], axis=-1)[..., 0]  # [b, l, c] -> [b, l]
+  return {'labels': jnp.where(is_word, labels, -1), 'probability': jnp.where(is_word, chosen, 0.0)}
+
+
+def to_words(values: Array, order: Array) -> Array:
+  """Values of tokens [b, l, ...] in an order int[b, l], that of `side_by_side`."""
+  return jnp.take_along_axis(values, order.reshape(*order.shape, *(1,) * (values.ndim - 2)), axis=1)
+
+
+def to_tokens(values: Array, order: Array) -> Array:
+  """The inverse of `to_words`."""
+  return to_words(values, jnp.argsort(order, axis=1))
 
 
 def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,11 +323,10 @@ def span_counts(predicted: Array, labels: Array, segment_ids: Array, scheme: Sch
   """
   types, opens = map(jnp.asarray, scheme)
   words = jnp.argsort(labels < 0, axis=1, stable=True)  # the words side by side, in order
-  is_word, text = (jnp.take_along_axis(values, words, axis=1) for values in (labels >= 0, segment_ids))
+  is_word, text = to_words(labels >= 0, words), to_words(segment_ids, words)
   text = jnp.where(is_word, text, 0)
   (found, found_last, found_type), (right, right_last, right_type) = (
-    spans(jnp.take_along_axis(jnp.maximum(tags, 0), words, axis=1), text, types=types, opens=opens)
-    for tags in (predicted, labels)
+    spans(to_words(jnp.maximum(tags, 0), words), text, types=types, opens=opens) for tags in (predicted, labels)
   )
   both = found & right & (found_last == right_last) & (found_type == right_type)
   tp, fp, fn = both, found & ~both, right & ~both

@@ -1,4 +1,6 @@
-"""What adapters share: what a trunk reads of labelled rows."""
+"""What adapters share: what a trunk reads of labelled rows, and what each class weighs in a loss."""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -37,3 +39,31 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
     'decoder_tokens': shifted,
     'decoder_segment_ids': segment_ids,
   }
+
+
+def scaled_class_weights(weights: Sequence[float], *, classes: int) -> tuple[float, ...]:
+  """Weights of classes times a factor, so that the smallest that is not 0 is 1.
+
+  A weighted mean stays the same, and the total weight of a batch with any weight is at least 1, as `batch_scale` wants.
+
+  Args:
+    weights: one for each class, or () for none.
+    classes: how many there are; 0 where real values are predicted.
+
+  Raises:
+    ValueError: another number of weights, a negative one, or all are 0.
+  """
+  if not weights:
+    return ()
+  if len(weights) != classes or min(weights) < 0 or not any(weights):
+    given = f'adapter.class_weights={tuple(weights)}'
+    if not classes:
+      raise ValueError(f'{given}: a regression has no classes; leave them out')
+    raise ValueError(f'{given}: give {classes} numbers from 0 on, one for each class and not all 0')
+  least = min(weight for weight in weights if weight > 0)
+  return tuple(weight / least for weight in weights)
+
+
+def label_weights(labels: Array, class_weights: Sequence[float]) -> Array:
+  """The weight of the class of each label, f32 of the shape of int labels; any for labels below 0."""
+  return jnp.asarray(class_weights, jnp.float32)[jnp.maximum(labels, 0)]

@@ -6,9 +6,8 @@ tells positions apart, so there are no position vectors and no longest row. A bl
 x + down([forward; backward](norm x)), with a norm after the last; the states of a row are pooled by their maximum
 (Conneau et al. 2017, §3.2.3).
 
-The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000, without peepholes; forget
-biases start from 1 (Jozefowicz et al. 2015, §4.2). No pre-trained model of this form was published. 'lstm-base' has the
-size of BERT-base, for a comparison of the two.
+`layers/lstm.py` has the cell. No pre-trained model of this form was published. 'lstm-base' has the size of BERT-base,
+for a comparison of the two.
 """
 
 import dataclasses
@@ -23,6 +22,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.lstm import Lstm
 from plm_jax.layers.mlp import Activation
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.pooling import largest
@@ -30,8 +30,6 @@ from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
 from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, PyTree, Rate, Std
-
-FORGET = 1  # index of the forget gate among input, forget, cell and output
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,62 +58,6 @@ class Config:
 
   def __post_init__(self):
     check_choices(self)
-
-
-def forget_one(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
-  """Biases [2, 4, f], 1 for the forget gate and 0 for the others."""
-  del key
-  return jnp.zeros(shape, dtype).at[:, FORGET].set(1)
-
-
-class Lstm(nn.Module):
-  """Both directions of one layer: [b, l, d] -> [b, l, 2, f], the forward states first.
-
-  With i, f, o = sigmoid and g = tanh of W x_t + U h + b: c' = f c + i g and h' = o tanh(c'), where h and c are those of
-  the token before (in the second direction, the one after), and zero where a document begins.
-
-  Attributes:
-    features: f.
-    dtype: of states and products; the cell c is float32.
-  """
-
-  features: int
-  dtype: str = 'float32'
-
-  @nn.compact
-  def __call__(self, x: Array, segment_ids: Array) -> Array:
-    width, dtype = self.features, self.dtype
-    init, axes = normal(1 / math.sqrt(x.shape[-1])), ('embed', None, None, 'mlp')
-    inputs = Dense((2, 4, width), axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name='input')
-    init = nn.with_logical_partitioning(normal(1 / math.sqrt(width)), (None, None, None, 'mlp'))
-    recurrent = self.param('recurrent', init, (2, width, 4, width), jnp.float32).astype(dtype)
-    bias = self.param('bias', nn.with_logical_partitioning(forget_one, (None, None, 'mlp')), (2, 4, width), jnp.float32)
-    gates = inputs(x) + bias.astype(dtype)  # [b, l, d] -> [b, l, 2, 4, f]
-    fresh = jnp.stack([begins(segment_ids), begins(segment_ids[:, ::-1])], axis=-1)  # [b, l, 2]
-
-    def step(state: tuple[Array, Array], token: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-      h, c = (jnp.where(token[1][..., None], 0, part) for part in state)  # [b, 2, f]
-      summed = token[0] + jnp.einsum('bcf,cfgh->bcgh', h, recurrent)  # [b, 2, 4, f]
-      i, f, g, o = jnp.moveaxis(summed.astype(jnp.float32), 2, 0)
-      c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-      h = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype)
-      return (h, c), h
-
-    zero = jnp.zeros((x.shape[0], 2, width), jnp.float32)
-    tokens = jnp.moveaxis(both_ways(gates), 1, 0), jnp.moveaxis(fresh, 1, 0)
-    _, states = jax.lax.scan(step, (zero.astype(dtype), zero), tokens)  # [l, b, 2, f]
-    return both_ways(jnp.moveaxis(states, 0, 1))
-
-
-def begins(segment_ids: Array) -> Array:
-  """Where a document, or padding, begins in a row that is read from its first index on: int[b, l] -> bool[b, l]."""
-  # segments 1 1 2 2 2 0 -> x . x . . x
-  return segment_ids != jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
-
-
-def both_ways(x: Array) -> Array:
-  """[b, l, 2, ...] with the second of axis 2 reversed along the row; it is its own inverse."""
-  return jnp.stack([x[:, :, 0], x[:, ::-1, 1]], axis=2)
 
 
 class Block(nn.Module):

@@ -9,7 +9,7 @@ of 12 layers is matched as `trunk/layers/0/attention/query/kernel` to `trunk/lay
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -28,7 +28,10 @@ Multiplier = Annotated[float, '0 <= x <= 1000']
 Written = Sequence[
   tuple[
     Annotated[str, 'pattern'],
-    Multiplier | Literal['rate'] | Mapping[Literal['unfreeze', 'layerwise', 'scale'], Stretch] | None,
+    Multiplier
+    | Literal['rate']
+    | Mapping[Literal['unfreeze', 'gradual', 'layerwise', 'below', 'scale'], Stretch]
+    | None,
   ]
 ]
 Settings = Mapping[str, tuple[Value, ...]]
@@ -55,14 +58,39 @@ class Unfreeze:
 class Layerwise:
   """A value that falls from the top of a stack down: `scale` in the last layer, times `factor` for each layer below.
 
-  A config spells it `dict(layerwise=factor, scale=scale)`; it fits a model of any depth. Outside a stack it is `scale`.
+  A config spells it `dict(layerwise=factor, scale=scale)`; it fits a model of any depth. Outside a stack it is `scale`,
+  or with `below=1` that of one layer below the lowest, for embeddings.
   """
 
   factor: float
   scale: float = 1.0
+  below: int = 0
 
-  def at(self, layer: int, layers: int) -> float:
-    return self.scale * self.factor ** (layers - 1 - layer)
+  def at(self, distance: int | None, *, layers: int) -> Value:
+    """The value so many layers below the last; None for outside a stack, in a model of `layers` layers."""
+    if distance is None:
+      distance = layers - 1 + self.below if self.below else 0
+    return self.scale * self.factor**distance
+
+
+@dataclasses.dataclass(frozen=True)
+class Gradual:
+  """Gradual unfreezing from the top of a stack down (Howard and Ruder 2018, §3.3).
+
+  The last layer joins after one period, the one below it after two, and so on. Until a layer joins its value is 0, and
+  then `scale`, times `factor` for each layer below the last. What stands outside a stack joins at the end, as one layer
+  below the lowest: that is meant for embeddings; a pooler or a last norm needs a pattern of its own. A config spells it
+  `dict(gradual=period, layerwise=factor, scale=scale)`; a float period is a fraction of the run.
+  """
+
+  period: int
+  factor: float = 1.0
+  scale: float = 1.0
+
+  def at(self, distance: int | None, *, layers: int) -> Value:
+    """As that of `Layerwise`."""
+    distance = layers if distance is None else distance
+    return Unfreeze((distance + 1) * self.period, self.scale * self.factor**distance)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +114,7 @@ def resolve(
 
   Args:
     groups: (pattern, value) pairs; a bare number holds for every parameter. A value is a number, None, a function of
-      the step, `dict(unfreeze=step, scale=1.0)`, `dict(layerwise=factor, scale=1.0)` or one of `words`.
+      the step, one of `words`, or a dict as `Unfreeze`, `Layerwise` and `Gradual` spell it.
     params: tree of arrays or of their shapes.
     steps: horizon of the run, for starts given as a fraction.
     what: the config key, for messages.
@@ -110,6 +138,8 @@ def resolve(
 
   leaves = jax.tree_util.tree_leaves_with_path(params)
   paths = {path_name(path): virtual_paths(path_name(path), leaf) for path, leaf in leaves}
+  stacked = {path_name(path) for path, leaf in leaves if is_stacked(path_name(path), leaf)}
+  deepest = max((len(paths[path]) for path in stacked), default=1)
   settings: dict[str, tuple[Value, ...]] = {}
   matched: set[str] = set()
   useful: set[str] = set()
@@ -122,27 +152,68 @@ def resolve(
           f"optim.{what}: no pattern matches {virtual!r}; end the list with ('.*', value). "
           f'Patterns: {", ".join(repr(pattern) for pattern, _, _ in patterns) or "none"}'
         )
-      first = hits[0][1]
-      values.append(first.at(layer, len(seen)) if isinstance(first, Layerwise) else first)
+      first: Any = hits[0][1]
+      if isinstance(first, Layerwise | Gradual):
+        first = first.at(len(seen) - 1 - layer if path in stacked else None, layers=deepest)
+      values.append(first)
       matched.update(pattern for pattern, _ in hits)
-      useful.update(pattern for pattern, value in hits if value == first)
+      useful.update(pattern for pattern, value in hits if value == hits[0][1])
     settings[path] = tuple(values)
   _check_used([pattern for pattern, _, _ in patterns], matched, useful, paths, what)
   return settings
 
 
-def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) -> Value | Layerwise:
+def restrict(settings: Settings, groups: Groups | float, params: PyTree, *, trains: Callable[[str], bool]) -> Settings:
+  """Multipliers with None for every parameter that may not train.
+
+  Args:
+    settings: of `resolve`.
+    groups: what was resolved.
+    params: tree of arrays or of their shapes.
+    trains: `Task.trains`.
+
+  Raises:
+    ConfigError: a pattern beside '.*' has a multiplier, and matches only parameters that may not train.
+  """
+  seen = {path_name(path): virtual_paths(path_name(path), leaf)
+          for path, leaf in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip
+  may = [virtual for paths in seen.values() for virtual in paths if trains(virtual)]
+  for pattern, value in () if isinstance(groups, int | float) else groups:
+    if pattern != '.*' and value is not None and not any(re.fullmatch(pattern, virtual) for virtual in may):
+      raise ConfigError(
+        f'optim.scale: {pattern!r} matches only parameters that the task keeps frozen: leave it out. What trains is '
+        f'{", ".join(sorted({group_name(virtual) for virtual in may})) or "nothing"}'
+      )
+  return {
+    path: tuple(value if trains(virtual) else None for value, virtual in zip(settings[path], paths, strict=True))
+    for path, paths in seen.items()
+  }
+
+
+def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) -> Value | Layerwise | Gradual:
   if isinstance(value, str) and value in words:
     return words[value]
   if value is None or (callable(value) and not isinstance(value, type)):
     return value
   if isinstance(value, Mapping) and 'unfreeze' in value and set(value) <= {'unfreeze', 'scale'}:
     return Unfreeze(as_steps(value['unfreeze'], steps, f'{what} unfreeze'), float(value.get('scale', 1.0)))
-  if isinstance(value, Mapping) and 'layerwise' in value and set(value) <= {'layerwise', 'scale'}:
-    return Layerwise(float(value['layerwise']), float(value.get('scale', 1.0)))
+  if isinstance(value, Mapping) and 'gradual' in value and set(value) <= {'gradual', 'layerwise', 'scale'}:
+    period = as_steps(value['gradual'], steps, f'{what} gradual')
+    if not period:
+      raise ConfigError(
+        f'optim.{what}: {dict(value)!r}: a period is one step or more, and {value["gradual"]} of {steps} is none'
+      )
+    return Gradual(period, float(value.get('layerwise', 1.0)), float(value.get('scale', 1.0)))
+  if isinstance(value, Mapping) and 'layerwise' in value and set(value) <= {'layerwise', 'below', 'scale'}:
+    return Layerwise(float(value['layerwise']), float(value.get('scale', 1.0)), int(value.get('below', 0)))
   if isinstance(value, int | float) and not isinstance(value, bool):
     return float(value)
-  spelled = ['dict(unfreeze=step, scale=1.0)', 'dict(layerwise=factor, scale=1.0)', *map(repr, words)]
+  spelled = [
+    'dict(unfreeze=step, scale=1.0)',
+    'dict(gradual=period, layerwise=1.0, scale=1.0)',
+    'dict(layerwise=factor, below=0, scale=1.0)',
+    *map(repr, words),
+  ]
   choices = ['a number', 'None', 'a function of the step', *spelled]
   raise ConfigError(f'optim.{what}: {value!r} is none of {", ".join(choices)}')
 
@@ -189,8 +260,8 @@ def factors(settings: Settings, tree: PyTree, step: Array) -> PyTree:
   )
 
 
-def table(params: PyTree, *, scale: Groups | float, decay: Groups | float, steps: int) -> str:
-  """What each part trains with, as text: parameters, rate multiplier and weight decay, neighbouring layers together.
+def decayed(params: PyTree, *, scale: Groups | float, decay: Groups | float, steps: int) -> list[str]:
+  """Paths, each layer by itself, of the parameters that weight decay moves whatever their gradient is.
 
   Args:
     params: tree of arrays or of their shapes.
@@ -199,6 +270,33 @@ def table(params: PyTree, *, scale: Groups | float, decay: Groups | float, steps
     steps: horizon of the run.
   """
   scales = resolve(scale, params, steps=steps, what='scale')
+  decays = resolve(decay, params, steps=steps, what='decay', words={'rate': Named('rate')})
+  found = []
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    name = path_name(path)
+    seen = zip(virtual_paths(name, leaf), scales[name], decays[name], strict=True)
+    found += [virtual for virtual, rate, by in seen if rate is not None and rate != 0 and by is not None and by != 0]
+  return found
+
+
+def table(
+  params: PyTree,
+  *,
+  scale: Groups | float,
+  decay: Groups | float,
+  steps: int,
+  trains: Callable[[str], bool] = lambda path: True,
+) -> str:
+  """What each part trains with, as text: parameters, rate multiplier and weight decay, neighbouring layers together.
+
+  Args:
+    params: tree of arrays or of their shapes.
+    scale: learning-rate multipliers, as for `optim.make`.
+    decay: weight decay, as for `optim.make`.
+    steps: horizon of the run.
+    trains: `Task.trains`.
+  """
+  scales = restrict(resolve(scale, params, steps=steps, what='scale'), scale, params, trains=trains)
   decays = resolve(decay, params, steps=steps, what='decay', words={'rate': Named('rate')})
   rows: dict[tuple[str, str, str], _Row] = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):

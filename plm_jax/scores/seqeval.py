@@ -26,7 +26,8 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   from seqeval.scheme import IOB2
 
   names = records[0]['names']
-  if strange := [name for name in names if name != 'O' and name[:2] not in ('B-', 'I-')] or not names:
+  strange = [name for name in names if name != 'O' and name[:2] not in ('B-', 'I-')]
+  if strange or not names:
     what = f'there is {strange[0]!r}' if names else 'these have no names'
     raise ValueError(f"score 'seqeval' reads labels named O, B-... and I-..., and {what}")
   gold, found = [], []

@@ -58,7 +58,13 @@ def bind(task: Task, params: PyTree, *, train: bool, rng: Array) -> Forward:
   calls = itertools.count()
   default_train, default_rng = train, rng
 
-  def forward(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+  def forward(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
     key = jax.random.fold_in(default_rng, next(calls)) if rng is None else rng
     train = default_train if train is None else train
     return task.model.apply({'params': params}, **inputs, train=train, method=method, rngs={'dropout': key})
@@ -327,7 +333,13 @@ def _computed_once(forward: Forward) -> Forward:
   calls: dict[Any, tuple[PyTree, Any]] = {}
   outside = get_opaque_trace_state()
 
-  def call(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+  def call(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
     if get_opaque_trace_state() != outside:
       return forward(method=method, train=train, rng=rng, **inputs)
     leaves, form = jax.tree.flatten((rng, inputs))

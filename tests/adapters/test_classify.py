@@ -179,6 +179,77 @@ def test_any_layer_can_be_read(layer, index):
   assert tiny.worst(outputs, pooled @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])) < 1e-5
 
 
+@pytest.mark.parametrize('join', ['concat', 'sum', 'weighted', 'mix'])
+@pytest.mark.parametrize('name', ['bert', 'gpt'])
+def test_several_layers_can_be_read_each_pooled_by_itself(name, join):
+  batch = tiny.make_batch(ROWS)
+  weights = (0.5, -2.0, 1.5)
+  task = make_task(
+    name, classes=3, layers=(0, -2, -1), join=join, layer_weights=weights if join == 'weighted' else (), dropout=0.0
+  )
+  params = tiny.init_params(task, batch)
+  outputs, _, _ = run(task, batch, params)
+  inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')}
+  out = jax.jit(lambda params: task.model.trunk.apply({'params': params}, **inputs))(params['trunk'])
+  pooled = []
+  for hidden in (out['layers'][0], out['layers'][1], out['hidden']):
+    if name == 'gpt':
+      pooled.append(np.stack([np.asarray(hidden)[row, size - 1] for row, (size,) in enumerate(ROWS)]))
+    else:
+      dense = params['trunk']['pooler']
+      pooled.append(np.tanh(np.asarray(hidden)[:, 0] @ np.asarray(dense['kernel']) + np.asarray(dense['bias'])))
+  if join == 'concat':
+    joined = np.concatenate(pooled, axis=-1)
+  else:
+    if join == 'mix':
+      mix = params['states']['mix']
+      weights = float(mix['gamma']) * np.asarray(jax.nn.softmax(mix['weights']))
+    joined = sum(weight * each for weight, each in zip(weights if join != 'sum' else (1, 1, 1), pooled, strict=True))
+  assert params['head']['kernel'].shape == (96 if join == 'concat' else 32, 3)
+  assert tiny.worst(outputs, joined @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])) < 1e-5
+
+
+def test_weights_of_classes_weigh_as_in_torch():
+  torch = pytest.importorskip('torch')
+  weights = (0.25, 0.0, 0.125)  # less than 1 in all, and a class without weight
+  task = make_task('bert', classes=3, class_weights=weights)
+  batch = {**tiny.make_batch(ROWS), 'label': jnp.array([2, 0, 1, 2])}
+  params = tiny.init_params(task, batch)
+  outputs, _, loss = run(task, batch, params)
+  peer = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights))
+  expected = float(peer(torch.tensor(np.asarray(outputs)), torch.tensor([2, 0, 1, 2])))
+  assert float(loss.value) == pytest.approx(expected, rel=1e-5)
+  assert tiny.means(loss.metrics)['loss'] == pytest.approx(expected, rel=1e-5)
+  assert tiny.means(loss.metrics)['accuracy'] == (np.asarray(outputs).argmax(-1) == [2, 0, 1, 2]).mean()
+  # over batches as well: sums and weights add up
+  parts = [
+    run(task, {name: value[rows] for name, value in batch.items()}, params)[2] for rows in (slice(2), slice(2, 4))
+  ]
+  sums = jax.tree.map(lambda a, b: a + b, *(part.metrics for part in parts))
+  assert tiny.means(sums)['loss'] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'message'),
+  [
+    ({'class_weights': (1, 2)}, r'adapter\.class_weights=\(1, 2\): give 3 numbers from 0 on'),
+    ({'class_weights': (0, 0, 0)}, r'one for each class and not all 0'),
+    ({'class_weights': (1,), 'kind': 'regression'}, r'a regression has no classes'),
+    ({'class_weights': (1, 1, 1), 'lm_weight': 0.5}, r'do not go with adapter\.lm_weight=0\.5'),
+    ({'layer': -2, 'layers': (-1,)}, r'adapter\.layer=-2 and adapter\.layers=\(-1,\): give one of them'),
+    ({'layers': (-1, -2), 'join': 'weighted'}, r"join='weighted' takes a number for each"),
+  ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+  with pytest.raises(ValueError, match=message):
+    make_task('gpt', **{'classes': 3, **settings})
+
+
+def test_a_layer_that_is_not_there_is_refused():
+  with pytest.raises(ValueError, match=r'adapter\.layers=\(12,\): the trunk has states -3 to 2'):
+    tiny.init_params(make_task('bert', layer=12), tiny.make_batch(ROWS))
+
+
 # Feature extraction and fine-tuning ---------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Labels of words: which state labels what, packed rows, spans against a count of their own, what is refused."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import tag, texts
+from plm_jax.layers import lstm
 from plm_jax.models import bart
 from plm_jax.noise import keys
 from plm_jax.training import step
@@ -86,6 +88,8 @@ def test_each_word_costs_the_nats_of_its_first_piece():
   for word, guess in zip(words, guesses, strict=True):
     given[word] = guess
   assert predicted['labels'].tolist() == given.tolist()
+  shares = np.where(given >= 0, (np.exp(expected) / np.exp(expected).sum(-1, keepdims=True)).max(-1), 0)
+  assert tiny.worst(predicted['probability'], shares) < 1e-5
 
 
 def test_other_pieces_padding_and_rows_of_weight_zero_count_for_nothing():
@@ -125,6 +129,92 @@ def test_texts_packed_in_a_row_are_labelled_as_if_alone():
     alone['segment_ids'] = jnp.minimum(alone['segment_ids'], 1)
     theirs, _, _ = run(BERT, alone, params)
     assert tiny.worst(logits[row, inside], theirs[0, : len(inside)]) < 1e-5
+
+
+# Paths of labels -----------------------------------------------------------------------------------------------------
+
+NAMES = ('O', 'B-name', 'I-name')
+CRF = make_task(tags=NAMES, crf=True, lstm_layers=2, lstm_dim=5, frozen=True, layers=(-2, -1), dropout=0.0)
+FEW = ((5,), (3, 4), (2,), (6,))
+
+
+def by_enumeration(logits, labels, chain):
+  """(nats of the labels, best path) of the words of one text, over all its paths in float64."""
+  paths = list(itertools.product(range(len(NAMES)), repeat=len(labels)))
+  scores = []
+  for path in paths:
+    score = chain['start'][path[0]] + chain['end'][path[-1]] + sum(logits[k, label] for k, label in enumerate(path))
+    scores.append(score + sum(chain['transitions'][a, b] for a, b in itertools.pairwise(path)))
+  return np.log(np.exp(scores).sum()) - scores[paths.index(tuple(labels))], paths[int(np.argmax(scores))]
+
+
+def test_a_crf_costs_the_nats_of_paths_and_predicts_the_best_of_all():
+  batch = make_batch(FEW, classes=len(NAMES))
+  params = tiny.init_params(CRF, batch)
+  params = {**params, 'label_path': jax.tree.map(lambda leaf: 20 * leaf, params['label_path'])}  # no word decides alone
+  chain = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params['label_path'])
+  assert {name: leaf.shape for name, leaf in chain.items()} == {'transitions': (3, 3), 'start': (3,), 'end': (3,)}
+  logits, loss, predicted = run(CRF, batch, params)
+  labels, segment_ids = np.asarray(batch['labels']), np.asarray(batch['segment_ids'])
+  nats, count, right, independent = 0.0, 0, 0, 0
+  for row, number in itertools.product(range(4), (1, 2)):
+    words = np.flatnonzero((labels[row] >= 0) & (segment_ids[row] == number))
+    if len(words):
+      cost, path = by_enumeration(np.asarray(logits, np.float64)[row, words], labels[row, words].tolist(), chain)
+      assert predicted['labels'][row, words].tolist() == list(path)
+      right += sum(np.equal(path, labels[row, words]))
+      independent += sum(np.asarray(logits)[row, words].argmax(-1) == np.array(path))
+      nats, count = nats + cost, count + len(words)
+  assert independent < count > 8
+  assert float(loss.value) == pytest.approx(nats / count, rel=1e-5)
+  means = tiny.means(loss.metrics)
+  assert means['loss'] == pytest.approx(nats / count, rel=1e-5)
+  assert means['accuracy'] == pytest.approx(right / count)
+  assert {'precision', 'recall', 'f1'} == set(CRF.summary(means))
+  assert (np.asarray(predicted['labels'])[(labels < 0) | (segment_ids == 0)] == -1).all()
+
+
+def test_layers_of_lstm_read_the_states_of_frozen_layers():
+  batch = make_batch(FEW, classes=len(NAMES))
+  params = tiny.init_params(CRF, batch)
+  logits, _, _ = run(CRF, batch, params)
+  out = states_of(CRF, params, {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')})
+  joined = jnp.concatenate([out['layers'][1], out['hidden']], axis=-1)
+  stack = lstm.StackedLstm(5, 2)
+  states = np.asarray(stack.apply({'params': params['lstm']}, joined, batch['segment_ids'], train=False))
+  expected = states @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
+  assert tiny.worst(logits, expected) < 1e-5
+
+
+def test_all_but_the_frozen_trunk_trains_and_the_trunk_keeps_every_bit():
+  batch = make_batch(FEW, classes=len(NAMES))
+  tx = tiny.make_optimiser(CRF, batch, decay=0.1, scale=(('trunk/.*', None), ('.*', 1.0)))
+  first = last = tiny.make_state(CRF, batch, tx)
+  train = jax.jit(functools.partial(step.train_step, task=CRF, tx=tx))
+  for _ in range(3):
+    last, _ = train(last, batch, jax.random.key(0))
+  assert tiny.same(last.params['trunk'], first.params['trunk'])
+  assert set(last.params) == {'trunk', 'lstm', 'head', 'label_path'}
+  for part in ('lstm', 'head', 'label_path'):
+    for old, new in zip(*(jax.tree.leaves(state.params[part]) for state in (first, last)), strict=True):
+      assert not tiny.same(old, new), part
+
+
+def test_weights_of_classes_weigh_as_in_torch():
+  torch = pytest.importorskip('torch')
+  weights = (0.25, 2.0, 0.0, 1.0, 3.0)
+  task, batch = make_task(class_weights=weights), make_batch()
+  params = tiny.init_params(task, batch)
+  logits, loss, _ = run(task, batch, params)
+  places = tuple(zip(*words_of(batch), strict=True))
+  labels = np.asarray(batch['labels'])[places]
+  peer = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights))
+  expected = float(peer(torch.tensor(np.asarray(logits)[places]), torch.tensor(labels, dtype=torch.int64)))
+  assert float(loss.value) == pytest.approx(expected, rel=1e-5)
+  assert tiny.means(loss.metrics)['loss'] == pytest.approx(expected, rel=1e-5)
+  # accuracy counts every word alike
+  guesses = np.asarray(logits)[places].argmax(-1)
+  assert tiny.means(loss.metrics)['accuracy'] == pytest.approx((guesses == labels).mean())
 
 
 # Encoder-decoders ----------------------------------------------------------------------------------------------------
@@ -300,6 +390,10 @@ def test_what_cannot_be_is_refused():
     make_task(layers=())
   with pytest.raises(ValueError, match=r'adapter\.layers=\(-4, -1\): the trunk has states -3 to 2'):
     tiny.init_params(make_task(layers=(-4, -1)), make_batch())
+  with pytest.raises(ValueError, match=r'adapter\.class_weights=\(1, 2\): give 5 numbers from 0 on'):
+    make_task(class_weights=(1, 2))
+  with pytest.raises(ValueError, match=r'adapter\.crf scores whole texts: leave one of them out'):
+    make_task(crf=True, class_weights=(1, 1, 1, 1, 1))
 
 
 @pytest.mark.slow

@@ -103,6 +103,54 @@ def test_layerwise_values_fall_from_the_top():
   assert values['head/kernel'] == (1.0,)
 
 
+def test_what_stands_outside_a_stack_may_count_as_below_it():
+  below = {'layerwise': 0.5, 'scale': 0.8, 'below': 1}
+  values = resolve((('trunk/embed/.*', below), ('trunk/layers/.*', {'layerwise': 0.5, 'scale': 0.8}), ('.*', 1.0)))
+  assert values['trunk/layers/norm/scale'] == pytest.approx((0.2, 0.4, 0.8))
+  assert values['trunk/embed/tokens/table'] == pytest.approx((0.1,))
+
+
+def joined(values, step):
+  """Paths of the parameters that train at a step, a layer of a stack by its number."""
+  found = set()
+  for path, each in values.items():
+    for layer, value in enumerate(each):
+      if float(value(step)) if callable(value) else value:
+        found.add(f'{path}:{layer}' if len(each) > 1 else path)
+  return found
+
+
+def test_gradual_unfreezing_adds_a_group_from_the_top_each_period():
+  values = resolve((('trunk/layers_norm/.*', 1.0), ('trunk/.*', {'gradual': 0.1}), ('.*', 1.0)))
+  head = {'head/kernel', 'head/bias', 'trunk/layers_norm/scale'}
+  groups_in_order = [
+    {f'trunk/layers/{name}:{layer}' for name in ('attention/query/kernel', 'attention/query/bias', 'norm/scale')}
+    for layer in (2, 1, 0)
+  ] + [{'trunk/embed/tokens/table'}]
+  expected = head
+  for period, group in enumerate(groups_in_order, start=1):
+    assert joined(values, 100 * period - 1) == expected
+    expected = expected | group
+    assert joined(values, 100 * period) == expected
+  assert joined(values, 10_000) == expected
+
+
+def test_gradual_unfreezing_with_a_rate_by_layer():
+  values = resolve((('trunk/.*', {'gradual': 50, 'layerwise': 1 / 2.6, 'scale': 0.5}), ('.*', 1.0)))
+  kernel = values['trunk/layers/attention/query/kernel']
+  assert [str(value) for value in kernel] == ['0.0739645 from step 150', '0.192308 from step 100', '0.5 from step 50']
+  np.testing.assert_allclose(np.ravel(groups.factor(kernel, 149, 4)), [0, 0.5 / 2.6, 0.5], rtol=1e-6)
+  assert float(groups.factor(values['trunk/embed/tokens/table'], 200, 2)) == pytest.approx(0.5 / 2.6**3)
+  assert float(groups.factor(values['trunk/embed/tokens/table'], 199, 2)) == 0
+
+
+def test_a_period_without_a_step_is_refused():
+  with pytest.raises(ConfigError, match=r"optim.scale: {'gradual': 0.0001}: a period is one step or more"):
+    resolve((('.*', {'gradual': 0.0001}),))
+  with pytest.raises(ConfigError, match=r'none of .*dict\(gradual=period, layerwise=1.0, scale=1.0\)'):
+    resolve((('.*', {'gradual': 3, 'below': 1}),))
+
+
 def test_what_counts_as_stacked():
   leaf = S((3, 8), jnp.float32)
   assert paths.virtual_paths('trunk/decoder/layers/mlp/bias', leaf)[2] == 'trunk/decoder/layers/2/mlp/bias'

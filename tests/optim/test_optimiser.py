@@ -123,6 +123,18 @@ def test_unfreezing_part_by_part():
   np.testing.assert_allclose(late, 0.1 * (1 + 0.1), rtol=1e-3)
 
 
+def test_gradual_unfreezing_moves_one_more_layer_after_each_period():
+  params = run(make(scale=(('trunk/.*', {'gradual': 2}), ('.*', 1)), decay=0.1), 8)
+
+  def moves(read) -> list[bool]:
+    return [bool(np.any(read(a) != read(b))) for a, b in itertools.pairwise(params)]
+
+  assert moves(lambda p: p['head']['kernel']) == [True] * 8
+  assert moves(lambda p: p['trunk']['layers']['mlp']['kernel'][1]) == [False] * 2 + [True] * 6
+  assert moves(lambda p: p['trunk']['layers']['mlp']['kernel'][0]) == [False] * 4 + [True] * 4
+  assert moves(lambda p: p['trunk']['embed']['table']) == [False] * 6 + [True] * 2
+
+
 def test_waiting_parts_have_no_part_in_the_clip_norm():
   gradients = tree(1.0) | {'head': {'kernel': jnp.full((3, 2), 100.0)}}
   tx = make(name='sgd', clip=1.0, rate=1.0, scale=(('head/.*', {'unfreeze': 1}), ('.*', 1.0)))

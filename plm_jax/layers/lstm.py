@@ -1,0 +1,98 @@
+"""Long short-term memory, read both ways along a row.
+
+The cell is that of Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000, without peepholes; forget
+biases start from 1 (Jozefowicz et al. 2015, §4.2). A state never enters another document of its row.
+"""
+
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, normal
+from plm_jax.types import Array
+
+FORGET = 1  # index of the forget gate among input, forget, cell and output
+
+
+def forget_one(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+  """Biases [2, 4, f], 1 for the forget gate and 0 for the others."""
+  del key
+  return jnp.zeros(shape, dtype).at[:, FORGET].set(1)
+
+
+class Lstm(nn.Module):
+  """Both directions of one layer: [b, l, d] -> [b, l, 2, f], the forward states first.
+
+  With i, f, o = sigmoid and g = tanh of W x_t + U h + b: c' = f c + i g and h' = o tanh(c'), where h and c are those of
+  the token before (in the second direction, the one after), and zero where a document begins.
+
+  Attributes:
+    features: f.
+    dtype: of states and products; the cell c is float32.
+  """
+
+  features: int
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: Array, segment_ids: Array) -> Array:
+    width, dtype = self.features, self.dtype
+    init, axes = normal(1 / math.sqrt(x.shape[-1])), ('embed', None, None, 'mlp')
+    inputs = Dense((2, 4, width), axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name='input')
+    init = nn.with_logical_partitioning(normal(1 / math.sqrt(width)), (None, None, None, 'mlp'))
+    recurrent = self.param('recurrent', init, (2, width, 4, width), jnp.float32).astype(dtype)
+    bias = self.param('bias', nn.with_logical_partitioning(forget_one, (None, None, 'mlp')), (2, 4, width), jnp.float32)
+    gates = inputs(x) + bias.astype(dtype)  # [b, l, d] -> [b, l, 2, 4, f]
+    fresh = jnp.stack([begins(segment_ids), begins(segment_ids[:, ::-1])], axis=-1)  # [b, l, 2]
+
+    def step(state: tuple[Array, Array], token: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
+      h, c = (jnp.where(token[1][..., None], 0, part) for part in state)  # [b, 2, f]
+      summed = token[0] + jnp.einsum('bcf,cfgh->bcgh', h, recurrent)  # [b, 2, 4, f]
+      i, f, g, o = jnp.moveaxis(summed.astype(jnp.float32), 2, 0)
+      c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+      h = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype)
+      return (h, c), h
+
+    zero = jnp.zeros((x.shape[0], 2, width), jnp.float32)
+    tokens = jnp.moveaxis(both_ways(gates), 1, 0), jnp.moveaxis(fresh, 1, 0)
+    _, states = jax.lax.scan(step, (zero.astype(dtype), zero), tokens)  # [l, b, 2, f]
+    return both_ways(jnp.moveaxis(states, 0, 1))
+
+
+def begins(segment_ids: Array) -> Array:
+  """Where a document, or padding, begins in a row that is read from its first index on: int[b, l] -> bool[b, l]."""
+  # segments 1 1 2 2 2 0 -> x . x . . x
+  return segment_ids != jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
+
+
+def both_ways(x: Array) -> Array:
+  """[b, l, 2, ...] with the second of axis 2 reversed along the row; it is its own inverse."""
+  return jnp.stack([x[:, :, 0], x[:, ::-1, 1]], axis=2)
+
+
+class StackedLstm(nn.Module):
+  """Layers that read both ways, each what the one below says: [b, l, d] -> [b, l, 2 f] (Graves and Schmidhuber 2005).
+
+  Attributes:
+    features: f, width of the state of each direction.
+    num_layers: how many.
+    dropout: rate on the input of each layer.
+    dtype: of states and products.
+  """
+
+  features: int
+  num_layers: int
+  dropout: float = 0.0
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: Array, segment_ids: Array, *, train: bool) -> Array:
+    for number in range(self.num_layers):
+      x = Dropout(self.dropout, name=f'dropout_{number}')(x, train=train)
+      states = Lstm(self.features, self.dtype, name=f'layer_{number}')(x, segment_ids)
+      x = states.reshape(*states.shape[:2], 2 * self.features)  # [b, l, 2, f] -> [b, l, 2 f], forward states first
+    return x

@@ -1,0 +1,101 @@
+"""States of several layers as one vector: side by side, summed, or mixed by weights that are learned."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.errors import one_of
+from plm_jax.types import Array
+
+Join = Literal['concat', 'sum', 'weighted', 'mix']
+
+
+class ScalarMix(nn.Module):
+  """gamma sum_j softmax(w)_j h_j (Peters et al. 2018, eq. 1): n states [..., d] -> f32[..., d].
+
+  w begins at 0, a plain mean, and gamma at 1.
+
+  Attributes:
+    norm: each h_j is first brought to mean 0 and variance 1 over its d components, token by token. AllenNLP takes the
+      mean and the variance over all tokens of a batch instead, so that a token depends on the other rows.
+    epsilon: added to the variance.
+  """
+
+  norm: bool = False
+  epsilon: float = 1e-12
+
+  @nn.compact
+  def __call__(self, states: Sequence[Array]) -> Array:
+    init = nn.with_logical_partitioning(nn.initializers.zeros, (None,))
+    weights = self.param('weights', init, (len(states),), jnp.float32)
+    gamma = self.param('gamma', nn.with_logical_partitioning(nn.initializers.ones, ()), (), jnp.float32)
+    stacked = jnp.stack([state.astype(jnp.float32) for state in states])  # [n, ..., d]
+    if self.norm:
+      mean = stacked.mean(axis=-1, keepdims=True)
+      variance = jnp.square(stacked - mean).mean(axis=-1, keepdims=True)
+      stacked = (stacked - mean) * jax.lax.rsqrt(variance + self.epsilon)
+    return gamma * jnp.tensordot(jax.nn.softmax(weights), stacked, axes=1)  # [n] x [n, ..., d] -> [..., d]
+
+
+class JoinedStates(nn.Module):
+  """n states [..., d] as one vector.
+
+  Attributes:
+    join: 'concat' puts them side by side, [..., n d]; 'sum' adds them; 'weighted' adds them times `weights`; 'mix' is
+      `ScalarMix`, whose weights are learned.
+    weights: of 'weighted', one for each state; () for the others.
+  """
+
+  join: Join
+  weights: tuple[float, ...] = ()
+
+  @nn.compact
+  def __call__(self, states: Sequence[Array]) -> Array:
+    if self.join == 'concat':
+      return jnp.concatenate(states, axis=-1)
+    if self.join == 'mix':
+      return ScalarMix(name='mix')(states)
+    weights = self.weights or (1.0,) * len(states)
+    return jnp.tensordot(jnp.asarray(weights), jnp.stack(states).astype(jnp.float32), axes=1)
+
+
+def check_join(*, layers: Sequence[int], join: str, weights: Sequence[float]) -> None:
+  """Raises ValueError where `JoinedStates` has no layer to read, or weights that do not fit them.
+
+  Args:
+    layers: whose states are read.
+    join: see `JoinedStates`.
+    weights: see `JoinedStates`.
+  """
+  one_of('adapter.join', join, Join)
+  if not layers:
+    raise ValueError('adapter.layers=(): name a layer or more; -1 is the last')
+  if join == 'weighted' and len(weights) != len(layers):
+    raise ValueError(
+      f"adapter.layer_weights={tuple(weights)}: join='weighted' takes a number for each of adapter.layers={layers}"
+    )
+  if join != 'weighted' and weights:
+    raise ValueError(
+      f"adapter.layer_weights={tuple(weights)} belongs to join='weighted', and adapter.join={join!r}: leave them out"
+    )
+
+
+def read_layers(out: dict[str, Any], layers: Sequence[int]) -> list[Array]:
+  """The states [b, l, d] of some layers of a trunk.
+
+  Args:
+    out: what the trunk returned.
+    layers: -1 is its output, after any final norm; 0 its embeddings.
+
+  Raises:
+    ValueError: the trunk has no such layer.
+  """
+  count = len(out['layers'])
+  if not all(-count <= layer < count for layer in layers):
+    raise ValueError(
+      f'adapter.layers={tuple(layers)}: the trunk has states {-count} to {count - 1}, its embeddings are 0'
+    )
+  return [out['hidden'] if layer == -1 else out['layers'][layer] for layer in layers]

@@ -1,0 +1,167 @@
+"""A mix of all layers as features: the formula, what trains, the penalty, what stands in the parameters."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import paths
+from plm_jax.adapters import scalar_mix, tag
+from plm_jax.models import bart
+from plm_jax.noise import keys
+from plm_jax.training import step
+from tests import tiny
+
+NAMES = ('O', 'B-name', 'I-name')
+TAG = {'name': 'tag', 'tags': NAMES, 'dropout': 0.0}
+DROPOUT = {'dropout': 0.5, 'attention_dropout': 0.5}
+SCALE = (('trunk/(scalar_mix|vectors)/.*', 1.0), ('trunk/.*', None), ('.*', 1.0))
+
+
+def make_task(trunk='bert', *, inner=TAG, fields=None, **settings):
+  trunk = tiny.make_trunk(trunk, **(fields or {})) if isinstance(trunk, str) else trunk
+  return scalar_mix.make(trunk=trunk, vocab=tiny.VOCAB, inner=inner, **settings)
+
+
+def make_batch(rows=((16,), (7, 5), (11,), (3, 4, 5))):
+  batch = tiny.make_batch(rows)
+  labels = np.random.default_rng(0).integers(-1, len(NAMES), batch['tokens'].shape)
+  return {**batch, 'labels': jnp.asarray(labels.astype(np.int32))}
+
+
+BATCH = make_batch()
+INPUTS = {name: BATCH[name] for name in ('tokens', 'segment_ids', 'type_ids')}
+MIXED = make_task(vectors=6, penalty=0.25, dropout=0.0, fields=DROPOUT)
+
+
+def outputs_of(task, params, *, train=False, key=0):
+  @jax.jit
+  def run(params):
+    example = task.prepare(jax.random.key(0), keys.with_step(BATCH, 0))
+    return step.bind(task, params, train=train, rng=jax.random.key(key))(**example.inputs)
+
+  return run(params)
+
+
+def trunk_of(params):
+  """The parameters without those of the mix, as the trunk alone has them."""
+  return {name: leaf for name, leaf in params['trunk'].items() if name not in ('scalar_mix', 'vectors')}
+
+
+@pytest.mark.parametrize('norm', [False, True])
+def test_a_token_is_its_own_vector_and_the_mix_of_all_layers(norm):
+  task = make_task(vectors=6, dropout=0.0, norm=norm)
+  params = tiny.init_params(task, BATCH)
+  out = jax.jit(lambda p: tiny.make_trunk().apply({'params': p}, **INPUTS))(trunk_of(params))
+  mix = params['trunk']['scalar_mix']
+  shares = np.exp(np.asarray(mix['weights'], np.float64))
+  assert shares.shape == (3,)  # the embeddings and two layers
+  mixed = np.zeros((4, 16, 32))
+  for share, state in zip(shares / shares.sum(), np.asarray(out['layers'], np.float64), strict=True):
+    if norm:
+      state = (state - state.mean(-1, keepdims=True)) / np.sqrt(state.var(-1, keepdims=True) + 1e-12)
+    mixed += float(mix['gamma']) * share * state
+  own = np.asarray(params['trunk']['vectors']['table'])[np.asarray(BATCH['tokens'])]
+  expected = np.concatenate([own, mixed], axis=-1) @ np.asarray(params['head']['kernel']) + params['head']['bias']
+  assert params['head']['kernel'].shape == (38, 3)
+  assert tiny.worst(outputs_of(task, params), expected) < 1e-5
+
+
+def test_the_trunk_keeps_its_paths_and_its_initial_values():
+  """So that `init_from` reads it, and a run differs from one without a mix by the mix alone."""
+  plain = tag.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, tags=NAMES)
+  own, others = (
+    paths.flat(
+      nn.unbox(jax.jit(lambda key, task=task: step.init_params(task, tiny.spec(BATCH), key))(jax.random.key(3)))
+    )
+    for task in (make_task(vectors=6), plain)
+  )
+  theirs = {path: leaf for path, leaf in others.items() if path.startswith('trunk/')}
+  assert {path for path in own if path.startswith('trunk/')} - set(theirs) == {
+    'trunk/scalar_mix/weights',
+    'trunk/scalar_mix/gamma',
+    'trunk/vectors/table',
+  }
+  assert all(tiny.same(own[path], leaf) for path, leaf in theirs.items())
+  assert own['trunk/scalar_mix/weights'].tolist() == [0, 0, 0]
+  assert own['trunk/scalar_mix/gamma'] == 1
+
+
+def test_only_the_mix_and_the_head_train_and_the_trunk_keeps_every_bit():
+  tx = tiny.make_optimiser(MIXED, BATCH, decay=0.1, scale=SCALE)
+  first = last = tiny.make_state(MIXED, BATCH, tx)
+  train = jax.jit(functools.partial(step.train_step, task=MIXED, tx=tx))
+  for _ in range(3):
+    last, _ = train(last, BATCH, jax.random.key(0))
+  assert tiny.same(trunk_of(last.params), trunk_of(first.params))
+  for path, leaf in paths.flat(first.params).items():
+    if path.startswith(('head', 'trunk/scalar_mix', 'trunk/vectors')):
+      assert not tiny.same(paths.flat(last.params)[path], leaf), path
+
+
+def test_the_trunk_drops_nothing_out_and_gets_no_gradient():
+  params = tiny.init_params(MIXED, BATCH)
+  assert tiny.same(*(outputs_of(MIXED, params, train=True, key=key) for key in (0, 1)))
+  _, gradient = tiny.loss_and_gradient(MIXED, params, BATCH, train=True)
+  assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(trunk_of(gradient)))
+  assert all((np.asarray(leaf) != 0).any() for leaf in jax.tree.leaves(gradient['trunk']['scalar_mix']))
+  # the mix and the vectors do, in training
+  noisy = make_task(vectors=6, dropout=0.5)
+  assert not tiny.same(*(outputs_of(noisy, params, train=True, key=key) for key in (0, 1)))
+  assert tiny.same(*(outputs_of(noisy, params, key=key) for key in (0, 1)))
+
+
+def test_the_penalty_is_on_the_squared_weights_in_training_alone():
+  params = tiny.init_params(MIXED, BATCH)
+  plain = make_task(vectors=6, dropout=0.0, fields=DROPOUT)
+  weights = np.asarray(params['trunk']['scalar_mix']['weights'], np.float64)
+  (ours, slope), (theirs, without) = (tiny.loss_and_gradient(task, params, BATCH) for task in (MIXED, plain))
+  penalty = 0.25 * (weights**2).sum()
+  assert penalty > 1e-3
+  assert float(ours.value - theirs.value) == pytest.approx(penalty, rel=1e-3)
+  assert tiny.means(ours.metrics)['penalty'] == pytest.approx(penalty, rel=1e-5)
+  difference = slope['trunk']['scalar_mix']['weights'] - without['trunk']['scalar_mix']['weights']
+  np.testing.assert_allclose(difference, 0.5 * weights, rtol=1e-3, atol=1e-6)
+  metrics, _ = jax.jit(functools.partial(step.eval_step, task=MIXED))(params, BATCH, (), jax.random.key(0))
+  assert set(metrics) == set(theirs.metrics)
+
+
+def test_rows_are_classified_by_the_largest_values_of_the_mix():
+  task = make_task(inner={'name': 'classify', 'classes': 3, 'dropout': 0.0}, dropout=0.0)
+  params = tiny.init_params(task, BATCH)
+  out = jax.jit(
+    lambda p: tiny.make_trunk().apply(
+      {'params': p}, BATCH['tokens'], segment_ids=BATCH['segment_ids'], type_ids=BATCH['type_ids']
+    )
+  )(trunk_of(params))
+  mix = params['trunk']['scalar_mix']
+  mixed = mix['gamma'] * jnp.tensordot(jax.nn.softmax(mix['weights']), out['layers'], axes=1)
+  pooled = np.where((BATCH['segment_ids'] > 0)[..., None], mixed, -np.inf).max(axis=1)
+  expected = pooled @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
+  assert tiny.worst(outputs_of(task, params)[0], expected) < 1e-5
+
+
+def test_names_are_found_by_lstm_and_crf_over_the_mix():
+  task = make_task(inner={**TAG, 'lstm_layers': 2, 'lstm_dim': 4, 'crf': True}, vectors=6)
+  loss, gradient = tiny.loss_and_gradient(task, tiny.init_params(task, BATCH), BATCH, train=True)
+  assert np.isfinite(float(loss.value))
+  new = {path: leaf for path, leaf in paths.flat(gradient).items() if not path.startswith('trunk')}
+  assert {path.partition('/')[0] for path in new} == {'lstm', 'head', 'label_path'}
+  assert all((np.asarray(leaf) != 0).any() for leaf in new.values())
+
+
+def test_an_encoder_decoder_mixes_the_layers_of_its_decoder():
+  trunk = bart.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=tiny.SIZES)
+  task = make_task(trunk, vectors=6)
+  params = tiny.init_params(task, BATCH)
+  assert params['trunk']['scalar_mix']['weights'].shape == (3,)
+  assert outputs_of(task, params).shape == (4, 16, 3)
+
+
+def test_what_needs_the_words_of_the_trunk_is_refused():
+  inner = {'name': 'classify', 'classes': 3, 'lm_weight': 0.5}
+  with pytest.raises(ValueError, match='needs a trunk that Attends, and MixedTrunk has no'):
+    make_task('gpt', inner=inner)
