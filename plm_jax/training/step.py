@@ -327,7 +327,13 @@ def _computed_once(forward: Forward) -> Forward:
   """The same, where a call with the arguments of an earlier one returns what that returned; for evaluation."""
   calls: dict[Any, tuple[PyTree, Any]] = {}
 
-  def call(*, method: str | None = None, train: bool | None = None, rng: Array | None = None, **inputs: Any) -> Any:
+  def call(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
     leaves, form = jax.tree.flatten((rng, inputs))
     key = (method, train, form, *map(id, leaves))
     if key not in calls:  # what is kept with the result keeps its arguments, and so their ids, in use
