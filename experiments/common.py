@@ -18,6 +18,12 @@ CORPORA = {
 # Labelled rows of the embedded corpus, for adapters: keywords of the data block, classes.
 SINGLES = dict(path='pydocs/package', fields=('text',), kind='class'), 8
 PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), kind='class'), 2
+# Rows of it as text, by adapter: path and form.
+TEXTS = {
+  'sequence': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
+  'prompt': ('pydocs/summary_choice', dict(name='template', inputs='{context}', options=('{endings}',))),
+  'cloze': ('pydocs/summary_pair', dict(name='template', inputs='{summary} [MASK] {body}', options=('a', 'b'))),
+}
 # name: (fields, classes, evaluation splits)
 GLUE = {
   'cola': (('sentence',), 2, ('validation',)),
@@ -29,6 +35,15 @@ GLUE = {
   'qnli': (('question', 'sentence'), 2, ('validation',)),
   'rte': (('sentence1', 'sentence2'), 2, ('validation',)),
 }
+# Options to choose from. name: path, field of the label, evaluation split, fields in the form of BERT
+OPTIONS = {
+  'swag': ('data/swag', 'label', 'val', ('sent1', '{sent2} {ending0|ending1|ending2|ending3}')),
+  'hellaswag': ('tfds:hellaswag', 'label', 'validation', ('context', 'endings')),
+  'race': ('tfds:race/high', 'answers', 'dev', ('article', '{questions} {options}')),
+  'copa': (
+    'tfds:super_glue/copa', 'label', 'validation', ('premise', 'What was the {question} of this? {choice1|choice2}')
+  ),
+}  # fmt: skip
 # Labelled words. name: (path, field of labels, label names in the order of their numbers)
 TAGGING = {
   'conll2003': (
@@ -144,6 +159,26 @@ def score_glue(c: ConfigDict, name: str) -> None:
   c.log_every, c.eval_every, c.save_every = 50, 500, 500
 
 
+def options(name: str, **settings: Any) -> dict[str, Any]:
+  """The data block of a set of `OPTIONS`."""
+  path, label, _, fields = OPTIONS[name]
+  return dict(name='labelled', kind='options', path=path, fields=fields, label=label) | settings
+
+
+def score_options(c: ConfigDict, name: str) -> None:
+  """The evaluation of a set of `OPTIONS`, and the best step by it."""
+  split = OPTIONS[name][2]
+  c.eval, c.best = validation(split), (f'{split}/accuracy', 'max')
+  c.log_every, c.eval_every, c.save_every = 50, 500, 500
+
+
+def squad(version: str, **settings: Any) -> dict[str, Any]:
+  """The data block of SQuAD 'v1.1' or 'v2.0'; windows as in the released code of BERT."""
+  windows = dict(length=384, stride=128, question_length=64)
+  fields = dict(fields=('question', 'context'), label='answers')
+  return dict(name='labelled', kind='spans', path=f'tfds:squad/{version}') | fields | windows | settings
+
+
 def quick(c: ConfigDict, arg: str) -> ConfigDict:
   """The config; with the word `quick` it has few steps and the vocabulary and labelled rows of the embedded corpus.
 
@@ -154,12 +189,17 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     return c
   with c.unlocked():
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
-    if c.adapter and 'classes' in c.adapter:
+    head = c.adapter and (c.adapter.get('inner') or c.adapter)  # a wrapper holds the adapter with the head
+    if head and 'classes' in head:
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
-      c.data, c.adapter = dict(c.data, **rows), dict(c.adapter, classes=classes)
+      c.data, head.classes = dict(c.data, **rows), classes
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     if c.best and c.best[0].endswith(tuple(GLUE_BEST.values())):
       c.best = (f'{c.best[0].partition("/")[0]}/accuracy', 'max')
+    if c.data['name'] == 'text_to_text':
+      path, form = TEXTS[c.adapter.name]
+      c.data = dict(c.data, path=path, form=form, split='train')
+      c.best = c.best and (f'{c.best[0].partition("/")[0]}/loss', 'min')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10

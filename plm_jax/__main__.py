@@ -13,6 +13,7 @@ if __name__ == '__main__':
 import ast
 import sys
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
 from plm_jax import files
 from plm_jax.cli import command
@@ -51,9 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   return named(rest)
 
 
-def script() -> int:
+def script() -> NoReturn:
   """The console script `plm-jax`: `main`, with its errors as exit codes."""
-  return command.run(main)
+  command.leave(command.run(main))
 
 
 def commands() -> dict[str, str]:
@@ -85,4 +86,4 @@ def _modules() -> Iterator[str]:
 
 
 if __name__ == '__main__':
-  sys.exit(script())
+  script()

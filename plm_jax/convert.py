@@ -2,6 +2,7 @@
 
     python -m plm_jax.convert import SRC DST   a Hugging Face folder -> parameters for `init_from` and `weights.load`
     python -m plm_jax.convert export SRC DST   a run folder or an import -> a Hugging Face folder
+    python -m plm_jax.convert export SRC DST --form=peft    what a run of adapter 'lora' trained -> a folder of PEFT
 
 An import holds one tensor of the source in memory at a time. It writes safetensors files with one array per leaf, or
 per layer of a stacked leaf, an index with their digests, and model.json, which says what trunk they belong to. The
@@ -22,6 +23,8 @@ from plm_jax.errors import ConfigError
 if TYPE_CHECKING:
   from plm_jax.types import Template  # loads jax, which the check of the command line does without
 
+Form = Literal['import', 'release', 'peft']  # what is written
+
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Converts a folder."""
@@ -41,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--heads', metavar='NAMES', help='heads to export, such as mlm,pair; by default all that have a place'
   )
   parser.add_argument(
+    '--form',
+    choices=('release', 'peft'),
+    default='release',
+    help="release: the whole model, updates of 'lora' merged (default); peft: those updates and the head alone",
+  )
+  parser.add_argument(
     '--shard', type=float, default=4, metavar='GB', help='the most GB per file of weights (default 4)'
   )
   parser.add_argument('--force', action='store_true', help='replace what an earlier conversion left in DST')
@@ -51,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.shard <= 0:
     raise ConfigError(f'--shard={arguments.shard:g}: must be above 0')
   shard = round(arguments.shard * 1e9)
-  _check_target(source, target, direction=arguments.direction, force=arguments.force)
+  form: Form = 'import' if arguments.direction == 'import' else arguments.form
+  _check_target(source, target, form=form, force=arguments.force)
   from plm_jax.cli import logs
   from plm_jax.weights.convert import export, import_release  # loads jax
 
@@ -63,6 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise ConfigError(f'--step={arguments.step} is neither a number nor newest nor best')
     step = int(arguments.step) if arguments.step.isdigit() else arguments.step
     heads = None if arguments.heads is None else [name for name in arguments.heads.split(',') if name]
+    if arguments.form == 'peft':
+      from plm_jax.weights import peft
+
+      peft.export(source, target, step=step, architecture=arguments.architecture, template=_template(source))
+      return 0
     how = {'architecture': arguments.architecture, 'part': arguments.part, 'heads': heads}
     export(source, target, step=step, shard=shard, template=_template(source), **how)
   return 0
@@ -82,15 +97,17 @@ def _template(source: Path) -> 'Template | None':
   return None
 
 
-def _check_target(source: Path, target: Path, *, direction: Literal['import', 'export'], force: bool) -> None:
+def _check_target(source: Path, target: Path, *, form: Form, force: bool) -> None:
   """Raises ConfigError where the target holds anything but what this command made."""
   if files.is_file(target):
     raise ConfigError(f'{target} is a file: name a folder')
   if not files.listing(target):
     return
-  ours = {'import': 'params.index.json', 'export': 'model*.safetensors'}[direction]
+  ours = {'import': 'params.index.json', 'release': 'model*.safetensors', 'peft': 'adapter_model.safetensors'}[form]
   if target == source or files.exists(files.RunFolder(target).checkpoints) or not files.listing(target, ours):
-    raise ConfigError(f'{target} is not empty, and no {direction} wrote it: name another folder')
+    raise ConfigError(
+      f'{target} is not empty, and no {"import" if form == "import" else "export"} wrote it: name another folder'
+    )
   if not force:
     raise ConfigError(f'{target} is not empty: name another folder, or --force to replace what is in it')
 

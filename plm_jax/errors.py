@@ -5,9 +5,23 @@ import difflib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, get_args
 
+STOPPED, KILLED = 3, 130  # exit codes of a command that a signal stopped
+
 
 class RunError(Exception):
   """A failure that neither the config nor the code caused, such as a damaged file or a full disk. Exit code 1."""
+
+
+class Interrupted(KeyboardInterrupt):
+  """A signal stopped the command where it could stop.
+
+  Attributes:
+    exit_code: 3 where something was saved that the same command goes on from, else 130.
+  """
+
+  def __init__(self, message: str = 'interrupted before there was anything new to save', exit_code: int = KILLED):
+    super().__init__(message)
+    self.exit_code = exit_code
 
 
 class ConfigError(Exception):

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   log = logs.start()
   log.info('1/4  the corpus: docstrings of the standard library and the installed packages')
-  from plm_jax.data import pydocs
+  from plm_jax.data.pydocs import __main__ as pydocs
 
   signals.check()
   pydocs.main([])

@@ -79,6 +79,9 @@ class Task(NamedTuple):
     class_names: their names, where the task depends on them.
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
+    words: keys of `in_words` that scores may read beside those of `predict`.
+    trains: path of a parameter, with the number of its layer ('trunk/layers/3/query/kernel') -> whether it may train.
+      The others stay as they are whatever `optim.scale` says, without optimiser state.
     frozen: patterns of parameters that keep their values, as those of `optim.scale`; they get no gradient.
     parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
       The data have parts of the same names.
@@ -97,9 +100,11 @@ class Task(NamedTuple):
   for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
+  trains: Callable[[str], bool] = lambda path: True
   frozen: tuple[str, ...] = ()
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
+  words: tuple[str, ...] = ()
   parts: 'Mapping[str, Task]' = FrozenDict()  # a task without parts has a hash, as a cache asks for
 
 
@@ -157,17 +162,20 @@ class Template(NamedTuple):
   spaced: bool = False
 
 
-class Labels(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Labels:
   """The labels of the rows of a source, as in `Source`: their names, if any, their number, and whether any lack.
 
   `largest` is the file and line of the first row with the largest label, for messages; `parts` are as in `Source`.
+  `mixed` are the labels of each source whose rows stand in the same batches.
   """
 
   names: tuple[str, ...] = ()
   classes: int = 0
   unlabelled: bool = False
-  largest: str = ''
-  parts: 'Mapping[str, Labels]' = MappingProxyType({})
+  largest: str = dataclasses.field(default='', compare=False)
+  parts: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
+  mixed: 'Mapping[str, Labels]' = dataclasses.field(default_factory=dict)
 
 
 class Vocab(Protocol):
@@ -215,6 +223,8 @@ class Vocab(Protocol):
   def encode(self, text: str, *, specials: bool = False) -> list[int]: ...
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+  def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]: ...
 
   def decode(self, ids: Sequence[int]) -> str: ...
 
@@ -466,7 +476,7 @@ class BatchKey(NamedTuple):
   """One key of a batch.
 
   Attributes:
-    axes: by letter: b rows, l tokens, t tokens of targets, k sequences of a row.
+    axes: by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row.
     dtype: of its numbers.
     meaning: what it holds.
     filler: what stands where a row has nothing: 0, -1, or None for `Vocab.pad_id`.
@@ -492,6 +502,13 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
       'bt', 'int32', 'the text to write with its special tokens, `Vocab.pad_id` behind it', None
     ),
     'target_segment_ids': BatchKey('bt', 'int32', '1 at each token of the text to write; 0 is padding'),
+    'start': BatchKey('b', 'int32', 'place of the first token of the answer, or of what stands for no answer'),
+    'end': BatchKey('b', 'int32', 'place of the last token of the answer, or of what stands for no answer'),
+    'context': BatchKey(
+      'bl', 'int32', '1 for tokens of the text with the answer, 2 in the window with most around them, 3 for no answer'
+    ),
+    'option_tokens': BatchKey('bkt', 'int32', 'texts to choose from, as `target_tokens`; some may be empty', None),
+    'option_segment_ids': BatchKey('bkt', 'int32', '1 at each token of an option; 0 is padding'),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
     'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),

@@ -9,8 +9,12 @@ If the folder holds the answer to the same request, nothing is trained; a note s
 folder with another vocabulary is refused.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,6 +40,7 @@ SAMPLE_WORDS = 24
 SHOWN = 12  # special tokens
 
 
+@signals.caught()
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line and runs `train` or `show`."""
   arguments = _parser().parse_args(argv)
@@ -60,7 +65,8 @@ def train(arguments: argparse.Namespace) -> int:
         print('The text has changed since; remove that folder to train on it as it is now.')
     else:
       began = time.monotonic()
-      vocab = _train(request, arguments)
+      with signals.raising():
+        vocab = _train(request, arguments)
       vocab.save(arguments.out, template=_maker(request).template(vocab))
       print(f'Made in {time.monotonic() - began:.1f} s and saved in {arguments.out}.')
   _describe(vocab)
@@ -208,7 +214,7 @@ def _train(request: dict[str, Any], arguments: argparse.Namespace) -> 'Vocab':
     task = bar.add_task('Training', total=maker.PASSES * total)
     documents = Documents(texts, total=total, advance=lambda: bar.advance(task))
     try:
-      vocab = maker.train(documents, size=request['size'], **own)
+      vocab = signals.waiting(lambda: maker.train(documents, size=request['size'], **own))
     except ModuleNotFoundError as error:
       raise ConfigError(f'vocab train: {error}') from error
   facts = {'documents': total, 'words': documents.words, 'bytes': documents.bytes, 'sample': documents.sample}
@@ -271,4 +277,4 @@ def _describe(vocab: 'Vocab') -> None:
 
 
 if __name__ == '__main__':
-  sys.exit(command.run(main))
+  command.leave(command.run(main))

@@ -240,6 +240,23 @@ def tiny_corpus() -> Sequence[str]:
   return tuple(story(draw) for _ in range(400))
 
 
+@pytest.fixture(scope='module')
+def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  """The folder of `runs.write_data`: a corpus, labelled rows and a vocabulary; each file of tests has its own."""
+  from tests import runs
+
+  return runs.write_data(tmp_path_factory.mktemp('data'))
+
+
+@pytest.fixture(scope='module')
+def log() -> Iterator[None]:
+  """What runs say reaches their log.txt."""
+  from tests import runs
+
+  with runs.logging_on():
+    yield
+
+
 @pytest.fixture(scope='session')
 def tiny_vocab(tiny_corpus: Sequence[str]) -> 'Vocab':
   """512 byte-level BPE tokens learned from `tiny_corpus`, with every special token."""

@@ -27,15 +27,18 @@ import pytest
 from plm_jax import sharding
 from plm_jax.errors import require
 from plm_jax.noise import keys
-from plm_jax.paths import flat, is_stacked, path_name
+from plm_jax.paths import flat, is_stacked, path_name, virtual_paths
 from plm_jax.plugins import build, signatures
 from plm_jax.training.step import abstract_params, eval_step, init_params, predict_step, state_maker, train_step
-from plm_jax.types import Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
+from plm_jax.types import BATCH, Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
 SETTINGS: dict[str, dict[str, Any]] = {
+  'bottleneck': {'width': 8, 'inner': {'name': 'classify', 'dropout': 0.0}},
+  'choose': {'dropout': 0.0},
   'classify': {'dropout': 0.0},
+  'cloze': {'words': ('a', 'b', 'c', 'd')},
   'denoise_seq2seq': {
     'rearrange': ({'name': 'rotate', 'rate': 0.5},),
     'where': {'name': 'poisson_spans'},
@@ -44,6 +47,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'start': 'eos',
     'append_eos': False,
   },
+  'lora': {'inner': {'name': 'classify', 'dropout': 0.0}},
   'mixture': {
     'parts': {
       'bert': {'name': 'mlm'},
@@ -51,6 +55,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'prefix': {'length': 3, 'mlp_dim': 16, 'inner': {'name': 'classify', 'dropout': 0.0}},
   'scalar_mix': {
     'inner': {'name': 'tag', 'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
     'vectors': 4,
@@ -58,6 +63,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'penalty': 0.1,
   },
   'multitask': {'parts': {'one': {'name': 'classify', 'dropout': 0.0}, 'two': {'name': 'classify', 'dropout': 0.0}}},
+  'similarity': {'dropout': 0.0},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
@@ -65,14 +71,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 # (file, or folder of the task and model; pattern of parameters): why they get no gradient
 NO_GRADIENT: dict[tuple[str, str], str] = {
-  ('', r'.*/key/bias'): 'softmax does not see what is added to all logits of a query',
+  ('', r'(?!.*prefix/trunk/).*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
+  ('choose', r'.*head/bias'): 'softmax does not see what is added to all options',
+  ('span', r'.*head/bias'): 'softmax does not see what is added to all places of a row',
+  ('span', r'.*/1/mlp_norm/bias'): 'nor does it see the bias of the last norm',
   ('scalar_mix', r'trunk/(?!scalar_mix/|vectors/).*'): 'the trunk is frozen',
   ('multitask', r'two/.*'): 'the rows are those of another part',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output/table'): 'rows are compared, and no tokens are predicted',
 }
+WRITERS = ('cloze', 'prompt', 'sequence')  # adapters that predict tokens
 
 MODELS = sorted(signatures.names('models'), key=lambda name: name not in ('bert', 'gpt'))  # the best known first
 TASKS = [f'{folder}/{name}' for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
@@ -93,7 +103,8 @@ class Pair(NamedTuple):
 
   def without_gradient(self, path: str) -> bool:
     """Whether a parameter rightly has no gradient."""
-    places = ('', self.name, self.model, f'{self.folder}-{self.model}')
+    folder = 'writers' if self.name in WRITERS else self.folder
+    places = ('', self.name, self.model, f'{folder}-{self.model}')
     return any(re.fullmatch(pattern, path) for place, pattern in NO_GRADIENT if place in places)
 
 
@@ -110,13 +121,32 @@ def make_batch(lengths: Any = None) -> Batch:
   """Rows with everything that a task may read."""
   rows = tiny.make_batch() if lengths is None else tiny.make_batch(lengths)
   tags = np.arange(64, dtype=np.int32).reshape(4, 16) % 5 % 4 - 1  # -1 to 2
-  return rows | tiny.make_pairs() | {'labels': jnp.asarray(tags), 'part': jnp.zeros(4, jnp.int32)}
+  context = np.where(np.asarray(rows['segment_ids']) > 0, 2, 0)
+  context[:, 0] = 3
+  answers = {'context': context, 'start': [1, 0, 2, 1], 'end': [2, 0, 2, 1]}
+  both = {f'swapped_{name}': jnp.roll(rows[name], 1, axis=0) for name in ('tokens', 'segment_ids', 'type_ids')}
+  more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, **answers}.items()}
+  return rows | both | tiny.make_pairs() | more | make_answers() | {'part': jnp.zeros(4, jnp.int32)}
+
+
+def make_answers() -> Batch:
+  """Texts to write, of 5, 1, 3 and 4 tokens, and three options of each row, the last of which is empty in one."""
+  draw, sizes = np.random.default_rng(7), np.array([[5, 2, 3], [1, 4, 5], [3, 3, 0], [4, 1, 2]])
+  ids = draw.integers(len(tiny.VOCAB.special_ids), tiny.VOCAB.size, (4, 3, 5)).astype(np.int32)
+  real = (np.arange(5) < sizes[..., None]).astype(np.int32)
+  ids = np.where(real > 0, ids, 0)
+  made = {'target_tokens': ids[:, 0], 'target_segment_ids': real[:, 0]}
+  return {
+    name: jnp.asarray(value) for name, value in (made | {'option_tokens': ids, 'option_segment_ids': real}).items()
+  }
 
 
 def batch_of(folder: str, name: str, lengths: Any = None) -> Batch:
-  """The batch of a file; keys that its `READS` wants with an axis k hold k = 3 sequences per row."""
+  """The batch of a file; keys that its `READS` wants with an axis k of their own hold k = 3 sequences per row."""
   batch = make_batch(lengths)
-  wanted = [key for key, axes in map(axes_of, signatures.literal(f'{folder}.{name}', 'READS')) if 'k' in axes]
+  entries = map(axes_of, signatures.literal(f'{folder}.{name}', 'READS'))
+  wanted = [key for key, axes in entries if 'k' in axes and axes != BATCH[key].axes]
+  wanted += ['type_ids'] if wanted else []
   options = {key: jnp.stack([jnp.roll(batch[key], shift, axis=0) for shift in range(3)], axis=1) for key in wanted}
   return {**batch, **options}  # [b, l] -> [b, k, l]
 
@@ -485,6 +515,7 @@ def test_content_of_padding_changes_nothing(on):
   draw = functools.partial(jax.random.randint, jax.random.key(1), minval=0, maxval=tiny.VOCAB.size)
   real = {name: jnp.arange(16) < run.batch[f'{name}_length'][:, None] for name in ('first', 'next', 'other')}
   real['tokens'] = run.batch['segment_ids'] > 0
+  real['swapped_tokens'] = run.batch['swapped_segment_ids'] > 0
   dirty = {**run.batch, **{name: jnp.where(mask, run.batch[name], draw(mask.shape)) for name, mask in real.items()}}
   assert all(not tiny.same(dirty[name], run.batch[name]) for name in real)
   assert tiny.same(run.metrics(batch=dirty), run.metrics())
@@ -503,24 +534,28 @@ def test_rows_of_weight_zero_change_nothing(on):
 def test_every_parameter_gets_a_gradient_and_changes(on):
   run = run_of(on)
   state, _ = run.step()
-  old = jax.tree.leaves(run.state.params)
+  (trained, frozen), (before, same) = run.tx.split(state.params), run.tx.split(run.state.params)
+  assert tiny.same(frozen, same)
+  old = jax.tree.leaves(before)
   gradient = jax.tree.leaves(state.opt_state['rule'])
   whole = np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in gradient))
-  new = jax.tree_util.tree_leaves_with_path(state.params)
+  new = jax.tree_util.tree_leaves_with_path(trained)
   for (path, after), before, leaf in zip(new, old, gradient, strict=True):
     name = path_name(path)
-    without = run.pair.without_gradient(name)
-    for layer in leaf if is_stacked(name, leaf) else [leaf]:
+    parts = list(zip(virtual_paths(name, leaf), leaf, strict=True)) if is_stacked(name, leaf) else [(name, leaf)]
+    without = [run.pair.without_gradient(name) or run.pair.without_gradient(part) for part, _ in parts]
+    for (part, layer), none in zip(parts, without, strict=True):
       share = float(jnp.linalg.norm(layer.reshape(-1))) / whole
-      assert (share < 1e-6) == without, (name, share)
-    assert without or not tiny.same(after, before), name
+      assert (share < 1e-6) == none, (part, share)
+    assert all(without) or not tiny.same(after, before), name
 
 
 def test_no_exception_is_stale():
   @functools.cache
   def names(pair):
     task, batch = pairs[pair].task, pairs[pair].batch
-    return [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract_params(task, tiny.spec(batch)))]
+    leaves = jax.tree_util.tree_leaves_with_path(abstract_params(task, tiny.spec(batch)))
+    return [own for path, leaf in leaves for own in {path_name(path), *virtual_paths(path_name(path), leaf)}]
 
   pairs = dict(enumerate(sound(itertools.product(TASKS, MODELS))))
   for file, pattern in NO_GRADIENT:

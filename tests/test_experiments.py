@@ -159,6 +159,21 @@ SOURCES = {
     'optim.until': 0.7, 'optim.warmup': 0.028, 'optim.floor': 0.1, 'optim.rate': 1e-4, 'optim.b2': 0.95,
     'optim.eps': 1e-8,
   },
+  # fairseq: examples/bart/README.summarization.md and README.md; min and max count no end token there
+  'bart/summarise.py:cnn_dailymail': {
+    'adapter.label_smoothing': 0.1, 'adapter.start': 'eos', 'adapter.decoding.beams': 4, 'steps': 20_000,
+    'adapter.decoding.length_penalty': 2.0, 'adapter.decoding.min_new': 55, 'adapter.decoding.max_new': 140,
+    'adapter.decoding.no_repeat': 3, 'optim.rate': 3e-5, 'optim.warmup': 500, 'optim.clip': 0.1, 'optim.decay': 0.01,
+  },
+  'bart/summarise.py:xsum': {
+    'adapter.decoding.beams': 6, 'adapter.decoding.length_penalty': 1.0, 'adapter.decoding.min_new': 10,
+    'adapter.decoding.max_new': 60, 'adapter.decoding.no_repeat': 3, 'steps': 15_000,
+  },
+  # google-research/text-to-text-transfer-transformer: models/gin, the paper's §3.1.2 and appendix
+  't5/tasks.py:wmt_en_de': {
+    'optim.rate': 1e-3, 'optim.schedule': 'constant', 'steps': 2**18, 'data.batch_size': 128, 'data.length': 512,
+    'save_every': 5_000, 'adapter.decoding.beams': 4, 'adapter.decoding.length_penalty': 0.6,
+  },
   # zihangdai/xlnet, train.py
   'xlnet/base.py': {'optim.floor': 0.001, 'optim.schedule': 'linear'},
   'xlnet/large.py': {'optim.floor': 0.001, 'optim.rate': 4e-4, 'optim.warmup': 40_000, 'data.batch_size': 8192},
@@ -170,6 +185,7 @@ SAID = {
   'bart/comparison.py': ('packed side', 'vocabulary'),
   'bart/large.py': ('packed side', 'vocabulary'),
   'bart/glue.py': ('1,024',),
+  'bart/summarise.py': ('number of rows', 'rouge-score'),
   'bert/base.py': ('vocabulary', 'BooksCorpus'),
   'deberta/v3.py': ('default is 10', 'small'),
   'deberta/base.py': ('vocabulary', 'batches of 32'),

@@ -17,7 +17,7 @@ ALWAYS = 'quickstart'  # the others take turns
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):
-  """What `runs.write_data` writes, with labelled singles of 8 classes, pairs of 2 and words of 5."""
+  """What `runs.write_data` writes, with singles of 8 classes, pairs of 2, words of 5, and texts to write or choose."""
   folder = runs.write_data(tmp_path_factory.mktemp('experiments'))
   draw = random.Random(2)
   held_out = [conftest.story(draw) for _ in range(64)]  # as many as the evaluations of `quick` ask for
@@ -27,12 +27,25 @@ def data(tmp_path_factory):
     for split in ('train', 'validation', 'test'):
       texts = [[conftest.story(draw) for _ in range(3)] for _ in range(64)]
       rows = [{'text': a, 'summary': b[:40], 'body': c, 'label': n % classes} for n, (a, b, c) in enumerate(texts)]
+      for row, (a, b, c) in zip(rows, texts, strict=True):
+        row |= {'source': a, 'target': b[:40], 'context': a[:80], 'endings': [b[:20], c[:20], 'no', 'yes']}
       (folder / name / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
   (folder / 'words').mkdir()
   for split in ('train', 'validation', 'test'):
     tokens = [conftest.story(draw).split() for _ in range(64)]
     rows = [{'tokens': row, 'tags': [n % 5 for n in range(len(row))]} for row in tokens]
     (folder / 'words' / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
+  for name in ('options', 'spans'):
+    (folder / name).mkdir()
+    for split in ('train', 'validation', 'test'):
+      texts = [conftest.story(draw) for _ in range(64)]
+      rows = [
+        {'context': text, 'endings': text.split()[:4], 'label': n % 4}
+        if name == 'options'
+        else {'question': 'Who?', 'context': text, 'answers': {'text': [text[:4]], 'answer_start': [0]}}
+        for n, text in enumerate(texts)
+      ]
+      (folder / name / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)) + '\n')
   return folder
 
 
@@ -57,8 +70,10 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
   for block in settings['data'].get('parts', {'': settings['data']}).values():
     if settings['objective']:
       kind = 'corpus'
-    elif block.get('kind') == 'words':
-      kind = 'words'
+    elif block.get('kind') in ('words', 'options', 'spans'):
+      kind = block['kind']
+    elif block['name'] == 'text_to_text':
+      kind = 'pairs'
     else:
       kind = 'pairs' if len(block['fields']) > 1 else 'singles'
     block |= {'path': str(data / kind), 'cache': str(data / 'cache')}

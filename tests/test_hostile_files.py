@@ -468,6 +468,73 @@ def test_a_folder_that_is_replaced_is_never_lost(killed: str, tmp_path: pathlib.
   assert [file.name for file in folder.iterdir()] == ['newest']
 
 
+def write_release(folder: pathlib.Path, version: int, *, shard: int) -> None:
+  """A release whose files all say the version."""
+  plan = tensor_files.Plan(np.dtype(np.float32), (4,), lambda: iter([np.full(4, version, np.float32)]))
+  release.write(folder, {'model_type': 'bert', 'version': version}, {'a': plan, 'b': plan}, shard=shard)
+
+
+def version_of(folder: pathlib.Path) -> int:
+  """The version of a release; fails where its files have several, or one is missing."""
+  found = release.Release(folder)
+  assert sorted(found) == ['a', 'b']
+  versions = {found.config['version'], *(int(number) for name in found for number in found.read(name))}
+  assert len(versions) == 1
+  assert {file.name for file in folder.glob('model*')} <= {release.SINGLE, release.INDEX, *found._places.values()}
+  return versions.pop()
+
+
+@pytest.mark.parametrize('shards', [(100, 16), (16, 100), (16, 16), (100, 100)])
+@pytest.mark.parametrize('moves', [0, 1, 2, None])
+def test_an_export_replaces_one_before_it_as_a_whole(
+  shards: tuple[int, int], moves: int | None, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """Killed before, between and after its renames: the folder, or the one aside, is one version, with all else in it."""
+
+  class Killed(BaseException):
+    pass
+
+  folder = tmp_path / 'out'
+  write_release(folder, 1, shard=shards[0])
+  (folder / 'onnx').mkdir()
+  for other in ('README.md', 'generation_config.json', 'onnx/model.safetensors'):
+    (folder / other).write_text('mine')
+  move, done = files.move, []
+
+  def move_or_die(source: files.Where, target: files.Where) -> None:
+    if len(done) == moves:
+      monkeypatch.setattr(files, 'remove_folder', lambda folder: None)  # nobody cleans up
+      raise Killed
+    done.append(move(source, target))
+
+  with monkeypatch.context():
+    monkeypatch.setattr(files, 'move', move_or_die)
+    if moves in (0, 1):
+      with pytest.raises(Killed):
+        write_release(folder, 2, shard=shards[1])
+    else:
+      write_release(folder, 2, shard=shards[1])
+    monkeypatch.undo()
+  there = folder if folder.exists() else tmp_path / '.out.replaced'
+  assert version_of(there) == (1 if moves in (0, 1) else 2)
+  assert [(there / other).read_text() for other in ('README.md', 'onnx/model.safetensors')] == ['mine', 'mine']
+  write_release(folder, 3, shard=shards[1])
+  assert version_of(folder) == 3 and (folder / 'generation_config.json').read_text() == 'mine'
+  assert [file.name for file in tmp_path.iterdir()] == ['out']
+
+
+def test_an_export_goes_through_a_link_and_never_over_a_file(tmp_path: pathlib.Path) -> None:
+  (tmp_path / 'real').mkdir()
+  (tmp_path / 'link').symlink_to('real')
+  write_release(tmp_path / 'link', 1, shard=100)
+  write_release(tmp_path / 'link', 2, shard=100)
+  assert (tmp_path / 'link').is_symlink() and version_of(tmp_path / 'real') == 2
+  (tmp_path / 'file').write_text('mine')
+  with pytest.raises(ConfigError, match='it is a file; name another folder'):
+    write_release(tmp_path / 'file', 1, shard=100)
+  assert (tmp_path / 'file').read_text() == 'mine'
+
+
 def test_a_folder_comes_back_where_the_new_one_cannot_be_put(
   tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

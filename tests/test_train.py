@@ -9,7 +9,6 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,15 +30,7 @@ RESULT = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope='module', autouse=True)
-def log() -> Iterator[None]:
-  with runs.logging_on():
-    yield
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  return runs.write_data(tmp_path_factory.mktemp('data'))
+pytestmark = pytest.mark.usefixtures('log')
 
 
 @pytest.fixture(scope='module')
@@ -111,6 +102,26 @@ def test_metrics_are_one_line_a_logged_step(mlm: pathlib.Path) -> None:
     assert row['tokens_per_second'] > 0
     assert row['perplexity'] == pytest.approx(math.exp(row['loss']))
     assert ('validation/loss' in row) == (row['step'] % 6 == 0)
+
+
+@pytest.mark.parametrize('change', ['digit', 'line', 'gone', 'none'])
+def test_metrics_of_a_finished_run_that_were_changed_are_told(
+  change: str, mlm: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  run = pathlib.Path(shutil.copytree(mlm, tmp_path / 'run'))
+  file, text = run / 'metrics.jsonl', (mlm / 'metrics.jsonl').read_text()
+  if change == 'digit':
+    place = next(place for place in range(len(text) // 2, len(text)) if text[place].isdigit())
+    file.write_text(f'{text[:place]}{(int(text[place]) + 1) % 10}{text[place + 1 :]}')
+  elif change == 'line':
+    file.write_text(''.join(text.splitlines(keepends=True)[1:]))
+  elif change == 'gone':
+    file.unlink()
+  before = (run / 'result.json').read_text()
+  with caplog.at_level('INFO', logger='plm_jax'):
+    assert loop.train(runs.settings('mlm', data), run).exit_code == 0
+  assert ('metrics.jsonl is not as the run wrote it' in caplog.text) == (change != 'none')
+  assert (run / 'result.json').read_text() == before
 
 
 @pytest.mark.parametrize('kind', ['mlm', 'gpt'])

@@ -53,6 +53,7 @@ def told(key):
     ('data.seq_len', "Did you mean 'length'?"),
     ('tokenizer', 'Here it is --config.vocab.path.'),
     ('output_dir', '--workdir=DIR'),
+    ('doc_stride', 'Here it is --config.data.stride.'),
     ('fp16', 'Here it is --config.execution.dtype.'),
     ('objective.mlm_probability', 'Here it is --config.objective.where.rate.'),
     ('objective.where.mask_prob', "Did you mean 'rate'?"),

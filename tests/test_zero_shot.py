@@ -20,11 +20,6 @@ LENGTH = 32
 
 
 @pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  return runs.write_data(tmp_path_factory.mktemp('data'))
-
-
-@pytest.fixture(scope='module')
 def released(data):
   """(folder, model): a random GPT-2 of Hugging Face with a vocabulary."""
   transformers = pytest.importorskip('transformers')

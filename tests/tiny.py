@@ -59,6 +59,16 @@ class FakeVocab:
   def num_bytes(self) -> np.ndarray:
     return np.where(np.arange(self.size) < len(self.special_ids), 0, 1 + np.arange(self.size) % 4)
 
+  def encode(self, text: str) -> list[int]:
+    """A token for each byte."""
+    first = len(self.special_ids)
+    return [first + byte % (self.size - first) for byte in text.encode()]
+
+  def id(self, token: str) -> int:
+    """The mask, whatever its name; there are no other tokens with names."""
+    assert self.mask_id is not None and token.startswith('<'), token
+    return self.mask_id
+
 
 VOCAB = FakeVocab()
 
@@ -134,7 +144,7 @@ def spec(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:
 def make_optimiser(task: Task, batch: Batch, **settings: Any) -> optim.Optimiser:
   """Plain AdamW at a constant rate, where `settings` say nothing else."""
   settings = {'name': 'adamw', 'rate': 1e-3, 'schedule': 'constant', 'steps': 100} | settings
-  return optim.make(params=step.abstract_params(task, spec(batch)), **settings)
+  return optim.make(params=step.abstract_params(task, spec(batch)), trains=task.trains, **settings)
 
 
 def draw(abstract: PyTree, *, seed: int = 0) -> PyTree:

@@ -7,9 +7,9 @@ Expect (Table 5), CoLA, SST-2, MNLI, QNLI, RTE: full 45.4, 91.3, 81.8, 88.1, 56.
 47.9, 92.0, 81.1, 86.9, 54.4; `scratch` (no pre-training) 18.9, 84.0, 75.7, 71.2, 53.8.
 
 Arguments: a task (sst2, cola, mnli, qnli, rte), a row of Table 5 (full, no_lm, scratch), `quick`.
-CoLA is scored by its correlation (MCC), the others by accuracy.
-Differs from the paper: the trunk is that of gpt.py, with its data. The similarity tasks (MRPC, STS-B, QQP), which read
-a pair in both orders, are not here.
+CoLA is scored by its correlation (MCC), the others by accuracy. The similarity tasks (MRPC, STS-B, QQP), which read a
+pair in both orders, are in similarity.py.
+Differs from the paper: the trunk is that of gpt.py, with its data.
 """
 
 from experiments import common

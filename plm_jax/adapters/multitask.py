@@ -68,6 +68,7 @@ def make(
     row_length=partial(tasks.row_length, made),
     scores=tuple(f'{name}/{score}' for name, own in of_parts.items() for score in own),
     in_words=partial(in_words, made),
+    words=tuple(f'{name}/{word}' for name, task in made.items() for word in task.words),
     parts=made,
   )
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.checkpoint.params import Params, open_params
@@ -98,6 +99,7 @@ def initialise(
   *,
   open_params: Callable[..., Params] = open_params,
   position_rows: Mapping[str, range] = MappingProxyType({}),
+  sums: Mapping[str, tuple[str, str]] = MappingProxyType({}),
 ) -> tuple[PyTree, Report]:
   """Replaces initial parameters by saved ones.
 
@@ -107,6 +109,8 @@ def initialise(
     open_params: (source, step=) -> its parameters.
     position_rows: `Trunk.position_rows`. Rows of a table before these are not positions (RoBERTa's first two) and stay
       as they are when the table is interpolated.
+    sums: a leaf that a model may keep as the sum of two others -> those two. A source that has such a leaf, but not
+      the second of the two, gives the second what is left when the first is taken off.
 
   Returns:
     (params, report).
@@ -118,14 +122,18 @@ def initialise(
   """
   fresh = flat(params)
   leaves, restored, skipped = dict(fresh), {}, []
+  wholes: dict[str, tuple[np.ndarray, Entry]] = {}  # leaves that are sums here
   for fields in init_from:
     entry = Entry.read(fields)
     source = open_params(entry.source, step=entry.step).arrays(entry.from_ or None)
-    if entry.layers is not None and not any(_is_stacked(_join(entry.from_, name)) for name in source):
+    if entry.layers is not None and not any(is_stacked(join(entry.from_, name)) for name in source):
       raise ValueError(f'init_from: {entry.source} has no stacked layers under {entry.from_!r} to take layers= from')
     taken = False
     for name, value in source.items():
-      origin, path = _join(entry.from_, name), _join(entry.to, name)
+      origin, path = join(entry.from_, name), join(entry.to, name)
+      if path in sums and path not in leaves and sums[path][1] in leaves:
+        wholes[path], taken = (value, entry), True
+        continue
       if path not in leaves:
         skipped.append(f'{entry.source}:{origin}')
         continue
@@ -143,6 +151,12 @@ def initialise(
         f'init_from: {entry.from_!r} of {entry.source} has no leaf in common with {entry.to!r} of this model. '
         f'It has {", ".join(sorted(source)[:8])}; this model has {", ".join(tops)}. Change from_ or to'
       )
+  for path, (value, entry) in wholes.items():
+    first, second = sums[path]
+    if second not in restored:
+      fitted, how = _fit(second, value, fresh[second], entry, before=0)
+      leaves[second] = _rest(fitted, leaves[first], fresh[second], rows=len(value))
+      restored[second] = f'{entry.source}:{path}{how}, less {first}'
   _, structure = jax.tree.flatten(params)
   new = tuple(name for name in fresh if name not in restored)
   return jax.tree.unflatten(structure, leaves.values()), Report(restored, new, tuple(skipped))
@@ -174,7 +188,7 @@ def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) ->
 def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: int) -> tuple[Array, str]:
   """The leaf of the source with the shape, dtype and sharding of the initial one, and how it was changed."""
   how = ''
-  if entry.layers is not None and _is_stacked(path):
+  if entry.layers is not None and is_stacked(path):
     value = _take_layers(path, value, entry)
     how += f', layers {", ".join(map(str, entry.layers))}'
   if value.dtype != fresh.dtype:
@@ -221,9 +235,9 @@ def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
   if len(old) == len(new) and tuple(old[1:]) == tuple(new[1:]):
     if _is_position(path):
       return "resize='interpolate' in this entry of init_from stretches the positions"
-    if _is_stacked(path) and new[0] < old[0]:
+    if is_stacked(path) and new[0] < old[0]:
       return f'layers=(...) in this entry of init_from names the {new[0]} layers to take'
-  if _longer_axis(old, new) is not None and 'norm' not in path and not _is_stacked(path):
+  if _longer_axis(old, new) is not None and 'norm' not in path and not is_stacked(path):
     return "resize='new_rows' in this entry of init_from keeps the fresh rows at the end"
   return (
     'the two models differ in size; --config.model.from=FOLDER takes the sizes of the source, or leave this part out '
@@ -243,16 +257,27 @@ def _put_first(value: np.ndarray, fresh: Array) -> Array:
   return put(fresh, value)
 
 
-def _join(parent: str, name: str) -> str:
+def _rest(whole: Array, first: Array, fresh: Array, *, rows: int) -> Array:
+  """`whole` less `first`, [n, d] each, in so many rows; those of `fresh` behind them."""
+  rest = jax.jit(
+    lambda whole, first, fresh: jnp.where(jnp.arange(len(fresh))[:, None] < rows, whole - first, fresh),
+    out_shardings=fresh.sharding,
+  )
+  return rest(whole, first, fresh)
+
+
+def join(parent: str, name: str) -> str:
+  """A path below another; either may be empty."""
   return f'{parent}/{name}'.strip('/')
 
 
-def _is_stacked(path: str) -> bool:
+def is_stacked(path: str) -> bool:
+  """Whether axis 0 of what stands at a path numbers layers."""
   return STACKED in path.split('/')
 
 
 def _is_position(path: str) -> bool:
-  return 'position' in path and not _is_stacked(path)
+  return 'position' in path and not is_stacked(path)
 
 
 def _before(path: str, position_rows: Mapping[str, range]) -> int:

@@ -100,6 +100,20 @@ class Params(Mapping[str, Leaf]):
     """`arrays` as nested dicts; the array itself where `subtree` is a leaf."""
     return nested(self.arrays(subtree))
 
+  def with_sums(self, sums: Mapping[str, tuple[str, str]]) -> 'Params':
+    """These, and the sum of two of them under a path of its own for each path of `sums` whose pair is here."""
+    pairs = {path: pair for path, pair in sums.items() if path not in self and all(part in self for part in pair)}
+
+    def read(names: Collection[str]) -> dict[str, np.ndarray]:
+      found = self._read(list(dict.fromkeys(part for name in names for part in pairs.get(name, (name,)))))
+      return {name: found[pairs[name][0]] + found[pairs[name][1]] if name in pairs else found[name] for name in names}
+
+    def leaf(one: Leaf, other: Leaf) -> Leaf:
+      return Leaf(one.shape, lambda layer: one.read(layer) + other.read(layer))
+
+    added = {path: leaf(self[one], self[other]) for path, (one, other) in pairs.items()}
+    return Params({**self._leaves, **added}, where=self._where, read=read)
+
 
 def in_memory(params: PyTree, *, where: str = 'memory') -> Params:
   """Nested dicts of arrays as `Params`."""
@@ -139,7 +153,7 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
   """
   folder = records.local(folder)
   file = folder / NAME
-  host = {name: np.ascontiguousarray(_on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
+  host = {name: np.ascontiguousarray(on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
   if jax.process_index() == 0:
     files.make_folder(folder)
     with files.replacing(file) as temporary:
@@ -292,7 +306,8 @@ def _sha256_file(file: Path) -> Path:
   return file.with_name(f'{file.name}.sha256')
 
 
-def _on_host(leaf: jax.Array | np.ndarray) -> np.ndarray:
+def on_host(leaf: jax.Array | np.ndarray) -> np.ndarray:
+  """A whole array in the memory of this host; all processes call where devices of several hold it."""
   if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
     return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
   return np.asarray(leaf)

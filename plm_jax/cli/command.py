@@ -28,7 +28,6 @@ OF_THE_SYSTEM = {
   errno.ENFILE, errno.ENOENT, errno.ENOSPC, errno.ENOTDIR, errno.EPERM, errno.EROFS, errno.ESTALE,
 }  # fmt: skip
 FAILED, WRONG_USAGE = 1, 2
-HANGS = 'may hang'  # begins the names of threads that nobody waits for
 
 
 Expand = Callable[
@@ -206,7 +205,7 @@ def run(main: Callable[[], int | None]) -> int:
 
 def leave(code: int) -> NoReturn:
   """Ends the process, at once if a thread that may hang is still there: the interpreter would wait for its library."""
-  if any(thread.name.startswith(HANGS) for thread in threading.enumerate()):
+  if any(thread.name.startswith(signals.HANGS) for thread in threading.enumerate()):
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
       with contextlib.suppress(OSError, ValueError):

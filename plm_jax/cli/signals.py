@@ -2,8 +2,11 @@
 
 A KeyboardInterrupt that Python raises in the middle of an import or of a callback of jax may be lost there. So the
 handler raises nothing; the command calls `check` where it can stop. A thread answers the user even while the main
-thread compiles, and ends the process on a second signal. Nothing but the standard library is imported, so that a
-command can call `begin` before its other imports.
+thread compiles, and ends the process on a second signal. Nothing that takes time is imported, so that a command can
+call `begin` before its other imports.
+
+While a command only prepares data, which jax has no part in, it need not ask: in the body of `raising` a signal is
+raised where it comes. A library that computes for minutes outside the interpreter runs by `waiting`.
 """
 
 import contextlib
@@ -11,24 +14,17 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
-STOPPED, KILLED = 3, 130
+from plm_jax.errors import KILLED as KILLED
+from plm_jax.errors import STOPPED as STOPPED
+from plm_jax.errors import Interrupted as Interrupted
+
+T = TypeVar('T')
+HANGS = 'may hang'  # begins the names of threads that nobody waits for
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE = 0.1  # seconds; `timeout` of coreutils sends a signal to the process and to its group, which is one request
-
-
-class Interrupted(KeyboardInterrupt):
-  """A signal stopped the command where it could stop.
-
-  Attributes:
-    exit_code: 3 where something was saved that the same command goes on from, else 130.
-  """
-
-  def __init__(self, message: str = 'interrupted before there was anything new to save', exit_code: int = KILLED):
-    super().__init__(message)
-    self.exit_code = exit_code
 
 
 class _State:
@@ -36,12 +32,16 @@ class _State:
 
   Attributes:
     asked: whether a signal came.
+    raises: whether a signal is raised where it comes.
     pass_on: what becomes of a signal in a run of several processes, where all have to stop at the same step.
+    told: taken by who answers the first signal.
     undo: gives back what `begin` took; None before.
   """
 
   asked = False
+  raises = False
   pass_on: int | None = None
+  told = threading.Lock()
   undo: contextlib.ExitStack | None = None
 
 
@@ -63,7 +63,8 @@ def end() -> None:
   """Gives the signals back."""
   if _State.undo is not None:
     _State.undo.close()
-  _State.asked, _State.pass_on, _State.undo = False, None, None
+  _State.asked, _State.raises, _State.pass_on, _State.undo = False, False, None, None
+  _State.told = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -89,6 +90,49 @@ def check() -> None:
     raise Interrupted
 
 
+@contextlib.contextmanager
+def raising() -> Iterator[None]:
+  """A signal raises Interrupted in the main thread as soon as it comes, for the time of the body.
+
+  For work without jax whose files bear that the process is killed at any moment. Several processes stop at the same
+  step only: there it changes nothing.
+  """
+  alone = _State.pass_on is None
+  if alone:
+    check()
+  before, _State.raises = _State.raises, alone
+  try:
+    yield
+  finally:
+    _State.raises = before and not _State.asked
+  if alone:
+    check()
+
+
+def waiting(work: Callable[[], T]) -> T:
+  """What `work` returns or raises; it runs in a thread, and a signal ends the waiting for it.
+
+  The thread goes on until the process ends, so a command that waits ends by `command.leave`.
+  """
+  found: list[T] = []
+  failed: list[BaseException] = []
+
+  def run() -> None:
+    try:
+      found.append(work())
+    except BaseException as error:  # noqa: BLE001 - raised below
+      failed.append(error)
+
+  thread = threading.Thread(target=run, name=f'{HANGS}: {work}', daemon=True)
+  thread.start()
+  while thread.is_alive():
+    check()
+    thread.join(ONE)
+  if failed:
+    raise failed[0]
+  return found[0]
+
+
 def pass_on(number: int) -> None:
   """Raises this signal in the process at every signal from now on; its handler is not one of Python's."""
   _State.pass_on = number
@@ -97,10 +141,14 @@ def pass_on(number: int) -> None:
 
 
 def _note(number: int, frame: Any) -> None:
-  del number, frame
+  del frame
   _State.asked = True
   if _State.pass_on is not None:
     signal.raise_signal(_State.pass_on)
+  elif _State.raises:
+    _State.raises = False  # once: what is raised next would interrupt the cleaning up
+    _tell(signal.Signals(number).name)  # the process may end before its thread can
+    raise Interrupted
 
 
 def _answer(reader: int) -> None:
@@ -111,11 +159,17 @@ def _answer(reader: int) -> None:
     names = [signal.Signals(number).name for number in came if number in SIGNALS]
     if names and first is None:
       first = now
-      _say(f'{names[0]}: stopping as soon as nothing is lost; a second one ends the process at once')
+      _tell(names[0])
     elif names and first is not None and now - first > ONE:
       _say(f'{names[0]}: ended at once')
       os._exit(KILLED)
   os.close(reader)
+
+
+def _tell(name: str) -> None:
+  """Answers the first signal, once."""
+  if _State.told.acquire(blocking=False):
+    _say(f'{name}: stopping as soon as nothing is lost; a second one ends the process at once')
 
 
 def _say(text: str) -> None:

@@ -86,7 +86,7 @@ def _joins(block: Mapping[str, Any]) -> bool:
 
 def blocks_in(kind: str, settings: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
   """A block and all blocks in it, each with its kind."""
-  found = [(kind, settings)]
+  found = [(kind if ':' in kind else signatures.folder_of(kind, settings['name']), settings)]
 
   def collect(part: annotations.Part, value: Any, label: str) -> Any:
     del label

@@ -24,7 +24,7 @@ GIVEN = {
   'objectives': ('trunk', 'vocab', 'second_vocab'),
   'adapters': ('trunk', 'vocab', 'second_vocab'),
   'data': ('vocab', 'second_vocab', 'seed', 'host', 'hosts'),
-  'optim.optimiser:make': ('params', 'steps'),
+  'optim.optimiser:make': ('params', 'steps', 'trains'),
   'data.corpora.filters:filter_documents': ('text',),
 }
 
@@ -57,7 +57,7 @@ def block(kind: str, settings: Mapping[str, Any], label: str) -> Block:
   module, definition = places[name], name if functions else 'make'
   known = signatures.keywords(module, definition)
   required = [key for key, keyword in known.items() if keyword.default is Missing.REQUIRED]
-  given = required if functions else GIVEN.get(kind, ())
+  given = required if functions else GIVEN.get(module.rpartition('.')[0], ())
   own = {key: keyword for key, keyword in known.items() if key not in given}
   owner = f'{definition} in {signatures.path(module)}'
   return Block(owner, {'name': Keyword('str')} | _with_kinds(kind, module, own))

@@ -19,6 +19,7 @@ def check(settings: Settings) -> None:
   _check_best(settings)
   _check_cut(settings)
   _check_paths(settings)
+  _check_save(settings)
   _check_second_vocab(settings)
   if settings['steps'] is not None:
     _check_stretches(settings['optim'], settings['steps'])
@@ -49,6 +50,20 @@ def _check_paths(settings: Settings) -> None:
     for key in ('path', 'cache', 'source'):
       if block.get(key) == '':
         raise ConfigError(f'config.{where}.{key}: is empty; name a file or folder.')
+
+
+def _check_save(settings: Settings) -> None:
+  """Whether parameters that are not saved can be had again."""
+  if settings['save'] == 'all':
+    return
+  if not settings['init_from']:
+    raise ConfigError("config.save='trained': needs config.init_from, from which frozen parameters are read again.")
+  for number, entry in enumerate(settings['init_from']):
+    if odd := [key for key in ('resize', 'add') if entry.get(key)]:
+      raise ConfigError(
+        f"config.save='trained': config.init_from.{number}.{odd[0]} makes parameters that no source has; leave it out, "
+        "or set save='all'."
+      )
 
 
 def _check_second_vocab(settings: Settings) -> None:

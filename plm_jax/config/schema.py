@@ -34,6 +34,8 @@ class Run:
     eval_every: steps between evaluations.
     save_every: steps between checkpoints.
     keep: number of newest checkpoints that are kept, besides the best one.
+    save: what checkpoints hold of the parameters: 'all', or 'trained', those that the task trains; then the others are
+      read from `init_from` again whenever the run is opened, so its sources must stay.
     best: the metric that decides which checkpoint is best, and 'min' or 'max', as in ('validation/loss', 'min').
     early_stop: the run ends after this many evaluations in a row without a better `best`; None: it does not.
     max_skipped: the run counts as diverged after this many updates in a row that are not finite; None: never.
@@ -61,6 +63,7 @@ class Run:
   eval_every: Count = 1000
   save_every: Count = 1000
   keep: Count = 2
+  save: Literal['all', 'trained'] = 'all'
   best: tuple[str, Literal['min', 'max']] | None = None
   early_stop: Count | None = None
   max_skipped: Count | None = 10

@@ -9,9 +9,9 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   plain    [beginning token] A end (B end)
   text     A (B) end
 
-and what is labelled is a file of `rows/kinds/`: class, regression, words, text. A row that is too long loses tokens
-from the end of its longest field; special tokens are never cut. A text to be written stands in keys of its own,
-`target_tokens` and `target_segment_ids`, in the layout `target_layout`.
+and what is labelled is a file of `rows/kinds/`: class, regression, words, text, options, spans. A row that is too long
+loses tokens from the end of its longest field, or is read in windows (kind='spans'); special tokens are never cut. A
+text to be written stands in keys of its own, `target_tokens` and `target_segment_ids`, in the layout `target_layout`.
 
 Classes are numbers, or names, which are kept: those of the data set (TFDS, `labels.json` beside the files), else what
 the rows of the training split hold, sorted. Every row is read and checked before anything is tokenised.
@@ -27,7 +27,7 @@ import numpy as np
 
 from plm_jax import errors
 from plm_jax.data.corpora import local, sources
-from plm_jax.data.rows import examples, framing, order, store
+from plm_jax.data.rows import examples, framing, order, store, windows
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.laid import Laid, lay_out
 from plm_jax.plugins import build
@@ -74,6 +74,8 @@ def make(
   target_layout: Annotated[str, 'data.rows.layouts'] | None = None,
   target_length: Count | None = None,
   both_orders: bool = False,
+  stride: Count | None = None,
+  question_length: Count | None = None,
   length: Count,
   batch_size: Count,
   seed: int,
@@ -97,14 +99,18 @@ def make(
     path: of the records, as `sources.open_source` takes it.
     split: part of it, TFDS slicing allowed.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
-    label: field that holds the label, with kind='words' the list of labels, with kind='text' what is to be written.
+    label: field that holds the label, with kind='words' the list of labels, with kind='text' what is to be written,
+      with kind='spans' the answers.
     kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field,
-      'text' a text to be written.
+      'text' a text to be written, 'options' the one of several sequences that is right, 'spans' a part of a text that
+      answers a question.
     layout: where fields and special tokens stand.
     prefixes: text before each field, as T5 has it; () for none.
     target_layout: of the text to be written, as one field; None is `layout`.
     target_length: tokens of the longest text to be written, special ones counted; None is `length`.
     both_orders: also deliver the fields in reverse, as `swapped_tokens` and `swapped_segment_ids` (GPT's similarity).
+    stride: with kind='spans', tokens from the beginning of one window of a text to that of the next; None is 128.
+    question_length: with kind='spans', tokens of the longest question; None is 64.
     length: tokens of the longest row, special ones counted.
     batch_size: rows per step over all hosts.
     seed: of the order of rows.
@@ -138,8 +144,15 @@ def make(
   where, lay = f'{path} ({split})', functools.partial(lay_out, cache=cache)
   read = vocab if given.target is None or second_vocab is None else second_vocab
   style = _file('layout', layout)
-  laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders)
-  log.info(f'{where}: {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
+  check_windows(given, kind=kind, both_orders=both_orders, stride=stride, question_length=question_length)
+  if given.windows is None:
+    laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders)
+  else:
+    given, laid = windows.lay_out(
+      given, style, vocab=vocab, length=length, stride=stride, question_length=question_length
+    )
+  row_ids, group = given.row_ids, given.group
+  log.info(f'{where}: {len(row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
   target = _target(given, target_layout or layout, target_length or length, lay=functools.partial(lay, vocab=vocab))
   if target.laid is not None:
     log.info(f'{where}: {target.laid.cut} of the texts to be written are cut to {target.length} tokens.')
@@ -151,17 +164,28 @@ def make(
 
   return order.serve(
     batch,
-    _order(laid.sizes, given.row_ids, share=share, widths=widths, seed=seed if shuffle else None),
+    _order(laid.sizes, row_ids, share=share, widths=widths, seed=seed if shuffle else None),
     share=share,
     digest=store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest),
     path=where,
     widest=lambda chosen: dataclasses.replace(chosen, width=length),
     names=given.names,
     classes=given.classes,
-    ids=int(given.row_ids[-1]) + 1,
-    record=record and (lambda row_id: record(place_of(row_id, given.row_ids))),
+    ids=int(row_ids[-1]) + 1,
+    record=record and (lambda row_id: record(place_of(row_id, row_ids))),
+    group=group and (lambda row_id: group(place_of(row_id, row_ids))),
     unlabelled=given.unlabelled,
   )
+
+
+def check_windows(
+  given: examples.Examples, *, kind: str, both_orders: bool, stride: int | None, question_length: int | None
+) -> None:
+  """Raises ValueError where a setting of windows stands beside rows of another kind, or one of others beside these."""
+  if given.windows is None and (stride or question_length):
+    raise ValueError(f"stride={stride} and question_length={question_length} are for kind='spans', not {kind!r}")
+  if given.windows is not None and both_orders:
+    raise ValueError(f'both_orders=True: rows of kind={kind!r} have one order')
 
 
 class Target(NamedTuple):

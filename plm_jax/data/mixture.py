@@ -9,9 +9,9 @@ each of which every source has its exact share, in a random order. The rows of a
 source, each once before any of them is repeated, so small sources are repeated during the first pass over large ones.
 
 With per='step' a draw is not of a row but of a batch, and sources may differ in what they give: a batch has the keys
-of all of them, each as large as the largest source has it. What a source lacks is filled up (`types.BatchKey`), and
-read by nobody: `adapters/multitask`, or `objectives/mixture` without rates, runs that of its parts whose rows they are.
-Parts have the same names there.
+of all of them, and rows as long as the longest source has them. What a source lacks is filled up (`types.BatchKey`),
+and read by nobody: `adapters/multitask`, or `objectives/mixture` without rates, runs that of its parts whose rows they
+are. Parts have the same names there.
 """
 
 from collections.abc import Mapping
@@ -143,7 +143,8 @@ def make(
     digest=store.digest_of(
       [source.digest for source in sources.values()], per_round.tolist(), *([per] if per == 'step' else [])
     ),
-    names=next(iter(sources.values())).names if per == 'row' else (),
+    names=next(iter(sources.values())).names if per == 'row' and _alike(sources) else (),
+    classes=max(source.classes for source in sources.values()) if per == 'row' else 0,
     steps_per_epoch=one.steps,
     documents=max(source.documents for source in sources.values()),
     record=one.record if all(source.record for source in sources.values()) else None,
@@ -152,6 +153,11 @@ def make(
     unlabelled=any(source.unlabelled for source in sources.values()),
     parts=sources if per == 'step' else {},
   )
+
+
+def _alike(sources: Mapping[str, Source]) -> bool:
+  """Whether all sources name their classes alike."""
+  return len({source.names for source in sources.values()}) == 1
 
 
 def _check_lengths(parts: Mapping[str, Mapping[str, Any]], length: int) -> None:
@@ -165,13 +171,16 @@ def _check_lengths(parts: Mapping[str, Mapping[str, Any]], length: int) -> None:
 
 
 def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', per: str = 'row', **rest: Any) -> Labels:
-  """Looks at every part; the labels are those of the first, or with per='step' of each."""
+  """Looks at every part; what is wrong with one is a ValueError that names it."""
   del rest
-  found = {name: build.look({'split': split, **parts[name]}) or Labels() for name in sorted(parts)}
+  found = {}
+  for name in sorted(parts):
+    try:
+      found[name] = build.look({'split': split, **parts[name]}) or Labels()
+    except (ValueError, FileNotFoundError) as error:
+      raise ValueError(f'parts.{name}{"." if str(error).startswith("parts.") else ": "}{error}') from error
   unlabelled = any(labels.unlabelled for labels in found.values())
-  if per == 'step':
-    return Labels(unlabelled=unlabelled, parts=found)
-  return next(iter(found.values()), Labels())._replace(unlabelled=unlabelled)
+  return Labels(unlabelled=unlabelled, parts=found) if per == 'step' else Labels(unlabelled=unlabelled, mixed=found)
 
 
 def template(*, vocab: Vocab, parts: Mapping[str, Mapping[str, Any]], **rest: Any) -> Template | None:

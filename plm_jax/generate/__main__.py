@@ -161,6 +161,7 @@ def _open(folder: pathlib.Path, arguments: 'argparse.Namespace') -> _Opened:
   """
   from plm_jax import weights
   from plm_jax.checkpoint import CheckpointError, step_named
+  from plm_jax.plugins import build
   from plm_jax.text import tokenizer
 
   step = step_named(arguments.step)
@@ -177,7 +178,8 @@ def _open(folder: pathlib.Path, arguments: 'argparse.Namespace') -> _Opened:
   about = files.read_json(files.RunFolder(folder).config, default={})
   with errors.stage('generate'):
     found = conventions.read(own, weights.open(folder).token_ids)
-    objective = about.get('objective') or {}
+    inner = build.unwrapped(about)
+    objective = inner.get('objective') or inner.get('adapter') or {}
     special = conventions.tokens(vocab, found, vars(arguments), objective, kind=trunk.ATTENTION)
   conventions.warn(found, vars(arguments))
   return _Opened(trunk, params, vocab, own, 'model' not in about, special)

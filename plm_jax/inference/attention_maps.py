@@ -51,7 +51,7 @@ def look(settings: Settings, folder: RunFolder, *, text: str, step: Step = None)
       f'heads: the {settings["model"]["name"]} in {folder.root} has {trunk.ATTENTION} attention; name the folder of a '
       'model with attention in one stack'
     )
-  params = weights.open(folder.root, step=step).params.tree('trunk')
+  params = weights.open(folder.root, step=step, part='trunk').params.tree('trunk')
   names = [vocab.decode([token]).strip() or vocab.token(token) for token in ids]
   return Maps(names, _weights(trunk, params, ids))
 

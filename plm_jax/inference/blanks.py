@@ -13,6 +13,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.inference import written
 from plm_jax.objectives import mlm
+from plm_jax.plugins import build
 from plm_jax.text.spec import BLANKS
 from plm_jax.training.parts import Parts, Settings, check_length, make_parts, make_vocab
 from plm_jax.types import Vocab
@@ -44,7 +45,7 @@ def fill(settings: Settings, folder: RunFolder, *, text: str, top: int = 5, step
   Raises:
     ConfigError: the text has no blank, or the run cannot fill any.
   """
-  vocab = make_vocab(settings, folder)
+  vocab, settings = make_vocab(settings, folder), build.unwrapped(settings)
   parts = make_parts(settings, vocab, folder)
   _check_fills(parts, settings, folder)
   if parts.trunk.ATTENTION == 'encoder-decoder':

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from plm_jax.errors import one_of
 from plm_jax.layers import fused
+from plm_jax.layers.cache import heads_first
 from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
 from plm_jax.types import Array, Implementation
@@ -145,6 +146,9 @@ def attend_in(
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.
   """
+  key, value, mask, bias = with_prefix(
+    block, query, key, value, mask=mask, bias=bias, cached=implementation == 'cached'
+  )
   if block.is_mutable_collection('attention') and not block.is_initializing():
     block.sow('attention', 'weights', weights(query, key, mask=mask, bias=bias, scale=scale))
   rng = block.make_rng('dropout') if train and dropout else None
@@ -159,6 +163,43 @@ def attend_in(
     scale=scale,
     implementation=implementation,
   )
+
+
+def with_prefix(
+  block: nn.Module, query: Array, key: Array, value: Array, *, mask: Mask, bias: Array | None = None, cached: bool
+) -> tuple[Array, Array, Mask, Array | None]:
+  """Keys and values behind those that adapter 'prefix' put beside the parameters of a block; else all as it is.
+
+  Every query sees the keys of a prefix. They have no position: what a model adds for distances is 0 there.
+
+  Args:
+    block: the module that calls.
+    query: [b, l, h, k].
+    key: [b, m, g, k]; where `cached`, [b g, m, k].
+    value: likewise.
+    mask: what may be looked at.
+    bias: broadcastable to [b, h, l, m].
+    cached: keys and values are in the order of a cache.
+
+  Returns:
+    Keys, values, mask and bias for p + m keys.
+  """
+  if not block.has_variable('params', 'prefix'):
+    return key, value, mask, bias
+  own: dict[str, Array] = block.get_variable('params', 'prefix')  # 'key' and 'value' [p, g, k]
+
+  def behind(new: Array, old: Array) -> Array:
+    rows = jnp.broadcast_to(new, (query.shape[0], *new.shape)).astype(old.dtype)  # [b, p, g, k]
+    return jnp.concatenate([heads_first(rows) if cached else rows, old], axis=1)
+
+  count = own['key'].shape[0]
+  seen = jnp.pad(visible(mask), ((0, 0), (0, 0), (count, 0)), constant_values=True)  # [b, l, p + m]
+  if bias is not None:
+    whole = jnp.broadcast_to(bias, (*bias.shape[:-1], seen.shape[-1] - count))
+    bias = jnp.pad(whole, [*[(0, 0)] * (bias.ndim - 1), (count, 0)])
+  ones = jnp.ones((len(seen), seen.shape[-1]), jnp.int32)
+  mask = Mask(jnp.ones_like(mask.query_segments), ones, allowed=seen)
+  return behind(own['key'], key), behind(own['value'], value), mask, bias
 
 
 def choose(

@@ -55,7 +55,17 @@ class Dense(nn.Module):
       bias_axes = self.axes[self.num_inputs :]
       bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), features, jnp.float32)
       y = y + bias.astype(self.dtype)
+    return _through_bottleneck(self, y)
+
+
+def _through_bottleneck(layer: nn.Module, y: Array) -> Array:
+  """y + up(gelu(down(y))) where adapter 'bottleneck' put two layers beside the kernel; else y. [..., d] -> [..., d]."""
+  if not layer.has_variable('params', 'bottleneck'):
     return y
+  kept: dict[str, Array] = layer.get_variable('params', 'bottleneck')
+  own = {name: leaf.astype(y.dtype) for name, leaf in kept.items()}
+  inner = nn.gelu(y @ own['down'] + own['down_bias'], approximate=False)  # [..., d] -> [..., m]
+  return y + inner @ own['up'] + own['up_bias']
 
 
 class Embed(nn.Module):

@@ -412,5 +412,5 @@ PAPER = Paper(
   title='Lewis et al., BART',
   architecture='encoder-decoder',
   objective_family='denoising',
-  adapters=('classify',),
+  adapters=('classify', 'sequence'),
 )

@@ -318,4 +318,5 @@ PAPER = Paper(
   title='Du et al., GLM',
   architecture='decoder',
   objective_family='autoregressive',
+  adapters=('cloze', 'sequence'),
 )

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from plm_jax.layers import cache as caches
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import Way, attend, weights
+from plm_jax.layers.attention import Way, attend, weights, with_prefix
 from plm_jax.layers.cache import Cache, Past
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
@@ -177,7 +177,8 @@ class Block(nn.Module):
     rng = self.make_rng('dropout') if train and rate else None
 
     def under(mask: Mask) -> Array:
-      return attend(query, key, value, mask=mask, dropout=rate, rng=rng, implementation=implementation)
+      keys, values, mask, _ = with_prefix(self, query, key, value, mask=mask, cached=implementation == 'cached')
+      return attend(query, keys, values, mask=mask, dropout=rate, rng=rng, implementation=implementation)
 
     if self.is_mutable_collection('attention') and not self.is_initializing():
       self.sow('attention', 'weights', of_layer(number, masks, lambda mask: weights(query, key, mask=mask)))
@@ -385,5 +386,5 @@ PAPER = Paper(
   title='Radford et al., GPT',
   architecture='decoder',
   objective_family='autoregressive',
-  adapters=('classify',),
+  adapters=('classify', 'prompt'),
 )

@@ -656,4 +656,5 @@ PAPER = Paper(
   title='Raffel et al., T5',
   architecture='encoder-decoder',
   objective_family='denoising',
+  adapters=('sequence',),
 )

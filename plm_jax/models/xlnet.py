@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers import positions as position
-from plm_jax.layers.attention import attend, weights
+from plm_jax.layers.attention import attend, weights, with_prefix
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.masks import Mask
@@ -184,7 +184,8 @@ class Block(nn.Module):
       self.sow('attention', 'weights', weights(query, key, mask=stream.mask, bias=bias))
     rng = self.make_rng('dropout') if train and rate else None
     implementation = self.execution.attention
-    return attend(query, key, value, mask=stream.mask, bias=bias, dropout=rate, rng=rng, implementation=implementation)
+    key, value, mask, whole = with_prefix(self, query, key, value, mask=stream.mask, bias=bias, cached=False)
+    return attend(query, key, value, mask=mask, bias=whole, dropout=rate, rng=rng, implementation=implementation)
 
 
 def distance_scores(query: Array, relative: Array, positions: Array | None, *, length: int) -> Array:

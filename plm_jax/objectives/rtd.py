@@ -104,9 +104,8 @@ def make(
     sharing: between the two: 'embeddings', the tables of tokens, positions and sentence types and their norm, as
       released (both trunks of models/bert.py); 'tokens', the token table alone; 'all', one network with two heads;
       'none'; 'gradient_disentangled', the discriminator's token table is the generator's without gradient plus one of
-      its own (DeBERTa-v3). A run that starts from it adds the two: init_from = (dict(source=...),
-      dict(source=..., from_='generator/token_embed', to='trunk/token_embed'),
-      dict(source=..., from_='delta', to='trunk/token_embed', add=True)).
+      its own (DeBERTa-v3). `init_from` and `model.from` add the two where a run starts from this one, and take the
+      generator's off where this one starts from a table that is whole.
     where: which tokens are drawn, a function of `noise/where/` with its settings (ELECTRA large: rate .25). One that is
       drawn twice counts once; in the released code, twice.
     keep: share of the drawn tokens that the generator sees unmasked.

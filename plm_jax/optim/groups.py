@@ -9,7 +9,7 @@ of 12 layers is matched as `trunk/layers/0/attention/query/kernel` to `trunk/lay
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -163,6 +163,33 @@ def resolve(
   return settings
 
 
+def restrict(settings: Settings, groups: Groups | float, params: PyTree, *, trains: Callable[[str], bool]) -> Settings:
+  """Multipliers with None for every parameter that may not train.
+
+  Args:
+    settings: of `resolve`.
+    groups: what was resolved.
+    params: tree of arrays or of their shapes.
+    trains: `Task.trains`.
+
+  Raises:
+    ConfigError: a pattern beside '.*' has a multiplier, and matches only parameters that may not train.
+  """
+  seen = {path_name(path): virtual_paths(path_name(path), leaf)
+          for path, leaf in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip
+  may = [virtual for paths in seen.values() for virtual in paths if trains(virtual)]
+  for pattern, value in () if isinstance(groups, int | float) else groups:
+    if pattern != '.*' and value is not None and not any(re.fullmatch(pattern, virtual) for virtual in may):
+      raise ConfigError(
+        f'optim.scale: {pattern!r} matches only parameters that the task keeps frozen: leave it out. What trains is '
+        f'{", ".join(sorted({group_name(virtual) for virtual in may})) or "nothing"}'
+      )
+  return {
+    path: tuple(value if trains(virtual) else None for value, virtual in zip(settings[path], paths, strict=True))
+    for path, paths in seen.items()
+  }
+
+
 def _parse(value: Any, *, steps: int, what: str, words: Mapping[str, Schedule]) -> Value | Layerwise | Gradual:
   if isinstance(value, str) and value in words:
     return words[value]
@@ -252,7 +279,14 @@ def decayed(params: PyTree, *, scale: Groups | float, decay: Groups | float, ste
   return found
 
 
-def table(params: PyTree, *, scale: Groups | float, decay: Groups | float, steps: int) -> str:
+def table(
+  params: PyTree,
+  *,
+  scale: Groups | float,
+  decay: Groups | float,
+  steps: int,
+  trains: Callable[[str], bool] = lambda path: True,
+) -> str:
   """What each part trains with, as text: parameters, rate multiplier and weight decay, neighbouring layers together.
 
   Args:
@@ -260,8 +294,9 @@ def table(params: PyTree, *, scale: Groups | float, decay: Groups | float, steps
     scale: learning-rate multipliers, as for `optim.make`.
     decay: weight decay, as for `optim.make`.
     steps: horizon of the run.
+    trains: `Task.trains`.
   """
-  scales = resolve(scale, params, steps=steps, what='scale')
+  scales = restrict(resolve(scale, params, steps=steps, what='scale'), scale, params, trains=trains)
   decays = resolve(decay, params, steps=steps, what='decay', words={'rate': Named('rate')})
   rows: dict[tuple[str, str, str], _Row] = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):

@@ -56,6 +56,7 @@ def make(
   *,
   params: PyTree,
   steps: int,
+  trains: Callable[[str], bool] = lambda path: True,
   rate: Annotated[float, '0 <= x <= 1000'],
   name: Annotated[str, 'optim.rules'] = 'adamw',
   schedule: Annotated[str, 'optim.schedules'] = 'linear',
@@ -72,6 +73,7 @@ def make(
   Args:
     params: the whole parameter tree, or its shapes.
     steps: horizon of the schedule.
+    trains: `Task.trains`; False freezes a parameter whatever `scale` says.
     rate: peak learning rate.
     name: a function of `rules.py`.
     schedule: a function of `schedules.py`.
@@ -96,11 +98,11 @@ def make(
   if not 0 <= rate < math.inf:
     raise ValueError(f'optim.rate={rate}: a number from 0 on')
   base_rate = schedules.make(name=schedule, rate=rate, steps=steps, warmup=warmup, **of_shape)
-  scales = groups.resolve(scale, params, steps=steps, what='scale')
+  scales = groups.restrict(groups.resolve(scale, params, steps=steps, what='scale'), scale, params, trains=trains)
   decays = groups.resolve(decay, params, steps=steps, what='decay', words={'rate': base_rate})
   trained = frozenset(path for path, values in scales.items() if any(value is not None for value in values))
   if not trained:
-    raise ConfigError('optim.scale freezes every parameter: nothing is left to train.')
+    raise ConfigError('optim.scale freezes every parameter that the task trains: nothing is left to train.')
   context = rules.Context(
     rules.add_decay({path: decays[path] for path in trained}),
     lambda values, key: groups.resolve(values, params, steps=steps, what=key),

@@ -7,6 +7,7 @@ builtins, containers and `Literal` it may hold
     Annotated[float, 'any']                          a number without a bound
     Annotated[str, 'pattern']                        a regular expression
     Annotated[Mapping[str, Any], 'models']           a block that names a file of a folder
+    Annotated[Mapping[str, Any], 'adapters | objectives']    the same for a file of either folder
     Annotated[Mapping[str, Any], 'noise.where']      a block that names a function of a file or folder
     Annotated[Mapping[str, Any], 'types:Execution']  a block with the fields of a class
     Annotated[str, 'optim.rules']                    the name of a file of a folder, or of a function of a file
@@ -113,7 +114,8 @@ def broken_pattern(annotation: str, value: Any) -> str:
   """Why no regular expression in a value compiles, as the end of a message; empty where that is not the mistake."""
   texts = [value] if isinstance(value, str) else []
   if isinstance(value, list | tuple):
-    texts = [item[0] for item in value if isinstance(item, list | tuple) and item and isinstance(item[0], str)]
+    firsts = [item[0] if isinstance(item, list | tuple) and item else item for item in value]
+    texts = [text for text in firsts if isinstance(text, str)]
   wrong = next((text for text in texts if _fault(text)), None) if repr(PATTERN) in annotation else None
   return '' if wrong is None else f'; {wrong!r} is no regular expression: {_fault(wrong)}'
 

@@ -97,8 +97,24 @@ def frozen(value: Any) -> Any:
 
 
 def singular(folder: str) -> str:
-  """The block that a folder serves: 'model' of 'models'."""
-  return {'text': 'vocab'}.get(folder, folder.removesuffix('s'))
+  """The block that a folder serves: 'model' of 'models'; of several folders 'adapter or objective'."""
+  return ' or '.join({'text': 'vocab'}.get(one, one.removesuffix('s')) for one in folder.split(' | '))
+
+
+def unwrapped(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+  """The settings of a run with the task inside its wrappers in place of them; the same settings where there are none.
+
+  A wrapper is an adapter whose file states `ADDS`, the name of its parameters beside the trunk.
+  """
+  folder, block = 'adapters', settings.get('adapter')
+  while folder == 'adapters' and isinstance(block, Mapping) and isinstance(block.get('inner'), Mapping):
+    if not signatures.literal(f'adapters.{block.get("name")}', 'ADDS'):
+      break
+    block = block['inner']
+    folder = signatures.folder_of('adapters | objectives', block.get('name', ''))
+  if block is settings.get('adapter'):
+    return settings
+  return {**settings, 'adapter': None, 'objective': None, singular(folder): block}
 
 
 def look(settings: Mapping[str, Any]) -> Any:

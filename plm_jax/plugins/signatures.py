@@ -74,12 +74,26 @@ def names_functions(kind: str) -> bool:
 def places(kind: str) -> dict[str, str]:
   """Name -> the file that it stands in, for every name of a kind.
 
-  Names are functions, or the files of a folder: in folders with plug-ins those that `names` lists.
+  Names are functions, or the files of a folder: in folders with plug-ins those that `names` lists. A kind of several
+  folders, 'adapters | objectives', has the names of each.
   """
+  if len(several := kind.split(' | ')) > 1:
+    return {name: module for one in reversed(several) for name, module in places(one).items()}
   if names_functions(kind):
     return {name: module for module in files_of(kind) for name in functions(module)}
   inside = {module.rpartition('.')[2]: module for module in files_of(kind) if has(module)}
   return {name: inside[name] for name in names(kind)} or inside
+
+
+def folder_of(kind: str, name: str) -> str:
+  """The folder of a name: 'objectives' of 'mlm' for the kind 'adapters | objectives'; a kind of functions as it is.
+
+  A name that the kind has not belongs to its first folder.
+  """
+  several = kind.split(' | ')
+  if names_functions(kind) or len(several) == 1:
+    return kind
+  return places(kind).get(name, f'{several[0]}.').rpartition('.')[0]
 
 
 def keywords(module: str, function: str = 'make') -> dict[str, Keyword]:
@@ -151,7 +165,9 @@ def table(module: str, name: str) -> list[str]:
 
 
 def path(module: str) -> str:
-  """A file or folder as messages show it: 'plm_jax/models/bert.py'."""
+  """A file or folder as messages show it: 'plm_jax/models/bert.py'; several folders joined by 'or'."""
+  if len(several := module.split(' | ')) > 1:
+    return ' or '.join(map(path, several))
   file = _file(module)
   return str((file if files.is_file(file) else file.with_suffix('')).relative_to(ROOT.parent))
 

@@ -26,6 +26,8 @@ has all of both. Keys of records that scores share:
     labels    list of the class of each word; -1 for a word without one
     places    list of the numbers of the words that the batch labels, in order: word `places[k]` is the k-th label there
     references  list of the texts of which any is right, the one that is trained first; None where it has none
+    options   the texts to choose from, () where any text may be written
+    draw      which draw of few-shot demonstrations the row has, from 0
     names     the names of the classes, () where the data has none
 """
 

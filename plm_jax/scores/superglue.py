@@ -37,6 +37,8 @@ def _label(row: Row, record: Row) -> Any:
   if 'answer' in row:
     return str(row['answer'])
   label, names, fields = int(row['label']), tuple(record.get('names', ())), record.get('row', {})
+  if 'entities' in fields and 'options' in record:  # ReCoRD
+    return record['options'][label]
   if not names or 'choice1' in fields or names[0].startswith('choice'):
     return label
   if set(names) == {'False', 'True'} and 'span1_text' not in fields:

@@ -23,7 +23,7 @@ from plm_jax import files, optim, sharding
 from plm_jax.cli import signals, tables
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import Where
-from plm_jax.training import evaluation, feed
+from plm_jax.training import evaluation, feed, preflight
 from plm_jax.training.metrics import write_json
 from plm_jax.training.parts import (
   check_vocab_of,
@@ -83,10 +83,11 @@ def run_study(
     ConfigError: the settings are not those of such a study.
   """
   missing = [name for name in ('validation', 'test') if name not in settings['eval']]
-  if missing or not settings['init_from'] or settings['steps'] is None:
-    raise ConfigError('sample_efficiency needs a config with steps, init_from, and evaluations validation and test')
+  if missing or not settings['init_from'] or settings['steps'] is None or 'per_class' not in settings['data']:
+    raise ConfigError(
+      'sample_efficiency needs a config with steps, init_from, labelled data, and evaluations validation and test'
+    )
   folder = files.path(workdir)
-  files.make_folder(folder)
   cells = [Cell(*cell) for cell in itertools.product(STARTS, sizes, range(seeds), rates)]
   done = _run_missing(settings, cells, record=folder / 'runs.jsonl', metric=metric)
   chosen = {
@@ -117,6 +118,9 @@ def _run_missing(
   left = [cell for cell in cells if cell not in done]
   if not left:
     return done
+  largest = {**settings, 'data': {**settings['data'], 'per_class': max(cell.size for cell in left)}}
+  preflight.check(largest, scored=(f'validation/{metric}', f'test/{metric}'))  # before the folder is made
+  files.make_folder(record.parent)
   trainer = Trainer(settings, metric=metric)
   for number, cell in enumerate(left, start=1):
     began = time.monotonic()
@@ -161,7 +165,8 @@ class Trainer:
     if rate not in self._compiled:
       optim_settings = {**self._settings['optim'], 'rate': rate}
       with stage('optim'):
-        tx = optim.make(params=abstract_params(self._task, spec), steps=self._settings['steps'], **optim_settings)
+        shapes, steps = abstract_params(self._task, spec), self._settings['steps']
+        tx = optim.make(params=shapes, steps=steps, trains=self._task.trains, **optim_settings)
       step = functools.partial(
         train_step,
         task=self._task,
@@ -210,8 +215,6 @@ class Trainer:
     means = evaluation.evaluate(
       source, params, key, task=self._task, steps=self._eval, layout=self._layout, scores=scores
     ).metrics
-    if self._metric not in means:
-      raise ConfigError(f'sample_efficiency: no metric {self._metric!r}; the task gives {", ".join(means)}')
     return means[self._metric]
 
 

@@ -16,7 +16,7 @@ from plm_jax.cli import progress, signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.text import tokenizer
-from plm_jax.training import evaluation, parts, predicted, run_folder
+from plm_jax.training import evaluation, parts, predicted, preflight, run_folder, trained_part
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
 from plm_jax.types import Execution, PyTree, Source, Task
@@ -177,6 +177,7 @@ def _layout(settings: Settings) -> sharding.Layout:
 def _evaluator(
   settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout, predictions: Output | None
 ) -> Evaluator:
+  preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
   made = parts.fit(made, sources.values())
   labelled = {name: source for name, source in sources.items() if not source.unlabelled}
@@ -237,8 +238,10 @@ def _states(
 ) -> Iterator[Saved]:
   """The parameters of each step; with `may_vanish`, steps that the run deleted in the meantime are left out."""
   with errors.stage('optim'):
-    tx = optim.make(params=abstract_params(task, spec), steps=settings['steps'] or 1, **settings['optim'])
-  abstract = state_maker(task, tx, spec, layout=layout).abstract
+    horizon = settings['steps'] or 1
+    tx = optim.make(params=abstract_params(task, spec), steps=horizon, trains=task.trains, **settings['optim'])
+  abstract, cut = state_maker(task, tx, spec, layout=layout).abstract, settings['save'] == 'trained'
+  abstract = trained_part.cut(abstract, tx) if cut else abstract
   for step in steps:
     try:
       _, state = checkpoint.restore(folder.checkpoints, abstract, step=step)
@@ -247,6 +250,9 @@ def _states(
         log.info(f'step {step} was deleted before it could be scored (keep)')
         continue
       raise
+    if cut:
+      whole = weights.open(folder.root, step=step).as_saved.tree()
+      state = trained_part.joined(state, _placed(whole, task, spec, layout=layout))
     yield Saved({'step': step}, tx.eval_params(state.opt_state, state.params))
 
 
@@ -285,7 +291,7 @@ def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
     vocab = tokenizer.load(opened.vocab)
   try:
     trunk = opened.trunk(Execution(**settings['execution']))
-    params = opened.params.tree()
+    params = opened.params.with_sums(weights.SUMS).tree()
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
   return parts.parts_of(trunk, settings, vocab), params

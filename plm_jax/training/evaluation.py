@@ -60,7 +60,7 @@ def predicted_keys(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> list
     return []
   step = functools.partial(predict_step, task=task)
   keys = jax.eval_shape(step, abstract_params(task, spec), dict(spec), jax.random.key(0))
-  return sorted(set(keys) - {'row_weight'})
+  return sorted({*keys, *task.words} - {'row_weight'})
 
 
 class Steps(NamedTuple):

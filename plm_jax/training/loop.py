@@ -19,14 +19,27 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from plm_jax import checkpoint, errors, files, optim, sharding
+from plm_jax.checkpoint import frozen
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import curves, evaluation, feed, history, interval, metrics, preflight, run_folder, sizes
+from plm_jax.training import (
+  curves,
+  evaluation,
+  feed,
+  history,
+  interval,
+  metrics,
+  preflight,
+  run_folder,
+  sizes,
+  trained_part,
+)
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.meter import Meter
 from plm_jax.training.parts import (
   Parts,
+  check_sources,
   check_vocab_of,
   fit,
   init_params_from,
@@ -115,21 +128,27 @@ def train(
       shapes = abstract_params(task, source.spec)
     with errors.stage('optim'):
       # whatever the horizon, optimisers differ in their rates only: the state is the same
-      tx_of = functools.cache(lambda steps: optim.make(params=shapes, steps=steps, **settings['optim']))
+      tx_of = functools.cache(
+        lambda steps: optim.make(params=shapes, steps=steps, trains=task.trains, **settings['optim'])
+      )
       tx = tx_of(history.total(settings))
-    preflight.remark_groups(settings, shapes)
+    preflight.remark_groups(settings, shapes, task=task)
     key = jax.random.key(settings['seed'])
     maker = state_maker(task, tx, source.spec, layout=layout)
     stopping.check()
     saved = stack.enter_context(
       checkpoint.Checkpoints(folder.checkpoints, keep=settings['keep'], best=settings['best'])
     )
-    restored = saved.restore(maker.abstract)
+    part = functools.partial(trained_part.cut, tx=tx) if settings['save'] == 'trained' else lambda state: state
+    restored = saved.restore(part(maker.abstract))
     if restored is not None:
       start, state = restored
       log.info(f'{folder.root}: going on from step {start}')
-    else:
-      start, state = 0, _initialise(maker.fresh(key), settings, parts)
+    if restored is None or settings['save'] == 'trained':
+      fresh = _initialise(maker.fresh(key), settings, parts, tx)
+      start, state = (0, fresh) if restored is None else (start, trained_part.joined(state, fresh.params))
+    if settings['save'] == 'trained':
+      frozen.write(saved.folder, tx.split(state.params)[1], main=main)
     if extend is not None:
       had, settings = history.total(settings), history.extended(settings, extend, at=start)
       log.info(_said_of_schedule(settings, start, had, tx_of))
@@ -256,7 +275,7 @@ def train(
           spent = {'tokens': tokens_before + meter.all_tokens(), 'seconds': seconds_before + time.monotonic() - began}
           measured = {**scores, **spent} if evaluating else spent
           sums = interval.to_sums(summed, measures)
-          saved.save(done, state, metrics=measured, sums=sums, best_allowed=skipped_in_a_row == 0)
+          saved.save(done, part(state), metrics=measured, sums=sums, best_allowed=skipped_in_a_row == 0)
       if interrupted:
         log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
         code = INTERRUPTED
@@ -283,6 +302,7 @@ def train(
       'skipped': int(jax.device_get(state.skipped)),
       **counts,
       **facts,
+      'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
       'versions': versions(),
     }
     if main:
@@ -294,18 +314,24 @@ def train(
     return Outcome(code, result)
 
 
-def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts) -> TrainState:
-  """The fresh state, with the parameters that `init_from` names replaced."""
-  if not settings['init_from']:
-    return state
-  with errors.stage('init_from'):
-    for entry in settings['init_from']:
-      if not files.exists(files.path(entry['source'])):
-        raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
-      check_vocab_of(entry['source'], parts.vocab)
-    params, report = init_params_from(settings, parts, state.params)
-  log.info(report.table())
-  return dataclasses.replace(state, params=params)
+def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts, tx: optim.Optimiser) -> TrainState:
+  """The fresh state, with the parameters that `init_from` names replaced.
+
+  Raises:
+    ConfigError: a source is not there, or lacks what checkpoints will not hold.
+  """
+  report = None
+  if settings['init_from']:
+    with errors.stage('init_from'):
+      check_sources(settings['init_from'])
+      for entry in settings['init_from']:
+        check_vocab_of(entry['source'], parts.vocab)
+      params, report = init_params_from(settings, parts, state.params)
+    log.info(report.table())
+    state = dataclasses.replace(state, params=params)
+  if settings['save'] == 'trained':
+    trained_part.check(report, state.params, tx)
+  return state
 
 
 def _check_extend(extend: int | None, folder: RunFolder, old: Mapping[str, Any]) -> None:

@@ -2,6 +2,10 @@
 
 All JSON is strict. A number that JSON cannot hold is written as the string 'nan', 'inf' or '-inf', which `read` turns
 back into the number.
+
+Lines are added to `metrics.jsonl` as long as a run goes on, so they have no digest. The result of a run has that of the
+file at its end, and training says so where a finished run has another file. Nothing is computed from these lines but
+curves and, with `early_stop`, how long a resumed run has waited.
 """
 
 import json

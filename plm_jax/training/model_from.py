@@ -182,7 +182,7 @@ def _entries(source: str, settings: Mapping[str, Any], *, more: bool) -> list[di
   """`init_from` with the folder as the source of the trunk; objectives go on with the heads of the folder as well."""
   entries = [dict(entry) for entry in settings.get('init_from') or ()]
   is_trunk = [entry.get('to', 'trunk') in PLACES and entry.get('from_', 'trunk') in PLACES for entry in entries]
-  part = 'trunk' if settings.get('adapter') else ''
+  part = 'trunk' if build.unwrapped(settings).get('adapter') else ''
   first = next((entry for entry, own in zip(entries, is_trunk, strict=True) if own), {'from_': part, 'to': part})
   kept = {key: value for key, value in first.items() if key in ('from_', 'to', 'resize', 'dtype')}
   entry = {'source': source, **kept, **({'resize': 'new_rows'} if more and 'resize' not in kept else {})}

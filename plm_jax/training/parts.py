@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import config, errors, weights
+from plm_jax import config, errors, files, weights
 from plm_jax.checkpoint import init_from
+from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
@@ -94,7 +95,7 @@ def make_parts(settings: Settings, vocab: Vocab, folder: RunFolder | None = None
 
 def make_template(settings: Settings, vocab: Vocab) -> Template | None:
   """The special tokens around a text in the rows of a run; None where rows have no one form."""
-  rows = build.template('data', settings['data'], vocab=vocab)
+  rows, settings = build.template('data', settings['data'], vocab=vocab), build.unwrapped(settings)
   own = settings.get('objective') and build.template('objectives', settings['objective'], vocab=vocab, rows=rows)
   return own or rows
 
@@ -148,7 +149,7 @@ def make_source(
   """
   host, hosts = share
   offered = {'second_vocab': second_vocab or (reader and reader.second_vocab)}
-  with errors.stage(where):
+  with errors.stage(where), signals.raising():
     source = build.make('data', block, offered=offered, vocab=vocab, seed=seed, host=host, hosts=hosts)
   if reader is not None:
     check_keys(reader, source, block, where=where)
@@ -217,8 +218,8 @@ def _settings_that_give(keys: Collection[str], block: Settings, *, where: str) -
   for setting, keyword in signatures.signature('data', block['name']).items():
     named = annotations.part(keyword.annotation, block.get(setting))
     if named is not None and named.form == 'name':
-      files = signatures.files_of(named.inner)
-      giving = [file for file in files if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
+      known = signatures.files_of(named.inner)
+      giving = [file for file in known if set(keys) <= set(signatures.literal(file, 'GIVES') or ())]
       if giving:
         found.append(f'{where}.{setting} ({", ".join(repr(file.rpartition(".")[2]) for file in giving)})')
   return ' or '.join(found) or f'{where}.name'
@@ -234,6 +235,8 @@ def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
     )
   for name, part in task.parts.items():
     check_labels(part, source.parts[name], path=f'{path}, part {name!r}')
+  for name, labels in source.mixed.items() if isinstance(source, Labels) else ():
+    check_labels(task, labels, path=f'{path}, part {name!r}')
   if 0 < task.classes < source.classes:
     where = f' in {source.largest}' if isinstance(source, Labels) and source.largest else ''
     raise ValueError(
@@ -242,6 +245,13 @@ def check_labels(task: Task, source: Source | Labels, *, path: str) -> None:
     )
   if task.class_names and source.names and task.class_names != source.names:
     raise ValueError(f'labels of {path} are {source.names}, in this order, and adapter.tags={task.class_names}')
+
+
+def check_sources(init_from: Iterable[Mapping[str, Any]]) -> None:
+  """Raises ConfigError where there is no folder of an entry of `init_from`."""
+  for entry in init_from:
+    if not files.exists(files.path(entry['source'])):
+      raise ConfigError(f'init_from: there is no {entry["source"]}: name a run folder or one with saved parameters')
 
 
 def check_names(names: Mapping[str, Source | Labels]) -> None:
@@ -271,8 +281,9 @@ def init_params_from(settings: Settings, parts: Parts, params: PyTree) -> tuple[
   return init_from.initialise(
     params,
     settings['init_from'],
-    open_params=lambda source, step: weights.open(source, step=step).params,
+    open_params=lambda source, step: weights.open(source, step=step).params.with_sums(weights.SUMS),
     position_rows=parts.trunk.position_rows,
+    sums=weights.SUMS,
   )
 
 

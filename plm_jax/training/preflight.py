@@ -3,18 +3,19 @@
 import functools
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from plm_jax import config, errors, optim, sharding
+from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import groups
 from plm_jax.plugins import build
 from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
-from plm_jax.training.parts import Parts, check_labels, check_names, make_parts, make_vocab
+from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
 from plm_jax.types import BATCH, Labels, PyTree, Source, Task
 
@@ -23,10 +24,16 @@ log = logging.getLogger(__name__)
 Settings = Mapping[str, Any]
 
 
-def check(settings: Settings) -> None:
-  """Raises ConfigError for a run that could not begin, or would not fit; nothing is written."""
+def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
+  """Raises ConfigError for a run that could not begin, or would not fit; nothing is written.
+
+  Args:
+    settings: of the run.
+    scored: further metrics that evaluations have to give, such as 'test/accuracy'.
+  """
   with errors.stage('config.log'):
     metrics.check_sinks(settings['log'])
+  check_sources(settings['init_from'])
   parts = make_parts(settings, make_vocab(settings))
   with errors.stage('sharding'):
     mesh = sharding.make_mesh(settings['sharding']['mesh'])
@@ -38,36 +45,51 @@ def check(settings: Settings) -> None:
         f'config.eval.{name}.data.batch_size={block["data"]["batch_size"]}: cannot be cut into {mesh.shape["data"]} '
         'devices of one size each: make it a multiple'
       )
-  labels = {where: check_data(block, where=where, parts=parts) for where, block in config.of_data(settings).items()}
-  with errors.stage('config'):
-    check_names(labels)
-  with sharding.use(layout):
-    _check_shapes(settings, parts, layout)
-
-
-def check_data(block: Settings, *, where: str, parts: Parts) -> Labels:
-  """What the labels of a data block are.
-
-  Raises:
-    ConfigError: it names a split that is not there, has rows that cannot be used, or labels that the task has no class
-      for.
-  """
-  with errors.stage(where):
-    labels = build.look(block)
-    if labels is not None:
-      check_labels(parts.task, labels, path=block.get('path', block['name']))
-    if labels is not None and labels.unlabelled:
+  labels = look(config.of_data(settings), parts)
+  for where, found in labels.items():
+    if found.unlabelled:
+      block = config.of_data(settings)[where]
       raise ConfigError(
         f'{where}.keep_unlabelled: some rows of {block.get("path", block["name"])} have no label, and nothing is '
         'trained or scored on them: leave it out here, and predict them with evaluate --predictions=FILE'
       )
-  return labels or Labels()
+  with errors.stage('config'):
+    check_names({place: one for where, found in labels.items() for place, one in _each(where, found)})
+  with sharding.use(layout):
+    _check_shapes(settings, parts, layout, scored=scored)
+
+
+def look(blocks: Mapping[str, Settings], parts: Parts) -> dict[str, Labels]:
+  """What the labels of data blocks are, before anything is tokenised; every part of a mixture is looked at.
+
+  Args:
+    blocks: place in the config, such as 'eval.test.data' -> data block.
+    parts: what will read the rows.
+
+  Raises:
+    ConfigError: a block names a split that is not there, has rows that cannot be used, or labels that the task has no
+      class for.
+  """
+  found: dict[str, Labels] = {}
+  for where, block in blocks.items():
+    with errors.stage(where), signals.raising():
+      found[where] = build.look(block) or Labels()
+      check_labels(parts.task, found[where], path=block.get('path', block['name']))
+  return found
+
+
+def _each(where: str, labels: Labels) -> Iterator[tuple[str, Labels]]:
+  """The place and the labels of each source whose rows stand in the batches of a block."""
+  if not labels.mixed:
+    yield where, labels
+  for name, inner in labels.mixed.items():
+    yield from _each(f'{where}.parts.{name}', inner)
 
 
 def remark(settings: Settings, source: Source) -> None:
   """Logs a setting that can make no difference to the run, once its rows are counted."""
   seen, rows = settings['steps'] * settings['data']['batch_size'], source.rows
-  if (settings['objective'] or {}).get('masking') == 'static' and seen <= rows:
+  if (build.unwrapped(settings)['objective'] or {}).get('masking') == 'static' and seen <= rows:
     log.info(
       f"config.objective.masking='static' is the same as 'dynamic' here: {settings['steps']:,} steps see {seen:,} of "
       f'{rows:,} rows, none of them twice'
@@ -86,34 +108,37 @@ def check_frozen(task: Task, settings: Settings, shapes: PyTree) -> None:
         )
 
 
-def remark_groups(settings: Settings, shapes: PyTree) -> None:
+def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
   """Logs which part of the model trains, at which rate and from which step on, where that is not all of it alike.
 
   Args:
     settings: of the run.
     shapes: of its parameters.
+    task: which says what may train at all.
   """
   scale, decay, steps = settings['optim']['scale'], settings['optim']['decay'], history.total(settings)
   found = groups.resolve(scale, shapes, steps=steps, what='scale')
+  found = groups.restrict(found, scale, shapes, trains=task.trains)
   if {value for values in found.values() for value in values} != {1.0}:
-    log.info(groups.table(shapes, scale=scale, decay=decay, steps=steps))
+    log.info(groups.table(shapes, scale=scale, decay=decay, steps=steps, trains=task.trains))
 
 
-def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> None:
-  """The parameters that `optim` speaks of, the metric of `best`, and memory, by shape alone."""
+def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, scored: Collection[str]) -> None:
+  """The parameters that `optim` speaks of, the metrics of evaluations, and memory, by shape alone."""
   memory.check_table(parts.trunk, settings)
   data, key = settings['data'], jax.random.key(settings['seed'])
   spec, read = batch_spec(parts, data), read_spec(parts, data)
   with errors.stage(parts.user):
     shapes = abstract_params(parts.task, spec)
   with errors.stage('optim'):
-    tx = optim.make(params=shapes, steps=settings['steps'] or history.MOST_STEPS, **settings['optim'])
+    steps = settings['steps'] or history.MOST_STEPS
+    tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
     check_frozen(parts.task, settings, shapes)
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():
-    scored = read_spec(parts, block['data'])
-    memory.check(memory.leaves(state, tx, scored, layout=layout), parts.trunk, {'data': block['data']})
+    batch = read_spec(parts, block['data'])
+    memory.check(memory.leaves(state, tx, batch, layout=layout), parts.trunk, {'data': block['data']})
   prepared = jax.eval_shape(lambda batch: parts.task.prepare(noise_root(key), with_step(batch, 0)), spec)
   rows = layout.mesh.shape['data']
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
@@ -122,17 +147,12 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout) -> 
   scores = evaluation.asked(settings, parts.task)
   for name, names in scores.items():
     evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
-  if settings['best'] is not None:
-    name = settings['best'][0].partition('/')[0]
-    scored = batch_spec(parts, settings['eval'][name]['data'])
-    check_best(
-      settings['best'],
-      scored,
-      shapes,
-      task=parts.task,
-      scores=scores[name],
-      step=functools.partial(eval_step, task=parts.task),
-    )
+  step = functools.partial(eval_step, task=parts.task)
+  asked = [(settings['best'], 'config.best')] if settings['best'] is not None else []
+  for best, label in [*asked, *(((metric, 'max'), 'scores') for metric in scored)]:
+    name = best[0].partition('/')[0]
+    of_evaluation = batch_spec(parts, settings['eval'][name]['data'])
+    check_best(best, of_evaluation, shapes, task=parts.task, scores=scores[name], step=step, label=label)
 
 
 def batch_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:
@@ -153,7 +173,14 @@ def _spec(keys: Collection[str], block: Settings) -> dict[str, jax.ShapeDtypeStr
 
 
 def check_best(
-  best: tuple[str, str], spec: Mapping[str, Any], params: Any, *, task: Task, scores: Sequence[str], step: Any
+  best: tuple[str, str],
+  spec: Mapping[str, Any],
+  params: Any,
+  *,
+  task: Task,
+  scores: Sequence[str],
+  step: Any,
+  label: str = 'config.best',
 ) -> None:
   """Raises ConfigError where `best` names a metric that its evaluation does not give; nothing is computed.
 
@@ -164,9 +191,10 @@ def check_best(
     task: what is evaluated.
     scores: names of the scores of the evaluation.
     step: `eval_step` of the task, jitted or not.
+    label: what asks for it.
   """
   evaluation, _, name = best[0].partition('/')
   carry = jax.eval_shape(lambda: task.init_carry(spec['row_id'].shape[0]))
   sums, _ = jax.eval_shape(step, params, dict(spec), carry, jax.random.key(0))
   known = sorted({*sums, *task.summary(dict.fromkeys(sums, 1.0)), *scoring.metrics(scores)})
-  errors.check_choice('config.best', 'metric', name, known, place=f'evaluation {evaluation!r}')
+  errors.check_choice(label, 'metric', name, known, place=f'evaluation {evaluation!r}')

@@ -116,6 +116,9 @@ def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   except records.Damaged as error:
     log.warning(f'{folder.root} was finished, and step {result["step"]} is damaged now ({error}): it is repeated')
     return {}
+  digest = result.get('metrics_sha256')
+  if digest and not (files.is_file(folder.metrics) and files.sha256(folder.metrics) == digest):
+    log.warning(f'{folder.metrics} is not as the run wrote it: it is damaged, or was edited; the result is sound')
   return result
 
 

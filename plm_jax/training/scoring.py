@@ -37,8 +37,8 @@ def known(name: str) -> Score:
   """What a file of `plm_jax/scores/` states of itself; nothing is imported."""
   part, slash, file = name.rpartition('/')
   metrics, reads, records = (signatures.literal(f'scores.{file}', key) or () for key in ('METRICS', 'READS', 'RECORDS'))
-  of_part = [tuple(f'{part}{slash}{key}' for key in keys) for keys in (metrics, reads)]
-  return Score(file, part, *of_part, tuple(records))
+  ours, theirs = (tuple(f'{part}{slash}{key}' for key in keys) for keys in (metrics, reads))
+  return Score(file, part, metrics=ours, reads=theirs, records=tuple(records))
 
 
 def check(names: Sequence[str], predicted: Collection[str], *, where: str, user: str) -> None:
@@ -100,9 +100,15 @@ def record_of(source: Source, row_id: int, task: Task | None = None) -> dict[str
 
 
 def own(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
-  """The predictions of a row without those of other parts of the task than its own."""
+  """The predictions of a row without those of other parts of the task than its own, and the words that scores read."""
   others = set(task.parts) - {record.get('part', '')}
-  return {key: value for key, value in prediction.items() if key.partition('/')[0] not in others}
+  kept = {key: value for key, value in prediction.items() if key.partition('/')[0] not in others}
+  part = record.get('part', '') if task.parts else ''
+  asked = task.parts[part] if part else task
+  if not asked.words:
+    return kept
+  said = asked.in_words(_without(part, kept), record)
+  return {**kept, **{f'{part}/{key}' if part else key: value for key, value in said.items()}}
 
 
 def metrics(names: Sequence[str]) -> list[str]:
@@ -124,6 +130,10 @@ def score(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> dict
   for number, record in enumerate(records):
     if bare := [key for key in one.records if record[key] is None]:
       raise ConfigError(f'score {name!r}: row {number} has no {bare[0]}, so that nothing can be scored on it')
+  reads = known(one.file).reads
+  if lacking := sorted({key for row in predictions for key in reads if key not in row}):
+    # words depend on the row (`Task.words`)
+    raise ConfigError(f'score {name!r} reads {", ".join(lacking)}, which these rows do not give: leave it out')
   with errors.stage(f'score {name!r}'):
     found = build.import_file(f'scores.{one.file}').score(predictions, records)
   if one.part:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from plm_jax.cli.command import HANGS
+from plm_jax.cli.signals import HANGS
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.extend.core import get_opaque_trace_state
 
 from plm_jax import optim
 from plm_jax.noise.keys import noise_root, with_step
@@ -324,8 +325,13 @@ def predicting_step(
 
 
 def _computed_once(forward: Forward) -> Forward:
-  """The same, where a call with the arguments of an earlier one returns what that returned; for evaluation."""
+  """The same, where a call with the arguments of an earlier one returns what that returned; for evaluation.
+
+  Calls inside what is traced by itself, as a branch of `jax.lax.switch`, are made each time: what they return is of use
+  there only.
+  """
   calls: dict[Any, tuple[PyTree, Any]] = {}
+  outside = get_opaque_trace_state()
 
   def call(
     *,
@@ -334,6 +340,8 @@ def _computed_once(forward: Forward) -> Forward:
     rng: Array | None = None,
     **inputs: Any,
   ) -> Any:
+    if get_opaque_trace_state() != outside:
+      return forward(method=method, train=train, rng=rng, **inputs)
     leaves, form = jax.tree.flatten((rng, inputs))
     key = (method, train, form, *map(id, leaves))
     if key not in calls:  # what is kept with the result keeps its arguments, and so their ids, in use

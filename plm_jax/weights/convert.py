@@ -15,7 +15,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.types import Template
 from plm_jax.weights import folders, release, writer
 from plm_jax.weights.folders import Part
-from plm_jax.weights.table import pieces
+from plm_jax.weights.table import Architecture, pieces
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +97,10 @@ def export(
     there = ', '.join(sorted(present)) or 'none'
     raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
   kept = present & (writer.heads_with_a_place(trunk, opened.params) if heads is None else set(heads))
-  if own := opened.own_reading:
-    settings = ', '.join(f'adapter.{name}={value}' for name, value in own.items())
-    if 'head' in (heads or ()):
-      raise ConfigError(f'--heads: no published form has a head that reads its trunk as {settings} does')
+  if 'head' in kept and (reason := _unlike(opened, writer.published_form(trunk, sorted(kept), architecture)[0])):
+    if heads is not None:
+      raise ConfigError(f'--heads: {reason}')
+    log.warning(f'{reason}: the head is left out')
     kept -= {'head'}
   if left := sorted(present - kept):
     log.info(f'left out: {", ".join(left)}')
@@ -119,6 +119,20 @@ def export(
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
   if not files.is_folder(opened.vocab):
     log.info(f'{source} has no vocabulary to go with it')
+
+
+def _unlike(opened: folders.Weights, architecture: Architecture) -> str:
+  """Why the published head would compute something else than that of a run; empty where it would not."""
+  if own := opened.own_reading:
+    settings = ', '.join(f'adapter.{name}={value}' for name, value in own.items())
+    return f'no published form has a head that reads its trunk as {settings} does'
+  between = getattr(architecture.module, 'BETWEEN', None)
+  if None in (between, opened.between) or opened.between == between:
+    return ''
+  return (
+    f'{architecture.name} has {between} between the two layers of its head, and this run {opened.between}: train with '
+    f'adapter.activation={between}'
+  )
 
 
 def _plans(leaves: Mapping[str, Leaf], layers: Mapping[str, int | None]) -> Iterator[tuple[str, tensor_files.Plan]]:

@@ -5,7 +5,7 @@
 
 import functools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -15,10 +15,11 @@ import jax
 import numpy as np
 
 from plm_jax import checkpoint, files, seals
-from plm_jax.checkpoint import Leaf, Params, Step
+from plm_jax.checkpoint import Leaf, Params, Step, frozen, in_memory
+from plm_jax.checkpoint.init_from import Entry
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.paths import nested
-from plm_jax.plugins import build
+from plm_jax.plugins import build, signatures
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import release, shapes
 from plm_jax.weights.reader import Reader
@@ -27,6 +28,9 @@ from plm_jax.weights.table import TOKENS
 
 MODEL = 'model.json'  # of an import
 Part = Literal['trunk', 'generator']
+# A leaf of the trunk alone -> the two whose sum it is in a run that trains a generator as well, of which the second is
+# what the trunk has of its own (DeBERTa-v3's gradient-disentangled table).
+SUMS: Mapping[str, tuple[str, str]] = MappingProxyType({TOKENS: ('generator/token_embed/table', 'delta/table')})
 # settings of the adapters: the trunk's last states, pooled as its paper does
 _READING: Mapping[str, Any] = MappingProxyType({'layer': -1, 'layers': [-1], 'pool': 'trunk'})
 TOKEN_IDS = (
@@ -74,7 +78,7 @@ class Weights:
       if files.is_file(self.folder / checkpoint.INDEX):
         about = seals.read_json(self.folder / MODEL)
         return Model(about['model'], about['vocab_size'])
-      settings = seals.read_json(files.RunFolder(self.folder).config)
+      settings = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config))
       vocab = seals.read_json(self.vocab / 'vocab.json')
       block = (settings['objective'] or {}).get('generator') if self.part == 'generator' else settings['model']
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
@@ -90,22 +94,85 @@ class Weights:
   def params(self) -> Params:
     """The parameters: 'trunk/...' and '<head>/...' -> a leaf that is read when it is asked for.
 
+    What a wrapper (LoRA) added to parameters is in them.
+
     Raises:
       CheckpointError: none, or damaged ones.
-      WeightsError: the run has no such part.
+      WeightsError: the run has no such part, or was trained with a wrapper that parameters alone cannot express.
     """
-    everything = checkpoint.open_params(self.folder, step=self.step)
+    return self._of_part(self._folded(grafted=False))
+
+  @functools.cached_property
+  def to_run(self) -> Params:
+    """As `params`, with what layers of the trunk read beside their own parameters (wrappers 'bottleneck', 'prefix')."""
+    return self._of_part(self._folded(grafted=True))
+
+  def _of_part(self, everything: Params) -> Params:
     if self.part is None or files.is_file(self.folder / checkpoint.INDEX):
       return everything
     leaves = _generator(everything, self.trunk()) if self.part == 'generator' else _first_trunk(everything)
     return Params(leaves, where=str(self.folder))
 
   @functools.cached_property
+  def as_saved(self) -> Params:
+    """The parameters as they are saved, those of a wrapper apart, and frozen ones from where `init_from` had them.
+
+    Raises:
+      CheckpointError: none, damaged ones, or a source that is not what it was.
+    """
+    saved = checkpoint.open_params(self.folder, step=self.step)
+    inside = files.RunFolder(self.folder).checkpoints
+    steps = inside if files.is_folder(inside) else self.folder
+    if not frozen.read(steps):
+      return saved
+    settings = seals.read_json(files.RunFolder(self.folder).config) if steps == inside else {}
+    entries = [Entry.read(fields) for fields in settings.get('init_from', ())]
+    sources = [(entry, open(entry.source, step=entry.step).params) for entry in entries]
+    return Params({**frozen.leaves(steps, sources), **saved}, where=str(self.folder))
+
+  @functools.cached_property
+  def wrapper(self) -> Mapping[str, Any]:
+    """The adapter of a run that wraps another task, as its config has it; empty where there is none."""
+    file = files.RunFolder(self.folder).config
+    block = (seals.read_json(file) if files.is_file(file) else {}).get('adapter') or {}
+    return block if signatures.literal(f'adapters.{block.get("name")}', 'ADDS') else {}
+
+  def _folded(self, *, grafted: bool) -> Params:
+    """Saved parameters with what a wrapper added to them; with `grafted` also what it put beside them.
+
+    Raises:
+      WeightsError: no config says how, or parameters alone do not express it and `grafted` is not asked for.
+    """
+    saved = self.as_saved
+    adds = {signatures.literal(f'adapters.{name}', 'ADDS'): name for name in signatures.names('adapters')}
+    present = sorted({path.partition('/')[0] for path in saved} & (adds.keys() - {None}))
+    if not present:
+      return saved
+    name, wrapper = present[0], adds[present[0]]
+    if self.wrapper.get('name') != wrapper:
+      raise WeightsError(
+        f'{self.folder} has parameters {name!r} of adapter {wrapper!r}, and no config.json that says how they are '
+        'used: name the folder of the run'
+      )
+    module, own = build.import_file(f'adapters.{wrapper}'), {}
+    others = {path: leaf for path, leaf in saved.items() if not path.startswith(f'{name}/')}
+    if signatures.has(f'adapters.{wrapper}', 'fold'):
+      own = _fold(saved, name, functools.partial(module.fold, settings=self.wrapper))
+    elif grafted:
+      own = dict(in_memory(nested(module.grafts(saved.arrays(name)))))
+    else:
+      raise WeightsError(
+        f'{self.folder} was trained with adapter {wrapper!r}, and its trunk alone computes something else: only '
+        'plm_jax.evaluate --workdir and plm_jax.generate --workdir open it'
+      )
+    return Params({**others, **own}, where=str(self.folder))
+
+  @functools.cached_property
   def token_ids(self) -> dict[str, int | None]:
     """Fields of config.json in Hugging Face's form, such as pad_token_id -> id."""
     if files.is_file(self.folder / MODEL):
       return seals.read_json(self.folder / MODEL).get('token_ids', {})
-    settings = seals.read_json(files.RunFolder(self.folder).config)
+    settings = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config))
     ids = release.token_ids(self.vocab)
     found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
     start = (settings.get('objective') or {}).get('start')  # of a decoder
@@ -121,8 +188,16 @@ class Weights:
     """Settings by which the head of a run reads its trunk otherwise than published heads do; empty elsewhere."""
     if files.is_file(self.folder / MODEL):
       return {}
-    adapter = seals.read_json(files.RunFolder(self.folder).config).get('adapter') or {}
+    adapter = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config)).get('adapter') or {}
     return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual) != usual}
+
+  @functools.cached_property
+  def between(self) -> str | None:
+    """The activation between the two layers of the head of a run; None for one layer, and where it is not known."""
+    if files.is_file(self.folder / MODEL):
+      return None
+    adapter = seals.read_json(files.RunFolder(self.folder).config).get('adapter') or {}
+    return adapter.get('activation') if adapter.get('hidden') else None
 
   @property
   def heads(self) -> tuple[str, ...]:
@@ -177,6 +252,11 @@ class Published(Weights):
       return {name: np.asarray(leaves[name].read(None), np.float32, order='C') for name in names}
 
     return Params(leaves, where=str(self.folder), read=read)
+
+  @property
+  def to_run(self) -> Params:
+    """The parameters: a release has nothing beside them."""
+    return self.params
 
   @functools.cached_property
   def token_ids(self) -> dict[str, int | None]:
@@ -256,9 +336,32 @@ def load(
   opened = open(folder, step=step, part=part)
   trunk = opened.trunk(execution)
   # some leaves at a time, so that the host never holds a second copy of all of them
-  placed = {path: jax.device_put(np.asarray(array, np.float32), device) for path, array in opened.params.each()}
+  placed = {path: jax.device_put(np.asarray(array, np.float32), device) for path, array in opened.to_run.each()}
   params = nested(placed)
   return trunk, {**params['trunk'], **{name: tree for name, tree in params.items() if name != 'trunk'}}
+
+
+def _fold(saved: Params, name: str, fold: Callable[..., np.ndarray]) -> dict[str, Leaf]:
+  """Those leaves to which a wrapper added something, with that.
+
+  Args:
+    saved: all leaves.
+    name: of the wrapper's, such as 'lora'.
+    fold: of the wrapper's file, with its settings.
+  """
+  added: dict[str, dict[str, Leaf]] = {}
+  for path in saved:
+    if path.startswith(f'{name}/'):
+      place, _, part = path.removeprefix(f'{name}/').rpartition('/')
+      added.setdefault(f'{place}/kernel', {})[part] = saved[path]
+
+  def whole(kernel: Leaf, parts: Mapping[str, Leaf]) -> Leaf:
+    def read(layer: int | None) -> np.ndarray:
+      return fold(kernel.read(layer), {part: leaf.read(layer) for part, leaf in parts.items()})
+
+    return Leaf(kernel.shape, read)
+
+  return {path: whole(saved[path], parts) for path, parts in added.items()}
 
 
 def _generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:
@@ -279,9 +382,6 @@ def _generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:
 
 def _first_trunk(params: Params) -> dict[str, Leaf]:
   """The first trunk with its heads; of a run without a second one, everything."""
-  leaves = dict(params)
-  if 'delta/table' in leaves:  # what the table of tokens is beyond the generator's (DeBERTa-v3)
-    own, shared = leaves.pop('delta/table'), leaves['generator/token_embed/table']
-    leaves[TOKENS] = Leaf(own.shape, lambda layer: own.read(layer) + shared.read(layer))
-  second = any(path.startswith('generator/') for path in leaves)
-  return {path: leaf for path, leaf in leaves.items() if not (second and path.startswith(('generator/', 'mlm/')))}
+  second = any(path.startswith('generator/') for path in params)
+  of_second = ('generator/', 'mlm/', *(own for _, own in SUMS.values()))
+  return {path: leaf for path, leaf in params.with_sums(SUMS).items() if not (second and path.startswith(of_second))}

@@ -124,7 +124,7 @@ def write(
   template: Template | None = None,
   types: bool = False,
 ) -> None:
-  """Writes a folder; files of the same names are replaced once everything is on disk.
+  """Writes a folder. One that is there is replaced as a whole once everything is on disk; its other files stay.
 
   Args:
     folder: made if it is missing.
@@ -139,6 +139,7 @@ def write(
     WeightsError: the disk is full, or a tensor cannot be read; the folder stays as it was.
   """
   groups = tensor_files.shards(plans.items(), shard)
+  folder = folder.resolve()  # a link stays one
   with making(folder) as partial:
     numbered = [f'model-{number:05}-of-{len(groups):05}.safetensors' for number in range(1, len(groups) + 1)]
     names = [SINGLE] if len(groups) == 1 else numbered
@@ -150,12 +151,14 @@ def write(
       files.write_json(partial / INDEX, {'metadata': {'total_size': total}, 'weight_map': index})
     copied = copy_tokenizer(tokenizer, partial, template=template, types=types) if tokenizer else []
     files.write_json(partial / CONFIG, dict(config))
-    files.make_folder(folder)
-    replaced = [folder / name for name in (INDEX, CONFIG, *(TOKENIZER_FILES if copied else ()))]
-    for old in (*files.listing(folder, 'model*.safetensors'), *replaced):
-      files.remove(old)
-    for file in sorted(files.listing(partial), key=lambda file: file.name == CONFIG):  # config.json last
-      files.move(file, folder / file.name)
+    replaced = {INDEX, CONFIG, *(TOKENIZER_FILES if copied else ())}
+    replaced |= {file.name for file in files.listing(folder, 'model*.safetensors')}
+    for other in files.files_below(folder):
+      place = other.relative_to(folder)
+      if str(place) not in replaced:
+        files.make_folder((partial / place).parent)
+        files.copy(other, partial / place)
+    put_in_place(partial, folder)
 
 
 @contextlib.contextmanager
@@ -165,6 +168,8 @@ def making(folder: Path) -> Iterator[Path]:
   Raises:
     WeightsError: it cannot be written to.
   """
+  if files.exists(folder) and not files.is_folder(folder):
+    raise WeightsError(f'{folder} cannot be written: it is a file; name another folder')
   partial, aside = folder.with_name(f'{folder.name}.partial'), _aside(folder)
   with contextlib.ExitStack() as stack:
     try:

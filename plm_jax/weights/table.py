@@ -12,6 +12,7 @@
     DERIVED                  end of the name of a buffer -> (trunk, tensor) -> whether it holds what the trunk computes
     CLASSIFIER               optional: their classes for rows read the 'pooler', or the first token by 'two layers';
                              their classes for tokens have one layer and no pooler
+    BETWEEN                  where their class for rows has two layers: our name of the activation between them
     UNUSED                   patterns of names that published files have and that transformers does not read either
     read_config(theirs, names=())   config.json as a dict, and the names of the tensors, with PREFIX -> keywords of the
                              model's `make`, vocab_size, variant, overrides; it calls `fields.complete` first

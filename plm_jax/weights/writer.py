@@ -84,7 +84,7 @@ def save_leaves(
       'positions depend on them, pass position_ids to models that read the folder', error
     )  # fmt: skip
   if 'head' in heads:
-    config |= _classifier(config, leaves, chosen, labels)
+    config |= classifier(config, leaves, chosen, labels)
   release.write(
     path,
     config,
@@ -130,7 +130,7 @@ def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architectu
   return {name: _plan(group, leaves) for name, group in groups.items()} | empty
 
 
-def _classifier(
+def classifier(
   config: Mapping[str, Any], leaves: Mapping[str, Leaf], architecture: Architecture, labels: Sequence[str]
 ) -> dict[str, Any]:
   """Fields of config.json for a head that classifies: the class of theirs, and the names of the labels.

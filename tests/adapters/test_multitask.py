@@ -145,6 +145,15 @@ def test_scores_are_of_the_rows_and_predictions_of_a_part():
     multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=PARTS, scores={'sentimnt': ()})
 
 
+def test_metrics_and_predictions_of_one_pass_are_those_of_two():
+  both = jax.jit(functools.partial(step.predicting_step, task=make()))
+  metrics, _, predicted = both(params(), batch(1), (), KEY)
+  known, _ = step.eval_step(params(), batch(1), (), KEY, task=make())
+  np.testing.assert_allclose(metrics['sentiment/loss'], known['sentiment/loss'], rtol=1e-6)
+  found = step.predict_step(params(), batch(1), KEY, task=make())
+  np.testing.assert_allclose(predicted['sentiment/probability'], found['sentiment/probability'], rtol=1e-5)
+
+
 def test_data_with_other_parts_are_refused():
   sound = {'names': Labels(('O', 'B-a', 'I-a'), 3), 'sentiment': Labels(classes=2), 'similarity': Labels()}
   check_labels(make(), Labels(parts=sound), path='data')

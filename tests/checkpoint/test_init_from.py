@@ -119,6 +119,47 @@ def test_a_part_may_be_added_to_an_earlier_one(pretrained: pathlib.Path, tmp_pat
     initialise(fresh(), [more])
 
 
+SUMS = {'trunk/token_embed/embedding': ('second/token_embed/embedding', 'delta/embedding')}
+
+
+def test_a_leaf_that_one_side_keeps_as_a_sum(tmp_path: pathlib.Path) -> None:
+  """From a table that is whole to two that make it up, back, and from two to two."""
+  whole = trunk(10)
+  checkpoint.save_params(tmp_path / 'whole', {'trunk': whole})
+  alone, own = {name: tree for name, tree in trunk(1).items() if name != 'token_embed'}, trunk(2)['token_embed']
+  fresh_two = {'trunk': alone, 'second': {'token_embed': own}, 'delta': {'embedding': jnp.zeros((20, 4))}}
+  params, report = initialise(fresh_two, entry(tmp_path / 'whole'), sums=SUMS)
+  np.testing.assert_allclose(
+    params['second']['token_embed']['embedding'] + params['delta']['embedding'],
+    whole['token_embed']['embedding'], rtol=0, atol=1e-6,
+  )  # fmt: skip
+  assert equal(params['second']['token_embed'], own)
+  assert report.new == ('second/token_embed/embedding',) and report.skipped == ()
+  assert report.restored['delta/embedding'].endswith(':trunk/token_embed/embedding, less second/token_embed/embedding')
+
+  longer = {**fresh_two, 'second': {'token_embed': trunk(2, vocab=23)['token_embed']}}
+  longer['delta'] = {'embedding': jnp.full((23, 4), 5.0)}
+  with pytest.raises(ValueError, match=r'delta/embedding is \[20, 4\] .* and \[23, 4\] here'):
+    initialise(longer, entry(tmp_path / 'whole'), sums=SUMS)
+  rows, _ = initialise(longer, entry(tmp_path / 'whole', resize='new_rows'), sums=SUMS)
+  np.testing.assert_array_equal(rows['delta']['embedding'][20:], 5)
+  table = (rows['second']['token_embed']['embedding'] + rows['delta']['embedding'])[:20]
+  np.testing.assert_allclose(table, whole['token_embed']['embedding'], rtol=0, atol=1e-6)
+
+  checkpoint.save_params(tmp_path / 'two', params)
+
+  def open_params(source: Any, step: Any) -> Any:
+    return checkpoint.open_params(source, step=step).with_sums(SUMS)
+
+  back, report = initialise(fresh(), entry(tmp_path / 'two'), sums=SUMS, open_params=open_params)
+  np.testing.assert_allclose(
+    back['trunk']['token_embed']['embedding'], whole['token_embed']['embedding'], rtol=0, atol=1e-6
+  )
+  assert report.new == ('classifier/kernel',)
+  again, report = initialise(fresh_two, entry(tmp_path / 'two', from_='', to=''), sums=SUMS, open_params=open_params)
+  assert equal(again, params) and report.new == ()
+
+
 def test_some_layers_of_the_stack(pretrained: pathlib.Path) -> None:
   params, report = initialise(fresh(layers=3), entry(pretrained, layers=[0, 2, 5]))
   source = trunk(10)

@@ -1,5 +1,6 @@
 """No signal is lost and none is without a word, from the first line of a command on."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -10,10 +11,16 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from plm_jax import vocab as vocabularies
 from plm_jax.cli import signals
+from plm_jax.data.corpora import local, records
+from plm_jax.data.rows import order, store
+from plm_jax.text import tokenizer
+from plm_jax.training import parts
 from tests import conftest, runs
 
 BOTH = pytest.mark.parametrize('number', signals.SIGNALS, ids=lambda number: number.name)
@@ -120,12 +127,133 @@ def test_what_was_taken_is_given_back() -> None:
     assert not signals.asked()
 
 
+# While data is prepared.
+
+
+@BOTH
+def test_a_signal_is_raised_where_data_is_prepared(number: signal.Signals) -> None:
+  process = script("""
+    def main():
+      with signals.raising():
+        time.sleep(600)
+    sys.exit(command.run(main))
+  """)
+  began = time.monotonic()
+  process.send_signal(number)
+  out, err = process.communicate(timeout=60)
+  assert (process.returncode, out) == (130, '')
+  assert err.endswith('interrupted before there was anything new to save\n') and 'Traceback' not in err
+  assert time.monotonic() - began < 10
+
+
+def test_what_swallows_it_loses_nothing_and_cleaning_up_is_not_interrupted() -> None:
+  done = []
+  with signals.caught():
+    with pytest.raises(signals.Interrupted), signals.raising():
+      with contextlib.suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+      signal.raise_signal(signal.SIGINT)  # of the same request: raised once
+      done.append('body')
+    with pytest.raises(signals.Interrupted), signals.raising():
+      done.append('not begun')
+  with signals.caught():
+    signal.raise_signal(signal.SIGTERM)  # outside it sets a flag alone
+    assert signals.asked()
+  assert done == ['body']
+
+
+def test_what_computes_outside_the_interpreter_is_not_waited_for() -> None:
+  process = script("""
+    def main():
+      with signals.raising():
+        print(signals.waiting(lambda: 5), flush=True)
+        try:
+          signals.waiting(lambda: {}['x'])
+        except KeyError as error:
+          print(error, flush=True)
+        signals.waiting(lambda: hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9))
+    command.leave(command.run(main))
+  """)
+  assert process.stdout is not None and [process.stdout.readline() for _ in range(2)] == ['5\n', "'x'\n"]
+  began = time.monotonic()
+  process.send_signal(signal.SIGINT)
+  out, err = process.communicate(timeout=60)
+  assert (process.returncode, out) == (130, '') and 'Traceback' not in err
+  assert time.monotonic() - began < 10
+
+
+def stop_at(count: int, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+  """Sends a signal to this process when a method is called for the `count`th time, once."""
+  method, left = getattr(owner, name), [count]
+
+  def called(*arguments: Any, **keywords: Any) -> Any:
+    left[0] -= 1
+    if not left[0]:
+      signal.raise_signal(signal.SIGTERM)
+    return method(*arguments, **keywords)
+
+  monkeypatch.setattr(owner, name, called)
+
+
+@pytest.mark.parametrize('rows', ['stream', 'pairs', 'labelled'])
+@pytest.mark.parametrize(
+  ('owner', 'name'),
+  [(records.Records, '__getitem__'), (tokenizer.Vocab, 'encode_batch'), (local.File, 'lines'), (order, 'serve')],
+)
+def test_rows_are_not_made_to_their_end(
+  rows: str, owner: Any, name: str, data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """Wherever the signal comes while the rows of a source are made, they are made anew by the next call."""
+  settings = runs.settings('classify' if rows == 'labelled' else 'mlm', data)
+  path = settings['data']['path']
+  block = {'name': rows, 'path': path, 'length': 32, 'batch_size': 8, 'cache': str(tmp_path)}
+  vocab = parts.make_vocab(settings)
+  whole = parts.make_source({**block, 'cache': str(tmp_path / 'other')}, vocab, seed=1)
+  with monkeypatch.context() as patch, signals.caught():
+    stop_at(3 if name == '__getitem__' else 1, patch, owner, name)
+    with pytest.raises(signals.Interrupted):
+      parts.make_source(block, vocab, seed=1)
+  again = parts.make_source(block, vocab, seed=1)
+  assert again.digest == whole.digest and again.rows == whole.rows
+
+
+def test_blocks_that_are_tokenised_are_kept(
+  data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  settings = runs.settings('mlm', data)
+  block, vocab = {**settings['data'], 'cache': str(tmp_path)}, parts.make_vocab(settings)
+  whole = parts.make_source({**block, 'cache': str(tmp_path / 'other')}, vocab, seed=1)
+  monkeypatch.setattr(store, '_BLOCK_DOCUMENTS', 10)
+  with monkeypatch.context() as patch, signals.caught():
+    stop_at(4, patch, tokenizer.Vocab, 'encode_batch')
+    with pytest.raises(
+      signals.Interrupted, match=r'stopped by a signal: 30 of 64 documents are tokenised in'
+    ) as caught:
+      parts.make_source(block, vocab, seed=1)
+  assert caught.value.exit_code == 3
+  texts: list[int] = []
+  encode = tokenizer.Vocab.encode_batch
+  monkeypatch.setattr(tokenizer.Vocab, 'encode_batch', lambda self, some: texts.append(len(some)) or encode(self, some))
+  assert parts.make_source(block, vocab, seed=1).digest == whole.digest
+  assert sum(texts) == 34
+
+
+@pytest.mark.parametrize('kind', vocabularies.KINDS)
+def test_a_vocabulary_is_not_trained_to_its_end(
+  kind: str, data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  if kind == 'sentencepiece':
+    pytest.importorskip('sentencepiece')
+  words = ['train', f'--source={data / "corpus"}', f'--name={kind}', '--size=420', f'--out={tmp_path / "out"}']
+  for count in (3, 70):  # while words are counted, and later
+    with monkeypatch.context() as patch, pytest.raises(signals.Interrupted):
+      stop_at(count, patch, records.Texts, '__getitem__')
+      vocabularies.main([*words, f'--cache={tmp_path / "cache"}'])
+    assert not (tmp_path / 'out').exists()
+  assert vocabularies.main([*words, f'--cache={tmp_path / "cache"}']) == 0
+
+
 # The commands.
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  return runs.write_data(tmp_path_factory.mktemp('data'))
 
 
 @pytest.fixture(scope='module')
@@ -219,3 +347,43 @@ def test_a_signal_at_any_moment(name: str, more_commands: dict[str, list[str]], 
     folder.mkdir()
     number, delay = signals.SIGNALS[stage % 2], SECONDS * stage / STAGES
     check_stopped(more_commands[name], folder, number, takes_signals, delay=delay)
+
+
+@pytest.fixture(scope='module')
+def preparing(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+  """Commands that prepare data for a minute or so, by their name; `{workdir}` is where they write."""
+  folder = tmp_path_factory.mktemp('large')
+  text = (data / 'corpus' / 'train.txt').read_text()
+  (folder / 'train.txt').write_text('\n\n'.join([text] * (80_000_000 // len(text))))
+  (folder / 'validation.txt').write_text(text)
+  changes = {'data': {'path': str(folder), 'cache': '{workdir}/cache'}}
+  config = runs.write_config(folder / 'mlm.json', runs.settings('mlm', data, **changes))
+  vocabulary = [f'--source={folder}', '--size=8000', '--out={workdir}/vocab', '--cache={workdir}/cache']
+  kinds = {kind: runs.words('vocab', 'train', f'--name={kind}', *vocabulary) for kind in vocabularies.KINDS}
+  return {
+    **kinds,
+    'pydocs': runs.words('data.pydocs', '--cache={workdir}/cache'),
+    'train': runs.words(
+      'train', f'--config={config}', '--config.data.cache={workdir}/cache', '--workdir={workdir}/run'
+    ),
+  }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', [*vocabularies.KINDS, 'pydocs', 'train'])
+def test_a_signal_while_data_is_prepared(name: str, preparing: dict[str, list[str]], tmp_path: pathlib.Path) -> None:
+  for stage in range(5):
+    workdir, output = tmp_path / str(stage), tmp_path / f'output-{stage}'
+    words = [word.replace('{workdir}', str(workdir)) for word in preparing[name]]
+    with runs.started(words, log=output) as process:
+      runs.wait_until(lambda process=process: takes_signals(process), process=process, log=output)
+      time.sleep(2.0 * stage + (5 if name == 'train' else 0))
+      began = time.monotonic()
+      process.send_signal(signals.SIGNALS[stage % 2])
+      code = process.wait(timeout=60)
+    said = output.read_text()
+    assert time.monotonic() - began < 4
+    assert 'Traceback' not in said and 'stopping as soon as nothing is lost' in said
+    assert code == 130 or (code == 3 and 'documents are tokenised in' in said)
+    assert not (workdir / 'vocab').exists() and not (workdir / 'run' / 'config.json').exists()
+    assert not list(workdir.rglob('*.tmp'))

@@ -64,11 +64,6 @@ def test_500_flags_with_a_mistake(bases):
   assert refused > 250
 
 
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  return runs.write_data(tmp_path_factory.mktemp('data'))
-
-
 def begin(settings, folder, *, changed):
   """Two steps of a run that nothing refused: they end well, or one message says why not and no folder is left."""
   try:

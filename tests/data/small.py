@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pathlib
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -45,6 +46,9 @@ class NumberVocab:
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     self.each(texts)
     return [self.encode(text) for text in texts]
+
+  def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    return self.encode(text), [match.span() for match in re.finditer(r'\S+', text)]
 
   def decode(self, ids: Sequence[int]) -> str:
     return ' '.join(self.token(token_id) for token_id in ids)

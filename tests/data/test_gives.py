@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
-from plm_jax.data import bptt, labelled, mixture, pairs, stream
+from plm_jax.data import bptt, labelled, mixture, pairs, stream, text_to_text
 from plm_jax.plugins import build, signatures
 from plm_jax.types import BATCH
 from tests.data import small
 
 ALWAYS = {'row_id', 'epoch', 'row_weight'}
-SOURCES = {'bptt': bptt, 'labelled': labelled, 'mixture': mixture, 'pairs': pairs, 'stream': stream}
+SOURCES = {
+  'bptt': bptt, 'labelled': labelled, 'mixture': mixture, 'pairs': pairs, 'stream': stream,
+  'text_to_text': text_to_text,
+}  # fmt: skip
 
 
 def part(**settings):
@@ -20,10 +23,14 @@ FORMS = {
   'bptt': [{}, {'second_segment': True}],
   'labelled': [{'layout': 'gpt'}, {'both_orders': True}, {'kind': 'regression'},
                {'kind': 'words', 'fields': ('words',), 'label': 'tags'},
+               {'kind': 'options', 'fields': ('text', 'words')},
+               {'kind': 'spans', 'fields': ('sentence2', 'text'), 'label': 'answers', 'question_length': 4},
                {'kind': 'text', 'label': 'sentence2'}],
   'mixture': [{'parts': {'a': part(), 'b': part(split='train[:50%]')}}],
   'pairs': [{}, {'unit': 'sentence'}],
   'stream': [{}, {'layout': 'full'}],
+  'text_to_text': [{'form': {'name': 'template', 'inputs': '{sentence1}', 'target': '{sentence2}'}},
+                   {'form': {'name': 'template', 'inputs': '{sentence1}', 'options': ('1', '2 3')}}],
 }  # fmt: skip
 
 
@@ -32,7 +39,15 @@ def folder(tmp_path_factory):
   place = tmp_path_factory.mktemp('gives')
   texts = small.documents([20] * 8)
   rows = [
-    {'sentence1': text, 'sentence2': '1 2', 'text': text, 'label': n % 2, 'words': ['1', '2'], 'tags': [0, 1]}
+    {
+      'sentence1': text,
+      'sentence2': '1 2',
+      'text': text,
+      'label': n % 2,
+      'words': ['1', '2'],
+      'tags': [0, 1],
+      'answers': {'text': [text[:3]], 'answer_start': [0]},
+    }
     for n, text in enumerate(texts)
   ]
   small.write_rows(place / 'train.jsonl', rows)
@@ -40,7 +55,7 @@ def folder(tmp_path_factory):
 
 
 def specs(name, folder):
-  text = {} if name in ('labelled', 'mixture') else {'text': 'text'}
+  text = {} if name in ('labelled', 'mixture', 'text_to_text') else {'text': 'text'}
   place = {'path': str(folder), 'cache': str(folder)}
   for form in FORMS[name]:
     if name == 'mixture':
@@ -73,6 +88,7 @@ def test_specs_are_those_of_the_table(name, folder):
     (batch, *_) = source.once()
     for key, leaf in source.spec.items():
       real = form.get('kind') == 'regression' and key == 'label'
-      assert len(leaf.shape) == len(BATCH[key].axes), key
+      options = form.get('kind') == 'options' and 'l' in BATCH[key].axes  # [b, k, l] in place of [b, l]
+      assert len(leaf.shape) == len(BATCH[key].axes) + options, key
       assert np.dtype(leaf.dtype) == np.dtype('float32' if real else BATCH[key].dtype), key
       assert (batch[key].shape, batch[key].dtype) == (leaf.shape, leaf.dtype), key

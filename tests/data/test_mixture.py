@@ -201,7 +201,7 @@ def test_a_batch_is_of_one_part_with_the_keys_of_all(tasks):
   source = by_step(tasks)
   shapes = {key: leaf.shape[1:] for key, leaf in source.spec.items()}
   assert shapes == {
-    **dict.fromkeys(('tokens', 'segment_ids', 'type_ids'), (12,)), 'labels': (6,), 'label': (),
+    **dict.fromkeys(('tokens', 'segment_ids', 'type_ids', 'labels'), (12,)), 'label': (),
     'target_tokens': (5,), 'target_segment_ids': (5,), **dict.fromkeys(('row_id', 'epoch', 'row_weight', 'part'), ()),
   }  # fmt: skip
   assert source.spec['label'].dtype == np.float32

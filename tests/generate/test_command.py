@@ -15,11 +15,6 @@ SHORT = ('--max_new=6',)
 
 
 @pytest.fixture(scope='module')
-def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  return runs.write_data(tmp_path_factory.mktemp('data'))
-
-
-@pytest.fixture(scope='module')
 def gpt(data: pathlib.Path) -> pathlib.Path:
   """A short run of GPT with a table of 32 positions."""
   assert loop.train(runs.settings('causal_lm', data), data / 'gpt').exit_code == 0

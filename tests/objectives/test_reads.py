@@ -70,12 +70,12 @@ def make_task(folder: str, name: str) -> types.Task:
 @pytest.mark.parametrize(('folder', 'name'), FILES)
 def test_reads_are_all_keys_that_prepare_cannot_do_without(folder, name):
   """A batch of exactly these keys is enough, and each of them is read."""
-  reads = importlib.import_module(f'plm_jax.{folder}.{name}').READS
+  reads = dict(map(types.axes_of, importlib.import_module(f'plm_jax.{folder}.{name}').READS))
   assert set(reads) <= set(types.BATCH) - ALWAYS
   wanted = {*reads, *NESTED.get(name, ())}
-  sizes = {'b': 4, 'l': 16, 't': 8}
+  sizes = {'b': 4, 'k': 3, 'l': 16, 't': 8}
   batch = {
-    key: jnp.zeros([sizes[axis] for axis in types.BATCH[key].axes], types.BATCH[key].dtype)
+    key: jnp.zeros([sizes[axis] for axis in reads.get(key, types.BATCH[key].axes)], types.BATCH[key].dtype)
     for key in (*wanted, *(ALWAYS - {'step'}))
   }
   recording = Recording(keys.with_step(batch, 0))

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,16 +14,7 @@ from plm_jax.optim import schedules
 from plm_jax.training import history, loop, metrics, stopping
 from tests import runs
 
-
-@pytest.fixture(scope='module', autouse=True)
-def log() -> Iterator[None]:
-  with runs.logging_on():
-    yield
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  return runs.write_data(tmp_path_factory.mktemp('data'))
+pytestmark = pytest.mark.usefixtures('log')
 
 
 def settings(**values: Any) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import json
 import math
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -19,10 +18,7 @@ from tests import runs
 MESH = Mesh(np.array(jax.devices()[:2]), ('data',))
 
 
-@pytest.fixture(scope='module', autouse=True)
-def log() -> Iterator[None]:
-  with runs.logging_on():
-    yield
+pytestmark = pytest.mark.usefixtures('log')
 
 
 def metrics_of(step: int, draw: np.random.Generator) -> dict[str, tuple[float, float]]:

@@ -1,28 +1,36 @@
 """`--config.model.from=FOLDER`: one command for releases, imports and runs; mistakes are found before jax."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
 import sys
+from typing import Any, NamedTuple
 
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from plm_jax import config, convert, evaluate, train
+from plm_jax import config, convert, evaluate, train, weights
+from plm_jax.checkpoint import Checkpoints
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
-from plm_jax.plugins import signatures
+from plm_jax.paths import flat, nested
+from plm_jax.plugins import build, signatures
 from plm_jax.training.model_from import expand
-from tests import conftest, runs
+from plm_jax.training.parts import init_params_from, make_parts, make_vocab
+from plm_jax.training.preflight import batch_spec
+from plm_jax.training.step import abstract_params
+from plm_jax.types import Task
+from plm_jax.weights.convert import export as convert_export
+from plm_jax.weights.convert import import_release
+from tests import conftest, runs, tiny
 
 transformers = pytest.importorskip('transformers')
 
 LENGTH = 32
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  return runs.write_data(tmp_path_factory.mktemp('data'))
 
 
 @pytest.fixture(scope='module')
@@ -209,3 +217,149 @@ def test_every_kind_of_release_is_known_without_jax():
 def test_another_name_is_refused(data, release, tmp_path):
   with pytest.raises(ConfigError, match=r"is a 'bert', and config.model.name='gpt': leave the name out"):
     resolved(data, tmp_path, model={'from': str(release), 'name': 'gpt'})
+
+
+# Every family.
+
+
+class Family(NamedTuple):
+  """A run to start from: its model and what trained it.
+
+  Attributes:
+    model: a file of `models/`.
+    variant: of it.
+    objective: block of the config.
+    published: whether Hugging Face has a form for the trunk, so that there are imports of it.
+    overrides: beside the sizes.
+  """
+
+  model: str
+  variant: str
+  objective: dict[str, Any]
+  published: bool = True
+  overrides: dict[str, Any] = {}
+
+
+def rtd(model: str, variant: str, sharing: str, **generator: Any) -> dict[str, Any]:
+  second = {'name': model, 'variant': variant, 'overrides': {**tiny.SIZES, **generator}}
+  return {'name': 'rtd', 'sharing': sharing, 'generator': second}
+
+
+MLM, LM = {'name': 'mlm'}, {'name': 'causal_lm'}
+SEQ2SEQ = {
+  'name': 'denoise_seq2seq', 'where': {'name': 'poisson_spans'}, 'edit': {'name': 'collapse_to_mask'},
+  'target': 'text', 'start': 'eos',
+}  # fmt: skip
+FAMILIES = {
+  'bert': Family('bert', 'bert-base', MLM),
+  'roberta': Family('bert', 'roberta-base', MLM),
+  'distilbert': Family('bert', 'distilbert-base', MLM),
+  'electra': Family('bert', 'electra-small', rtd('bert', 'electra-small-generator', 'embeddings')),
+  'electra apart': Family('bert', 'electra-small', rtd('bert', 'electra-small-generator', 'none')),
+  'electra tokens': Family('bert', 'electra-small', rtd('bert', 'electra-small-generator', 'tokens')),
+  'albert': Family('albert', 'albert-base-v2', MLM),
+  'deberta': Family('deberta', 'deberta-base', {'name': 'emd_mlm'}),
+  'deberta-v2': Family('deberta', 'deberta-v2-xlarge', {'name': 'emd_mlm'}),
+  'deberta-v3': Family(
+    'deberta', 'deberta-v3-base', rtd('deberta', 'deberta-v3-base', 'gradient_disentangled', num_layers=3)
+  ),
+  'xlnet': Family('xlnet', 'xlnet-base', {'name': 'permutation_lm'}),
+  'cnn': Family('cnn', 'tiny', MLM, published=False),
+  'lstm': Family('lstm', 'tiny', LM, published=False),
+  'gpt': Family('gpt', 'gpt', LM, overrides={'mlp_dim': 128}),
+  'gpt2': Family('gpt', 'gpt2', LM),
+  'llama': Family('llama', 'tiny', LM),
+  'palm': Family('palm', 'tiny', LM, published=False),
+  'glm': Family('glm', 'tiny', {'name': 'blank_infilling'}, published=False),
+  't5': Family('t5', 't5-small', SEQ2SEQ),
+  't5-v1_1': Family('t5', 't5-v1_1-small', SEQ2SEQ),
+  'bart': Family('bart', 'bart-base', SEQ2SEQ),
+}
+QUICK = ('bert', 'electra', 'deberta-v3')
+EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAMILIES]
+
+
+def filled(task: Task, spec: Any, *, seed: int) -> dict[str, Any]:
+  """Parameters of a task, every leaf drawn."""
+  draw = np.random.default_rng(seed)
+  shapes = flat(nn.unbox(abstract_params(task, spec)))
+  return nested({path: jnp.asarray(draw.normal(size=leaf.shape).astype(np.float32)) for path, leaf in shapes.items()})
+
+
+@pytest.fixture(scope='module', params=EVERY)
+def family_run(request, data, tmp_path_factory):
+  """(family, the folder of a run of it, the config of the run)."""
+  family = FAMILIES[request.param]
+  known = {
+    field.name for field in dataclasses.fields(build.import_file(f'models.{family.model}').CONFIGS[family.variant])
+  }
+  sizes = {name: size for name, size in {**tiny.SIZES, **family.overrides}.items() if name in known}
+  model = {'name': family.model, 'variant': family.variant, 'overrides': sizes}
+  plain = runs.settings('mlm', data)
+  settings = {**plain, 'model': model, 'objective': family.objective, 'best': None}
+  made = make_parts(settings, make_vocab(settings))
+  params = filled(made.task, batch_spec(made, settings['data']), seed=1)
+  run = RunFolder(tmp_path_factory.mktemp('run'))
+  with Checkpoints(run.checkpoints, keep=1) as saved:
+    saved.save(1, {'params': params, 'step': np.asarray(1, np.int32)})
+  runs.write_config(run.config, settings)
+  shutil.copytree(data / 'vocab', run.vocab)
+  return family, run.root, settings
+
+
+def started(settings, folder, *, seed=2):
+  """What a run of these settings starts with, from a folder by `model.from`: parameters, report."""
+  written, _ = expand({key: value for key, value in settings.items() if key != 'vocab'} | {'vocab': {}},
+                      [('model.from', str(folder))], None)  # fmt: skip
+  made = make_parts(written, make_vocab(written))
+  fresh = filled(made.task, batch_spec(made, written['data']), seed=seed)
+  params, report = init_params_from(written, made, fresh)
+  return {path: np.asarray(leaf) for path, leaf in flat(params).items()}, report
+
+
+def trunk_of(folder):
+  """The trunk alone, as `weights.load` gives it."""
+  return {path: np.asarray(leaf) for path, leaf in flat(weights.load(folder, step='newest')[1]).items()}
+
+
+def check_trunk(found, expected):
+  """The trunk that a run starts with is that of the folder; where it keeps a leaf as a sum, so is the sum."""
+  for path, (first, second) in weights.SUMS.items():
+    if second in found:
+      found = {**found, path: found[first] + found[second]}
+  trunk = {path.removeprefix('trunk/'): leaf for path, leaf in found.items() if path.startswith('trunk/')}
+  new = {path for path in trunk if path.startswith('pooler/')} - expected.keys()  # pre-training has not made it
+  assert trunk.keys() - new <= expected.keys() and len(trunk) > len(new)
+  for path in trunk.keys() - new:
+    np.testing.assert_allclose(trunk[path], expected[path], rtol=0, atol=1e-6, err_msg=path)
+
+
+def test_a_run_of_every_family_is_started_from(family_run, data):
+  _, run, settings = family_run
+  expected = trunk_of(run)
+  labelled = runs.settings('classify', data)
+  found, report = started({**labelled, 'best': None}, run)
+  check_trunk(found, expected)
+  assert all(path.startswith(('head/', 'trunk/pooler/')) for path in report.new), report.new
+  again, report = started(settings, run)  # the same objective goes on with every parameter
+  assert report.new == ()
+  check_trunk(again, expected)
+
+
+def test_an_import_of_every_family_is_started_from(family_run, data, tmp_path):
+  family, run, settings = family_run
+  if not family.published:
+    pytest.skip(f'{family.model} has no published form')
+  convert_export(run, tmp_path / 'theirs', step='newest')
+  for folder in (tmp_path / 'theirs', tmp_path / 'ours'):
+    if folder.name == 'ours':
+      import_release(tmp_path / 'theirs', folder)
+    expected = trunk_of(folder)
+    labelled = runs.settings('classify', data)
+    found, report = started({**labelled, 'best': None}, folder)
+    check_trunk(found, expected)
+    assert all(path.startswith(('head/', 'trunk/pooler/')) for path in report.new), report.new
+    found, report = started(settings, folder)
+    check_trunk(found, expected)
+    assert not any(path.startswith('trunk/') for path in report.new if 'pooler' not in path), report.new
+    assert 'trunk/token_embed/table' not in ' '.join(report.skipped)

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -36,15 +35,7 @@ GRACE_S = 120
 QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
 
 
-@pytest.fixture(scope='module', autouse=True)
-def log() -> Iterator[None]:
-  with runs.logging_on():
-    yield
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  return runs.write_data(tmp_path_factory.mktemp('data'))
+pytestmark = pytest.mark.usefixtures('log')
 
 
 @pytest.fixture(scope='module')

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import sys
 import types
 from typing import Any
@@ -9,16 +10,14 @@ from typing import Any
 import jax
 import pytest
 
+from plm_jax import config
 from plm_jax.errors import ConfigError
+from plm_jax.studies import transfer
 from plm_jax.text import tokenizer
-from plm_jax.training import loop, memory, preflight, run_folder
+from plm_jax.training import evaluate_saved, loop, memory, preflight, run_folder
+from plm_jax.training.parts import make_parts, make_vocab
 from plm_jax.types import Labels
 from tests import runs
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  return runs.write_data(tmp_path_factory.mktemp('data'))
 
 
 @pytest.fixture(autouse=True)
@@ -114,10 +113,15 @@ def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     ({'eval': {'validation': {'data': {'split': 'valid'}}}}, ["no split 'valid'", "data.split='train[:95%]'"]),
     ({'eval': {'validation': {'data': {'split': 'train[5:3]'}}}}, ['eval.validation.data', 'holds no row']),
     ({'data': {'path': '/nowhere'}}, ['data: there is no file']),
+    (
+      {'eval': {'validation': {'data': {'path': 'pydocs', 'documents': 'line'}}}},
+      ['eval.validation.data', 'documents'],
+    ),
     ({'best': ('validation/los', 'min')}, ['config.best', "Did you mean 'loss'?"]),
     ({'optim': {'scale': (('trnk/.*', None), ('.*', 1.0))}}, ["'trnk/.*' matches no parameter"]),
     ({'data': {'batch_size': 6}, 'accumulate': 2, 'sharding': {'mesh': {'data': 7}}}, ['sharding.mesh']),
     ({'data': {'length': 64}}, ['64', '32']),
+    ({'init_from': [{'source': 'runs/none'}]}, ['init_from: there is no runs/none']),
     ({'log': ('wandb',)}, ["log names 'wandb'", 'pip install']),
   ],
 )
@@ -138,6 +142,122 @@ def test_classes_and_labels_are_compared_before_text_is_read(data: pathlib.Path,
     (folder / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, some)))
   told = refused(runs.settings('classify', data, data={'path': str(folder)}), tmp_path)
   assert 'eval.validation.data' in told and 'reach 3' in told and 'adapter.classes' in told
+
+
+@pytest.fixture(scope='module')
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+  """Sources of labelled rows: one that fits a head of two classes, and others that do not fit it, or the first."""
+  folder = tmp_path_factory.mktemp('labelled')
+  rows = [{'text': 'a', 'label': 0}, {'text': 'b', 'label': 1}]
+  content = {
+    'fits': (rows, ['no', 'yes']),
+    'more': ([*rows, {'text': 'c', 'label': 2}], ['no', 'yes', 'maybe']),
+    'turned': (rows, ['yes', 'no']),
+    'words': ([{'text': 'a', 'label': 'no'}, {'text': 'b', 'label': 'nein'}], ['no', 'yes']),
+  }
+  for name, (lines, names) in content.items():
+    (folder / name).mkdir()
+    (folder / name / 'labels.json').write_text(json.dumps({'label': names}))
+    for split in ('train', 'validation'):
+      (folder / name / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, lines)))
+  found = {name: {'name': 'labelled', 'path': str(folder / name)} for name in content}
+  return {**found, 'nowhere': {**found['fits'], 'path': '/nowhere'}, 'split': {**found['fits'], 'split': 'tain'}}
+
+
+def mixed(settings: Any, fits: Any, wrong: Any, *, where: str, part: str) -> Any:
+  """A config whose data and evaluations are mixtures of parts that fit, but for one part of one of them."""
+  inner = {'name': 'mixture', 'parts': {'d': fits, 'e': wrong}}
+  parts = {'b': fits, **({'a': inner} if part == 'inner' else {part: wrong})}
+  places = ('data', 'eval.validation.data', 'eval.other.data')
+  blocks = {place: {'name': 'mixture', 'length': 32, 'batch_size': 8, 'parts': {'b': fits}} for place in places}
+  blocks[where]['parts'] = parts
+  evaluations = {
+    name: {'data': {**blocks[f'eval.{name}.data'], 'split': 'validation'}} for name in ('validation', 'other')
+  }
+  return config.resolve({**settings, 'best': None, 'data': blocks['data'], 'eval': evaluations})
+
+
+@pytest.mark.parametrize(
+  ('name', 'says'),
+  [
+    ('more', 'reach 2'),
+    ('turned', 'its classes are'),
+    ('words', "holds 'nein'"),
+    ('nowhere', 'there is no file'),
+    ('split', "no split 'tain'"),
+  ],
+)
+def test_every_part_of_a_mixture_is_checked(
+  name: str, says: str, labelled: dict[str, dict[str, Any]], data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  plain = runs.settings('classify', data)
+  for where in ('data', 'eval.validation.data', 'eval.other.data'):
+    for part in ('a', 'c', 'inner'):
+      settings = mixed(plain, labelled['fits'], labelled[name], where=where, part=part)
+      with pytest.raises(ConfigError) as caught:
+        preflight.check(settings)
+      told = str(caught.value)
+      assert says in told and where in told, told
+      assert re.search(r"parts.a.parts.e|'a', part 'e'" if part == 'inner' else rf"parts.{part}|part '{part}'", told), (
+        told
+      )
+  assert refused(settings, tmp_path) == told
+  right = mixed(plain, labelled['fits'], labelled['fits'], where=where, part=part)
+  preflight.check(right)
+
+
+def test_a_score_by_itself_checks_every_evaluation_first(
+  labelled: dict[str, dict[str, Any]], data: pathlib.Path
+) -> None:
+  parts = {'a': labelled['fits'], 'b': labelled['more']}
+  evaluations = {
+    'first': {'data': labelled['fits'] | {'split': 'validation'}},
+    'second': {'data': {'name': 'mixture', 'parts': parts, 'split': 'validation', 'length': 32, 'batch_size': 8}},
+  }
+  settings = runs.settings('classify', data, eval=evaluations)
+  made = make_parts(settings, make_vocab(settings))
+  with pytest.raises(ConfigError, match=r"eval.second.data: labels of mixture, part 'b' reach 2"):
+    layout = evaluate_saved._layout(settings)
+    evaluate_saved._evaluator(settings, made, ['first', 'second'], layout=layout, predictions=None)
+
+
+# Studies.
+
+
+@pytest.mark.parametrize(
+  ('changes', 'keywords', 'says'),
+  [
+    ({'model': {'overrides': {**runs.SIZES, 'hidden_dim': 10**9}}}, {}, 'config.model.overrides.hidden_dim=1000000000'),
+    ({'eval': {'test': {'data': {'split': 'tset'}}}}, {}, "no split 'tset'"),
+    ({'init_from': [{'source': 'runs/none'}]}, {}, 'init_from: there is no runs/none'),
+    ({}, {'sizes': (4, 9)}, 'per_class=9, but class 0 has only 8 rows'),
+    ({}, {'metric': 'acuracy'}, "no metric 'acuracy'"),
+    (
+      {'adapter': {'classes': 1, 'kind': 'regression'}, 'data': {'kind': 'regression'}},
+      {},
+      "kind='regression' has none",
+    ),
+    ({'optim': {'scale': (('trnk/.*', None), ('.*', 1.0))}}, {}, "'trnk/.*' matches no parameter"),
+  ],
+)
+def test_a_study_that_could_not_run_makes_no_folder(
+  changes: Any, keywords: Any, says: str, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  evaluations = {name: {'data': {'split': name}} for name in ('validation', 'test')}
+  plain = {'init_from': [{'source': str(data)}], **changes, 'eval': {**evaluations, **changes.get('eval', {})}}
+  settings = runs.settings('classify', data, **plain)
+  with pytest.raises(ConfigError) as caught:
+    transfer.run_study(settings, tmp_path / 'study', **{'sizes': (4,), 'seeds': 1, 'rates': (1e-2,), **keywords})
+  assert says in str(caught.value) and '\n' not in str(caught.value)
+  assert not (tmp_path / 'study').exists()
+
+
+def test_a_study_needs_labelled_data(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  evaluations = {name: {'data': {'split': 'validation'}} for name in ('validation', 'test')}
+  settings = runs.settings('mlm', data, init_from=[{'source': str(data)}], eval=evaluations)
+  with pytest.raises(ConfigError, match='labelled data'):
+    transfer.run_study(settings, tmp_path / 'study', sizes=(4,), seeds=1, rates=(1e-2,))
+  assert not (tmp_path / 'study').exists()
 
 
 def test_nothing_proposes_to_train_on_a_test_split(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -173,10 +293,13 @@ def test_look_gives_labels(data: pathlib.Path) -> None:
   from plm_jax.plugins import build
 
   labelled = runs.settings('classify', data)['data']
-  assert build.look(labelled) == Labels(runs.CLASSES, 2)
+  assert build.look(labelled)[:2] == (runs.CLASSES, 2)
   text = runs.settings('mlm', data)['data']
   assert build.look(text) == Labels()
-  assert build.look({'name': 'mixture', 'parts': {'one': text}, 'length': 8, 'batch_size': 2}) == Labels()
+  inner = {'name': 'mixture', 'parts': {'one': text, 'two': labelled}}
+  found = build.look({'name': 'mixture', 'parts': {'a': inner, 'b': text}, 'length': 8, 'batch_size': 2})
+  assert found.mixed['b'] == found.mixed['a'].mixed['one'] == Labels()
+  assert found.mixed['a'].mixed['two'][:2] == (runs.CLASSES, 2)
   assert tokenizer.exists(data / 'vocab')
 
 

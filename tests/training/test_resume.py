@@ -8,7 +8,6 @@ import pathlib
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -33,15 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope='module', autouse=True)
-def log() -> Iterator[None]:
-  with runs.logging_on():
-    yield
-
-
-@pytest.fixture(scope='module')
-def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  return runs.write_data(tmp_path_factory.mktemp('data'))
+pytestmark = pytest.mark.usefixtures('log')
 
 
 @pytest.fixture(scope='module')

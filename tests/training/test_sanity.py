@@ -8,7 +8,7 @@ below these means that the model sees what it is asked for.
 import gzip
 import math
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,6 @@ from plm_jax import config
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop, metrics, parts
 from plm_jax.types import Vocab
-from tests import runs
 
 SIZE = 512
 SIZES = {
@@ -64,10 +63,7 @@ class Estimate(NamedTuple):
   num_bytes: int
 
 
-@pytest.fixture(scope='module', autouse=True)
-def log() -> Iterator[None]:
-  with runs.logging_on():
-    yield
+pytestmark = pytest.mark.usefixtures('log')
 
 
 def read_text(text: Text, split: str) -> str:

@@ -1,5 +1,6 @@
 """Heads of decoders and encoder-decoders: those that classify rows are read into `classify`, and written again."""
 
+import dataclasses
 import pathlib
 from typing import Any
 
@@ -127,6 +128,53 @@ def test_a_head_without_a_place_stays_out_of_an_export(tmp_path: pathlib.Path) -
   assert writer.heads_with_a_place(trunk, ['head/kernel', 'head/bias']) == set()
   with pytest.raises(WeightsError, match='no place for head/bias'):
     weights.save(tmp_path / 'saved', trunk, params)
+
+
+BETWEEN = {  # a variant and sizes whose class for rows has two layers -> what transformers has between them
+  'roberta': ('bert', 'roberta-base', {'pooler': 'first'}, 'tanh'),
+  'distilbert': ('bert', 'distilbert-base', {'max_length': 32}, 'relu'),
+  'electra': ('bert', 'electra-small', {}, 'gelu_erf'),
+  'bart': ('bart', 'bart-base', {}, 'tanh'),
+}
+
+
+@pytest.mark.parametrize('activation', ['tanh', 'relu', 'gelu_erf', 'gelu_tanh', 'silu'])
+@pytest.mark.parametrize('name', BETWEEN)
+def test_a_head_is_written_where_theirs_has_its_activation(
+  name: str, activation: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  model, variant, overrides, theirs = BETWEEN[name]
+  known = {field.name for field in dataclasses.fields(build.import_file(f'models.{model}').CONFIGS[variant])}
+  sizes = {key: size for key, size in {**tiny.SIZES, **overrides}.items() if key in known}
+  block = {'name': model, 'variant': variant, 'overrides': sizes}
+  trunk = build.make('models', block, vocab_size=61)
+  width, draw = trunk.hidden_dim, np.random.default_rng(0)
+  wanted = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
+  wanted |= {'head/hidden/kernel': (width, width), 'head/hidden/bias': (width,)}
+  wanted |= {'head/out/kernel': (width, 3), 'head/out/bias': (3,)}
+  params = paths.nested({path: draw.normal(size=shape, scale=0.3).astype(np.float32) for path, shape in wanted.items()})
+  run = files.RunFolder(tmp_path / 'run')
+  files.make_folder(run.vocab)
+  adapter = {'name': 'classify', 'classes': 3, 'hidden': width, 'activation': activation}
+  files.write_json(run.config, {'model': block, 'objective': None, 'adapter': adapter})
+  files.write_json(run.vocab / 'vocab.json', {'size': 61})
+  with Checkpoints(run.checkpoints, keep=1) as saved:
+    saved.save(1, {'params': params, 'step': np.asarray(1, np.int32)})
+  if activation != theirs:
+    with pytest.raises(ConfigError, match=f'{theirs} between the two layers .* and this run {activation}: train with'):
+      convert.export(run.root, tmp_path / 'out', step='newest', heads=['head'])
+    assert not (tmp_path / 'out').exists()
+    convert.export(run.root, tmp_path / 'out', step='newest')
+    assert f'adapter.activation={theirs}: the head is left out' in caplog.text
+    assert 'ForSequence' not in files.read_json(tmp_path / 'out' / 'config.json')['architectures'][0]
+    return
+  convert.export(run.root, tmp_path / 'out', step='newest')
+  peer = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / 'out').eval()
+  peer.config.pad_token_id, peer.config.eos_token_id = 1, EOS  # the vocabulary of the run has no names for them
+  task = classify.make(trunk=trunk, vocab=tiny.VOCAB, **{key: value for key, value in adapter.items() if key != 'name'})
+  inputs = read_text(make_batch(), two_stacks='encoder_tokens' in trunk.INPUTS)
+  ours = jax.jit(lambda params: task.model.apply({'params': params}, **inputs)[0])(params)
+  assert tiny.worst(ours, outputs_of_theirs(peer)) < 1e-5
 
 
 def test_a_head_on_other_states_is_not_written_as_theirs(tmp_path: pathlib.Path) -> None:

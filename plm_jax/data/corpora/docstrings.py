@@ -127,11 +127,14 @@ def extract(
   batches = [jobs[start : start + _BATCH] for start in range(0, len(jobs), _BATCH)]
   found: list[Document] = []
   done = 0
-  with concurrent.futures.ThreadPoolExecutor(processes) as threads:
+  threads = concurrent.futures.ThreadPoolExecutor(processes)
+  try:
     for batch, documents in zip(batches, threads.map(_read_apart if processes > 1 else _read, batches), strict=True):
       found += documents
       done += len(batch)
       progress(done, len(jobs))
+  finally:
+    threads.shutdown(wait=False, cancel_futures=True)
   return found
 
 
@@ -145,7 +148,12 @@ def _read_apart(jobs: Sequence[tuple[str, str, str]]) -> list[Document]:
   environment = {**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path), 'PYTHONHASHSEED': '0'}
   try:
     answer = subprocess.run(
-      command, input=json.dumps(jobs).encode(), stdout=subprocess.PIPE, env=environment, check=True
+      command,
+      input=json.dumps(jobs).encode(),
+      stdout=subprocess.PIPE,
+      env=environment,
+      start_new_session=True,  # Ctrl-C is for this process, which stops asking
+      check=True,
     )
   except (OSError, subprocess.CalledProcessError) as error:
     log.warning('Reading docstrings in this process: no other can be started (%s).', error)

@@ -2,11 +2,11 @@
 
 A path is one of
 
-    pydocs, pydocs/<task>           the embedded corpus and its tasks (`plm_jax/data/pydocs.py`)
+    pydocs, pydocs/<task>           the embedded corpus and its tasks (`corpora/pydocs.py`)
     tfds:<name>[/<config>]          any TensorFlow Datasets set, read as ArrayRecord without TensorFlow
     parallel:<folder>               files <split>.<field> with lines that belong together, as train.en and train.de
-    <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, each also with .gz behind it:
-                                    one split, 'train'
+    <file>                          .txt, .jsonl, .csv, .tsv, .parquet, .conll, .conllu, .json (of SQuAD), each also
+                                    with .gz behind it: one split, 'train'
     <folder>                        <split>.<any of those>, with labels.json for the names of classes; or the folder of
                                     a prepared set of TensorFlow Datasets
 
@@ -179,6 +179,14 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
   formats = build.files_of('data.corpora.formats')
   taken = inspect.signature(formats[name].open).parameters
   given = {key: settings[key] for key in settings if key in taken}
+  for key in settings.keys() - taken.keys():
+    usual = inspect.signature(open_source).parameters[key].default
+    if settings[key] != usual:
+      takers = [form for form in formats.values() if key in inspect.signature(form.open).parameters]
+      raise ValueError(
+        f'data.{key}={settings[key]!r} is for {", ".join(suffix for form in takers for suffix in form.SUFFIXES)}, and '
+        f'{path!r} is read as {name}, which says itself what a row is: set {key}={usual!r}'
+      )
   if isinstance(place, str):
     return formats[name].open(place, split, cache, **given)
   rows = formats[name].open(local.File.at(place, max_bytes=max_bytes), split, cache, **given)
@@ -252,7 +260,7 @@ def _split_files(folder: Path, formats: Mapping[str, Any]) -> dict[str, Path]:
   known = _suffixes(formats)
   found: dict[str, Path] = {}
   for file in files.listing(folder):
-    if _has_suffix(file, known) and not file.name.startswith('.'):
+    if _has_suffix(file, known) and not file.name.startswith('.') and file.name != LABELS:
       name = file.name.removesuffix(local.ZIPPED)
       split = name.removesuffix(next(suffix for suffix in known if name.endswith(suffix)))
       if split in found:

@@ -5,7 +5,7 @@ What the files of `kinds/` share.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +51,24 @@ class Asked(NamedTuple):
 
 def asked(**settings: Any) -> Asked:
   """What `make` or `look` of `labelled` is asked for, the same whether values are as a config writes them or read."""
-  known: dict[str, Any] = {name: settings[name] for name in Asked._fields if name in settings}
-  return Asked(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+  known: dict[str, Any] = {
+    name: tuple(value) if isinstance(value, list) else value
+    for name, value in settings.items()
+    if name in Asked._fields
+  }
+  return Asked(**known)
+
+
+class Windows(NamedTuple):
+  """Texts that are read in windows (`windows.py`) where they do not fit into a row.
+
+  Attributes:
+    field: the number of the field that holds them.
+    answers: int64[rows, 2], the characters [start, end) of the text that answer the other field, -1 where none do.
+  """
+
+  field: int
+  answers: np.ndarray
 
 
 class Examples(NamedTuple):
@@ -78,9 +94,13 @@ class Examples(NamedTuple):
     classes: labels are 0 to classes - 1; 0 where there are none.
     sequences: per row; more than one where a row holds options to choose from.
     target: the texts that are to be written for the same rows; None where nothing is.
+    shared: int64[rows*sequences*fields], in place of `edges` the one text of each field, where fields share texts; -1
+      in a sequence that a row does not have.
     record: see above.
     unlabelled: some rows have no label.
     largest: file and line of the first row with the largest label, for messages.
+    windows: how a field is read that may be too long for a row; None where it is cut.
+    group: number of a kept row -> what `Source.group` says of it; None where rows stand alone.
   """
 
   texts: store.Texts
@@ -92,9 +112,12 @@ class Examples(NamedTuple):
   classes: int = 0
   sequences: int = 1
   target: 'Examples | None' = None
+  shared: np.ndarray | None = None
   record: Callable[[np.ndarray], Record] | None = None
   unlabelled: bool = False
   largest: str = ''
+  windows: Windows | None = None
+  group: Callable[[int], Hashable] | None = None
 
 
 # Fields and labels -------------------------------------------------------------------------------------------------

@@ -54,9 +54,9 @@ class Laid(NamedTuple):
     """int32: the field of each token, from 0; `numbers` counts fields from 1, and is 0 for padding."""
     types = np.maximum(numbers - 1, 0)
     if self.last_type is not None:
-      last = (numbers > 0).sum(axis=-1, keepdims=True) - 1
+      last = np.maximum((numbers > 0).sum(axis=-1, keepdims=True) - 1, 0)
       np.put_along_axis(types, last, self.last_type, axis=-1)
-    return types
+    return np.where(numbers > 0, types, 0)
 
   def _assemble(
     self, plan: packing.Plan, ids: np.ndarray | store.Ids, chosen: np.ndarray, width: int, **settings: Any
@@ -99,26 +99,41 @@ def lay_out(
     tokens = store.in_memory(given.texts, vocab=vocab)
   else:
     tokens = store.on_disk(given.texts, vocab=vocab, cache=cache)
-  offsets = tokens.offsets[given.edges]  # [sequences * columns + 1]
-  whole = np.diff(offsets).reshape(sequences, columns)
+  starts, ends, present = (values.reshape(sequences, columns) for values in _extents(given, tokens.offsets))
+  there = present.all(axis=1)  # [sequences]
+  whole = ends - starts
   counts = fit(whole, room=length - specials)
-  starts = offsets[:-1].reshape(sequences, columns)
-  frame = np.tile(np.arange(columns, dtype=np.uint8), sequences)
-  edges = np.arange(sequences + 1) * columns
-  plans = {'': packing.Plan(starts.ravel(), counts.ravel(), frame, edges)}
+  frame = np.tile(np.arange(columns, dtype=np.uint8), int(there.sum()))
+  edges = np.concatenate([[0], np.cumsum(there)]) * columns
+  plans = {'': packing.Plan(starts[there].ravel(), counts[there].ravel(), frame, edges)}
   if both_orders:
-    plans['swapped_'] = packing.Plan(starts[:, ::-1].ravel(), counts[:, ::-1].ravel(), frame, edges)
+    plans['swapped_'] = packing.Plan(starts[there, ::-1].ravel(), counts[there, ::-1].ravel(), frame, edges)
   return Laid(
     tokens=tokens,
     plans=plans,
     frames=frames,
     sequences=given.sequences,
-    sizes=(counts.sum(axis=1) + specials).reshape(-1, given.sequences).max(axis=1),
+    sizes=np.where(there, counts.sum(axis=1) + specials, 0).reshape(-1, given.sequences).max(axis=1),
     cut=int((counts < whole).any(axis=1).reshape(-1, given.sequences).any(axis=1).sum()),
     typed=style.typed,
     last_type=style.last_type,
     pad_id=vocab.pad_id,
   )
+
+
+def _extents(given: Examples, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Where the tokens of each field begin and end, int64[rows*sequences*fields] each, and whether the row has it, bool.
+
+  Args:
+    given: the rows.
+    offsets: int64[texts+1], where the tokens of each text begin.
+  """
+  if given.shared is None:
+    edges = offsets[given.edges]
+    return edges[:-1], edges[1:], np.ones(len(edges) - 1, bool)
+  present = given.shared >= 0
+  text = np.maximum(given.shared, 0)
+  return offsets[text], np.where(present, offsets[text + 1], offsets[text]), present
 
 
 def fit(sizes: np.ndarray, *, room: int) -> np.ndarray:

@@ -125,7 +125,7 @@ class ByRow(Mixed):
 
 
 class ByStep(Mixed):
-  """Batches that are each of one part, with the keys of all parts, each as large as the largest part has it.
+  """Batches that are each of one part, with the keys of all parts and rows as long as the longest part has them.
 
   Attributes:
     pad_id: what stands for a token where there is none.
@@ -167,11 +167,14 @@ class ByStep(Mixed):
 
 
 def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, jax.ShapeDtypeStruct]:
-  """The keys of all parts, each with its largest shape; float32 where it is a whole number in some parts only.
+  """The keys of all parts; float32 where a key is a whole number in some parts only.
+
+  All keys have the longest rows of any, since tasks compare them token by token: axes of one letter have one size.
 
   Raises:
     ValueError: a key has other axes in other parts.
   """
+  sizes: dict[str, int] = {}
   found: dict[str, jax.ShapeDtypeStruct] = {}
   for name, spec in specs.items():
     for key, leaf in spec.items():
@@ -182,9 +185,20 @@ def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, 
           'several sequences cannot be mixed with rows of one'
         )
       dtype = known.dtype if known.dtype == leaf.dtype else np.dtype(np.float32)
-      found[key] = jax.ShapeDtypeStruct(tuple(map(max, known.shape, leaf.shape)), dtype)
-  rows = found['row_id'].shape
-  return {**found, 'part': jax.ShapeDtypeStruct(rows, np.dtype(np.int32))}
+      found[key] = jax.ShapeDtypeStruct(leaf.shape, dtype)
+      for axis, size in zip(_axes(key, leaf), leaf.shape, strict=True):
+        sizes[axis] = max(size, sizes.get(axis, 0))
+  found['part'] = jax.ShapeDtypeStruct(found['row_id'].shape, np.dtype(np.int32))
+  return {
+    key: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in _axes(key, leaf)), leaf.dtype)
+    for key, leaf in found.items()
+  }
+
+
+def _axes(key: str, leaf: jax.ShapeDtypeStruct) -> str:
+  """The axes of a key by letter, as in `types.BATCH`; those of several sequences a row have a k."""
+  first, rest = BATCH[key].axes[:1], BATCH[key].axes[1:]
+  return first + 'k' * (len(leaf.shape) - len(BATCH[key].axes)) + rest
 
 
 def _shapes(spec: Mapping[str, jax.ShapeDtypeStruct]) -> str:

@@ -25,7 +25,7 @@ import rich.console
 import rich.progress
 
 from plm_jax import files
-from plm_jax.errors import RunError
+from plm_jax.errors import STOPPED, Interrupted, RunError
 from plm_jax.types import Vocab
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _FORMAT = 1
 _BLOCK_CHARACTERS = 4_000_000  # about a million tokens, 100 MB while they are in the tokenizer
 _BLOCK_DOCUMENTS = 100_000
+_GROUP_CHARACTERS = 500_000
 _CHECKED_AT_ONCE = 64 * 2**20  # bytes; the blocks of larger stores are checked when they are first read
 _REPORT_SECONDS = 10.0
 _LENGTH = np.dtype(np.uint32)
@@ -142,6 +143,18 @@ def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
   return Tokens(ids, _offsets(lengths), _digest(texts, vocab))
 
 
+def with_characters(texts: Texts, *, vocab: Vocab) -> tuple[Tokens, np.ndarray]:
+  """`in_memory`, and int32[n, 2], the characters [start, end) of its text that each token covers."""
+  ids: list[np.ndarray] = [np.zeros(0, _dtype(vocab))]
+  characters: list[np.ndarray] = [np.zeros((0, 2), np.int32)]
+  for number in range(len(texts)):
+    found, spans = vocab.encode_offsets(texts[number])
+    ids.append(np.array(found, _dtype(vocab)))
+    characters.append(np.array(spans, np.int32).reshape(-1, 2))
+  lengths = np.array([len(found) for found in ids[1:]], _LENGTH)
+  return Tokens(np.concatenate(ids), _offsets(lengths), _digest(texts, vocab)), np.concatenate(characters)
+
+
 def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   """Opens the store of these texts, making, finishing or repairing it first where needed.
 
@@ -223,7 +236,9 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
   if blocks:
     log.info('%s: continuing after %d finished blocks (%d of %d documents).', folder, len(blocks), done, len(texts))
   files.write_text(folder / 'blocks.jsonl', ''.join(json.dumps(block) + '\n' for block in blocks))
+  begun = len(blocks)
   with (
+    _told(folder, blocks, begun=begun, documents=len(texts)),
     files.open(folder / 'tokens.bin', 'ab') as token_file,
     files.open(folder / 'lengths.bin', 'ab') as length_file,
     files.open(folder / 'blocks.jsonl', 'a') as journal,
@@ -236,15 +251,31 @@ def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
       for file, array in ((token_file, ids), (length_file, lengths)):
         file.write(array.tobytes())
         files.flush_to_disk(file)
-      blocks.append(Block(done, len(lengths), tokens, len(ids), _sha256(ids.tobytes()), _sha256(lengths.tobytes())))
+      block = Block(done, len(lengths), tokens, len(ids), _sha256(ids.tobytes()), _sha256(lengths.tobytes()))
       done, tokens = done + len(lengths), tokens + len(ids)
-      journal.write(json.dumps(blocks[-1]) + '\n')
+      journal.write(json.dumps(block) + '\n')
       files.flush_to_disk(journal)
+      blocks.append(block)
       advance(len(lengths), len(ids))
   manifest = {'format': _FORMAT, 'blocks': blocks, 'sha256': digest_of(blocks)}
   files.write_json(folder / 'manifest.json', manifest, indent=None)
   files.remove(folder / 'blocks.jsonl')
   return blocks
+
+
+@contextlib.contextmanager
+def _told(folder: Path, blocks: Sequence[Block], *, begun: int, documents: int) -> Iterator[None]:
+  """Says on an interruption that the blocks behind the first `begun` stay."""
+  try:
+    yield
+  except Interrupted:
+    if len(blocks) == begun:
+      raise
+    done, _ = _extent(blocks)
+    raise Interrupted(
+      f'stopped by a signal: {done:,} of {documents:,} documents are tokenised in {folder}; the same command makes the '
+      'rest', STOPPED
+    ) from None  # fmt: skip
 
 
 def _intact_blocks(folder: Path, vocab: Vocab) -> list[Block]:
@@ -363,10 +394,22 @@ def _block(values: Sequence[Any], *, after: Sequence[Block]) -> Block:
 
 def _encode(documents: Sequence[str], vocab: Vocab) -> tuple[np.ndarray, np.ndarray]:
   """Their ids end to end, and uint32 tokens of each."""
-  encoded = vocab.encode_batch(documents)
+  encoded: list[list[int]] = []
+  for some in _groups(documents):
+    encoded += vocab.encode_batch(some)
   lengths = np.fromiter(map(len, encoded), _LENGTH, len(encoded))
   ids = np.fromiter(itertools.chain.from_iterable(encoded), _dtype(vocab), int(lengths.sum()))
   return ids, lengths
+
+
+def _groups(documents: Sequence[str]) -> Iterator[Sequence[str]]:
+  """Runs of documents that are tokenised in well under a second, so that a signal is heard between them."""
+  start, characters = 0, 0
+  for end, document in enumerate(documents, start=1):
+    characters += len(document)
+    if characters >= _GROUP_CHARACTERS or end == len(documents):
+      yield documents[start:end]
+      start, characters = end, 0
 
 
 def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:

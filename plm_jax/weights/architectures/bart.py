@@ -10,6 +10,7 @@ from plm_jax.weights.table import Derived, Entry, check_heads, is_zero, linear, 
 
 MODEL = 'bart'
 HEADS = ('head',)
+BETWEEN = 'tanh'
 MODEL_TYPES = ('bart',)
 PREFIX = 'model.'
 

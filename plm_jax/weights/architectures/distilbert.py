@@ -31,6 +31,7 @@ FIELDS: fields.Fields = MappingProxyType(
   }
 )
 CLASSIFIER = 'two layers'
+BETWEEN = 'relu'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 

@@ -22,6 +22,7 @@ FIELDS: fields.Fields = MappingProxyType(
   {**bert.SHARED, 'embedding_size': fields.size(128), **{name: fields.inert() for name in _SUMMARY}}
 )
 CLASSIFIER = 'two layers'
+BETWEEN = 'gelu_erf'
 _GENERATOR = 'generator_predictions.'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()

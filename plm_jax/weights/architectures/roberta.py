@@ -21,6 +21,7 @@ HEADS = ('mlm', 'head')
 _OFFSET = 2  # positions follow the padding id, 1
 FIELDS: fields.Fields = MappingProxyType({**bert.SHARED, 'pad_token_id': fields.fixed(_OFFSET - 1)})
 CLASSIFIER = 'two layers'
+BETWEEN = 'tanh'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
 

@@ -12,9 +12,9 @@ from collections import Counter
 
 import pytest
 
-from plm_jax.data import pydocs as command
 from plm_jax.data.corpora import docstrings, filters, markup, pydocs, pydocs_tasks, sources
 from plm_jax.data.corpora.docstrings import Document, Package
+from plm_jax.data.pydocs import __main__ as command
 
 ROOT = pathlib.Path(pydocs.__file__).parents[3]
 
@@ -526,7 +526,7 @@ def test_tasks_of_one_document_do_not_depend_on_the_order():
 
 def test_help_imports_nothing_heavy():
   code = (
-    'import sys, time\nstart = time.perf_counter()\nfrom plm_jax.data import pydocs as command\n'
+    'import sys, time\nstart = time.perf_counter()\nfrom plm_jax.data.pydocs import __main__ as command\n'
     "try:\n  command.main(['--help'])\nexcept SystemExit as end:\n  print(end.code)\n"
     "print([name for name in ('jax', 'tensorflow_datasets', 'numpy', 'rich') if name in sys.modules])"
   )

@@ -170,6 +170,32 @@ def test_documents_of_a_text_file(tmp_path, documents, expected, zipped):
   assert len(found) == len(expected)
 
 
+@pytest.mark.parametrize('documents', ['line', 'file'])
+@pytest.mark.parametrize(
+  ('name', 'content'),
+  [
+    ('train.jsonl', '{"text": "a"}'),
+    ('train.csv', 'text\na'),
+    ('train.tsv', 'text\na'),
+    ('train.conll', 'a O\n'),
+    ('train.parquet', None),
+    ('train.jsonl.gz', '{"text": "a"}'),
+  ],
+)
+def test_a_format_that_knows_its_documents_takes_no_boundary(tmp_path, name, content, documents):
+  if content is None:
+    pyarrow = pytest.importorskip('pyarrow')
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.table({'text': ['a']}), tmp_path / name)
+  else:
+    (tmp_path / name).write_bytes(gzip.compress(content.encode()) if name.endswith('.gz') else content.encode())
+  for path in (tmp_path, tmp_path / name):
+    assert len(sources.open_source(str(path), cache=str(tmp_path))) == 1
+    with pytest.raises(ValueError, match=rf"data.documents='{documents}' is for .txt, .*set documents='blank_line'"):
+      sources.open_source(str(path), cache=str(tmp_path), documents=documents)
+
+
 def test_windows_line_ends_and_a_byte_order_mark(tmp_path):
   path = tmp_path / 'text.txt'
   path.write_bytes(b'\xef\xbb\xbfone\r\n\r\ntwo\r\n')

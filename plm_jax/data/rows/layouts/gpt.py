@@ -8,4 +8,5 @@ from plm_jax.types import Vocab
 def make(*, vocab: Vocab, fields: int) -> Layout:
   """The special tokens around each of so many fields."""
   between = (vocab.id('_delimiter_'),) if fields > 1 else ()
-  return Layout(framing.around(fields, first=(vocab.id('_start_'),), between=between, last=(vocab.id('_classify_'),)))
+  frames = framing.around(fields, first=(vocab.id('_start_'),), between=between, last=(vocab.id('_classify_'),))
+  return Layout(frames, stands_last=True)

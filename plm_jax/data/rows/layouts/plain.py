@@ -9,4 +9,4 @@ def make(*, vocab: Vocab, fields: int) -> Layout:
   """The special tokens around each of so many fields; the beginning token only where the vocabulary has one."""
   end = framing.needed(vocab.sep_id if vocab.eos_id is None else vocab.eos_id, 'end')
   first = () if vocab.bos_id is None else (vocab.bos_id,)
-  return Layout(framing.around(fields, first=first, between=(end,), last=(end,)))
+  return Layout(framing.around(fields, first=first, between=(end,), last=(end,)), stands_last=True)

@@ -8,4 +8,4 @@ from plm_jax.types import Vocab
 def make(*, vocab: Vocab, fields: int) -> Layout:
   """The special tokens around each of so many fields."""
   cls, sep = framing.needed(vocab.cls_id, '<cls>'), framing.needed(vocab.sep_id, '<sep>')
-  return Layout(framing.around(fields, between=(sep,), last=(sep, cls)), typed=True, last_type=2)
+  return Layout(framing.around(fields, between=(sep,), last=(sep, cls)), typed=True, last_type=2, stands_last=True)

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import pickle
+import re
 import sys
 import textwrap
 
@@ -73,6 +74,25 @@ EXAMPLES = {
     b'2\tis\tbe\tAUX\tVBZ\t_\t0\troot\t_\t_\n2.1\tx\tx\tX\tX\t_\t_\t_\t_\t_\n',
   ),
 }  # fmt: skip
+ABOUT = 'Die grüne Stadt.'
+QUESTIONS = [
+  {'id': 'a', 'title': 'Stadt', 'context': ABOUT, 'question': 'Was?',
+   'answers': {'text': ['Stadt'], 'answer_start': [10]}},
+  {'id': 'b', 'title': 'Stadt', 'context': ABOUT, 'question': 'Wer?', 'answers': {'text': [], 'answer_start': []},
+   'is_impossible': True},
+  {'id': 'c', 'title': '', 'context': 'x', 'question': 'y'},
+]  # fmt: skip
+PUBLISHED = {
+  'version': 'v2.0',
+  'data': [
+    {'title': 'Stadt', 'paragraphs': [{'context': ABOUT, 'qas': [
+      {'id': 'a', 'question': 'Was?', 'answers': [{'text': 'Stadt', 'answer_start': 10}]},
+      {'id': 'b', 'question': 'Wer?', 'answers': [], 'is_impossible': True},
+    ]}]},
+    {'paragraphs': [{'context': 'x', 'qas': [{'id': 'c', 'question': 'y'}]}]},
+  ],
+}  # fmt: skip
+EXAMPLES['.json'] = QUESTIONS, json.dumps(PUBLISHED, ensure_ascii=False).encode()
 SUFFIXES = sorted({suffix for form in FORMATS.values() for suffix in form.SUFFIXES})
 every_suffix = pytest.mark.parametrize('suffix', SUFFIXES)
 
@@ -110,7 +130,11 @@ def test_rows_of_a_file(tmp_path, suffix, zipped):
 def test_the_digest_follows_the_content(tmp_path, suffix):
   _, content = EXAMPLES[suffix]
   digests = []
-  for name, made in (('a', content), ('b', content), ('c', content.replace(b'gr', b'kr').replace(b'It\t', b'He\t'))):
+  for name, made in (
+    ('a', content),
+    ('b', content),
+    ('c', re.sub(rb'\bgr', b'kr', content).replace(b'It\t', b'He\t')),
+  ):
     (tmp_path / f'{name}{suffix}').write_bytes(made)
     digests.append(sources.open_source(str(tmp_path / f'{name}{suffix}'), cache=str(tmp_path / 'cache')).digest)
   assert digests[0] == digests[1] != digests[2]
@@ -139,6 +163,10 @@ def test_a_damaged_file_is_named(tmp_path, suffix):
     ('a.conll', 'a\tO\n\nb\tO\nc\n', r"a\.conll, line 4: a word and a label are needed, got 'c'"),
     ('a.conll', 'a x O\nb O\n', r'a\.conll, line 2: 2 columns'),
     ('a.conllu', '# x\n1\ta\n', r'a\.conllu, line 2: 10 columns'),
+    ('a.json', '{"data": [\n}', r'a\.json, line 2: not valid JSON'),
+    ('a.json', '[]', r'a\.json is not laid out as SQuAD is'),
+    ('a.json', '{"data": []}', r'a\.json holds no questions'),
+    ('a.json', '{"data": [{"paragraphs": [{"qas": [{}]}]}]}', r"not laid out as SQuAD is.*'id'"),
     ('a.conllu', '1\ta\ta\tX\tX\t_\tz\tx\t_\t_\n', r"a\.conllu, line 1: column 7 holds .*, got 'z'"),
   ],
 )  # fmt: skip

@@ -9,14 +9,21 @@ changes nothing. Splits are drawn by a hash of the beginning of a text, so the s
 and a task's test rows come from documents outside the corpus's training split.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plm_jax.cli import command
 from plm_jax.data.corpora import pydocs
 
 
+@signals.caught()
 def main(arguments: Sequence[str] | None = None) -> int:
   """The command; see the module."""
   parser = argparse.ArgumentParser(
@@ -34,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
   except ModuleNotFoundError as error:
     print(error, file=sys.stderr)
     return 2
-  _show(options)
+  with signals.raising():
+    _show(options)
   return 0
 
 
@@ -81,4 +89,4 @@ def _show_tables(known: Mapping[str, Any]) -> None:
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  command.leave(command.run(main))

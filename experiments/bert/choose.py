@@ -1,0 +1,46 @@
+"""BERT on options to choose from by fine-tuning: SWAG (Devlin et al. 2018, §4.4; Table 4), HellaSwag, RACE, COPA.
+
+python -m plm_jax.train --config=experiments/bert/choose.py:hellaswag --workdir=runs/bert/hellaswag
+
+Hardware: one accelerator, hours; a row is as many sequences as it has options.
+Expect: SWAG (dev) base 81.6, large 86.6; HellaSwag (dev; Zellers et al. 2019, Table 1) base 39.5, large 46.7; RACE
+(test; Liu et al. 2019, Table 7) large 72.0; COPA (test; Wang et al. 2019, SuperGLUE) large 70.6.
+
+SWAG is read from the files of its authors, train.csv and val.csv in data/swag (--config.data.path=FOLDER); RACE is its
+harder half, whose rows are articles with several questions (--config.data.path=tfds:race/middle is the other).
+
+Arguments: a task (swag, hellaswag, race, copa), a trunk (base, large), `quick`.
+Differs from the paper: settings are those of SWAG for every set; the question of COPA is "What was the cause of this?"
+or "What was the effect of this?", before the option.
+"""
+
+from experiments import common
+
+TASKS = ('swag', 'hellaswag', 'race', 'copa')
+TRUNKS = ('base', 'large')
+LENGTHS = {'swag': 128, 'hellaswag': 128, 'race': 512, 'copa': 64}
+
+
+def get_config(arg=''):
+  """Takes a task, a trunk and `quick`."""
+  task, trunk = common.chosen(arg, TASKS), common.chosen(arg, TRUNKS)
+  c = common.run(arg, choices=(*TASKS, *TRUNKS), epochs=3)
+  c.vocab = dict(name='wordpiece', path=common.vocab('bert-uncased'))
+  c.model = dict(name='bert', variant=f'bert-{trunk}')
+  c.data = common.options(task, length=LENGTHS[task], batch_size=16, layout='bert')
+  c.adapter = dict(name='choose', dropout=0.1)
+  c.optim = dict(
+    name='bert_adam',
+    rate=2e-5,
+    schedule='linear_bert',
+    warmup=0.1,
+    decay=common.NO_DECAY_ON_NORMS,
+    clip=1.0,
+    b1=0.9,
+    b2=0.999,
+    eps=1e-6,
+  )
+  c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)
+  c.execution = dict(dtype='bfloat16')
+  common.score_options(c, task)
+  return common.quick(c, arg)

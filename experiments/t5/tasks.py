@@ -1,0 +1,79 @@
+"""T5 on one task as text to text: Raffel et al. 2020, §2.4, §3.1.2, Table 14 and appendix D.
+
+python -m plm_jax.train --config=experiments/t5/tasks.py:mnli --workdir=runs/t5/mnli
+python -m plm_jax.train --config=experiments/t5/tasks.py:rte --workdir=runs/t5/rte \
+    --config.data.path=../shared/data/glue_rte
+python -m plm_jax.train --config=experiments/t5/tasks.py:wmt_en_de --workdir=runs/t5/wmt_en_de
+python -m plm_jax.train --config=experiments/t5/tasks.py:multi30k --workdir=runs/t5/multi30k \
+    --config.data.path=../shared/data/multi30k_en_de
+
+The inputs and the words of every task are those of `plm_jax/data/rows/forms/t5.py`. An output that is none of a task's
+words counts as wrong. Multi30k (fields en and de) is not in TensorFlow Datasets: its path is a folder of .jsonl files.
+
+Hardware: a slice of Cloud TPU pods; 2^18 steps of 128 rows of 512 tokens.
+Expect (base, Table 14): GLUE 82.7, of which CoLA 51.1 (MCC), SST-2 95.2, MRPC 87.5, STS-B 88.6 (Spearman), QQP 89.4,
+MNLI-m 87.1, QNLI 93.7, RTE 80.1 (accuracy); CNN/DailyMail ROUGE 42.05 / 20.34 / 39.40, BLEU of WMT en-de 30.9, en-fr
+41.2, en-ro 28.0; SQuAD EM 85.44; SuperGLUE 76.2.
+
+Arguments: a task (`TASKS`), `quick`.
+Differs from the paper: a byte-level vocabulary, as in pretrain.py; one row a text, where T5 packs several; the length
+penalty is length ** .6, where T5's is ((5 + length) / 6) ** .6; one task after pre-training, without the mixture.
+"""
+
+from experiments import common
+
+GLUE_SCORES = {'cola': 'matthews', 'mrpc': 'f1', 'qqp': 'f1', 'stsb': 'correlation'}
+SEARCH = dict(method='beam', beams=4, length_penalty=0.6)
+MNLI = ('validation_matched', 'validation_mismatched')
+# task: (path, splits of the evaluations, scores, tokens of a target, settings of decoding)
+GLUE = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
+SUPER_GLUE = {'boolq': 'boolq', 'cb': 'cb', 'copa': 'copa', 'multirc': 'multirc', 'wic': 'wic', 'super_glue_rte': 'rte'}
+TASKS = {
+  **{
+    name: (
+      f'tfds:glue/{name}',
+      MNLI if name == 'mnli' else ('validation',),
+      ('match', *([GLUE_SCORES[name]] if name in GLUE_SCORES else [])),
+      8,
+      {},
+    )
+    for name in GLUE
+  },
+  **{name: (f'tfds:super_glue/{config}', ('validation',), ('match',), 8, {}) for name, config in SUPER_GLUE.items()},
+  'record': ('tfds:super_glue/record', ('validation',), ('match',), 32, {}),
+  'squad': ('tfds:squad', ('validation',), ('match',), 32, {}),
+  'cnn_dailymail': ('tfds:cnn_dailymail', ('validation', 'test'), ('rouge',), 142, SEARCH),
+  'wmt_en_de': ('tfds:wmt14_translate/de-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
+  'wmt_en_fr': ('tfds:wmt14_translate/fr-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
+  'wmt_en_ro': ('tfds:wmt16_translate/ro-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
+  'multi30k': ('runs/data/multi30k_en_de', ('validation', 'test'), ('bleu',), 64, SEARCH),
+}
+
+
+def get_config(arg=''):
+  """Takes a task and `quick`."""
+  task = common.chosen(arg, tuple(TASKS))
+  path, splits, scores, room, decoding = TASKS[task]
+  c = common.run(arg, choices=tuple(TASKS), steps=2**18)
+  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=tuple(f'<extra_id_{k}>' for k in range(100)))
+  c.model = dict(name='t5', variant='t5-base')
+  c.adapter = dict(name='sequence', decoding=decoding)
+  c.data = dict(
+    name='text_to_text',
+    path=path,
+    form=dict(name='t5', task='wmt_en_de' if task == 'multi30k' else task),
+    layout='text',
+    length=512,
+    target_length=room,
+    batch_size=128,
+    per_target=task == 'record',
+  )
+  c.optim = dict(name='adafactor', rate=1e-3, schedule='constant')
+  c.init_from = (dict(source='runs/t5/pretrain', from_='trunk', to='trunk'),)
+  c.sharding = dict(mesh=dict(data=-1), rules='data')
+  c.execution = dict(dtype='bfloat16')
+  c.eval = {split: dict(data=dict(split=split, per_target=False), scores=scores) for split in splits}
+  best = {'match': 'exact_match', 'rouge': 'rouge2', 'bleu': 'bleu_intl'}[scores[0]]
+  c.best = (f'{splits[0]}/{best}', 'max')
+  c.log_every, c.eval_every, c.save_every = 100, 5_000, 5_000
+  return common.quick(c, arg)

@@ -1,0 +1,135 @@
+"""LoRA: a frozen matrix W is used as W + (alpha / r) A B with small A and B, which train (Hu et al. 2021, §4.1).
+
+    adapter = dict(name='lora', rank=8, alpha=16.0, targets=('query', 'value'), inner=dict(name='classify', classes=2))
+
+A begins Kaiming-uniform as in the released code, B as zero: a run begins as the inner task. Both stand
+beside the trunk under the path of their matrix, A [..., i, r] and B [..., r, o...]. In a stack of layers each layer has
+its own, and layers that share a matrix (ALBERT) share them. The model is run on W + (alpha / r) A B, the same matrices
+that generation and export read. Each adapted matrix adds r (i + o) parameters.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.adapters import wrapped
+from plm_jax.adapters.wrapped import Axes
+from plm_jax.layers.dropout import drop
+from plm_jax.paths import flat, nested
+from plm_jax.types import Array, Count, Paper, PyTree, Task, Vocab
+
+PAPER = Paper(year=2021, title='Hu et al., LoRA', architecture='any', objective_family='supervised')
+READS = ()  # beside what the inner task reads
+ADDS = 'lora'
+
+
+class Setup(NamedTuple):
+  """What is adapted, and how; settings are explained in `make`.
+
+  Attributes:
+    targets: path of each dense layer with an update -> its axes.
+  """
+
+  targets: Mapping[str, Axes]
+  rank: int
+  alpha: float
+  dropout: float
+  trained: tuple[str, ...]
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  second_vocab: Vocab | None = None,
+  inner: Annotated[Mapping[str, Any], 'adapters | objectives'],
+  targets: Sequence[Annotated[str, 'pattern']] = ('query', 'value'),
+  rank: Count = 8,
+  alpha: Annotated[float, '0 < x <= 1_000_000'] = 16.0,
+  dropout: Annotated[float, '0 <= x < 1'] = 0.0,
+  trained: Sequence[Annotated[str, 'pattern']] = wrapped.HEADS,
+) -> Task:
+  """Trains small updates of chosen matrices of the trunk, and the head of the inner task.
+
+  Args:
+    trunk: any trunk.
+    vocab: of the rows.
+    second_vocab: of the run, for an inner task that takes one.
+    inner: an adapter or an objective, and its keywords.
+    targets: dense layers of the trunk: the last part of their path, or a regular expression of the whole path
+      ('trunk/layers/mlp/.*').
+    rank: r, of each update.
+    alpha: the update is multiplied by alpha / r.
+    dropout: rate at which an update leaves out inputs of its matrix in training. One draw holds for all positions of a
+      call, since the update is part of the matrix; the released code draws for each position.
+    trained: patterns of other parameters that train; by default everything outside the trunk. Norms and biases as well:
+      ('(?!trunk/).*', '.*/(bias|scale)').
+
+  Raises:
+    ValueError: the inner task is a wrapper or freezes its trunk, or a target is no dense layer of the trunk.
+  """
+  s = Setup(wrapped.named(targets, trunk, what='adapter.targets'), rank, alpha, dropout, tuple(trained))
+  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
+  model = partial(wrapped.Model, name=ADDS, add=partial(add, s), run=partial(run, s))
+  return wrapped.wrap(task, model, wrapped.trains(ADDS, s.trained))
+
+
+def add(s: Setup, params: PyTree, key: Array) -> PyTree:
+  """A and B of every target, below the path of its dense layer."""
+  wrapped.check_patterns(s.trained, params)
+  leaves = wrapped.flat_boxes(params)
+  added: dict[str, Any] = {}
+  for path, axes in s.targets.items():
+    if (kernel := leaves.get(f'{path}/kernel')) is None:  # a pooler, say, that the inner task has no use for
+      continue
+    names, shape = wrapped.axis_names(kernel), nn.unbox(kernel).shape
+    layers = len(shape) - axes.inputs - axes.outputs  # axes before those of the matrix
+    inputs = int(np.prod(shape[layers : layers + axes.inputs]))
+    name = names[layers] if axes.inputs == 1 else None
+    bound = inputs**-0.5  # Kaiming-uniform with a = sqrt(5): sqrt(6 / ((1 + 5) inputs))
+    a = jax.random.uniform(wrapped.own_key(key, path), (*shape[:layers], inputs, s.rank), minval=-bound, maxval=bound)
+    b = jnp.zeros((*shape[:layers], s.rank, *shape[layers + axes.inputs :]))
+    added[f'{path}/a'] = wrapped.boxed(a, (*names[:layers], name, None))
+    added[f'{path}/b'] = wrapped.boxed(b, (*names[:layers], None, *names[layers + axes.inputs :]))
+  return nested(added)
+
+
+def run(s: Setup, inner: Any, params: Mapping[str, PyTree], arguments: dict[str, Any]) -> Any:
+  """The inner model on the matrices with their updates."""
+  rng = (arguments.get('rngs') or {}).get('dropout') if arguments.get('train') and s.dropout else None
+  return inner.apply({'params': effective(s, params, rng)}, **arguments)
+
+
+def effective(s: Setup, params: Mapping[str, PyTree], rng: Array | None = None) -> PyTree:
+  """The parameters of the inner model, each target with its update; with a key, inputs of the updates drop out."""
+  added = flat(params[ADDS])
+  leaves = flat({name: tree for name, tree in params.items() if name != ADDS})
+  with jax.default_matmul_precision('highest'):
+    for path in sorted({path.rpartition('/')[0] for path in added}):
+      a, kernel = added[f'{path}/a'], leaves[f'{path}/kernel']
+      if rng is not None:
+        a = a * drop(jnp.ones((*a.shape[:-1], 1)), rate=s.dropout, rng=wrapped.own_key(rng, path))
+      leaves[f'{path}/kernel'] = kernel + s.alpha / s.rank * product(a, added[f'{path}/b']).reshape(kernel.shape)
+  return nested(leaves)
+
+
+def product(a: Any, b: Any) -> Any:
+  """A B: [..., i, r] and [..., r, o...], both of jax or both of numpy -> [..., i, o] with all outputs in one axis."""
+  return a @ b.reshape(*b.shape[: a.ndim - 1], -1)
+
+
+def fold(kernel: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:
+  """A kernel, or one layer of a stacked one, with its update.
+
+  Args:
+    kernel: [..., i..., o...].
+    added: 'a' and 'b' of its path, of the same layers.
+    settings: keywords of `make`.
+  """
+  scale = np.float32(settings['alpha'] / settings['rank'])
+  return kernel + scale * product(added['a'], added['b']).reshape(kernel.shape)

@@ -1,0 +1,213 @@
+"""Rows as text, tokenised: inputs with a blank and demonstrations, and the texts to write or to choose from."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from plm_jax.data.corpora.records import Records
+from plm_jax.data.rows import written
+from plm_jax.data.rows.demonstrations import Drawer
+from plm_jax.data.rows.written import MARK, Form, Kept, Written
+from plm_jax.plugins import build
+from plm_jax.types import Vocab
+
+_CHUNK = 1_000  # rows that are tokenised together
+Ids = list[int]
+
+
+class Frame(NamedTuple):
+  """Special tokens around a text: the ids before and after it."""
+
+  before: tuple[int, ...]
+  after: tuple[int, ...]
+
+  @property
+  def size(self) -> int:
+    """Tokens that it takes."""
+    return len(self.before) + len(self.after)
+
+  def around(self, ids: Sequence[int], *, room: int) -> Ids:
+    """The ids in it, cut at their end so that the whole has at most `room` tokens."""
+    return [*self.before, *ids[: room - self.size], *self.after]
+
+
+class Writer(NamedTuple):
+  """What turns rows into tokens.
+
+  Attributes:
+    form: how a row is written.
+    vocab: gives ids.
+    inputs: special tokens around inputs.
+    answers: those around targets and options.
+    blank: what stands in a blank; None where the vocabulary has no such token.
+    gap: what stands before a target or an option.
+    length: tokens of inputs.
+    target_length: tokens of a target or an option.
+    drawer: of demonstrations; None where there are none.
+  """
+
+  form: Form
+  vocab: Vocab
+  inputs: Frame
+  answers: Frame
+  blank: int | None
+  gap: str
+  length: int
+  target_length: int
+  drawer: Drawer | None
+
+
+class Ragged(NamedTuple):
+  """Texts as token ids: text i is `ids[offsets[i]:offsets[i+1]]`, ids uint16 or uint32 [n], offsets int64[texts+1]."""
+
+  ids: np.ndarray
+  offsets: np.ndarray
+
+  def padded(self, chosen: np.ndarray, width: int, *, pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and segments int32[..., width] of some texts int64[...], none of them longer."""
+    sizes = np.diff(self.offsets)[chosen]
+    place = np.arange(width)
+    real = place < sizes[..., None]
+    source = np.where(real, self.offsets[:-1][chosen][..., None] + place, 0)
+    ids = self.ids.take(source) if len(self.ids) else np.zeros(source.shape, np.int32)
+    return np.where(real, ids, pad).astype(np.int32), real.astype(np.int32)
+
+
+def frame(layout: str, vocab: Vocab, *, room: int, keyword: str) -> Frame:
+  """The special tokens that a layout has around one field.
+
+  Raises:
+    ValueError: no such layout, or no room for a token of text.
+  """
+  files = build.files_of('data.rows.layouts')
+  if layout not in files:
+    raise ValueError(f'layout={layout!r} is unknown: choose one of {", ".join(files)}')
+  found = Frame(*files[layout].make(vocab=vocab, fields=1).frames[0])
+  if room <= found.size:
+    raise ValueError(f'{keyword}={room} is too short for layout={layout!r}, which has {found.size} special tokens')
+  return found
+
+
+def tokenised(records: Records, kept: Kept, writer: Writer, *, draws: int) -> tuple[Ragged, Ragged, Ragged, int]:
+  """Inputs of all rows of all draws, targets of the rows of one, their options, and the number of rows cut."""
+  dtype = np.uint16 if writer.vocab.size <= 2**16 else np.uint32
+  inputs: list[np.ndarray] = []
+  targets: list[np.ndarray] = []
+  options: list[np.ndarray] = []
+  cut = 0
+
+  def compact(rows: Sequence[Ids]) -> list[np.ndarray]:
+    return [np.array(ids, dtype) for ids in rows]
+
+  for draw in range(draws):
+    for places in _chunks(len(kept.row_ids)):
+      texts = [(int(index), written.write(records, int(index), writer.form)) for index in kept.row_ids[places]]
+      read, shorter = read_ids(records, texts, writer, draw=draw)
+      inputs += compact(read)
+      if draw == 0:
+        answers, shorter_answers = answer_ids(texts, kept.answers[places], kept.options, writer)
+        targets += compact([each[0] for each in answers])
+        options += compact([ids for each in answers for ids in each[1:]])
+        shorter = shorter | shorter_answers
+      cut += int(shorter.sum())
+  return ragged(inputs), ragged(targets), ragged(options), cut
+
+
+def _chunks(count: int) -> Iterator[slice]:
+  return (slice(start, min(start + _CHUNK, count)) for start in range(0, count, _CHUNK))
+
+
+def ragged(rows: Sequence[np.ndarray]) -> Ragged:
+  """Ids of texts end to end."""
+  sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+  return Ragged(np.concatenate(rows) if rows else np.zeros(0, np.uint16), np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def read_ids(
+  records: Records, texts: Sequence[tuple[int, Written]], writer: Writer, *, draw: int
+) -> tuple[list[Ids], np.ndarray]:
+  """The inputs of some rows with their special tokens, and which of them bool[rows] were too long."""
+  before = [writer.drawer.draw(index, draw) if writer.drawer else [] for index, _ in texts]
+  parts = [parts_of(text.inputs, lead, writer) for (_, text), lead in zip(texts, before, strict=True)]
+  flat = writer.vocab.encode_batch([part for row in parts for part in row])
+  found, cut, first = [], np.zeros(len(texts), bool), 0
+  for number, row in enumerate(parts):
+    ids = joined(flat[first : first + len(row)], writer)
+    first += len(row)
+    if len(ids) > writer.length - writer.inputs.size:
+      cut[number] = True
+      ids = fitted(records, texts[number], before[number], writer)
+    found.append([*writer.inputs.before, *ids, *writer.inputs.after])
+  return found, cut
+
+
+def parts_of(inputs: str, before: Sequence[str], writer: Writer) -> list[str]:
+  """The texts around the blank of the inputs, one text where there is none, with demonstrations before them."""
+  return (writer.drawer.join(before, inputs) if writer.drawer else inputs).split(MARK)
+
+
+def joined(parts: Sequence[Sequence[int]], writer: Writer) -> Ids:
+  """Ids of the texts around a blank with the blank's token between them.
+
+  Raises:
+    ValueError: there is a blank and no token for it.
+  """
+  first, *rest = parts
+  if rest and writer.blank is None:
+    raise ValueError('the inputs have a blank, and this vocabulary has no mask token: name a token (data.blank)')
+  return [*first, *(token for part in rest for token in (writer.blank, *part))]
+
+
+def fitted(records: Records, text: tuple[int, Written], before: list[str], writer: Writer) -> Ids:
+  """The inputs of a row that is too long, without its special tokens, cut as the head of this file says.
+
+  Raises:
+    ValueError: what stands around the fields is too long.
+  """
+  index, first = text
+  room, form, vocab = writer.length - writer.inputs.size, writer.form, writer.vocab
+  row, inputs = records[index], first.inputs
+  while True:
+    ids = joined([vocab.encode(part) for part in parts_of(inputs, before, writer)], writer)
+    excess = len(ids) - room
+    if excess <= 0:
+      return ids
+    if before and writer.drawer:
+      before = writer.drawer.without_first(before)
+    elif MARK not in inputs and form.keep != 'fields':
+      return ids[:room] if form.keep == 'start' else ids[-room:]
+    else:
+      try:
+        row = written.shortened(row, form.fields, excess=excess, tokens=lambda text: len(vocab.encode(text)))
+      except ValueError as error:
+        raise ValueError(f'row {index} of {records.where} does not fit length={writer.length}: {error}') from error
+      again = form.write(row)
+      assert again is not None
+      inputs = again.inputs
+
+
+def answer_ids(
+  texts: Sequence[tuple[int, Written]], answers: np.ndarray, options: int, writer: Writer
+) -> tuple[list[list[Ids]], np.ndarray]:
+  """Of each row the ids of its target and of its options, filled up with empty ones, and which were too long.
+
+  Args:
+    texts: rows of the split by their places.
+    answers: int64[rows], which of the right answers is the target; -1 where none is known.
+    options: the most of any row.
+    writer: gives ids.
+  """
+  wanted = [
+    [text.targets[answer] if answer >= 0 else '', *text.options]
+    for (_, text), answer in zip(texts, answers.tolist(), strict=True)
+  ]
+  flat = writer.vocab.encode_batch([f'{writer.gap}{text}' if text else '' for row in wanted for text in row])
+  found, cut, first = [], np.zeros(len(texts), bool), 0
+  for number, row in enumerate(wanted):
+    each = flat[first : first + len(row)]
+    first += len(row)
+    cut[number] = max(map(len, each)) > writer.target_length - writer.answers.size
+    ids = [writer.answers.around(one, room=writer.target_length) for one in each]
+    found.append(ids + [[]] * (1 + options - len(row)))
+  return found, cut

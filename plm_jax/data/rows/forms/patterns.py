@@ -1,0 +1,106 @@
+"""Patterns with a blank, and what may stand in it: SuperGLUE as GLM reads it (Du et al. 2021, §2.3, Table 6 and the
+released tasks/superglue/pvp.py, pattern 0), sentiment as PET does (Schick and Schütze 2020, §4).
+
+    copa   "the sun was rising" or "the grass was cut"? My body cast a shadow over the grass because [MASK].
+    rte    "The sun rose" ? [MASK], "It was morning."      Yes, No
+    sst2   A gorgeous, witty film. It was [MASK].          terrible, great
+"""
+
+import string
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+from plm_jax.data.rows import written
+from plm_jax.data.rows.written import Form, Row, Written
+
+
+class Pattern(NamedTuple):
+  """How one task is written.
+
+  Attributes:
+    inputs: template with a blank.
+    words: what stands in the blank for each label; () where rows have options of their own.
+    change: of a row before it is written.
+    options: of a row, with the number of the right one; None where all rows have `words`.
+  """
+
+  inputs: str
+  words: tuple[str, ...] = ()
+  change: Callable[[Row], Row] = lambda row: row
+  options: Callable[[Row], tuple[tuple[str, ...], int]] | None = None
+
+
+def make(*, task: Annotated[str, 'data.rows.forms.patterns:TASKS']) -> Form:
+  """A task with its pattern, a row of `TASKS`."""
+  if task not in TASKS:
+    raise ValueError(f'form.task={task!r}; choices are {", ".join(TASKS)}')
+  chosen = TASKS[task]
+  return Form(partial(write, chosen), written.names_in(chosen.inputs), chosen.words, 'fields')
+
+
+def write(pattern: Pattern, row: Mapping[str, Any]) -> Written:
+  """The text of a row."""
+  changed = pattern.change(row)
+  inputs = written.filled(pattern.inputs, changed)
+  if pattern.options is not None:
+    options, label = pattern.options(row)
+  else:
+    options, label = pattern.words, written.label_of(row, 'label', pattern.words)
+  return Written(inputs, options[label : label + 1] if label >= 0 else (), options, label)
+
+
+def bare(text: str) -> str:
+  """A text without the punctuation at its end."""
+  return text.rstrip(string.punctuation)
+
+
+def lower(text: str) -> str:
+  """A text whose first letter is small."""
+  return text[:1].lower() + text[1:]
+
+
+def _without_end(*fields: str) -> Callable[[Row], Row]:
+  """Takes the punctuation off the ends of some fields."""
+  return lambda row: {**row, **{name: bare(written.text_of(row, name).rstrip()) for name in fields}}
+
+
+def _copa(row: Row) -> Row:
+  choices = {name: bare(lower(written.text_of(row, name))) for name in ('choice1', 'choice2')}
+  joint = {'cause': ' because', 'effect': ', so'}
+  if (asked := written.text_of(row, 'question')) not in joint:
+    raise ValueError(f"'question' holds {asked!r}, and must be cause or effect")
+  return {**row, **choices, 'premise': bare(written.text_of(row, 'premise')), 'joint': joint[asked]}
+
+
+def _copa_options(row: Row) -> tuple[tuple[str, ...], int]:
+  choices = tuple(bare(lower(written.text_of(row, name))) for name in ('choice1', 'choice2'))
+  return choices, written.label_of(row, 'label', choices)
+
+
+def _record(row: Row) -> Row:
+  query = written.text_of(row, 'query')
+  if query.count('@placeholder') != 1:
+    raise ValueError(f"'query' has {query.count('@placeholder')} times @placeholder, and must have it once")
+  return {**row, 'query': query.replace('@placeholder', written.MARK)}
+
+
+def _record_options(row: Row) -> tuple[tuple[str, ...], int]:
+  """The entities; the first of them that is an answer is the right one."""
+  entities, answers = written.texts_of(row, 'entities'), written.texts_of(row, 'answers')
+  return entities, next((number for number, entity in enumerate(entities) if entity in answers), -1)
+
+
+TASKS: Mapping[str, Pattern] = {
+  'sst2': Pattern('{sentence} It was [MASK].', ('terrible', 'great')),
+  'boolq': Pattern('{passage} Question: {question}? Answer: [MASK].', ('No', 'Yes')),
+  'rte': Pattern('"{sentence2}" ? [MASK], "{sentence1}"', ('Yes', 'No'), _without_end('sentence2')),
+  'super_glue_rte': Pattern('"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'No'), _without_end('hypothesis')),
+  'cb': Pattern('"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'No', 'Maybe'), _without_end('hypothesis')),
+  'mnli': Pattern('"{hypothesis}" ? [MASK], "{premise}"', ('Yes', 'Maybe', 'No'), _without_end('hypothesis')),
+  'multirc': Pattern(
+    '{paragraph}. Question: {question}? Is it {answer}? [MASK].', ('No', 'Yes'), _without_end('paragraph', 'question')
+  ),
+  'copa': Pattern('"{choice1}" or "{choice2}"? {premise}{joint} [MASK].', (), _copa, _copa_options),
+  'record': Pattern('{passage} {query}', (), _record, _record_options),
+}

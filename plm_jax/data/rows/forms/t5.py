@@ -1,0 +1,169 @@
+"""Tasks as T5 reads and writes them (Raffel et al. 2020, appendix D; t5/data/preprocessors.py and glue_utils.py).
+
+The inputs are the name of the benchmark, then each field with its name before it; the targets are words. What is
+written is a label where it equals its words, and else wrong. A label that is not known has no target.
+
+    mnli     mnli hypothesis: I am home. premise: I have just arrived.     entailment
+    stsb     stsb sentence1: A plane lands. sentence2: A plane is landing.     4.6
+    record   record query: A @placeholder is a bird. entities: penguin, potato passage: This is it.     penguin
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any, NamedTuple
+
+from plm_jax.data.rows import written
+from plm_jax.data.rows.written import Form, Row, Written
+
+ENTAILMENT, TRUTH = ('entailment', 'not_entailment'), ('False', 'True')
+
+
+class Task(NamedTuple):
+  """How one task is written.
+
+  Attributes:
+    inputs: template of what is read.
+    labels: the words for each label; () where the target is another text.
+    target: template of what is to be written.
+    change: of a row before it is written; None leaves the row out.
+    value: field with the number that the target spells; '' where it spells none.
+  """
+
+  inputs: str
+  labels: tuple[str, ...] = ()
+  target: str = ''
+  change: Callable[[Row], Row | None] = lambda row: row
+  value: str = ''
+
+
+def make(*, task: Annotated[str, 'data.rows.forms.t5:TASKS']) -> Form:
+  """A task of T5's mixture, a row of `TASKS`."""
+  if task not in TASKS:
+    raise ValueError(f'form.task={task!r}; choices are {", ".join(TASKS)}')
+  chosen = TASKS[task]
+  return Form(partial(write, chosen), written.names_in(chosen.inputs), chosen.labels)
+
+
+def write(task: Task, row: Mapping[str, Any]) -> Written | None:
+  """The text of a row."""
+  changed = task.change(row)
+  if changed is None:
+    return None
+  inputs = written.filled(task.inputs, changed)
+  if not task.labels:
+    return Written(
+      inputs, written.each_filled(task.target, changed), value=float(changed[task.value]) if task.value else None
+    )
+  label = written.label_of(changed, 'label', task.labels)
+  return Written(inputs, task.labels[label : label + 1] if label >= 0 else (), task.labels, label)
+
+
+# Rows that are not written as they are -------------------------------------------------------------------------------
+
+
+def _score(row: Row) -> Row:
+  """STS-B's score as the nearest of 0.0, 0.2, ..., 5.0; half of a step goes to the even one, as in TensorFlow."""
+  value = row.get('label')
+  if isinstance(value, bool) or not isinstance(value, int | float):
+    raise ValueError(f"'label' holds {value!r}, which is no number")
+  return {**row, 'score': [f'{round(value * 5) / 5:.1f}'] if value >= 0 else []}
+
+
+def _without_markup(row: Row) -> Row:
+  """MultiRC without the marks of HTML around its sentences."""
+  fields = ('question', 'answer', 'paragraph')
+  texts = {name: re.sub('</?b>', '', written.text_of(row, name).replace('<br>', ' ')) for name in fields}
+  return {**row, **texts}
+
+
+def _record(row: Row) -> Row:
+  """ReCoRD's entities in one line, and its highlights run on as sentences."""
+  passage = re.sub(r'([.?!"\'])\n@highlight\n', r'\1 ', written.text_of(row, 'passage'))
+  entities = ', '.join(written.texts_of(row, 'entities'))
+  return {**row, 'entities': entities, 'passage': passage.replace('\n@highlight\n', '. ')}
+
+
+def _squad(row: Row) -> Row:
+  """SQuAD with spaces around punctuation."""
+  texts = {name: spaced(written.text_of(row, name)) for name in ('question', 'context')}
+  return {**row, **texts, 'answers': {'text': [spaced(text) for text in written.texts_of(row, 'answers.text')]}}
+
+
+def spaced(text: str) -> str:
+  """ASCII punctuation with spaces around it, and single spaces elsewhere."""
+  return re.sub(r'\s+', ' ', re.sub(r'([!-/:-@\[-`{-~])', r' \1 ', text)).strip()
+
+
+def _wsc(row: Row) -> Row:
+  """WSC with the pronoun between asterisks; the noun is the target of a row whose label is true.
+
+  Rows whose noun is the wrong one have no target, since what would be right is not known.
+  """
+  words, pronoun = written.text_of(row, 'text').split(' '), written.text_of(row, 'span2_text')
+  place = written.whole_of(row, 'span2_index')
+  if not 0 <= place < len(words) or pronoun not in words[place]:
+    raise ValueError(f"'span2_text' is {pronoun!r}, and is not in word {place} of {row['text']!r}")
+  words[place] = words[place].replace(pronoun, f'*{pronoun}*', 1)
+  return {
+    **row,
+    'text': ' '.join(words),
+    'referent': [written.text_of(row, 'span1_text')] if row.get('label') == 1 else [],
+  }
+
+
+def _wsc_marked(row: Row) -> Row:
+  """WSC with `*` around the noun and `#` around the pronoun, each with spaces."""
+  first, second = (written.whole_of(row, name) for name in ('span1_index', 'span2_index'))
+  text = _marked(written.text_of(row, 'text'), written.text_of(row, 'span1_text'), first, '*')
+  # the marks of the noun are two more words
+  return {**row, 'text': _marked(text, written.text_of(row, 'span2_text'), second + 2 * (first < second), '#')}
+
+
+def _marked(text: str, span: str, place: int, mark: str) -> str:
+  """A text with a mark before and behind a span that begins with word `place`."""
+  pattern = rf'^((?:\S+\s){{{place}}})({re.escape(span)})'
+  return re.sub(pattern, lambda found: f'{found[1]}{mark} {found[2]} {mark}', text)
+
+
+def _dpr(row: Row) -> Row:
+  """Definite pronoun resolution as WSC: the first place of the pronoun between asterisks."""
+  sentence, pronoun = written.text_of(row, 'sentence'), re.escape(written.text_of(row, 'pronoun'))
+  label = written.label_of(row, 'label', written.texts_of(row, 'candidates'))
+  marked = re.sub(rf' ({pronoun})( |\.|,)', r' *\1*\2', sentence, count=1)
+  return {**row, 'text': marked, 'referent': [row['candidates'][label]] if label >= 0 else []}
+
+
+# Tasks, by the names of TFDS. Fields are in the order of their names, unless the released code lists them ------------
+
+TASKS: Mapping[str, Task] = {
+  'cola': Task('cola sentence: {sentence}', ('unacceptable', 'acceptable')),
+  'sst2': Task('sst2 sentence: {sentence}', ('negative', 'positive')),
+  'mrpc': Task('mrpc sentence1: {sentence1} sentence2: {sentence2}', ('not_equivalent', 'equivalent')),
+  'stsb': Task('stsb sentence1: {sentence1} sentence2: {sentence2}', target='{score}', change=_score, value='label'),
+  'qqp': Task('qqp question1: {question1} question2: {question2}', ('not_duplicate', 'duplicate')),
+  'mnli': Task('mnli hypothesis: {hypothesis} premise: {premise}', ('entailment', 'neutral', 'contradiction')),
+  'qnli': Task('qnli question: {question} sentence: {sentence}', ENTAILMENT),
+  'rte': Task('rte sentence1: {sentence1} sentence2: {sentence2}', ENTAILMENT),
+  'boolq': Task('boolq passage: {passage} question: {question}', TRUTH),
+  'cb': Task('cb hypothesis: {hypothesis} premise: {premise}', ('entailment', 'contradiction', 'neutral')),
+  'copa': Task(
+    'copa choice1: {choice1} choice2: {choice2} premise: {premise} question: {question}', ('choice1', 'choice2')
+  ),
+  'multirc': Task(
+    'multirc question: {question} answer: {answer} paragraph: {paragraph}', TRUTH, change=_without_markup
+  ),
+  'record': Task('record query: {query} entities: {entities} passage: {passage}', target='{answers}', change=_record),
+  'super_glue_rte': Task('rte hypothesis: {hypothesis} premise: {premise}', ENTAILMENT),
+  'axb': Task('rte hypothesis: {sentence2} premise: {sentence1}', ENTAILMENT),
+  'axg': Task('rte hypothesis: {hypothesis} premise: {premise}', ENTAILMENT),
+  'wic': Task('wic sentence1: {sentence1} sentence2: {sentence2} word: {word}', TRUTH),
+  'wsc': Task('wsc: {text}', target='{referent}', change=_wsc),
+  'wsc_marked': Task('wsc text: {text}', TRUTH, change=_wsc_marked),
+  'dpr': Task('wsc: {text}', target='{referent}', change=_dpr),
+  'squad': Task('question: {question} context: {context}', target='{answers.text}', change=_squad),
+  'cnn_dailymail': Task('summarize: {article}', target='{highlights}'),
+  'wmt_en_de': Task('translate English to German: {en}', target='{de}'),
+  'wmt_en_fr': Task('translate English to French: {en}', target='{fr}'),
+  'wmt_en_ro': Task('translate English to Romanian: {en}', target='{ro}'),
+}

@@ -1,0 +1,203 @@
+"""Rows that read text and write text, or choose among texts: summaries, translations, every task as text, prompts.
+
+How a row of data is written as text is a file of `rows/forms/`: templates with its fields in braces, or T5's tasks. The
+inputs may have one blank, and demonstrations may stand before them (few-shot prompts). A batch has
+
+  tokens           the inputs, with the special tokens of `layout` around them
+  target_tokens    the first of the right answers, with those of `target_layout`; the others stand in the record
+  option_tokens    the texts to choose from, likewise; the target alone where the form has none
+  label            the number of the right option, -1 where it is not known
+
+Inputs that are too long lose demonstrations first, then tokens from the end that the form does not keep; inputs with a
+blank lose characters of their longest field instead. Targets and options lose tokens from their end.
+"""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+
+from plm_jax.data.corpora import local, sources
+from plm_jax.data.corpora.records import Records
+from plm_jax.data.rows import encoded, framing, order, store, written
+from plm_jax.data.rows.checked import OnBadRow
+from plm_jax.data.rows.demonstrations import Drawer, Shots
+from plm_jax.data.rows.written import Form, Kept
+from plm_jax.plugins import build
+from plm_jax.types import Count, Labels, Source, Template, Vocab
+
+log = logging.getLogger(__name__)
+QUICK = dict(
+  length=64, target_length=16, batch_size=8, shots=None, per_target=False
+)  # of a smoke test (`file.py:quick`)
+
+GIVES = (
+  'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids', 'label',
+)  # fmt: skip
+
+
+def make(
+  *,
+  vocab: Vocab,
+  path: str,
+  split: str = 'train',
+  form: Annotated[Mapping[str, Any], 'data.rows.forms'],
+  length: Count,
+  target_length: Count | None = None,
+  batch_size: Count,
+  seed: int,
+  layout: Annotated[str, 'data.rows.layouts'] = 'plain',
+  target_layout: Annotated[str, 'data.rows.layouts'] | None = None,
+  blank: str | None = None,
+  gap: str = '',
+  per_target: bool = False,
+  shots: Annotated[Mapping[str, Any], 'data.rows.demonstrations:Shots'] | None = None,
+  keep_unlabelled: bool = False,
+  on_bad_row: OnBadRow = 'stop',
+  shuffle: bool = True,
+  max_bytes: Count = 1_073_741_824,
+  cache: str = '~/.cache/plm_jax',
+  host: int = 0,
+  hosts: int = 1,
+) -> Source:
+  """Writes and tokenises all rows of a split, which stay in memory as tokens.
+
+  Args:
+    vocab: gives ids and special tokens.
+    path: of the records, as `sources.open_source` takes it.
+    split: part of it, TFDS slicing allowed.
+    form: how a row is written: a file of `rows/forms/` and its keywords.
+    length: tokens of inputs, special ones counted.
+    target_length: tokens of a target or an option, likewise; None is `length`.
+    batch_size: rows per step over all hosts.
+    seed: of the order of rows.
+    layout: special tokens around inputs, as those of a labelled row with one field.
+    target_layout: those around targets and options; None is `layout`.
+    blank: token that stands in the blank; None is the vocabulary's mask.
+    gap: text before a target or an option: ' ' where a decoder goes on with its inputs.
+    per_target: a row for each right answer (T5's ReCoRD, several references); else the first is trained on.
+    shots: demonstrations before each row; None for none.
+    keep_unlabelled: rows without a right answer stay, so that they can be predicted (`evaluate --predictions`).
+      Nothing is trained or scored on them.
+    on_bad_row: a row that cannot be written: 'stop' ends with file, line and reason, before anything is tokenised;
+      'skip' leaves up to 0.1 % of the rows out, and counts and lists them.
+    shuffle: False keeps the order of the source.
+    max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
+    cache: folder for what is downloaded.
+    host: index of this process.
+    hosts: number of processes.
+
+  Returns:
+    Batches with the keys of `GIVES`. A `row_id` counts the rows that are kept, those of each draw of demonstrations
+    after one another. Records have the keys 'row', 'inputs', 'references', 'options', 'label' (or the number that
+    the target spells), 'names' and 'draw'.
+
+  Raises:
+    ValueError: a setting that cannot be met, or a row that cannot be written.
+  """
+  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
+  share = order.share(batch_size, host=host, hosts=hosts)
+  chosen = Shots(**shots or {})
+  target_length = target_length or length
+  writer = encoded.Writer(
+    form=build.make('data.rows.forms', form),
+    vocab=vocab,
+    inputs=encoded.frame(layout, vocab, room=length, keyword='length'),
+    answers=encoded.frame(target_layout or layout, vocab, room=target_length, keyword='target_length'),
+    blank=vocab.mask_id if blank is None else vocab.id(blank),
+    gap=gap,
+    length=length,
+    target_length=target_length,
+    drawer=None,
+  )
+  if chosen.count or chosen.instruction:
+    others = sources.open_source(path, split=chosen.split, cache=cache, max_bytes=max_bytes)
+    drawer = Drawer(chosen, writer.form, others, gap=gap or ' ', same_split=chosen.split == split)
+    writer = writer._replace(drawer=drawer)
+  kept = written.find_rows(
+    records, writer.form, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row
+  )
+  inputs, targets, options, cut = encoded.tokenised(records, kept, writer, draws=chosen.draws)
+  log.info(f'{path} ({split}): {len(kept.row_ids)} rows, {cut} of them cut to {length} and {target_length} tokens.')
+
+  def batch(these: order.Chosen) -> order.Batch:
+    read, mask = inputs.padded(these.rows, length, pad=vocab.pad_id)
+    own = these.rows % len(kept.row_ids)
+    write, write_mask = targets.padded(own, target_length, pad=vocab.pad_id)
+    made = {'tokens': read, 'segment_ids': mask, 'target_tokens': write, 'target_segment_ids': write_mask}
+    if not kept.options:
+      alone = {'option_tokens': write[:, None], 'option_segment_ids': write_mask[:, None]}
+      return made | alone | {'label': np.zeros(len(own), np.int32)}
+    each = own[:, None] * kept.options + np.arange(kept.options)
+    ids, real = options.padded(each, target_length, pad=vocab.pad_id)
+    return made | {'option_tokens': ids, 'option_segment_ids': real, 'label': kept.labels[own]}
+
+  settings = [length, target_length, layout, target_layout, blank, gap, per_target, keep_unlabelled]
+  return order.serve(
+    batch,
+    order.shuffled(len(kept.row_ids) * chosen.draws, share, seed=seed, shuffle=shuffle),
+    share=share,
+    digest=store.digest_of(records.digest, vocab.digest, plain(form), plain(shots or {}), *settings),
+    path=f'{path} ({split})',
+    names=writer.form.options,
+    classes=max(kept.options, 1),
+    record=partial(record, records, kept, writer.form),
+    unlabelled=bool((kept.answers < 0).any()),
+  )
+
+
+def look(
+  *,
+  path: str,
+  split: str = 'train',
+  form: Mapping[str, Any],
+  shots: Mapping[str, Any] | None = None,
+  per_target: bool = False,
+  keep_unlabelled: bool = False,
+  on_bad_row: OnBadRow = 'stop',
+  cache: str = sources.CACHE,
+  max_bytes: int = local.MAX_BYTES,
+  **rest: Any,
+) -> Labels:
+  """Writes all rows and the demonstrations of the first; nothing is tokenised. Keywords as in `make`."""
+  del rest
+  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
+  chosen, made = Shots(**shots or {}), build.make('data.rows.forms', form)
+  kept = written.find_rows(records, made, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row)
+  if chosen.count:
+    others = sources.open_source(path, split=chosen.split, cache=cache, max_bytes=max_bytes)
+    Drawer(chosen, made, others, gap=' ', same_split=chosen.split == split).draw(int(kept.row_ids[0]), 0)
+  return Labels(made.options, max(kept.options, 1), bool((kept.answers < 0).any()))
+
+
+def template(*, vocab: Vocab, layout: str = 'plain', **rest: Any) -> Template:
+  """What stands around the inputs; a second text follows as a second field of a labelled row does."""
+  del rest
+  style = build.files_of('data.rows.layouts')[layout]
+  return framing.template(style.make(vocab=vocab, fields=1), style.make(vocab=vocab, fields=2))
+
+
+def plain(value: Any) -> Any:
+  """A block as JSON has it, whether it came as tuples or as lists."""
+  if isinstance(value, Mapping):
+    return {key: plain(item) for key, item in value.items()}
+  return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def record(records: Records, kept: Kept, form: Form, row_id: int) -> dict[str, Any]:
+  """What `Source.record` says of a row; see `make`."""
+  draw, place = divmod(row_id, len(kept.row_ids))
+  index = int(kept.row_ids[place])
+  text = form.write(records[index])
+  assert text is not None
+  return {
+    'row': records[index],
+    'inputs': text.inputs.replace(written.MARK, written.BLANK),
+    'references': list(text.targets) or None,
+    'options': text.options,
+    'label': text.value if text.label < 0 else text.label,
+    'names': form.options,
+    'draw': draw,
+  }

@@ -1,0 +1,33 @@
+"""Texts that are a right answer, as shares of all rows: letter by letter, and after SQuAD's normalisation.
+
+What is written for a task with labels counts as wrong where it is none of the labels' words (Raffel et al. 2020, §2.4);
+'unmatched' is the share of such rows.
+"""
+
+import re
+import string
+from collections.abc import Sequence
+
+from plm_jax.scores import Row
+
+METRICS = ('exact_match', 'normalised_match', 'unmatched')
+READS = ('text',)
+RECORDS = ('references',)
+
+
+def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
+  """The three shares; 'unmatched' is 0 where rows have no options."""
+  exact = normal = unmatched = 0
+  for row, record in zip(predictions, records, strict=True):
+    text, right = row['text'].strip(), [target.strip() for target in record['references']]
+    exact += text in right
+    normal += normalised(text) in map(normalised, right)
+    options = [option.strip() for option in record.get('options', ())]
+    unmatched += bool(options) and text not in options
+  return dict(zip(METRICS, (count / len(predictions) for count in (exact, normal, unmatched)), strict=True))
+
+
+def normalised(text: str) -> str:
+  """Lower case, without ASCII punctuation, English articles and repeated spaces (Rajpurkar et al. 2016, §6.1)."""
+  text = ''.join(letter for letter in text.lower() if letter not in string.punctuation)
+  return ' '.join(re.sub(r'\b(a|an|the)\b', ' ', text).split())

@@ -1,0 +1,37 @@
+"""MultiRC, in per cent: F1 over all answers, and questions of which every answer is judged rightly (SuperGLUE, §3).
+
+A row is one answer to a question about a paragraph, and its label says whether it is right; a question may have several
+right ones. `idx` of a row, with 'paragraph' and 'question', says which rows belong together (Khashabi et al. 2018).
+"""
+
+import collections
+from collections.abc import Sequence
+
+from plm_jax.scores import Row
+from plm_jax.scores.squad import mean
+
+METRICS = ('f1a', 'exact_match')
+READS = ('label',)
+RECORDS = ('row', 'label')
+
+
+def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
+  """F1 of all answers, and the share of questions that are right as a whole."""
+  every = [(int(row['label']), int(record['label'])) for row, record in zip(predictions, records, strict=True)]
+  questions: dict[tuple[int, int], list[tuple[int, int]]] = collections.defaultdict(list)
+  for pair, record in zip(every, records, strict=True):
+    idx = record['row'].get('idx')
+    if not isinstance(idx, dict) or not {'paragraph', 'question'} <= idx.keys():
+      raise ValueError(f"multirc: rows need an 'idx' with 'paragraph' and 'question', got {idx!r}")
+    questions[idx['paragraph'], idx['question']].append(pair)
+  return {
+    'f1a': 100 * f1(every),
+    'exact_match': 100 * mean([float(all(found == gold for found, gold in pairs)) for pairs in questions.values()]),
+  }
+
+
+def f1(pairs: Sequence[tuple[int, int]]) -> float:
+  """F1 of label 1 in pairs of what was found and what is right; 0 where it is neither."""
+  both = sum(found and gold for found, gold in pairs)
+  either = sum(found + gold for found, gold in pairs)
+  return 2 * both / either if either else 0.0

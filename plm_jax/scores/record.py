@@ -1,0 +1,25 @@
+"""ReCoRD, in per cent: exact match and F1 of the entity that is chosen, by the rule of SQuAD (Zhang et al. 2018).
+
+Rows are made with kind='options' from `query` and `entities`; `answers` lists the entities that are right.
+"""
+
+from collections.abc import Sequence
+
+from plm_jax.scores import Row
+from plm_jax.scores.squad import exact_match, f1, mean, most
+
+METRICS = ('exact_match', 'f1')
+READS = ('label',)
+RECORDS = ('row', 'options')
+
+
+def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
+  """Means over all queries of the best value over the right entities."""
+  each = [
+    (record['options'][int(row['label'])], record['row']['answers'])
+    for row, record in zip(predictions, records, strict=True)
+  ]
+  return {
+    'exact_match': 100 * mean([most(exact_match, entity, answers) for entity, answers in each]),
+    'f1': 100 * mean([most(f1, entity, answers) for entity, answers in each]),
+  }

@@ -1,0 +1,100 @@
+"""Exact match and F1 where texts may hold no answer, in per cent: SQuAD 2 (Rajpurkar et al. 2018; evaluate-v2.0.py).
+
+A question is left unanswered where no answer scores more than the best one: n - s > 0, with s the largest score of a
+pair in all its windows and n the smallest score of no answer; or where a classifier says so of all its windows (key
+'impossible' of a prediction, a logit). `best_exact_match` and `best_f1` are what another
+threshold than 0 would have given on these rows, `best_f1_threshold` the smallest one for that: add it to
+adapter.threshold to use it on others.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from plm_jax.scores import Row, grouped, squad
+
+METRICS = (
+  'exact_match', 'f1', 'has_answer_exact_match', 'has_answer_f1', 'no_answer_exact_match', 'no_answer_f1',
+  'best_exact_match', 'best_exact_match_threshold', 'best_f1', 'best_f1_threshold',
+)  # fmt: skip
+READS = ('start', 'end', 'score', 'no_answer')
+RECORDS = ('context', 'answers', 'characters', 'first')
+
+
+class Question(NamedTuple):
+  """What is known of a question.
+
+  Attributes:
+    answer: the best one.
+    margin: how much more no answer scores than the best one.
+    golds: the right answers; () where there is none.
+  """
+
+  answer: str
+  margin: float
+  golds: Sequence[str]
+
+
+def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
+  """Means over all questions, over those with and without an answer, and the best thresholds."""
+  questions = questions_of(predictions, records)
+  found: dict[str, float] = {}
+  for name, rule in (('exact_match', squad.exact_match), ('f1', f1)):
+    values = [_value(rule, question) for question in questions]
+    kept = [float(not q.golds) if q.margin > 0 else value for q, value in zip(questions, values, strict=True)]
+    best, threshold = best_threshold(questions, values)
+    found |= {
+      name: 100 * squad.mean(kept),
+      f'has_answer_{name}': 100 * squad.mean([v for q, v in zip(questions, kept, strict=True) if q.golds]),
+      f'no_answer_{name}': 100 * squad.mean([v for q, v in zip(questions, kept, strict=True) if not q.golds]),
+      f'best_{name}': 100 * best,
+      f'best_{name}_threshold': threshold,
+    }
+  return found
+
+
+def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
+  """The answer to each question by its id, '' for none, as the official script reads them."""
+  ids = [squad.id_of(group) for group in grouped(predictions, records)]
+  pairs = zip(ids, questions_of(predictions, records), strict=True)
+  return squad.as_json({id_: '' if one.margin > 0 else one.answer for id_, one in pairs})
+
+
+def questions_of(predictions: Sequence[Row], records: Sequence[Row]) -> list[Question]:
+  """The questions, their windows joined."""
+  found = []
+  for group in grouped(predictions, records):
+    answer, value = squad.best(group)
+    null = min(float(prediction['no_answer']) for prediction in group.predictions)
+    told = [float(prediction['impossible']) for prediction in group.predictions if 'impossible' in prediction]
+    margin = min(told) if told else null - value
+    found.append(Question(answer, margin, tuple(group.records[0]['answers'] or ())))
+  return found
+
+
+def f1(answer: str, gold: str) -> float:
+  """F1 of the words; where one of the texts has none, 1 if the other has none either."""
+  if not squad.normal(answer) or not squad.normal(gold):
+    return float(squad.normal(answer) == squad.normal(gold))
+  return squad.f1(answer, gold)
+
+
+def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tuple[float, float]:
+  """The largest mean that leaving questions unanswered by their margin can give, and the margin up to which to answer.
+
+  Args:
+    questions: all of them.
+    values: what the best answer of each is worth.
+  """
+  # margins -2 1 3, values 1 0 1, the second without an answer   answered 0 1 2 3 -> worth 1 2 2 3, up to a margin of 3
+  worth = best = float(sum(not question.golds for question in questions))
+  threshold = 0.0
+  for question, value in sorted(zip(questions, values, strict=True), key=lambda pair: pair[0].margin):
+    worth += value if question.golds else -1.0 if question.answer else 0.0
+    if worth > best:
+      best, threshold = worth, question.margin
+  return best / max(len(questions), 1), threshold
+
+
+def _value(rule: Callable[[str, str], float], question: Question) -> float:
+  """What the best answer of a question is worth; right answers without a word that counts are left out."""
+  return squad.most(rule, question.answer, [gold for gold in question.golds if squad.normal(gold)] or [''])

@@ -1,0 +1,38 @@
+"""Checkpoints of only what trains: `save='trained'` of a config.
+
+The state that is saved lacks the frozen parameters. They come from `init_from` again when the run goes on or is
+evaluated, and `checkpoint/frozen.py` sees that they are the same.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from plm_jax import optim
+from plm_jax.checkpoint.init_from import Report
+from plm_jax.errors import ConfigError
+from plm_jax.paths import flat, nested
+from plm_jax.training.step import TrainState
+from plm_jax.types import PyTree
+
+
+def cut(state: TrainState, tx: optim.Optimiser) -> TrainState:
+  """A state, or its shapes, without the parameters that `tx` freezes."""
+  return dataclasses.replace(state, params=nested(flat(tx.split(state.params)[0])))
+
+
+def joined(part: TrainState, params: PyTree) -> TrainState:
+  """The inverse of `cut`, with the frozen ones of `params`, which has all."""
+  leaves: dict[str, Any] = {**flat(params), **flat(part.params)}
+  return dataclasses.replace(part, params=jax.tree.unflatten(jax.tree.structure(params), leaves.values()))
+
+
+def check(report: Report | None, params: PyTree, tx: optim.Optimiser) -> None:
+  """Raises ConfigError where a frozen parameter comes from the seed and from no source of `init_from`."""
+  frozen = flat(tx.split(params)[1])
+  if new := [path for path in frozen if report is None or path not in report.restored]:
+    raise ConfigError(
+      f"config.save='trained': {new[0]} ({len(new)} in all) neither trains nor comes from init_from, so it would "
+      "be lost: name a source that has it, or save='all'"
+    )

@@ -1,0 +1,202 @@
+"""Writes the updates of a LoRA run as PEFT reads them: `adapter_config.json` and `adapter_model.safetensors`.
+
+    base = AutoModelForSequenceClassification.from_pretrained(BASE)   # what `init_from` of the run names
+    model = peft.PeftModel.from_pretrained(base, FOLDER)
+
+PEFT has a pair of matrices per linear layer: `lora_A.weight` [r, inputs] and `lora_B.weight` [outputs, r], and adds
+(alpha / r) B A. Where a layer of theirs joins several of ours (GPT-2's c_attn), the pairs of ours stand side by side,
+with a rank and an alpha as many times as large. A head is written whole (`modules_to_save`).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plm_jax import files, seals
+from plm_jax.checkpoint import Params, Step, tensor_files
+from plm_jax.checkpoint.tensor_files import Plan, WeightsError
+from plm_jax.errors import ConfigError
+from plm_jax.types import Template
+from plm_jax.weights import folders, release, table, writer
+from plm_jax.weights.folders import Weights
+from plm_jax.weights.table import Architecture, Entry
+
+CONFIG, TENSORS = 'adapter_config.json', 'adapter_model.safetensors'
+BEFORE = 'base_model.model.'  # of every name
+# end of the name of a class of transformers -> PEFT's word for its task
+TASKS = {
+  'ForSequenceClassification': 'SEQ_CLS',
+  'ForTokenClassification': 'TOKEN_CLS',
+  'ForQuestionAnswering': 'QUESTION_ANS',
+  'ForCausalLM': 'CAUSAL_LM',
+  'LMHeadModel': 'CAUSAL_LM',
+  'ForConditionalGeneration': 'SEQ_2_SEQ_LM',
+}
+
+log = logging.getLogger(__name__)
+
+
+class Update(NamedTuple):
+  """The update of one of our matrices, in one layer: its place in theirs, A [i, r] and B [r, o]."""
+
+  entry: Entry
+  a: np.ndarray
+  b: np.ndarray
+
+
+def export(
+  source: Path, target: Path, *, architecture: str | None = None, step: Step = 'best', template: Template | None = None
+) -> None:
+  """Writes the updates and the head of a LoRA run as a folder that PEFT reads.
+
+  Args:
+    source: the run folder.
+    target: made if it is missing; left as it is if the export fails.
+    architecture: a file of `architectures/`, where several have a place for the trunk.
+    step: which step of the run.
+    template: what stands around a text in the rows of the run.
+
+  Raises:
+    ConfigError: the run is not one of adapter 'lora'.
+    WeightsError: something that it trained has no place in this form.
+    CheckpointError: the parameters are damaged.
+  """
+  opened = folders.open(source, step=step)
+  if opened.wrapper.get('name') != 'lora':
+    raise ConfigError(f"--form=peft: {source} is no run of adapter 'lora'; --form=release writes the whole model")
+  trunk, saved = opened.trunk(), opened.as_saved
+  heads = sorted(opened.heads)
+  if opened.own_reading or set(heads) - {'head'}:
+    what = ', '.join([*set(heads) - {'head'}, *(f'adapter.inner.{one}' for one in opened.own_reading)])
+    raise WeightsError(f'--form=peft has no place for {what}: --form=release writes the whole model')
+  chosen, config = writer.published_form(trunk, heads, architecture)
+  if heads:
+    config |= writer.classifier(config, opened.params, chosen, opened.labels)
+  kind = config['architectures'][0]
+  bare = kind.endswith('Model') and not kind.endswith('LMHeadModel')  # without a head names have no prefix
+  entries = {
+    entry.ours: entry._replace(theirs=entry.theirs.removeprefix(chosen.module.PREFIX) if bare else entry.theirs)
+    for entry in chosen.module.entries(trunk, heads)
+  }
+  base = _check_base(opened, saved)
+  modules = _modules(saved, entries, chosen)
+  whole = {
+    entry.theirs: table.to_theirs(entry, saved[path].read(None))
+    for path, entry in entries.items()
+    if path.startswith('head/') and path in saved
+  }
+  tensors = {name: array for module, updates in modules.items() for name, array in _pair(module, updates).items()}
+  tensors |= {f'{BEFORE}{name}': array for name, array in whole.items()}
+  about = _about(modules, sorted({name.partition('.')[0] for name in whole}), kind, opened.wrapper, base)
+  with release.making(target) as partial:
+    tensor_files.write(partial / TENSORS, {name: _plan(array) for name, array in tensors.items()})
+    release.copy_tokenizer(opened.vocab, partial, template=template, types=getattr(chosen.module, 'TYPED', False))
+    files.write_json(partial / CONFIG, about)
+    release.put_in_place(partial, target)
+  count = sum(array.size for array in tensors.values())
+  log.info(f'{target}: {len(modules)} modules, {count:,} numbers; their base model is {base or "not known"}')
+
+
+def _check_base(opened: Weights, saved: Params) -> str:
+  """Where the frozen part comes from, by `init_from` of the run; empty where it does not say.
+
+  Raises:
+    WeightsError: something else of the trunk trained, or did not come from there: PEFT's base model would lack it.
+  """
+  settings = seals.read_json(files.RunFolder(opened.folder).config)
+  sources = {one['source'] for one in settings.get('init_from') or () if one.get('to', 'trunk') in ('', 'trunk')}
+  if opened.wrapper.get('trained') not in (None, [], ['(?!trunk/).*']):
+    raise WeightsError(
+      f'--form=peft has no place for other parameters of the trunk, and adapter.trained={opened.wrapper["trained"]}: '
+      '--form=release writes the whole model'
+    )
+  base = sources.pop() if len(sources) == 1 else ''
+  if base and files.is_folder(files.path(base)):
+    known = folders.open(base).params
+    if missing := [path for path in saved if path.startswith('trunk/') and path not in known]:
+      raise WeightsError(
+        f'--form=peft: {base}, the base model, has no {", ".join(missing[:3])}, so PEFT would draw it anew: '
+        '--form=release writes the whole model'
+      )
+  return base
+
+
+def _modules(saved: Params, entries: Mapping[str, Entry], architecture: Architecture) -> dict[str, list[Update]]:
+  """Name of each linear layer of theirs -> the updates of ours that are parts of it.
+
+  Raises:
+    WeightsError: a matrix of ours is no linear layer of theirs.
+  """
+  modules: dict[str, list[Update]] = {}
+  for path in sorted({path.rpartition('/')[0] for path in saved if path.startswith('lora/')}):
+    entry = entries.get(f'{path.removeprefix("lora/")}/kernel')
+    if entry is None or not entry.theirs.endswith('.weight') or entry.form not in ('linear', 'matrix'):
+      theirs = 'no place' if entry is None else f'{entry.theirs}, which is no linear layer'
+      raise WeightsError(
+        f'--form=peft: for the update of {path.removeprefix("lora/")} {architecture.name} has {theirs}: --form=release '
+        'writes the whole model'
+      )
+    a, b = saved[f'{path}/a'], saved[f'{path}/b']
+    for layer in range(a.shape[0]) if entry.stacked else [None]:
+      own = np.asarray(a.read(layer), np.float32), np.asarray(b.read(layer), np.float32)
+      name = (entry.theirs if layer is None else entry.name(layer)).removesuffix('.weight')
+      modules.setdefault(name, []).append(Update(entry, own[0], own[1].reshape(len(own[1]), -1)))
+  return modules
+
+
+def _pair(module: str, updates: Sequence[Update]) -> dict[str, np.ndarray]:
+  """The two matrices of a linear layer of theirs: [k r, inputs] and [outputs, k r] for k updates."""
+  # two updates of a joined layer      A  a1^T     B  b1^T  0
+  #                                       a2^T        0     b2^T
+  joined = updates[0].entry.part
+  outputs = updates[0].b.shape[1] if joined is None else joined.total * joined.groups
+  rank = updates[0].b.shape[0]
+  b = np.zeros((outputs, rank * len(updates)), np.float32)
+  for number, update in enumerate(updates):
+    own = b[:, number * rank : (number + 1) * rank]
+    place = own if update.entry.part is None else table.section(own, update.entry.part._replace(axis=0))
+    place[...] = update.b.T.reshape(place.shape)
+  a = np.concatenate([update.a.T for update in updates])
+  return {f'{BEFORE}{module}.lora_A.weight': a, f'{BEFORE}{module}.lora_B.weight': b}
+
+
+def _about(
+  modules: Mapping[str, Sequence[Update]], whole: Sequence[str], kind: str, wrapper: Mapping[str, Any], base: str
+) -> dict[str, Any]:
+  """The content of adapter_config.json.
+
+  Args:
+    modules: their linear layers.
+    whole: modules that are saved whole.
+    kind: the class of the base model.
+    wrapper: keywords of adapter 'lora'.
+    base: where the base model is.
+  """
+  joined = {module: len(updates) for module, updates in modules.items()}
+  usual = min(joined.values())
+  others = {module: count for module, count in joined.items() if count != usual}
+  return {
+    'peft_type': 'LORA',
+    'task_type': next((task for end, task in TASKS.items() if kind.endswith(end)), None),
+    'base_model_name_or_path': base,
+    'inference_mode': True,
+    'r': usual * wrapper['rank'],
+    'lora_alpha': usual * wrapper['alpha'],
+    'lora_dropout': wrapper['dropout'],
+    'rank_pattern': {module: count * wrapper['rank'] for module, count in others.items()},
+    'alpha_pattern': {module: count * wrapper['alpha'] for module, count in others.items()},
+    'target_modules': list(modules),
+    'modules_to_save': list(whole) or None,
+    'fan_in_fan_out': next(iter(modules.values()))[0].entry.form == 'matrix',  # GPT-2 keeps [inputs, outputs]
+    'bias': 'none',
+    'use_rslora': False,
+    'use_dora': False,
+    'init_lora_weights': True,
+  }
+
+
+def _plan(array: np.ndarray) -> Plan:
+  return Plan(np.dtype(np.float32), array.shape, lambda: table.pieces(array))

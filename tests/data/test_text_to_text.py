@@ -1,0 +1,442 @@
+"""Rows written as text: T5's tasks word for word, templates, patterns, prompts, demonstrations, what is cut."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from plm_jax.data import text_to_text
+from plm_jax.data.rows import written
+from plm_jax.data.rows.forms import patterns, prompts, t5, template
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import build
+from tests import conftest
+from tests.data import small
+
+
+class WordVocab(small.NumberVocab):
+  """A token for each word and each mark, in the order in which they are met."""
+
+  def __init__(self, **settings):
+    super().__init__(**settings)
+    self.words = []
+
+  def encode(self, text):
+    return [self.number(word) for word in re.findall(r'\w+|[^\w\s]', text)]
+
+  def number(self, word):
+    if word not in self.words:
+      self.words.append(word)
+    return len(small.SPECIAL) + self.words.index(word)
+
+  def token(self, token_id):
+    return small.SPECIAL[token_id] if token_id < len(small.SPECIAL) else self.words[token_id - len(small.SPECIAL)]
+
+
+def write(form, row):
+  return form.write(row)
+
+
+# Forms ---------------------------------------------------------------------------------------------------------------
+
+PAIR = {'sentence1': 'A b.', 'sentence2': 'C d.', 'label': 1, 'idx': 0}
+NLI = {'premise': 'A b.', 'hypothesis': 'C d.', 'label': 0, 'idx': 0}
+T5 = {
+  'cola': ({'sentence': 'A b.', 'label': 0}, 'cola sentence: A b.', 'unacceptable'),
+  'sst2': ({'sentence': 'A b.', 'label': 1}, 'sst2 sentence: A b.', 'positive'),
+  'mrpc': (PAIR, 'mrpc sentence1: A b. sentence2: C d.', 'equivalent'),
+  'stsb': ({**PAIR, 'label': 3.25}, 'stsb sentence1: A b. sentence2: C d.', '3.2'),
+  'qqp': ({'question1': 'A?', 'question2': 'B?', 'label': 0}, 'qqp question1: A? question2: B?', 'not_duplicate'),
+  'mnli': ({**NLI, 'label': 2}, 'mnli hypothesis: C d. premise: A b.', 'contradiction'),
+  'qnli': ({'question': 'A?', 'sentence': 'B.', 'label': 1}, 'qnli question: A? sentence: B.', 'not_entailment'),
+  'rte': ({**PAIR, 'label': 0}, 'rte sentence1: A b. sentence2: C d.', 'entailment'),
+  'super_glue_rte': (NLI, 'rte hypothesis: C d. premise: A b.', 'entailment'),
+  'axb': (PAIR, 'rte hypothesis: C d. premise: A b.', 'not_entailment'),
+  'axg': (NLI, 'rte hypothesis: C d. premise: A b.', 'entailment'),
+  'boolq': ({'passage': 'A b.', 'question': 'is it', 'label': 1}, 'boolq passage: A b. question: is it', 'True'),
+  'cb': ({**NLI, 'label': 1}, 'cb hypothesis: C d. premise: A b.', 'contradiction'),
+  'copa': (
+    {'premise': 'A b.', 'choice1': 'C.', 'choice2': 'D.', 'question': 'effect', 'label': 1},
+    'copa choice1: C. choice2: D. premise: A b. question: effect',
+    'choice2',
+  ),
+  'multirc': (
+    {'question': 'A?', 'answer': 'B', 'paragraph': '<b>Sent 1: </b>C.<br>D.', 'label': 0},
+    'multirc question: A? answer: B paragraph: Sent 1: C. D.',
+    'False',
+  ),
+  'record': (
+    {
+      'query': 'A @placeholder is a bird.',
+      'entities': ['penguin', 'potato', 'pigeon'],
+      'answers': ['penguin', 'pigeon'],
+      'passage': 'One.\n@highlight\nTwo\n@highlight\nThree',
+    },
+    'record query: A @placeholder is a bird. entities: penguin, potato, pigeon passage: One. Two. Three',
+    'penguin',
+  ),
+  'wic': (
+    {'sentence1': 'A b.', 'sentence2': 'C d.', 'word': 'b', 'label': 0, 'start1': 2},
+    'wic sentence1: A b. sentence2: C d. word: b',
+    'False',
+  ),
+  'wsc': (
+    {'text': 'Bob asked Tom if he can lend it.', 'span1_text': 'Tom', 'span2_text': 'he', 'span2_index': 4, 'label': 1},
+    'wsc: Bob asked Tom if *he* can lend it.',
+    'Tom',
+  ),
+  'wsc_marked': (
+    {
+      'text': 'This is a test sentence .', 'span1_text': 'test', 'span1_index': 3, 'span2_text': 'This',
+      'span2_index': 0, 'label': 0,
+    },
+    'wsc text: # This # is a * test * sentence .',
+    'False',
+  ),
+  'dpr': (
+    {'sentence': 'Bob asked Tom if he can lend it.', 'pronoun': 'he', 'candidates': ['Bob', 'Tom'], 'label': 1},
+    'wsc: Bob asked Tom if *he* can lend it.',
+    'Tom',
+  ),
+  'squad': (
+    {'question': "What's it?", 'context': 'The (big) one.', 'answers': {'text': ['big'], 'answer_start': [5]}},
+    "question: What ' s it ? context: The ( big ) one .",
+    'big',
+  ),
+  'cnn_dailymail': ({'article': 'A b.', 'highlights': 'C.'}, 'summarize: A b.', 'C.'),
+  'wmt_en_de': ({'en': 'Good.', 'de': 'Gut.'}, 'translate English to German: Good.', 'Gut.'),
+  'wmt_en_fr': ({'en': 'Good.', 'fr': 'Bon.'}, 'translate English to French: Good.', 'Bon.'),
+  'wmt_en_ro': ({'en': 'Good.', 'ro': 'Bun.'}, 'translate English to Romanian: Good.', 'Bun.'),
+}  # fmt: skip
+
+
+def test_every_task_of_t5_is_here():
+  assert T5.keys() == t5.TASKS.keys()
+
+
+@pytest.mark.parametrize('task', T5)
+def test_t5_writes_a_row_word_for_word(task):
+  """The examples of the released preprocessors, and the format of appendix D."""
+  row, inputs, target = T5[task]
+  found = write(t5.make(task=task), row)
+  assert (found.inputs, found.targets[0]) == (inputs, target)
+  if found.options:
+    assert found.options[found.label] == target
+
+
+@pytest.mark.parametrize('task', [task for task, (row, _, _) in T5.items() if isinstance(row.get('label'), int)])
+def test_a_label_that_is_not_known_has_no_target(task):
+  found = write(t5.make(task=task), {**T5[task][0], 'label': -1})
+  assert found.targets == () and found.label == -1
+  with pytest.raises(ValueError, match="'label' holds 9"):
+    if t5.TASKS[task].labels:
+      write(t5.make(task=task), {**T5[task][0], 'label': 9})
+    else:
+      raise ValueError("'label' holds 9")
+
+
+@pytest.mark.parametrize(
+  ('score', 'text'), [(0, '0.0'), (5, '5.0'), (2.5, '2.4'), (1.1, '1.2'), (4.6, '4.6'), (-1, '')]
+)
+def test_scores_are_written_to_the_nearest_fifth(score, text):
+  """2.5 lies between 2.4 and 2.6, and goes to the even number of fifths, as in TensorFlow."""
+  found = write(t5.make(task='stsb'), {**PAIR, 'label': score})
+  assert found.targets == ((text,) if text else ())
+
+
+def test_the_wrong_noun_of_wsc_is_not_trained_on():
+  assert write(t5.make(task='wsc'), {**T5['wsc'][0], 'label': 0}).targets == ()
+
+
+def test_a_template_joins_lists_and_takes_each_text_of_a_target():
+  row = {'source': ['A b.', 'C d.'], 'target': ['one', 'two'], 'answers': {'text': ['x']}}
+  form = template.make(inputs='sum: {source}', target='{target}')
+  assert write(form, row) == written.Written('sum: A b. C d.', ('one', 'two'))
+  assert write(template.make(inputs='{answers.text}!', target='no {target}'), row).targets == ('no one two',)
+
+
+def test_a_template_has_options():
+  row = {'text': 'A', 'endings': ['x', 'y', 'z'], 'label': 2, 'name': 'bad'}
+  listed = write(template.make(inputs='{text}', options=('{endings}',)), row)
+  assert listed == written.Written('A', ('z',), ('x', 'y', 'z'), 2)
+  words = template.make(inputs='{text}', options=('good', 'bad'), label='name')
+  assert words.options == ('good', 'bad')
+  assert write(words, row) == written.Written('A', ('bad',), ('good', 'bad'), 1)
+  assert write(words, {**row, 'name': None}).label == -1
+
+
+@pytest.mark.parametrize(
+  ('row', 'message'),
+  [
+    ({'text': 'A', 'label': 2}, "'label' holds 2, which is no number from 0 to 1"),
+    ({'text': 'A', 'label': 'x'}, "'label' holds 'x'"),
+    ({'label': 0}, "there is no field 'text': 'text' is looked for in what has label"),
+    ({'text': {'en': 3}, 'label': 0}, "'text' holds no text and no list of texts"),
+  ],
+)
+def test_a_row_that_cannot_be_written_is_said(row, message):
+  with pytest.raises(ValueError, match=message):
+    write(template.make(inputs='{text}', options=('a', 'b')), row)
+
+
+PATTERNS = {
+  'copa': (
+    {'premise': 'The grass is dark.', 'choice1': 'The sun rose.', 'choice2': 'It rained.', 'question': 'cause'},
+    '"the sun rose" or "it rained"? The grass is dark because [MASK].',
+    ('the sun rose', 'it rained'),
+  ),
+  'rte': (PAIR, '"C d" ? [MASK], "A b."', ('Yes', 'No')),
+  'sst2': ({'sentence': 'A b'}, 'A b It was [MASK].', ('terrible', 'great')),
+  'record': ({**T5['record'][0]}, f'{T5["record"][0]["passage"]} A [MASK] is a bird.', ('penguin', 'potato', 'pigeon')),
+}
+
+
+@pytest.mark.parametrize('task', PATTERNS)
+def test_patterns_have_one_blank(task):
+  row, inputs, options = PATTERNS[task]
+  found = write(patterns.make(task=task), {'label': 1, **row})
+  assert (found.inputs.replace(written.MARK, '[MASK]'), found.options) == (inputs, options)
+  assert found.inputs.count(written.MARK) == 1
+  assert found.targets == (options[found.label],)
+
+
+def test_prompts_of_gpt3():
+  row = {'premise': 'My body cast a shadow.', 'choice1': 'The sun rose.', 'choice2': 'It rained.', 'label': 0}
+  found = write(prompts.make(task='copa'), {**row, 'question': 'cause'})
+  assert found == written.Written(
+    'My body cast a shadow because', ('the sun rose.',), ('the sun rose.', 'it rained.'), 0
+  )
+  assert write(prompts.make(task='copa'), {**row, 'question': 'effect'}).inputs == 'My body cast a shadow so'
+  found = write(prompts.make(task='lambada'), {'passage': 'She whispered to him'})
+  assert (found.inputs, found.targets, found.options) == ('She whispered to', ('him',), ())
+  row = {'activity_label': 'Ice', 'context': 'A man [step] writes.', 'endings': ['go [title] on', 'stop'], 'label': 1}
+  found = write(prompts.make(task='hellaswag'), row)
+  assert (found.inputs, found.options) == ('Ice: A man writes.', ('go. on', 'stop'))
+
+
+# The source ----------------------------------------------------------------------------------------------------------
+
+ROWS = [
+  {'text': 'a b c d e f g h', 'more': 'x', 'refs': ['one two', 'three'], 'label': 0},
+  {'text': 'i j', 'more': 'y z', 'refs': ['four'], 'label': 1},
+  {'text': 'k', 'more': 'w', 'refs': [], 'label': -1},
+  {'text': 'l m n', 'more': 'v', 'refs': ['five six seven eight nine'], 'label': 0},
+]
+
+
+@pytest.fixture
+def folder(tmp_path):
+  small.write_rows(tmp_path / 'train.jsonl', ROWS)
+  small.write_rows(tmp_path / 'validation.jsonl', ROWS[:2])
+  return tmp_path
+
+
+def make(folder, *, vocab=None, **settings):
+  settings = {
+    'form': {'name': 'template', 'inputs': 'read {text}', 'target': '{refs}'},
+    'length': 8, 'target_length': 4, 'batch_size': 2, 'seed': 0, 'layout': 'text', 'shuffle': False, **settings,
+  }  # fmt: skip
+  return text_to_text.make(vocab=vocab or WordVocab(), path=str(folder), cache=str(folder), **settings)
+
+
+def whole(source, vocab, key='tokens'):
+  """The texts of all rows, special tokens in brackets."""
+  found = []
+  for batch in source.once():
+    for row, weight in enumerate(batch['row_weight']):
+      real = batch[key.replace('tokens', 'segment_ids')][row] > 0
+      if weight:
+        found.append(vocab.decode(batch[key][row][real]))
+  return found
+
+
+def test_rows_have_inputs_and_targets(folder):
+  vocab = WordVocab()
+  source = make(folder, vocab=vocab)
+  assert source.rows == 3  # one row has no right answer
+  assert whole(source, vocab) == ['read a b c d e f </s>', 'read i j </s>', 'read l m n </s>']
+  assert whole(source, vocab, 'target_tokens') == ['one two </s>', 'four </s>', 'five six seven </s>']
+  assert source.record(0)['references'] == ['one two', 'three']
+  assert source.record(0)['inputs'] == 'read a b c d e f g h'
+  assert source.record(2)['row'] == ROWS[3]
+  first = next(source.once())
+  assert (first['tokens'][1, 4:] == small.PAD).all()
+  assert first['option_tokens'].shape == (2, 1, 4)
+
+
+def test_each_right_answer_has_a_row(folder):
+  vocab = WordVocab()
+  source = make(folder, vocab=vocab, per_target=True)
+  assert whole(source, vocab, 'target_tokens') == ['one two </s>', 'three </s>', 'four </s>', 'five six seven </s>']
+  assert [source.record(row)['row']['text'] for row in range(4)] == [ROWS[n]['text'] for n in (0, 0, 1, 3)]
+
+
+def test_rows_without_an_answer_are_kept_to_be_predicted(folder):
+  assert not make(folder).unlabelled
+  source = make(folder, keep_unlabelled=True)
+  assert source.rows == 4 and source.unlabelled
+  assert source.record(2)['references'] is None
+
+
+def test_options_fill_up_and_have_labels(folder):
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': '{text}', 'options': ('good', 'very bad', '{more}')}
+  source = make(folder, vocab=vocab, form=form, layout='bare', gap=' ')
+  batch = next(source.once())
+  assert batch['label'].tolist() == [0, 1]
+  shown = [[vocab.decode(ids[ids > small.PAD]) for ids in row] for row in batch['option_tokens']]
+  assert shown == [['good', 'very bad', 'x'], ['good', 'very bad', 'y z']]
+  assert whole(source, vocab, 'target_tokens') == ['good', 'very bad', 'good']
+  listed = {'name': 'template', 'inputs': '{text}', 'options': ('{refs}', 'other')}
+  batch = next(make(folder, vocab=vocab, form=listed, layout='bare', split='train[:2]').once())
+  assert batch['option_segment_ids'].sum(axis=2).tolist() == [[2, 1, 1], [1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+  ('keep', 'expected'),
+  [('start', 'read a b c d e f </s>'), ('end', 'b c d e f g h </s>'), ('fields', '')],
+)
+def test_inputs_that_are_too_long_keep_what_the_form_says(folder, keep, expected):
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': 'read {text}', 'target': '{more}', 'keep': keep}
+  found = whole(make(folder, vocab=vocab, form=form), vocab)[0]
+  if keep == 'fields':  # characters are cut until it fits
+    assert found.startswith('read a b c') and found.endswith('</s>') and len(found.split()) <= 8
+  else:
+    assert found == expected
+
+
+def test_a_blank_survives_the_cut(folder):
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': '{text} was [MASK] !', 'options': ('good', 'bad')}
+  found = whole(make(folder, vocab=vocab, form=form, layout='bert'), vocab)
+  assert found[0].startswith('[CLS] a b') and found[0].endswith('was [MASK] ! [SEP]')
+  assert len(found[0].split()) <= 8
+  assert found[1] == '[CLS] i j was [MASK] ! [SEP]'
+  with pytest.raises(ValueError, match=r'row 0 of .* does not fit length=5: the text around its fields alone is too'):
+    make(folder, vocab=vocab, form={**form, 'inputs': '{text} was surely [MASK] !'}, layout='bert', length=5)
+
+
+def test_the_letters_of_a_mask_in_a_text_are_no_blank(folder):
+  vocab = WordVocab()
+  small.write_rows(folder / 'train.jsonl', [{'text': 'a [MASK] b', 'label': 0}])
+  form = {'name': 'template', 'inputs': '{text} [MASK]', 'options': ('good', 'bad')}
+  assert whole(make(folder, vocab=vocab, form=form, length=16), vocab) == ['a [ MASK ] b [MASK] </s>']
+
+
+def test_demonstrations_stand_before_a_row(folder):
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': '{text} :', 'options': ('good', 'bad')}
+  given = {'form': form, 'layout': 'bare', 'gap': ' ', 'length': 40, 'split': 'validation'}
+  alone = whole(make(folder, vocab=vocab, **given), vocab)
+  assert alone == ['a b c d e f g h :', 'i j :']
+  shots = {'count': 2, 'separator': ' | ', 'instruction': 'say'}
+  source = make(folder, vocab=vocab, shots=shots, **given)
+  solved = {'a b c d e f g h : good', 'i j : bad', 'l m n : good'}
+  for found, own in zip(whole(source, vocab), alone, strict=True):
+    head, *parts = found.split(' | ')
+    assert head == 'say' and parts[-1] == own
+    assert len(set(parts[:-1])) == 2 and set(parts[:-1]) <= solved
+  again, other = (whole(make(folder, vocab=vocab, shots={**shots, 'seed': seed}, **given), vocab) for seed in (0, 3))
+  assert again == whole(source, vocab) != other
+
+
+def test_draws_repeat_the_rows_with_other_demonstrations(folder):
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': '{text} :', 'options': ('good', 'bad')}
+  shots = {'count': 1, 'draws': 6, 'separator': ' | '}
+  source = make(folder, vocab=vocab, form=form, layout='bare', length=40, split='validation', shots=shots)
+  assert source.rows == 12
+  assert [source.record(row)['draw'] for row in range(12)] == [n // 2 for n in range(12)]
+  texts = whole(source, vocab)
+  assert len(set(texts[::2])) > 1  # the first row
+  assert [text.split(' | ')[-1] for text in texts] == ['a b c d e f g h :', 'i j :'] * 6
+
+
+def test_a_row_is_not_its_own_demonstration(folder):
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': '{text} :', 'options': ('good', 'bad')}
+  source = make(folder, vocab=vocab, form=form, layout='bare', length=40, shots={'count': 2, 'separator': ' | '})
+  for text in whole(source, vocab):
+    *before, own = text.split(' | ')
+    assert len(before) == 2 and all(not part.startswith(own) for part in before)
+  with pytest.raises(ValueError, match=r'shots\.count=4: .* has 4 rows'):
+    make(folder, form=form, layout='bare', length=40, shots={'count': 4})
+  with pytest.raises(ValueError, match=r'shots\.count=3: too few rows of .* have a target'):
+    make(folder, form=form, layout='bare', length=40, shots={'count': 3})
+
+
+def test_demonstrations_without_room_are_left_out(folder):
+  vocab = WordVocab()
+  form = {'name': 'template', 'inputs': '{text} :', 'options': ('good', 'bad'), 'keep': 'end'}
+  given = {'form': form, 'layout': 'bare', 'split': 'validation', 'shots': {'count': 3, 'separator': ' | '}}
+  for length in (9, 12, 16, 40):
+    first, second = whole(make(folder, vocab=vocab, length=length, **given), vocab)
+    assert first.endswith('a b c d e f g h :') and second.endswith('i j :')
+    assert len(first.split()) <= length
+    assert all(part.split(' : ')[-1] in ('good', 'bad') for part in second.split(' | ')[:-1])
+
+
+def test_hosts_and_draws_read_the_parts_of_one_batch(folder):
+  vocab = WordVocab()
+  both = [make(folder, vocab=vocab, host=host, hosts=2) for host in range(2)]
+  alone = make(folder, vocab=vocab)
+  assert {each.digest for each in both} == {alone.digest}
+  for one, *parts in zip(alone.once(), *(each.once() for each in both), strict=True):
+    for key, value in one.items():
+      assert np.array_equal(value, np.concatenate([part[key] for part in parts])), key
+
+
+def test_bad_rows_are_named_before_anything_is_tokenised(folder):
+  with open(folder / 'train.jsonl', 'a', encoding='utf-8') as file:
+    file.write(json.dumps({'text': 'a', 'refs': {'a': 1}}) + '\n')
+  calls = []
+  with pytest.raises(
+    ValueError, match=r"train\.jsonl, line 5: .*'refs' holds no text and no list of texts, but \{'a': 1\}"
+  ):
+    make(folder, vocab=WordVocab(each=calls.append))
+  assert not calls
+  with pytest.raises(ValueError, match='line 5'):
+    text_to_text.look(
+      path=str(folder), cache=str(folder), form={'name': 'template', 'inputs': '{text}', 'target': '{refs}'}
+    )
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'form': {'name': 'template', 'inputs': '{text}'}}, 'form.target and form.options are empty'),
+    ({'form': {'name': 'template', 'inputs': '[MASK] [MASK]', 'target': 'x'}}, 'has 2 blanks: one can be filled'),
+    ({'form': {'name': 't5', 'task': 'mnli'}}, "there is no field 'hypothesis'"),
+    ({'length': 1}, 'length=1 is too short for layout'),
+    ({'split': 'test'}, "'test'"),
+    (
+      {'form': {'name': 'template', 'inputs': '{text}', 'target': '{label}', 'keep': 'all'}},
+      r"form\.keep: expected Literal\['start', 'end', 'fields'\]",
+    ),
+  ],
+)
+def test_what_cannot_be_is_said(folder, changes, message):
+  with pytest.raises((ValueError, FileNotFoundError, ConfigError), match=message):
+    make(folder, **changes)
+
+
+@pytest.mark.parametrize(
+  ('name', 'form'),
+  [
+    ('super_glue_copa', {'name': 'prompts', 'task': 'copa'}),
+    ('super_glue_copa', {'name': 'patterns', 'task': 'copa'}),
+    ('hellaswag', {'name': 'prompts', 'task': 'hellaswag'}),
+    ('glue_mnli', {'name': 't5', 'task': 'mnli'}),
+    ('scitldr_abstract', {'name': 'template', 'inputs': 'summarize: {source}', 'target': '{target}'}),
+  ],
+)
+def test_real_rows_can_be_written(name, form):
+  """The first 20 of a data set that is given to developers."""
+  path = conftest.SHARED_DATA / name
+  if not path.is_dir():
+    pytest.skip(f'{path} is not there')
+  split = 'validation_matched[:20]' if name == 'glue_mnli' else 'validation[:20]'
+  labels = text_to_text.look(path=str(path), split=split, form=form)
+  assert labels.names == build.make('data.rows.forms', form).options

@@ -1,0 +1,157 @@
+"""SQuAD's rule against what the official scripts print, and how windows are joined; MultiRC and ReCoRD by hand."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from plm_jax.scores import multirc, record, squad, squad2, superglue
+
+# 150 hand-made and random answers, and the numbers of evaluate-v1.1.py (of those with an answer) and evaluate-v2.0.py
+OFFICIAL = json.loads((pathlib.Path(__file__).parent / 'squad_official.json').read_text(encoding='utf-8'))
+NAMES = {
+  'exact': 'exact_match', 'f1': 'f1',
+  'HasAns_exact': 'has_answer_exact_match', 'HasAns_f1': 'has_answer_f1',
+  'NoAns_exact': 'no_answer_exact_match', 'NoAns_f1': 'no_answer_f1',
+  'best_exact': 'best_exact_match', 'best_exact_thresh': 'best_exact_match_threshold',
+  'best_f1': 'best_f1', 'best_f1_thresh': 'best_f1_threshold',
+}  # fmt: skip
+
+
+def window(answer: str, golds: list[str], *, score: float = 0.0, null: float = 0.0, group: object = 0):
+  """The prediction and the record of a row whose best answer is this text."""
+  context = f'before {answer} behind'
+  record = {
+    'row': {'id': f'id of {group}'}, 'context': context, 'answers': golds, 'group': group,
+    'characters': np.array([(0, 6), (7, 7 + len(answer)), (8 + len(answer), len(context))]), 'first': 4,
+  }  # fmt: skip
+  prediction = {
+    'start': np.array([5, 4]), 'end': np.array([5, 4]), 'score': np.array([score, score - 1], np.float32),
+    'no_answer': np.float32(null),
+  }  # fmt: skip
+  return prediction, record
+
+
+def rows(questions):
+  made = [window(answer, golds, null=null, group=n) for n, (answer, golds, null) in enumerate(questions)]
+  return [prediction for prediction, _ in made], [record for _, record in made]
+
+
+def test_numbers_are_those_of_the_official_script():
+  questions = [question for question in OFFICIAL['questions'] if question[1]]
+  found = squad.score(*rows(questions))
+  assert set(found) == set(squad.METRICS)
+  assert found == pytest.approx(OFFICIAL['v1.1'], rel=1e-12)
+
+
+def test_numbers_are_those_of_the_official_script_where_texts_may_hold_no_answer():
+  found = squad2.score(*rows(OFFICIAL['questions']))
+  assert set(found) == set(squad2.METRICS)
+  theirs = {NAMES[name]: value for name, value in OFFICIAL['v2.0'].items() if name in NAMES}
+  assert found == pytest.approx(theirs, rel=1e-6)  # margins are float32
+
+
+@pytest.mark.parametrize(
+  ('answer', 'gold', 'exact', 'f1'),
+  [
+    ('The Nobel Prize.', 'nobel prize', 1, 1),
+    ('Nobel', 'the Nobel Prize', 0, 2 / 3),
+    ('a a b', 'b b a c', 0, 2 / 4),  # articles are left out: b against b b c
+    ('U.S.', 'us', 1, 1),
+    ('its', "it's", 1, 1),
+    ('1,000', '1000', 1, 1),
+    ('北京 大学', '北京大学', 0, 0),
+    ('the', 'a', 1, 0),
+    ('', 'cat', 0, 0),
+  ],
+)
+def test_the_rule_by_hand(answer, gold, exact, f1):
+  assert squad.exact_match(answer, gold) == exact
+  assert squad.f1(answer, gold) == pytest.approx(f1)
+
+
+def test_the_best_of_several_right_answers_counts():
+  found = squad.score(*rows([('Nobel', ['Prize', 'the Nobel Prize', 'Nobel!'], 0.0), ('x', ['y', 'x z'], 0.0)]))
+  assert found == pytest.approx({'exact_match': 50, 'f1': 100 * (1 + 2 / 3) / 2})
+
+
+def test_windows_of_a_question_are_joined():
+  golds = ['right']
+  parts = [
+    window('wrong', golds, score=1.0, null=5.0, group='a'),
+    window('other', ['other'], score=0.0, null=-3.0, group='b'),
+    window('right', golds, score=2.0, null=1.5, group='a'),
+  ]
+  predictions, records = ([part[k] for part in parts] for k in range(2))
+  assert squad.score(predictions, records) == {'exact_match': 100.0, 'f1': 100.0}
+  assert json.loads(squad.submission(predictions, records)) == {'id of a': 'right', 'id of b': 'other'}
+  # no answer scores as little as in the window where it scores least: 1.5 against 2
+  assert json.loads(squad2.submission(predictions, records)) == {'id of a': 'right', 'id of b': 'other'}
+  predictions[2]['no_answer'] = np.float32(2.5)
+  assert json.loads(squad2.submission(predictions, records)) == {'id of a': '', 'id of b': 'other'}
+
+
+def test_a_classifier_may_tell_that_there_is_no_answer():
+  parts = [window('right', ['right'], group='a'), window('wrong', ['right'], score=-1.0, group='a')]
+  for told, answer in (((1.0, 2.0), ''), ((1.0, -0.5), 'right')):
+    predictions = [{**part[0], 'impossible': np.float32(value)} for part, value in zip(parts, told, strict=True)]
+    assert json.loads(squad2.submission(predictions, [part[1] for part in parts])) == {'id of a': answer}
+
+
+def test_a_window_without_a_legal_pair_gives_no_answer():
+  prediction, one = window('right', ['right'])
+  none = {**prediction, 'score': np.full(2, -2e30, np.float32)}
+  assert squad.score([none, prediction], [one, one]) == {'exact_match': 100.0, 'f1': 100.0}
+  assert json.loads(squad.submission([none], [one])) == {'id of 0': ''}
+  assert squad2.score([none], [one])['f1'] == 0
+
+
+def test_answers_are_cut_out_of_the_text():
+  text = 'Das  grüne\nHaus, 北京大学 — "Nobel’s Prize".'
+  spans = np.array([(0, 3), (3, 10), (10, 15), (15, 16), (16, 18), (17, 18), (18, 19)])
+  place = {'context': text, 'characters': spans, 'first': 3}
+  for start in range(7):
+    for end in range(start, 7):
+      answer = squad.text_of(place, 3 + start, 3 + end)
+      assert answer in text and answer == answer.strip()
+  assert squad.text_of(place, 4, 5) == 'grüne\nHaus'
+
+
+def test_questions_without_an_answer_need_the_rule_of_squad_2():
+  with pytest.raises(ValueError, match=r'adapter\.no_answer=True'):
+    squad.score(*rows([('x', [], 0.0)]))
+  every = squad2.score(*rows([('x', [], 1.0), ('y', [], -1.0)]))
+  assert (every['exact_match'], every['no_answer_f1']) == (50, 50)
+  assert np.isnan(every['has_answer_f1'])
+  assert every['best_f1'] == 100
+
+
+def test_multirc_by_hand():
+  # question: (found, right) of each answer
+  questions = {(0, 0): [(1, 1), (0, 0)], (0, 1): [(1, 0), (1, 1), (0, 1)], (1, 0): [(0, 0)]}
+  predictions, records = [], []
+  for (paragraph, question), pairs in questions.items():
+    for answer, (found, right) in enumerate(pairs):
+      predictions.append({'label': np.int32(found)})
+      idx = {'paragraph': paragraph, 'question': question, 'answer': answer}
+      records.append({'row': {'idx': idx}, 'label': right})
+  expected = {'f1a': 100 * 2 * 2 / (2 * 2 + 1 + 1), 'exact_match': 100 * 2 / 3}
+  assert multirc.score(predictions, records) == pytest.approx(expected)
+  sklearn = pytest.importorskip('sklearn.metrics')
+  pairs = [(int(p['label']), r['label']) for p, r in zip(predictions, records, strict=True)]
+  assert expected['f1a'] == pytest.approx(100 * sklearn.f1_score([r for _, r in pairs], [f for f, _ in pairs]))
+  with pytest.raises(ValueError, match="need an 'idx'"):
+    multirc.score(predictions[:1], [{'row': {}, 'label': 1}])
+
+
+def test_record_by_hand():
+  entities = ['Barack Obama', 'Chicago', 'the White House']
+  records = [
+    {'row': {'answers': ['Obama', 'Mr. Obama']}, 'options': entities},
+    {'row': {'answers': ['White House']}, 'options': entities},
+  ]
+  predictions = [{'label': np.int32(0)}, {'label': np.int32(2)}]
+  lines = superglue.submission(predictions, [{**one, 'row': {**one['row'], 'entities': entities}} for one in records])
+  assert [json.loads(line)['label'] for line in lines.splitlines()] == ['Barack Obama', 'the White House']
+  assert record.score(predictions, records) == pytest.approx({'exact_match': 50, 'f1': 100 * (2 / 3 + 1) / 2})
