@@ -199,6 +199,8 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     if c.data['name'] == 'text_to_text':
       path, form = TEXTS[c.adapter.name]
       c.data = dict(c.data, path=path, form=form, split='train')
+      if 'decoding' in c.adapter:
+        c.adapter = dict(c.adapter, decoding=dict(method='beam', beams=2, max_new=8))
       c.best = c.best and (f'{c.best[0].partition("/")[0]}/loss', 'min')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1

@@ -126,7 +126,10 @@ def word_ids(words: tuple[str, ...], vocab: Vocab, *, single: bool) -> list[list
   if not words and not single:
     return []
   if len(words) < 2:
-    raise ValueError(f'adapter.words={words!r}: an encoder compares two words or more, one for each label')
+    raise ValueError(
+      f'adapter.words={words!r}: an encoder compares two words or more, one for each label: name them, or choose '
+      'another model.name, one that writes'
+    )
   ids = [vocab.encode(word) for word in words]
   for word, found in zip(words, ids, strict=True):
     if not found or (single and len(found) > 1):

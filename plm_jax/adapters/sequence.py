@@ -42,7 +42,6 @@ from plm_jax.types import (
 
 PAPER = Paper(year=2019, title='T5 §2.4, BART §3.3', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
-QUICK = dict(decoding=dict(method='beam', beams=2, max_new=8))  # of a smoke test (`file.py:quick`)
 
 
 class Decoding:

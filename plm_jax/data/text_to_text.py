@@ -29,9 +29,7 @@ from plm_jax.plugins import build
 from plm_jax.types import Count, Labels, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
-QUICK = dict(
-  length=64, target_length=16, batch_size=8, shots=None, per_target=False
-)  # of a smoke test (`file.py:quick`)
+QUICK = dict(length=64, target_length=16, batch_size=8, per_target=False)  # of a smoke test (`file.py:quick`)
 
 GIVES = (
   'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids', 'label',

@@ -97,7 +97,7 @@ def test_reads_are_a_literal(folder, name):
 
 PROTOCOLS = (types.Trunk, types.Attends, types.SharesTokens, types.Shares, types.Refines, types.Remembers)
 PROMISED = {name for one in PROTOCOLS for name in (*one.__annotations__, *vars(one))} - {'config'}
-OF_A_MODULE = {'clone'}  # of every module of flax
+OF_A_MODULE = {'clone', 'unbind'}  # of every module of flax
 SOURCES = sorted(path for folder in ('objectives', 'adapters') for path in (signatures.ROOT / folder).glob('*.py'))
 
 
