@@ -128,8 +128,8 @@ def read(s: Reader, tokens: Array, segment_ids: Array, answer: Array, answer_seg
     # text a b _, answer x y   ->   _ a b x; the state of b predicts x, that of x predicts y
     tokens, segment_ids = align_right(tokens, segment_ids)
     both = (tokens, answer[:, :-1]), (segment_ids, answer_segments[:, :-1])
-    joined, segments = (jnp.concatenate(parts, axis=1) for parts in both)
-    return {'tokens': joined, 'segment_ids': segments}
+    both_tokens, both_segments = (jnp.concatenate(parts, axis=1) for parts in both)
+    return {'tokens': both_tokens, 'segment_ids': both_segments}
   assert s.start_id is not None  # `make_reader` finds it
   # answer x y   ->   start x
   before = jnp.pad(answer[:, :-1], ((0, 0), (1, 0)), constant_values=s.start_id)
@@ -181,7 +181,7 @@ def states(s: Reader, hidden: Array, *, length: int, answers: int) -> Array:
   return hidden[:, first : first + answers]
 
 
-def score(s: Reader, forward: Forward, inputs: Mapping[str, Array], answer: Array, *, length: int) -> Scored:
+def score(s: Reader, forward: Forward, inputs: Mapping[str, Any], answer: Array, *, length: int) -> Scored:
   """What the tokens of answers cost.
 
   Args:

@@ -185,6 +185,7 @@ def compare(s: Setup, forward: Forward, example: Example) -> Array:
     return forward(**example.inputs)[:, s.words[:, 0]]
   targets = example.targets
   given = (targets[name] for name in ('tokens', 'segment_ids', 'options', 'real'))
+  assert s.reader is not None
   return -answers.option_nats(s.reader, forward, *given)
 
 

@@ -190,8 +190,7 @@ def record(records: Records, kept: Kept, form: Form, row_id: int) -> dict[str, A
   """What `Source.record` says of a row; see `make`."""
   draw, place = divmod(row_id, len(kept.row_ids))
   index = int(kept.row_ids[place])
-  text = form.write(records[index])
-  assert text is not None
+  text = written.again(records, index, form)
   return {
     'row': records[index],
     'inputs': text.inputs.replace(written.MARK, written.BLANK),

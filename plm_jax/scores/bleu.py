@@ -5,6 +5,7 @@ punctuation and symbols of Unicode (tok:intl), as T5's scores do.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from plm_jax.scores import Row
 
@@ -20,7 +21,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
 
   texts = [row['text'] for row in predictions]
   most = max(len(record['references']) for record in records)
-  references = [
+  references: Any = [
     [record['references'][number] if number < len(record['references']) else None for record in records]
     for number in range(most)
   ]

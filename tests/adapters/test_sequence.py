@@ -12,6 +12,7 @@ from plm_jax.adapters import answers, sequence
 from plm_jax.generate import generate
 from plm_jax.models import glm, t5
 from plm_jax.noise.keys import with_step
+from plm_jax.plugins import build
 from plm_jax.training import step
 from tests import tiny
 from tests.generate import peers
@@ -207,3 +208,20 @@ def test_an_output_that_is_no_number_is_none(text, value):
 def test_what_cannot_be_is_said(trunk, settings, message):
   with pytest.raises(ValueError, match=message):
     sequence.make(trunk=tiny.make_trunk(trunk), vocab=VOCAB, **settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['lora', 'prefix'])
+def test_what_a_wrapper_adds_writes_as_well(name):
+  """A wrapped task writes with what the wrapper adds: each token is the best one when it is read, and texts change."""
+  batch = make_batch()
+  task = build.make('adapters', {'name': name, 'inner': {'name': 'sequence'}}, trunk=make_trunk('gpt2'), vocab=VOCAB)
+  params = jax.tree.map(lambda leaf: 3 * leaf, tiny.init_params(task, batch))
+  params |= params_of('gpt2')
+  predict = jax.jit(functools.partial(step.predict_step, task=task))
+  made = predict(params, batch, jax.random.key(0))
+  real = jnp.asarray((np.arange(5) < np.asarray(made['written'])[:, None]).astype(np.int32))
+  again = {**batch, 'target_tokens': made['tokens'], 'target_segment_ids': real}
+  assert tiny.means(run(task, params, again).metrics)['token_accuracy'] == 1.0
+  plain = sequence.make(trunk=make_trunk('gpt2'), vocab=VOCAB)
+  assert tiny.means(run(plain, params_of('gpt2'), again).metrics)['token_accuracy'] < 1.0

@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from plm_jax.errors import ConfigError
-from plm_jax.scores import bleu, draws, match, rouge
+from plm_jax.scores import bleu, draws, f1, match, rouge
 from plm_jax.training import evaluation, scoring
 from plm_jax.types import Source, Task
 
@@ -107,3 +107,10 @@ def test_scores_read_what_a_task_says_in_words(monkeypatch):
 def test_a_score_of_labels_says_that_texts_have_none():
   with pytest.raises(ConfigError, match="score 'draws' reads label, which these rows do not give: leave it out"):
     scoring.score('draws', [{'text': 'a'}], [{'label': 1, 'draw': 0}])
+
+
+def test_a_text_that_is_no_label_counts_as_the_wrong_class():
+  """By hand: of gold 1 1 0 and predictions 1 -1 -1, one hit, one miss and one false alarm."""
+  pytest.importorskip('sklearn')
+  found = f1.score([{'label': label} for label in (1, -1, -1)], [{'label': label} for label in (1, 1, 0)])
+  assert found['f1'] == pytest.approx(2 / (2 + 1 + 1))

@@ -102,7 +102,7 @@ def tokenised(records: Records, kept: Kept, writer: Writer, *, draws: int) -> tu
 
   for draw in range(draws):
     for places in _chunks(len(kept.row_ids)):
-      texts = [(int(index), written.write(records, int(index), writer.form)) for index in kept.row_ids[places]]
+      texts = [(int(index), written.again(records, int(index), writer.form)) for index in kept.row_ids[places]]
       read, shorter = read_ids(records, texts, writer, draw=draw)
       inputs += compact(read)
       if draw == 0:
@@ -154,9 +154,11 @@ def joined(parts: Sequence[Sequence[int]], writer: Writer) -> Ids:
     ValueError: there is a blank and no token for it.
   """
   first, *rest = parts
-  if rest and writer.blank is None:
+  if not rest:
+    return list(first)
+  if writer.blank is None:
     raise ValueError('the inputs have a blank, and this vocabulary has no mask token: name a token (data.blank)')
-  return [*first, *(token for part in rest for token in (writer.blank, *part))]
+  return [*first, *(token for part in rest for token in [writer.blank, *part])]
 
 
 def fitted(records: Records, text: tuple[int, Written], before: list[str], writer: Writer) -> Ids:
@@ -167,7 +169,8 @@ def fitted(records: Records, text: tuple[int, Written], before: list[str], write
   """
   index, first = text
   room, form, vocab = writer.length - writer.inputs.size, writer.form, writer.vocab
-  row, inputs = records[index], first.inputs
+  row: written.Row = records[index]
+  inputs = first.inputs
   while True:
     ids = joined([vocab.encode(part) for part in parts_of(inputs, before, writer)], writer)
     excess = len(ids) - room

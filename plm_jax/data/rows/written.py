@@ -222,6 +222,13 @@ def write(records: Records, index: int, form: Form) -> Written | None:
     raise ValueError(f'row {index} of {records.where}: {error}') from error
 
 
+def again(records: Records, index: int, form: Form) -> Written:
+  """The same of a row that is kept."""
+  text = write(records, index, form)
+  assert text is not None  # `find_rows` leaves others out
+  return text
+
+
 def find_rows(records: Records, form: Form, *, per_target: bool, keep_unlabelled: bool, on_bad_row: OnBadRow) -> Kept:
   """Writes every row once, and says which are kept.
 
