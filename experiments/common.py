@@ -141,8 +141,12 @@ def tagging(name: str, **settings: Any) -> dict[str, Any]:
 
 
 def score_tagging(c: ConfigDict, name: str) -> None:
-  """Evaluations on validation and test, and the best step by F1 of spans, or by accuracy where there are none."""
-  c.eval = validation('validation', 'test')
+  """Evaluations on validation and test with the strict F1 of entities, and the best step by F1 as CoNLL counts it.
+
+  Parts of speech have accuracy alone.
+  """
+  scores = None if name == 'ewt' else ('seqeval',)
+  c.eval = {split: dict(one, scores=scores) for split, one in validation('validation', 'test').items()}
   c.best = ('validation/accuracy' if name == 'ewt' else 'validation/f1', 'max')
   c.log_every, c.eval_every, c.save_every = 50, 200, 200
 

@@ -39,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   command.add_step(parser)
   parser.add_argument('--evaluation', help='only this evaluation of config.eval')
   parser.add_argument('--predictions', metavar='FILE', help='write one JSON object per row to this file')
-  parser.add_argument('--format', metavar='NAME', help="of that file: 'glue', 'superglue'; rows of JSON without it")
+  parser.add_argument(
+    '--format', metavar='NAME', help="of that file, as 'glue', 'superglue', 'squad' take it; rows of JSON without it"
+  )
   parser.add_argument('--score', metavar='FILE', nargs='+', help='score predictions in files, several averaged')
   parser.add_argument('--scores', metavar='NAME', nargs='+', help='by these; all that fit without it')
   parser.add_argument('--follow', action='store_true', help='every checkpoint as it appears, up to the last of the run')

@@ -116,7 +116,10 @@ READERS: dict[str, tuple[str, Callable[[pathlib.Path], object]]] = {
   'release': ('config.json', release.Release),
   'index of a release': ('model.safetensors.index.json', lambda folder: (config_of(folder), release.Release(folder))),
   'index of an import': ('params.index.json', params.open_params),
-  'names of classes': ('labels.json', lambda folder: (rows_of(folder), sources.open_source(str(folder), cache='none'))),
+  'names of classes': (
+    'labels.json',
+    lambda folder: (rows_of(folder), sources.open_source(str(folder), cache=str(folder / 'cache'))),
+  ),
 }
 
 

@@ -1,7 +1,7 @@
 """The form in which SuperGLUE takes predictions of a test set: a JSON object a line (super.gluebenchmark.com).
 
 Classes are words (CB, RTE, AX-b, AX-g), 'true' and 'false' (BoolQ, WiC), 'True' and 'False' (WSC) or numbers (COPA);
-those of MultiRC stand in one object for each paragraph. ReCoRD's are texts, 'answer' of what is predicted.
+those of MultiRC stand in one object for each paragraph. ReCoRD's are the texts of the options that are chosen.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from plm_jax.scores import Row, glue
 
-READS = ('label', 'answer')  # one of them
+READS = ('label',)
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
@@ -34,9 +34,9 @@ def _idx(record: Row) -> dict[str, int] | None:
 
 
 def _label(row: Row, record: Row) -> Any:
-  if 'answer' in row:
-    return str(row['answer'])
   label, names, fields = int(row['label']), tuple(record.get('names', ())), record.get('row', {})
+  if 'query' in (_idx(record) or {}) and 'options' in record:
+    return record['options'][label]
   if 'entities' in fields and 'options' in record:  # ReCoRD
     return record['options'][label]
   if not names or 'choice1' in fields or names[0].startswith('choice'):

@@ -19,7 +19,7 @@ from plm_jax.text import tokenizer
 from plm_jax.training import evaluation, parts, predicted, preflight, run_folder, trained_part
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
-from plm_jax.types import Execution, PyTree, Source, Task
+from plm_jax.types import Execution, Labels, PyTree, Source, Task
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +111,7 @@ def evaluate_run(
   layout = _layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions)
+    check_names(folder, evaluator.sources)
     spec = next(iter(evaluator.sources.values())).spec
     steps = _appearing(folder, timeout=timeout) if follow else iter([records.choose(folder.checkpoints, step)])
     states = _states(settings, folder, steps, made.task, spec, layout=layout, may_vanish=follow)
@@ -161,6 +162,17 @@ def _names(settings: Settings, name: str | None, predictions: Output | None) -> 
   if predictions:
     predicted.check_output(predictions.file, predictions.format)
   return names
+
+
+def check_names(folder: RunFolder, sources: Mapping[str, Source]) -> None:
+  """Raises ConfigError where an evaluation numbers classes otherwise than the rows that the run was trained on."""
+  kept = run_folder.read_json(folder.data).get('class_names', ())
+  if isinstance(kept, Mapping):
+    trained = Labels(parts={part: Labels(tuple(names)) for part, names in kept.items()})
+  else:
+    trained = Labels(tuple(kept))
+  with errors.stage('evaluate'):
+    parts.check_names({str(folder.data): trained} | {f'eval.{name}.data': source for name, source in sources.items()})
 
 
 def _check_predicts(made: Parts, predictions: Output | None) -> None:

@@ -213,12 +213,12 @@ def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[st
     for name in signatures.names('scores')
     if set(scoring.known(name).reads) <= predicted and set(scoring.known(name).records) <= kept
   ]
-  found: dict[str, float] = {}
+  found: dict[str, dict[str, float]] = {}
   refused = []
   for name in names or fitting:
     scores.check_installed(name, signatures.literal(f'scores.{name}', 'NEEDS') or ())
     try:
-      found |= scoring.score(name, predictions, records)
+      found[name] = scoring.score(name, predictions, records)
     except ConfigError as error:  # a score that nobody named need not fit
       refused.append(str(error))
       if names:
@@ -226,4 +226,9 @@ def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[st
   if not found:
     reasons = '; '.join(refused) or f'none reads {", ".join(sorted(predicted))} and {", ".join(sorted(kept))}'
     raise ConfigError(f'--score: no score fits these rows: {reasons}')
-  return found
+  metrics = [metric for values in found.values() for metric in values]
+  return {
+    metric if metrics.count(metric) == 1 else f'{name}/{metric}': value  # two scores may call what they give alike
+    for name, values in found.items()
+    for metric, value in values.items()
+  }

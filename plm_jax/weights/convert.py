@@ -97,7 +97,7 @@ def export(
     there = ', '.join(sorted(present)) or 'none'
     raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
   kept = present & (writer.heads_with_a_place(trunk, opened.params) if heads is None else set(heads))
-  if 'head' in kept and (reason := _unlike(opened, writer.published_form(trunk, sorted(kept), architecture)[0])):
+  if 'head' in kept and (reason := unlike(opened, writer.published_form(trunk, sorted(kept), architecture)[0])):
     if heads is not None:
       raise ConfigError(f'--heads: {reason}')
     log.warning(f'{reason}: the head is left out')
@@ -121,7 +121,7 @@ def export(
     log.info(f'{source} has no vocabulary to go with it')
 
 
-def _unlike(opened: folders.Weights, architecture: Architecture) -> str:
+def unlike(opened: folders.Weights, architecture: Architecture) -> str:
   """Why the published head would compute something else than that of a run; empty where it would not."""
   if own := opened.own_reading:
     settings = ', '.join(f'adapter.{name}={value}' for name, value in own.items())

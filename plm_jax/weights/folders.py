@@ -5,7 +5,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -31,8 +31,8 @@ Part = Literal['trunk', 'generator']
 # A leaf of the trunk alone -> the two whose sum it is in a run that trains a generator as well, of which the second is
 # what the trunk has of its own (DeBERTa-v3's gradient-disentangled table).
 SUMS: Mapping[str, tuple[str, str]] = MappingProxyType({TOKENS: ('generator/token_embed/table', 'delta/table')})
-# settings of the adapters: the trunk's last states, pooled as its paper does
-_READING: Mapping[str, Any] = MappingProxyType({'layer': -1, 'layers': [-1], 'pool': 'trunk'})
+# settings of the adapters that say: the trunk's last states, pooled as its paper does
+_READING: Mapping[str, Sequence[Any]] = MappingProxyType({'layer': (-1,), 'layers': ([], [-1]), 'pool': ('trunk',)})
 TOKEN_IDS = (
   'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
   'forced_eos_token_id',
@@ -189,14 +189,14 @@ class Weights:
     if files.is_file(self.folder / MODEL):
       return {}
     adapter = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config)).get('adapter') or {}
-    return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual) != usual}
+    return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual[0]) not in usual}
 
   @functools.cached_property
   def between(self) -> str | None:
     """The activation between the two layers of the head of a run; None for one layer, and where it is not known."""
     if files.is_file(self.folder / MODEL):
       return None
-    adapter = seals.read_json(files.RunFolder(self.folder).config).get('adapter') or {}
+    adapter = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config)).get('adapter') or {}
     return adapter.get('activation') if adapter.get('hidden') else None
 
   @property

@@ -21,6 +21,7 @@ from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.errors import ConfigError
 from plm_jax.types import Template
 from plm_jax.weights import folders, release, table, writer
+from plm_jax.weights.convert import unlike
 from plm_jax.weights.folders import Weights
 from plm_jax.weights.table import Architecture, Entry
 
@@ -69,11 +70,14 @@ def export(
     raise ConfigError(f"--form=peft: {source} is no run of adapter 'lora'; --form=release writes the whole model")
   trunk, saved = opened.trunk(), opened.as_saved
   heads = sorted(opened.heads)
-  if opened.own_reading or set(heads) - {'head'}:
-    what = ', '.join([*set(heads) - {'head'}, *(f'adapter.inner.{one}' for one in opened.own_reading)])
-    raise WeightsError(f'--form=peft has no place for {what}: --form=release writes the whole model')
+  if others := set(heads) - {'head'}:
+    raise WeightsError(
+      f'--form=peft has no place for {", ".join(sorted(others))}: --form=release writes the whole model'
+    )
   chosen, config = writer.published_form(trunk, heads, architecture)
   if heads:
+    if reason := unlike(opened, chosen):
+      raise WeightsError(f'--form=peft: {reason}')
     config |= writer.classifier(config, opened.params, chosen, opened.labels)
   kind = config['architectures'][0]
   bare = kind.endswith('Model') and not kind.endswith('LMHeadModel')  # without a head names have no prefix

@@ -245,6 +245,11 @@ def test_superglue_takes_words_of_its_own(names, row, label):
   assert [json.loads(line) for line in text.splitlines()] == [{'idx': 7, 'label': label}]
 
 
+def test_superglue_takes_the_entity_that_is_chosen():
+  record = {'row': {'idx': {'passage': 3, 'query': 8}, 'query': 'q'}, 'options': ['Ann', 'Bea'], 'names': ()}
+  assert json.loads(superglue.submission([{'label': np.int32(1)}], [record])) == {'idx': 8, 'label': 'Bea'}
+
+
 def test_superglue_takes_multirc_by_paragraph():
   places = [(0, 0, 0), (0, 0, 1), (0, 1, 2), (1, 2, 3)]
   records = [

@@ -112,13 +112,13 @@ def test_metrics_and_predictions_are_those_of_one_pass() -> None:
 @pytest.mark.parametrize(
   ('kind', 'changes', 'words'),
   [
-    ('classify', {'scores': ('mathews',)}, ["no score 'mathews'", "'matthews'", 'accuracy, correlation']),
+    ('classify', {'scores': ('mathews',)}, ["no score 'mathews'", "'matthews'", 'There are: accuracy, ']),
     (
       'classify',
       {'scores': ('correlation',)},
       ["'correlation' reads value", "adapter 'classify' gives", 'without value'],
     ),
-    ('classify', {'scores': ('seqeval',)}, ["'seqeval' reads labels", 'Scores that fit: accuracy, f1']),
+    ('classify', {'scores': ('seqeval',)}, ["'seqeval' reads labels", 'Scores that fit: accuracy, ']),
     ('classify', {'scores': ('f1', 'f1')}, ["both give 'f1'"]),
     ('classify', {'best': ('validation/f1', 'max')}, ["no metric 'f1'", 'accuracy']),
     ('classify', {'scores': ('f1',), 'best': ('validation/matthews', 'max')}, ["no metric 'matthews'", 'f1']),
@@ -241,6 +241,12 @@ def test_values_are_averaged(tmp_path: pathlib.Path) -> None:
   assert predicted.score(predictions, records)['spearman'] == 1.0
 
 
+def test_metrics_with_one_name_keep_that_of_their_score() -> None:
+  record = {'row': {'answers': ['Ann']}, 'options': ['Ann', 'Bea'], 'label': 0}
+  found = predicted.score([{'label': np.array(0)}], [record], ['f1', 'record', 'accuracy'])
+  assert found == {'f1/f1': 0.0, 'exact_match': 100.0, 'record/f1': 100.0, 'accuracy': 1.0}
+
+
 def test_what_cannot_be_scored_is_named(pair: list[str], tmp_path: pathlib.Path) -> None:
   other = file_of(tmp_path / 'other', [row(number, 1, 0.5) for number in range(4)])
   broken = tmp_path / 'broken'
@@ -258,7 +264,7 @@ def test_what_cannot_be_scored_is_named(pair: list[str], tmp_path: pathlib.Path)
     ([pair[0], '--config.seed=1'], 'these flags take none'),
     ([pair[0], '--format=glue'], '--predictions=FILE'),
     ([pair[0], f'--predictions={tmp_path}/x/y', '--format=glue'], 'there is no folder'),
-    ([pair[0], f'--predictions={tmp_path}/y', '--format=glu'], "no format 'glu'.*glue, superglue"),
+    ([pair[0], f'--predictions={tmp_path}/y', '--format=glu'], "no format 'glu'.*There are: glue, "),
   ]
   for flags, told in cases:
     with pytest.raises(ConfigError, match=told) as caught:

@@ -123,6 +123,23 @@ def test_gradual_unfreezing_trains_one_more_layer_after_each_period(data, tmp_pa
   assert 'from step 4' in (run / 'log.txt').read_text()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(('name', 'folder'), [('wnut17', 'wnut_17'), ('ewt', 'universal_dependencies_en_ewt')])
+def test_the_config_of_words_runs_on_the_real_set(name, folder, shared_data, data, tmp_path):
+  values = config.load(f'{conftest.ROOT}/experiments/tagging/fine_tune.py:{name},bert,crf')
+  values |= {'vocab': {'name': 'byte_bpe', 'path': str(data / 'vocab')}, 'init_from': (), 'steps': 2, 'epochs': None}
+  values['model'] |= {'variant': 'tiny', 'overrides': runs.SIZES}
+  values['execution'] = {}
+  values['data'] |= {'path': str(shared_data(folder)), 'length': 32, 'buckets': (), 'cache': str(tmp_path / 'cache')}
+  for split, block in values['eval'].items():
+    block['data']['split'] = f'{split}[:32]'
+  run = tmp_path / 'run'
+  assert loop.train(config.resolve({**values, 'eval_every': 2, 'save_every': 2}), run).exit_code == 0
+  known = {'accuracy', 'loss'} | ({'f1', 'strict_f1'} if name == 'wnut17' else set())
+  found = {key for line in runs.curve(run) for key in line}
+  assert {f'{split}/{metric}' for split in ('validation', 'test') for metric in known} <= found
+
+
 MIX = {'name': 'scalar_mix', 'vectors': 4, 'penalty': 0.1}
 TAG = {'name': 'tag', 'tags': TAGS}
 SETTINGS: dict[str, dict[str, Any]] = {

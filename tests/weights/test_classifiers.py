@@ -181,7 +181,12 @@ def test_a_head_on_other_states_is_not_written_as_theirs(tmp_path: pathlib.Path)
   trunk = build.make('models', BLOCK, vocab_size=61)
   leaves = {path: np.zeros(shape, np.float32) for path, shape in shapes.shapes(trunk).items()}
   params = {'trunk': paths.nested(leaves), 'head': {'kernel': np.zeros((128, CLASSES), np.float32)}}
-  for name, adapter, place in (('theirs', {}, True), ('mean', {'pool': 'mean'}, False), ('low', {'layer': 1}, False)):
+  for name, adapter, place in (
+    ('theirs', {}, True),
+    ('complete', {'layers': [], 'layer': -1}, True),
+    ('mean', {'pool': 'mean'}, False),
+    ('low', {'layer': 1}, False),
+  ):
     run = files.RunFolder(tmp_path / name)
     files.make_folder(run.vocab)
     about = {'model': BLOCK, 'objective': None, 'adapter': {'name': 'classify', 'bias': False, **adapter}}

@@ -5,8 +5,11 @@ import json
 import pytest
 
 from plm_jax.data import labelled
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.training import evaluate_saved, metrics
 from plm_jax.training.parts import check_labels, check_names
-from plm_jax.types import Labels, Task
+from plm_jax.types import Labels, Source, Task
 from tests.data import small
 
 
@@ -74,6 +77,19 @@ def test_two_sources_that_number_a_name_otherwise_are_refused():
     check_names(names)
   check_names({'data': Labels(('a', 'b')), 'eval.x.data': Labels(('a', 'b')), 'eval.y.data': Labels()})
   check_names({'data': Labels(('neg', 'pos')), 'eval.x.data': Labels(('negative', 'positive'))})
+
+
+def test_an_evaluation_that_numbers_a_name_otherwise_than_the_run_is_refused(tmp_path):
+  folder, source = RunFolder.at(tmp_path), Source({}, 0, lambda step: iter(()), lambda: iter(()), '')
+  named = source._replace(names=('b', 'c'))
+  evaluate_saved.check_names(folder, {'test': named})  # an earlier version kept no names
+  metrics.write_json(folder.data, {'class_names': ['a', 'b', 'c']})
+  evaluate_saved.check_names(folder, {'test': source, 'other': source._replace(names=('a', 'b', 'c'))})
+  with pytest.raises(ConfigError, match=r'eval\.test\.data: its classes are b, c, .*data\.json are a, b, c'):
+    evaluate_saved.check_names(folder, {'test': named})
+  metrics.write_json(folder.data, {'class_names': {'one': ['a', 'b', 'c']}})
+  with pytest.raises(ConfigError, match=r'eval\.test\.data\.parts\.one: its classes are b, c'):
+    evaluate_saved.check_names(folder, {'test': source._replace(parts={'one': named, 'two': named})})
 
 
 def test_the_row_with_a_label_that_the_task_does_not_know_is_named(tmp_path):
