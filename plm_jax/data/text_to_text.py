@@ -189,12 +189,13 @@ def record(records: Records, kept: Kept, form: Form, row_id: int) -> dict[str, A
   draw, place = divmod(row_id, len(kept.row_ids))
   index = int(kept.row_ids[place])
   text = written.again(records, index, form)
+  label = 0 if not kept.options else text.label if text.label >= 0 else None  # without options the target is the one
   return {
     'row': records[index],
     'inputs': text.inputs.replace(written.MARK, written.BLANK),
     'references': list(text.targets) or None,
     'options': text.options,
-    'label': text.value if text.label < 0 else text.label,
+    'label': label if text.value is None else text.value,
     'names': form.options,
     'draw': draw,
   }
