@@ -198,7 +198,9 @@ def one_label(
   classes = 0 if names is None else int(labels.max()) + 1
   if asked.per_class is not None:
     if None in gold:
-      raise ValueError(f'{records.where}: per_class={asked.per_class} needs a label of every row: no keep_unlabelled.')
+      raise ValueError(
+        f'{records.where}: per_class={asked.per_class} needs a label of every row; keep_unlabelled keeps others'
+      )
     drawn = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
     labels, row_ids, gold = labels[drawn], row_ids[drawn], [gold[place] for place in drawn]
   class_names = () if names is None else names.names
