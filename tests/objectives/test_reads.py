@@ -22,7 +22,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   'mixture': {'parts': {'one': {'name': 'mlm'}, 'two': {'name': 'span_boundary'}}, 'rates': {'one': 1.0, 'two': 1.0}},
   'multitask': {'parts': {'one': {'name': 'classify'}, 'two': {'name': 'tag', 'tags': ('O', 'B-name')}}},
   'tag': {'tags': ('O', 'B-name')},
-  **dict.fromkeys(('bottleneck', 'lora', 'prefix', 'scalar_mix'), {'inner': {'name': 'classify'}}),
+  **{name: {'inner': {'name': 'classify'}} for name in ('bottleneck', 'lora', 'prefix', 'scalar_mix')},
   'rtd': {'sharing': 'all'},
   'denoise_seq2seq': {'edit': {'name': 'collapse_to_mask'}, 'target': 'text'},  # the fake vocabulary has no sentinels
   'distill': {
