@@ -17,6 +17,6 @@ for argument in "$@"; do
   fi
   set -- "$@" "$argument"
 done
-bash "$root/launch/setup.sh" test
+bash "$root/launch/setup.sh" test scores
 cd -- "$root"
 exec "$root/.venv/bin/python" -m pytest --numprocesses=2 --dist=loadfile "$@"
