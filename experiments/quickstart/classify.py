@@ -27,7 +27,7 @@ def get_config(arg=''):
   )
   c.optim = dict(name='adamw', rate=1e-3, schedule='linear', warmup=0.1, decay=common.NO_DECAY_ON_NORMS, clip=1.0)
   c.execution = dict(layers='loop')
-  c.init_from = (dict(source='runs/quickstart/pretrain', from_='trunk', to='trunk'),)
+  c.init_from = (dict(source='runs/quickstart/contrast', from_='trunk', to='trunk'),)
   c.eval = {split: dict(data=dict(split=split, batch_size=64)) for split in ('validation', 'test')}
   c.best = ('validation/accuracy', 'max')
   c.log_every, c.eval_every, c.save_every = 20, 50, 50

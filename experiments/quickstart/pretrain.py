@@ -18,7 +18,7 @@ from experiments import common
 
 def get_config(arg=''):
   """Takes `quick`."""
-  c = common.run(arg, steps=1600)
+  c = common.run(arg, steps=1100)
   c.vocab = dict(name='byte_bpe', path=common.QUICK_VOCAB)
   sizes = dict(init_std=0.06, position_init='sinusoids', dropout=0.0, attention_dropout=0.0)
   c.model = dict(name='bert', variant='tiny', overrides=sizes)
