@@ -1,0 +1,96 @@
+"""A model for lm-evaluation-harness: numbers and texts beside those of the harness's own `hf` models of the same folder,
+and beside our adapter `prompt` on the same rows."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from plm_jax.errors import ConfigError
+from plm_jax.inference import opened
+from plm_jax.text import byte_bpe, tokenizer
+from tests import conftest
+
+lm_eval = pytest.importorskip('lm_eval', reason='needs the extra lm_eval: bash launch/setup.sh lm_eval')
+from plm_jax.inference import harness  # noqa: E402  # imports the harness
+
+POSITIONS = 48
+KINDS = ('gpt2', 'llama', 't5', 'bart')
+# context, continuation: in the middle of a word, with spaces at the seam, without a context, longer than the model
+ANNA = 'Anna went to the garden and then Peter came'
+PAIRS = (
+  (ANNA, ' to the river.'),
+  ('Anna went to the gar', 'den'),
+  ('Anna  ', 'went home'),
+  ('', 'Anna went home.'),
+  ('In the morning', ' one'),
+  (f'{ANNA}. ' * 9, ' to the river.'),
+  (ANNA, ' home'),
+)
+
+
+def make_release(folder, kind):
+  """A random model of Hugging Face with a vocabulary of a few stories."""
+  import torch
+  import transformers as t
+
+  draw = random.Random(0)
+  vocab = byte_bpe.train([conftest.story(draw) for _ in range(40)], size=400, specials='gpt2')
+  vocab.save(folder)
+  eos = vocab.eos_id
+  (folder / 'tokenizer_config.json').write_text(
+    json.dumps(
+      {'eos_token': vocab.token(eos), 'bos_token': vocab.token(eos), 'tokenizer_class': 'PreTrainedTokenizerFast'}
+    )
+  )
+  torch.manual_seed(0)
+  ids = {'vocab_size': vocab.size, 'eos_token_id': eos, 'pad_token_id': eos}
+  two = {'d_model': 16, 'decoder_start_token_id': eos, **ids}
+  if kind == 'gpt2':
+    config = t.GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=POSITIONS, bos_token_id=eos, **ids)
+  elif kind == 'llama':
+    sizes = {'hidden_size': 16, 'intermediate_size': 24, 'num_hidden_layers': 2, 'num_attention_heads': 2}
+    config = t.LlamaConfig(max_position_embeddings=POSITIONS, bos_token_id=eos, **sizes, **ids)
+  elif kind == 't5':
+    config = t.T5Config(d_kv=8, d_ff=24, num_layers=2, num_heads=2, **two)
+  else:
+    sides = {f'{side}_{name}': size for side in ('encoder', 'decoder')
+             for name, size in (('layers', 2), ('attention_heads', 2), ('ffn_dim', 24))}  # fmt: skip
+    config = t.BartConfig(max_position_embeddings=POSITIONS, bos_token_id=eos, forced_eos_token_id=None, **sides, **two)
+  auto = t.AutoModelForSeq2SeqLM if kind in ('t5', 'bart') else t.AutoModelForCausalLM
+  model = auto.from_config(config).eval()
+  draw = torch.Generator().manual_seed(1)
+  for parameter in model.parameters():  # large enough for tokens to differ
+    parameter.data += 0.3 * torch.randn(parameter.shape, generator=draw)
+  model.save_pretrained(folder)
+  return folder
+
+
+@pytest.fixture(scope='module', params=KINDS)
+def both(request, tmp_path_factory):
+  """Our model and theirs of one folder."""
+  pytest.importorskip('torch')
+  pytest.importorskip('transformers')
+  from lm_eval.models.huggingface import HFLM
+
+  folder = make_release(tmp_path_factory.mktemp(request.param), request.param)
+  theirs = HFLM(pretrained=str(folder), device='cpu', batch_size=1, dtype='float32', max_length=POSITIONS)
+  return make_model(folder), theirs
+
+
+def make_model(folder, **settings):
+  return harness.Model(opened.open(folder, user='lm_eval'), **{'batch_size': 3, 'max_length': POSITIONS, **settings})
+
+
+def requests_of(rows):
+  return [
+    lm_eval.api.instance.Instance(request_type='any', doc={}, arguments=tuple(row), idx=number)
+    for number, row in enumerate(rows)
+  ]
+
+
+def test_log_likelihoods_are_those_of_their_model(both):
+  ours, theirs = (model.loglikelihood(requests_of(PAIRS), disable_tqdm=True) for model in both)
+  np.testing.assert_allclose([total for total, _ in ours], [total for total, _ in theirs], rtol=1e-4, atol=1e-4)
+  assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
