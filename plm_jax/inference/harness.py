@@ -123,7 +123,7 @@ class Model(TemplateLM):
     found = self._likelihoods([Request(list(context), list(continuation)) for _, context, continuation in requests])
     for (asked, _, _), likelihood in zip(requests, found, strict=True):
       self.cache_hook.add_partial('loglikelihood', asked, tuple(likelihood))
-    return [tuple(likelihood) for likelihood in found]
+    return [(likelihood.total, likelihood.is_greedy) for likelihood in found]
 
   def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
     """Of whole texts, in windows of `max_length` tokens: each token is scored once, with as much before it as fits."""
@@ -368,9 +368,7 @@ def run(
   Raises:
     ConfigError: no such task, or data that cannot be read.
   """
-  os.environ.setdefault(
-    'DISABLE_MULTIPROC', '1'
-  )  # the harness would fork for its errors of bootstrapping; jax has threads
+  os.environ.setdefault('DISABLE_MULTIPROC', '1')  # the harness would fork to estimate errors, and jax has threads
   manager = tasks.TaskManager(include_path=include_path)
   for name in names:
     if not manager.match_tasks([name]):

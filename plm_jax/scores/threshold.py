@@ -1,4 +1,4 @@
-"""Acceptable or not by the mean log-probability of a sentence's tokens (Radford et al. 2018, §5): two classes, no training.
+"""Two classes by the mean log-probability of a sentence's tokens and a threshold (Radford et al. 2018, §5; CoLA).
 
 The paper does not say where its threshold comes from. Here each half of the rows, those with even and those with odd
 places, is judged by the threshold that has the best Matthews correlation on the other half, so that no row has a part

@@ -1,5 +1,6 @@
-"""WSC by the noun that is written: whether it is the one that the row asks about (Raffel et al. 2020, §2.4; `wsc_simple`
-of t5/data/postprocessors.py). What is compared leaves determiners out, and one may be a part of the other.
+"""WSC by the noun that is written: whether it is the one that the row asks about (Raffel et al. 2020, §2.4).
+
+As in `wsc_simple` of t5/data/postprocessors.py, determiners do not count, and one noun may be a part of the other.
 
 Rows whose noun is the wrong one have no right answer to write, so an evaluation keeps them by `keep_unlabelled=True`.
 """
@@ -11,9 +12,10 @@ from plm_jax.scores import Row
 METRICS = ('wsc_accuracy',)
 READS = ('text',)
 RECORDS = ('row',)
-DETERMINERS = frozenset(
-  'a an few her his each every many much my our some that the their these this those which whose your'.split()
-)
+DETERMINERS = {
+  'a', 'an', 'few', 'her', 'his', 'each', 'every', 'many', 'much', 'my', 'our', 'some', 'that', 'the', 'their',
+  'these', 'this', 'those', 'which', 'whose', 'your',
+}  # fmt: skip
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:

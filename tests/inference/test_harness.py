@@ -1,5 +1,4 @@
-"""A model for lm-evaluation-harness: numbers and texts beside those of the harness's own `hf` models of the same folder,
-and beside our adapter `prompt` on the same rows."""
+"""A model for lm-evaluation-harness, beside the harness's own `hf` models of the same folder: numbers and texts."""
 
 import json
 import random
@@ -9,7 +8,7 @@ import pytest
 
 from plm_jax.errors import ConfigError
 from plm_jax.inference import opened
-from plm_jax.text import byte_bpe, tokenizer
+from plm_jax.text import byte_bpe
 from tests import conftest
 
 lm_eval = pytest.importorskip('lm_eval', reason='needs the extra lm_eval: bash launch/setup.sh lm_eval')
@@ -39,11 +38,9 @@ def make_release(folder, kind):
   vocab = byte_bpe.train([conftest.story(draw) for _ in range(40)], size=400, specials='gpt2')
   vocab.save(folder)
   eos = vocab.eos_id
-  (folder / 'tokenizer_config.json').write_text(
-    json.dumps(
-      {'eos_token': vocab.token(eos), 'bos_token': vocab.token(eos), 'tokenizer_class': 'PreTrainedTokenizerFast'}
-    )
-  )
+  named = dict.fromkeys(('eos_token', 'bos_token'), vocab.token(eos))
+  named['tokenizer_class'] = 'PreTrainedTokenizerFast'
+  (folder / 'tokenizer_config.json').write_text(json.dumps(named))
   torch.manual_seed(0)
   ids = {'vocab_size': vocab.size, 'eos_token_id': eos, 'pad_token_id': eos}
   two = {'d_model': 16, 'decoder_start_token_id': eos, **ids}
@@ -94,3 +91,54 @@ def test_log_likelihoods_are_those_of_their_model(both):
   ours, theirs = (model.loglikelihood(requests_of(PAIRS), disable_tqdm=True) for model in both)
   np.testing.assert_allclose([total for total, _ in ours], [total for total, _ in theirs], rtol=1e-4, atol=1e-4)
   assert [greedy for _, greedy in ours] == [greedy for _, greedy in theirs]
+
+
+def test_what_a_model_would_write_is_greedy(both):
+  ours, theirs = both
+  context = 'Anna went to the'
+  (text,) = theirs.generate_until(requests_of([(context, {'until': [], 'max_gen_toks': 1})]), disable_tqdm=True)
+  rows = requests_of([(context, text), (context, ' river')])
+  assert [greedy for _, greedy in ours.loglikelihood(rows, disable_tqdm=True)] == [True, False]
+
+
+def test_rolling_log_likelihoods_are_those_of_their_model(both):
+  rows = requests_of([(ANNA,), (f'{ANNA}. ' * 9,), ('One',)])
+  ours, theirs = (model.loglikelihood_rolling(rows, disable_tqdm=True) for model in both)
+  np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_texts_are_those_of_their_model(both):
+  ways = (
+    {'until': ['.', '\n'], 'max_gen_toks': 7},
+    {'until': 'e', 'max_new_tokens': 5, 'do_sample': False, 'temperature': 0.0},
+    {'until': [' a', 'the'], 'max_gen_toks': 7},
+    {'max_gen_toks': 6, 'num_beams': 3, 'no_repeat_ngram_size': 2, 'length_penalty': 0.5},
+  )
+  contexts = (ANNA, 'In the', f'{ANNA}. ' * 9, 'One')
+  rows = [(context, dict(way)) for way in ways for context in contexts]
+  ours, theirs = (model.generate_until(requests_of(rows), disable_tqdm=True) for model in both)
+  assert len(set(theirs)) > 4
+  assert ours == theirs
+
+
+def test_few_programs_serve_many_lengths():
+  sizes = [harness.rounded(length, 1_000) for length in range(1, 1_001)]
+  assert all(size >= length for length, size in enumerate(sizes, start=1))
+  assert sorted(set(sizes)) == [8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_000]
+
+
+def test_what_a_task_asks_for():
+  def read(**given):
+    return harness.Asked.read(given, max_length=100, backend='causal')
+
+  assert read(until='\n') == (('\n',), 50, 'greedy', ())
+  assert read(until=['', 'b'], max_tokens=3, do_sample=True, temperature=0.5, top_p=0.9) == (
+    ('b',), 3, 'sample', (('top_p', 0.9), ('temperature', 0.5))
+  )  # fmt: skip
+  assert read(temperature=0, do_sample=True).method == 'greedy'
+  assert read(num_beams=2).method == 'beam'
+  with pytest.raises(ConfigError, match=r'asks for repetition_penalty=2 in generation; followed are until, '):
+    read(repetition_penalty=2)
+  with pytest.raises(ConfigError, match=r'a task makes 100 tokens \(max_gen_toks\), and the model has 100 for a row'):
+    read(max_gen_toks=100)
+  assert harness.Asked.read({'max_gen_toks': 100}, max_length=100, backend='seq2seq').max_new == 100

@@ -89,7 +89,7 @@ def sst2(row: Row) -> Written:
 
 
 def race(row: Row) -> Written:
-  """The article and a question, then each answer; a row has one question, and the letter of its answer (RACE's files)."""
+  """The article and a question, then each answer; a row has one question and the letter of its answer."""
   options = written.texts_of(row, 'options')
   letters = [chr(ord('A') + number) for number in range(len(options))]
   label = written.label_of(row, 'answer', options, names=letters)
@@ -120,8 +120,8 @@ def winogrande(row: Row) -> Written:
   if (place := sentence.find('_')) < 0:
     raise ValueError(f"'sentence' has no _: {sentence!r}")
   texts = tuple(written.text_of(row, f'option{number}') for number in (1, 2))
-  given = {'answer': row.get('answer', row.get('label')) or None}  # '' in test sets
-  label = written.label_of(given, 'answer', texts, names=('1', '2'))
+  given = row.get('answer', row.get('label'))
+  label = written.label_of({'answer': None if given == '' else given}, 'answer', texts, names=('1', '2'))
   return _substituted(sentence, (place, place + 1), texts, label)
 
 
@@ -129,9 +129,7 @@ def _substituted(text: str, place: tuple[int, int], referents: Sequence[str], la
   """The text up to a pronoun, then each referent with the rest of the text behind it."""
   before, rest = text[: place[0]].rstrip(), text[place[1] :]
   if not before or not rest.strip():
-    raise ValueError(
-      f'nothing stands {"behind" if before else "before"} the pronoun of {text!r}, so no text is compared'
-    )
+    raise ValueError(f'nothing stands {"behind" if before else "before"} the pronoun of {text!r}')
   leads = tuple(_inside(referent.strip()) for referent in referents)
   options = tuple(f'{lead}{rest}' for lead in leads)
   return Written(before, options[label : label + 1] if label >= 0 else (), options, label, leads=leads)
@@ -157,7 +155,9 @@ def _unmarked(text: str) -> str:
   return re.sub(r'\[.*?\]', '', text).replace('  ', ' ')
 
 
-DETERMINERS = frozenset('a an the this that these those my your his her its our their'.split())
+DETERMINERS = {
+  'a', 'an', 'the', 'this', 'that', 'these', 'those', 'my', 'your', 'his', 'her', 'its', 'our', 'their',
+}  # fmt: skip
 TASKS: Mapping[str, Callable[[Row], Written]] = {
   'copa': copa, 'hellaswag': hellaswag, 'lambada': lambada,
   'cola': cola, 'sst2': sst2, 'race': race, 'winograd': winograd, 'dpr': dpr, 'winogrande': winogrande,
