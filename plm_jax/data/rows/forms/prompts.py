@@ -29,7 +29,6 @@ from plm_jax import errors
 from plm_jax.data.rows import written
 from plm_jax.data.rows.written import Form, Row, Written
 
-
 Compare = Literal['rest', 'all']
 
 
