@@ -20,8 +20,8 @@ Expect: the paper draws curves over training and gives no numbers. GPT-2 of 1542
 §3.4). By chance: sst2, winograd, dpr and winogrande 50, race 25, Matthews correlation of cola 0.
 
 Arguments: a set (cola, sst2, race, winograd, dpr, winogrande), `all`, `quick`.
-Differs from the paper: cola's mean leaves out the first word; the threshold, of which the paper says nothing, is that of
-the other half of the rows; RACE is a folder of .jsonl files with article, question, options and answer (a letter).
+Differs from the paper: cola's mean leaves out the first word; the threshold, of which the paper says nothing, is that
+of the other half of the rows; RACE is a folder of .jsonl files with article, question, options and answer (a letter).
 """
 
 from experiments import common
