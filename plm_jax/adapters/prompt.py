@@ -147,7 +147,7 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
     scored = answers.score(s.reader, forward, example.inputs, targets['ids'], length=targets['tokens'].shape[1])
     right = (((1 - scored.correct) * weights).sum(axis=1) == 0) & (weights.sum(axis=1) > 0)
     nats = (scored.nats * weights).sum(axis=1)
-    return {'nats': nats, 'log_probability_mean': -nats / jnp.maximum(weights.sum(axis=1), 1), 'right': right}
+    return {'nats': nats, 'nats_per_token': nats / jnp.maximum(weights.sum(axis=1), 1), 'right': right}
   compared = compare(s, forward, example)
   chosen = compared[s.choose]
   shares = {'label': chosen.argmax(axis=1).astype(jnp.int32), 'probability': jax.nn.softmax(chosen, axis=1)}

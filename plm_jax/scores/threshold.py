@@ -12,7 +12,7 @@ import numpy as np
 from plm_jax.scores import Row
 
 METRICS = ('threshold_matthews', 'threshold_accuracy')
-READS = ('log_probability_mean',)
+READS = ('nats_per_token',)
 RECORDS = ('row',)
 
 
@@ -25,7 +25,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   labels = np.array([record['row'].get('label') for record in records], object)
   if len(labels) < 2 or not np.isin(labels, (0, 1)).all():
     raise ValueError("score 'threshold' needs two rows or more, each with a field 'label' of 0 or 1")
-  values, gold = np.array([row['log_probability_mean'] for row in predictions], float), labels.astype(bool)
+  values, gold = -np.array([row['nats_per_token'] for row in predictions], float), labels.astype(bool)
   found = np.zeros(len(gold), bool)
   for half in (slice(0, None, 2), slice(1, None, 2)):
     other = np.ones(len(gold), bool)

@@ -116,7 +116,7 @@ def test_an_answer_without_options_is_right_where_each_token_is_the_likeliest():
   assert metrics['answer_accuracy'] == pytest.approx(2 / 3)
   assert metrics['nats_per_answer'] == pytest.approx(float(found['nats'].mean()), rel=1e-5)
   tokens = np.asarray(batch['target_segment_ids']).sum(axis=1)
-  np.testing.assert_allclose(found['log_probability_mean'], -np.asarray(found['nats']) / tokens, rtol=1e-5)
+  np.testing.assert_allclose(found['nats_per_token'], np.asarray(found['nats']) / tokens, rtol=1e-5)
   assert 'accuracy' not in metrics
 
 

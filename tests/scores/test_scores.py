@@ -308,7 +308,7 @@ def test_a_threshold_is_the_best_one_of_all():
 
 def test_each_half_is_judged_by_the_other():
   values = [3, 30, 1, 10, 4, 40, 0, 0]  # even places: from 3 on, odd ones: from 30 on
-  rows = [{'log_probability_mean': np.float32(value)} for value in values]
+  rows = [{'nats_per_token': np.float32(-value)} for value in values]
   records = [{'row': {'label': int(label)}} for label in (1, 1, 0, 0, 1, 1, 0, 0)]
   # even places by 30: all are 0, so two of four are right; odd ones by 3: 30, 10 and 40 are 1, three of four are right
   found = threshold.score(rows, records)
