@@ -165,7 +165,7 @@ def check_decoder_start(config: Mapping[str, Any], names: Collection[str], *, eo
     eos: the default of `eos_token_id`.
   """
   start, end = config['decoder_start_token_id'], eos if config['eos_token_id'] is None else config['eos_token_id']
-  if start != end and any(name.startswith(('classification_head.', 'qa_outputs.')) for name in names):
+  if start != end and not {'classification_head.dense.bias', 'qa_outputs.bias'}.isdisjoint(names):
     raise ValueError(
       f'decoder_start_token_id is {start!r}, and eos_token_id {end!r}: the head of a task can be read where its '
       'decoder starts with the token that ends a text'

@@ -4,6 +4,7 @@ A block of a config, `{'name': 'classify', 'classes': 3, ...}`, says how a head 
 'head/...' beside the trunk. An architecture's `tasks` say which of these its classes for tasks compute.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +26,8 @@ _READING: Mapping[str, Sequence[Any]] = MappingProxyType(
     'crf': (False,),
   }
 )
-NAMED = ('classify', 'tag')  # adapters whose classes have names
+ADAPTERS = ('classify', 'tag', 'choose', 'span')  # those whose heads have classes of theirs
+NAMED = ('classify', 'tag')  # and names for what they tell apart
 REGRESSION = 'regression'  # problem_type in theirs, kind in ours
 
 
@@ -70,7 +72,7 @@ def _difference(task: TaskHead, trunk: nn.Module, leaves: Mapping[str, Leaf], ad
   wanted = {entry.ours for entry in task.entries if entry.ours.startswith(f'{HEAD}/')}
   there = {path: leaf.shape for path, leaf in leaves.items() if path.startswith(f'{HEAD}/')}
   inner = f'{HEAD}/hidden/kernel'
-  if (inner in wanted and inner not in there) or there.get(inner, (width, width)) != (width, width):
+  if inner in wanted and there.get(inner) != (width, width):
     first = '' if POOLER not in leaves else ", model.overrides.pooler='first'"
     return f'it has two layers: train with adapter.hidden={width}, adapter.activation={activation!r}{first}'
   if inner in there and inner not in wanted:
@@ -88,6 +90,17 @@ def _difference(task: TaskHead, trunk: nn.Module, leaves: Mapping[str, Leaf], ad
   if task.pooler and POOLER not in leaves:
     return "it reads the trunk's pooler, and this one has none: train with model.overrides.pooler='tanh'"
   return ''
+
+
+def unlike(theirs: Block, ours: Block) -> str:
+  """The settings by which two blocks of one adapter compute a head otherwise; empty where they do not."""
+  names = [name for name in (*_READING, 'end', 'activation') if name in theirs and name in ours]
+  names = [name for name in names if name != 'activation' or theirs.get('hidden')]
+  return ', '.join(
+    f'adapter.{name} is {theirs[name]!r} there and {ours[name]!r} here'
+    for name in names
+    if json.loads(json.dumps(theirs[name])) != json.loads(json.dumps(ours[name]))
+  )
 
 
 def to_fields(adapter: Block, labels: Sequence[str], outputs: int) -> dict[str, Any]:
@@ -149,9 +162,9 @@ def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def named(labels: Sequence[str]) -> tuple[str, ...]:
-  """Names of classes, without those that transformers makes where nobody named them."""
+  """Names of classes to compare: in small letters, and none where transformers made them because nobody had."""
   made = [_placeholder(number) for number in range(len(labels))]
-  return () if list(labels) == made else tuple(labels)
+  return () if list(labels) == made else tuple(name.casefold() for name in labels)
 
 
 def _placeholder(number: int) -> str:

@@ -236,17 +236,28 @@ def published_form(
   """
   heads = sorted({path.split('/')[0] for path in leaves} - {'trunk'})
   known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
-  reasons = []
+  reasons: dict[Architecture, str] = {}
   for architecture in sorted(known, key=lambda architecture: architecture.name != trunk.NAME):
     try:
       task = [task_heads.find(architecture, trunk, leaves, adapter)] if HEAD in heads else []
       named = [head for head in heads if head != HEAD] + task
       return Form(architecture, named, architecture.module.write_config(trunk, named))
     except ValueError as error:
-      reasons.append(f'{architecture.name}: {error}')
+      reasons[architecture] = f'{architecture.name}: {error}'
   if name is not None and not known:
     raise WeightsError(f'{name!r} is not a published form of a {type(trunk).__name__}')
+  if HEAD in heads:  # those that have not even a form of the trunk say nothing of the head
+    reasons = {one: reason for one, reason in reasons.items() if _has_form(one, trunk)} or reasons
   raise WeightsError(
     f'no published form has room for this {type(trunk).__name__} with heads {", ".join(heads) or "none"}'
-    + ''.join(f'\n  {reason}' for reason in reasons)
+    + ''.join(f'\n  {reason}' for reason in reasons.values())
   )
+
+
+def _has_form(architecture: Architecture, trunk: nn.Module) -> bool:
+  """Whether an architecture has a published form of a trunk without heads."""
+  try:
+    architecture.module.write_config(trunk, ())
+  except ValueError:
+    return False
+  return True

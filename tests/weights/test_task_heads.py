@@ -1,6 +1,5 @@
 """Heads of tasks: classes of transformers are read into the adapter that computes the same, and written again."""
 
-import dataclasses
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,9 +10,10 @@ import numpy as np
 import pytest
 
 from plm_jax import files, paths, weights
-from plm_jax.adapters.texts import read_text
+from plm_jax.checkpoint import Checkpoints
 from plm_jax.plugins import build
-from plm_jax.weights import convert
+from plm_jax.types import Task
+from plm_jax.weights import WeightsError, convert
 from tests import tiny
 from tests.weights import published
 
@@ -129,18 +129,33 @@ class Ours(NamedTuple):
   outputs: np.ndarray
 
 
+def inputs_of(task: Task, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """What the model of a task reads of a batch."""
+  rows = np.zeros(len(batch['tokens']), np.int32)
+  spans = {'start': rows, 'end': rows, 'context': np.ones_like(batch['tokens'])}
+  more = {'label': rows, 'labels': np.zeros_like(batch['tokens']), 'row_weight': rows + 1.0}
+  return task.prepare(jax.random.key(0), {**batch, **more, **spans}).inputs
+
+
+def shapes_of(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
+  """Path -> shape of the parameters of its model."""
+  made = jax.eval_shape(lambda key: task.model.init(key, **inputs), jax.random.key(0))
+  return {path: leaf.shape for path, leaf in paths.flat(nn.unbox(made['params'])).items()}
+
+
+def outputs_of_ours(task: Task, params: Mapping[str, np.ndarray], inputs: Mapping[str, Any]) -> np.ndarray:
+  """What a head computes, by parameters of their paths."""
+  out = jax.jit(lambda params: task.model.apply({'params': params}, **inputs))(paths.nested(dict(params)))
+  return np.asarray(out[0] if isinstance(out, tuple) else out)
+
+
 def read(folder: pathlib.Path, batch: Mapping[str, np.ndarray]) -> Ours:
   """The adapter that a folder names, with exactly the parameters that it needs from there."""
   opened = weights.open(folder)
   task = build.make('adapters', dict(opened.adapter), trunk=opened.trunk(), vocab=tiny.VOCAB)
-  rows = np.zeros(len(batch['tokens']), np.int32)
-  spans = {'start': rows, 'end': rows, 'context': np.ones_like(batch['tokens'])}
-  more = {'label': rows, 'labels': np.zeros_like(batch['tokens']), 'row_weight': rows + 1.0}
-  example = task.prepare(jax.random.key(0), {**batch, **more, **spans})
-  wanted = jax.eval_shape(lambda key: task.model.init(key, **example.inputs), jax.random.key(0))
-  params = {path: opened.params[path].read(None) for path in paths.flat(nn.unbox(wanted['params']))}
-  out = jax.jit(lambda params: task.model.apply({'params': params}, **example.inputs))(paths.nested(params))
-  return Ours(opened.adapter, np.asarray(out[0] if isinstance(out, tuple) else out))
+  inputs = inputs_of(task, batch)
+  params = {path: opened.params[path].read(None) for path in shapes_of(task, inputs)}
+  return Ours(opened.adapter, outputs_of_ours(task, params, inputs))
 
 
 def worst(ours: np.ndarray, theirs: np.ndarray, batch: Mapping[str, np.ndarray], kind: str) -> float:
@@ -175,4 +190,124 @@ def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_pa
     assert again.config.architectures == [type(model).__name__]
   exported = type(model).from_pretrained(tmp_path / 'export').eval()
   assert exported.config.id2label == model.config.id2label
-  np.testing.assert_array_equal(outputs_of_theirs(exported, batch), expected)
+  assert worst(outputs_of_theirs(exported, batch), expected, batch, kind) < 1e-6  # ALBERT's activation has another name
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+BERT = {'name': 'bert', 'variant': 'bert-base', 'overrides': tiny.SIZES}
+ROBERTA = {'name': 'bert', 'variant': 'roberta-base', 'overrides': tiny.SIZES}
+CLASSIFY = {'name': 'classify', 'classes': 3}
+TAG = {'name': 'tag', 'tags': ('O', 'B-x', 'I-x')}
+
+
+def block_of(model: str, variant: str, **overrides: Any) -> dict[str, Any]:
+  """The model block of a tiny trunk."""
+  known = build.import_file(f'models.{model}').CONFIGS[variant].__dataclass_fields__
+  sizes = {name: size for name, size in {**tiny.SIZES, **overrides}.items() if name in known}
+  return {'name': model, 'variant': variant, 'overrides': sizes}
+
+
+def write_run(
+  folder: pathlib.Path,
+  block: Mapping[str, Any],
+  adapter: Mapping[str, Any],
+  batch: Mapping[str, np.ndarray],
+  names: tuple[str, ...] = (),
+) -> np.ndarray:
+  """A run folder with drawn parameters, and what its head computes of a batch."""
+  trunk = build.make('models', block, vocab_size=61)
+  task = build.make('adapters', adapter, trunk=trunk, vocab=tiny.VOCAB)
+  inputs, draw = inputs_of(task, batch), np.random.default_rng(0)
+  params = {
+    path: draw.normal(size=shape, scale=0.3).astype(np.float32) for path, shape in shapes_of(task, inputs).items()
+  }
+  run = files.RunFolder(folder)
+  files.make_folder(run.vocab)
+  files.write_json(run.config, {'model': block, 'objective': None, 'adapter': adapter})
+  files.write_json(run.data, {'class_names': names} if names else {})
+  files.write_json(run.vocab / 'vocab.json', {'size': 61})
+  with Checkpoints(run.checkpoints, keep=1) as saved:
+    saved.save(1, {'params': paths.nested(params), 'step': np.asarray(1, np.int32)})
+  return outputs_of_ours(task, params, inputs)
+
+
+RUNS = {
+  'bert-rows': ('BertForSequenceClassification', BERT, CLASSIFY),
+  'bert-number': ('BertForSequenceClassification', BERT, {'name': 'classify', 'kind': 'regression'}),
+  'bert-tokens': ('BertForTokenClassification', BERT, TAG),
+  'bert-answers': ('BertForQuestionAnswering', BERT, {'name': 'span'}),
+  'bert-options': ('BertForMultipleChoice', BERT, {'name': 'choose'}),
+  'roberta-pooled': ('RobertaForSequenceClassification', ROBERTA, CLASSIFY),
+  'roberta-options': ('RobertaForMultipleChoice', ROBERTA, {'name': 'choose'}),
+  'gpt2-tokens': ('GPT2ForTokenClassification', block_of('gpt', 'gpt2'), TAG),
+  'llama-answers': ('LlamaForQuestionAnswering', block_of('llama', 'llama-7b', num_kv_heads=2), {'name': 'span'}),
+  't5-rows': (
+    'T5ForSequenceClassification',
+    block_of('t5', 't5-small'),
+    {**CLASSIFY, 'hidden': tiny.SIZES['hidden_dim']},
+  ),
+  't5-v1_1-answers': ('T5ForQuestionAnswering', block_of('t5', 't5-v1_1-small'), {'name': 'span'}),
+}
+SLOW_RUNS = {'bert-number', 'bert-answers', 'roberta-options', 'gpt2-tokens', 't5-v1_1-answers'}
+
+
+@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_RUNS)) for name in RUNS])
+def test_a_run_is_exported_as_the_class_of_its_adapter(name: str, tmp_path: pathlib.Path) -> None:
+  theirs, block, adapter = RUNS[name]
+  batch = make_batch(options=adapter['name'] == 'choose')
+  names = ('good', 'bad', 'neither') if adapter == CLASSIFY else ()
+  ours = write_run(tmp_path / 'run', block, adapter, batch, names)
+  convert.export(tmp_path / 'run', tmp_path / 'out', step='newest')
+  about = files.read_json(tmp_path / 'out' / 'config.json')
+  assert about['architectures'] == [theirs]
+  found = getattr(transformers, theirs).from_pretrained(tmp_path / 'out', output_loading_info=True)
+  model, report = found[0].eval(), found[1]
+  assert not {part: keys for part, keys in report.items() if keys}
+  model.config.pad_token_id, model.config.eos_token_id = 0, EOS  # the vocabulary of the run has no names for them
+  model.config.decoder_start_token_id = EOS
+  assert worst(ours, outputs_of_theirs(model, batch), batch, theirs[theirs.index('For') :]) < TOLERANCE
+  wanted = adapter.get('tags') or names
+  if wanted:
+    assert model.config.id2label == dict(enumerate(wanted)) and model.config.label2id[wanted[1]] == 1
+  kinds = {'class': 'single_label_classification', 'regression': 'regression'}
+  expected = kinds[adapter.get('kind', 'class')] if adapter['name'] == 'classify' else None
+  assert about.get('problem_type') == expected
+
+
+REFUSED = {
+  'mean': (BERT, {**CLASSIFY, 'pool': 'mean'}, r"adapter 'classify'.*(.|\n)*adapter\.pool=mean"),
+  'lower layer': (BERT, {**CLASSIFY, 'layer': 1}, r'adapter\.layer=1'),
+  'several layers': (BERT, {**TAG, 'layers': (-2, -1), 'join': 'sum'}, r'adapter\.layers='),
+  'a layer too many': (BERT, {**CLASSIFY, 'hidden': 8}, r'it has one layer: train with adapter\.hidden=0'),
+  'another width': (block_of('bert', 'distilbert-base'), {**CLASSIFY, 'hidden': 8}, 'two layers: train with adapter'),
+  'a layer too few': (
+    block_of('bert', 'distilbert-base'),
+    CLASSIFY,
+    r"two layers: train with adapter\.hidden=32, adapter\.activation='relu'",
+  ),
+  'crf': (BERT, {**TAG, 'crf': True}, r'adapter\.crf=True'),
+  'lstm': (BERT, {**TAG, 'lstm_layers': 1, 'lstm_dim': 8}, r'adapter\.lstm_layers=1'),
+  'conditional end': (BERT, {'name': 'span', 'end': 'conditional'}, r'adapter\.end=conditional'),
+  'bias': (block_of('gpt', 'gpt2'), CLASSIFY, r'no place for head/bias: train with adapter\.bias=False'),
+  'no class': (block_of('deberta', 'deberta-base'), {'name': 'choose'}, "no class has the head of adapter 'choose'"),
+  'no pooler': (
+    block_of('bert', 'roberta-base', pooler='first'),
+    {'name': 'choose'},
+    r"the trunk's pooler, .* model\.overrides\.pooler='tanh'",
+  ),
+  'another adapter': (BERT, {'name': 'similarity', 'classes': 2}, "no class has the head of adapter 'similarity'"),
+}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_another_head_is_refused_by_name_and_the_trunk_alone_goes_out(name: str, tmp_path: pathlib.Path) -> None:
+  block, adapter, said = REFUSED[name]
+  batch = make_batch(options=adapter['name'] == 'choose')
+  swapped = {f'swapped_{key}': value for key, value in batch.items()} if adapter['name'] == 'similarity' else {}
+  write_run(tmp_path / 'run', block, adapter, {**batch, **swapped})
+  with pytest.raises(WeightsError, match=said) as error:
+    convert.export(tmp_path / 'run', tmp_path / 'out', step='newest')
+  assert '--heads=none writes its trunk alone' in str(error.value) and not (tmp_path / 'out').exists()
+  convert.export(tmp_path / 'run', tmp_path / 'out', step='newest', heads=[])
+  assert 'For' not in files.read_json(tmp_path / 'out' / 'config.json')['architectures'][0]
