@@ -24,19 +24,17 @@ SIZES = dict(hidden_size=24, num_hidden_layers=2, num_attention_heads=2, interme
 NAMES = runs.CLASSES
 
 
-@pytest.fixture(scope='module')
-def data(tmp_path_factory):
-  return runs.write_data(tmp_path_factory.mktemp('data'))
-
-
-def write_release(data, folder, *, family='Bert', names=NAMES, **fields):
+def write_release(data, folder, *, family='Bert', names=NAMES):
   """A release that classifies rows, with every parameter drawn, and its tokenizer."""
   torch.manual_seed(0)
   more = {'id2label': dict(enumerate(names))} if names else {}
   settings = getattr(transformers, f'{family}Config')(
-    vocab_size=runs.VOCAB_SIZE, max_position_embeddings=34, pad_token_id=1 if family == 'Roberta' else 0, **SIZES, **more,
-    **fields,
-  )  # fmt: skip
+    vocab_size=runs.VOCAB_SIZE,
+    max_position_embeddings=34,
+    pad_token_id=int(family == 'Roberta'),
+    **SIZES,
+    **more,
+  )
   model = getattr(transformers, f'{family}ForSequenceClassification')(settings).eval()
   with torch.no_grad():
     for parameter in model.parameters():
