@@ -3,7 +3,7 @@
 python -m plm_jax.train --config=experiments/quickstart/contrast.py --workdir=runs/quickstart/contrast
 
 Paper: Kong et al. 2020, InfoWord, §4, as a run of its own that goes on from masked language modelling (`pretrain.py`).
-Hardware: two CPU cores, 1 minute (a row costs .87 of the operations of one of `pretrain.py`).
+Hardware: two CPU cores, 1 minute (a row costs .86 of the operations of one of `pretrain.py`).
 Expect (measured, one run): accuracy on validation .54, 1.31 nats. What it is worth: `classify.py`.
 Differs from the paper: parts of 1 to 32 tokens in place of 1 to 5, about as long as those of the inverse cloze task
 (Lee et al. 2019), so that the subject and not a neighbouring word tells rows apart; means of states compared by cosine,
