@@ -5,8 +5,8 @@ python -m plm_jax.train --config=experiments/quickstart/classify.py --workdir=ru
 Paper: the recipe of Devlin et al. 2018, §4.1; the task is ours (8 packages, their names masked in the text).
 Hardware: two CPU cores, half a minute.
 Expect (measured on test, three seeds, the better of two rates on validation): 54 % with 8 labels a class and 60 % with
-32; from scratch (--config.init_from="[]") 31 % and 39 %; each seed gains 19 to 26 points. On validation 49 % against 32 %
-and 55 % against 37 %; chance is 12.5 %. From `pretrain.py` alone, with 1,600 steps of it, 44 % and 50 % on validation:
+32; from scratch (--config.init_from="[]") 31 % and 39 %; each seed gains 19 to 26 points. On validation 49 % against
+32 % and 55 % against 37 %; chance is 12.5 %. From 1,600 steps of `pretrain.py` alone 44 % and 50 % on validation:
 `contrast.py` teaches the subject. A linear classifier on TF-IDF of as many tokens has 48 % and 66 % on test, one on 128
 factors of TF-IDF of the corpus 54 % and 63 %. With more steps of fine-tuning, scratch gains more with 32 labels.
 `python -m plm_jax.sample_efficiency` with this config compares the two over seeds and sizes.
