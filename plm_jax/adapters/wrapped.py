@@ -122,6 +122,15 @@ def wrap(task: Task, model: Callable[[Any], Model], trains: Callable[[str], bool
   )
 
 
+def advancing(task: Task, advance: Callable[[PyTree, Array], PyTree]) -> Task:
+  """The task, which sets parameters after each update (`Task.advance`); also with room for more documents."""
+  sized = task.for_documents
+  return task._replace(
+    advance=advance,
+    for_documents=None if sized is None else lambda documents: advancing(sized(documents), advance),
+  )
+
+
 def trains(name: str, patterns: Sequence[str]) -> Callable[[str], bool]:
   """Whether a parameter trains: one below `name`, or one that a pattern matches as a whole."""
   compiled = [re.compile(pattern) for pattern in patterns]
