@@ -54,7 +54,7 @@ def make(
   """
   channels = channels_of(trunk)
   task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
-  model = partial(wrapped.Model, name=ADDS, add=partial(add, channels), run=run)
+  model = partial(wrapped.Model, name=ADDS, add=partial(add, channels), run=partial(run, channels))
   wrap = wrapped.wrap(task, model, lambda path: not path.startswith(f'{ADDS}/'))
   return wrapped.advancing(wrap, partial(advance, channels))
 
@@ -93,10 +93,10 @@ def add(channels: Channels, params: PyTree, key: Array) -> PyTree:
   return nested(added)
 
 
-def run(inner: Any, params: Mapping[str, PyTree], arguments: dict[str, Any]) -> Any:
+def run(channels: Channels, inner: Any, params: Mapping[str, PyTree], arguments: dict[str, Any]) -> Any:
   """The inner model on rounded weights."""
   leaves, added = flat({name: tree for name, tree in params.items() if name != ADDS}), flat(params[ADDS])
-  rounded = {path: quantise.fake(leaf, added[_beside(path)]) for path, leaf in leaves.items() if _beside(path) in added}
+  rounded = {path: quantise.fake(leaves[path], added[_beside(path)]) for path in channels if _beside(path) in added}
   return inner.apply({'params': nested({**leaves, **rounded})}, **arguments)
 
 
