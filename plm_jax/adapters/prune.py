@@ -21,8 +21,7 @@ from plm_jax import errors
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.compression import prune
-from plm_jax.paths import flat, nested
-from plm_jax.types import Array, Count, Paper, PyTree, Task, Vocab, Whole
+from plm_jax.types import Array, Count, Paper, Task, Vocab, Whole
 
 PAPER = Paper(year=2017, title='Zhu & Gupta', architecture='any', objective_family='supervised', extension='compressed')
 READS = ()  # beside what the inner task reads
@@ -91,15 +90,13 @@ def make(
       f"adapter.unit='head': {odd[0]} of this {type(trunk).__name__} has no axis of heads: take 'weight'"
     )
   s = Setup(found, sparsity, unit, scope, begin, max(begin, end), every)
-  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
-  model = partial(wrapped.Model, name=ADDS, add=partial(add, s), run=run)
-  return wrapped.advancing(wrapped.wrap(task, model, lambda path: not path.startswith(f'{ADDS}/')), partial(advance, s))
+  added = wrapped.Added(ADDS, partial(masks, s), masked, (f'(?!{ADDS}/).*',), partial(advance, s))
+  return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 
-def add(s: Setup, params: PyTree, key: Array) -> PyTree:
+def masks(s: Setup, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
   """A mask of ones for each target, below the path of its dense layer."""
   del key
-  leaves = wrapped.flat_boxes(params)
   added: dict[str, Any] = {}
   for path in s.targets:
     if (kernel := leaves.get(f'{path}/kernel')) is None:  # a pooler, say, that the inner task has no use for
@@ -108,37 +105,32 @@ def add(s: Setup, params: PyTree, key: Array) -> PyTree:
     if s.unit == 'head':  # [..., h, k, d] -> [..., h, 1, 1]
       shape, names = (*shape[:-2], 1, 1), (*names[:-2], None, None)
     added[f'{path}/mask'] = wrapped.boxed(jnp.ones(shape), names)
-  return nested(added)
+  return added
 
 
-def run(inner: Any, params: Mapping[str, PyTree], arguments: dict[str, Any]) -> Any:
-  """The inner model on what is not pruned."""
-  leaves = flat({name: tree for name, tree in params.items() if name != ADDS})
-  return inner.apply({'params': nested(masked(leaves, flat(params[ADDS])))}, **arguments)
+def masked(leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None) -> dict[str, Any]:
+  """The parameters of the inner model, with 0 where their masks have it; their gradient is 0 there as well."""
+  del rng
+  kernels = {kernel_of(path): mask for path, mask in added.items()}
+  return {**leaves, **{path: jnp.where(mask > 0, leaves[path], 0.0) for path, mask in kernels.items()}}
 
 
-def masked(leaves: Mapping[str, Array], masks: Mapping[str, Array]) -> dict[str, Array]:
-  """Parameters by path, with 0 where their masks have it; their gradient is 0 there as well."""
-  own = {path: (mask, f'{path.removesuffix("/mask")}/kernel') for path, mask in masks.items()}
-  return {**leaves, **{kernel: jnp.where(mask > 0, leaves[kernel], 0.0) for mask, kernel in own.values()}}
-
-
-def advance(s: Setup, params: PyTree, step: Array) -> PyTree:
-  """The parameters with the masks that are due after `step` updates, and 0 in what is pruned."""
-  masks = flat(params[ADDS])
-  leaves = flat({name: tree for name, tree in params.items() if name != ADDS})
+def advance(
+  s: Setup, leaves: dict[str, Any], added: dict[str, Any], step: Array
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The parameters and their masks after `step` updates: the masks that are due, and 0 in what is pruned."""
   on_the_way = (step >= s.begin) & (step <= s.end)
   due = on_the_way & ((step == s.begin) | (step == s.end) | (step % s.every == 0))
-  masks = jax.lax.cond(due, lambda: draw(s, leaves, masks, step), lambda: masks)
-  return {**nested(masked(leaves, masks)), ADDS: nested(masks)}
+  added = jax.lax.cond(due, lambda: draw(s, leaves, added, step), lambda: added)
+  return masked(leaves, added), added
 
 
-def draw(s: Setup, leaves: Mapping[str, Array], masks: Mapping[str, Array], step: Array) -> dict[str, Array]:
+def draw(s: Setup, leaves: Mapping[str, Array], added: Mapping[str, Array], step: Array) -> dict[str, Array]:
   """The masks of the smallest weights or heads at the sparsity that the schedule has reached."""
   sparsity = prune.cubic(step, sparsity=s.sparsity, begin=s.begin, end=s.end)
   importance = {}
-  for path in masks:
-    kernel = leaves[f'{path.removesuffix("/mask")}/kernel']
+  for path in added:
+    kernel = leaves[kernel_of(path)]
     importance[path] = jnp.abs(kernel) if s.unit == 'weight' else prune.head_norms(kernel)
   if s.scope == 'all':
     return prune.keep_among_all(importance, sparsity)
@@ -152,3 +144,8 @@ def fold(kernel: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[
   """A kernel, or one layer of a stacked one, with 0 where its mask has it."""
   del settings
   return np.where(added['mask'] > 0, kernel, np.float32(0))
+
+
+def kernel_of(path: str) -> str:
+  """'trunk/layers/query/mask' -> 'trunk/layers/query/kernel'."""
+  return f'{path.removesuffix("/mask")}/kernel'

@@ -15,14 +15,13 @@ from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.adapters import wrapped
 from plm_jax.compression import quantise
 from plm_jax.layers.linear import Dense, Embed
-from plm_jax.paths import flat, nested
-from plm_jax.types import Array, Paper, PyTree, Task, Vocab
+from plm_jax.paths import flat
+from plm_jax.types import Array, Paper, Task, Vocab
 
 PAPER = Paper(
   year=2017, title='Jacob et al.', architecture='any', objective_family='supervised', extension='compressed'
@@ -53,10 +52,9 @@ def make(
     ValueError: the inner task is a wrapper or freezes its trunk.
   """
   channels = channels_of(trunk)
-  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
-  model = partial(wrapped.Model, name=ADDS, add=partial(add, channels), run=partial(run, channels))
-  wrap = wrapped.wrap(task, model, lambda path: not path.startswith(f'{ADDS}/'))
-  return wrapped.advancing(wrap, partial(advance, channels))
+  own = partial(scales, channels), partial(rounded, channels)
+  added = wrapped.Added(ADDS, *own, (f'(?!{ADDS}/).*',), partial(advance, channels))
+  return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 
 def channels_of(trunk: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -79,10 +77,9 @@ def channels_of(trunk: nn.Module) -> dict[str, tuple[int, ...]]:
   return {path: found[path] for path in sorted(found) if path in present}
 
 
-def add(channels: Channels, params: PyTree, key: Array) -> PyTree:
+def scales(channels: Channels, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
   """The scales of each leaf, below the path of what owns it."""
   del key
-  leaves = wrapped.flat_boxes(params)
   added: dict[str, Any] = {}
   for path, axes in channels.items():
     if (leaf := leaves.get(path)) is None:  # a pooler, say, that the inner task has no use for
@@ -90,22 +87,25 @@ def add(channels: Channels, params: PyTree, key: Array) -> PyTree:
     scale, names = quantise.scales(nn.unbox(leaf), axes), wrapped.axis_names(leaf)
     own = tuple(None if scale.shape[axis] == 1 else name for axis, name in enumerate(names))
     added[_beside(path)] = wrapped.boxed(scale, own)
-  return nested(added)
+  return added
 
 
-def run(channels: Channels, inner: Any, params: Mapping[str, PyTree], arguments: dict[str, Any]) -> Any:
-  """The inner model on rounded weights."""
-  leaves, added = flat({name: tree for name, tree in params.items() if name != ADDS}), flat(params[ADDS])
-  rounded = {path: quantise.fake(leaves[path], added[_beside(path)]) for path in channels if _beside(path) in added}
-  return inner.apply({'params': nested({**leaves, **rounded})}, **arguments)
+def rounded(
+  channels: Channels, leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None
+) -> dict[str, Any]:
+  """The parameters of the inner model, those of `channels` as 8 bits express them."""
+  del rng
+  present = {path: added[_beside(path)] for path in channels if _beside(path) in added}
+  return {**leaves, **{path: quantise.fake(leaves[path], scale) for path, scale in present.items()}}
 
 
-def advance(channels: Channels, params: PyTree, step: Array) -> PyTree:
-  """The parameters with the scales of their weights."""
+def advance(
+  channels: Channels, leaves: dict[str, Any], added: dict[str, Any], step: Array
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The parameters and the scales that belong to them."""
   del step
-  leaves, added = flat(params), flat(params[ADDS])
-  own = {path: quantise.scales(leaves[path], axes) for path, axes in channels.items() if _beside(path) in added}
-  return {**params, ADDS: nested({_beside(path): jnp.asarray(scale) for path, scale in own.items()})}
+  present = {path: axes for path, axes in channels.items() if _beside(path) in added}
+  return leaves, {_beside(path): quantise.scales(leaves[path], axes) for path, axes in present.items()}
 
 
 def fold(weights: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> np.ndarray:

@@ -158,7 +158,7 @@ def test_results_never_stand_in_the_run(data, run):
     compress.main([f'--workdir={run}', '--methods=int8', f'--out={run / "small"}'])
   with pytest.raises(ConfigError, match='needs --out'):
     compress.main([f'--workdir={run}', '--methods=int8'])
-  with pytest.raises(ConfigError, match='no config.json'):
+  with pytest.raises(ConfigError, match='no config'):
     compress.main([f'--workdir={data}', '--methods=int8', f'--out={data / "wrong"}'])
   with pytest.raises(ConfigError, match='has no evaluation'):
     compress.main(
