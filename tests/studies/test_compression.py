@@ -6,10 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import compress, convert, weights
+from plm_jax import compress, config, convert, weights
 from plm_jax.checkpoint import tensor_files
 from plm_jax.compression import quantise
 from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
 from plm_jax.training import evaluate_saved, loop
 from tests import runs
 
@@ -105,23 +106,18 @@ def test_without_layers_the_network_is_smaller(table, data):
 
 
 def test_a_result_is_evaluated_like_any_folder(table, data):
-  evaluate_saved.evaluate_folder(settings(data), data / 'small' / 'int8', folder=runs_folder(data / 'scored'))
+  evaluate_saved.evaluate_folder(settings(data), data / 'small' / 'int8', folder=RunFolder.at(data / 'scored'))
   (line,) = [json.loads(line) for line in (data / 'scored' / 'evaluations.jsonl').read_text().splitlines()]
   assert line['validation/accuracy'] == table['int8']['score']
-
-
-def runs_folder(where):
-  from plm_jax.files import RunFolder
-
-  return RunFolder.at(where)
 
 
 def test_masks_reach_an_export_that_transformers_reads(data, run):
   torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
   inner = {'name': 'classify', 'classes': 2}
-  changes = {'adapter': {'name': 'prune', 'sparsity': 0.8, 'end': 2, 'every': 1, 'inner': inner}, 'steps': 3}
+  adapter = {'name': 'prune', 'sparsity': 0.8, 'end': 2, 'every': 1, 'inner': inner}
   pruned = data / 'pruned'
-  assert loop.train(settings(data, init_from=({'source': str(run)},), **changes), pruned).exit_code == 0
+  changed = {**settings(data, init_from=({'source': str(run)},), steps=3), 'adapter': adapter}
+  assert loop.train(config.resolve(changed), pruned).exit_code == 0
   assert convert.main(['export', str(pruned), str(data / 'exported')]) == 0
   peer = transformers.AutoModel.from_pretrained(data / 'exported').eval()
   linear = [
