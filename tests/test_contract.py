@@ -47,6 +47,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'start': 'eos',
     'append_eos': False,
   },
+  'distil': {
+    'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
+    'inner': {'name': 'classify', 'dropout': 0.0},
+  },
   'lora': {'inner': {'name': 'classify', 'dropout': 0.0}},
   'mixture': {
     'parts': {
@@ -55,6 +59,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'prune': {'inner': {'name': 'classify', 'dropout': 0.0}},
+  'quantise': {'inner': {'name': 'classify', 'dropout': 0.0}},
   'prefix': {'length': 3, 'mlp_dim': 16, 'inner': {'name': 'classify', 'dropout': 0.0}},
   'scalar_mix': {
     'inner': {'name': 'tag', 'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
@@ -73,6 +79,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'(?!.*prefix/trunk/).*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
+  ('distil', r'distil/.*'): 'the teacher is frozen',
+  ('prune', r'prune/.*'): 'masks follow the weights',
+  ('quantise', r'quantise/.*'): 'scales follow the weights',
   ('choose', r'.*head/bias'): 'softmax does not see what is added to all options',
   ('span', r'.*head/bias'): 'softmax does not see what is added to all places of a row',
   ('span', r'.*/1/mlp_norm/bias'): 'nor does it see the bias of the last norm',

@@ -33,7 +33,7 @@ from plm_jax.training.parts import (
   make_source,
   make_vocab,
 )
-from plm_jax.training.step import TrainState, abstract_params, state_maker, train_step
+from plm_jax.training.step import TrainState, abstract_params, advance_first, state_maker, train_step
 from plm_jax.types import Source
 
 log = logging.getLogger(__name__)
@@ -194,6 +194,7 @@ class Trainer:
         with stage('init_from'):
           params, _ = init_params_from(self._settings, self._parts, state.params, names=source.names)
         state = dataclasses.replace(state, params=params)
+      state = advance_first(state, maker, task=self._task)
       batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = {round(steps / 3), round(steps * 2 / 3)}
       curve = []
