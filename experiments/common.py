@@ -21,6 +21,7 @@ PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), kind='class
 # Rows of it as text, by adapter: path and form.
 TEXTS = {
   'sequence': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
+  'translate_bart': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
   'prompt': ('pydocs/summary_choice', dict(name='template', inputs='{context}', options=('{endings}',))),
   'cloze': ('pydocs/summary_pair', dict(name='template', inputs='{summary} [MASK] {body}', options=('a', 'b'))),
 }
@@ -86,7 +87,8 @@ def run(
     if word not in known:
       raise ValueError(f'this config takes no argument {word!r}. It takes: {", ".join(known)}.')
   c = ConfigDict(dict(seed=seed, steps=steps, epochs=epochs, log_every=100, eval_every=10_000, save_every=10_000))
-  c.update(dict.fromkeys(('vocab', 'model', 'objective', 'adapter', 'data', 'optim', 'best', 'early_stop')))
+  blocks = ('vocab', 'second_vocab', 'model', 'objective', 'adapter', 'data', 'optim', 'best', 'early_stop')
+  c.update(dict.fromkeys(blocks))
   c.update(dict(sharding={}, execution={}, eval={}, init_from=(), accumulate=1))
   return c.lock()
 
@@ -189,6 +191,7 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     return c
   with c.unlocked():
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
+    c.second_vocab = c.second_vocab and dict(name='byte_bpe', path=QUICK_VOCAB)
     head = c.adapter and (c.adapter.get('inner') or c.adapter)  # a wrapper holds the adapter with the head
     if head and 'classes' in head:
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
