@@ -35,6 +35,7 @@ GLUE = {
   'mnli': (('premise', 'hypothesis'), 3, ('validation_matched', 'validation_mismatched')),
   'qnli': (('question', 'sentence'), 2, ('validation',)),
   'rte': (('sentence1', 'sentence2'), 2, ('validation',)),
+  'wnli': (('sentence1', 'sentence2'), 2, ('validation',)),
 }
 # Options to choose from. name: path, field of the label, evaluation split, fields in the form of BERT
 OPTIONS = {
@@ -44,7 +45,9 @@ OPTIONS = {
   'copa': (
     'tfds:super_glue/copa', 'label', 'validation', ('premise', 'What was the {question} of this? {choice1|choice2}')
   ),
+  'record': ('tfds:super_glue/record', 'answers', 'validation', ('passage', '{query} {entities}')),
 }  # fmt: skip
+OPTION_SCORES = {'record': ('record',)}  # what is reported beside accuracy
 # Labelled words. name: (path, field of labels, label names in the order of their numbers)
 TAGGING = {
   'conll2003': (
@@ -170,8 +173,15 @@ def options(name: str, **settings: Any) -> dict[str, Any]:
 def score_options(c: ConfigDict, name: str) -> None:
   """The evaluation of a set of `OPTIONS`, and the best step by it."""
   split = OPTIONS[name][2]
-  c.eval, c.best = validation(split), (f'{split}/accuracy', 'max')
+  c.eval = {split: dict(data=dict(split=split), scores=OPTION_SCORES.get(name))}
+  c.best = (f'{split}/accuracy', 'max')
   c.log_every, c.eval_every, c.save_every = 50, 500, 500
+
+
+def score_spans(c: ConfigDict) -> None:
+  """The evaluation of answers in texts, and the best step by their F1."""
+  c.eval, c.best = validation(), ('validation/f1', 'max')
+  c.log_every, c.eval_every, c.save_every = 50, 1000, 1000
 
 
 def squad(version: str, **settings: Any) -> dict[str, Any]:
