@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 
-from plm_jax.adapters import sequence, wrapped
+from plm_jax.adapters import sequence
 from plm_jax.adapters.answers import Start
 from plm_jax.errors import one_of, require
 from plm_jax.plugins import build
@@ -32,9 +32,9 @@ PAPER = Paper(
 READS = sequence.READS
 
 Stage = Literal['first', 'second']
-SOURCE = 'trunk/source'  # the new encoder
-# What trains beside it in the first stage.
+# What trains in the first stage.
 FIRST = (
+  r'trunk/source/.*',  # the new encoder
   r'trunk/(encoder|decoder)/position_embed/table',
   r'trunk/encoder/layers/0/attention/(query|key|value)/(kernel|bias)',
 )
@@ -81,7 +81,7 @@ def make(
     decoding=decoding,
     logit_rows=logit_rows,
   )
-  return task._replace(trains=wrapped.trains(SOURCE, FIRST)) if stage == 'first' else task
+  return task._replace(trains=FIRST) if stage == 'first' else task
 
 
 def check_source(encoder: nn.Module, trunk: nn.Module) -> None:
