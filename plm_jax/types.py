@@ -451,6 +451,16 @@ class Decodes(Protocol):
     """
 
 
+class ReadsStates(Protocol):
+  """A trunk with an encoder that may read the states of another encoder, which is given as `source`.
+
+  Attributes:
+    source: an encoder of any `Trunk`, of the same width; its vocabulary is that of the texts that are read.
+  """
+
+  source: nn.Module | None
+
+
 class Refines(Protocol):
   """A trunk whose last block runs again with other queries (DeBERTa's enhanced mask decoder, He et al. 2020, §3.2)."""
 

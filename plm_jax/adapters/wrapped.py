@@ -10,7 +10,7 @@ The file says how the trunk is run with what is added, so that a run is opened e
                                     taken as `init_from` as if there were no wrapper.
     grafts(added)                   path in the trunk -> an array that a layer reads there. Such a run is generated
                                     from; elsewhere it is refused, since its trunk alone computes something else.
-    ALONE = True                    the other parameters are the whole network; what is added (a teacher) is left out.
+    ALONE = True                    the other parameters are the whole network; what is added is left out (a teacher).
 """
 
 import re

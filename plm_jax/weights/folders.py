@@ -216,8 +216,14 @@ class Weights:
     """The trunk, which computes as `execution` says.
 
     Raises:
-      WeightsError: it has other sizes than the parameters of an import.
+      WeightsError: it has other sizes than the parameters of an import, or another encoder reads for it.
     """
+    if files.is_folder(files.RunFolder(self.folder).second_vocab):
+      raise WeightsError(
+        f'{self.folder} reads texts of a second vocabulary through an encoder that no other model has, and its trunk '
+        'alone computes something else: only plm_jax.evaluate --workdir opens it (--predictions=FILE has what it '
+        'writes), and init_from of another run'
+      )
     trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
     if files.is_file(self.folder / checkpoint.INDEX):
       own = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
