@@ -10,6 +10,14 @@ python -m plm_jax.compress --workdir=runs/compression/base --methods=int8,prune:
     --beside=runs/compression/prune,runs/compression/distil,runs/compression/share --out=runs/compression/small
 
 Papers: Zhu & Gupta 2017 (prune), Jacob et al. 2017 (quantise), Turc et al. 2019 (distil), Lan et al. 2019 (share).
+Hardware: two CPU cores, a few minutes each.
+Expect (measured, one seed, best of four or eight checkpoints by the same 545 validation rows, 1.06 M parameters):
+  base 82.9 %; int8 82.9 at .27 of the memory and of the disk; half of the weights 0 at once 82.9, nine tenths 61.8, and
+  82.9 when trained with the schedule (prune); a quarter of the heads 0 82.8; every other layer 80.4 in .62 of the time
+  (.17 of the memory as int8). Zeros saved no time: 1.00 to 1.02. quantise, distil and share are not measured yet.
+Expect (papers, larger networks): int8 within a point (Zafrir et al. 2019, Table 1); nine tenths of an LSTM or a CNN
+  pruned with a schedule within a few points (Zhu & Gupta 2017).
+Differs from the papers: nothing is pre-trained, one small set, weights alone are in 8 bits.
 """
 
 from experiments import common
