@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import errors
-from plm_jax.adapters.texts import label_weights, read_text, scaled_class_weights
+from plm_jax.adapters.texts import class_count, label_weights, read_text, scaled_class_weights
 from plm_jax.errors import require
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
@@ -131,7 +131,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  classes: Annotated[int, '1 <= x'] = 2,
+  classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
   dropout: Rate = 0.1,
   hidden: Whole = 0,
@@ -152,7 +152,7 @@ def make(
   Args:
     trunk: any trunk.
     vocab: of the rows.
-    classes: number of labels; ignored by regression.
+    classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one, as BART and ELECTRA have it; 0 leaves it out.
@@ -176,27 +176,27 @@ def make(
   del vocab
   if hidden and not bias:
     raise ValueError(f'adapter.bias=False with adapter.hidden={hidden}: both of two layers have biases')
-  check(classes=classes, kind=kind, hidden=hidden, activation=activation, frozen=frozen, lm_weight=lm_weight, pool=pool)
+  count = class_count(classes, kind=kind)
+  check(kind=kind, hidden=hidden, activation=activation, frozen=frozen, lm_weight=lm_weight, pool=pool)
   if layers and layer != -1:
     raise ValueError(f'adapter.layer={layer} and adapter.layers={layers}: give one of them')
   layers = tuple(layers) or (layer,)
   check_join(layers=layers, join=join, weights=layer_weights)
-  class_weights = scaled_class_weights(class_weights, classes=0 if kind == 'regression' else classes)
+  class_weights = scaled_class_weights(class_weights, classes=count)
   if class_weights and lm_weight:
     raise ValueError(f'adapter.class_weights do not go with adapter.lm_weight={lm_weight}: leave one of them out')
   if lm_weight:
     user, inputs = "adapter 'classify' with lm_weight", ('tokens', 'segment_ids')
     require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
   s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight, class_weights)
-  outputs = 1 if s.regression else classes
   states = layers, join, tuple(layer_weights)
-  model = Model(trunk, outputs, dropout, hidden, activation, *states, frozen, pool, init_std, bias)
+  model = Model(trunk, count or 1, dropout, hidden, activation, *states, frozen, pool, init_std, bias)
   task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
   task = task._replace(frozen=('trunk/.*',) if frozen else ())
-  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=classes)
+  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=count)
 
 
-def check(*, classes: int, kind: str, hidden: int, activation: str, frozen: bool, lm_weight: float, pool: str) -> None:
+def check(*, kind: str, hidden: int, activation: str, frozen: bool, lm_weight: float, pool: str) -> None:
   """Raises ValueError where a setting of `make` is out of bounds or contradicts another one."""
   if activation not in ACTIVATIONS:
     raise ValueError(f'adapter.activation={activation!r}; choices are {", ".join(ACTIVATIONS)}')
@@ -204,8 +204,6 @@ def check(*, classes: int, kind: str, hidden: int, activation: str, frozen: bool
     raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
   errors.one_of('adapter.pool', pool, Pool)
   errors.one_of('adapter.kind', kind, Kind)
-  if kind == 'class' and classes < 2:
-    raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
   if lm_weight and frozen:
     raise ValueError(
       f'adapter.lm_weight={lm_weight} trains the trunk, which adapter.frozen keeps: leave one of them out'

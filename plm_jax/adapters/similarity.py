@@ -15,6 +15,7 @@ from plm_jax import errors
 from plm_jax.adapters import sequences
 from plm_jax.adapters.classify import in_words
 from plm_jax.adapters.sequences import Pool
+from plm_jax.adapters.texts import class_count
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
@@ -88,7 +89,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  classes: Annotated[int, '1 <= x'] = 2,
+  classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
   dropout: Rate = 0.1,
   hidden: Whole = 0,
@@ -103,7 +104,7 @@ def make(
   Args:
     trunk: any trunk.
     vocab: of the rows.
-    classes: number of labels; ignored by regression.
+    classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one; 0 leaves it out.
@@ -120,12 +121,11 @@ def make(
   del vocab
   sequences.check('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   errors.one_of('adapter.kind', kind, Kind)
-  if kind == 'class' and classes < 2:
-    raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
+  count = class_count(classes, kind=kind)
   s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight)
   model = Model(
     trunk,
-    outputs=1 if s.regression else classes,
+    outputs=count or 1,
     dropout=dropout,
     hidden=hidden,
     activation=activation,
@@ -134,7 +134,7 @@ def make(
     init_std=init_std,
   )
   task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
-  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=classes)
+  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=count)
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

@@ -41,6 +41,21 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
   }
 
 
+def class_count(classes: int | None, *, kind: str) -> int:
+  """How many classes an adapter tells apart; 0 where it predicts real values.
+
+  Raises:
+    ValueError: fewer than two, or none said.
+  """
+  if kind == 'regression':
+    return 0
+  if classes is None:
+    raise ValueError('adapter.classes=None is found by `train` where a run begins; here it has to be said')
+  if classes < 2:
+    raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
+  return classes
+
+
 def scaled_class_weights(weights: Sequence[float], *, classes: int) -> tuple[float, ...]:
   """Weights of classes times a factor, so that the smallest that is not 0 is 1.
 
