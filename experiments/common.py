@@ -185,7 +185,7 @@ BERT_ADAM = dict(
 
 
 def own_data(c: ConfigDict, *, kind: str, best: tuple[str, str], **settings: Any) -> None:
-  """A person's own rows on a trunk, by BERT's recipe; what is None or empty is found in the data before a run begins."""
+  """A person's own rows, by BERT's recipe; what is None or empty is found in the data before a run begins."""
   c.vocab = dict(name='wordpiece', path=vocab('bert-uncased'))
   c.model = dict(name='bert', variant='bert-base')
   found = dict(path='data/mine', split=None, fields=(), label=None, layout=None)
