@@ -42,8 +42,9 @@ class ByClass(NamedTuple):
 
   def plain(self) -> dict[str, Any]:
     """All of it as JSON has it."""
-    measures = {key: getattr(self, key).tolist() for key in ('precision', 'recall', 'f1', 'support')}
-    each = [dict(zip(measures, values, strict=True)) for values in zip(*measures.values(), strict=True)]
+    names = ('precision', 'recall', 'f1', 'support')
+    values = (column.tolist() for column in (self.precision, self.recall, self.f1, self.support))
+    each = [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
     return {
       **self.summary,
       'classes': dict(zip(self.names, each, strict=True)),

@@ -11,8 +11,9 @@ A path is one of
                                     a prepared set of TensorFlow Datasets
 
 and a split is a name with an optional slice, as in TFDS: 'train', 'train[:90%]', 'train[10:20]', 'train[-5%:]',
-'train[:10]+test'; 'train[:90%shuffled]' counts rows in an order that is drawn (`splits.py`). What a path is read with is a file of `formats/`: the one whose scheme the path begins with, else the
-one that knows the folder by a mark inside it, else the one that the suffix belongs to.
+'train[:10]+test'; 'train[:90%shuffled]' counts rows in an order that is drawn (`splits.py`). What a path is read with
+is a file of `formats/`: the one whose scheme the path begins with, else the one that knows the folder by a mark inside
+it, else the one that the suffix belongs to.
 """
 
 import dataclasses

@@ -1,9 +1,10 @@
 """A list of words in one field, and a class for each of them: parts of speech, names.
 
-Words, and their labels, may also be one text with spaces between them, as a table has them. Every word is tokenised with a space before it, as byte-level BPE has words in a row, and its label stands at its first
-token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one. Where nothing is
-trained or scored (`keep_unlabelled`), every word is marked at its first token, as class 0 where it has none, and rows
-may lack the field of labels.
+Words, and their labels, may also be one text with spaces between them, as a table has them. Every word is tokenised
+with a space before it, as byte-level BPE has words in a row, and its label stands at its first token (Devlin et al.
+2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one. Where nothing is trained or scored
+(`keep_unlabelled`), every word is marked at its first token, as class 0 where it has none, and rows may lack the field
+of labels.
 """
 
 import functools
