@@ -197,18 +197,13 @@ def squad(version: str, **settings: Any) -> dict[str, Any]:
   return dict(name='labelled', kind='spans', path=f'tfds:squad/{version}') | fields | windows | settings
 
 
-BERT_ADAM = dict(
-  name='bert_adam', schedule='linear_bert', warmup=0.1, decay=NO_DECAY_ON_NORMS, clip=1.0, b1=0.9, b2=0.999, eps=1e-6
-)
-
-
 def own_data(c: ConfigDict, *, kind: str, best: tuple[str, str], **settings: Any) -> None:
   """A person's own rows, by BERT's recipe; what is None or empty is found in the data before a run begins."""
   c.vocab = dict(name='wordpiece', path=vocab('bert-uncased'))
   c.model = dict(name='bert', variant='bert-base')
   found = dict(path='data/mine', split=None, fields=(), label=None, layout=None)
   c.data = dict(name='labelled', kind=kind, batch_size=32) | found | settings
-  c.optim = dict(BERT_ADAM, rate=3e-5)
+  c.optim = bert_adam(3e-5, warmup=0.1)
   c.init_from = (dict(source='runs/bert/base', from_='trunk', to='trunk'),)
   c.eval = dict(validation=dict(data=dict(split=None)))
   c.best = (f'validation/{best[0]}', best[1])

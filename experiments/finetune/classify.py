@@ -12,7 +12,7 @@ the rows is held out, the same ones as long as the file is the same. MODEL is a 
 import or a run; rows stand as it was trained to read them.
 
 Hardware: one accelerator, minutes; two CPU cores for a small MODEL.
-Expect: EXPECT_CLASSIFY
+Expect: SST-2 of BERT-base 93.5, large 94.9 (test; the paper's Table 1). Rows of one's own are not in the paper.
 Differs from the paper: one rate, one batch size and three epochs for all data.
 """
 

@@ -10,7 +10,7 @@ where all are O, B-... and I-..., the F1 of spans is measured beside accuracy. L
 by word.
 
 Hardware: one accelerator, minutes; two CPU cores for a small MODEL.
-Expect: EXPECT_TAG
+Expect: CoNLL-2003 of BERT-base F1 92.4 (test; the paper's Table 7). Rows of one's own are not in the paper.
 Arguments: `crf` (a CRF at the end, which the paper does without), `quick`.
 Differs from the paper: one rate, one batch size and three epochs for all data; rows are single sentences.
 """
