@@ -440,3 +440,12 @@ def test_real_rows_can_be_written(name, form):
   split = 'validation_matched[:20]' if name == 'glue_mnli' else 'validation[:20]'
   labels = text_to_text.look(path=str(path), split=split, form=form)
   assert labels.names == build.make('data.rows.forms', form).options
+
+
+def test_rows_without_what_is_to_be_written_can_be_predicted(tmp_path):
+  (tmp_path / 'train.jsonl').write_text('{"doc": "a b"}\n{"doc": "c"}\n')
+  form = {'name': 'template', 'inputs': 'sum: {doc}', 'target': 'so: {summary}'}
+  asked = {'path': str(tmp_path), 'form': form, 'cache': str(tmp_path / 'cache')}
+  assert text_to_text.look(**asked, keep_unlabelled=True).unlabelled
+  with pytest.raises(ValueError, match=r"line 1: .*no field 'summary'"):
+    text_to_text.look(**asked)

@@ -493,3 +493,9 @@ def test_a_folder_says_what_is_trained_and_what_judges(tmp_path, names, expected
   for name in names:
     (tmp_path / f'{name}.csv').write_text('text,label\na,b\n')
   assert sources.training_and_held_out(str(tmp_path)) == expected
+
+
+def test_words_alone_are_sentences_without_tags(tmp_path):
+  (tmp_path / 'new.conll').write_text('-DOCSTART-\n\nAnna\nsleeps\n\nYes\n')
+  found = list(sources.open_source(str(tmp_path / 'new.conll')))
+  assert found == [{'text': 'Anna sleeps', 'tokens': ['Anna', 'sleeps']}, {'text': 'Yes', 'tokens': ['Yes']}]
