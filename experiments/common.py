@@ -209,6 +209,19 @@ def squad(version: str, **settings: Any) -> dict[str, Any]:
   return dict(name='labelled', kind='spans', path=f'tfds:squad/{version}') | fields | windows | settings
 
 
+def own_data(c: ConfigDict, *, kind: str, best: tuple[str, str], **settings: Any) -> None:
+  """A person's own rows, by BERT's recipe; what is None or empty is found in the data before a run begins."""
+  c.vocab = dict(name='wordpiece', path=vocab('bert-uncased'))
+  c.model = dict(name='bert', variant='bert-base')
+  found = dict(path='data/mine', split=None, fields=(), label=None, layout=None)
+  c.data = dict(name='labelled', kind=kind, batch_size=32) | found | settings
+  c.optim = bert_adam(3e-5, warmup=0.1)
+  c.init_from = (dict(source='runs/bert/base', from_='trunk', to='trunk'),)
+  c.eval = dict(validation=dict(data=dict(split=None)))
+  c.best = (f'validation/{best[0]}', best[1])
+  c.log_every, c.eval_every, c.save_every = 20, 200, 200
+
+
 def quick(c: ConfigDict, arg: str) -> ConfigDict:
   """The config; with the word `quick` it has few steps and the vocabulary and labelled rows of the embedded corpus.
 

@@ -5,6 +5,8 @@ python -m plm_jax.evaluate --workdir=runs/mine --step=newest --predictions=out.j
 python -m plm_jax.evaluate --workdir=runs/mine --predictions=CoLA.tsv --format=glue \
     --config.eval.validation.data.split=test --config.eval.validation.data.keep_unlabelled=True
 python -m plm_jax.evaluate --score out.jsonl other.jsonl                  predictions of two runs, averaged
+python -m plm_jax.evaluate --workdir=runs/mine --by_class               precision, recall, F1 and confusion of classes
+python -m plm_jax.evaluate --workdir=runs/mine --step=all               a table of every checkpoint that was kept
 python -m plm_jax.evaluate --workdir=runs/mine --follow                 every checkpoint as it appears
 python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
 
@@ -15,7 +17,8 @@ is a --workdir. `config.eval.NAME.scores` names files of `plm_jax/scores/` besid
 
 --predictions writes a row of JSON for each row of the one evaluation: what was predicted, in numbers and words, and
 what the data says of it. With --format it is the file that a benchmark takes. --score reads such rows again, needs
-neither model nor data, and writes the average of several files where --predictions is given.
+neither model nor data, and writes the average of several files where --predictions is given. Rows without labels are
+predicted by `python -m plm_jax.predict`.
 """
 
 from plm_jax.cli import signals
@@ -36,7 +39,7 @@ from plm_jax.training.model_from import asked, expand
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line; jax is loaded only after the config is found to be sound."""
   parser = command.command('evaluate', __doc__)
-  command.add_step(parser)
+  command.add_step(parser, every=True)
   parser.add_argument('--evaluation', help='only this evaluation of config.eval')
   parser.add_argument('--predictions', metavar='FILE', help='write one JSON object per row to this file')
   parser.add_argument(
@@ -44,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument('--score', metavar='FILE', nargs='+', help='score predictions in files, several averaged')
   parser.add_argument('--scores', metavar='NAME', nargs='+', help='by these; all that fit without it')
+  parser.add_argument(
+    '--by_class', action='store_true', help='a table by class and a confusion matrix, also in by_class.json of the run'
+  )
   parser.add_argument('--follow', action='store_true', help='every checkpoint as it appears, up to the last of the run')
   parser.add_argument(
     '--timeout', type=command.POSITIVE, default=3600.0, help='--follow: seconds to wait for a checkpoint'
@@ -66,6 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
   if arguments.weights is not None and (arguments.follow or arguments.step != 'auto'):
     raise ConfigError('--weights names one model: --step and --follow choose among the checkpoints of a run.')
+  every = arguments.step == 'all'
+  if every and (arguments.follow or arguments.predictions or arguments.by_class):
+    raise ConfigError('--step=all gives a table of all checkpoints: --follow, --predictions and --by_class are of one.')
+  if arguments.follow and arguments.by_class:
+    raise ConfigError('--by_class is of one checkpoint, and --follow of each as it appears: leave one of them out.')
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.files import RunFolder
@@ -75,12 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   signals.check()
   folder = RunFolder.at(arguments.workdir) if arguments.workdir else None
   output = arguments.predictions and evaluate_saved.Output(arguments.predictions, arguments.format)
-  what = {'name': arguments.evaluation, 'predictions': output}
+  what = {'name': arguments.evaluation, 'predictions': output, 'by_class': arguments.by_class}
   if folder is None or arguments.weights:
     evaluate_saved.evaluate_folder(settings, arguments.weights, folder=folder, **what)
   else:
-    step = step_named(arguments.step)
-    evaluate_saved.evaluate_run(settings, folder, step=step, follow=arguments.follow, timeout=arguments.timeout, **what)
+    what |= {'step': None if every else step_named(arguments.step), 'every': every}
+    evaluate_saved.evaluate_run(settings, folder, follow=arguments.follow, timeout=arguments.timeout, **what)
   return 0
 
 
@@ -96,6 +107,11 @@ def _score(arguments: argparse.Namespace) -> int:
   if arguments.predictions:
     predicted.check_format(arguments.format, set(predictions[0]))
     predicted.write(arguments.predictions, predictions, records, form=arguments.format)
+  if arguments.by_class:
+    from plm_jax.training import by_class
+
+    by_class.check(list(predictions[0]), user=f'--score {" ".join(arguments.score)}')
+    by_class.show(by_class.measure(predictions, records), title=' '.join(arguments.score))
   for metric, value in predicted.score(predictions, records, arguments.scores or ()).items():
     print(f'{metric} {value:.6g}')
   return 0

@@ -439,6 +439,11 @@ class RunFolder:
     return self.root / 'evaluations.jsonl'
 
   @property
+  def by_class(self) -> Path:
+    """What became of each class in each evaluation (`evaluate --by_class`), as JSON."""
+    return self.root / 'by_class.json'
+
+  @property
   def curves(self) -> Path:
     """The picture of its metrics."""
     return self.root / 'curves.png'

@@ -124,7 +124,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  classes: Annotated[int, '1 <= x'] = 2,
+  classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
   dropout: Rate = 0.1,
   hidden: Whole = 0,
@@ -145,7 +145,7 @@ def make(
   Args:
     trunk: any trunk.
     vocab: of the rows.
-    classes: number of labels; ignored by regression.
+    classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one, as BART and ELECTRA have it; 0 leaves it out.
@@ -170,28 +170,36 @@ def make(
   if hidden < 0:
     raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
   texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
-  check_kind(kind, classes=classes)
+  count = class_count(kind, classes=classes)
   if layers and layer != -1:
     raise ValueError(f'adapter.layer={layer} and adapter.layers={layers}: give one of them')
   layers = tuple(layers) or (layer,)
   check_join(layers=layers, join=join, weights=layer_weights)
-  class_weights = scaled_class_weights(class_weights, classes=0 if kind == 'regression' else classes)
+  class_weights = scaled_class_weights(class_weights, classes=count)
   if class_weights and lm_weight:
     raise ValueError(f'adapter.class_weights do not go with adapter.lm_weight={lm_weight}: leave one of them out')
   s = Setup(texts.has_two_stacks(trunk), kind == 'regression', lm_weight, class_weights)
   states = layers, join, tuple(layer_weights)
-  outputs = 1 if s.regression else classes
-  model = Model(trunk, outputs, dropout, hidden, activation, *states, frozen, pool, init_std, bias)
+  model = Model(trunk, count or 1, dropout, hidden, activation, *states, frozen, pool, init_std, bias)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s.regression)
   task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen))
-  return scored(task, regression=s.regression, classes=classes)
+  return scored(task, regression=s.regression, classes=count)
 
 
-def check_kind(kind: str, *, classes: int) -> None:
-  """Raises ValueError for a kind of label that is none, and for a single class."""
+def class_count(kind: str, *, classes: int | None) -> int:
+  """How many classes are told apart; 0 where real values are predicted.
+
+  Raises:
+    ValueError: a kind of label that is none, fewer than two classes, or none said.
+  """
   errors.one_of('adapter.kind', kind, Kind)
-  if kind == 'class' and classes < 2:
+  if kind == 'regression':
+    return 0
+  if classes is None:
+    raise ValueError('adapter.classes=None is found by `train` where a run begins; here it has to be said')
+  if classes < 2:
     raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
+  return classes
 
 
 def scored(task: Task, *, regression: bool, classes: int) -> Task:

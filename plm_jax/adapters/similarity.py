@@ -39,7 +39,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  classes: Annotated[int, '1 <= x'] = 2,
+  classes: Annotated[int, '1 <= x'] | None = 2,
   kind: Kind = 'class',
   dropout: Rate = 0.1,
   hidden: Whole = 0,
@@ -54,7 +54,7 @@ def make(
   Args:
     trunk: any trunk.
     vocab: of the rows.
-    classes: number of labels; ignored by regression.
+    classes: number of labels; ignored by regression. None: a run finds it in its training data.
     kind: 'class' is cross-entropy, 'regression' squared error.
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one; 0 leaves it out.
@@ -69,13 +69,13 @@ def make(
   """
   del vocab
   texts.check_head('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
-  classify.check_kind(kind, classes=classes)
+  count = classify.class_count(kind, classes=classes)
   s = Setup(texts.has_two_stacks(trunk), kind == 'regression', lm_weight)
   head = dropout, hidden, activation, frozen, pool, init_std
-  model = sequences.Model(trunk, 'sum', 1 if s.regression else classes, *head)
+  model = sequences.Model(trunk, 'sum', count or 1, *head)
   functions = partial(prepare, s), partial(loss, s), partial(classify.predict, s.regression)
   task = Task(model, *functions, in_words=classify.in_words, trains=texts.trained(frozen))
-  return classify.scored(task, regression=s.regression, classes=classes)
+  return classify.scored(task, regression=s.regression, classes=count)
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

@@ -138,7 +138,7 @@ def make(
   *,
   trunk: nn.Module,
   vocab: Vocab,
-  tags: tuple[str, ...],
+  tags: tuple[str, ...] = (),
   dropout: Rate = 0.1,
   layers: tuple[LayerNumber, ...] = (-1,),
   join: Join = 'concat',
@@ -156,6 +156,7 @@ def make(
     trunk: any trunk.
     vocab: of the rows, as `data/labelled.py` makes them with kind='words'.
     tags: names of the labels in the order of their numbers. Where all are 'O', 'B-...' or 'I-...', spans are scored.
+      (): a run finds them in its training data.
     dropout: rate before the last layer, and before each layer of LSTM.
     layers: whose states are read; -1 is the trunk's output, 0 its embeddings. (-4, -3, -2, -1) side by side is the best
       choice of BERT's Table 7 for a frozen trunk.

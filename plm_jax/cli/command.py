@@ -117,9 +117,10 @@ def command(name: str, description: str) -> Parser:
   return parser
 
 
-def add_step(parser: Parser) -> None:
-  """Adds `--step`, which checkpoint of a run to take; `checkpoint.records.step_named` reads it."""
-  parser.add_argument('--step', default='auto', help="a number, 'newest' or 'best'; default: the best, else the newest")
+def add_step(parser: Parser, *, every: bool = False) -> None:
+  """Adds `--step`, which checkpoint of a run to take; `checkpoint.records.step_named` reads all of it but 'all'."""
+  choices = "a number, 'newest', 'best' or 'all'" if every else "a number, 'newest' or 'best'"
+  parser.add_argument('--step', default='auto', help=f'{choices}; default: the best, else the newest')
 
 
 def parse(

@@ -27,8 +27,11 @@ import numpy as np
 
 from plm_jax import errors
 from plm_jax.data.corpora import local, sources
+from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.sources import Boundary
 from plm_jax.data.rows import examples, framing, order, store, windows
 from plm_jax.data.rows.checked import OnBadRow
+from plm_jax.data.rows.first_row import check_said
 from plm_jax.data.rows.laid import Laid, lay_out
 from plm_jax.plugins import build
 from plm_jax.types import Count, Labels, Seed, Source, Template, Vocab
@@ -65,11 +68,11 @@ def make(
   vocab: Vocab,
   second_vocab: Vocab | None = None,
   path: str,
-  split: str = 'train',
+  split: str | None = 'train',
   fields: tuple[str, ...] = (),
-  label: str = 'label',
+  label: str | None = 'label',
   kind: Annotated[str, 'data.rows.kinds'] = 'class',
-  layout: Annotated[str, 'data.rows.layouts'] = 'bert',
+  layout: Annotated[str, 'data.rows.layouts'] | None = 'bert',
   prefixes: tuple[str, ...] = (),
   target_layout: Annotated[str, 'data.rows.layouts'] | None = None,
   target_length: Count | None = None,
@@ -86,6 +89,7 @@ def make(
   on_bad_row: OnBadRow = 'stop',
   keep_unlabelled: bool = False,
   shuffle: bool = True,
+  documents: Boundary = 'blank_line',
   max_bytes: Count = 1_073_741_824,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -97,14 +101,15 @@ def make(
     vocab: gives ids and special tokens.
     second_vocab: does so for what is read of rows with a text to be written, which is in `vocab`.
     path: of the records, as `sources.open_source` takes it.
-    split: part of it, TFDS slicing allowed.
+    split: part of it, TFDS slicing allowed. None: a run finds it (`training/from_data.py`), as it does with `label` and
+      `layout`: of a folder the training split, and for an evaluation the validation split or a tenth of the former.
     fields: that hold the text, in order; () finds the names that TFDS uses for single sentences and pairs.
     label: field that holds the label, with kind='words' the list of labels, with kind='text' what is to be written,
-      with kind='spans' the answers.
+      with kind='spans' the answers. None: the one of the first row that is meant (`rows/first_row.py`).
     kind: what is labelled: 'class' delivers int32 labels, 'regression' float32, 'words' one for each word of a field,
       'text' a text to be written, 'options' the one of several sequences that is right, 'spans' a part of a text that
       answers a question.
-    layout: where fields and special tokens stand.
+    layout: where fields and special tokens stand. None: as the model was trained that the run begins with.
     prefixes: text before each field, as T5 has it; () for none.
     target_layout: of the text to be written, as one field; None is `layout`.
     target_length: tokens of the longest text to be written, special ones counted; None is `length`.
@@ -123,6 +128,7 @@ def make(
     keep_unlabelled: rows without a label, or without its field, stay and have label -1, so that they can be predicted
       (`evaluate --predictions`), as the test sets of benchmarks are. Nothing is trained or scored on them.
     shuffle: False keeps the order of the source (within each bucket).
+    documents: what ends a row of a .txt file, which has no label: 'blank_line', 'line' or the 'file'.
     max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded or tokenised.
     host: index of this process.
@@ -136,11 +142,14 @@ def make(
   Raises:
     ValueError: a setting that cannot be met, or a row that does not fit the kind.
   """
+  check_said(split=split, label=label, layout=layout)
+  assert split is not None and layout is not None
   widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
   drawn = {'per_class': per_class, 'sample_seed': sample_seed, 'missing': missing, 'keep_unlabelled': keep_unlabelled}
   asked = examples.asked(fields=fields, label=label, prefixes=prefixes, on_bad_row=on_bad_row, **drawn)
-  given = _examples(path, split, kind, asked, cache, max_bytes)
+  opened = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
+  given = _examples(opened, kind, asked)
   where, lay = f'{path} ({split})', functools.partial(lay_out, cache=cache)
   read = vocab if given.target is None or second_vocab is None else second_vocab
   style = _file('layout', layout)
@@ -224,12 +233,14 @@ def look(
   kind: str = 'class',
   cache: str = sources.CACHE,
   max_bytes: int = local.MAX_BYTES,
+  documents: Boundary = 'blank_line',
   **settings: Any,
 ) -> Labels:
   """Reads and checks rows and labels, which `make` then takes over; nothing is tokenised. Keywords as there."""
+  check_said(split=split, label=settings.get('label', ''))
   asked = examples.asked(**settings)
-  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
-  given = _file('kind', kind).make(records=records, asked=asked)
+  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
+  given = _examples(records, kind, asked)
   _looked_at[records.digest, kind, asked] = given
   return Labels(given.names, given.classes, given.unlabelled, given.largest)
 
@@ -253,11 +264,10 @@ def place_of(row_id: int, row_ids: np.ndarray) -> int:
 _looked_at: dict[tuple[Any, ...], examples.Examples] = {}
 
 
-def _examples(path: str, split: str, kind: str, asked: examples.Asked, cache: str, max_bytes: int) -> examples.Examples:
+def _examples(records: Records, kind: str, asked: examples.Asked) -> examples.Examples:
   """The rows that are kept, read now unless `look` has just read them."""
-  form, records = _file('kind', kind), sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   found = _looked_at.pop((records.digest, kind, asked), None)
-  return form.make(records=records, asked=asked) if found is None else found
+  return _file('kind', kind).make(records=records, asked=asked) if found is None else found
 
 
 def template(*, vocab: Vocab, layout: str = 'bert', kind: str = 'class', **rest: Any) -> Template:

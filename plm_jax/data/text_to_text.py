@@ -23,6 +23,7 @@ import numpy as np
 
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
+from plm_jax.data.corpora.sources import Boundary
 from plm_jax.data.rows import encoded, framing, order, store, written
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.demonstrations import Drawer, Shots
@@ -59,6 +60,7 @@ def make(
   keep_unlabelled: bool = False,
   on_bad_row: OnBadRow = 'stop',
   shuffle: bool = True,
+  documents: Boundary = 'blank_line',
   max_bytes: Count = 1_073_741_824,
   cache: str = '~/.cache/plm_jax',
   host: int = 0,
@@ -87,6 +89,7 @@ def make(
     on_bad_row: a row that cannot be written: 'stop' ends with file, line and reason, before anything is tokenised;
       'skip' leaves up to 0.1 % of the rows out, and counts and lists them.
     shuffle: False keeps the order of the source.
+    documents: what ends a row of a .txt file: 'blank_line', 'line' or the 'file'.
     max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
     cache: folder for what is downloaded.
     host: index of this process.
@@ -100,12 +103,12 @@ def make(
   Raises:
     ValueError: a setting that cannot be met, or a row that cannot be written.
   """
-  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
+  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   share = order.share(batch_size, host=host, hosts=hosts)
   chosen = Shots(**shots or {})
   target_length, input_vocab = target_length or length, second_vocab or vocab
   writer = encoded.Writer(
-    form=build.make('data.rows.forms', form),
+    form=_form(form, keep_unlabelled=keep_unlabelled),
     vocab=vocab,
     input_vocab=input_vocab,
     inputs=encoded.frame(layout, input_vocab, room=length, keyword='length'),
@@ -156,6 +159,12 @@ def make(
   )
 
 
+def _form(form: Mapping[str, Any], *, keep_unlabelled: bool) -> Form:
+  """How rows are written; with `keep_unlabelled`, rows that lack what is to be written as well."""
+  made = build.make('data.rows.forms', form)
+  return written.without_answers(made) if keep_unlabelled else made
+
+
 def look(
   *,
   path: str,
@@ -167,12 +176,13 @@ def look(
   on_bad_row: OnBadRow = 'stop',
   cache: str = sources.CACHE,
   max_bytes: int = local.MAX_BYTES,
+  documents: Boundary = 'blank_line',
   **rest: Any,
 ) -> Labels:
   """Writes all rows and the demonstrations of the first; nothing is tokenised. Keywords as in `make`."""
   del rest
-  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
-  chosen, made = Shots(**shots or {}), build.make('data.rows.forms', form)
+  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
+  chosen, made = Shots(**shots or {}), _form(form, keep_unlabelled=keep_unlabelled)
   kept = written.find_rows(records, made, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row)
   if chosen.count:
     others = sources.open_source(path, split=chosen.split, cache=cache, max_bytes=max_bytes)

@@ -23,7 +23,7 @@ from plm_jax import files, optim, sharding
 from plm_jax.cli import signals, tables
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import Where
-from plm_jax.training import evaluation, feed, preflight
+from plm_jax.training import evaluation, feed, from_data, preflight
 from plm_jax.training.metrics import write_json
 from plm_jax.training.parts import (
   check_vocab_of,
@@ -87,7 +87,7 @@ def run_study(
     raise ConfigError(
       'sample_efficiency needs a config with steps, init_from, labelled data, and evaluations validation and test'
     )
-  folder = files.path(workdir)
+  settings, folder = from_data.filled(settings), files.path(workdir)
   cells = [Cell(*cell) for cell in itertools.product(STARTS, sizes, range(seeds), rates)]
   done = _run_missing(settings, cells, record=folder / 'runs.jsonl', metric=metric)
   chosen = {

@@ -16,10 +16,11 @@ from plm_jax.cli import progress, signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
 from plm_jax.text import tokenizer
-from plm_jax.training import evaluation, parts, predicted, preflight, run_folder, trained_part
+from plm_jax.training import by_class as by_classes
+from plm_jax.training import evaluation, from_data, metrics, parts, predicted, preflight, run_folder, trained_part
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
-from plm_jax.types import Execution, Labels, PyTree, Source, Task
+from plm_jax.types import Execution, PyTree, Source, Task
 from plm_jax.weights import task_heads
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,11 @@ class Evaluator(NamedTuple):
   steps: evaluation.Steps
   layout: sharding.Layout
 
+  @property
+  def spec(self) -> Spec:
+    """Shapes of a batch of the first evaluation."""
+    return next(iter(self.sources.values())).spec
+
   def evaluate(self, name: str, params: PyTree, *, keep: bool) -> evaluation.Evaluated:
     """One evaluation; with `keep`, also predictions that no score needs."""
     return evaluation.evaluate(
@@ -89,6 +95,8 @@ def evaluate_run(
   timeout: float = 3600.0,
   name: str | None = None,
   predictions: Output | None = None,
+  by_class: bool = False,
+  every: bool = False,
 ) -> None:
   """Evaluates checkpoints of a run and appends a line for each to `evaluations.jsonl` of its folder.
 
@@ -100,23 +108,56 @@ def evaluate_run(
     timeout: seconds that `follow` waits for the next checkpoint.
     name: one of the evaluations; None takes all.
     predictions: where the predictions of the one evaluation go.
+    by_class: also print what became of each class, and write it to `by_class.json` of the folder.
+    every: evaluate each checkpoint that is there, in place of `step`, and print a table of them.
 
   Raises:
     ConfigError: no such evaluation, or no checkpoint within `timeout`.
     CheckpointError: no such checkpoint, or a damaged one.
   """
+  settings = from_data.filled(settings, run_folder.begun(folder))
   names = _names(settings, name, predictions)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
   _check_predicts(made, predictions)
   layout = _layout(settings)
   with sharding.use(layout):
-    evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions)
+    evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
     check_names(folder, evaluator.sources)
-    spec = next(iter(evaluator.sources.values())).spec
-    steps = _appearing(folder, timeout=timeout) if follow else iter([records.choose(folder.checkpoints, step)])
-    states = _states(settings, folder, steps, made.task, spec, layout=layout, may_vanish=follow)
-    _evaluate(evaluator, states, folder=folder, predictions=predictions)
+    steps = _appearing(folder, timeout=timeout) if follow else iter(_present(folder, step, every=every))
+    states = _states(settings, folder, steps, made.task, evaluator.spec, layout=layout, may_vanish=follow)
+    lines = _evaluate(evaluator, states, folder=folder, predictions=predictions, by_class=by_class)
+  if every and jax.process_index() == 0:
+    by_classes.show_steps(lines)
+
+
+def predict_run(
+  settings: Settings, folder: RunFolder, *, name: str, step: Step = None
+) -> tuple[Task, evaluation.Evaluated]:
+  """What a run predicts of the rows of one evaluation; nothing is scored, and nothing is written to its folder.
+
+  Args:
+    settings: of the run, with an evaluation whose rows need no label.
+    folder: of the run.
+    name: of the evaluation.
+    step: which checkpoint; None takes the best where there is one, else the newest.
+
+  Returns:
+    The task, whose `in_words` says the predictions in words, and the predictions with their records.
+
+  Raises:
+    ConfigError: rows that cannot be read, before anything is computed; or a task that makes no predictions.
+    CheckpointError: no such checkpoint, or a damaged one.
+  """
+  nowhere = Output(folder.root)
+  made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
+  signals.check()
+  _check_predicts(made, nowhere)
+  number, layout = records.choose(folder.checkpoints, step), _layout(settings)
+  with sharding.use(layout):
+    evaluator = _evaluator(settings, made, [name], layout=layout, predictions=nowhere)
+    states = _states(settings, folder, iter([number]), made.task, evaluator.spec, layout=layout, may_vanish=False)
+    return evaluator.task, evaluator.evaluate(name, next(states).params, keep=True)
 
 
 def evaluate_folder(
@@ -126,6 +167,7 @@ def evaluate_folder(
   folder: RunFolder | None = None,
   name: str | None = None,
   predictions: Output | None = None,
+  by_class: bool = False,
 ) -> None:
   """Evaluates the model in a folder as it is: one in Hugging Face's form with its tokenizer, a run, or an import.
 
@@ -135,23 +177,24 @@ def evaluate_folder(
     folder: where `evaluations.jsonl` goes; None writes none.
     name: one of the evaluations; None takes all.
     predictions: where the predictions of the one evaluation go.
+    by_class: as in `evaluate_run`.
 
   Raises:
     ConfigError: no such evaluation or folder, or one without parameters that the task needs.
   """
+  settings = from_data.filled(settings)
   names = _names(settings, name, predictions)
   made, params = _model_of(source, settings)
   signals.check()
   _check_predicts(made, predictions)
   layout = _layout(settings)
   with sharding.use(layout):
-    evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions)
+    evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
     opened = weights.open(source)
     with errors.stage('evaluate'):
       parts.check_classes(str(source), opened.labels if opened.adapter else (), evaluator.sources)
-    spec = next(iter(evaluator.sources.values())).spec
-    saved = Saved({'weights': str(source)}, placed(params, made.task, spec, layout=layout))
-    _evaluate(evaluator, iter([saved]), folder=folder, predictions=predictions)
+    saved = Saved({'weights': str(source)}, placed(params, made.task, evaluator.spec, layout=layout))
+    _evaluate(evaluator, iter([saved]), folder=folder, predictions=predictions, by_class=by_class)
 
 
 def _names(settings: Settings, name: str | None, predictions: Output | None) -> list[str]:
@@ -170,11 +213,7 @@ def _names(settings: Settings, name: str | None, predictions: Output | None) -> 
 
 def check_names(folder: RunFolder, sources: Mapping[str, Source]) -> None:
   """Raises ConfigError where an evaluation numbers classes otherwise than the rows that the run was trained on."""
-  kept = run_folder.read_json(folder.data).get('class_names', ())
-  if isinstance(kept, Mapping):
-    trained = Labels(parts={part: Labels(tuple(names)) for part, names in kept.items()})
-  else:
-    trained = Labels(tuple(kept))
+  trained = run_folder.class_names(folder)
   with errors.stage('evaluate'):
     parts.check_names({str(folder.data): trained} | {f'eval.{name}.data': source for name, source in sources.items()})
 
@@ -191,7 +230,13 @@ def _layout(settings: Settings) -> sharding.Layout:
 
 
 def _evaluator(
-  settings: Settings, made: Parts, names: list[str], *, layout: sharding.Layout, predictions: Output | None
+  settings: Settings,
+  made: Parts,
+  names: list[str],
+  *,
+  layout: sharding.Layout,
+  predictions: Output | None,
+  by_class: bool = False,
 ) -> Evaluator:
   preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
@@ -199,8 +244,10 @@ def _evaluator(
   labelled = {name: source for name, source in sources.items() if not source.unlabelled}
   scores: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
   scores |= evaluation.scores_of(settings, made, labelled)
+  keys = evaluation.predicted_keys(made.task, sources[names[0]].spec) if predictions or by_class else []
+  if by_class:
+    by_classes.check(keys, user=made.user)
   if predictions is not None:
-    keys = evaluation.predicted_keys(made.task, sources[names[0]].spec)
     predicted.check_format(predictions.format, keys)
   elif len(labelled) < len(sources):
     bare = next(name for name in sources if name not in labelled)
@@ -220,23 +267,43 @@ def _evaluator(
 
 
 def _evaluate(
-  evaluator: Evaluator, states: Iterator[Saved], *, folder: RunFolder | None, predictions: Output | None
-) -> None:
-  """Evaluates each of the states and writes what came out."""
-  main = jax.process_index() == 0
+  evaluator: Evaluator,
+  states: Iterator[Saved],
+  *,
+  folder: RunFolder | None,
+  predictions: Output | None,
+  by_class: bool,
+) -> list[dict[str, Any]]:
+  """Evaluates each of the states, writes what came out, and returns a line for each."""
+  main, keep, lines = jax.process_index() == 0, predictions is not None or by_class, []
   for where, params in states:
     signals.check()
-    found = {name: evaluator.evaluate(name, params, keep=predictions is not None) for name in evaluator.sources}
+    found = {name: evaluator.evaluate(name, params, keep=keep) for name in evaluator.sources}
     line = where | {f'{name}/{metric}': value for name, one in found.items() for metric, value in one.metrics.items()}
     if folder is not None and main and len(line) > len(where):
       files.make_folder(folder.root)
       files.append(folder.evaluations, json.dumps(line) + '\n')
     log.info(f'{"  ".join(f"{name} {value}" for name, value in where.items())}  {progress.line(line)}')
+    lines.append(line)
+    if by_class and main:
+      _by_class(found, where, folder)
     if predictions is not None and main:
       (one,) = found.values()
       form, in_words = predictions.format, evaluator.task.in_words
       predicted.write(predictions.file, one.predictions, one.records, form=form, in_words=in_words)
       log.info(f'{len(one.predictions)} predictions in {predictions.file}')
+  return lines
+
+
+def _by_class(found: Mapping[str, evaluation.Evaluated], where: Mapping[str, Any], folder: RunFolder | None) -> None:
+  """Prints what became of each class in each evaluation, and writes it to the folder."""
+  measured = {name: by_classes.measure(one.predictions, one.records) for name, one in found.items()}
+  for name, one in measured.items():
+    by_classes.show(one, title=f'{name}, {", ".join(f"{key} {value}" for key, value in where.items())}')
+  if folder is not None:
+    files.make_folder(folder.root)
+    metrics.write_json(folder.by_class, {name: {**where, **one.plain()} for name, one in measured.items()})
+    log.info(f'also in {folder.by_class}')
 
 
 # Checkpoints of a run ------------------------------------------------------------------------------------------------
@@ -270,6 +337,11 @@ def _states(
       whole = weights.open(folder.root, step=step).as_saved.tree()
       state = trained_part.joined(state, placed(whole, task, spec, layout=layout))
     yield Saved({'step': step}, tx.eval_params(state.opt_state, state.params))
+
+
+def _present(folder: RunFolder, step: Step, *, every: bool) -> list[int]:
+  """The step that is asked for, or each sound one that is there."""
+  return sorted(records.records(folder.checkpoints)[0]) if every else [records.choose(folder.checkpoints, step)]
 
 
 def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:

@@ -27,6 +27,7 @@ from plm_jax.training import (
   curves,
   evaluation,
   feed,
+  from_data,
   history,
   interval,
   metrics,
@@ -92,6 +93,7 @@ def train(
     stopping = stack.enter_context(catch_signals())
     main = jax.process_index() == 0
     folder = RunFolder.at(workdir)
+    settings = from_data.filled(settings, run_folder.begun(folder))
     if not run_folder.begun(folder):
       preflight.check(settings)  # before the folder is made
     stack.enter_context(run_folder.claim(folder, main=main))

@@ -15,7 +15,7 @@ from plm_jax.cli import logs
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
 from plm_jax.training import feed, history, metrics
-from plm_jax.types import Source, Vocab
+from plm_jax.types import Labels, Source, Vocab
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,20 @@ def read_result(folder: RunFolder) -> dict[str, Any]:
   except RunError as error:
     log.warning('%s. The run goes on as if it had no result', error)
     return {}
+
+
+def class_names(folder: RunFolder) -> Labels:
+  """The names of the classes that a run was trained on, as its data had them; by part where it has parts.
+
+  They stand in `data.json` under 'class_names': a list, or a list for each part. Without names there is no such key.
+
+  Raises:
+    RunError: the file is damaged.
+  """
+  kept = read_json(folder.data).get('class_names', ())
+  if isinstance(kept, Mapping):
+    return Labels(parts={part: Labels(tuple(names)) for part, names in kept.items()})
+  return Labels(tuple(kept))
 
 
 def write_config(folder: RunFolder, settings: Mapping[str, Any]) -> None:

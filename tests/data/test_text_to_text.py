@@ -504,3 +504,12 @@ def test_a_second_vocabulary_reads_and_the_first_one_writes(tmp_path):
   np.testing.assert_array_equal(other['target_tokens'], plain['target_tokens'])
   np.testing.assert_array_equal(other['option_tokens'], plain['option_tokens'])
   assert made[0].digest != made[1].digest
+
+
+def test_rows_without_what_is_to_be_written_can_be_predicted(tmp_path):
+  (tmp_path / 'train.jsonl').write_text('{"doc": "a b"}\n{"doc": "c"}\n')
+  form = {'name': 'template', 'inputs': 'sum: {doc}', 'target': 'so: {summary}'}
+  asked = {'path': str(tmp_path), 'form': form, 'cache': str(tmp_path / 'cache')}
+  assert text_to_text.look(**asked, keep_unlabelled=True).unlabelled
+  with pytest.raises(ValueError, match=r"line 1: .*no field 'summary'"):
+    text_to_text.look(**asked)

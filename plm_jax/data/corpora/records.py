@@ -46,7 +46,7 @@ class Records(Sequence[dict[str, Any]]):
   names: tuple[str, ...]
   labels: Mapping[str, tuple[str, ...]]
   where: str
-  pieces: tuple[tuple[Sequence[Mapping[str, Any]], range], ...] = dataclasses.field(repr=False)
+  pieces: tuple[tuple[Sequence[Mapping[str, Any]], Sequence[int]], ...] = dataclasses.field(repr=False)
   named_by: 'Callable[[], Records] | None' = dataclasses.field(default=None, repr=False, compare=False)
 
   @property

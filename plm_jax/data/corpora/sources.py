@@ -11,8 +11,9 @@ A path is one of
                                     a prepared set of TensorFlow Datasets
 
 and a split is a name with an optional slice, as in TFDS: 'train', 'train[:90%]', 'train[10:20]', 'train[-5%:]',
-'train[:10]+test'. What a path is read with is a file of `formats/`: the one whose scheme the path begins with, else the
-one that knows the folder by a mark inside it, else the one that the suffix belongs to.
+'train[:10]+test'; 'train[:90%shuffled]' counts rows in an order that is drawn (`splits.py`). What a path is read with
+is a file of `formats/`: the one whose scheme the path begins with, else the one that knows the folder by a mark inside
+it, else the one that the suffix belongs to.
 """
 
 import dataclasses
@@ -36,6 +37,7 @@ __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_d
 CACHE = pydocs.CACHE
 LABELS = 'labels.json'
 _NAMING = 'train'  # the split whose rows decide which classes there are
+_JUDGED_BY = ('validation', 'valid', 'val', 'dev')  # names of the split that is not trained on
 _TRIED = 100  # rows
 _QUICK_BYTES = 2**26  # of a file that is opened to look at it
 
@@ -70,7 +72,8 @@ def open_source(
     if not chosen:
       raise ValueError(f'split {split!r} of {path!r} holds no row: {part.name!r} has {len(opened.rows):,}')
     pieces.append((opened.rows, chosen))
-    digests.append(f'{opened.digest}[{chosen.start}:{chosen.stop}]')
+    bounds = f'{part.start}:{part.stop}' if part.shuffled else f'{chosen[0]}:{chosen[-1] + 1}'
+    digests.append(f'{opened.digest}[{bounds}]')
     labels |= opened.labels
   classes = tuple(labels.values())
   settings: dict[str, Any] = {'cache': cache, 'documents': documents, 'max_bytes': max_bytes}
@@ -81,8 +84,23 @@ def open_source(
     labels=labels,
     where=f'{path} ({split})',
     pieces=tuple(pieces),
-    named_by=None if split == _NAMING else functools.partial(open_source, path, split=_NAMING, **settings),
+    named_by=None if split == _NAMING else functools.partial(_naming, path, split, **settings),
   )
+
+
+def _naming(path: str, split: str, **settings: Any) -> Records:
+  """The rows whose classes count: those of the training split; where there is none, all of the split that is cut.
+
+  Raises:
+    ValueError, FileNotFoundError: there is neither.
+  """
+  try:
+    return open_source(path, split=_NAMING, **settings)
+  except (ValueError, FileNotFoundError):
+    whole = splits.parse(split, path=path)[0].name
+    if whole == split:
+      raise
+    return open_source(path, split=whole, **settings)
 
 
 def _first_fields(rows: Sequence[Mapping[str, Any]], chosen: Sequence[int]) -> tuple[str, ...]:
@@ -107,6 +125,38 @@ def opens_quickly(path: str, *, split: str) -> bool:
     if isinstance(place, Path) and files.size(place) > _QUICK_BYTES:
       return False
   return True
+
+
+def splits_of(path: str) -> tuple[str, ...] | None:
+  """The splits of a local file or folder; None for other data, which is not opened for it.
+
+  Raises:
+    FileNotFoundError: no such file or folder, or no file in it that is read.
+  """
+  formats = build.files_of('data.corpora.formats')
+  if any(_has_scheme(path, form.SCHEME) for form in formats.values()):
+    return None
+  place = files.path(path)
+  if not files.is_folder(place):
+    return (_NAMING,)
+  marked = any(form.matches(place) for form in formats.values() if getattr(form, 'matches', None))
+  return None if marked else tuple(_split_files(place, formats))
+
+
+def training_and_held_out(path: str) -> tuple[str, str]:
+  """The split of a path that is trained on, and one to judge by: a tenth of the former where there is no other.
+
+  Raises:
+    FileNotFoundError: as `splits_of`.
+  """
+  names = splits_of(path)
+  if names is None:
+    return _NAMING, _JUDGED_BY[0]
+  alone = len(names) == 1 and names[0] not in (*_JUDGED_BY, 'test')
+  training = names[0] if alone else _NAMING
+  if found := next((name for name in _JUDGED_BY if name in names), None):
+    return training, found
+  return f'{training}[:90%shuffled]', f'{training}[90%shuffled:]'
 
 
 def documents(

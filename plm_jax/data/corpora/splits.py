@@ -8,10 +8,14 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from plm_jax import errors
 
-_PART = re.compile(r'\s*([\w.\-]+)\s*(?:\[\s*(-?\d+%?(?:tokens)?)?\s*:\s*(-?\d+%?(?:tokens)?)?\s*\])?\s*$')
-_TOKENS = 'tokens'
+_PART = re.compile(
+  r'\s*([\w.\-]+)\s*(?:\[\s*(-?\d+%?(?:tokens|shuffled)?)?\s*:\s*(-?\d+%?(?:tokens|shuffled)?)?\s*\])?\s*$'
+)
+_TOKENS, _SHUFFLED = 'tokens', 'shuffled'
 
 
 class Part(NamedTuple):
@@ -24,7 +28,15 @@ class Part(NamedTuple):
   @property
   def by_tokens(self) -> bool:
     """Whether the slice counts tokens."""
-    return any(bound is not None and bound.endswith(_TOKENS) for bound in (self.start, self.stop))
+    return self._ends_with(_TOKENS)
+
+  @property
+  def shuffled(self) -> bool:
+    """Whether the slice counts rows in an order that is drawn."""
+    return self._ends_with(_SHUFFLED)
+
+  def _ends_with(self, word: str) -> bool:
+    return any(bound is not None and bound.endswith(word) for bound in (self.start, self.stop))
 
 
 def parse(split: str, *, path: str) -> list[Part]:
@@ -47,6 +59,10 @@ def parse(split: str, *, path: str) -> list[Part]:
     raise ValueError(
       f"split {split!r}: a slice by tokens stands alone and has both bounds in tokens, as in 'train[:98%tokens]' or "
       "'train[98%tokens:100%tokens]'"
+    )
+  if any(bound and not bound.endswith(_SHUFFLED) for part in parts if part.shuffled for bound in part[1:]):
+    raise ValueError(
+      f"split {split!r}: both bounds of a slice are of one kind, as in 'train[90%shuffled:100%shuffled]'"
     )
   return parts
 
@@ -92,8 +108,8 @@ def check(name: str, known: Sequence[str], *, path: str) -> None:
     )
 
 
-def rows_of(part: Part, *, rows: int, split: str) -> range:
-  """The rows that a slice takes from a split of so many.
+def rows_of(part: Part, *, rows: int, split: str) -> Sequence[int]:
+  """The rows that a slice takes from a split of so many, rising.
 
   Raises:
     ValueError: it asks for rows that there are not.
@@ -103,7 +119,17 @@ def rows_of(part: Part, *, rows: int, split: str) -> range:
       f'split {split!r}: rows are cut by tokens only where a vocabulary makes rows of plain text; elsewhere, as for '
       "labelled rows or to train a vocabulary, cut by rows: 'train[:98%]'"
     )
-  return range(_bound(part.start, 0, rows=rows, split=split), _bound(part.stop, rows, rows=rows, split=split))
+  start, stop = (
+    _bound(bound and bound.removesuffix(_SHUFFLED), default, rows=rows, split=split)
+    for bound, default in ((part.start, 0), (part.stop, rows))
+  )
+  # six rows in the drawn order 3 0 5 1 4 2   ->   [:4] are 0 1 3 5, and [4:] are 2 4
+  return sorted(permutation(rows, 0)[start:stop].tolist()) if part.shuffled else range(start, stop)
+
+
+def permutation(count: int, *key: int) -> np.ndarray:
+  """int64[count]: a permutation that depends on `key` alone; numpy promises the bits of its generators for good."""
+  return np.argsort(np.random.Philox(np.random.SeedSequence(key)).random_raw(count), kind='stable')
 
 
 def _bound(given: str | None, default: int, *, rows: int, split: str, unit: str = 'row') -> int:

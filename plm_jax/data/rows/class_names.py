@@ -10,6 +10,11 @@ _TRUTH = ('False', 'True')
 _FEW = 50  # so many names of classes may stand in any number of rows
 
 
+def one_by_one(value: Any) -> Any:
+  """A text as the list of its words; anything else as it is."""
+  return value.split() if isinstance(value, str) else value
+
+
 class ClassNames:
   """Numbers of classes. Rows hold them, or names, whose numbers are their places in the list of names.
 
@@ -20,9 +25,17 @@ class ClassNames:
     digest: what it adds to the digest of the rows: the list, if a number came from it.
   """
 
-  def __init__(self, records: Records, field: str):
+  def __init__(self, records: Records, field: str, *, several: bool = False):
+    """Reads nothing yet.
+
+    Args:
+      records: the split.
+      field: that holds the class.
+      several: it holds the classes of several words, in a list or in a text with spaces between them.
+    """
     self.records = records
     self.field = field
+    self.several = several
     self.listed = field in records.labels
     self.digest: tuple[Any, ...] = ()
     self._known = records.labels.get(field, ())
@@ -77,6 +90,7 @@ class ClassNames:
     for index in range(len(records)):
       try:
         value = records[index].get(self.field)
+        value = one_by_one(value) if self.several else value
       except ValueError:  # a row that cannot be read is named where it is used
         continue
       found |= {name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str | int)}

@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 IN_MEMORY = 1_000_000  # rows; more are tokenised through the store on disk
 KEPT_ROWS, KEPT_SOURCES = 20_000, 4
-_LOOKED_AT = 100  # rows, for a field that the first one lacks
+LOOKED_AT = 100  # rows, for a field that the first one lacks
 _kept: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-_FIELDS = (
+FIELDS = (
   ('sentence1', 'sentence2'),
   ('premise', 'hypothesis'),
   ('question1', 'question2'),
@@ -129,7 +129,7 @@ def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
   Raises:
     ValueError: there are no such fields, no such label, or prefixes of another number.
   """
-  fields = asked.fields or next((names for names in _FIELDS if all(name in records.fields for name in names)), ())
+  fields = asked.fields or next((names for names in FIELDS if all(name in records.fields for name in names)), ())
   if not fields:
     raise ValueError(f'{records.where}: say which fields hold the text (fields=...): {", ".join(records.fields)}.')
   for name in (*fields, *(() if asked.keep_unlabelled else (asked.label,))):
@@ -142,7 +142,7 @@ def fields_of(records: Records, asked: Asked) -> tuple[str, ...]:
 
 def _is_somewhere(name: str, records: Records) -> bool:
   """Whether one of the first rows that can be read has a field."""
-  for index in range(min(len(records), _LOOKED_AT)):
+  for index in range(min(len(records), LOOKED_AT)):
     try:
       if name in records[index]:
         return True

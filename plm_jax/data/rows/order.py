@@ -24,6 +24,7 @@ import jax
 import numpy as np
 from grain.experimental import index_shuffle
 
+from plm_jax.data.corpora.splits import permutation as permutation
 from plm_jax.types import Source
 
 Batch = dict[str, np.ndarray]
@@ -214,11 +215,6 @@ def rows_at(positions: np.ndarray, *, rows: int, seed: int, shuffle: bool = True
     for place, epoch in zip(places.tolist(), epochs.tolist(), strict=True)
   ]
   return np.array(shuffled, np.int64), epochs
-
-
-def permutation(count: int, *key: int) -> np.ndarray:
-  """int64[count]: a permutation that depends on `key` alone; numpy promises the bits of its generators for good."""
-  return np.argsort(np.random.Philox(np.random.SeedSequence(key)).random_raw(count), kind='stable')
 
 
 def iterate(batch_at: Callable[[int], Batch], start: int, stop: int = _ENDLESS) -> Iterator[Batch]:

@@ -50,12 +50,20 @@ class Form(NamedTuple):
     options: those that all rows have; () where each row has its own, or none.
     keep: what stays of inputs that are too long: their 'start', their 'end', or all but the ends of the longest
       'fields', which always holds for inputs with a blank.
+    answers: fields that only the answers are made of; a row in which one of them is None has no answer.
   """
 
   write: Callable[[Row], Written | None]
   fields: tuple[str, ...]
   options: tuple[str, ...] = ()
   keep: Keep = 'start'
+  answers: tuple[str, ...] = ()
+
+
+def without_answers(form: Form) -> Form:
+  """The form for rows that may lack the fields of their answers, which are None then."""
+  bare = dict.fromkeys(name.partition('.')[0] for name in form.answers)
+  return form._replace(write=lambda row: form.write({**bare, **row}))
 
 
 def names_in(template: str) -> tuple[str, ...]:

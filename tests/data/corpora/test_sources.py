@@ -460,3 +460,42 @@ def test_a_corpus_is_filtered_by_settings_that_enter_its_digest(tmp_path):
   assert found(min_chars=10).digest == kept.digest
   with pytest.raises(ValueError, match=r"no setting 'min_char' .* Did you mean 'min_chars'"):
     found(min_char=3)
+
+
+def test_a_shuffled_slice_and_its_rest_are_all_rows(tmp_path):
+  rows = [{'text': f'{number}', 'label': number // 50} for number in range(100)]  # sorted by class
+  (tmp_path / 'train.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+  kept, held_out = (
+    [int(row['text']) for row in sources.open_source(str(tmp_path), split=split)]
+    for split in ('train[:90%shuffled]', 'train[90%shuffled:]')
+  )
+  assert (len(kept), len(held_out)) == (90, 10)
+  assert sorted([*kept, *held_out]) == list(range(100))
+  assert kept == sorted(kept) and held_out == sorted(held_out)  # the order of the file
+  assert held_out != list(range(90, 100)) and {number // 50 for number in held_out} == {0, 1}
+  assert sources.training_and_held_out(str(tmp_path)) == ('train[:90%shuffled]', 'train[90%shuffled:]')
+  digests = {sources.open_source(str(tmp_path), split=split).digest for split in ('train[:9]', 'train[:9shuffled]')}
+  assert len(digests) == 2
+  with pytest.raises(ValueError, match='both bounds of a slice are of one kind'):
+    sources.open_source(str(tmp_path), split='train[10:90%shuffled]')
+
+
+@pytest.mark.parametrize(
+  ('names', 'expected'),
+  [
+    (['train', 'dev', 'test'], ('train', 'dev')),
+    (['train', 'test'], ('train[:90%shuffled]', 'train[90%shuffled:]')),
+    (['letters'], ('letters[:90%shuffled]', 'letters[90%shuffled:]')),
+    (['test'], ('train[:90%shuffled]', 'train[90%shuffled:]')),  # refused when it is opened
+  ],
+)
+def test_a_folder_says_what_is_trained_and_what_judges(tmp_path, names, expected):
+  for name in names:
+    (tmp_path / f'{name}.csv').write_text('text,label\na,b\n')
+  assert sources.training_and_held_out(str(tmp_path)) == expected
+
+
+def test_words_alone_are_sentences_without_tags(tmp_path):
+  (tmp_path / 'new.conll').write_text('-DOCSTART-\n\nAnna\nsleeps\n\nYes\n')
+  found = list(sources.open_source(str(tmp_path / 'new.conll')))
+  assert found == [{'text': 'Anna sleeps', 'tokens': ['Anna', 'sleeps']}, {'text': 'Yes', 'tokens': ['Yes']}]

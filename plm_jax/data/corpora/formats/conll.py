@@ -1,10 +1,10 @@
 """Columns: one word per line, one column per kind of label, a blank line after each sentence (CoNLL).
 
 `.conll` is the form of CoNLL-2003 and of WNUT-17, with tabs between the columns or, in a line without tabs, white
-space. The first column gives the field `tokens`, the last one `tags`, and columns between them `column_2` and so on.
-Lines that begin with `-DOCSTART-` are left out. `.conllu` is the form of Universal Dependencies: ten columns with names
-of their own, of which `tokens`, `lemmas`, `upos`, `xpos`, `feats`, `head` (whole numbers) and `deprel` are kept;
-comments, ranges of words (1-2) and empty words (1.1) are left out.
+space. The first column gives the field `tokens`, the last one `tags`, and columns between them `column_2` and so on; a
+file of one column has no tags. Lines that begin with `-DOCSTART-` are left out. `.conllu` is the form of Universal
+Dependencies: ten columns with names of their own, of which `tokens`, `lemmas`, `upos`, `xpos`, `feats`, `head` (whole
+numbers) and `deprel` are kept; comments, ranges of words (1-2) and empty words (1.1) are left out.
 
 A row is a sentence. Each field is a list with one entry per word, and `text` is the words with spaces between them.
 Tags are text: `labelled` numbers them by `labels.json`.
@@ -28,8 +28,15 @@ _DOCUMENT = b'-DOCSTART-'
 def open(path: local.File, split: str, cache: str) -> Opened:
   """The sentences of a file."""
   universal = path.suffix == '.conllu'
-  rows = local.Rows(path, _sentences(path.lines()), parse_universal if universal else parse)
+  bare = not universal and all(len(line.split()) < 2 for line in path.lines() if not line.startswith(_DOCUMENT))
+  rows = local.Rows(path, _sentences(path.lines()), parse_universal if universal else parse_bare if bare else parse)
   return Opened(rows, f'{path.digest(cache=cache)} rows')
+
+
+def parse_bare(text: str) -> local.Row:
+  """One sentence of words alone."""
+  tokens = text.split()
+  return {'text': ' '.join(tokens), 'tokens': tokens}
 
 
 def parse(text: str) -> local.Row:

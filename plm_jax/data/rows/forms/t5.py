@@ -19,6 +19,10 @@ from plm_jax.data.rows.written import Form, Row, Written
 ENTAILMENT, TRUTH = ('entailment', 'not_entailment'), ('False', 'True')
 
 
+def _as_it_is(row: Row) -> Row:
+  return row
+
+
 class Task(NamedTuple):
   """How one task is written.
 
@@ -33,7 +37,7 @@ class Task(NamedTuple):
   inputs: str
   labels: tuple[str, ...] = ()
   target: str = ''
-  change: Callable[[Row], Row | None] = lambda row: row
+  change: Callable[[Row], Row | None] = _as_it_is
   value: str = ''
 
 
@@ -42,7 +46,8 @@ def make(*, task: Annotated[str, 'data.rows.forms.t5:TASKS']) -> Form:
   if task not in TASKS:
     raise ValueError(f'form.task={task!r}; choices are {", ".join(TASKS)}')
   chosen = TASKS[task]
-  return Form(partial(write, chosen), written.names_in(chosen.inputs), chosen.labels)
+  answers = written.names_in(chosen.target) if chosen.change is _as_it_is else ()
+  return Form(partial(write, chosen), written.names_in(chosen.inputs), chosen.labels, answers=answers)
 
 
 def write(task: Task, row: Mapping[str, Any]) -> Written | None:

@@ -40,14 +40,19 @@ def make(
     raise ValueError(f'form.inputs={inputs!r} has {inputs.count(BLANK)} blanks: one can be filled')
   errors.one_of('form.keep', keep, Keep)
   alike = () if any(map(written.names_in, options)) else options
-  return Form(partial(write, inputs, target, options, label), written.names_in(inputs), alike, keep)
+  read = written.names_in(inputs)
+  answers = tuple(name for name in written.names_in(target) if name not in read)
+  return Form(partial(write, inputs, target, options, label), read, alike, keep, answers)
 
 
 def write(inputs: str, target: str, options: Sequence[str], label: str, row: Mapping[str, Any]) -> Written:
   """The text of a row, with the right option as its target where there is no other."""
+  targets: tuple[str, ...]
   choices = tuple(text for template in options for text in written.each_filled(template, row))
   right = written.label_of(row, label, choices) if choices else -1
-  if target:
+  if target and any(row.get(name.partition('.')[0], '') is None for name in written.names_in(target)):
+    targets = ()
+  elif target:
     targets = tuple(text for text in written.each_filled(target, row) if text)
   else:
     targets = choices[right : right + 1] if right >= 0 else ()

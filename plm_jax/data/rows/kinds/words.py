@@ -1,9 +1,10 @@
 """A list of words in one field, and a class for each of them: parts of speech, names.
 
-Every word is tokenised with a space before it, as byte-level BPE has words in a row, and its label stands at its first
-token (Devlin et al. 2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one. Where nothing is
-trained or scored (`keep_unlabelled`), every word is marked at its first token, as class 0 where it has none, and rows
-may lack the field of labels.
+Words, and their labels, may also be one text with spaces between them, as a table has them. Every word is tokenised
+with a space before it, as byte-level BPE has words in a row, and its label stands at its first token (Devlin et al.
+2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one. Where nothing is trained or scored
+(`keep_unlabelled`), every word is marked at its first token, as class 0 where it has none, and rows may lack the field
+of labels.
 """
 
 import functools
@@ -15,7 +16,7 @@ import numpy as np
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import examples, store
 from plm_jax.data.rows.checked import BadRows
-from plm_jax.data.rows.class_names import ClassNames
+from plm_jax.data.rows.class_names import ClassNames, one_by_one
 
 log = logging.getLogger(__name__)
 
@@ -32,11 +33,11 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       f'per_class={asked.per_class}.'
     )
   (field,) = examples.fields_of(records, asked)
-  names = ClassNames(records, asked.label)
+  names = ClassNames(records, asked.label, several=True)
 
   def read(index: int) -> tuple[list[str], list[int]]:
     row = records.values(index, (field,) if asked.keep_unlabelled else (field, asked.label), optional=(asked.label,))
-    given, tags = row[field], row.get(asked.label)
+    given, tags = one_by_one(row[field]), one_by_one(row.get(asked.label))
     if tags is None and asked.keep_unlabelled and isinstance(given, list):
       tags = [-1] * len(given)
     if not isinstance(given, list) or not isinstance(tags, list) or len(given) != len(tags):
@@ -101,7 +102,7 @@ def _record(asked: examples.Asked, kept: Kept, offsets: np.ndarray) -> examples.
     own, whole = slice(kept.edges[row], kept.edges[row + 1]), kept.records[int(kept.row_ids[row])]
     return {
       'row': whole,
-      'words': whole[asked.fields[0]],
+      'words': one_by_one(whole[asked.fields[0]]),
       'labels': kept.labels[own].tolist(),
       'places': np.flatnonzero(in_batch[own]).tolist(),
       'names': kept.names,

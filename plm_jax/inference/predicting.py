@@ -1,0 +1,238 @@
+"""Predicts a person's own file with a run: the engine of `python -m plm_jax.predict`.
+
+Rows need no label, and a label that they have is not read. Every row keeps its fields, and gets what its task says:
+
+    classes          `prediction`, a name; `probability`; `probabilities` by name
+    numbers          `prediction`
+    words            `prediction`, a tag for each word, and `probability` of each; None for a word that was cut off
+    options          `prediction`, a text; `option`, its number from 0; `probabilities` of all
+    answers, texts   `prediction`, a text; `score` of an answer, and '' where adapter.no_answer finds none
+
+Names of classes are those of the run (`run_folder.class_names`), whatever stands beside the file.
+"""
+
+import csv
+import io
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plm_jax import files
+from plm_jax.checkpoint import Step
+from plm_jax.data.corpora import sources
+from plm_jax.data.corpora.records import Records
+from plm_jax.data.rows import first_row
+from plm_jax.errors import ConfigError, stage
+from plm_jax.files import RunFolder, Where
+from plm_jax.scores import Row, grouped, squad, squad2
+from plm_jax.training import evaluate_saved, run_folder
+from plm_jax.training.parts import Settings
+from plm_jax.types import Task
+
+log = logging.getLogger(__name__)
+
+ADDED = ('prediction', 'probability', 'probabilities', 'option', 'score')
+SUFFIXES = ('.jsonl', '.csv')
+_EVALUATION = 'file'
+_NO_LABEL = '(none)'  # a field that no row has
+_SOURCES = ('labelled', 'text_to_text')
+_DIGITS = 6
+
+
+def predict(
+  settings: Settings, folder: RunFolder, *, file: Where, out: Where, step: Step = None, force: bool = False
+) -> int:
+  """Predicts every row of a file and writes the rows with their predictions.
+
+  Args:
+    settings: of the run.
+    folder: of the run; nothing in it is changed.
+    file: what is predicted, in any format of `data/corpora/formats/`; a line of a .txt file is a row.
+    out: what is written, a name that ends in one of `SUFFIXES`.
+    step: which checkpoint; None takes the best where there is one, else the newest.
+    force: replace `out` where it is there.
+
+  Returns:
+    the number of rows.
+
+  Raises:
+    ConfigError: files that cannot be read or written, rows that lack a text, named with file and line; or a run that
+      predicts no rows. All of it before anything is computed.
+  """
+  check_output(out, file, force=force)
+  block = rows_of(settings, file)
+  with stage(f'--file={file}'):
+    records = sources.open_source(
+      str(file),
+      split=block['split'],
+      cache=block['cache'],
+      max_bytes=block['max_bytes'],
+      documents=block['documents'],
+    )
+    block |= _fields(records, block)
+    if taken := [name for name in ADDED if name in records.fields]:
+      raise ValueError(f'rows have a field {taken[0]!r} already, which predictions are written to: rename it')
+  evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
+  names = run_folder.class_names(folder).names
+  task, found = evaluate_saved.predict_run({**settings, 'eval': evaluations}, folder, name=_EVALUATION, step=step)
+  kept = [_named(record, names) for record in found.records]
+  rows = list(_whole(said(task, found.predictions, kept), records, block))
+  write(out, rows)
+  log.info(f'{len(rows):,} rows with their predictions in {out}')
+  return len(rows)
+
+
+# What is read --------------------------------------------------------------------------------------------------------
+
+
+def check_output(out: Where, file: Where, *, force: bool) -> None:
+  """Raises ConfigError where the file of predictions cannot be written, or would replace another one."""
+  path = files.path(out)
+  if path.suffix not in SUFFIXES:
+    raise ConfigError(f'--out={out}: name a file that ends in {" or ".join(SUFFIXES)}')
+  if not files.is_folder(path.parent) or files.is_folder(path):
+    what = 'is a folder' if files.is_folder(path) else f'there is no folder {path.parent}'
+    raise ConfigError(f'--out={out}: {what}; name a file in a folder that is there')
+  if files.exists(path) and (not force or path.resolve() == files.path(file).resolve()):
+    cure = 'name another file' if path.resolve() == files.path(file).resolve() else '--force replaces it'
+    raise ConfigError(f'--out={out}: the file is there already: {cure}')
+
+
+def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
+  """The data block of a run for the rows of a file: all of them, in their order, without labels.
+
+  Raises:
+    ConfigError: a run that reads other rows than one file holds.
+  """
+  data, path = settings['data'], files.path(file)
+  if settings['adapter'] is None or data['name'] not in _SOURCES:
+    what = f'reads data {data["name"]!r}' if settings['adapter'] else 'was pre-trained and not fine-tuned'
+    raise ConfigError(
+      f'predict: this run {what}: rows are predicted by a run of an adapter on data {" or ".join(_SOURCES)}'
+    )
+  if not files.is_file(path):
+    raise ConfigError(f'--file={file}: there is no such file')
+  if (data.get('shots') or {}).get('count'):
+    raise ConfigError('predict: demonstrations are drawn from the training data (data.shots): use evaluate for them')
+  lines = {'documents': 'line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
+  block = {**data, 'path': str(file), 'split': 'train', 'keep_unlabelled': True, 'shuffle': False, **lines}
+  if data['name'] == 'text_to_text':
+    return {**block, 'per_target': False}
+  return {**block, 'label': _NO_LABEL, 'missing': -1, 'per_class': None}
+
+
+def _fields(records: Records, block: Settings) -> dict[str, Any]:
+  """The fields of texts, by the names that the file has for them where they are not those of the training data."""
+  fields = block.get('fields') or ()
+  plain = not any('{' in name for name in fields)
+  if block['name'] != 'labelled' or not fields or not plain or set(fields) <= set(records.fields):
+    return {}
+  known = first_row.known_texts(records, block['kind'])
+  if len(known) != len(fields):
+    return {}  # what is missing is said where rows are read
+  log.info(f'texts are read from {", ".join(known)}; the run was trained on {", ".join(fields)}')
+  return {'fields': list(known)}
+
+
+def _named(record: Row, names: Sequence[str]) -> Row:
+  """A record with the names of the classes of the run, unless it has options of its own."""
+  return record if 'options' in record or not names else {**record, 'names': tuple(names)}
+
+
+# What is said of a row -----------------------------------------------------------------------------------------------
+
+
+def said(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
+  """The record of each row, or of each question, with what its task says of it in the keys of `ADDED`.
+
+  Raises:
+    ConfigError: the task predicts nothing that a row could be given.
+  """
+  if predictions and 'start' in predictions[0]:
+    return _answers(task, predictions, records)
+  return [(record, _said(task, row, record)) for row, record in zip(predictions, records, strict=True)]
+
+
+def _said(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
+  words = task.in_words(prediction, record)
+  if 'labels' in prediction:
+    return _tags(prediction, words['tags'])
+  if 'value' in prediction:
+    return {'prediction': _number(prediction['value'])}
+  if 'tokens' in prediction:
+    return {'prediction': words['text']}
+  if 'label' not in prediction:
+    raise ConfigError(f'predict: this run predicts {", ".join(sorted(prediction))}, which says nothing of a row')
+  label, shares = int(prediction['label']), [_number(share) for share in prediction['probability']]
+  names = list(record.get('names') or ())
+  options = [] if names else list(record.get('options') or ())
+  if options:
+    return {'prediction': options[label], 'option': label, 'probabilities': shares[: len(options)]}
+  names += [str(number) for number in range(len(names), len(shares))]
+  each = dict(zip(names, shares, strict=False))
+  return {'prediction': names[label], 'probability': shares[label], 'probabilities': each}
+
+
+def _tags(prediction: Row, tags: Sequence[str | None]) -> dict[str, Any]:
+  """A tag and its probability for each word, None for both where the word was cut off."""
+  labelled = np.asarray(prediction['labels']) >= 0
+  shares = iter(np.asarray(prediction['probability'])[labelled].tolist())
+  return {'prediction': list(tags), 'probability': [None if tag is None else _number(next(shares)) for tag in tags]}
+
+
+def _answers(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
+  """The answer to each question, of all its windows."""
+  groups, may_lack = grouped(predictions, records), 'squad2' in task.scores
+  lacking = [question.margin > 0 for question in squad2.questions_of(predictions, records)]
+  found = []
+  for group, none in zip(groups, lacking, strict=True):
+    answer, score = squad.best(group)
+    found.append((group.records[0], {'prediction': '' if none and may_lack else answer, 'score': _number(score)}))
+  return found
+
+
+def _number(value: Any) -> float:
+  return round(float(value), _DIGITS)
+
+
+def _whole(each: Sequence[tuple[Row, dict[str, Any]]], records: Records, block: Settings) -> Iterator[dict[str, Any]]:
+  """The fields of every row with what is said of it; rows without a word, which no network reads, have no tag."""
+  left = iter(each)
+  if block.get('kind') != 'words':
+    yield from ({**record['row'], **words} for record, words in left)
+    return
+  for row in records:
+    some = bool(row[block['fields'][0]])
+    yield {**row, **(next(left)[1] if some else {'prediction': [], 'probability': []})}
+
+
+# What is written -----------------------------------------------------------------------------------------------------
+
+
+def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:
+  """Writes rows as the suffix of the file says; of a table, what is no text and no number is JSON."""
+  if Path(out).suffix == '.jsonl':
+    files.write_text(out, ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows))
+    return
+  flat = [_flat(row) for row in rows]
+  text = io.StringIO(newline='')
+  writer = csv.DictWriter(text, list(dict.fromkeys(name for row in flat for name in row)), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(flat)
+  files.write_text(out, text.getvalue())
+
+
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
+  """A row of cells: the probability of each class has a column of its own."""
+  cells: dict[str, Any] = {}
+  for name, value in row.items():
+    if name == 'probabilities' and isinstance(value, dict):
+      cells |= {f'probability of {key}': share for key, share in value.items()}
+    else:
+      nested = isinstance(value, list | dict | bool)
+      cells[name] = json.dumps(value, ensure_ascii=False) if nested else value
+  return cells

@@ -1,0 +1,53 @@
+"""Predicts the rows of a file with a fine-tuned run: classes, numbers, tags, options, answers, texts.
+
+python -m plm_jax.predict --workdir=runs/mine --file=letters.csv --out=predicted.csv
+python -m plm_jax.predict --workdir=runs/mine --file=sentences.txt --out=predicted.jsonl --step=newest
+
+No row needs a label, and none is read. The file may be .txt (a row a line), .jsonl, .csv, .tsv, .parquet, .conll or
+.json of SQuAD, with .gz behind it or without; the result is .jsonl or .csv. Each row keeps its fields and gets
+`prediction`, with its probability where there is one. Nothing is scored, and nothing is written to the run folder. A
+row that cannot be read is named with file and line before the network runs.
+"""
+
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
+import sys
+from collections.abc import Sequence
+
+from plm_jax.cli import command
+
+
+@signals.caught()
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line; jax is loaded only after the config is found to be sound."""
+  parser = command.command('predict', __doc__)
+  parser.add_argument('--file', required=True, metavar='IN', help='the rows')
+  parser.add_argument('--out', required=True, help='the rows with their predictions, a .jsonl or .csv file')
+  parser.add_argument('--force', action='store_true', help='replace OUT where it is there')
+  command.add_step(parser)
+  arguments, settings = command.parse(parser, argv)
+  if settings is None:
+    return 0
+  from plm_jax.checkpoint import step_named
+  from plm_jax.cli import logs
+  from plm_jax.files import RunFolder
+  from plm_jax.inference import predicting  # loads jax
+
+  logs.start()
+  signals.check()
+  predicting.predict(
+    settings,
+    RunFolder.at(arguments.workdir),
+    file=arguments.file,
+    out=arguments.out,
+    step=step_named(arguments.step),
+    force=arguments.force,
+  )
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(command.run(main))

@@ -1,0 +1,204 @@
+"""What a config leaves to a person's own data: splits, fields, classes, and the layout that the model was trained with.
+
+A config of `experiments/finetune/` says None for `data.split`, `data.label`, `data.layout` and `adapter.classes`, and
+() for `data.fields` and `adapter.tags`. Before anything else is made, `filled` looks at the data and writes out what it
+finds, so that `config.json` says everything by itself, and a run that goes on is not asked again.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+
+from plm_jax import config, errors, files
+from plm_jax.cli import signals
+from plm_jax.data.corpora import sources
+from plm_jax.data.rows import first_row, framing
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.plugins import build
+from plm_jax.text import tokenizer
+from plm_jax.training.parts import make_vocab
+from plm_jax.types import Labels, Template, Vocab
+from plm_jax.weights import release
+
+log = logging.getLogger(__name__)
+
+Settings = Mapping[str, Any]
+# Layouts that tokenizers of releases write around a text, in the order in which they are tried.
+PUBLISHED = ('bert', 'roberta', 'xlnet', 'plain', 'text')
+NAMED = ('bert', 'roberta', 'xlnet')  # layouts of one family of models, which another does not read
+
+
+def filled(settings: Settings, kept: Settings | None = None) -> dict[str, Any]:
+  """Settings in which nothing is left to the data.
+
+  Args:
+    settings: as `config.resolve` returns them.
+    kept: those that the run was begun with, where it was: it keeps what it found then.
+
+  Raises:
+    ConfigError: the data do not say, or rows of another layout than that of the released model are asked for.
+  """
+  made = dict(settings)
+  asked = [block for block in config.of_data(settings).values() if block['name'] == 'labelled']
+  if settings['data'] in asked:
+    with errors.stage('data'), signals.raising():
+      _fill_data(made, kept or {})
+  if any(block.get('layout', '') is None for block in config.of_data(made).values()):
+    _fill_layout(made, kept or {})
+  _check_layout(made)
+  if made['adapter'] is not None:
+    made['adapter'] = _with_classes(made['adapter'], made, (kept or {}).get('adapter') or {})
+  return made
+
+
+# Splits and fields ---------------------------------------------------------------------------------------------------
+
+
+def _fill_data(made: dict[str, Any], kept: Settings) -> None:
+  """Splits, the field of the label and the fields of texts, where they are left open."""
+  own, before = made['data'], kept.get('data') or {}
+  left = [name for name in ('split', 'label') if own[name] is None]
+  if not left and all(block['data'].get('split', '') is not None for block in made['eval'].values()):
+    return
+  training, judged_by = sources.training_and_held_out(own['path'])
+  found = {'split': own['split'] or before.get('split') or training}
+  records = sources.open_source(own['path'], split=found['split'], cache=own['cache'], max_bytes=own['max_bytes'])
+  found['label'] = own['label'] or before.get('label') or first_row.find_label(records, own['kind'])
+  if not own['fields']:
+    found['fields'] = before.get('fields') or list(first_row.find_fields(records, own['kind'], found['label']))
+  made['data'] = {**own, **found}
+  evaluations = {}
+  for name, block in made['eval'].items():
+    data = block['data']
+    if data['name'] == own['name']:
+      split = data['split'] or kept.get('eval', {}).get(name, {}).get('data', {}).get('split') or judged_by
+      same = {key: value for key, value in found.items() if key != 'split' and not data[key]}
+      data = {**data, **same, 'split': split}
+    evaluations[name] = {**block, 'data': data}
+  made['eval'] = evaluations
+  texts = ', '.join(made['data']['fields']) or 'those of published sets'
+  log.info(f'data: split {found["split"]!r}, texts in {texts}, labels in {found["label"]!r} of {own["path"]}')
+  if own['split'] is None and '[' in judged_by:
+    log.info(f'data: no file to judge by: evaluations read {judged_by!r}, a tenth of the rows, drawn once for all')
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
+
+
+def _with_classes(adapter: Settings, made: Settings, kept: Settings) -> dict[str, Any]:
+  """An adapter, or the one inside a wrapper, with its number of classes or its tags."""
+  if isinstance(inner := adapter.get('inner'), Mapping):
+    return {**adapter, 'inner': _with_classes(inner, made, kept.get('inner') or {})}
+  for key, bare in (('classes', None), ('tags', [])):
+    if key in adapter and adapter[key] == bare and adapter.get('kind', 'class') == 'class':
+      return {**adapter, key: kept.get(key) or _found_in_data(key, made['data'], adapter['name'])}
+  return dict(adapter)
+
+
+def _found_in_data(key: str, block: Settings, adapter: str) -> int | list[str]:
+  """The number of classes of the rows of a data block, or their names: the numbers themselves where they have none."""
+  with errors.stage('data'), signals.raising():
+    labels = build.look(block) or Labels()
+  count = max(labels.classes, len(labels.names))
+  if count < 2:
+    raise ConfigError(
+      f'adapter.{key}: {block.get("path", block["name"])} has {count or "no"} class{"" if count == 1 else "es"} in '
+      f'{block.get("label", "its rows")!r}, and adapter {adapter!r} tells two or more apart: look at data.label'
+    )
+  names = [*labels.names, *map(str, range(len(labels.names), count))]
+  shown = ', '.join(names[:20]) + (', ...' if count > 20 else '')
+  log.info(f'adapter.{key}: {count} classes in the data: {shown}')
+  return count if key == 'classes' else names
+
+
+# Layouts -------------------------------------------------------------------------------------------------------------
+
+
+def _fill_layout(made: dict[str, Any], kept: Settings) -> None:
+  """The layout of rows that the model was trained with, where it is left open."""
+  found = (kept.get('data') or {}).get('layout') or _layout_of_source(made)
+  made['data'] = {**made['data'], 'layout': made['data']['layout'] or found}
+  blocks = {name: block['data'] for name, block in made['eval'].items()}
+  for name, data in blocks.items():
+    if data.get('layout', '') is None:
+      made['eval'] = {**made['eval'], name: {**made['eval'][name], 'data': {**data, 'layout': found}}}
+  log.info(f'data.layout: {found!r}')
+
+
+def _layout_of_source(settings: Settings) -> str:
+  """The layout of the folder that the trunk comes from; one that the vocabulary has tokens for where none is known."""
+  vocab, source = make_vocab(settings), _trunk_source(settings)
+  if source is not None:
+    block = files.read_json(RunFolder.at(source).config, default={}).get('data') or {}
+    if block.get('name') == 'labelled' and block.get('layout'):
+      return block['layout']
+    if found := layout_of(source):
+      return found
+  return 'plain' if vocab.cls_id is None or vocab.sep_id is None else 'bert'
+
+
+def _check_layout(settings: Settings) -> None:
+  """Raises ConfigError where the rows of the training data stand otherwise than the release was trained with."""
+  block, source = settings['data'], _trunk_source(settings)
+  asked = block.get('layout')
+  if source is None or asked not in NAMED or not release.is_release(files.path(source)):
+    return
+  own = layout_of(source)
+  if own not in NAMED or own == asked:
+    return
+  vocab, styles = make_vocab(settings), build.files_of('data.rows.layouts')
+  texts = 2 if block.get('kind') in ('spans', 'options') else len(block.get('fields') or ()) or 2
+  if _frames(styles[asked], vocab, texts) != _frames(styles[own], vocab, texts):
+    raise ConfigError(
+      f'data.layout={asked!r}: {source} was trained on rows of layout {own!r}, and reads {texts} texts in a row '
+      f'otherwise: --config.data.layout={own}, or None, which takes that of the folder'
+    )
+
+
+def _frames(style: Any, vocab: Vocab, texts: int) -> Any:
+  try:
+    return style.make(vocab=vocab, fields=texts).frames
+  except ValueError:
+    return None
+
+
+def _trunk_source(settings: Settings) -> str | None:
+  """The folder that the trunk of a run comes from, where there is one."""
+  found = [entry['source'] for entry in settings['init_from'] if entry.get('to', 'trunk') in ('', 'trunk')]
+  return found[-1] if found and files.is_folder(files.path(found[-1])) else None
+
+
+def layout_of(folder: str) -> str | None:
+  """The layout of rows that the tokenizer of a folder writes; None where it has none that is known."""
+  place = next((one for one in (RunFolder.at(folder).vocab, files.path(folder)) if tokenizer.exists(one)), None)
+  if place is None:
+    return None
+  with errors.stage('data.layout'):
+    vocab, written = tokenizer.load(place), _written(tokenizer.marked(place))
+  styles = build.files_of('data.rows.layouts')
+  for name in PUBLISHED:
+    try:
+      template = framing.template(*(styles[name].make(vocab=vocab, fields=texts) for texts in (1, 2)))
+    except (ValueError, KeyError):  # a token that the vocabulary does not have
+      continue
+    if (template.single, template.pair) == written[:2]:
+      return name
+  return None
+
+
+def _written(marked: tokenizers.Tokenizer) -> Template:
+  """What a tokenizer puts around one text and around two."""
+
+  def parts(second: str | None) -> tuple[tuple[int | str, int], ...]:
+    made = marked.encode('a', second)
+    found: list[tuple[int | str, int]] = []
+    for token, kind, text in zip(made.ids, made.type_ids, made.sequence_ids, strict=True):
+      part = (token, kind) if text is None else ('AB'[text], kind)
+      if part[0] != (found[-1][0] if found else None) or text is None:
+        found.append(part)
+    return tuple(found)
+
+  return Template(parts(None), parts('a'))

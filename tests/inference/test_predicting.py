@@ -1,0 +1,358 @@
+"""`predict`: rows of a person's own file, without labels, for every kind of task; what a config leaves to data."""
+
+import csv
+import json
+import pathlib
+import random
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plm_jax import config, evaluate, predict
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.inference import predicting
+from plm_jax.training import from_data, loop
+from plm_jax.types import Task
+from tests import conftest, runs
+
+CONFIGS = conftest.ROOT / 'experiments' / 'finetune'
+SHORT = {'steps': 2, 'epochs': None, 'log_every': 1, 'eval_every': 2, 'save_every': 1, 'log': (), 'init_from': ()}
+
+
+def resolved(name: str, path: pathlib.Path, data: pathlib.Path, **changes: Any) -> dict[str, Any]:
+  """A config of `experiments/finetune/` on rows of 32 tokens and a tiny network."""
+  written = config.load(f'{CONFIGS}/{name}.py') | SHORT
+  written['vocab'] = {'name': 'byte_bpe', 'path': str(data / 'vocab')}
+  written['model'] = {'name': 'bert', 'variant': 'tiny', 'overrides': runs.SIZES}
+  short = {'length': 32, 'batch_size': 8, 'buckets': (), 'cache': str(data / 'cache'), 'path': str(path)}
+  if name == 'qa':
+    short |= {'stride': 8, 'question_length': 8}
+  written['data'] = written['data'] | short | changes
+  return config.resolve(written)
+
+
+def write_table(file: pathlib.Path, rows: list[dict[str, Any]], *, delimiter: str = ',') -> None:
+  with file.open('w', newline='') as opened:
+    writer = csv.DictWriter(opened, list(rows[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def write_lines(file: pathlib.Path, rows: list[dict[str, Any]]) -> pathlib.Path:
+  file.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  return file
+
+
+def read_lines(file: pathlib.Path) -> list[dict[str, Any]]:
+  return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def contents(folder: pathlib.Path) -> dict[str, int]:
+  return {str(file): file.stat().st_mtime_ns for file in folder.rglob('*')}
+
+
+def sentences(count: int, *, seed: int = 3) -> list[dict[str, Any]]:
+  draw = random.Random(seed)
+  return [runs.sentence(draw, label=number % 2) for number in range(count)]
+
+
+@pytest.fixture(scope='module')
+def letters(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  """A table of a person: other names of columns, classes in words, sorted by class, and no file to judge by."""
+  folder = tmp_path_factory.mktemp('letters')
+  rows = [
+    {'id': f'n{k}', 'note': row['text'], 'topic': runs.CLASSES[row['label']]} for k, row in enumerate(sentences(40))
+  ]
+  write_table(folder / 'letters.csv', sorted(rows, key=lambda row: row['topic']))
+  return folder
+
+
+@pytest.fixture(scope='module')
+def run(letters: pathlib.Path, data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+  workdir = tmp_path_factory.mktemp('run')
+  assert loop.train(resolved('classify', letters, data), workdir).result['finished']
+  return workdir
+
+
+def predicted(run: pathlib.Path, file: pathlib.Path, out: pathlib.Path, *flags: str) -> pathlib.Path:
+  assert predict.main([f'--workdir={run}', f'--file={file}', f'--out={out}', *flags]) == 0
+  return out
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_config_leaves_open_is_found_and_kept(run, letters, data):
+  kept = json.loads((run / 'config.json').read_text())
+  assert kept['adapter']['classes'] == 2
+  assert (kept['data']['fields'], kept['data']['label'], kept['data']['layout']) == (['note'], 'topic', 'bert')
+  assert kept['data']['split'] == 'letters[:90%shuffled]'
+  judged = kept['eval']['validation']['data']
+  assert (judged['split'], judged['label'], judged['fields']) == ('letters[90%shuffled:]', 'topic', ['note'])
+  assert json.loads((run / 'data.json').read_text())['class_names'] == sorted(runs.CLASSES)
+  again = loop.train(resolved('classify', letters, data), run)  # the same command goes on, though the data say more now
+  assert again.result['step'] == 2
+
+
+def test_predictions_of_rows_without_labels_are_those_of_evaluate(run, letters, tmp_path):
+  with (letters / 'letters.csv').open() as opened:
+    rows = list(csv.DictReader(opened))
+  bare = [{'note': row['note'], 'sender': f'"{k}", me'} for k, row in enumerate(rows)]
+  write_table(tmp_path / 'new.csv', bare)
+  write_lines(tmp_path / 'labels.json', [])  # beside a person's file, and none of ours
+  (tmp_path / 'labels.json').write_text('{"label": ["x", "y", "z"]}')
+  before = contents(run)
+  found = read_lines(predicted(run, tmp_path / 'new.csv', tmp_path / 'out.jsonl'))
+  assert contents(run) == before  # no score, no file
+  split = '--config.eval.validation.data.split=letters'
+  assert evaluate.main([f'--workdir={run}', f'--predictions={tmp_path / "scored.jsonl"}', split]) == 0
+  scored = read_lines(tmp_path / 'scored.jsonl')
+  assert [{key: row[key] for key in ('note', 'sender')} for row in found] == bare
+  assert [row['prediction'] for row in found] == [row['name'] for row in scored]
+  for row, other in zip(found, scored, strict=True):
+    np.testing.assert_allclose(list(row['probabilities'].values()), other['probability'], atol=2e-6)
+    assert list(row['probabilities']) == sorted(runs.CLASSES)
+    assert row['probability'] == row['probabilities'][row['prediction']] == max(row['probabilities'].values())
+
+
+def test_a_label_that_is_there_is_kept_and_not_read(run, letters, tmp_path):
+  rows = [{'note': 'He is in the garden.', 'topic': 'no class of ours'}, {'note': 'x', 'topic': ''}]
+  write_table(tmp_path / 'new.csv', rows)
+  with predicted(run, tmp_path / 'new.csv', tmp_path / 'out.csv').open() as opened:
+    found = list(csv.DictReader(opened))
+  assert [(row['note'], row['topic']) for row in found] == [(row['note'], row['topic']) for row in rows]
+  for row in found:
+    shares = {name: float(row[f'probability of {name}']) for name in runs.CLASSES}
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
+    assert float(row['probability']) == shares[row['prediction']]
+
+
+def test_lines_of_a_text_are_rows_whatever_the_field_is_called(run, tmp_path):
+  lines = ['Anna is in the garden.', 'It was said that Ben is in the kitchen.', '', 'Anna.']
+  (tmp_path / 'new.txt').write_text('\n'.join(lines))
+  found = read_lines(predicted(run, tmp_path / 'new.txt', tmp_path / 'out.jsonl', '--step=newest'))
+  assert [row['text'] for row in found] == [line for line in lines if line]
+
+
+@pytest.mark.parametrize(
+  ('content', 'words'),
+  [
+    ('{"note": "a"}\n{"text": "b"}\n', ['new.jsonl, line 2', "'note'"]),
+    ('{"note": "a"}\n{"note": \n', ['new.jsonl, line 2', 'not valid JSON']),
+    ('{"note": 3}\n', ['new.jsonl, line 1', 'no text']),
+    ('{"note": "a", "prediction": "x"}\n', ["field 'prediction' already", 'rename it']),
+  ],
+)
+def test_a_bad_row_is_named_before_anything_is_computed(run, tmp_path, monkeypatch, content, words):
+  monkeypatch.setattr('plm_jax.training.evaluation.evaluate', lambda *rest, **more: pytest.fail('the network ran'))
+  (tmp_path / 'new.jsonl').write_text(content)
+  with pytest.raises(ConfigError) as caught:
+    predict.main([f'--workdir={run}', f'--file={tmp_path / "new.jsonl"}', f'--out={tmp_path / "out.jsonl"}'])
+  assert all(word in str(caught.value) for word in words)
+  assert not (tmp_path / 'out.jsonl').exists()
+
+
+def test_a_file_is_not_replaced_unless_asked(run, tmp_path):
+  file, out = write_lines(tmp_path / 'new.jsonl', [{'note': 'a'}]), tmp_path / 'out.jsonl'
+  out.write_text('mine')
+  for name, flags, words in (
+    (out, [], '--force replaces it'),
+    (file, ['--force'], 'name another file'),
+    (tmp_path / 'out.xlsx', [], r'\.jsonl or \.csv'),
+    (tmp_path / 'none' / 'out.csv', [], 'there is no folder'),
+  ):
+    with pytest.raises(ConfigError, match=words):
+      predict.main([f'--workdir={run}', f'--file={file}', f'--out={name}', *flags])
+  assert out.read_text() == 'mine'
+  assert read_lines(predicted(run, file, out, '--force'))[0]['note'] == 'a'
+
+
+def test_a_run_that_predicts_no_rows_is_refused(data, tmp_path):
+  settings = runs.settings('mlm', data)
+  with pytest.raises(ConfigError, match='pre-trained and not fine-tuned'):
+    predicting.rows_of(settings, tmp_path / 'x.txt')
+
+
+# By class, by checkpoint ----------------------------------------------------------------------------------------------
+
+
+def test_by_class_is_what_scikit_learn_says(run, tmp_path, capsys):
+  peers = pytest.importorskip('sklearn.metrics')
+  flags = [f'--workdir={run}', '--config.eval.validation.data.split=letters']
+  assert evaluate.main([*flags, '--by_class', f'--predictions={tmp_path / "rows.jsonl"}']) == 0
+  rows = read_lines(tmp_path / 'rows.jsonl')
+  gold, found = [row['record']['label'] for row in rows], [row['label'] for row in rows]
+  names = sorted(runs.CLASSES)
+  expected = peers.classification_report(gold, found, target_names=names, output_dict=True, zero_division=0)
+  kept = json.loads(RunFolder(run).by_class.read_text())['validation']
+  assert kept['macro_f1'] == pytest.approx(expected['macro avg']['f1-score'])
+  assert kept['accuracy'] == pytest.approx(expected['accuracy'])
+  for name in names:
+    assert kept['classes'][name]['support'] == expected[name]['support']
+    for ours, theirs in (('precision', 'precision'), ('recall', 'recall'), ('f1', 'f1-score')):
+      assert kept['classes'][name][ours] == pytest.approx(expected[name][theirs])
+  assert kept['confusion']['counts'] == peers.confusion_matrix(gold, found).tolist()
+  shown = capsys.readouterr().out
+  assert all(name in shown for name in names)
+  assert evaluate.main(['--score', str(tmp_path / 'rows.jsonl'), '--by_class', '--scores', 'accuracy']) == 0
+  assert f'{expected["macro avg"]["f1-score"]:.3f}' in capsys.readouterr().out
+
+
+def test_every_checkpoint_is_a_row(run, capsys):
+  assert evaluate.main([f'--workdir={run}', '--step=all']) == 0
+  shown = capsys.readouterr().out
+  steps = sorted(int(file.name) for file in (run / 'checkpoints').iterdir() if file.name.isdecimal())
+  assert len(steps) == 2
+  assert [line.split('│')[1].strip() for line in shown.splitlines() if line.startswith('│')] == [str(n) for n in steps]
+  with pytest.raises(ConfigError, match='--step=all gives a table'):
+    evaluate.main([f'--workdir={run}', '--step=all', '--by_class'])
+
+
+# Other tasks ----------------------------------------------------------------------------------------------------------
+
+
+def test_words(data, tmp_path):
+  draw = random.Random(1)
+  rows = [[(word, 'B-x' if word[0].isupper() else 'O') for word in conftest.story(draw).split()[:9]] for _ in range(20)]
+  (tmp_path / 'own').mkdir()
+  text = '\n'.join(''.join(f'{word} {tag}\n' for word, tag in row) for row in rows)
+  (tmp_path / 'own' / 'train.conll').write_text(text)
+  assert loop.train(resolved('tag', tmp_path / 'own', data), tmp_path / 'run').result['finished']
+  kept = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  assert (kept['adapter']['tags'], kept['data']['fields'], kept['data']['label']) == (['B-x', 'O'], ['tokens'], 'tags')
+  words = [[word for word, _ in row] for row in rows[:3]]
+  (tmp_path / 'new.txt').write_text('\n'.join(map(' '.join, words)))
+  (tmp_path / 'new.conll').write_text('\n\n'.join(map('\n'.join, words)))
+  long = [{'tokens': [*words[0], *['kitchen'] * 40]}, {'tokens': []}, {'tokens': words[1]}]
+  write_lines(tmp_path / 'new.jsonl', long)
+  found = {
+    suffix: read_lines(predicted(tmp_path / 'run', tmp_path / f'new.{suffix}', tmp_path / f'{suffix}.jsonl'))
+    for suffix in ('txt', 'conll', 'jsonl')
+  }
+  assert [row['prediction'] for row in found['txt']] == [row['prediction'] for row in found['conll']]
+  for row, own in zip(found['conll'], words, strict=True):
+    assert row['tokens'] == own
+    assert len(row['prediction']) == len(row['probability']) == len(own)
+    assert set(row['prediction']) <= {'B-x', 'O'} and min(row['probability']) > 0.3
+  first, empty, last = found['jsonl']
+  assert (
+    len(first['prediction']) == len(long[0]['tokens']) and first['prediction'][-1] is first['probability'][-1] is None
+  )
+  assert (empty['prediction'], last['prediction']) == ([], found['txt'][1]['prediction'])
+
+
+def test_options_and_answers(data, tmp_path):
+  draw = random.Random(2)
+  stories = [conftest.story(draw) for _ in range(24)]
+  for name in ('choose', 'qa'):
+    (tmp_path / name).mkdir()
+  options = [{'start': s[:30], 'ends': s.split()[:3], 'answer': k % 3} for k, s in enumerate(stories)]
+  write_lines(tmp_path / 'choose' / 'train.jsonl', options)
+  answers = [
+    {'question': 'Who?', 'context': s, 'answers': {'text': [s.split()[0]], 'answer_start': [0]}} for s in stories
+  ]
+  write_lines(tmp_path / 'qa' / 'train.jsonl', answers)
+  for name, rows in (('choose', options), ('qa', answers)):
+    assert loop.train(resolved(name, tmp_path / name, data), tmp_path / f'{name}_run').result['finished']
+    bare = [{key: value for key, value in row.items() if key not in ('answer', 'answers')} for row in rows[:9]]
+    file = write_lines(tmp_path / f'{name}.jsonl', bare)
+    found = read_lines(predicted(tmp_path / f'{name}_run', file, tmp_path / f'{name}_out.jsonl'))
+    assert [{key: row[key] for key in bare[0]} for row in found] == bare
+    for row in found:
+      if name == 'choose':
+        assert row['prediction'] == row['ends'][row['option']]
+        assert len(row['probabilities']) == 3
+        assert row['probabilities'][row['option']] == max(row['probabilities'])  # rounded alike
+      else:  # of all windows of the question, one answer
+        assert row['prediction'] in row['context'] and row['prediction']
+
+
+def test_numbers_texts_and_words_for_classes():
+  """What is said of a row by tasks whose runs are tried elsewhere."""
+  plain = Task(None, None, None)  # type: ignore[arg-type]
+
+  def say(prediction: dict[str, Any], record: dict[str, Any], **words: Any) -> dict[str, Any]:
+    task = plain._replace(in_words=lambda *given: words)
+    ((_, found),) = predicting.said(task, [prediction], [record])
+    return found
+
+  assert say({'value': np.float32(2.5)}, {}) == {'prediction': 2.5}
+  assert say({'tokens': np.arange(3)}, {}, text='a summary') == {'prediction': 'a summary'}
+  cloze = {'label': np.int32(1), 'probability': np.array([0.25, 0.75])}
+  assert say(cloze, {'options': ('bad', 'good'), 'names': ('bad', 'good')})['probabilities'] == {
+    'bad': 0.25,
+    'good': 0.75,
+  }
+  assert say(cloze, {'options': ('a', 'b'), 'names': ()}) == {
+    'prediction': 'b',
+    'option': 1,
+    'probabilities': [0.25, 0.75],
+  }
+  assert say(cloze, {'names': ()})['prediction'] == '1'
+  with pytest.raises(ConfigError, match='says nothing of a row'):
+    say({'nats': np.float32(1)}, {})
+
+
+# The layout of a model ------------------------------------------------------------------------------------------------
+
+
+def release(folder: pathlib.Path, kind: str) -> pathlib.Path:
+  """A tiny release of transformers with the tokenizer of its class."""
+  transformers = pytest.importorskip('transformers')
+  words = {
+    token: number for number, token in enumerate(['<pad>', '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', 'a', 'b'])
+  }
+  sizes = {'hidden_size': 16, 'num_hidden_layers': 1, 'num_attention_heads': 2, 'intermediate_size': 16}
+  if kind == 'bert':
+    folder.mkdir()
+    (folder / 'vocab.txt').write_text('\n'.join(words))
+    transformers.BertTokenizerFast(str(folder / 'vocab.txt')).save_pretrained(folder)
+    transformers.BertModel(transformers.BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+    return folder
+  tokens = ['<s>', '<pad>', '</s>', '<unk>', 'a', 'b', 'Ġ', '<mask>']
+  folder.mkdir()
+  (folder / 'vocab.json').write_text(json.dumps({token: number for number, token in enumerate(tokens)}))
+  (folder / 'merges.txt').write_text('#version: 0.2\n')
+  transformers.RobertaTokenizerFast(str(folder / 'vocab.json'), str(folder / 'merges.txt')).save_pretrained(folder)
+  transformers.RobertaModel(transformers.RobertaConfig(vocab_size=len(tokens), **sizes)).save_pretrained(folder)
+  return folder
+
+
+@pytest.mark.parametrize(('kind', 'other'), [('bert', 'roberta'), ('roberta', 'bert')])
+def test_rows_stand_as_the_model_was_trained(kind, other, data, tmp_path):
+  folder = release(tmp_path / kind, kind)
+  assert from_data.layout_of(str(folder)) == kind
+  (tmp_path / 'own').mkdir()
+  rows = [{'premise': 'a', 'hypothesis': 'b', 'label': name} for name in ('no', 'yes') * 20]
+  write_lines(tmp_path / 'own' / 'train.jsonl', rows)
+  settings = resolved('pair', tmp_path / 'own', data)
+  settings |= {'init_from': [{'source': str(folder), 'from_': 'trunk', 'to': 'trunk'}]}
+  name = {'bert': 'wordpiece', 'roberta': 'byte_bpe'}[kind]
+  settings |= {'vocab': {'name': name, 'path': str(folder), 'extra': [], 'roles': {}}}
+  assert from_data.filled(settings)['data']['layout'] == kind
+  settings['data'] = {**settings['data'], 'layout': other}
+  with pytest.raises(ConfigError, match=f"layout='{other}': .* trained on rows of layout '{kind}'"):
+    from_data.filled(settings)
+
+
+def test_a_run_says_its_layout_and_data_that_do_not_say_are_refused(run, data, letters, tmp_path):
+  settings = resolved('classify', letters, data)
+  settings |= {'init_from': [{'source': str(run), 'from_': 'trunk', 'to': 'trunk'}]}
+  assert from_data.filled(settings)['data']['layout'] == 'bert'
+  (tmp_path / 'own').mkdir()
+  rows = [{'first': 'a', 'second': 'b', 'third': 'c', 'label': k % 2} for k in range(20)]
+  write_lines(tmp_path / 'own' / 'train.jsonl', rows)
+  with pytest.raises(ConfigError, match=r'say which fields hold the text.*first, second, third, label'):
+    from_data.filled(resolved('classify', tmp_path / 'own', data))
+  write_lines(tmp_path / 'own' / 'train.jsonl', [{'text': 'a', 'coarse': 0, 'fine': 1}] * 20)
+  with pytest.raises(ConfigError, match=r'say which field holds the label.*text, coarse, fine'):
+    from_data.filled(resolved('classify', tmp_path / 'own', data))
+  write_lines(tmp_path / 'own' / 'train.jsonl', [{'text': 'a', 'label': 'x'}] * 20)
+  with pytest.raises(ConfigError, match=r'has 1 class in .label.'):
+    from_data.filled(resolved('classify', tmp_path / 'own', data))
+  shutil.copy(tmp_path / 'own' / 'train.jsonl', tmp_path / 'own' / 'dev.jsonl')
+  found = from_data.filled(resolved('classify', tmp_path / 'own', data) | {'adapter': None})
+  assert (found['data']['split'], found['eval']['validation']['data']['split']) == ('train', 'dev')
