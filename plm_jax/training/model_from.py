@@ -158,8 +158,9 @@ def _head_of(source: str) -> Mapping[str, Any]:
   if files.is_file(path / IMPORT):
     block = _read(path / IMPORT).get('adapter')
   elif 'model_type' in (settings := _read(path / RELEASE)):
+    weights = build.import_file('weights.folders')
     with stage(LABEL):
-      block = build.import_file('weights.folders').open(source).adapter
+      block = weights.open(source).adapter
     signals.check()
   else:
     block = build.unwrapped(settings).get('adapter')
