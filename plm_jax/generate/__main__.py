@@ -11,7 +11,7 @@ has one [MASK], which is filled.
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from plm_jax import errors, files
 from plm_jax.cli import command
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
   import rich.table
 
+  from plm_jax.inference.opened import Opened
   from plm_jax.text.tokenizer import Vocab
 
 EARLY = {'true': True, 'false': False, 'never': 'never'}
@@ -108,10 +109,15 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   """Prints each prompt with its continuations and their scores."""
   from rich.console import Console
 
+  from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs, tables
+  from plm_jax.inference import opened as opened_folder
 
   logs.start()
-  opened = _open(folder, arguments)
+  step = step_named(arguments.step)
+  opened = opened_folder.open(folder, step=step, flags=vars(arguments), user='generate')
+  if arguments.trace is not None and opened.trunk.ATTENTION == 'prefix':
+    raise ConfigError(f'--trace={arguments.trace}: needs a decoder with or without an encoder; this model has a prefix')
   kind, vocab = opened.trunk.ATTENTION, opened.vocab
   with errors.stage('generate'):
     prompts = [_encode(text, opened) for text in arguments.prompt]
@@ -133,60 +139,8 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   return 0
 
 
-class _Opened(NamedTuple):
-  """What a folder holds.
-
-  Attributes:
-    trunk: the model.
-    params: of the trunk.
-    vocab: its vocabulary.
-    tokenizer: the folder of the vocabulary.
-    published: whether that is one of another library.
-    special: ids of special tokens by role.
-  """
-
-  trunk: Any
-  params: Any
-  vocab: 'Vocab'
-  tokenizer: pathlib.Path
-  published: bool
-  special: conventions.Tokens
-
-
-def _open(folder: pathlib.Path, arguments: 'argparse.Namespace') -> _Opened:
-  """Reads the model, its vocabulary and its special tokens.
-
-  Raises:
-    ConfigError: something that is not there, or flags that do not go with the model.
-  """
-  from plm_jax import weights
-  from plm_jax.checkpoint import CheckpointError, step_named
-  from plm_jax.plugins import build
-  from plm_jax.text import tokenizer
-
-  step = step_named(arguments.step)
-  own = files.RunFolder(folder).vocab
-  own = own if files.is_folder(own) else folder
-  with errors.stage('vocab'):
-    vocab = tokenizer.load(own)
-  try:
-    trunk, params = weights.load(folder, step=step)
-  except CheckpointError as error:
-    raise ConfigError(f'generate: {error}') from error
-  if arguments.trace is not None and trunk.ATTENTION == 'prefix':
-    raise ConfigError(f'--trace={arguments.trace}: needs a decoder with or without an encoder; this model has a prefix')
-  about = files.read_json(files.RunFolder(folder).config, default={})
-  with errors.stage('generate'):
-    found = conventions.read(own, weights.open(folder).token_ids)
-    inner = build.unwrapped(about)
-    objective = inner.get('objective') or inner.get('adapter') or {}
-    special = conventions.tokens(vocab, found, vars(arguments), objective, kind=trunk.ATTENTION)
-  conventions.warn(found, vars(arguments))
-  return _Opened(trunk, params, vocab, own, 'model' not in about, special)
-
-
 def _run(
-  opened: _Opened, rows: Sequence[Sequence[int]], blanks: Sequence[int] | None, arguments: 'argparse.Namespace'
+  opened: 'Opened', rows: Sequence[Sequence[int]], blanks: Sequence[int] | None, arguments: 'argparse.Namespace'
 ) -> list[tuple[list[int], float]]:
   """The ids made for each row, and their score.
 
@@ -245,7 +199,7 @@ def _print(console: Any, parts: tuple[str, str, str], *, gap: str, note: str) ->
   console.print(Text(f'  {note}', 'dim'))
 
 
-def _steps(opened: _Opened, prompt: Sequence[int], made: Sequence[int], *, top: int) -> 'rich.table.Table':
+def _steps(opened: 'Opened', prompt: Sequence[int], made: Sequence[int], *, top: int) -> 'rich.table.Table':
   """One row per token: the text before it, the token with its probability, and the likeliest tokens."""
   from rich.markup import escape
   from rich.table import Table
@@ -271,7 +225,7 @@ def _steps(opened: _Opened, prompt: Sequence[int], made: Sequence[int], *, top: 
   return table
 
 
-def _encode(text: str, opened: _Opened) -> list[int]:
+def _encode(text: str, opened: 'Opened') -> list[int]:
   """Ids of a prompt; however a user writes the blank of a prompt, it becomes the mask of the vocabulary."""
   vocab, special, kind = opened.vocab, opened.special, opened.trunk.ATTENTION
   if kind != 'causal' and special.mask is not None:
@@ -280,7 +234,7 @@ def _encode(text: str, opened: _Opened) -> list[int]:
   return conventions.encode(text, vocab, opened.tokenizer, special, kind=kind, published=opened.published)
 
 
-def _blanks(prompts: Sequence[Sequence[int]], opened: _Opened, arguments: 'argparse.Namespace') -> list[int] | None:
+def _blanks(prompts: Sequence[Sequence[int]], opened: 'Opened', arguments: 'argparse.Namespace') -> list[int] | None:
   """The place of the mask in each prompt; None for a model that fills no blanks.
 
   Raises:

@@ -12,6 +12,7 @@ import pytest
 from plm_jax.errors import ConfigError
 from plm_jax.generate import __main__ as command
 from plm_jax.generate import trace
+from plm_jax.inference.opened import Opened
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop
 from tests import runs, tiny
@@ -78,7 +79,7 @@ def test_the_table_joins_bytes_to_characters():
   trunk = tiny.make_trunk('gpt', vocab_size=vocab.size)
   params = tiny.draw(shapes_of(trunk, jnp.array([prompt])))
   special = command.conventions.Tokens(None, (), None, (), None)
-  opened = command._Opened(trunk, params, vocab, pathlib.Path(), False, special)
+  opened = Opened(trunk, params, vocab, pathlib.Path(), False, special)
   table = command._steps(opened, prompt, made, top=3)
   step, after, taken, *likeliest = [list(column.cells) for column in table.columns]
   assert step == [str(number) for number in range(1, len(made) + 1)]
