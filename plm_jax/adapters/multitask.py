@@ -5,8 +5,9 @@
 
 The rows of a step are those of one task, which `data/mixture` draws by rate, and train the trunk and the head of that
 task. Metrics, scores and predictions are those of the parts under their names, as 'rte/accuracy'; so are parameters of
-the heads, as 'rte/head/kernel'. In text-to-text form (`sequence`) tasks need no heads of their own: there, one adapter
-reads a mixture.
+the heads, as 'rte/head/kernel', and of what a wrapper adds for a part, as 'rte/lora/...'. A part that keeps the trunk
+gives it no gradient. In text-to-text form (`sequence`) tasks need no heads of their own: there, one adapter reads a
+mixture.
 """
 
 import re
@@ -57,7 +58,7 @@ def make(
   if unknown := sorted(set(scores) - set(made)):
     raise ValueError(f'adapter.scores names {unknown[0]!r}, and adapter.parts {", ".join(made)}')
   of_parts = {name: scores.get(name, task.scores) for name, task in made.items()}
-  model: Any = tasks.Model({name: task.model for name, task in made.items()}, own_heads=True)
+  model: Any = tasks.Model(made, own_heads=True)
   return Task(
     model,
     partial(prepare, made),

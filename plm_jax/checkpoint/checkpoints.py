@@ -325,7 +325,11 @@ def _compare(wanted: Leaves, saved: Leaves, *, where: str) -> None:
   ]
   if wrong:
     more = f'; and {len(wrong) - 8} more' if len(wrong) > 8 else ''
-    raise ValueError(
-      f'{where} is another kind of state: {"; ".join(wrong[:8])}{more}. '
-      'Continue with the config that made it; to take parameters from it, use init_from'
-    )
+    cure = 'Continue with the config that made it; to take parameters from it, use init_from'
+    extra = [name for name in saved if name not in wanted]
+    if len(extra) == len(wrong) and all(name.startswith('opt_state/') and '/trunk/' in name for name in extra):
+      cure = (
+        'It is of an older run, which kept optimiser state of a trunk that does not train, and cannot go on: begin '
+        'another run that takes its parameters by init_from'
+      )
+    raise ValueError(f'{where} is another kind of state: {"; ".join(wrong[:8])}{more}. {cure}')

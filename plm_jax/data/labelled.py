@@ -150,41 +150,19 @@ def make(
   asked = examples.asked(fields=fields, label=label, prefixes=prefixes, on_bad_row=on_bad_row, **drawn)
   opened = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _examples(opened, kind, asked)
-  where, lay = f'{path} ({split})', functools.partial(lay_out, cache=cache)
-  read = vocab if given.target is None or second_vocab is None else second_vocab
-  style = _file('layout', layout)
+  style, lay = _file('layout', layout), functools.partial(lay_out, cache=cache)
   check_windows(given, kind=kind, both_orders=both_orders, stride=stride, question_length=question_length)
   if given.windows is None:
+    read = vocab if given.target is None or second_vocab is None else second_vocab
     laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders)
   else:
     given, laid = windows.lay_out(
       given, style, vocab=vocab, length=length, stride=stride, question_length=question_length
     )
-  row_ids, group = given.row_ids, given.group
-  log.info(f'{where}: {len(row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
   target = _target(given, target_layout or layout, target_length or length, lay=functools.partial(lay, vocab=vocab))
-  if target.laid is not None:
-    log.info(f'{where}: {target.laid.cut} of the texts to be written are cut to {target.length} tokens.')
-  add, record = given.add(laid.tokens.offsets, laid.place), given.record and given.record(laid.tokens.offsets)
-
-  def batch(chosen: Members) -> order.Batch:
-    made = laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
-    return made | target.batch(chosen.members)
-
-  return order.serve(
-    batch,
-    _order(laid.sizes, row_ids, share=share, widths=widths, seed=seed if shuffle else None),
-    share=share,
-    digest=store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest),
-    path=where,
-    widest=lambda chosen: dataclasses.replace(chosen, width=length),
-    names=given.names,
-    classes=given.classes,
-    ids=int(row_ids[-1]) + 1,
-    record=record and (lambda row_id: record(place_of(row_id, row_ids))),
-    group=group and (lambda row_id: group(place_of(row_id, row_ids))),
-    unlabelled=given.unlabelled,
-  )
+  digest = store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest)
+  rows = _order(laid.sizes, given.row_ids, share=share, widths=widths, seed=seed if shuffle else None)
+  return _serve(given, laid, target, rows, share=share, length=length, digest=digest, path=f'{path} ({split})')
 
 
 def check_windows(
@@ -224,6 +202,55 @@ def _target(given: examples.Examples, layout: str, length: int, *, lay: Callable
     return Target()
   laid = lay(given.target, _file('layout', layout), length=length, least=length, both_orders=False)
   return Target(laid, length, (laid.tokens.digest, layout, length, laid.frames))
+
+
+def _serve(
+  given: examples.Examples,
+  laid: Laid,
+  target: Target,
+  rows: order.Order[Members],
+  *,
+  share: order.Share,
+  length: int,
+  digest: str,
+  path: str,
+) -> Source:
+  """The source of rows that are laid out.
+
+  Args:
+    given: the rows.
+    laid: their tokens.
+    target: the texts to be written for them.
+    rows: which of them make which batch.
+    share: of this host.
+    length: tokens of the longest row.
+    digest: of all that decides the batches.
+    path: of the data, for messages.
+  """
+  log.info(f'{path}: {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
+  if target.laid is not None:
+    log.info(f'{path}: {target.laid.cut} of the texts to be written are cut to {target.length} tokens.')
+  row_ids, group = given.row_ids, given.group
+  add, record = given.add(laid.tokens.offsets, laid.place), given.record and given.record(laid.tokens.offsets)
+
+  def batch(chosen: Members) -> order.Batch:
+    made = laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
+    return made | target.batch(chosen.members)
+
+  return order.serve(
+    batch,
+    rows,
+    share=share,
+    digest=digest,
+    path=path,
+    widest=lambda chosen: dataclasses.replace(chosen, width=length),
+    names=given.names,
+    classes=given.classes,
+    ids=int(row_ids[-1]) + 1,
+    record=record and (lambda row_id: record(place_of(row_id, row_ids))),
+    group=group and (lambda row_id: group(place_of(row_id, row_ids))),
+    unlabelled=given.unlabelled,
+  )
 
 
 def look(

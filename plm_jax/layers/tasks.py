@@ -3,16 +3,19 @@
 Only the part that a step runs is computed (`jax.lax.switch`); parameters of the others get a gradient of zero.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
-from plm_jax.types import Array, Example, Forward, Loss, PyTree, Task
+from plm_jax.paths import path_name, virtual_paths
+from plm_jax.types import EVERYTHING, Array, Example, Forward, Loss, PyTree, Task
 
 Tasks = Mapping[str, Task]
 
@@ -21,11 +24,12 @@ class Model:
   """The models of all parts over one trunk, with the two methods of a linen module that a task uses.
 
   Parameters that parts have in common, the trunk first of all, exist once. With `own_heads` that is the trunk alone,
-  and what else a part has stands under its name.
+  and what else a part has stands under its name. A part gives a gradient to what it trains, `Task.trains`.
   """
 
-  def __init__(self, parts: Mapping[str, nn.Module], *, own_heads: bool = False):
-    self.parts = dict(parts)
+  def __init__(self, tasks: Tasks, *, own_heads: bool = False):
+    self.parts = {name: task.model for name, task in tasks.items()}
+    self.trains = {name: task.trains for name, task in tasks.items()}
     self.own_heads = own_heads
 
   def init(self, key: Array, /, train: bool = False, **inputs: Mapping[str, Any]) -> dict[str, PyTree]:
@@ -49,7 +53,24 @@ class Model:
     if self.own_heads:
       params = variables['params']
       variables = {**variables, 'params': {'trunk': params['trunk'], **params.get(part, {})}}
+    variables = {**variables, 'params': _training(variables['params'], self.trains[part])}
     return self.parts[part].apply(variables, **arguments)
+
+
+def _training(params: PyTree, trains: Sequence[str]) -> PyTree:
+  """The parameters, of which those that no pattern of `Task.trains` matches get no gradient."""
+  if trains == EVERYTHING:
+    return params
+  patterns = [re.compile(pattern) for pattern in trains]
+
+  def one(path: Sequence[Any], leaf: Array) -> Array:
+    may = [any(each.fullmatch(virtual) for each in patterns) for virtual in virtual_paths(path_name(path), leaf)]
+    if len(set(may)) == 1:
+      return leaf if may[0] else jax.lax.stop_gradient(leaf)
+    layers = np.reshape(may, (-1,) + (1,) * (leaf.ndim - 1))
+    return jnp.where(layers, leaf, jax.lax.stop_gradient(leaf))
+
+  return jax.tree_util.tree_map_with_path(one, params)
 
 
 def _joined(one: PyTree, other: PyTree) -> PyTree:

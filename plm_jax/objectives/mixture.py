@@ -79,7 +79,7 @@ def make(
 
 def make_task(s: Setup) -> Task:
   """The task of the parts."""
-  model: Any = tasks.Model({name: task.model for name, task in s.tasks.items()})
+  model: Any = tasks.Model(s.tasks)
   return Task(
     model,
     partial(prepare, s),

@@ -14,7 +14,13 @@ RECORDS = ('row', 'options')
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
-  """Means over all queries of the best value over the right entities."""
+  """Means over all queries of the best value over the right entities.
+
+  Raises:
+    ValueError: a row without 'answers'.
+  """
+  if not all(record['row'].get('answers') for record in records):
+    raise ValueError("score 'record' needs rows with 'answers', and one has none")
   each = [
     (record['options'][int(row['label'])], record['row']['answers'])
     for row, record in zip(predictions, records, strict=True)

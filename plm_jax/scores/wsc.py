@@ -25,7 +25,8 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
     ValueError: a row without 'span1_text', or without a label of 0 or 1.
   """
   rows = [record['row'] for record in records]
-  if wrong := next((row for row in rows if 'span1_text' not in row or row.get('label') not in (0, 1)), None):
+  wrong = next((row for row in rows if 'span1_text' not in row or row.get('label') not in (0, 1)), None)
+  if wrong is not None:
     raise ValueError(f"score 'wsc' needs rows with 'span1_text' and a label of 0 or 1, and one has {sorted(wrong)}")
   pairs = zip(predictions, rows, strict=True)
   right = [bool(cleaned(one['text'])) and names(one['text'], row['span1_text']) == row['label'] for one, row in pairs]

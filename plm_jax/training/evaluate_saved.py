@@ -15,6 +15,7 @@ from plm_jax.checkpoint import CheckpointError, Step, records
 from plm_jax.cli import progress, signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
+from plm_jax.plugins import build, signatures
 from plm_jax.text import tokenizer
 from plm_jax.training import by_class as by_classes
 from plm_jax.training import evaluation, from_data, metrics, parts, predicted, preflight, run_folder, trained_part
@@ -184,6 +185,7 @@ def evaluate_folder(
   """
   settings = from_data.filled(settings)
   names = _names(settings, name, predictions)
+  settings = _without_folded(settings)
   made, params = _model_of(source, settings)
   signals.check()
   _check_predicts(made, predictions)
@@ -368,6 +370,12 @@ def _appearing(folder: RunFolder, *, timeout: float) -> Iterator[int]:
 
 
 # The model of a folder -----------------------------------------------------------------------------------------------
+
+
+def _without_folded(settings: Settings) -> Settings:
+  """The settings with the inner task of a wrapper whose updates are in the parameters that a folder gives (LoRA)."""
+  name = (settings['adapter'] or {}).get('name')
+  return build.unwrapped(settings) if signatures.has(f'adapters.{name}', 'fold') else settings
 
 
 def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:

@@ -122,7 +122,8 @@ def join(given: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, A
   """The predictions and the records of one file, or of several whose predictions are averaged.
 
   Numbers with a fraction, such as probabilities and values, are averaged. Whole numbers are kept where they are the
-  places of the largest of such numbers, as classes are: those of the averages then. What is left is left out.
+  places of the largest of such numbers, as classes are: those of the averages then. What is left is left out, words
+  and places in a text among them.
 
   Raises:
     ConfigError: files of different rows, or nothing in them that can be averaged.
@@ -138,8 +139,13 @@ def join(given: Sequence[Where]) -> tuple[list[dict[str, Any]], list[dict[str, A
   if len(given) > 1:
     others = [[_arrays(row) for row in table] for table in tables]
     predictions = _averaged([list(rows) for rows in zip(*others, strict=True)])
-    if not set(predictions[0]) - {'row_id'}:
+    if not any(set(row) - {'row_id'} for row in predictions):
       raise ConfigError(f'--score: {given[0]} holds nothing that can be averaged: {", ".join(first[0])}')
+    alone = fitting(first, records)
+    if alone and not fitting(predictions, records):
+      raise ConfigError(
+        f'--score: {", ".join(alone)} read words or places in a text, which cannot be averaged: score file by file'
+      )
   return predictions, records
 
 
@@ -162,7 +168,19 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _averaged(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-  """Averages the predictions of each row, one mapping a file."""
+  """Averages the predictions of each row, one mapping a file; rows of different parts of a task have different keys."""
+  alike: dict[tuple[str, ...], list[int]] = {}
+  for number, same in enumerate(rows):
+    alike.setdefault(tuple(sorted(set.intersection(*map(set, same)))), []).append(number)
+  averaged: dict[int, dict[str, Any]] = {}
+  for keys, numbers in alike.items():
+    chosen = [[{key: one[key] for key in keys} for one in rows[number]] for number in numbers]
+    averaged |= dict(zip(numbers, _averaged_alike(chosen), strict=True))
+  return [averaged[number] for number in range(len(rows))]
+
+
+def _averaged_alike(rows: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+  """The same for rows with the same keys."""
   # files {label 1, probability [.4 .6]} and {label 0, probability [.9 .1]}   ->   {label 0, probability [.65 .35]}
   arrays = [key for key, value in rows[0][0].items() if isinstance(value, np.ndarray) and key != 'row_id']
   means = [key for key in arrays if all(row[key].dtype.kind == 'f' for table in rows for row in table)]
@@ -179,7 +197,7 @@ def _chooses(rows: list[list[dict[str, Any]]], key: str, of: str) -> bool:
   """Whether whole numbers are everywhere the places of the largest of other numbers along their last axis."""
   for row in (row for same in rows for row in same):
     places, values = row[key], row[of]
-    if values.shape[:-1] != places.shape or not values.size:
+    if values.ndim != places.ndim + 1 or values.shape[:-1] != places.shape or not values.size:
       return False
     if not 0 <= places.min() <= places.max() < values.shape[-1]:
       return False
@@ -200,23 +218,15 @@ def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[st
   Raises:
     ConfigError: a score that does not fit the rows, or none that does.
   """
-  predicted, kept = set(predictions[0]), set(records[0])
   for name in names:
-    errors.check_choice('--scores', 'score', name, signatures.names('scores'), place='plm_jax/scores')
-    one = scoring.known(name)
-    if lacking := [key for key in one.reads if key not in predicted] + [key for key in one.records if key not in kept]:
-      raise ConfigError(
-        f'--scores: {name!r} reads {lacking[0]}, and the rows have {", ".join(sorted(predicted | kept))}'
-      )
-  fitting = [
-    name
-    for name in signatures.names('scores')
-    if set(scoring.known(name).reads) <= predicted and set(scoring.known(name).records) <= kept
-  ]
+    errors.check_choice('--scores', 'score', name, scores_of(records), place='plm_jax/scores')
+    if lacking := _lacking(name, predictions, records):
+      raise ConfigError(f'--scores: {name!r} reads {lacking[0]}, and {_what(predictions, records)}')
   found: dict[str, dict[str, float]] = {}
   refused = []
-  for name in names or fitting:
-    scores.check_installed(name, signatures.literal(f'scores.{name}', 'NEEDS') or ())
+  for name in names or fitting(predictions, records):
+    file = scoring.known(name).file
+    scores.check_installed(file, signatures.literal(f'scores.{file}', 'NEEDS') or ())
     try:
       found[name] = scoring.score(name, predictions, records)
     except ConfigError as error:  # a score that nobody named need not fit
@@ -224,11 +234,41 @@ def score(predictions: Sequence[Row], records: Sequence[Row], names: Sequence[st
       if names:
         raise
   if not found:
-    reasons = '; '.join(refused) or f'none reads {", ".join(sorted(predicted))} and {", ".join(sorted(kept))}'
-    raise ConfigError(f'--score: no score fits these rows: {reasons}')
+    raise ConfigError(f'--score: no score fits these rows: {"; ".join(refused) or _what(predictions, records)}')
   metrics = [metric for values in found.values() for metric in values]
   return {
-    metric if metrics.count(metric) == 1 else f'{name}/{metric}': value  # two scores may call what they give alike
+    metric if metrics.count(metric) == 1 else _longer(name, metric): value  # two scores may call what they give alike
     for name, values in found.items()
     for metric, value in values.items()
   }
+
+
+def scores_of(records: Sequence[Row]) -> list[str]:
+  """The names of all scores, and of those of each part that rows belong to, as 'cola/matthews'."""
+  names = signatures.names('scores')
+  parts = sorted({record['part'] for record in records if isinstance(record.get('part'), str)})
+  return [*names, *(f'{part}/{name}' for part in parts for name in names)]
+
+
+def fitting(predictions: Sequence[Row], records: Sequence[Row]) -> list[str]:
+  """The names of the scores that read what rows hold."""
+  return [name for name in scores_of(records) if not _lacking(name, predictions, records)]
+
+
+def _lacking(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> list[str]:
+  """What a score reads and rows do not hold, by the first row that it is for."""
+  score = scoring.known(name)
+  place = next(place for place, record in enumerate(records) if score.part in ('', record.get('part')))
+  lacking = [key for key in score.reads if key not in predictions[place]]
+  return lacking + [key for key in score.records if key not in records[place]]
+
+
+def _what(predictions: Sequence[Row], records: Sequence[Row]) -> str:
+  """What rows hold that a score could read."""
+  predicted, kept = (', '.join(sorted(set().union(*rows) - {'row_id'})) or 'nothing' for rows in (predictions, records))
+  return f'the rows have {predicted}, and of the data {kept}'
+
+
+def _longer(name: str, metric: str) -> str:
+  """The name of a metric with that of its score: 'rte/squad', 'rte/f1' -> 'rte/squad/f1'."""
+  return f'{name}/{metric.rpartition("/")[2]}'

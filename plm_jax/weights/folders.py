@@ -139,18 +139,29 @@ class Weights:
     return Params({**frozen.leaves(steps, sources), **saved}, where=str(self.folder))
 
   @functools.cached_property
+  def _adapter(self) -> Mapping[str, Any]:
+    """The adapter of a run as its config has it; empty where there is none."""
+    file = files.RunFolder(self.folder).config
+    return (seals.read_json(file) if files.is_file(file) else {}).get('adapter') or {}
+
+  @property
   def wrapper(self) -> Mapping[str, Any]:
     """The adapter of a run that wraps another task, as its config has it; empty where there is none."""
-    file = files.RunFolder(self.folder).config
-    block = (seals.read_json(file) if files.is_file(file) else {}).get('adapter') or {}
-    return block if signatures.literal(f'adapters.{block.get("name")}', 'ADDS') else {}
+    return self._adapter if _wraps(self._adapter) else {}
 
   def _folded(self, *, grafted: bool) -> Params:
     """Saved parameters with what a wrapper added to them; with `grafted` also what it put beside them.
 
     Raises:
-      WeightsError: no config says how, or parameters alone do not express it and `grafted` is not asked for.
+      WeightsError: no config says how, or parameters alone do not express it and `grafted` is not asked for, or it is
+        added for one of several tasks.
     """
+    for part, block in (self._adapter.get('parts') or {}).items():
+      if _wraps(block):
+        raise WeightsError(
+          f'{self.folder} was trained with adapter {block["name"]!r} for its task {part!r} alone, and each task has a '
+          'trunk of its own: only plm_jax.evaluate --workdir opens it'
+        )
     saved = self.as_saved
     adds = {signatures.literal(f'adapters.{name}', 'ADDS'): name for name in signatures.names('adapters')}
     present = sorted({path.partition('/')[0] for path in saved} & (adds.keys() - {None}))
@@ -318,10 +329,18 @@ def open(
 
   Returns:
     `Weights`; what is wrong with the folder is found when its model or its parameters are asked for.
+
+  Raises:
+    WeightsError: it is a folder of PEFT, which has no model.
   """
   path = files.path(folder)
   if release.is_release(path):
     return Published(path, architecture=architecture)
+  if files.is_file(path / release.PEFT):
+    raise WeightsError(
+      f"{path} is a folder of PEFT: updates of a model that is elsewhere. Name the run of adapter 'lora' that it was "
+      'written from, or what `plm_jax.convert export RUN FOLDER` writes, the whole model'
+    )
   return Weights(path, step=step, part=part)
 
 
@@ -362,6 +381,11 @@ def load(
 def _to_compute(array: np.ndarray) -> np.ndarray:
   """An array as a trunk computes with it: float32, or int8 where it is saved in 8 bits."""
   return array if array.dtype == np.int8 else np.asarray(array, np.float32)
+
+
+def _wraps(adapter: Mapping[str, Any]) -> bool:
+  """Whether the block of an adapter names one that wraps another task."""
+  return bool(signatures.literal(f'adapters.{adapter.get("name")}', 'ADDS'))
 
 
 def _fold(saved: Params, name: str, fold: Callable[..., np.ndarray]) -> dict[str, Leaf]:

@@ -24,7 +24,7 @@ from plm_jax.weights import folders, release, table, writer
 from plm_jax.weights.folders import Weights
 from plm_jax.weights.table import Architecture, Entry
 
-CONFIG, TENSORS = 'adapter_config.json', 'adapter_model.safetensors'
+TENSORS = 'adapter_model.safetensors'
 BEFORE = 'base_model.model.'  # of every name
 # end of the name of a class of transformers -> PEFT's word for its task
 TASKS = {
@@ -94,7 +94,7 @@ def export(
   with release.making(target) as partial:
     tensor_files.write(partial / TENSORS, {name: _plan(array) for name, array in tensors.items()})
     release.copy_tokenizer(opened.vocab, partial, template=template, types=getattr(chosen.module, 'TYPED', False))
-    files.write_json(partial / CONFIG, about)
+    files.write_json(partial / release.PEFT, about)
     release.put_in_place(partial, target)
   count = sum(array.size for array in tensors.values())
   log.info(f'{target}: {len(modules)} modules, {count:,} numbers; their base model is {base or "not known"}')

@@ -235,10 +235,13 @@ def test_evaluation_is_that_of_the_merged_export(data, tuned, merged):
   evaluate_saved.evaluate_run(settings, parts.RunFolder.at(tuned))
   (data / 'scored').mkdir()
   evaluate_saved.evaluate_folder(plain, merged, folder=parts.RunFolder.at(data / 'scored'))
-  ours, theirs = (
-    json.loads((folder / 'evaluations.jsonl').read_text().splitlines()[-1]) for folder in (tuned, data / 'scored')
+  evaluate_saved.evaluate_folder(settings, tuned, folder=parts.RunFolder.at(data / 'by_folder'))
+  ours, theirs, by_folder = (
+    json.loads((folder / 'evaluations.jsonl').read_text().splitlines()[-1])
+    for folder in (tuned, data / 'scored', data / 'by_folder')
   )
   assert ours['validation/loss'] == pytest.approx(theirs['validation/loss'], rel=1e-5)
+  assert ours['validation/loss'] == pytest.approx(by_folder['validation/loss'], rel=1e-5)
 
 
 def test_other_doors_are_refused_by_name(tuned):
@@ -266,6 +269,8 @@ def test_the_folder_of_peft_holds_the_updates_by_its_names(data, gpt, tuned, mer
     expected = before[f'{name}.weight'] + scale * (b @ a).T  # theirs is [inputs, outputs]
     np.testing.assert_allclose(after[f'{name}.weight'], expected, rtol=1e-5, atol=1e-6)
   assert not tensors
+  with pytest.raises(WeightsError, match='peft is a folder of PEFT: updates of a model that is elsewhere'):
+    weights.open(data / 'peft')
   with pytest.raises(errors.ConfigError, match=r"--form=peft: .*gpt is no run of adapter 'lora'"):
     convert.main(['export', str(gpt), str(data / 'no_peft'), '--form=peft'])
 

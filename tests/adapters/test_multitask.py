@@ -1,19 +1,22 @@
 """Several tasks over one trunk: a step is that of the task whose rows it reads, and each has a head and scores."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.adapters import multitask
+from plm_jax import paths, weights
+from plm_jax.adapters import lora, multitask
 from plm_jax.errors import ConfigError
 from plm_jax.noise import keys
 from plm_jax.plugins import build
 from plm_jax.training import evaluation, scoring, step
 from plm_jax.training.parts import check_labels
 from plm_jax.types import Labels
+from plm_jax.weights.folders import WeightsError
 from tests import tiny
 
 PARTS = {
@@ -125,6 +128,75 @@ def test_a_frozen_trunk_is_kept_where_no_part_trains_it():
     else:
       assert {name: len(jax.tree.leaves(tree)) for name, tree in trainable.items()} == counts
 
+
+# Wrappers ------------------------------------------------------------------------------------------------------------
+
+WRAPPED = {**PARTS, 'sentiment': {'name': 'lora', 'targets': ('query', 'out'), 'inner': PARTS['sentiment']}}
+
+
+def gradient_of(task, rows, variables):
+  return jax.jit(jax.grad(functools.partial(loss_of, task, rows), has_aux=True))(variables)[0]
+
+
+def moving(gradient):
+  return {path for path, leaf in paths.flat(gradient).items() if np.any(leaf)}
+
+
+def test_lora_of_one_part_trains_what_it_adds_and_no_other_part_reads_it():
+  task, rows = multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=WRAPPED), batch(1)
+  variables = tiny.init_params(task, rows)
+  own, added = gradient_of(task, rows, variables), paths.flat(variables['sentiment'])
+  assert {path.split('/')[0] for path in added} == {'lora', 'head'}
+  assert moving(own) == {f'sentiment/{path}' for path in added}
+  alone = build.make('adapters', WRAPPED['sentiment'], trunk=tiny.make_trunk(), vocab=tiny.VOCAB)
+  single = {'trunk': variables['trunk'], **variables['sentiment']}
+  rows = {**rows, 'label': rows['label'].astype(jnp.int32)}
+  known = gradient_of(alone, rows, single)
+  error, where = tiny.gradient_error(own['sentiment'], {name: known[name] for name in ('head', 'lora')})
+  assert error < 1e-5, where
+  other = gradient_of(task, batch(0), variables)
+  assert {path.split('/')[0] for path in moving(other)} == {'trunk', 'names'}
+  plain = gradient_of(make(), batch(0), {**variables, 'sentiment': {'head': variables['sentiment']['head']}})
+  assert tiny.same(other['trunk'], plain['trunk'])
+
+
+def test_a_part_that_keeps_the_trunk_gives_it_no_gradient_where_others_train_it():
+  frozen = {**PARTS, 'names': {**PARTS['names'], 'frozen': True}}
+  task = multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=frozen)
+  found = {name: moving(gradient_of(task, batch(number), params())) for number, name in enumerate(NAMES[:2])}
+  assert {path.split('/')[0] for path in found['names']} == {'names'}
+  assert {path.split('/')[0] for path in found['sentiment']} == {'trunk', 'sentiment'}
+
+
+def test_a_trunk_that_only_wrapped_parts_read_is_frozen():
+  parts = {name: {'name': 'lora', 'inner': block} for name, block in PARTS.items()}
+  task = multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=parts)
+  shapes = step.abstract_params(task, tiny.spec(batch(0)))
+  trainable, frozen = tiny.make_optimiser(task, batch(0)).split(shapes)
+  assert not jax.tree.leaves(trainable['trunk'])
+  assert {path.split('/')[0] for path in paths.flat(frozen)} == {'trunk'}
+
+
+def test_one_lora_around_all_parts_is_shared_by_them():
+  task = lora.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, inner={'name': 'multitask', 'parts': PARTS})
+  variables = tiny.init_params(task, batch(0))
+  found = moving(gradient_of(task, batch(0), variables))
+  assert {path for path in found if path.startswith('lora/')} == {
+    f'lora/{path}' for path in paths.flat(variables['lora'])
+  }
+  trainable, _ = tiny.make_optimiser(task, batch(0)).split(step.abstract_params(task, tiny.spec(batch(0))))
+  assert not jax.tree.leaves(trainable['trunk'])
+  with pytest.raises(ValueError, match=r"adapter\.inner\.name='multitask' stops the gradient of its trunk"):
+    lora.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, inner={'name': 'multitask', 'parts': WRAPPED})
+
+
+def test_the_trunk_of_such_a_run_alone_is_refused(tmp_path):
+  (tmp_path / 'config.json').write_text(json.dumps({'adapter': {'name': 'multitask', 'parts': WRAPPED}}))
+  with pytest.raises(WeightsError, match="adapter 'lora' for its task 'sentiment' alone"):
+    _ = weights.open(tmp_path).params
+
+
+# Scores --------------------------------------------------------------------------------------------------------------
 
 SCORED = {'names': (), 'sentiment': ('matthews', 'accuracy')}
 

@@ -330,6 +330,12 @@ def test_other_states_are_refused_by_leaf(folder: pathlib.Path) -> None:
   refused(f'{path}/bias is not in it', with_params(state, {'layers': {'query': {**kernel, 'bias': kernel['kernel']}}}))
   refused('params/trunk/odd is in it and not in this state', with_params(state, {}, without='odd'))
   refused('opt_state/1/0/mu/head/bias is in it and not in this state', state.replace(opt_state=()))
+  clip, (adam, *rest) = state.opt_state
+  heads = adam._replace(mu={'head': adam.mu['head']}, nu={'head': adam.nu['head']})
+  refused(
+    'It is of an older run, which kept optimiser state of a trunk that does not train',
+    state.replace(opt_state=(clip, (heads, *rest))),
+  )
 
 
 def with_params(state: TrainState, changes: dict[str, Any], *, without: str = '') -> TrainState:

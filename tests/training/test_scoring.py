@@ -16,7 +16,7 @@ import pytest
 from sklearn import metrics as peers
 
 from plm_jax import evaluate
-from plm_jax.adapters import classify
+from plm_jax.adapters import classify, span
 from plm_jax.errors import ConfigError
 from plm_jax.training import evaluation, loop, metrics, predicted, step
 from tests import conftest, runs, tiny
@@ -245,6 +245,55 @@ def test_metrics_with_one_name_keep_that_of_their_score() -> None:
   record = {'row': {'answers': ['Ann']}, 'options': ['Ann', 'Bea'], 'label': 0}
   found = predicted.score([{'label': np.array(0)}], [record], ['f1', 'record', 'accuracy'])
   assert found == {'f1/f1': 0.0, 'exact_match': 100.0, 'record/f1': 100.0, 'accuracy': 1.0}
+
+
+def test_words_are_scored_as_the_file_has_them(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+  text = 'Ann lives in Rome.'
+  about = {'context': text, 'answers': ['Rome'], 'characters': np.array([[0, 3], [4, 9], [10, 12], [13, 17]])}
+  spans = [
+    {'row_id': n, 'start': np.array([start]), 'end': np.array([start]), 'score': np.array([score]), 'no_answer': 0.0}
+    for n, (start, score) in enumerate([(3, 1.0), (6, 2.0), (3, 1.0)])  # two windows of one question, and another
+  ]
+  records = [{**about, 'first': 3, 'row': {'id': str(n)}, 'group': ('q', n // 2)} for n in range(3)]
+  written = [
+    {'row_id': n, 'text': found, 'tokens': np.arange(3), 'written': 3, 'score': 0.5}
+    for n, found in enumerate(('the cat sat', 'a cat ran'))
+  ]
+  right = [{'references': [gold], 'options': (), 'row': {'a': gold}} for gold in ('the cat sat', 'a dog ran')]
+  for name in 'ab':
+    predicted.write(tmp_path / f'spans_{name}', spans, records, form=None, in_words=span.in_words)
+    predicted.write(tmp_path / f'texts_{name}', written, right, form=None)
+  assert evaluate.main(['--score', f'{tmp_path}/spans_a', '--scores', 'squad']) == 0
+  assert capsys.readouterr().out == 'exact_match 50\nf1 50\n'
+  assert evaluate.main(['--score', f'{tmp_path}/texts_a']) == 0
+  told = capsys.readouterr().out
+  assert 'exact_match 0.5\n' in told and 'rouge1 83.3333\n' in told and 'bleu ' in told
+  for kind in ('spans', 'texts'):
+    with pytest.raises(ConfigError, match=r'read words or places in a text, which cannot be averaged'):
+      evaluate.main(['--score', f'{tmp_path}/{kind}_a', f'{tmp_path}/{kind}_b'])
+
+
+def test_parts_of_a_task_are_scored_under_their_names(
+  tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  probabilities = {'a': ([0.4, 0.6], [0.6, 0.4]), 'b': ([0.1, 0.9], [0.2, 0.8])}
+  records = [{'part': 'cola', 'label': 1}, {'part': 'xsum', 'references': ['the cat']}, {'part': 'cola', 'label': 1}]
+  for name, (first, last) in probabilities.items():
+    rows = [
+      {'row_id': 0, 'cola/label': int(first[1] > 0.5), 'cola/probability': first},
+      {'row_id': 1, 'xsum/text': 'the cat', 'xsum/score': 0.5},
+      {'row_id': 2, 'cola/label': int(last[1] > 0.5), 'cola/probability': last},
+    ]
+    told = [{**row, 'part': record['part'], 'record': record} for row, record in zip(rows, records, strict=True)]
+    file_of(tmp_path / name, told)
+  assert evaluate.main(['--score', f'{tmp_path}/a', '--scores', 'cola/accuracy', 'xsum/rouge']) == 0
+  assert capsys.readouterr().out.splitlines()[:2] == ['cola/accuracy 0.5', 'xsum/rouge1 100']
+  assert evaluate.main(['--score', f'{tmp_path}/a', f'{tmp_path}/b']) == 0
+  assert capsys.readouterr().out.splitlines()[0] == 'cola/accuracy 1'
+  with pytest.raises(ConfigError, match=r"no score 'cola/acuracy'.*Did you mean 'cola/accuracy'"):
+    evaluate.main(['--score', f'{tmp_path}/a', '--scores', 'cola/acuracy'])
+  with pytest.raises(ConfigError, match=r"'xsum/accuracy' reads xsum/label"):
+    evaluate.main(['--score', f'{tmp_path}/a', '--scores', 'xsum/accuracy'])
 
 
 def test_what_cannot_be_scored_is_named(pair: list[str], tmp_path: pathlib.Path) -> None:
