@@ -15,6 +15,8 @@ from plm_jax.text import tokenizer
 from plm_jax.text.spec import SENTINEL
 
 if TYPE_CHECKING:
+  import tokenizers
+
   from plm_jax.text.tokenizer import Vocab
 
 log = logging.getLogger(__name__)
@@ -191,7 +193,16 @@ def tokens(
   )
 
 
-def encode(text: str, vocab: 'Vocab', folder: Path, special: Tokens, *, kind: str, published: bool) -> list[int]:
+def encode(
+  text: str,
+  vocab: 'Vocab',
+  folder: Path,
+  special: Tokens,
+  *,
+  kind: str,
+  published: bool,
+  marked: 'tokenizers.Tokenizer | None' = None,
+) -> list[int]:
   """Ids of a prompt as the tokenizer of its folder gives them, special tokens included.
 
   Of a decoder the token that ends a text is left out where the tokenizer adds one, since the text is to go on.
@@ -204,11 +215,12 @@ def encode(text: str, vocab: 'Vocab', folder: Path, special: Tokens, *, kind: st
     kind: attention of the trunk.
     published: whether the tokenizer is a published one; the vocabulary of an older run does not say what stands around
       a text, which then is the begin and the end token but for decoders.
+    marked: the tokenizer of that folder (`tokenizer.marked`), where it is open.
 
   Raises:
     ValueError: no ids at all.
   """
-  marked = tokenizer.marked(folder)
+  marked = marked or tokenizer.marked(folder)
   marked.no_truncation()
   marked.no_padding()
   found = marked.encode(text)

@@ -1,0 +1,165 @@
+"""What a run was fine-tuned for, asked of new rows: its own adapter, wrappers included, reads them as its data does.
+
+The rows go through the data block of the run, as those of an evaluation without labels do: the same fields, layout and
+length, so that a row gets the prediction that `plm_jax.evaluate` writes for it.
+"""
+
+import functools
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+import numpy as np
+
+from plm_jax import errors, files
+from plm_jax.checkpoint import CheckpointError
+from plm_jax.cli import progress
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.inference import batches
+from plm_jax.inference.opened import Opened
+from plm_jax.paths import nested
+from plm_jax.plugins import build
+from plm_jax.training import parts, run_folder, scoring
+from plm_jax.training.evaluation import predicted_keys, rows_of
+from plm_jax.training.parts import Parts
+from plm_jax.training.step import predict_step
+from plm_jax.types import PyTree, Source, axes_of
+
+Ability = Literal['classify', 'tag', 'answer', 'choose', 'generate']
+_NAMED = 'rows'  # of the split that new rows stand in
+
+
+class Asked(NamedTuple):
+  """The task of a run, ready to be asked.
+
+  Attributes:
+    opened: the run.
+    made: its task.
+    params: of the task's model, on the device.
+    names: of its classes; () where it has none.
+    predict: the compiled `predict_step`.
+  """
+
+  opened: Opened
+  made: Parts
+  params: PyTree
+  names: tuple[str, ...]
+  predict: Any
+
+  @property
+  def block(self) -> Mapping[str, Any]:
+    """How the run reads its data."""
+    return self.opened.resolved['data']
+
+
+class Predicted(NamedTuple):
+  """What is predicted of a row: the keys of `Task.predict`, and what the source keeps of it."""
+
+  prediction: Mapping[str, Any]
+  record: Mapping[str, Any]
+
+
+def open_task(opened: Opened) -> Asked:
+  """The task of a run and its parameters, as `plm_jax.evaluate` computes with them.
+
+  Raises:
+    ConfigError: the folder is no run with an adapter that answers, or its parameters are missing or damaged.
+  """
+  if not opened.settings.get('adapter'):
+    raise ConfigError(described(opened))
+  if 'keep_unlabelled' not in opened.resolved['data']:
+    raise ConfigError(
+      f'{opened.folder} was trained on data {opened.resolved["data"]["name"]!r}, of which new rows cannot be made: '
+      'write them to files and use python -m plm_jax.evaluate --predictions=FILE'
+    )
+  folder = RunFolder(opened.folder)
+  made = parts.make_parts(opened.resolved, opened.vocab, folder)
+  try:
+    saved = opened.weights.as_saved
+    params = nested({path: jax.device_put(np.asarray(array, np.float32)) for path, array in saved.each()})
+  except CheckpointError as error:
+    raise ConfigError(f'{opened.folder}: {error}') from error
+  kept = run_folder.read_json(folder.data).get('class_names', ())
+  names = made.task.class_names or (tuple(kept) if isinstance(kept, list) else ())
+  return Asked(opened, made, params, names, jax.jit(functools.partial(predict_step, task=made.task)))
+
+
+def described(opened: Opened) -> str:
+  """What a folder is, of which a task is asked that it does not have."""
+  if opened.settings:
+    role = 'adapter' if opened.adapted else 'objective'
+    return f'{opened.folder} was trained with {role} {opened.task.get("name")!r}'
+  if 'head' in opened.weights.heads:
+    return (
+      f"{opened.folder} has a head that classifies, which is read in fine-tuning only (init_from with from_='head')"
+    )
+  return f'{opened.folder} holds a pre-trained network without a task'
+
+
+def ability(asked: Asked, spec: Mapping[str, jax.ShapeDtypeStruct]) -> Ability | None:
+  """What a task does, by what it reads and predicts; None for nothing that is asked here."""
+  keys = set(predicted_keys(asked.made.task, spec))
+  if {'start', 'end', 'score'} <= keys:
+    return 'answer'
+  if 'labels' in keys:
+    return 'tag'
+  if 'tokens' in keys:
+    return 'generate'
+  several = any(axes_of(entry) == ('tokens', 'bkl') for entry in asked.made.reads)
+  return ('choose' if several else 'classify') if keys & {'label', 'value'} else None
+
+
+def predictions(
+  asked: Asked, rows: Sequence[Mapping[str, Any]], *, wanted: Ability, batch_rows: int
+) -> list[Predicted]:
+  """What the task predicts of new rows, in their order; a question that is read in windows has one for each.
+
+  Args:
+    asked: the task.
+    rows: with the fields of the run's data, one or more.
+    wanted: what is asked of the run.
+    batch_rows: that are computed at a time.
+
+  Raises:
+    ConfigError: the run does something else, or a row lacks a field.
+  """
+  with files.temporary_folder() as folder:
+    source = _source(asked, rows, str(folder), batch_rows)
+  does = ability(asked, source.spec)
+  if does != wanted:
+    raise ConfigError(
+      f'{wanted}: {asked.opened.folder} was trained with {asked.made.user}: ask it to {does or "train"}'
+    )
+  found: dict[int, Mapping[str, Any]] = {}
+  with progress.Waiting(source.rows, wanted) as bar:
+    for batch in itertools.islice(source.read(0), source.steps_per_epoch):
+      made = rows_of(asked.predict(asked.params, batch, jax.random.key(0)))
+      found |= {int(row['row_id']): row for row in made}
+      bar.advance(len(made))
+  return [Predicted(found[row_id], scoring.record_of(source, row_id, asked.made.task)) for row_id in sorted(found)]
+
+
+def _source(asked: Asked, rows: Sequence[Mapping[str, Any]], folder: str, batch_rows: int) -> Source:
+  """The rows as a source of the run's kind, in batches of like length; they are read at once."""
+  block = asked.block
+  files.write_text(files.path(folder) / f'{_NAMED}.jsonl', ''.join(f'{json.dumps(row)}\n' for row in rows))
+  if asked.names and 'label' in block:
+    files.write_json(files.path(folder) / 'labels.json', {block['label']: list(asked.names)})
+  changes: dict[str, Any] = {
+    'path': folder, 'split': _NAMED, 'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False,
+    'batch_size': batches.rows_for(len(rows), rows=batch_rows),
+    'per_class': None, 'per_target': False, 'buckets': batches.widths(block['length'], limit=block['length']),
+  }  # fmt: skip
+  changed = {**block, **{name: value for name, value in changes.items() if name in block}}
+  with errors.stage('the rows'):
+    return parts.make_source(changed, asked.opened.vocab, seed=0, reader=asked.made, where='the rows')
+
+
+def room(asked: Asked) -> int:
+  """Tokens of text that a row of one field has room for."""
+  template = build.template('data', asked.block, vocab=asked.opened.vocab)
+  special = [part for part, _ in template.single if not isinstance(part, str)]
+  return asked.block['length'] - len(special)
