@@ -108,17 +108,16 @@ def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
   """
   trunk, params = opened.filler
   if 'mlm' not in params:
-    heads = [name for name in ('rtd', 'pair', 'lm', 'head') if name in params]
     raise ConfigError(
-      f'{user}: the run in {opened.folder} has no head that fills blanks, only {", ".join(["trunk", *heads])}; name '
+      f'{user}: the run in {opened.folder} has no head that fills blanks, only {", ".join(params)}; name '
       'the folder of a run with a masked objective'
     )
   # heads that only pre-training needs are left out; the mask decoder's table of positions is part of the answer
   if 'position_embed' not in params:
     with errors.stage(user):
-      return mlm.make(trunk=trunk, vocab=opened.vocab).model, {'trunk': params, 'mlm': params['mlm']}
+      return mlm.make(trunk=trunk, vocab=opened.vocab).model, {name: params[name] for name in ('trunk', 'mlm')}
   parts = make_parts(build.unwrapped(opened.resolved), opened.vocab)
-  return parts.task.model, {'trunk': params, 'mlm': params['mlm'], 'position_embed': params['position_embed']}
+  return parts.task.model, params
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=('top', 'size'))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import tokenizers
 
-from plm_jax import config, errors, files, weights
+from plm_jax import config, errors, files, types, weights
 from plm_jax.checkpoint import CheckpointError, Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
@@ -81,8 +81,8 @@ class Opened:
     return bool(self.settings) and not build.unwrapped(self.settings).get('objective')
 
   @functools.cached_property
-  def network(self) -> tuple[nn.Module, PyTree]:
-    """The trunk and its parameters, heads beside them; what a wrapper added is in them.
+  def loaded(self) -> tuple[nn.Module, PyTree]:
+    """The trunk, and all parameters on the device: {'trunk': ..., <head>: ...}; what a wrapper added is in them.
 
     Raises:
       ConfigError: they are missing or damaged.
@@ -91,14 +91,21 @@ class Opened:
 
   @functools.cached_property
   def filler(self) -> tuple[nn.Module, PyTree]:
-    """What fills blanks: `network`, or the generator where one was trained with it (replaced token detection)."""
-    return self._load('generator') if self.task.get('generator') else self.network
+    """What fills blanks: as `loaded`, of the generator where one was trained with it (replaced token detection)."""
+    return self._load('generator') if self.task.get('generator') else self.loaded
 
   def _load(self, part: Part) -> tuple[nn.Module, PyTree]:
+    found = weights.open(self.folder, step=self.step, part=part)
     try:
-      return weights.load(self.folder, step=self.step, part=part, execution=self.execution)
+      return found.trunk(self.execution), weights.placed(found.to_run)
     except CheckpointError as error:
       raise ConfigError(f'{self.folder}: {error}') from error
+
+  @property
+  def network(self) -> tuple[nn.Module, PyTree]:
+    """The trunk and its parameters."""
+    trunk, params = self.loaded
+    return trunk, params['trunk']
 
   @property
   def kind(self) -> str:
@@ -155,7 +162,7 @@ class Opened:
     return found
 
 
-def with_ends(ids: list[int], vocab: Vocab) -> list[int]:
+def with_ends(ids: list[int], vocab: types.Vocab) -> list[int]:
   """The ids of a text as its model read them in training: between [CLS] and [SEP] where the vocabulary has both."""
   return ids if vocab.cls_id is None or vocab.sep_id is None else [vocab.cls_id, *ids, vocab.sep_id]
 

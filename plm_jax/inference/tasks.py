@@ -11,16 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
-import numpy as np
 
-from plm_jax import errors, files
+from plm_jax import errors, files, weights
 from plm_jax.checkpoint import CheckpointError
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.inference import batches
 from plm_jax.inference.opened import Opened
-from plm_jax.paths import nested
 from plm_jax.plugins import build
 from plm_jax.training import parts, run_folder, scoring
 from plm_jax.training.evaluation import predicted_keys, rows_of
@@ -78,8 +76,7 @@ def open_task(opened: Opened) -> Asked:
   folder = RunFolder(opened.folder)
   made = parts.make_parts(opened.resolved, opened.vocab, folder)
   try:
-    saved = opened.weights.as_saved
-    params = nested({path: jax.device_put(np.asarray(array, np.float32)) for path, array in saved.each()})
+    params = weights.placed(opened.weights.as_saved)
   except CheckpointError as error:
     raise ConfigError(f'{opened.folder}: {error}') from error
   kept = run_folder.read_json(folder.data).get('class_names', ())
@@ -130,9 +127,8 @@ def predictions(
     source = _source(asked, rows, str(folder), batch_rows)
   does = ability(asked, source.spec)
   if does != wanted:
-    raise ConfigError(
-      f'{wanted}: {asked.opened.folder} was trained with {asked.made.user}: ask it to {does or "train"}'
-    )
+    able = 'encode' if does is None else f'encode and {does}'
+    raise ConfigError(f'{wanted}: {asked.opened.folder} was trained with {asked.made.user}. It can {able}')
   found: dict[int, Mapping[str, Any]] = {}
   with progress.Waiting(source.rows, wanted) as bar:
     for batch in itertools.islice(source.read(0), source.steps_per_epoch):
