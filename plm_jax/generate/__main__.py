@@ -125,7 +125,7 @@ def _steps(model: 'Opened', written: 'Written', arguments: 'argparse.Namespace')
   vocab: Any = model.vocab
   top = arguments.trace
   causal, prompt, made = model.kind == 'causal', written.prompt, written.ids
-  start = None if causal else model.special(arguments.start).start
+  start = None if causal else model.special_with(start=arguments.start).start
   table = Table('step', 'after', 'taken', *map(str, range(1, min(top, vocab.size) + 1)))
   ids, best, taken = (part.tolist() for part in trace.likeliest(*model.network, prompt, made, top=top, start=start))
   begun = b''

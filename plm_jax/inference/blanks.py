@@ -95,7 +95,7 @@ def check_fills(opened: Opened) -> None:
     raise ConfigError(f'fill: {opened.folder} was trained with an adapter; name the folder of a pre-training run')
   if opened.kind not in ('bidirectional', 'encoder-decoder'):
     raise ConfigError(
-      f'fill: the {opened.network[0].NAME} in {opened.folder} has {opened.kind} attention and fills no blanks; name '
+      f'fill: the {opened.trunk.NAME} in {opened.folder} has {opened.kind} attention and fills no blanks; name '
       'the folder of a run with a masked objective'
     )
 

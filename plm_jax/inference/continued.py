@@ -54,7 +54,7 @@ def write(
   Raises:
     ConfigError: settings that the model cannot meet, or a prompt without the blank that it needs.
   """
-  special = opened.special(settings['start'], settings['first'], settings['last'])
+  special = opened.special_with(**{name: settings[name] for name in ('start', 'first', 'last')})
   with errors.stage('generate'):
     ids = [_encode(text, opened, special) for text in prompts]
   blanks = _blanks(ids, prompts, opened, special, dash=dash)
@@ -141,7 +141,7 @@ def _blanks(
   Raises:
     ConfigError: a prompt with no mask or with several, or a vocabulary without a mask token.
   """
-  if not reader.fills_blanks(opened.network[0]):
+  if not reader.fills_blanks(opened.trunk):
     return None
   if special.mask is None:
     raise ConfigError('generate: this vocabulary has no mask token, so no prompt can have a blank')

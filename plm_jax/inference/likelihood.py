@@ -73,7 +73,7 @@ def score(
 def _decoded(opened: Opened, texts: Sequence[str], rows: int) -> list[LogProbability]:
   """By a decoder."""
   trunk, params = opened.network
-  special = opened.special()
+  special = opened.special
   with errors.stage('score'):
     reads = [Read(ids, [0] * len(ids), 0, 0) for ids in (opened.prompt(text, special) for text in texts)]
   every = vectors.pieces(reads, limit=opened.limit, causal=True)

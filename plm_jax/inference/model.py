@@ -25,7 +25,6 @@ from plm_jax.inference import batches, blanks, continued, likelihood, opened, re
 from plm_jax.inference.blanks import Filled
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.vectors import Pool, TokenVectors
-from plm_jax.plugins import signatures
 from plm_jax.types import Execution
 
 Texts = str | Sequence[str]
@@ -112,7 +111,7 @@ class Model:
     made = _each('encode', texts, ask)
     if pool == 'none' or isinstance(texts, str):
       return made
-    width = self.folder.network[0].hidden_dim
+    width = self.folder.trunk.hidden_dim
     shape = (len(made), width) if one_layer else (len(made), len(layers), width)
     return np.array(made, np.float32).reshape(shape)
 
@@ -128,6 +127,7 @@ class Model:
     Returns:
       `Filled` for each text: `text` and `blanks`, for each blank a list of (word, probability), likeliest first.
     """
+    tasks.check(self.folder, 'fill')
     number = _count('top', top)
     return _each('fill', texts, lambda several: blanks.fill(self.folder, several, top=number, rows=self.batch_size))
 
@@ -141,6 +141,7 @@ class Model:
       every token but the first. Of a masked language model `PseudoLogLikelihood` (Salazar et al. 2020), which is no
       probability: each token is hidden once and scored by all others.
     """
+    tasks.check(self.folder, 'score')
     ask: Any = functools.partial(likelihood.score, self.folder, rows=self.batch_size)
     return _each('score', texts, ask)
 
@@ -163,9 +164,7 @@ class Model:
           f'{", ".join(settings.DEFAULTS)}'
         )
     asked = {**settings.DEFAULTS, **given}
-    reads = signatures.literal(f'adapters.{self.folder.task.get("name")}', 'READS') if self.folder.adapted else ()
-    if self.folder.adapted and 'target_tokens' not in (reads or ()):
-      raise ConfigError(self._cannot('generate'))
+    tasks.check(self.folder, 'generate')
 
     def ask(several: Sequence[str]) -> list[Any]:
       settings.check(asked, several)
@@ -185,7 +184,8 @@ class Model:
       for each {'label': name, 'probabilities': {name: float}}, of a regression {'value': float}. A text that is longer
       than the rows of the run loses its end, as in training.
     """
-    ask = functools.partial(self._reply, 'classify', replies.classify)
+    tasks.check(self.folder, 'classify')
+    ask = functools.partial(self._reply, replies.classify)
     return _each('classify', texts, ask, one=lambda given: isinstance(given, str | tuple), is_text=_is_row)
 
   def tag(self, texts: Texts | Sequence[Sequence[str]]) -> Any:
@@ -198,7 +198,8 @@ class Model:
       for each text a list of {'word', 'tag', 'probability', 'start', 'end'}, with the characters of the word in a
       string. Texts of any length are read, in windows.
     """
-    ask = functools.partial(self._reply, 'tag', replies.tag)
+    tasks.check(self.folder, 'tag')
+    ask = functools.partial(self._reply, replies.tag)
     return _each('tag', texts, ask, is_text=lambda text: isinstance(text, str) or _is_words(text))
 
   def answer(self, question: Texts, context: Texts, *, best: int = 3) -> Any:
@@ -218,7 +219,8 @@ class Model:
     if alone != isinstance(context, str) or len(questions) != len(contexts):
       raise ConfigError('answer: give a question and a text, or two lists of the same length')
     number = _count('best', best)
-    ask = functools.partial(self._reply, 'answer', functools.partial(replies.answer, best=number))
+    tasks.check(self.folder, 'answer')
+    ask = functools.partial(self._reply, functools.partial(replies.answer, best=number))
     found = _each('answer', list(zip(questions, contexts, strict=True)), ask, is_text=_is_row)
     return found[0] if alone else found
 
@@ -237,34 +239,14 @@ class Model:
     stems, choices = ([texts], [options]) if alone else (texts, options)
     if len(stems) != len(choices) or not all(_is_row(stem) for stem in stems) or not all(map(_is_words, choices)):
       raise ConfigError('choose: give a text and a list of options, or a list of texts and as many lists of options')
-    ask = functools.partial(self._reply, 'choose', replies.choose)
+    tasks.check(self.folder, 'choose')
+    ask = functools.partial(self._reply, replies.choose)
     found = _each('choose', list(zip(stems, choices, strict=True)), ask, is_text=lambda item: True)
     return found[0] if alone else found
 
-  def _reply(self, name: tasks.Ability, reply: Callable[..., list[Any]], given: Sequence[Any]) -> list[Any]:
+  def _reply(self, reply: Callable[..., list[Any]], given: Sequence[Any]) -> list[Any]:
     """What a fine-tuned run says."""
-    if not self.folder.adapted:
-      raise ConfigError(self._cannot(name))
     return reply(self._task, given, rows=self.batch_size)
-
-  def _cannot(self, name: str) -> str:
-    """Why a folder cannot be asked something, and what it can be asked."""
-    what = tasks.described(self.folder)
-    able = ', '.join(abilities(self.folder))
-    return f'{name}: {what}. It can {able}; to {name}, fine-tune it (README: Train), or load a run that was'
-
-
-def abilities(folder: opened.Opened) -> list[str]:
-  """What a pre-trained folder can be asked."""
-  kind, params = folder.kind, folder.filler[1]
-  if folder.adapted:
-    return ['encode', 'what it was trained for']
-  able = {
-    'fill': 'mlm' in params or kind == 'encoder-decoder',
-    'score': 'mlm' in params or kind == 'causal',
-    'generate': kind in ('causal', 'encoder-decoder', 'prefix'),
-  }
-  return ['encode', *(name for name, there in able.items() if there)]
 
 
 # Arguments -----------------------------------------------------------------------------------------------------------

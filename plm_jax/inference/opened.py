@@ -108,14 +108,19 @@ class Opened:
     return trunk, params['trunk']
 
   @property
+  def trunk(self) -> nn.Module:
+    """The trunk alone."""
+    return self.loaded[0]
+
+  @property
   def kind(self) -> str:
     """The attention of the trunk."""
-    return self.network[0].ATTENTION
+    return self.loaded[0].ATTENTION
 
   @property
   def limit(self) -> int | None:
     """Most tokens of a row: the learned positions of the network; None where it has none."""
-    return min(map(len, self.network[0].position_rows.values()), default=None)
+    return min(map(len, self.trunk.position_rows.values()), default=None)
 
   @functools.cached_property
   def generation(self) -> dict[str, Any]:
@@ -123,7 +128,14 @@ class Opened:
     with errors.stage('generate'):
       return conventions.read(self.tokenizer, self.weights.token_ids)
 
-  def special(self, start: str | None = None, first: str | None = None, last: str | None = None) -> conventions.Tokens:
+  @functools.cached_property
+  def special(self) -> conventions.Tokens:
+    """Special tokens by role, as the folder has them."""
+    return self.special_with()
+
+  def special_with(
+    self, *, start: str | None = None, first: str | None = None, last: str | None = None
+  ) -> conventions.Tokens:
     """Special tokens by role; a token that is named comes before that of the folder.
 
     Raises:

@@ -7,12 +7,12 @@ length, so that a row gets the prediction that `plm_jax.evaluate` writes for it.
 import functools
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 
-from plm_jax import errors, files, weights
+from plm_jax import config, errors, files, weights
 from plm_jax.checkpoint import CheckpointError
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
@@ -21,12 +21,17 @@ from plm_jax.inference import batches
 from plm_jax.inference.opened import Opened
 from plm_jax.plugins import build
 from plm_jax.training import parts, run_folder, scoring
-from plm_jax.training.evaluation import predicted_keys, rows_of
+from plm_jax.training.evaluation import rows_of
 from plm_jax.training.parts import Parts
 from plm_jax.training.step import predict_step
-from plm_jax.types import PyTree, Source, axes_of
+from plm_jax.types import PyTree, Source
 
 Ability = Literal['classify', 'tag', 'answer', 'choose', 'generate']
+# by the first of these that a task reads
+_ABILITIES: Mapping[str, Ability] = {
+  'target_tokens': 'generate', 'start': 'answer', 'labels': 'tag', 'tokens[bkl]': 'choose', 'label': 'classify',
+}  # fmt: skip
+_ADAPTERS = {'classify': 'classify', 'tag': 'tag', 'span': 'answer', 'choose': 'choose'}  # for messages
 _NAMED = 'rows'  # of the split that new rows stand in
 
 
@@ -61,13 +66,11 @@ class Predicted(NamedTuple):
 
 
 def open_task(opened: Opened) -> Asked:
-  """The task of a run and its parameters, as `plm_jax.evaluate` computes with them.
+  """The task of a run with an adapter, and its parameters, as `plm_jax.evaluate` computes with them.
 
   Raises:
-    ConfigError: the folder is no run with an adapter that answers, or its parameters are missing or damaged.
+    ConfigError: new rows cannot be made for it, or its parameters are missing or damaged.
   """
-  if not opened.settings.get('adapter'):
-    raise ConfigError(described(opened))
   if 'keep_unlabelled' not in opened.resolved['data']:
     raise ConfigError(
       f'{opened.folder} was trained on data {opened.resolved["data"]["name"]!r}, of which new rows cannot be made: '
@@ -84,29 +87,39 @@ def open_task(opened: Opened) -> Asked:
   return Asked(opened, made, params, names, jax.jit(functools.partial(predict_step, task=made.task)))
 
 
-def described(opened: Opened) -> str:
-  """What a folder is, of which a task is asked that it does not have."""
+def abilities(opened: Opened) -> list[str]:
+  """What a folder can be asked, by the names of the methods of `Model`."""
+  if opened.adapted:
+    own = ability(config.reads(opened.resolved))
+    return ['encode', *([own] if own else [])]
+  params, kind = opened.filler[1], opened.kind
+  able = {
+    'fill': ('mlm' in params and kind == 'bidirectional') or kind == 'encoder-decoder',
+    'score': ('mlm' in params and kind == 'bidirectional') or kind == 'causal',
+    'generate': kind in ('causal', 'encoder-decoder', 'prefix'),
+  }
+  return ['encode', *(name for name, there in able.items() if there)]
+
+
+def check(opened: Opened, wanted: str) -> None:
+  """Raises ConfigError where a folder cannot be asked something, with what it can be asked."""
+  able = abilities(opened)
+  if wanted in able:
+    return
   if opened.settings:
-    role = 'adapter' if opened.adapted else 'objective'
-    return f'{opened.folder} was trained with {role} {opened.task.get("name")!r}'
-  if 'head' in opened.weights.heads:
-    return (
-      f"{opened.folder} has a head that classifies, which is read in fine-tuning only (init_from with from_='head')"
-    )
-  return f'{opened.folder} holds a pre-trained network without a task'
+    what = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
+  elif 'head' in opened.weights.heads:
+    what = "has a head that classifies, which only fine-tuning reads (init_from with from_='head' and to='head')"
+  else:
+    what = 'holds a pre-trained network without a task'
+  needed = next((adapter for adapter, own in _ADAPTERS.items() if own == wanted), None)
+  cure = f'fine-tune it with adapter {needed!r}, or load a run that was' if needed else 'load another folder'
+  raise ConfigError(f'{wanted}: {opened.folder} {what}. It can {", ".join(able)}; to {wanted}, {cure}')
 
 
-def ability(asked: Asked, spec: Mapping[str, jax.ShapeDtypeStruct]) -> Ability | None:
-  """What a task does, by what it reads and predicts; None for nothing that is asked here."""
-  keys = set(predicted_keys(asked.made.task, spec))
-  if {'start', 'end', 'score'} <= keys:
-    return 'answer'
-  if 'labels' in keys:
-    return 'tag'
-  if 'tokens' in keys:
-    return 'generate'
-  several = any(axes_of(entry) == ('tokens', 'bkl') for entry in asked.made.reads)
-  return ('choose' if several else 'classify') if keys & {'label', 'value'} else None
+def ability(reads: Collection[str]) -> Ability | None:
+  """What a task does, by the keys of a batch that it reads; None for nothing that is asked here."""
+  return next((able for key, able in _ABILITIES.items() if key in reads), None)
 
 
 def predictions(
@@ -117,25 +130,23 @@ def predictions(
   Args:
     asked: the task.
     rows: with the fields of the run's data, one or more.
-    wanted: what is asked of the run.
+    wanted: what is asked of the run, for the bar.
     batch_rows: that are computed at a time.
 
   Raises:
-    ConfigError: the run does something else, or a row lacks a field.
+    ConfigError: a row lacks a field, or holds something else in it.
   """
-  with files.temporary_folder() as folder:
+  found: dict[int, Predicted] = {}
+  with files.temporary_folder() as folder:  # records are read from it
     source = _source(asked, rows, str(folder), batch_rows)
-  does = ability(asked, source.spec)
-  if does != wanted:
-    able = 'encode' if does is None else f'encode and {does}'
-    raise ConfigError(f'{wanted}: {asked.opened.folder} was trained with {asked.made.user}. It can {able}')
-  found: dict[int, Mapping[str, Any]] = {}
-  with progress.Waiting(source.rows, wanted) as bar:
-    for batch in itertools.islice(source.read(0), source.steps_per_epoch):
-      made = rows_of(asked.predict(asked.params, batch, jax.random.key(0)))
-      found |= {int(row['row_id']): row for row in made}
-      bar.advance(len(made))
-  return [Predicted(found[row_id], scoring.record_of(source, row_id, asked.made.task)) for row_id in sorted(found)]
+    with progress.Waiting(source.rows, wanted) as bar:
+      for batch in itertools.islice(source.read(0), source.steps_per_epoch):
+        made = rows_of(asked.predict(asked.params, batch, jax.random.key(0)))
+        for row in made:
+          row_id = int(row['row_id'])
+          found[row_id] = Predicted(row, scoring.record_of(source, row_id, asked.made.task))
+        bar.advance(len(made))
+  return [found[row_id] for row_id in sorted(found)]
 
 
 def _source(asked: Asked, rows: Sequence[Mapping[str, Any]], folder: str, batch_rows: int) -> Source:

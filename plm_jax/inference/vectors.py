@@ -150,7 +150,7 @@ def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
 
 def _inputs(opened: Opened, tokens: np.ndarray, segments: np.ndarray, types: np.ndarray) -> dict[str, np.ndarray]:
   """What a network reads; the decoder of an encoder-decoder, which is not asked, reads a token."""
-  trunk = opened.network[0]
+  trunk = opened.trunk
   if 'encoder_tokens' not in trunk.INPUTS:
     # what sees a prefix both ways reads all of the text as one
     prefix = {'prefix': np.full(len(tokens), tokens.shape[1], np.int32)} if 'prefix' in trunk.INPUTS else {}

@@ -48,7 +48,8 @@ def cut(sizes: Sequence[int] | np.ndarray, *, room: int | None, causal: bool = F
     if stop == count:
       break
     half = int(np.searchsorted(ends, before + room // 2, side='right'))
-    start = min(max(half, start + 1), stop)
+    fits = int(np.searchsorted(ends, ends[stop] - room, side='left')) + 1  # from here on the next part has room too
+    start = min(max(half, fits, start + 1), stop)
   edges = [0]
   for (_, stop), (following, _) in itertools.pairwise(spans):
     edges.append(stop if causal else (following + stop + 1) // 2)

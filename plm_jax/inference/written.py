@@ -40,7 +40,7 @@ def fill(opened: Opened, text: str) -> tuple[str, Blanks]:
   trunk, params = opened.network
   sentinels = _has_sentinels(opened)
   text, blanks = number_blanks(text, vocab) if sentinels else mark_blanks(text, vocab)
-  special = opened.special()
+  special = opened.special
   with errors.stage('fill'):
     prompt = opened.prompt(text, special)
   check_length(trunk, len(prompt), where='the text')
