@@ -81,6 +81,18 @@ class Opened:
     return bool(self.settings) and not build.unwrapped(self.settings).get('objective')
 
   @functools.cached_property
+  def trunk(self) -> nn.Module:
+    """The network without its parameters, which are not read for it.
+
+    Raises:
+      ConfigError: the folder does not say what it is.
+    """
+    try:
+      return self.weights.trunk(self.execution)
+    except CheckpointError as error:
+      raise ConfigError(f'{self.folder}: {error}') from error
+
+  @functools.cached_property
   def loaded(self) -> tuple[nn.Module, PyTree]:
     """The trunk, and all parameters on the device: {'trunk': ..., <head>: ...}; what a wrapper added is in them.
 
@@ -108,14 +120,9 @@ class Opened:
     return trunk, params['trunk']
 
   @property
-  def trunk(self) -> nn.Module:
-    """The trunk alone."""
-    return self.loaded[0]
-
-  @property
   def kind(self) -> str:
     """The attention of the trunk."""
-    return self.loaded[0].ATTENTION
+    return self.trunk.ATTENTION
 
   @property
   def limit(self) -> int | None:
@@ -159,7 +166,13 @@ class Opened:
     )
 
   def read(self, texts: Sequence[str]) -> list[Read]:
-    """Texts as their network reads them: as the tokenizer of the folder writes them, special tokens included."""
+    """Texts as their network reads them: as the tokenizer of the folder writes them, special tokens included.
+
+    Raises:
+      ConfigError: a run that reads texts in another vocabulary than it writes.
+    """
+    if self.settings.get('second_vocab'):
+      raise ConfigError(f'{self.folder} reads texts in a vocabulary of their own (second_vocab): name another folder')
     bare = self.marked.post_processor is None
     found = []
     for text in self.marked.encode_batch(list(texts)):

@@ -92,10 +92,10 @@ def abilities(opened: Opened) -> list[str]:
   if opened.adapted:
     own = ability(config.reads(opened.resolved))
     return ['encode', *([own] if own else [])]
-  params, kind = opened.filler[1], opened.kind
+  heads, kind = opened.weights.heads, opened.kind
   able = {
-    'fill': ('mlm' in params and kind == 'bidirectional') or kind == 'encoder-decoder',
-    'score': ('mlm' in params and kind == 'bidirectional') or kind == 'causal',
+    'fill': ('mlm' in heads and kind == 'bidirectional') or kind == 'encoder-decoder',
+    'score': ('mlm' in heads and kind == 'bidirectional') or kind == 'causal',
     'generate': kind in ('causal', 'encoder-decoder', 'prefix'),
   }
   return ['encode', *(name for name, there in able.items() if there)]
