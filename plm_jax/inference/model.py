@@ -42,7 +42,7 @@ def load(
     folder: a run, an import (`python -m plm_jax.convert import`), or one in Hugging Face's form with its tokenizer.
     step: of a run: a number, 'newest' or 'best'; None is the best where one was kept, else the newest.
     batch_size: rows that are computed at a time.
-    dtype: of activations and matrix products.
+    dtype: of activations and matrix products, whatever a run was trained in.
 
   Raises:
     ConfigError: there is no such folder, or no vocabulary in it.

@@ -77,7 +77,8 @@ def open_task(opened: Opened) -> Asked:
       'write them to files and use python -m plm_jax.evaluate --predictions=FILE'
     )
   folder = RunFolder(opened.folder)
-  made = parts.make_parts(opened.resolved, opened.vocab, folder)
+  execution = {**opened.resolved['execution'], 'dtype': opened.execution.dtype}
+  made = parts.make_parts({**opened.resolved, 'execution': execution}, opened.vocab, folder)
   try:
     params = weights.placed(opened.weights.as_saved)
   except CheckpointError as error:
