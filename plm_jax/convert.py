@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--part', choices=('trunk', 'generator'), default='trunk', help='which trunk of a run with two (ELECTRA)'
   )
   parser.add_argument(
-    '--heads', metavar='NAMES', help='heads to export, such as mlm,pair; by default all that have a place'
+    '--heads',
+    metavar='NAMES',
+    help='heads to export, such as mlm,pair, or none; by default those that have a place, and always that of a task',
   )
   parser.add_argument(
     '--form',
@@ -72,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.step not in ('newest', 'best') and not arguments.step.isdigit():
       raise ConfigError(f'--step={arguments.step} is neither a number nor newest nor best')
     step = int(arguments.step) if arguments.step.isdigit() else arguments.step
-    heads = None if arguments.heads is None else [name for name in arguments.heads.split(',') if name]
+    asked = (arguments.heads or '').split(',')
+    heads = None if arguments.heads is None else [name for name in asked if name and name != 'none']
     if arguments.form == 'peft':
       from plm_jax.weights import peft
 

@@ -512,6 +512,8 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     ),
     'option_tokens': BatchKey('bkt', 'int32', 'texts to choose from, as `target_tokens`; some may be empty', None),
     'option_segment_ids': BatchKey('bkt', 'int32', '1 at each token of an option; 0 is padding'),
+    'option_lead': BatchKey('bk', 'int32', 'first tokens of an option that are read and not compared'),
+    'option_characters': BatchKey('bk', 'int32', 'characters of an option that are compared'),
     'swapped_tokens': BatchKey('bl', 'int32', 'tokens with the fields in reverse order', None),
     'swapped_segment_ids': BatchKey('bl', 'int32', 'segment_ids with the fields in reverse order'),
     'swapped_type_ids': BatchKey('bl', 'int32', 'type_ids with the fields in reverse order'),

@@ -136,6 +136,7 @@ def make_answers() -> Batch:
   real = (np.arange(5) < sizes[..., None]).astype(np.int32)
   ids = np.where(real > 0, ids, 0)
   made = {'target_tokens': ids[:, 0], 'target_segment_ids': real[:, 0]}
+  made |= {'option_lead': np.minimum(real.sum(axis=2) // 3, 1), 'option_characters': 4 * real.sum(axis=2)}
   return {
     name: jnp.asarray(value) for name, value in (made | {'option_tokens': ids, 'option_segment_ids': real}).items()
   }

@@ -8,7 +8,8 @@ python -m plm_jax.train --config=experiments/t5/tasks.py:multi30k --workdir=runs
     --config.data.path=../shared/data/multi30k_en_de
 
 The inputs and the words of every task are those of `plm_jax/data/rows/forms/t5.py`. An output that is none of a task's
-words counts as wrong. Multi30k (fields en and de) is not in TensorFlow Datasets: its path is a folder of .jsonl files.
+words counts as wrong; WSC is written as the noun that a pronoun stands for, and judged by `plm_jax/scores/wsc.py`.
+Multi30k (fields en and de) is not in TensorFlow Datasets: its path is a folder of .jsonl files.
 
 Hardware: a slice of Cloud TPU pods; 2^18 steps of 128 rows of 512 tokens.
 Expect (base, Table 14): GLUE 82.7, of which CoLA 51.1 (MCC), SST-2 95.2, MRPC 87.5, STS-B 88.6 (Spearman), QQP 89.4,
@@ -41,6 +42,7 @@ TASKS = {
   },
   **{name: (f'tfds:super_glue/{config}', ('validation',), ('match',), 8, {}) for name, config in SUPER_GLUE.items()},
   'record': ('tfds:super_glue/record', ('validation',), ('match',), 32, {}),
+  'wsc': ('tfds:super_glue/wsc', ('validation',), ('wsc',), 16, {}),
   'squad': ('tfds:squad', ('validation',), ('match',), 32, {}),
   'cnn_dailymail': ('tfds:cnn_dailymail', ('validation', 'test'), ('rouge',), 142, SEARCH),
   'wmt_en_de': ('tfds:wmt14_translate/de-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
@@ -72,8 +74,9 @@ def get_config(arg=''):
   c.init_from = (dict(source='runs/t5/pretrain', from_='trunk', to='trunk'),)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
-  c.eval = {split: dict(data=dict(split=split, per_target=False), scores=scores) for split in splits}
-  best = {'match': 'exact_match', 'rouge': 'rouge2', 'bleu': 'bleu_intl'}[scores[0]]
+  kept = dict(per_target=False, keep_unlabelled=task == 'wsc')  # nouns that are not meant are scored, not trained
+  c.eval = {split: dict(data=dict(split=split, **kept), scores=scores) for split in splits}
+  best = {'match': 'exact_match', 'wsc': 'wsc_accuracy', 'rouge': 'rouge2', 'bleu': 'bleu_intl'}[scores[0]]
   c.best = (f'{splits[0]}/{best}', 'max')
   c.log_every, c.eval_every, c.save_every = 100, 5_000, 5_000
   return common.quick(c, arg)

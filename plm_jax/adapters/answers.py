@@ -204,7 +204,14 @@ def score(s: Reader, forward: Forward, inputs: Mapping[str, Any], answer: Array,
 
 
 def option_nats(
-  s: Reader, forward: Forward, tokens: Array, segment_ids: Array, options: Array, option_segments: Array
+  s: Reader,
+  forward: Forward,
+  tokens: Array,
+  segment_ids: Array,
+  options: Array,
+  option_segments: Array,
+  *,
+  leads: Array | int = 0,
 ) -> Array:
   """-log p of each of several answers to each text, f32[b, k]; 1e9 for an option without tokens.
 
@@ -215,10 +222,12 @@ def option_nats(
     segment_ids: int[b, l].
     options: int[b, k, t].
     option_segments: int[b, k, t].
+    leads: int[b, k], first tokens of each answer that are read and not counted.
   """
   rows, count, size = options.shape
   flat, real = options.reshape(rows * count, size), option_segments.reshape(rows * count, size)
   each = jnp.repeat(tokens, count, axis=0), jnp.repeat(segment_ids, count, axis=0)
   nats = score(s, forward, read(s, *each, flat, real), flat, length=tokens.shape[1]).nats
-  total = jnp.where(real > 0, nats, 0.0).sum(axis=1)
+  counted = (real > 0) & (jnp.arange(size) >= jnp.broadcast_to(leads, (rows, count)).reshape(-1, 1))
+  total = jnp.where(counted, nats, 0.0).sum(axis=1)
   return jnp.where((real > 0).any(axis=1), total, -NEVER).reshape(rows, count)

@@ -1,9 +1,10 @@
 """Prompts without an update: the likelihood of each option behind a text (Brown et al. 2020, §2.4).
 
 The data write the prompt, with demonstrations where `data.shots` asks for some, and the options or the one answer. An
-option is chosen by log p(option | prompt), by its mean over the option's tokens, or by log p(option | prompt) -
-log p(option | `against`), and all three accuracies are reported. Rows without options have one answer each, which
-counts as right where each of its tokens is the likeliest one (LAMBADA).
+option is chosen by log p(option | prompt), by its mean over the option's tokens or characters, or by
+log p(option | prompt) - log p(option | `against`), and all four accuracies are reported. Where the data say that an
+option begins with what is read only (Winograd schemas), the rest of it is compared. Rows without options have one
+answer each, which counts as right where each of its tokens is the likeliest one (LAMBADA).
 
 Evaluation needs no training: `python -m plm_jax.evaluate --config=... --weights=FOLDER` reads a folder in Hugging
 Face's form, an import or a run; a checkpoint of a run with this adapter is evaluated by `--workdir`. The loss is that
@@ -27,10 +28,11 @@ from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, Py
 
 PAPER = Paper(year=2020, title='Brown et al., GPT-3 §2.4', architecture='any', objective_family='supervised')
 READS = (
-  'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids', 'label',
+  'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids',
+  'option_lead', 'option_characters', 'label',
 )  # fmt: skip
 
-Choose = Literal['sum', 'mean', 'against']
+Choose = Literal['sum', 'mean', 'characters', 'against']
 
 
 class Setup(NamedTuple):
@@ -63,7 +65,8 @@ def make(
     trunk: an encoder-decoder, a causal trunk, or one with a prefix.
     vocab: of the rows.
     choose: which comparison 'accuracy' and predictions take: 'sum' of the log-probabilities of an option's tokens,
-      their 'mean', or the sum 'against' that behind another text (GPT-3 for ARC, OpenBookQA and RACE).
+      their 'mean', the sum by 'characters' of the option (acc_norm of lm-evaluation-harness), or the sum 'against' that
+      behind another text (GPT-3 for ARC, OpenBookQA and RACE).
     against: this other text.
     start: what the decoder reads first, see `adapters/sequence.py`.
     mask: token of the blank that a GLM fills; None is the vocabulary's mask.
@@ -123,23 +126,28 @@ def compare(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
   """f32[b, k] for each comparison, the larger the better; -1e9 for an option without tokens."""
   targets = example.targets
   options, real = targets['option_tokens'], targets['option_segment_ids']
-  total = -answers.option_nats(s.reader, forward, targets['tokens'], targets['segment_ids'], options, real)
+  leads, characters = targets['option_lead'], targets['option_characters']
+  read = targets['tokens'], targets['segment_ids']
+  total = -answers.option_nats(s.reader, forward, *read, options, real, leads=leads)
   there = (real > 0).any(axis=2)
-  found = {'sum': total, 'mean': jnp.where(there, total / jnp.maximum(real.sum(axis=2), 1), NEVER)}
+  sizes = {'mean': (real > 0).sum(axis=2) - leads, 'characters': characters}
+  by = {name: jnp.where(there, total / jnp.maximum(size, 1), NEVER) for name, size in sizes.items()}
+  found = {'sum': total, **by}
   if s.against:
     other = jnp.broadcast_to(jnp.array(s.against, jnp.int32), (options.shape[0], len(s.against)))
-    alone = -answers.option_nats(s.reader, forward, other, jnp.ones_like(other), options, real)
+    alone = -answers.option_nats(s.reader, forward, other, jnp.ones_like(other), options, real, leads=leads)
     found['against'] = jnp.where(there, total - alone, NEVER)
   return found
 
 
 def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The option that is chosen, its share among the options, and each comparison; or the nats of the one answer."""
+  """The option that is chosen, its share among the options, and each comparison; or nats and mean of the one answer."""
   if example.targets['option_tokens'].shape[1] < 2:
     targets, weights = example.targets, example.targets['weights']
     scored = answers.score(s.reader, forward, example.inputs, targets['ids'], length=targets['tokens'].shape[1])
     right = (((1 - scored.correct) * weights).sum(axis=1) == 0) & (weights.sum(axis=1) > 0)
-    return {'nats': (scored.nats * weights).sum(axis=1), 'right': right}
+    nats = (scored.nats * weights).sum(axis=1)
+    return {'nats': nats, 'nats_per_token': nats / jnp.maximum(weights.sum(axis=1), 1), 'right': right}
   compared = compare(s, forward, example)
   chosen = compared[s.choose]
   shares = {'label': chosen.argmax(axis=1).astype(jnp.int32), 'probability': jax.nn.softmax(chosen, axis=1)}

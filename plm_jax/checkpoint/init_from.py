@@ -37,6 +37,8 @@ class Entry:
       tables end in rows that keep their fresh values; both may be given, in a sequence.
     dtype: the dtype of this model's parameters, required if the source has another one.
     add: add to what earlier entries put there, for a source that keeps a parameter as a sum (DeBERTa-v3's token table).
+    fitting: take the part where it has the same leaves of the same shapes as here, and the head of a task where it also
+      tells the same classes apart in the same way (`training/parts.py`); elsewhere it stays new.
   """
 
   source: str
@@ -47,6 +49,7 @@ class Entry:
   resize: Resize | Sequence[Resize] | None = None
   dtype: str | None = None
   add: bool = False
+  fitting: bool = False
 
   @classmethod
   def read(cls, fields: Mapping[str, Any]) -> 'Entry':
@@ -128,6 +131,9 @@ def initialise(
     source = open_params(entry.source, step=entry.step).arrays(entry.from_ or None)
     if entry.layers is not None and not any(is_stacked(join(entry.from_, name)) for name in source):
       raise ValueError(f'init_from: {entry.source} has no stacked layers under {entry.from_!r} to take layers= from')
+    if entry.fitting and not _fits(source, fresh, entry):
+      skipped += [f'{entry.source}:{join(entry.from_, name)}' for name in source]
+      continue
     taken = False
     for name, value in source.items():
       origin, path = join(entry.from_, name), join(entry.to, name)
@@ -183,6 +189,12 @@ def interpolate_positions(table: np.ndarray, length: int, *, before: int = 0) ->
   share = (at - low).astype(np.float32).reshape(-1, *(1,) * (table.ndim - 1))
   rows = np.asarray(table, np.float32)
   return (rows[low] * (1 - share) + rows[high] * share).astype(table.dtype)
+
+
+def _fits(source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: Entry) -> bool:
+  """Whether a part of a source has the leaves of this model's part, of the same shapes."""
+  here = {path: leaf.shape for path, leaf in fresh.items() if path.startswith(f'{entry.to}/')}
+  return here == {join(entry.to, name): value.shape for name, value in source.items()}
 
 
 def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: int) -> tuple[Array, str]:

@@ -6,6 +6,8 @@ inputs may have one blank, and demonstrations may stand before them (few-shot pr
   tokens           the inputs, with the special tokens of `layout` around them
   target_tokens    the first of the right answers, with those of `target_layout`; the others stand in the record
   option_tokens    the texts to choose from, likewise; the target alone where the form has none
+  option_lead      first tokens of each option that are read and not compared
+  option_characters  characters of each option that are compared; 0 where the form has no options
   label            the number of the right option, -1 where it is not known
 
 Inputs that are too long lose demonstrations first, then tokens from the end that the form does not keep; inputs with a
@@ -32,7 +34,8 @@ log = logging.getLogger(__name__)
 QUICK = dict(length=64, target_length=16, batch_size=8, per_target=False)  # of a smoke test (`file.py:quick`)
 
 GIVES = (
-  'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids', 'label',
+  'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids',
+  'option_lead', 'option_characters', 'label',
 )  # fmt: skip
 
 
@@ -117,7 +120,8 @@ def make(
   kept = written.find_rows(
     records, writer.form, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row
   )
-  inputs, targets, options, cut = encoded.tokenised(records, kept, writer, draws=chosen.draws)
+  made_of = encoded.tokenised(records, kept, writer, draws=chosen.draws)
+  inputs, targets, options, cut = made_of.inputs, made_of.targets, made_of.options, made_of.cut
   log.info(f'{path} ({split}): {len(kept.row_ids)} rows, {cut} of them cut to {length} and {target_length} tokens.')
 
   def batch(these: order.Chosen) -> order.Batch:
@@ -126,11 +130,13 @@ def make(
     write, write_mask = targets.padded(own, target_length, pad=vocab.pad_id)
     made = {'tokens': read, 'segment_ids': mask, 'target_tokens': write, 'target_segment_ids': write_mask}
     if not kept.options:
+      none, nothing = np.zeros(len(own), np.int32), np.zeros((len(own), 1), np.int32)
       alone = {'option_tokens': write[:, None], 'option_segment_ids': write_mask[:, None]}
-      return made | alone | {'label': np.zeros(len(own), np.int32)}
+      return made | alone | {'option_lead': nothing, 'option_characters': nothing, 'label': none}
     each = own[:, None] * kept.options + np.arange(kept.options)
     ids, real = options.padded(each, target_length, pad=vocab.pad_id)
-    return made | {'option_tokens': ids, 'option_segment_ids': real, 'label': kept.labels[own]}
+    compared = {'option_lead': made_of.leads[each], 'option_characters': made_of.characters[each]}
+    return made | {'option_tokens': ids, 'option_segment_ids': real, **compared, 'label': kept.labels[own]}
 
   settings = [length, target_length, layout, target_layout, blank, gap, per_target, keep_unlabelled]
   return order.serve(

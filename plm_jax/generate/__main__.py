@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
   import rich.table
 
-  from plm_jax.inference.continued import Written
   from plm_jax.inference.opened import Opened
 
 EARLY = {'true': True, 'false': False, 'never': 'never'}
@@ -96,12 +95,13 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
   conventions.warn(model.generation, vars(arguments))
   asked = vars(arguments) | {'early_stop': EARLY.get(arguments.early_stop)}
   console = Console(highlight=False)
-  gap = '' if model.kind == 'causal' else ' '
+  causal = model.kind == 'causal'
+  gap, start = ('', None) if causal else (' ', model.special_with(start=arguments.start).start)
   for written in (one for each in continued.write(model, arguments.prompt, asked, dash='--') for one in each):
     parts = written.before, written.new, written.after
     _print(console, parts, gap=gap, note=f'{len(written.ids)} tokens, score {written.score:.3f}')
     if arguments.trace is not None and written.ids:
-      tables.show(_steps(model, written, arguments))
+      tables.show(_steps(model, written.prompt, written.ids, top=arguments.trace, start=start))
   return 0
 
 
@@ -115,7 +115,9 @@ def _print(console: Any, parts: tuple[str, str, str], *, gap: str, note: str) ->
   console.print(Text(f'  {note}', 'dim'))
 
 
-def _steps(model: 'Opened', written: 'Written', arguments: 'argparse.Namespace') -> 'rich.table.Table':
+def _steps(
+  model: 'Opened', prompt: Sequence[int], made: Sequence[int], *, top: int, start: int | None
+) -> 'rich.table.Table':
   """One row per token: the text before it, the token with its probability, and the likeliest tokens."""
   from rich.markup import escape
   from rich.table import Table
@@ -123,9 +125,7 @@ def _steps(model: 'Opened', written: 'Written', arguments: 'argparse.Namespace')
   from plm_jax.generate import trace
 
   vocab: Any = model.vocab
-  top = arguments.trace
-  causal, prompt, made = model.kind == 'causal', written.prompt, written.ids
-  start = None if causal else model.special_with(start=arguments.start).start
+  causal = model.kind == 'causal'
   table = Table('step', 'after', 'taken', *map(str, range(1, min(top, vocab.size) + 1)))
   ids, best, taken = (part.tolist() for part in trace.likeliest(*model.network, prompt, made, top=top, start=start))
   begun = b''

@@ -15,8 +15,6 @@ from plm_jax.text import tokenizer
 from plm_jax.text.spec import SENTINEL
 
 if TYPE_CHECKING:
-  import tokenizers
-
   from plm_jax.text.tokenizer import Vocab
 
 log = logging.getLogger(__name__)
@@ -193,43 +191,50 @@ def tokens(
   )
 
 
-def encode(
-  text: str,
-  vocab: 'Vocab',
-  folder: Path,
-  special: Tokens,
-  *,
-  kind: str,
-  published: bool,
-  marked: 'tokenizers.Tokenizer | None' = None,
-) -> list[int]:
-  """Ids of a prompt as the tokenizer of its folder gives them, special tokens included.
+class Encoder:
+  """Ids of texts as the tokenizer of a folder gives them, special tokens included.
 
   Of a decoder the token that ends a text is left out where the tokenizer adds one, since the text is to go on.
 
-  Args:
-    text: the prompt.
+  Attributes:
     vocab: of the model.
-    folder: of the tokenizer.
-    special: of the model.
+    special: tokens of the model.
     kind: attention of the trunk.
     published: whether the tokenizer is a published one; the vocabulary of an older run does not say what stands around
       a text, which then is the begin and the end token but for decoders.
-    marked: the tokenizer of that folder (`tokenizer.marked`), where it is open.
+  """
+
+  def __init__(self, vocab: 'Vocab', folder: Path, special: Tokens, *, kind: str, published: bool):
+    self.vocab, self.special, self.kind, self.published = vocab, special, kind, published
+    self._marked = tokenizer.marked(folder)
+    self._marked.no_truncation()
+    self._marked.no_padding()
+
+  def __call__(self, text: str, *, specials: bool = True) -> list[int]:
+    """The ids of a text; without `specials` nothing is added to it."""
+    found, vocab = self._marked.encode(text, add_special_tokens=specials), self.vocab
+    ids = found.ids
+    if not specials:
+      return ids
+    if self._marked.post_processor is None and not self.published:
+      return ids if self.kind == 'causal' else [one for one in (vocab.bos_id, *ids, vocab.eos_id) if one is not None]
+    if self.kind == 'causal' and ids and found.special_tokens_mask[-1]:
+      return ids[:-1] if ids[-1] in {*self.special.ends, vocab.eos_id, vocab.sep_id} else ids
+    return ids
+
+
+def encode(text: str, vocab: 'Vocab', folder: Path, special: Tokens, *, kind: str, published: bool) -> list[int]:
+  """Ids of one prompt, see `Encoder`; an empty one is the token that begins a text.
 
   Raises:
     ValueError: no ids at all.
   """
-  marked = marked or tokenizer.marked(folder)
-  marked.no_truncation()
-  marked.no_padding()
-  found = marked.encode(text)
-  ids = found.ids
-  if marked.post_processor is None and not published:
-    if kind != 'causal':
-      ids = [token for token in (vocab.bos_id, *ids, vocab.eos_id) if token is not None]
-  elif kind == 'causal' and ids and found.special_tokens_mask[-1]:
-    ids = ids[:-1] if ids[-1] in {*special.ends, vocab.eos_id, vocab.sep_id} else ids
+  return prompt(text, Encoder(vocab, folder, special, kind=kind, published=published))
+
+
+def prompt(text: str, encoder: Encoder) -> list[int]:
+  """As `encode`, by an encoder that is there already."""
+  ids, vocab = encoder(text), encoder.vocab
   if not ids and vocab.bos_id is not None:
     ids = [vocab.bos_id]
   if not ids:

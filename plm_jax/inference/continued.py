@@ -130,7 +130,7 @@ def _encode(text: str, opened: Opened, special: conventions.Tokens) -> list[int]
   if opened.kind != 'causal' and special.mask is not None:
     for blank in BLANKS:
       text = text.replace(blank, opened.vocab.token(special.mask))
-  return opened.prompt(text, special)
+  return conventions.prompt(text, opened.encoder)
 
 
 def _blanks(

@@ -11,6 +11,7 @@ import numpy as np
 
 from plm_jax import errors
 from plm_jax.errors import ConfigError
+from plm_jax.generate import conventions
 from plm_jax.inference import batches, blanks, vectors
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
@@ -73,9 +74,8 @@ def score(
 def _decoded(opened: Opened, texts: Sequence[str], rows: int) -> list[LogProbability]:
   """By a decoder."""
   trunk, params = opened.network
-  special = opened.special
   with errors.stage('score'):
-    reads = [Read(ids, [0] * len(ids), 0, 0) for ids in (opened.prompt(text, special) for text in texts)]
+    reads = [Read(ids, [0] * len(ids), 0, 0) for ids in (conventions.prompt(text, opened.encoder) for text in texts)]
   every = vectors.pieces(reads, limit=opened.limit, causal=True)
 
   def compute(members: np.ndarray, width: int) -> Array:

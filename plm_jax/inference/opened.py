@@ -114,6 +114,11 @@ class Opened:
       raise ConfigError(f'{self.folder}: {error}') from error
 
   @property
+  def params(self) -> PyTree:
+    """The parameters of the trunk."""
+    return self.network[1]
+
+  @property
   def network(self) -> tuple[nn.Module, PyTree]:
     """The trunk and its parameters."""
     trunk, params = self.loaded
@@ -158,12 +163,16 @@ class Opened:
     with errors.stage('vocab'):
       return tokenizer.marked(self.tokenizer)
 
-  def prompt(self, text: str, special: conventions.Tokens) -> list[int]:
-    """Ids of a text that is to be continued, see `conventions.encode`."""
-    kind, published = self.kind, not self.settings
-    return conventions.encode(
-      text, self.vocab, self.tokenizer, special, kind=kind, published=published, marked=self.marked
-    )
+  @functools.cached_property
+  def encoder(self) -> conventions.Encoder:
+    """Ids of texts that are to be continued."""
+    with errors.stage('vocab'):
+      return conventions.Encoder(self.vocab, self.tokenizer, self.special, kind=self.kind, published=self.published)
+
+  @property
+  def published(self) -> bool:
+    """Whether the tokenizer is one of another library."""
+    return not self.settings
 
   def read(self, texts: Sequence[str]) -> list[Read]:
     """Texts as their network reads them: as the tokenizer of the folder writes them, special tokens included.

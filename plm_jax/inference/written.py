@@ -42,7 +42,7 @@ def fill(opened: Opened, text: str) -> tuple[str, Blanks]:
   text, blanks = number_blanks(text, vocab) if sentinels else mark_blanks(text, vocab)
   special = opened.special
   with errors.stage('fill'):
-    prompt = opened.prompt(text, special)
+    prompt = conventions.prompt(text, opened.encoder)
   check_length(trunk, len(prompt), where='the text')
   count = sum(token in blanks for token in prompt)
   longest = SPAN * count + (2 if sentinels else len(prompt))

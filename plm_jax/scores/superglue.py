@@ -1,16 +1,18 @@
 """The form in which SuperGLUE takes predictions of a test set: a JSON object a line (super.gluebenchmark.com).
 
-Classes are words (CB, RTE, AX-b, AX-g), 'true' and 'false' (BoolQ, WiC), 'True' and 'False' (WSC) or numbers (COPA);
-those of MultiRC stand in one object for each paragraph. ReCoRD's are the texts of the options that are chosen.
+The files of a submission are BoolQ.jsonl, CB.jsonl, COPA.jsonl, MultiRC.jsonl, ReCoRD.jsonl, RTE.jsonl, WiC.jsonl,
+WSC.jsonl, AX-b.jsonl and AX-g.jsonl. Classes are words (CB, RTE, AX-b, AX-g), 'true' and 'false' (BoolQ, WiC), 'True'
+and 'False' (WSC) or numbers (COPA); those of MultiRC stand in one object for each paragraph. ReCoRD's are the texts of
+the options that are chosen. A noun that is written for WSC (T5) is 'True' where it is the one that the row asks about.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from plm_jax.scores import Row, glue
+from plm_jax.scores import Row, glue, wsc
 
-READS = ('label',)
+READS = ('label', 'text')  # one of them
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
@@ -34,7 +36,10 @@ def _idx(record: Row) -> dict[str, int] | None:
 
 
 def _label(row: Row, record: Row) -> Any:
-  label, names, fields = int(row['label']), tuple(record.get('names', ())), record.get('row', {})
+  fields = record.get('row', {})
+  if 'label' not in row and 'span1_text' in fields:
+    return str(wsc.names(row['text'], fields['span1_text']))
+  label, names = int(row['label']), tuple(record.get('names', ()))
   if 'query' in (_idx(record) or {}) and 'options' in record:
     return record['options'][label]
   if 'entities' in fields and 'options' in record:  # ReCoRD

@@ -192,7 +192,7 @@ class Trainer:
       state = maker.fresh(key)
       if cell.start == 'pretrained':
         with stage('init_from'):
-          params, _ = init_params_from(self._settings, self._parts, state.params)
+          params, _ = init_params_from(self._settings, self._parts, state.params, names=source.names)
         state = dataclasses.replace(state, params=params)
       batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = {round(steps / 3), round(steps * 2 / 3)}

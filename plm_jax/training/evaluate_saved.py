@@ -20,6 +20,7 @@ from plm_jax.training import evaluation, parts, predicted, preflight, run_folder
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
 from plm_jax.types import Execution, Labels, PyTree, Source, Task
+from plm_jax.weights import task_heads
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +146,9 @@ def evaluate_folder(
   layout = _layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions)
+    opened = weights.open(source)
+    with errors.stage('evaluate'):
+      parts.check_classes(str(source), opened.labels if opened.adapter else (), evaluator.sources)
     spec = next(iter(evaluator.sources.values())).spec
     saved = Saved({'weights': str(source)}, _placed(params, made.task, spec, layout=layout))
     _evaluate(evaluator, iter([saved]), folder=folder, predictions=predictions)
@@ -306,7 +310,29 @@ def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
     params = opened.params.with_sums(weights.SUMS).tree()
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
-  return parts.parts_of(trunk, settings, vocab), params
+  return parts.parts_of(trunk, _with_head(settings, opened.adapter, source), vocab), params
+
+
+def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Settings:
+  """The settings with the adapter as the head of a folder wants it: its classes, layers, what it reads.
+
+  Args:
+    settings: of the evaluations.
+    head: the block of the adapter that computes the head of the folder; empty where it has none.
+    source: the folder.
+
+  Raises:
+    ConfigError: the head is another adapter's.
+  """
+  adapter = settings['adapter'] or {}
+  if not {adapter.get('name'), head.get('name')} <= set(task_heads.ADAPTERS):
+    return settings
+  if adapter['name'] != head['name']:
+    raise ConfigError(
+      f'--weights={source}: its head is that of adapter {head["name"]!r}, and config.adapter.name={adapter["name"]!r}: '
+      'name a config with that adapter'
+    )
+  return {**settings, 'adapter': {**adapter, **head}}
 
 
 def _placed(params: PyTree, task: Task, spec: Spec, *, layout: sharding.Layout) -> PyTree:

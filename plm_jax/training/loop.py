@@ -145,7 +145,7 @@ def train(
       start, state = restored
       log.info(f'{folder.root}: going on from step {start}')
     if restored is None or settings['save'] == 'trained':
-      fresh = _initialise(maker.fresh(key), settings, parts, tx)
+      fresh = _initialise(maker.fresh(key), settings, parts, tx, names=source.names)
       start, state = (0, fresh) if restored is None else (start, trained_part.joined(state, fresh.params))
     if settings['save'] == 'trained':
       frozen.write(saved.folder, tx.split(state.params)[1], main=main)
@@ -314,7 +314,9 @@ def train(
     return Outcome(code, result)
 
 
-def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts, tx: optim.Optimiser) -> TrainState:
+def _initialise(
+  state: TrainState, settings: Mapping[str, Any], parts: Parts, tx: optim.Optimiser, *, names: Sequence[str]
+) -> TrainState:
   """The fresh state, with the parameters that `init_from` names replaced.
 
   Raises:
@@ -326,7 +328,7 @@ def _initialise(state: TrainState, settings: Mapping[str, Any], parts: Parts, tx
       check_sources(settings['init_from'])
       for entry in settings['init_from']:
         check_vocab_of(entry['source'], parts.vocab)
-      params, report = init_params_from(settings, parts, state.params)
+      params, report = init_params_from(settings, parts, state.params, names=names)
     log.info(report.table())
     state = dataclasses.replace(state, params=params)
   if settings['save'] == 'trained':

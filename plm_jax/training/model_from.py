@@ -21,6 +21,10 @@ KEY = 'from'
 LABEL = f'config.model.{KEY}'
 RELEASE, IMPORT = 'config.json', 'model.json'  # the files that say what a folder is
 PLACES = ('', 'trunk')  # of `init_from`, that hold the trunk
+HEAD = 'head'
+# adapters whose heads are read with a folder, and the settings that say how such a head is built
+TASKS = ('classify', 'tag', 'choose', 'span')
+BUILT = ('hidden', 'activation', 'bias', 'end')
 
 
 def expand(
@@ -61,11 +65,13 @@ def expand(
   multiple = _multiple(vocab.size, rows, overrides.get('vocab_multiple', 1))
   overrides = {**overrides, **({} if multiple == 1 else {'vocab_multiple': multiple}), **on_top.get('overrides', {})}
   more = vocab.size > rows
+  head = _head_of(source) if _task_of(settings).get('name') in TASKS and _takes_a_head(folder) else {}
+  settings = _built_alike(settings, head)
   return {
     **settings,
     'model': {'name': name, 'variant': variant, 'overrides': overrides},
     'vocab': {**block, 'name': vocab.kind},
-    'init_from': _entries(source, settings, more=more),
+    'init_from': _entries(source, settings, more=more, head=head),
   }, rest
 
 
@@ -139,6 +145,46 @@ def _sizes(source: str) -> tuple[str, str, dict[str, Any], int]:
   return block['name'], block['variant'], block['overrides'], model.vocab_size
 
 
+def _takes_a_head(folder: RunFolder | None) -> bool:
+  """Whether a run that began is one that took the head too, or may have; earlier versions took none."""
+  if folder is None or not files.is_file(folder.config):
+    return True
+  return any(entry.get('to') == HEAD for entry in config.load(str(folder.root)).get('init_from') or ())
+
+
+def _head_of(source: str) -> Mapping[str, Any]:
+  """The block of the adapter that computes the head of a folder; empty where it has none."""
+  path = files.path(source)
+  if files.is_file(path / IMPORT):
+    block = _read(path / IMPORT).get('adapter')
+  elif 'model_type' in (settings := _read(path / RELEASE)):
+    with stage(LABEL):
+      block = build.import_file('weights.folders').open(source).adapter
+    signals.check()
+  else:
+    block = build.unwrapped(settings).get('adapter')
+  return block if isinstance(block, Mapping) and block.get('name') in TASKS else {}
+
+
+def _built_alike(settings: Mapping[str, Any], head: Mapping[str, Any]) -> dict[str, Any]:
+  """The settings with the layers of a head in the adapter that computes it, where the config says nothing of them."""
+  if not head or _task_of(settings).get('name') != head['name']:
+    return dict(settings)
+  built = {name: head[name] for name in BUILT if name in head}
+
+  def inside(block: Mapping[str, Any]) -> dict[str, Any]:
+    if block.get('name') == head['name']:
+      return {**built, **block}
+    return {**block, 'inner': inside(block['inner'])}
+
+  return {**settings, 'adapter': inside(settings['adapter'])}
+
+
+def _task_of(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+  """The block of the adapter inside its wrappers; empty for an objective."""
+  return build.unwrapped(settings).get('adapter') or {}
+
+
 def _vocab_block(source: str, settings: Mapping[str, Any], changes: Sequence[tuple[str, str]]) -> dict[str, Any]:
   """The vocabulary of the folder, with the extra tokens of the config, or the one that a flag names."""
   from plm_jax.text import tokenizer
@@ -178,12 +224,19 @@ def _multiple(size: int, rows: int, own: int) -> int:
   return next((one for one in (own, *powers) if -(-size // one) * one == rows), rows)
 
 
-def _entries(source: str, settings: Mapping[str, Any], *, more: bool) -> list[dict[str, Any]]:
-  """`init_from` with the folder as the source of the trunk; objectives go on with the heads of the folder as well."""
+def _entries(source: str, settings: Mapping[str, Any], *, more: bool, head: Mapping[str, Any]) -> list[dict[str, Any]]:
+  """`init_from` with the folder as the source of the trunk, and of the head of the same adapter where it fits.
+
+  Objectives go on with the heads of the folder as well.
+  """
   entries = [dict(entry) for entry in settings.get('init_from') or ()]
   is_trunk = [entry.get('to', 'trunk') in PLACES and entry.get('from_', 'trunk') in PLACES for entry in entries]
-  part = 'trunk' if build.unwrapped(settings).get('adapter') else ''
+  task = _task_of(settings)
+  part = 'trunk' if task else ''
   first = next((entry for entry, own in zip(entries, is_trunk, strict=True) if own), {'from_': part, 'to': part})
   kept = {key: value for key, value in first.items() if key in ('from_', 'to', 'resize', 'dtype')}
   entry = {'source': source, **kept, **({'resize': 'new_rows'} if more and 'resize' not in kept else {})}
-  return [*(one for one, own in zip(entries, is_trunk, strict=True) if not own), entry]
+  others = [one for one, own in zip(entries, is_trunk, strict=True) if not own]
+  if head and task.get('name') == head['name'] and not any(one.get('to') == HEAD for one in others):
+    others.append({'source': source, 'from_': HEAD, 'to': HEAD, 'fitting': True})
+  return [*others, entry]

@@ -5,7 +5,7 @@ keywords.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.text import tokenizer
 from plm_jax.types import Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
+from plm_jax.weights import task_heads
 
 log = logging.getLogger(__name__)
 
@@ -272,19 +273,61 @@ def check_names(names: Mapping[str, Source | Labels]) -> None:
       )
 
 
-def init_params_from(settings: Settings, parts: Parts, params: PyTree) -> tuple[PyTree, init_from.Report]:
+def init_params_from(
+  settings: Settings, parts: Parts, params: PyTree, *, names: Sequence[str] = ()
+) -> tuple[PyTree, init_from.Report]:
   """The parameters, with those that `init_from` of the settings names replaced, and what was replaced.
+
+  Args:
+    settings: of the run.
+    parts: of the run.
+    params: fresh ones.
+    names: of the classes of the rows that are trained on, if they have any.
 
   Raises:
     CheckpointError, ValueError: see `checkpoint.init_from.initialise`.
   """
+  entries = []
+  for entry in settings['init_from']:
+    if entry.get('fitting') and (reason := _unlike(entry['source'], settings, parts, names)):
+      log.info(f'init_from: {entry["to"]} of {entry["source"]} is left out, and new here: {reason}')
+    else:
+      entries.append(entry)
   return init_from.initialise(
     params,
-    settings['init_from'],
+    entries,
     open_params=lambda source, step: weights.open(source, step=step).params.with_sums(weights.SUMS),
     position_rows=parts.trunk.position_rows,
     sums=weights.SUMS,
   )
+
+
+def _unlike(source: str, settings: Settings, parts: Parts, names: Sequence[str]) -> str:
+  """Why the head of a source is not that of this task, whatever its shapes; empty where it is."""
+  opened, adapter = weights.open(source), build.unwrapped(settings)['adapter']
+  theirs, ours = (task_heads.named(labels) for labels in (opened.labels, parts.task.class_names or names))
+  if theirs != ours:
+    known, own = (', '.join(labels) or 'without names' for labels in (opened.labels, parts.task.class_names or names))
+    return f'its classes are {known}, and those of the data {own}'
+  return task_heads.unlike(opened.adapter, adapter)
+
+
+def check_classes(source: str, labels: Sequence[str], sources: Mapping[str, Source]) -> None:
+  """Raises ValueError where evaluations number the classes of a head otherwise than its source does.
+
+  Args:
+    source: the folder of the head.
+    labels: names of its classes, if they have any.
+    sources: evaluation -> its rows.
+  """
+  theirs = task_heads.named(labels)
+  for name, rows in sources.items():
+    if not theirs or not rows.names or theirs == task_heads.named(rows.names):
+      continue
+    said = f'eval.{name}.data: its classes are {", ".join(rows.names)}, and those of {source} {", ".join(labels)}'
+    if set(theirs) & set(task_heads.named(rows.names)) or len(theirs) != len(rows.names):
+      raise ValueError(f"{said}: number the data alike, in a copy with a labels.json in the model's order")
+    log.warning(f'{said}, which are taken for the same in this order')
 
 
 def check_vocab_of(source: str, vocab: Vocab) -> None:

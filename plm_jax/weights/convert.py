@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import numpy as np
 
 from plm_jax import files, seals
 from plm_jax.checkpoint import Leaf, Step, params, tensor_files
+from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.errors import ConfigError
 from plm_jax.types import Template
 from plm_jax.weights import folders, release, writer
 from plm_jax.weights.folders import Part
-from plm_jax.weights.table import Architecture, pieces
+from plm_jax.weights.table import HEAD, pieces
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
       'architecture': reader.architecture.name,
       'heads': reader.heads,
       'token_ids': opened.token_ids,
+      'adapter': opened.adapter,
       'labels': opened.labels,
       'source': str(source),
     }
@@ -83,11 +86,12 @@ def export(
     step: which step of a run.
     part: which trunk of a run that trains two.
     template: what stands around a text in the rows of a run that does not say so itself.
-    heads: to write beside the trunk; None takes those that a published form has, and names the others in the log.
+    heads: to write beside the trunk; None takes those of pre-training that a published form has, and names the others
+      in the log, and of a task all.
     shard: the most bytes per file of tensors.
 
   Raises:
-    WeightsError: no published form has a place for the trunk and its heads.
+    WeightsError: no published form has a place for the trunk and its heads, or computes what the head of a task does.
     CheckpointError: the parameters are damaged.
   """
   opened = folders.open(source, step=step, part=part)
@@ -96,15 +100,15 @@ def export(
   if missing := sorted(set(heads or ()) - present):
     there = ', '.join(sorted(present)) or 'none'
     raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
-  kept = present & (writer.heads_with_a_place(trunk, opened.params) if heads is None else set(heads))
-  if 'head' in kept and (reason := unlike(opened, writer.published_form(trunk, sorted(kept), architecture)[0])):
-    if heads is not None:
-      raise ConfigError(f'--heads: {reason}')
-    log.warning(f'{reason}: the head is left out')
-    kept -= {'head'}
+  if heads is None:
+    kept = present if opened.adapter else present & ({HEAD} | writer.heads_with_a_place(trunk, opened.params))
+  else:
+    kept = set(heads)
   if left := sorted(present - kept):
     log.info(f'left out: {", ".join(left)}')
   leaves = {path: leaf for path, leaf in opened.params.items() if path.partition('/')[0] in {'trunk', *kept}}
+  if kept and opened.adapter:
+    _check_head(source, trunk, leaves, architecture, opened.adapter)
   writer.save_leaves(
     target,
     trunk,
@@ -113,6 +117,7 @@ def export(
     tokenizer=opened.vocab,
     template=template,
     token_ids=opened.token_ids,
+    adapter=opened.adapter,
     labels=opened.labels,
     shard=shard,
   )
@@ -121,18 +126,16 @@ def export(
     log.info(f'{source} has no vocabulary to go with it')
 
 
-def unlike(opened: folders.Weights, architecture: Architecture) -> str:
-  """Why the published head would compute something else than that of a run; empty where it would not."""
-  if own := opened.own_reading:
-    settings = ', '.join(f'adapter.{name}={value}' for name, value in own.items())
-    return f'no published form has a head that reads its trunk as {settings} does'
-  between = getattr(architecture.module, 'BETWEEN', None)
-  if None in (between, opened.between) or opened.between == between:
-    return ''
-  return (
-    f'{architecture.name} has {between} between the two layers of its head, and this run {opened.between}: train with '
-    f'adapter.activation={between}'
-  )
+def _check_head(
+  source: Path, trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: str | None, adapter: Mapping[str, Any]
+) -> None:
+  """Raises WeightsError where no published form computes what the head of a task does, and names the way out."""
+  try:
+    writer.published_form(trunk, leaves, architecture, adapter=adapter)
+  except WeightsError as error:
+    raise WeightsError(
+      f'{source} was trained with adapter {adapter["name"]!r}: {error}\n--heads=none writes its trunk alone'
+    ) from error
 
 
 def _plans(leaves: Mapping[str, Leaf], layers: Mapping[str, int | None]) -> Iterator[tuple[str, tensor_files.Plan]]:

@@ -11,7 +11,7 @@ transformers either, or was one of an older version without effect on numbers, a
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -152,6 +152,24 @@ def check_multiple(config: Mapping[str, Any], whole_size: str, parts: str) -> No
   """Raises ValueError where one field is not a multiple of another, such as the width of the number of heads."""
   if config[whole_size] % config[parts]:
     raise ValueError(f'{whole_size} {config[whole_size]} is not a multiple of {parts} {config[parts]}')
+
+
+def check_decoder_start(config: Mapping[str, Any], names: Collection[str], *, eos: int) -> None:
+  """Raises ValueError where the head of a task reads a decoder that does not start with what ends a text.
+
+  The adapters give a decoder the text behind its own last token (`adapters/texts.both_sides`).
+
+  Args:
+    config: complete.
+    names: of the tensors.
+    eos: the default of `eos_token_id`.
+  """
+  start, end = config['decoder_start_token_id'], eos if config['eos_token_id'] is None else config['eos_token_id']
+  if start != end and not {'classification_head.dense.bias', 'qa_outputs.bias'}.isdisjoint(names):
+    raise ValueError(
+      f'decoder_start_token_id is {start!r}, and eos_token_id {end!r}: the head of a task can be read where its '
+      'decoder starts with the token that ends a text'
+    )
 
 
 def _is_int(value: Any) -> bool:

@@ -5,7 +5,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -21,7 +21,7 @@ from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.paths import nested
 from plm_jax.plugins import build, signatures
 from plm_jax.types import Execution, PyTree
-from plm_jax.weights import release, shapes
+from plm_jax.weights import release, shapes, task_heads
 from plm_jax.weights.reader import Reader
 from plm_jax.weights.release import Release
 from plm_jax.weights.table import TOKENS
@@ -31,8 +31,6 @@ Part = Literal['trunk', 'generator']
 # A leaf of the trunk alone -> the two whose sum it is in a run that trains a generator as well, of which the second is
 # what the trunk has of its own (DeBERTa-v3's gradient-disentangled table).
 SUMS: Mapping[str, tuple[str, str]] = MappingProxyType({TOKENS: ('generator/token_embed/table', 'delta/table')})
-# settings of the adapters that say: the trunk's last states, pooled as its paper does
-_READING: Mapping[str, Sequence[Any]] = MappingProxyType({'layer': (-1,), 'layers': ([], [-1]), 'pool': ('trunk',)})
 TOKEN_IDS = (
   'pad_token_id', 'bos_token_id', 'eos_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
   'forced_eos_token_id',
@@ -179,25 +177,23 @@ class Weights:
     return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
 
   @functools.cached_property
+  def adapter(self) -> Mapping[str, Any]:
+    """The block of the adapter that computes the head, as a config has it; empty where there is none, or not known."""
+    if files.is_file(self.folder / MODEL):
+      return seals.read_json(self.folder / MODEL).get('adapter', {})
+    file = files.RunFolder(self.folder).config
+    return (build.unwrapped(seals.read_json(file)).get('adapter') or {}) if files.is_file(file) else {}
+
+  @functools.cached_property
   def labels(self) -> tuple[str, ...]:
-    """Names of the classes of a head that classifies, of an import; else empty."""
-    return tuple(seals.read_json(self.folder / MODEL).get('labels', ())) if files.is_file(self.folder / MODEL) else ()
-
-  @functools.cached_property
-  def own_reading(self) -> dict[str, Any]:
-    """Settings by which the head of a run reads its trunk otherwise than published heads do; empty elsewhere."""
+    """Names of the classes of a head that classifies, in the order of their numbers; else empty."""
     if files.is_file(self.folder / MODEL):
-      return {}
-    adapter = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config)).get('adapter') or {}
-    return {name: adapter[name] for name, usual in _READING.items() if adapter.get(name, usual[0]) not in usual}
-
-  @functools.cached_property
-  def between(self) -> str | None:
-    """The activation between the two layers of the head of a run; None for one layer, and where it is not known."""
-    if files.is_file(self.folder / MODEL):
-      return None
-    adapter = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config)).get('adapter') or {}
-    return adapter.get('activation') if adapter.get('hidden') else None
+      return tuple(seals.read_json(self.folder / MODEL).get('labels', ()))
+    if 'tags' in self.adapter:
+      return tuple(self.adapter['tags'])
+    file = files.RunFolder(self.folder).data
+    names = files.read_json(file, default={}).get('class_names', ()) if self.adapter else ()
+    return tuple(names) if isinstance(names, list) else ()
 
   @property
   def heads(self) -> tuple[str, ...]:
@@ -269,11 +265,15 @@ class Published(Weights):
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
     """As in `Weights`, from config.json; empty where it names none."""
-    names = self.reader.source.config.get('id2label')
-    if 'head' not in self.heads or not isinstance(names, dict):
-      return ()
-    known = [name for number in range(len(names)) if isinstance(name := names.get(str(number)), str)]
-    return tuple(known) if len(set(known)) == len(names) else ()
+    task = self.reader.task_head
+    named = task is not None and task.adapter in task_heads.NAMED
+    return task_heads.labels_of(self.reader.source.config) if named else ()
+
+  @functools.cached_property
+  def adapter(self) -> Mapping[str, Any]:
+    """As in `Weights`, from the tensors and config.json."""
+    task, config = self.reader.task_head, self.reader.source.config
+    return {} if task is None else task_heads.to_adapter(task, self.reader.shapes, config, self.labels)
 
   @property
   def heads(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ with a rank and an alpha as many times as large. A head is written whole (`modul
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.errors import ConfigError
 from plm_jax.types import Template
 from plm_jax.weights import folders, release, table, writer
-from plm_jax.weights.convert import unlike
 from plm_jax.weights.folders import Weights
 from plm_jax.weights.table import Architecture, Entry
 
@@ -74,27 +73,24 @@ def export(
     raise WeightsError(
       f'--form=peft has no place for {", ".join(sorted(others))}: --form=release writes the whole model'
     )
-  chosen, config = writer.published_form(trunk, heads, architecture)
-  if heads:
-    if reason := unlike(opened, chosen):
-      raise WeightsError(f'--form=peft: {reason}')
-    config |= writer.classifier(config, opened.params, chosen, opened.labels)
+  chosen, named, config = writer.published_form(trunk, opened.params, architecture, adapter=opened.adapter)
   kind = config['architectures'][0]
   bare = kind.endswith('Model') and not kind.endswith('LMHeadModel')  # without a head names have no prefix
   entries = {
     entry.ours: entry._replace(theirs=entry.theirs.removeprefix(chosen.module.PREFIX) if bare else entry.theirs)
-    for entry in chosen.module.entries(trunk, heads)
+    for entry in table.entries_of(chosen, trunk, named)
   }
-  base = _check_base(opened, saved)
+  of_class = {entry.ours for entry in table.of_task(chosen.module.tasks(trunk), named)}  # what PEFT's base model lacks
+  base = _check_base(opened, {path: leaf for path, leaf in saved.items() if path not in of_class})
   modules = _modules(saved, entries, chosen)
   whole = {
-    entry.theirs: table.to_theirs(entry, saved[path].read(None))
+    entry.theirs: table.to_theirs(entry, opened.params[path].read(None))
     for path, entry in entries.items()
-    if path.startswith('head/') and path in saved
+    if path in of_class
   }
   tensors = {name: array for module, updates in modules.items() for name, array in _pair(module, updates).items()}
   tensors |= {f'{BEFORE}{name}': array for name, array in whole.items()}
-  about = _about(modules, sorted({name.partition('.')[0] for name in whole}), kind, opened.wrapper, base)
+  about = _about(modules, _modules_of(whole), kind, opened.wrapper, base)
   with release.making(target) as partial:
     tensor_files.write(partial / TENSORS, {name: _plan(array) for name, array in tensors.items()})
     release.copy_tokenizer(opened.vocab, partial, template=template, types=getattr(chosen.module, 'TYPED', False))
@@ -104,7 +100,7 @@ def export(
   log.info(f'{target}: {len(modules)} modules, {count:,} numbers; their base model is {base or "not known"}')
 
 
-def _check_base(opened: Weights, saved: Params) -> str:
+def _check_base(opened: Weights, saved: Collection[str]) -> str:
   """Where the frozen part comes from, by `init_from` of the run; empty where it does not say.
 
   Raises:
@@ -149,6 +145,11 @@ def _modules(saved: Params, entries: Mapping[str, Entry], architecture: Architec
       name = (entry.theirs if layer is None else entry.name(layer)).removesuffix('.weight')
       modules.setdefault(name, []).append(Update(entry, own[0], own[1].reshape(len(own[1]), -1)))
   return modules
+
+
+def _modules_of(names: Collection[str]) -> list[str]:
+  """The modules of theirs that are saved whole: the first part of their names, such as 'classifier'."""
+  return sorted({name.partition('.')[0] for name in names})
 
 
 def _pair(module: str, updates: Sequence[Update]) -> dict[str, np.ndarray]:

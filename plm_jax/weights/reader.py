@@ -4,7 +4,7 @@ import functools
 import hashlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.plugins import build
 from plm_jax.weights import release, shapes, table
 from plm_jax.weights.release import Release
-from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
+from plm_jax.weights.table import HEAD, POOLER, TOKENS, Architecture, Entry, TaskHead, architectures, entries_of, pieces
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,9 @@ class Reader:
     model: the model block of a config: name, variant, overrides.
     vocab_size: ids of the vocabulary.
     trunk: the trunk of this package.
-    heads: names of the heads that the release has.
+    heads: names of the heads that the release has; that of a task is 'head'.
+    task: the end of the name of their class for a task ('ForTokenClassification'), where it has the head of one.
+    task_head: that head; None where there is none.
     entries: leaf path -> how the release holds it.
     shapes: leaf path -> shape of ours, stacked axis included.
     ignored: names of tensors that no computation reads, here or in transformers.
@@ -41,7 +43,8 @@ class Reader:
     self.source = source
     self.architecture = _architecture_of(source, architecture)
     module = self.architecture.module
-    self._prefix = '' if any(name.startswith(module.PREFIX) for name in source) else module.PREFIX
+    starts = (module.PREFIX, *getattr(module, 'OTHER_PREFIXES', ()))
+    self._prefix = '' if any(name.startswith(starts) for name in source) else module.PREFIX
     try:
       made = dict(module.read_config(source.config, frozenset(f'{self._prefix}{name}' for name in source)))
       name = made.pop('name', None) or module.MODEL
@@ -51,14 +54,34 @@ class Reader:
     except (KeyError, TypeError, ValueError) as error:
       what = f'no {error}' if isinstance(error, KeyError) else str(error)
       raise WeightsError(f'{source.folder / release.CONFIG}: {what}') from error
-    self.heads = tuple(head for head in module.HEADS if self._has(module.entries(self.trunk, (head,)), head))
-    entries = [entry for entry in module.entries(self.trunk, self.heads) if entry.zeros is None]
+    heads = tuple(head for head in module.HEADS if self._has(module.entries(self.trunk, (head,)), head))
+    tasks = module.tasks(self.trunk)
+    self.task = self._find_task(tasks)
+    self.task_head = None if self.task is None else tasks[self.task]
+    self.heads = heads if self.task is None else (*heads, HEAD)
+    known = entries_of(self.architecture, self.trunk, heads if self.task is None else (*heads, self.task))
+    entries = [entry for entry in known if entry.zeros is None]
     self._trunk_shapes = {f'trunk/{path}': shape for path, shape in shapes.shapes(self.trunk).items()}
     self.entries = {entry.ours: entry for entry in entries if not entry.optional or self._is_there(entry)}
     self.shapes = {path: self._trunk_shapes.get(path) or self._head_shape(path) for path in self.entries}
     self._check()
     self.ignored = self._without_a_place()
     self._check_copies()
+
+  def _find_task(self, tasks: Mapping[str, TaskHead]) -> str | None:
+    """The task whose head is there: that of the class which config.json names, else the one with most tensors."""
+    named = self.source.config.get('architectures')
+    classes = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    bare = {entry.ours: entry for entry in self.architecture.module.entries(self.trunk, ())}
+    pooler = POOLER in bare and self._is_there(bare[POOLER])
+    found: dict[str, int] = {}
+    for end, task in tasks.items():
+      there = [self._short(self._name_of(entry)) in self.source for entry in task.entries]
+      if any(there) and any(name.endswith(end) for name in classes):
+        return end
+      if all(there) and (pooler or not task.pooler):
+        found[end] = len(there)
+    return max(found, key=lambda end: found[end], default=None)
 
   def _check(self) -> None:
     """Raises where a tensor is missing or of another shape, or the tokenizer has too many ids; reads no tensor."""
@@ -82,10 +105,10 @@ class Reader:
         continue
       derived = next((holds for end, holds in module.DERIVED.items() if name.endswith(end)), None)
       if derived is None:
+        heads = ', '.join((*module.HEADS, *module.tasks(self.trunk))) or 'none'
         raise WeightsError(
-          f'{self.source.where(name)} has no place in our {self.model["name"]} and its heads '
-          f'({", ".join(module.HEADS) or "none"}). For the rest of it, save the trunk alone, with '
-          '`AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`, and read that'
+          f'{self.source.where(name)} has no place in our {self.model["name"]} and its heads ({heads}). For the rest '
+          'of it, save the trunk alone, with `AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`, and read that'
         )
       if not derived(self.trunk, self.source.read(name)):
         raise WeightsError(
@@ -163,10 +186,6 @@ class Reader:
     return self.source.shape(short)
 
   def _is_there(self, entry: Entry) -> bool:
-    if entry.beside and self._short(entry.beside) not in self.source:
-      return False
-    if entry.without and self._short(entry.without) in self.source:
-      return False
     return self._short(self._name_of(entry, 0 if entry.stacked else None)) in self.source
 
   def _head_shape(self, path: str) -> tuple[int, ...]:

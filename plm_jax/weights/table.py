@@ -5,19 +5,18 @@
 
     MODEL                    the file of `models/` whose trunk it describes
     HEADS                    names of the pre-training heads that a release may have, such as 'mlm'
+    tasks(trunk)             end of the name of their class for a task ('ForTokenClassification') -> its `TaskHead`
     TYPED                    whether their model reads token_type_ids; False where it is left out
     MODEL_TYPES              the values of `model_type` in a Hugging Face config.json that it reads, a literal
     PREFIX                   start of the names of a model with a head, such as 'bert.'; without a head they lack it
     FIELDS                   every field of config.json that is used, fixed or inert (fields.py); others are left alone
     DERIVED                  end of the name of a buffer -> (trunk, tensor) -> whether it holds what the trunk computes
-    CLASSIFIER               optional: their classes for rows read the 'pooler', or the first token by 'two layers';
-                             their classes for tokens have one layer and no pooler
-    BETWEEN                  where their class for rows has two layers: our name of the activation between them
+    OTHER_PREFIXES           optional: what stands in its place in some of their classes
     UNUSED                   patterns of names that published files have and that transformers does not read either
     read_config(theirs, names=())   config.json as a dict, and the names of the tensors, with PREFIX -> keywords of the
                              model's `make`, vocab_size, variant, overrides; it calls `fields.complete` first
     write_config(trunk, heads)   -> config.json as a dict, with model_type and architectures
-    entries(trunk, heads)    -> the list; `heads` are the names beside 'trunk' in the parameters, such as 'mlm'
+    entries(trunk, heads)    -> the list; `heads` are names of HEADS, and at most one of `tasks`
 
 and nothing that reads or writes files. A tensor that is in no entry, not derived and not unused is refused.
 """
@@ -65,8 +64,6 @@ class Entry(NamedTuple):
     part: where theirs joins several of ours along its outputs.
     first: number of the first layer in a stacked leaf.
     optional: a release may lack it (a pooler that its pre-training did not use).
-    beside: a tensor without which a release has not got this one, although the name is there.
-    without: a tensor with which it has not.
     zeros: where `ours` is '': the shape of a tensor that the form requires and our trunk lacks; it is written as zeros.
     inner: blocks per layer, where `theirs` has '{inner}'; our slice i is block i % inner of layer i // inner.
     tied: other names that the tensor may have in a release; read by any of them, written only as `theirs`. Where a
@@ -84,8 +81,6 @@ class Entry(NamedTuple):
   tied: tuple[str, ...] = ()
   spare: tuple[str, ...] = ()
   optional: bool = False
-  beside: str | None = None
-  without: str | None = None
   zeros: tuple[int, ...] | None = None
   inner: int = 1
 
@@ -107,23 +102,56 @@ def linear(ours: str, theirs: str, *, inputs: int = 1, bias: bool = True, option
   return [kernel, Entry(f'{ours}/bias', f'{theirs}.bias', 'matrix', inputs=2, optional=optional)]
 
 
-def two_layers(dense: str, out: str, *, tokens: str) -> list[Entry]:
-  """A head that classifies rows by two layers on the first token, or tokens by one: whichever is there.
+class TaskHead(NamedTuple):
+  """The head that a class of theirs has for a task, and the adapter that computes the same.
 
-  Args:
-    dense: their name of the first of two layers.
-    out: of the second.
-    tokens: of the layer that classifies tokens.
+  Attributes:
+    adapter: the file of `adapters/`.
+    entries: its parameters, 'head/...', and those of the trunk that such a class alone has.
+    settings: of the adapter, what the parameters do not say: the activation between two layers.
+    pooler: the class reads the trunk's pooler by the name that it has without a head too.
   """
-  rows = linear('head/hidden', dense, optional=True) + linear('head/out', out, optional=True)
-  own = linear('head', tokens, optional=True)
-  first = f'{dense}.weight'
-  return [*(entry._replace(beside=first) for entry in rows), *(entry._replace(without=first) for entry in own)]
+
+  adapter: str
+  entries: tuple[Entry, ...]
+  settings: Mapping[str, Any] = MappingProxyType({})
+  pooler: bool = False
 
 
-def score(heads: Sequence[str]) -> list[Entry]:
+def one_layer(adapter: str, theirs: str, *, pooler: bool = False) -> TaskHead:
+  """A head of one dense layer with a bias."""
+  return TaskHead(adapter, tuple(linear('head', theirs)), pooler=pooler)
+
+
+def two_layers(adapter: str, dense: str, out: str, *, activation: str) -> TaskHead:
+  """A head of two dense layers with an activation between them, a name of `layers.mlp.ACTIVATIONS`."""
+  layers = *linear('head/hidden', dense), *linear('head/out', out)
+  return TaskHead(adapter, layers, MappingProxyType({'activation': activation}))
+
+
+def encoder_tasks() -> dict[str, TaskHead]:
+  """The heads of BERT: a layer on the pooler for rows and for options, a layer on every state for tokens and spans."""
+  return {
+    'ForSequenceClassification': one_layer('classify', 'classifier', pooler=True),
+    'ForTokenClassification': one_layer('tag', 'classifier'),
+    'ForMultipleChoice': one_layer('choose', 'classifier', pooler=True),
+    'ForQuestionAnswering': one_layer('span', 'qa_outputs'),
+  }
+
+
+def score() -> TaskHead:
   """The head of decoders that classifies by the last token: one matrix without a bias."""
-  return [Entry('head/kernel', 'score.weight', 'linear')] if 'head' in heads else []
+  return TaskHead('classify', (Entry('head/kernel', 'score.weight', 'linear'),))
+
+
+def is_task(head: str) -> bool:
+  """Whether a name among `heads` is the end of a name of theirs for a task."""
+  return head.startswith('For')
+
+
+def of_task(tasks: Mapping[str, TaskHead], heads: Sequence[str]) -> list[Entry]:
+  """The parameters of the task among `heads`, if there is one."""
+  return [entry for head in heads if head in tasks for entry in tasks[head].entries]
 
 
 def norm(ours: str, theirs: str) -> list[Entry]:
@@ -134,11 +162,12 @@ def norm(ours: str, theirs: str) -> list[Entry]:
   ]
 
 
-def check_heads(heads: Sequence[str], known: Sequence[str]) -> None:
+def check_heads(heads: Sequence[str], known: Sequence[str], tasks: Mapping[str, TaskHead]) -> None:
   """Raises ValueError for a head that the published form has no place for."""
-  if other := sorted(set(heads) - set(known)):
+  if other := sorted(set(heads) - {*known, *tasks}):
     raise ValueError(
-      f'the published form has no place for {", ".join(other)}; heads that it has: {", ".join(known) or "none"}'
+      f'the published form has no place for {", ".join(other)}; heads that it has: '
+      f'{", ".join((*known, *tasks)) or "none"}'
     )
 
 
@@ -279,6 +308,9 @@ def read(
 
 
 TOKENS = 'trunk/token_embed/table'
+OUTPUT = 'trunk/output/table'
+POOLER = 'trunk/pooler/kernel'
+HEAD = 'head'  # of an adapter, in our parameters
 _PIECE = 2**20  # elements converted at a time
 
 
@@ -293,6 +325,16 @@ def architectures() -> list[Architecture]:
   """Every file of `architectures/`."""
   names = [file.stem for file in files.listing(Path(__file__).parent / 'architectures', '[a-z]*.py')]
   return [Architecture(name, build.import_file(f'weights.architectures.{name}')) for name in names]
+
+
+def entries_of(architecture: Architecture, trunk: nn.Module, heads: Sequence[str]) -> list[Entry]:
+  """Its entries; beside the head of a task an output matrix may be missing, a pooler that the head reads may not."""
+  task = next((one for end, one in architecture.module.tasks(trunk).items() if end in heads), None)
+  optional = {} if task is None else {OUTPUT: True}
+  if task is not None and task.pooler:
+    optional |= {POOLER: False, POOLER.replace('kernel', 'bias'): False}
+  found = architecture.module.entries(trunk, heads)
+  return [entry._replace(optional=optional.get(entry.ours, entry.optional)) for entry in found]
 
 
 def pieces(view: np.ndarray) -> Iterator[np.ndarray]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import numpy as np
@@ -15,8 +15,8 @@ from plm_jax import files
 from plm_jax.checkpoint import Leaf, in_memory
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.types import PyTree, Template
-from plm_jax.weights import release, shapes, table
-from plm_jax.weights.table import TOKENS, Architecture, Entry, architectures, pieces
+from plm_jax.weights import release, shapes, table, task_heads
+from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, architectures, entries_of, is_task, pieces
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ def save(
   *,
   architecture: str | None = None,
   tokenizer: str | os.PathLike[str] | None = None,
+  adapter: str | None = None,
 ) -> Path:
   """Writes a folder in Hugging Face's form.
 
@@ -37,6 +38,8 @@ def save(
     params: as `load` gives them, or `{'trunk': ..., <head>: ...}` as a run has them.
     architecture: a file of `architectures/`; by default the first whose published form has a place for everything.
     tokenizer: a folder whose tokenizer is copied, such as the one that was loaded.
+    adapter: that computes the head of a task ('tag'), which decides on its class; by default one that classifies rows,
+      or tokens where its parameters say so.
 
   Raises:
     WeightsError: no published form has a place for the trunk and its heads, or a parameter is missing or of another
@@ -44,7 +47,8 @@ def save(
   """
   path = files.path(folder).absolute()
   extra = None if tokenizer is None else files.path(tokenizer)
-  save_leaves(path, trunk, in_memory(_split_heads(trunk, params)), architecture=architecture, tokenizer=extra)
+  leaves, block = in_memory(_split_heads(trunk, params)), {'name': adapter} if adapter else {}
+  save_leaves(path, trunk, leaves, architecture=architecture, tokenizer=extra, adapter=block)
   return path
 
 
@@ -57,6 +61,7 @@ def save_leaves(
   tokenizer: Path | None = None,
   template: Template | None = None,
   token_ids: Mapping[str, int | None] = MappingProxyType({}),
+  adapter: Mapping[str, Any] = MappingProxyType({}),
   labels: Sequence[str] = (),
   shard: int = release.SHARD,
 ) -> None:
@@ -70,11 +75,14 @@ def save_leaves(
     tokenizer: a folder whose tokenizer is copied.
     template: what stands around a text in its rows, where that folder does not say so.
     token_ids: fields of config.json such as pad_token_id, in place of the usual ones of the architecture.
+    adapter: the block of the adapter that computes the head of a task, where it is known.
     labels: names of the classes of a head that classifies.
     shard: the most bytes per file of tensors.
   """
-  heads = sorted({name.split('/')[0] for name in leaves} - {'trunk'})
-  chosen, config = published_form(trunk, heads, architecture)
+  chosen, heads, config = published_form(trunk, leaves, architecture, adapter=adapter)
+  if any(map(is_task, heads)):
+    leaves = {path: leaf for path, leaf in leaves.items() if path != OUTPUT}  # their classes for tasks have none
+    token_ids = _ends(config, token_ids, template)
   try:
     chosen.module.read_config({**config, **token_ids})
     config |= token_ids
@@ -83,12 +91,10 @@ def save_leaves(
       'The ids of the special tokens are left out of config.json, because the published form fixes them (%s). If '
       'positions depend on them, pass position_ids to models that read the folder', error
     )  # fmt: skip
-  if 'head' in heads:
-    config |= classifier(config, leaves, chosen, labels)
   release.write(
     path,
-    config,
-    plans(trunk, leaves, chosen),
+    config | task_fields(leaves, adapter, labels),
+    plans(trunk, leaves, chosen, heads),
     shard=shard,
     tokenizer=tokenizer,
     template=template,
@@ -96,19 +102,21 @@ def save_leaves(
   )
 
 
-def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture) -> dict[str, Plan]:
+def plans(
+  trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architecture, heads: Sequence[str]
+) -> dict[str, Plan]:
   """Tensor of the published form -> how to write it; a leaf is read, layer by layer, when its tensor is written.
 
   Args:
     trunk: a trunk of this package.
     leaves: by path ('trunk/...', '<head>/...').
     architecture: that of the published form.
+    heads: as its `entries` take them.
 
   Raises:
     WeightsError: a parameter is missing, of another shape, or has no place.
   """
-  heads = sorted({path.split('/')[0] for path in leaves} - {'trunk'})
-  entries = architecture.module.entries(trunk, heads)
+  entries = entries_of(architecture, trunk, heads)
   zeros = {entry.theirs: entry.zeros for entry in entries if entry.zeros is not None}
   entries = [entry for entry in entries if entry.zeros is None and not (entry.optional and entry.ours not in leaves)]
   if missing := sorted({entry.ours for entry in entries} - set(leaves)):
@@ -130,33 +138,22 @@ def plans(trunk: nn.Module, leaves: Mapping[str, Leaf], architecture: Architectu
   return {name: _plan(group, leaves) for name, group in groups.items()} | empty
 
 
-def classifier(
-  config: Mapping[str, Any], leaves: Mapping[str, Leaf], architecture: Architecture, labels: Sequence[str]
-) -> dict[str, Any]:
-  """Fields of config.json for a head that classifies: the class of theirs, and the names of the labels.
+def task_fields(leaves: Mapping[str, Leaf], adapter: Mapping[str, Any], labels: Sequence[str]) -> dict[str, Any]:
+  """Fields of config.json for the head of a task among the leaves, if there is one; see `task_heads.to_fields`."""
+  last = next((path for path in (f'{HEAD}/out/kernel', f'{HEAD}/kernel') if path in leaves), None)
+  return {} if last is None else task_heads.to_fields(adapter, labels, leaves[last].shape[-1])
 
-  Raises:
-    WeightsError: the head is built otherwise than any class of theirs.
-  """
-  kind = getattr(architecture.module, 'CLASSIFIER', None)
-  one_layer, pooled = 'head/kernel' in leaves, 'trunk/pooler/kernel' in leaves
-  if kind == 'pooler' and not one_layer:
-    raise WeightsError(f'{architecture.name} classifies by one layer: train with adapter.hidden=0')
-  if kind == 'two layers' and pooled:
-    raise WeightsError(
-      f'{architecture.name} classifies rows by two layers on the first token itself, and tokens by one: train with '
-      "model.overrides.pooler='first' and, for rows, with adapter.hidden"
-    )
-  outputs = leaves['head/kernel' if one_layer else 'head/out/kernel'].shape[-1]
-  names = list(labels) if len(labels) == outputs else [f'LABEL_{number}' for number in range(outputs)]
-  out: dict[str, Any] = {
-    'id2label': {str(number): name for number, name in enumerate(names)},
-    'label2id': {name: number for number, name in enumerate(names)},
-  }
-  if kind and one_layer and not pooled:
-    family = config['architectures'][0].removesuffix('ForSequenceClassification')
-    out['architectures'] = [f'{family}ForTokenClassification']
-  return out
+
+def _ends(
+  config: Mapping[str, Any], token_ids: Mapping[str, int | None], template: Template | None
+) -> dict[str, int | None]:
+  """The ids of special tokens where a decoder labels a text: it starts with what ends a text (`texts.both_sides`)."""
+  if not config.get('is_encoder_decoder') or 'decoder_start_token_id' not in config:
+    return dict(token_ids)
+  last = template.single[-1][0] if template is not None else None
+  given = {**config, **{name: value for name, value in token_ids.items() if value is not None}}
+  end = last if isinstance(last, int) else given['eos_token_id']
+  return {**token_ids, 'eos_token_id': end, 'decoder_start_token_id': end}
 
 
 def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,7 +167,7 @@ def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unpadded(path: str, leaf: Leaf, trunk: nn.Module) -> Leaf:
   """A leaf without the rows that `vocab_multiple` adds to a table of tokens."""
-  if path not in (TOKENS, 'trunk/output/table'):
+  if path not in (TOKENS, OUTPUT):
     return leaf
   return Leaf((trunk.vocab_size, *leaf.shape[1:]), lambda layer: leaf.read(layer)[: trunk.vocab_size])
 
@@ -215,18 +212,52 @@ def heads_with_a_place(trunk: nn.Module, paths: Collection[str]) -> set[str]:
   return found
 
 
-def published_form(trunk: nn.Module, heads: Sequence[str], name: str | None) -> tuple[Architecture, dict[str, Any]]:
-  """The architecture whose published form has a place for a trunk and its heads, and its config.json."""
+class Form(NamedTuple):
+  """A published form of a trunk with its heads: the architecture, the heads as its `entries` take them, config.json."""
+
+  architecture: Architecture
+  heads: list[str]
+  config: dict[str, Any]
+
+
+def published_form(
+  trunk: nn.Module, leaves: Mapping[str, Leaf], name: str | None, *, adapter: Mapping[str, Any]
+) -> Form:
+  """The published form that has a place for a trunk and its heads.
+
+  Args:
+    trunk: a trunk of this package.
+    leaves: by path ('trunk/...', '<head>/...').
+    name: of the architecture; None takes the first that fits.
+    adapter: the block of the adapter that computes the head of a task, where it is known.
+
+  Raises:
+    WeightsError: there is none; the message has the reason of each architecture.
+  """
+  heads = sorted({path.split('/')[0] for path in leaves} - {'trunk'})
   known = [a for a in architectures() if trunk.NAME == a.module.MODEL and name in (None, a.name)]
-  reasons = []
+  reasons: dict[Architecture, str] = {}
   for architecture in sorted(known, key=lambda architecture: architecture.name != trunk.NAME):
     try:
-      return architecture, architecture.module.write_config(trunk, heads)
+      task = [task_heads.find(architecture, trunk, leaves, adapter)] if HEAD in heads else []
+      named = [head for head in heads if head != HEAD] + task
+      return Form(architecture, named, architecture.module.write_config(trunk, named))
     except ValueError as error:
-      reasons.append(f'{architecture.name}: {error}')
+      reasons[architecture] = f'{architecture.name}: {error}'
   if name is not None and not known:
     raise WeightsError(f'{name!r} is not a published form of a {type(trunk).__name__}')
+  if HEAD in heads:  # those that have not even a form of the trunk say nothing of the head
+    reasons = {one: reason for one, reason in reasons.items() if _has_form(one, trunk)} or reasons
   raise WeightsError(
     f'no published form has room for this {type(trunk).__name__} with heads {", ".join(heads) or "none"}'
-    + ''.join(f'\n  {reason}' for reason in reasons)
+    + ''.join(f'\n  {reason}' for reason in reasons.values())
   )
+
+
+def _has_form(architecture: Architecture, trunk: nn.Module) -> bool:
+  """Whether an architecture has a published form of a trunk without heads."""
+  try:
+    architecture.module.write_config(trunk, ())
+  except ValueError:
+    return False
+  return True

@@ -18,6 +18,9 @@ VOCAB = test_sequence.VOCAB
 SIZES = ((4, 2, 0), (1, 5, 3), (2, 2, 2))  # tokens of the options; 0 is one that the row does not have
 
 
+LEADS = np.array(((2, 0, 0), (0, 1, 0), (0, 0, 0)))  # of their tokens are read and not compared
+
+
 def make_batch(*, options: bool = True):
   batch = test_sequence.make_batch()
   ids = np.random.default_rng(3).integers(7, VOCAB.size, (3, 3, 5))
@@ -26,6 +29,8 @@ def make_batch(*, options: bool = True):
   if not options:
     made = {name: np.asarray(batch[name.replace('option', 'target')])[:, None] for name in made}
   made['label'] = np.array([1, 2, 0]) * options
+  made['option_lead'] = LEADS * options
+  made['option_characters'] = 4 * np.array(SIZES) - LEADS
   return batch | {name: jnp.asarray(value, jnp.int32) for name, value in made.items()}
 
 
@@ -43,13 +48,13 @@ def predicted(task, params, batch):
   return jax.jit(functools.partial(step.predict_step, task=task))(params, batch, jax.random.key(0))
 
 
-def their_log_probability(model, text, answer):
-  """Sum of the log-probabilities of the tokens of an answer behind a text, by GPT-2 of transformers."""
+def their_log_probability(model, text, answer, lead):
+  """Sum of the log-probabilities of the tokens of an answer but for the first ones, by GPT-2 of transformers."""
   import torch
 
   with torch.no_grad():
     logits = model(torch.tensor([[*text, *answer]])).logits[0].log_softmax(-1).numpy()
-  return sum(logits[len(text) - 1 + place, token] for place, token in enumerate(answer))
+  return sum(logits[len(text) - 1 + place, token] for place, token in enumerate(answer) if place >= lead)
 
 
 def test_options_have_the_log_probabilities_of_transformers():
@@ -59,15 +64,17 @@ def test_options_have_the_log_probabilities_of_transformers():
   task = prompt.make(trunk=test_sequence.make_trunk('gpt2'), vocab=VOCAB, choose='mean')
   found = predicted(task, test_sequence.params_of('gpt2'), batch)
   against = VOCAB.encode('Answer:')
-  chosen = {name: np.full((3, 3), -1e9) for name in ('sum', 'mean', 'against')}
+  chosen = {name: np.full((3, 3), -1e9) for name in ('sum', 'mean', 'characters', 'against')}
   for row, sizes in enumerate(SIZES):
     text = np.asarray(batch['tokens'])[row, : test_sequence.LENGTHS[row]].tolist()
     for option, size in enumerate(sizes):
       if size:
         answer = np.asarray(batch['option_tokens'])[row, option, :size].tolist()
-        total = their_log_probability(model, text, answer)
-        chosen['sum'][row, option], chosen['mean'][row, option] = total, total / size
-        chosen['against'][row, option] = total - their_log_probability(model, against, answer)
+        lead = LEADS[row, option]
+        total = their_log_probability(model, text, answer, lead)
+        chosen['sum'][row, option], chosen['mean'][row, option] = total, total / (size - lead)
+        chosen['characters'][row, option] = total / (4 * size - lead)
+        chosen['against'][row, option] = total - their_log_probability(model, against, answer, lead)
   for name, values in chosen.items():
     np.testing.assert_allclose(found[f'log_probability_{name}'], values, rtol=1e-4, atol=1e-4)
   assert np.array_equal(found['label'], chosen['mean'].argmax(axis=1))
@@ -77,7 +84,7 @@ def test_options_have_the_log_probabilities_of_transformers():
   assert metrics['accuracy'] == metrics['accuracy_mean']
 
 
-@pytest.mark.parametrize('choose', ['sum', 'mean', 'against'])
+@pytest.mark.parametrize('choose', ['sum', 'mean', 'characters', 'against'])
 def test_what_is_chosen_is_the_largest_of_the_comparison(choose):
   task = prompt.make(trunk=test_sequence.make_trunk('t5'), vocab=VOCAB, choose=choose)
   found = predicted(task, test_sequence.params_of('t5'), make_batch())
@@ -91,8 +98,8 @@ def test_the_comparisons_differ():
   task = prompt.make(trunk=test_sequence.make_trunk('gpt2'), vocab=VOCAB)
   found = predicted(task, test_sequence.params_of('gpt2'), make_batch())
   sums, means, others = (np.asarray(found[f'log_probability_{name}']) for name in ('sum', 'mean', 'against'))
-  sizes = np.array(SIZES)
-  real = sizes > 0
+  sizes = np.array(SIZES) - LEADS
+  real = np.array(SIZES) > 0
   np.testing.assert_allclose(sums[real], (means * sizes)[real], rtol=1e-5)
   assert np.abs((sums - others)[real]).max() > 0.1
 
@@ -108,6 +115,8 @@ def test_an_answer_without_options_is_right_where_each_token_is_the_likeliest():
   assert found['right'].tolist() == [True, False, True]
   assert metrics['answer_accuracy'] == pytest.approx(2 / 3)
   assert metrics['nats_per_answer'] == pytest.approx(float(found['nats'].mean()), rel=1e-5)
+  tokens = np.asarray(batch['target_segment_ids']).sum(axis=1)
+  np.testing.assert_allclose(found['nats_per_token'], np.asarray(found['nats']) / tokens, rtol=1e-5)
   assert 'accuracy' not in metrics
 
 
@@ -138,7 +147,7 @@ def last_logits(trunk):
 def test_what_cannot_be_is_said():
   with pytest.raises(ValueError, match="adapter 'prompt' needs a trunk with encoder-decoder or causal or prefix"):
     prompt.make(trunk=tiny.make_trunk('bert'), vocab=VOCAB)
-  with pytest.raises(ValueError, match=r"adapter\.choose='best'; choices are sum, mean, against"):
+  with pytest.raises(ValueError, match=r"adapter\.choose='best'; choices are sum, mean, characters, against"):
     prompt.make(trunk=tiny.make_trunk('gpt'), vocab=VOCAB, choose='best')
   with pytest.raises(ValueError, match=r"and there is none with adapter\.against=''"):
     prompt.make(trunk=tiny.make_trunk('gpt'), vocab=VOCAB, choose='against', against='')

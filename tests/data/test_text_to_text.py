@@ -215,6 +215,44 @@ def test_prompts_of_gpt3():
   assert (found.inputs, found.options) == ('Ice: A man writes.', ('go. on', 'stop'))
 
 
+def test_prompts_of_gpt():
+  found = write(prompts.make(task='sst2'), {'sentence': 'so good ', 'label': 1})
+  assert found == written.Written('so good very', ('positive',), ('negative', 'positive'), 1)
+  assert write(prompts.make(task='cola'), {'sentence': 'They drank.', 'label': 0})[:2] == ('They', ('drank.',))
+  row = {'article': 'One.', 'question': 'Who?', 'options': ['Ann', 'Bea'], 'answer': 'B'}
+  assert write(prompts.make(task='race'), row) == written.Written('One. Who?', ('Bea',), ('Ann', 'Bea'), 1)
+  with pytest.raises(ValueError, match="'sentence' holds one word"):
+    write(prompts.make(task='cola'), {'sentence': 'Drank'})
+
+
+WET = 'The cup fell off, as it was wet.'
+TWO = {'option1': 'The cup', 'option2': 'Ann'}
+SCHEMAS = {
+  'winograd': {'text': WET, **TWO, 'pronoun_start': 21, 'pronoun_end': 23, 'label': 0},
+  'dpr': {'sentence': WET, 'pronoun': 'it', 'candidates': ['The cup', 'Ann'], 'label': 0},
+  'winogrande': {'sentence': WET.replace('it', '_'), **TWO, 'answer': '1'},
+}
+
+
+@pytest.mark.parametrize('task', SCHEMAS)
+def test_a_referent_stands_in_place_of_the_pronoun(task):
+  found = write(prompts.make(task=task), SCHEMAS[task])
+  options = ('the cup was wet.', 'Ann was wet.')
+  leads = ('the cup', 'Ann')
+  assert found == written.Written('The cup fell off, as', options[:1], options, 0, leads=leads)
+  assert write(prompts.make(task=task, compare='all'), SCHEMAS[task]) == found._replace(leads=())
+
+
+def test_schemas_that_cannot_be_written_are_said():
+  with pytest.raises(ValueError, match="'pronoun' is 'she', and is no word of"):
+    write(prompts.make(task='dpr'), {**SCHEMAS['dpr'], 'pronoun': 'she'})
+  with pytest.raises(ValueError, match='nothing stands before the pronoun of'):
+    write(prompts.make(task='winogrande'), {**SCHEMAS['winogrande'], 'sentence': '_ was wet.'})
+  assert write(prompts.make(task='winogrande'), {**SCHEMAS['winogrande'], 'answer': ''}).label == -1
+  with pytest.raises(ValueError, match=r"form\.compare='some'; choices are rest, all"):
+    prompts.make(task='dpr', compare='some')
+
+
 # The source ----------------------------------------------------------------------------------------------------------
 
 ROWS = [

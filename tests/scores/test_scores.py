@@ -9,7 +9,19 @@ import pytest
 from plm_jax import scores
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import build, signatures
-from plm_jax.scores import accuracy, correlation, f1, gender_parity, glue, macro_f1, matthews, seqeval, superglue
+from plm_jax.scores import (
+  accuracy,
+  correlation,
+  f1,
+  gender_parity,
+  glue,
+  macro_f1,
+  matthews,
+  seqeval,
+  superglue,
+  threshold,
+  wsc,
+)
 
 NAMES = ('O', 'B-person', 'I-person', 'B-place', 'I-place')
 
@@ -236,6 +248,8 @@ def test_glue_takes_numbers_words_and_values():
     (('False', 'True'), {'question': 'q', 'passage': 'p'}, 'true'),
     (('False', 'True'), {'span1_text': 'it', 'text': 't'}, 'True'),
     (('entailment', 'contradiction', 'neutral'), {}, 'contradiction'),
+    (('False', 'True'), {'sentence1': 'a', 'sentence2': 'b', 'word': 'c'}, 'true'),
+    (('entailment', 'not_entailment'), {'premise': 'p', 'hypothesis': 'h'}, 'not_entailment'),
     (('choice1', 'choice2'), {'choice1': 'a', 'choice2': 'b'}, 1),
     ((), {}, 1),
   ],
@@ -243,6 +257,13 @@ def test_glue_takes_numbers_words_and_values():
 def test_superglue_takes_words_of_its_own(names, row, label):
   text = superglue.submission([{'label': np.int32(1)}], [{'names': names, 'row': {**row, 'idx': 7}}])
   assert [json.loads(line) for line in text.splitlines()] == [{'idx': 7, 'label': label}]
+
+
+def test_superglue_takes_a_noun_for_wsc():
+  rows = [{'text': text} for text in ('the trophy', 'suitcase', '')]
+  records = [{'row': {'idx': number, 'span1_text': 'The trophy'}} for number in range(3)]
+  found = [json.loads(line)['label'] for line in superglue.submission(rows, records).splitlines()]
+  assert found == ['True', 'False', 'False']
 
 
 def test_superglue_takes_the_entity_that_is_chosen():
@@ -269,3 +290,54 @@ def test_superglue_takes_multirc_by_paragraph():
     },
     {'idx': 1, 'passage': {'questions': [{'idx': 2, 'answers': [{'idx': 3, 'label': 0}]}]}},
   ]
+
+
+# A threshold, and nouns.
+
+
+def test_a_threshold_is_the_best_one_of_all():
+  metrics = pytest.importorskip('sklearn.metrics')
+  random = np.random.default_rng(0)
+  gold = random.integers(0, 2, 60)
+  values = np.round(gold + random.normal(0, 1, 60), 1)  # some are equal
+  found = threshold.best_threshold(values, gold.astype(bool))
+  each = {value: metrics.matthews_corrcoef(gold, values >= value) for value in values.tolist()}
+  assert each[found] == max(each.values())
+  assert float(threshold.matthews(values >= found, gold > 0)) == pytest.approx(each[found])
+
+
+def test_each_half_is_judged_by_the_other():
+  values = [3, 30, 1, 10, 4, 40, 0, 0]  # even places: from 3 on, odd ones: from 30 on
+  rows = [{'nats_per_token': np.float32(-value)} for value in values]
+  records = [{'row': {'label': int(label)}} for label in (1, 1, 0, 0, 1, 1, 0, 0)]
+  # even places by 30: all are 0, so two of four are right; odd ones by 3: 30, 10 and 40 are 1, three of four are right
+  found = threshold.score(rows, records)
+  assert found['threshold_accuracy'] == pytest.approx(5 / 8)
+  assert found['threshold_matthews'] == pytest.approx((2 * 3 - 1 * 2) / math.sqrt(3 * 4 * 4 * 5))
+  with pytest.raises(ValueError, match="needs two rows or more, each with a field 'label' of 0 or 1"):
+    threshold.score(rows, [{'row': {'label': -1}}] * 8)
+
+
+NOUNS = (
+  ('the trophy', 'The trophy', 1), ('trophy', 'The brown trophy', 0), ("Bob's hat", 'Bob', 1), ('Ann', 'Bea', 0),
+  ('Ann', 'Bea', 1), ('his fuzzy bunny', 'the bunny', 1),
+)  # fmt: skip
+
+
+def test_a_noun_is_judged_as_by_the_harness():
+  """Its task `wsc-t5-prompt` has the rule of T5's code."""
+  pytest.importorskip('lm_eval')
+  from lm_eval.tasks.super_glue.wsc import t5_utils
+
+  for text, noun, label in NOUNS:
+    row = {'span1_text': noun, 'label': label}
+    theirs = t5_utils.process_results(row, [text])['accuracy']
+    assert wsc.score([{'text': text}], [{'row': row}]) == {'wsc_accuracy': theirs}
+
+
+def test_no_noun_is_always_wrong():
+  assert [wsc.names(text, noun) for text, noun, _ in NOUNS] == [True, True, False, False, False, True]
+  for label in (0, 1):
+    assert wsc.score([{'text': 'the '}], [{'row': {'span1_text': 'Ann', 'label': label}}]) == {'wsc_accuracy': 0}
+  with pytest.raises(ValueError, match="score 'wsc' needs rows with 'span1_text'"):
+    wsc.score([{'text': 'a'}], [{'row': {'label': 1}}])

@@ -64,7 +64,7 @@ RUNS = {
   'electra': Run('mlm', _RTD, 'ElectraForPreTraining', 'rtd'),
   'electra-generator': Run('mlm', _RTD, 'ElectraForMaskedLM', 'mlm', ('--part=generator',)),
   'xlnet': Run('permutation_lm', {}, 'XLNetLMHeadModel', 'lm'),
-  'fine-tuned': Run('classify', {'model': _model('bert', 'bert-base')}, 'BertModel'),
+  'fine-tuned': Run('classify', {'model': _model('bert', 'bert-base')}, 'BertForSequenceClassification', 'head'),
 }
 FAST = (('bert', 'scan'),)
 CASES = [
@@ -130,9 +130,12 @@ def test_what_was_trained_here_is_read_by_theirs(
   jax.tree.map(np.testing.assert_array_equal, first, again)
   found = paths.flat(again)
   for path, leaf in paths.flat(params).items():
-    if path in found:  # a head of fine-tuning has no place there
+    if path in found:
       np.testing.assert_array_equal(found[path], leaf[: len(found[path])] if path.endswith('/table') else leaf)
-  assert len(found) >= len(paths.flat(params)) - (2 if own.kind == 'classify' else 0)
+  assert len(found) >= len(paths.flat(params))
+  if own.kind == 'classify':
+    names = dict(enumerate(runs.CLASSES))
+    assert model.config.id2label == names and weights.open(tmp_path / 'ours').labels == runs.CLASSES
 
   if part == 'trunk':  # what `init_from` takes is the same whatever the folder
     starts = [weights.open(tmp_path / folder).params.tree('trunk') for folder in ('hf', 'ours')]

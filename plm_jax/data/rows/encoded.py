@@ -89,12 +89,33 @@ def frame(layout: str, vocab: Vocab, *, room: int, keyword: str) -> Frame:
   return found
 
 
-def tokenised(records: Records, kept: Kept, writer: Writer, *, draws: int) -> tuple[Ragged, Ragged, Ragged, int]:
-  """Inputs of all rows of all draws, targets of the rows of one, their options, and the number of rows cut."""
+class Tokenised(NamedTuple):
+  """Rows as ids.
+
+  Attributes:
+    inputs: of all rows of all draws.
+    targets: of the rows of one draw.
+    options: likewise, as many for each row.
+    leads: int32[options], first tokens of each option that are not compared.
+    characters: int32[options], those of each option that are.
+    cut: number of rows that are too long.
+  """
+
+  inputs: Ragged
+  targets: Ragged
+  options: Ragged
+  leads: np.ndarray
+  characters: np.ndarray
+  cut: int
+
+
+def tokenised(records: Records, kept: Kept, writer: Writer, *, draws: int) -> Tokenised:
+  """All rows of all draws as ids."""
   dtype = np.uint16 if writer.vocab.size <= 2**16 else np.uint32
   inputs: list[np.ndarray] = []
   targets: list[np.ndarray] = []
   options: list[np.ndarray] = []
+  compared: list[tuple[int, int]] = []
   cut = 0
 
   def compact(rows: Sequence[Ids]) -> list[np.ndarray]:
@@ -109,9 +130,11 @@ def tokenised(records: Records, kept: Kept, writer: Writer, *, draws: int) -> tu
         answers, shorter_answers = answer_ids(texts, kept.answers[places], kept.options, writer)
         targets += compact([each[0] for each in answers])
         options += compact([ids for each in answers for ids in each[1:]])
+        compared += compared_of(texts, kept.options, writer)
         shorter = shorter | shorter_answers
       cut += int(shorter.sum())
-  return ragged(inputs), ragged(targets), ragged(options), cut
+  leads, characters = np.array(compared, np.int32).reshape(-1, 2).T
+  return Tokenised(ragged(inputs), ragged(targets), ragged(options), leads, characters, cut)
 
 
 def _chunks(count: int) -> Iterator[slice]:
@@ -214,3 +237,21 @@ def answer_ids(
     ids = [writer.answers.around(one, room=writer.target_length) for one in each]
     found.append(ids + [[]] * (1 + options - len(row)))
   return found, cut
+
+
+def compared_of(texts: Sequence[tuple[int, Written]], options: int, writer: Writer) -> list[tuple[int, int]]:
+  """Of each option of some rows its first tokens that are not compared and its characters that are, (0, 0) for none.
+
+  Args:
+    texts: rows of the split by their places.
+    options: the most of any row.
+    writer: gives ids.
+  """
+  found: list[tuple[int, int]] = []
+  for _, text in texts:
+    leads = text.leads or ('',) * len(text.options)
+    ids = writer.vocab.encode_batch([f'{writer.gap}{lead}' if lead else '' for lead in leads])
+    tokens = [len(one) + len(writer.answers.before) * bool(one) for one in ids]
+    sizes = [len(option) - len(lead) for option, lead in zip(text.options, leads, strict=True)]
+    found += [*zip(tokens, sizes, strict=True), *[(0, 0)] * (options - len(text.options))]
+  return found

@@ -30,6 +30,7 @@ class Written(NamedTuple):
     options: texts to choose from; () where any text may be written.
     label: the number of the right option; -1 where none is known.
     value: the number that the target spells, where it does.
+    leads: what each option begins with and is read, but is no part of what is compared; () for none.
   """
 
   inputs: str
@@ -37,6 +38,7 @@ class Written(NamedTuple):
   options: tuple[str, ...] = ()
   label: int = -1
   value: float | None = None
+  leads: tuple[str, ...] = ()
 
 
 class Form(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Any
 from plm_jax.models.albert import Albert, units
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
+from plm_jax.weights.table import POSITIONS, Derived, Entry, TaskHead, check_heads, encoder_tasks, linear, norm, of_task
 
 MODEL = 'albert'
-HEADS = ('mlm', 'pair', 'head')
+HEADS = ('mlm', 'pair')
 MODEL_TYPES = ('albert',)
 TYPED = True
 PREFIX = 'albert.'
@@ -26,9 +26,14 @@ FIELDS: fields.Fields = MappingProxyType(
     'classifier_dropout_prob': fields.inert(),
   }
 )
-CLASSIFIER = 'pooler'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
+
+
+def tasks(trunk: Albert) -> dict[str, TaskHead]:
+  """Their classes for tasks."""
+  del trunk
+  return encoder_tasks()
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -62,8 +67,8 @@ def write_config(trunk: Albert, heads: Sequence[str]) -> dict[str, Any]:
   """
   c = trunk.config
   _check_form(trunk)
-  check_heads(heads, HEADS)
-  kinds = {'head': 'ForSequenceClassification', 'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
+  check_heads(heads, HEADS, tasks(trunk))
+  kinds = {'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
     'model_type': 'albert',
     'architectures': [f'Albert{bert.kind_of(heads, kinds)}'],
@@ -85,7 +90,7 @@ def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for its structure or for a head.
   """
   _check_form(trunk)
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   decoder = 'predictions.decoder'
   out = bert.embeddings(trunk, 'albert.embeddings', decoder)
   out += linear('trunk/embed_project', 'albert.encoder.embedding_hidden_mapping_in')
@@ -107,9 +112,7 @@ def entries(trunk: Albert, heads: Sequence[str]) -> list[Entry]:
     out += bert.output(trunk, decoder, bias='predictions.bias')
   if 'pair' in heads:
     out += linear('pair', 'sop_classifier.classifier')
-  if 'head' in heads:
-    out += linear('head', 'classifier')
-  return out
+  return out + of_task(tasks(trunk), heads)
 
 
 def _check_form(trunk: Albert) -> None:

@@ -6,11 +6,23 @@ from typing import Any
 
 from plm_jax.models.bart import Bart
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, check_heads, is_zero, linear, norm, other_depth
+from plm_jax.weights.table import (
+  Derived,
+  Entry,
+  TaskHead,
+  check_heads,
+  is_task,
+  is_zero,
+  linear,
+  norm,
+  of_task,
+  one_layer,
+  other_depth,
+  two_layers,
+)
 
 MODEL = 'bart'
-HEADS = ('head',)
-BETWEEN = 'tanh'
+HEADS: tuple[str, ...] = ()
 MODEL_TYPES = ('bart',)
 PREFIX = 'model.'
 
@@ -50,14 +62,23 @@ DERIVED: Mapping[str, Derived] = MappingProxyType({'final_logits_bias': is_zero}
 UNUSED = (r'(encoder|decoder)\.version$',)
 
 
+def tasks(trunk: Bart) -> dict[str, TaskHead]:
+  """Their classes for tasks, which read the decoder; that for rows takes the last </s>, which ends no text of mBART."""
+  known = {'ForQuestionAnswering': one_layer('span', 'qa_outputs')}
+  if trunk.config.norm_placement == 'post':
+    dense, out = 'classification_head.dense', 'classification_head.out_proj'
+    known = {'ForSequenceClassification': two_layers('classify', dense, out, activation='tanh')} | known
+  return known
+
+
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.bart.make` for a config.json.
 
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
+  fields.check_decoder_start(theirs, names, eos=2)
   return {'vocab_size': theirs['vocab_size'], 'variant': 'bart-base', 'overrides': shared_config(theirs)}
 
 
@@ -98,10 +119,15 @@ def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
     raise ValueError("BART has its norms after the sums; norm_placement='pre' is mBART's")
   return {
     'model_type': 'bart',
-    'architectures': ['BartForSequenceClassification' if heads else 'BartForConditionalGeneration'],
+    'architectures': [f'Bart{kind_of(heads)}'],
     **shared_fields(trunk, heads),
     'decoder_start_token_id': 2,
   }
+
+
+def kind_of(heads: Sequence[str]) -> str:
+  """The end of the name of their class."""
+  return next(filter(is_task, heads), 'ForConditionalGeneration')
 
 
 def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
@@ -110,7 +136,7 @@ def shared_fields(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
   Raises:
     ValueError: the published form has no place for a head, an activation, an offset of positions or an epsilon.
   """
-  _check(heads)
+  check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   activations = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
   if c.activation not in activations or c.position_offset != 2 or c.norm_epsilon != 1e-5:
@@ -146,7 +172,7 @@ def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: the published form has no place for a head.
   """
-  _check(heads)
+  check_heads(heads, HEADS, tasks(trunk))
   tied = (*(f'{PREFIX}{side}.embed_tokens.weight' for side in ('encoder', 'decoder')), 'lm_head.weight')
   out = [Entry('trunk/token_embed/table', f'{PREFIX}shared.weight', tied=tied)]
 
@@ -165,10 +191,4 @@ def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
     out += norm(f'{ours}/mlp_norm', f'{layer}.final_layer_norm')
     if trunk.config.norm_placement == 'pre':
       out += norm(f'trunk/{side}/final_norm', f'{PREFIX}{side}.layer_norm')
-  if 'head' in heads:
-    out += linear('head/hidden', 'classification_head.dense') + linear('head/out', 'classification_head.out_proj')
-  return out
-
-
-def _check(heads: Sequence[str]) -> None:
-  check_heads(heads, HEADS)
+  return out + of_task(tasks(trunk), heads)

@@ -10,13 +10,24 @@ from plm_jax.models.albert import Albert
 from plm_jax.models.bert import Bert
 from plm_jax.models.deberta import Deberta
 from plm_jax.weights import fields
-from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm
+from plm_jax.weights.table import (
+  POSITIONS,
+  Derived,
+  Entry,
+  TaskHead,
+  check_heads,
+  encoder_tasks,
+  is_task,
+  linear,
+  norm,
+  of_task,
+)
 
 MODEL = 'bert'
 MODEL_TYPES = ('bert',)
 TYPED = True
 PREFIX = 'bert.'
-HEADS = ('mlm', 'pair', 'head')
+HEADS = ('mlm', 'pair')
 
 # what all relatives of BERT call alike
 SHARED: fields.Fields = MappingProxyType(
@@ -38,9 +49,14 @@ SHARED: fields.Fields = MappingProxyType(
   }
 )
 FIELDS: fields.Fields = SHARED
-CLASSIFIER = 'pooler'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
+
+
+def tasks(trunk: Bert) -> dict[str, TaskHead]:
+  """Their classes for tasks."""
+  del trunk
+  return encoder_tasks()
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -84,8 +100,8 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset or not c.num_types or c.embed_dim or c.pooler != 'tanh':
     raise ValueError('BERT has positions from 0, sentence types, one width and a pooler')
-  check_heads(heads, HEADS)
-  kinds = {'head': 'ForSequenceClassification', 'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
+  check_heads(heads, HEADS, tasks(trunk))
+  kinds = {'pair': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
     'model_type': 'bert',
     'architectures': [f'Bert{kind_of(heads, kinds)}'],
@@ -128,8 +144,9 @@ def is_tied(theirs: Mapping[str, Any], names: Collection[str], head: str) -> boo
 
 
 def kind_of(heads: Sequence[str], kinds: Mapping[str, str]) -> str:
-  """The end of the name of their class for some heads: the first of `kinds` that is there, or 'Model'."""
-  return next((kind for head, kind in kinds.items() if head in heads), 'Model')
+  """The end of the name of their class for some heads: the task, the first of `kinds` that is there, or 'Model'."""
+  of_heads = (kind for head, kind in kinds.items() if head in heads)
+  return next(filter(is_task, heads), None) or next(of_heads, 'Model')
 
 
 def shared_fields(trunk: Bert | Albert, heads: Sequence[str], *, output: str = 'mlm') -> dict[str, Any]:
@@ -166,7 +183,7 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   decoder = 'cls.predictions.decoder'
   out = embeddings(trunk, 'bert.embeddings', decoder) + layers('bert.encoder.layer.{layer}')
   out += linear('trunk/pooler', 'bert.pooler.dense', optional=True)
@@ -176,9 +193,7 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     out += output(trunk, decoder, bias='cls.predictions.bias')
   if 'pair' in heads:
     out += linear('pair', 'cls.seq_relationship')
-  if 'head' in heads:
-    out += linear('head', 'classifier')
-  return out
+  return out + of_task(tasks(trunk), heads)
 
 
 def output(trunk: Bert | Albert | Deberta, decoder: str, *, bias: str | None = None) -> list[Entry]:

@@ -11,13 +11,24 @@ from typing import Any
 from plm_jax.models.deberta import Config, Deberta
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import POSITIONS, Derived, Entry, Part, check_heads, linear, norm
+from plm_jax.weights.table import (
+  POSITIONS,
+  Derived,
+  Entry,
+  Part,
+  TaskHead,
+  check_heads,
+  encoder_tasks,
+  linear,
+  norm,
+  of_task,
+)
 
 MODEL = 'deberta'
 MODEL_TYPES = ('deberta', 'deberta-v2')
 TYPED = True
 PREFIX = 'deberta.'
-HEADS = ('mlm', 'position_embed', 'head')
+HEADS = ('mlm', 'position_embed')
 FIELDS: fields.Fields = MappingProxyType(
   {
     **bert.SHARED,
@@ -44,10 +55,15 @@ FIELDS: fields.Fields = MappingProxyType(
     'legacy': fields.inert(),  # names of the head of masked tokens
   }
 )
-CLASSIFIER = 'pooler'
 DERIVED: Mapping[str, Derived] = POSITIONS
 _LEGACY = 'cls.predictions.'
 UNUSED = (r'^mask_predictions\.',)  # of version 3, replaced-token detection
+
+
+def tasks(trunk: Deberta) -> dict[str, TaskHead]:
+  """Their classes for tasks; version 1 has none that chooses between options."""
+  known = encoder_tasks()
+  return known if trunk.config.key_bias else {end: one for end, one in known.items() if end != 'ForMultipleChoice'}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -123,9 +139,9 @@ def write_config(trunk: Deberta, heads: Sequence[str]) -> dict[str, Any]:
   if newer and not c.key_bias:
     raise ValueError('keys without a bias are of version 1, where nothing that version 2 added has a name')
   family = 'DebertaV2' if c.key_bias else 'Deberta'
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   bert.check_output(trunk, heads, 'mlm')
-  kind = bert.kind_of(heads, {'head': 'ForSequenceClassification', 'mlm': 'ForMaskedLM'})
+  kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
   activation = fields.their_activation(c.activation)
   out = dict(
     model_type=MODEL_TYPES[c.key_bias],
@@ -169,7 +185,7 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   c = trunk.config
   body = f'{PREFIX}embeddings'
   tied = (f'{_LEGACY}decoder.weight',) if c.tied else ()
@@ -201,8 +217,7 @@ def entries(trunk: Deberta, heads: Sequence[str]) -> list[Entry]:
     out += _masked_tokens(trunk)
   if 'position_embed' in heads and c.absolute == 'decoder':
     out.append(Entry('position_embed/table', f'{body}.position_embeddings.weight'))
-  if 'head' in heads:
-    out += linear('head', 'classifier')
+  out += of_task(tasks(trunk), heads)
   out += linear('trunk/pooler', 'pooler.dense', optional=True)
   return out
 

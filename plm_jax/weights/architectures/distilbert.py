@@ -7,12 +7,23 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm, two_layers
+from plm_jax.weights.table import (
+  POSITIONS,
+  Derived,
+  Entry,
+  TaskHead,
+  check_heads,
+  encoder_tasks,
+  linear,
+  norm,
+  of_task,
+  two_layers,
+)
 
 MODEL = 'bert'
 MODEL_TYPES = ('distilbert',)
 PREFIX = 'distilbert.'
-HEADS = ('mlm', 'head')
+HEADS = ('mlm',)
 FIELDS: fields.Fields = MappingProxyType(
   {
     **fields.ENCODER,
@@ -30,10 +41,17 @@ FIELDS: fields.Fields = MappingProxyType(
     'seq_classif_dropout': fields.inert(),
   }
 )
-CLASSIFIER = 'two layers'
-BETWEEN = 'relu'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
+
+
+def tasks(trunk: Bert) -> dict[str, TaskHead]:
+  """Their classes for tasks; those for rows and options have two layers on the first token."""
+  del trunk
+  rows, options = (
+    two_layers(name, 'pre_classifier', 'classifier', activation='relu') for name in ('classify', 'choose')
+  )
+  return encoder_tasks() | {'ForSequenceClassification': rows, 'ForMultipleChoice': options}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -68,9 +86,9 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset or c.num_types or c.embed_dim or c.pooler != 'first' or c.norm_epsilon != 1e-12:
     raise ValueError('DistilBERT has positions from 0, no sentence types, one width, no pooler and norm_epsilon 1e-12')
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   shared = bert.shared_fields(trunk, heads)
-  kind = bert.kind_of(heads, {'head': 'ForSequenceClassification', 'mlm': 'ForMaskedLM'})
+  kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
   return {
     'model_type': 'distilbert',
     'architectures': [f'DistilBert{kind}'],
@@ -96,7 +114,7 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   layer = 'distilbert.transformer.layer.{layer}'
   decoder = 'vocab_projector'
   out = bert.embeddings(trunk, 'distilbert.embeddings', decoder)
@@ -109,6 +127,4 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   if 'mlm' in heads:
     out += linear('mlm/dense', 'vocab_transform') + norm('mlm/norm', 'vocab_layer_norm')
     out += bert.output(trunk, decoder)
-  if 'head' in heads:
-    out += two_layers('pre_classifier', 'classifier', tokens='classifier')
-  return out
+  return out + of_task(tasks(trunk), heads)

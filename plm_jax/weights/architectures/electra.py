@@ -10,22 +10,52 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm, two_layers
+from plm_jax.weights.table import (
+  POSITIONS,
+  Derived,
+  Entry,
+  TaskHead,
+  check_heads,
+  encoder_tasks,
+  linear,
+  norm,
+  of_task,
+  two_layers,
+)
 
 MODEL = 'bert'
 MODEL_TYPES = ('electra',)
 TYPED = True
 PREFIX = 'electra.'
-HEADS = ('rtd', 'mlm', 'head')
-_SUMMARY = ('summary_type', 'summary_use_proj', 'summary_activation', 'summary_last_dropout')  # of multiple choice
+HEADS = ('rtd', 'mlm')
+# what their class for options computes
+_CHOICE = MappingProxyType({'summary_type': 'first', 'summary_use_proj': True, 'summary_activation': 'gelu'})
 FIELDS: fields.Fields = MappingProxyType(
-  {**bert.SHARED, 'embedding_size': fields.size(128), **{name: fields.inert() for name in _SUMMARY}}
+  {
+    **bert.SHARED,
+    'embedding_size': fields.size(128),
+    **{name: fields.inert() for name in (*_CHOICE, 'summary_last_dropout')},
+  }
 )
-CLASSIFIER = 'two layers'
-BETWEEN = 'gelu_erf'
 _GENERATOR = 'generator_predictions.'
 DERIVED: Mapping[str, Derived] = POSITIONS
 UNUSED: tuple[str, ...] = ()
+
+
+def tasks(trunk: Bert) -> dict[str, TaskHead]:
+  """Their classes for tasks; those for rows and options have two layers on the first token."""
+  del trunk
+  rows = two_layers('classify', 'classifier.dense', 'classifier.out_proj', activation='gelu_erf')
+  options = two_layers('choose', 'sequence_summary.summary', 'classifier', activation='gelu_erf')
+  return encoder_tasks() | {'ForSequenceClassification': rows, 'ForMultipleChoice': options}
+
+
+def _check_choice(theirs: Mapping[str, Any]) -> None:
+  """Raises ValueError where a class that chooses between options sums a row up otherwise."""
+  choice = any(str(name).endswith('ForMultipleChoice') for name in theirs.get('architectures') or ())
+  for name, value in _CHOICE.items() if choice else ():
+    if theirs.get(name, value) != value:
+      raise ValueError(f'{name} is {theirs[name]!r}, and a choice between options can be read with {value!r}')
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -36,6 +66,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   """
   theirs = fields.complete(FIELDS, theirs)
   bert.check_gelu(theirs, names, _GENERATOR)
+  _check_choice(theirs)
   width = theirs['embedding_size']
   overrides = bert.shared_config(theirs) | {'tied': bert.is_tied(theirs, names, 'generator_lm_head.')}
   overrides |= {
@@ -56,11 +87,11 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset or not c.num_types or c.pooler != 'first':
     raise ValueError('ELECTRA has positions from 0, sentence types and no pooler')
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   bert.check_own_gelu(trunk, heads)
   if len(heads) > 1:
     raise ValueError('ELECTRA is released in two parts: write the discriminator with rtd and the generator with mlm')
-  kinds = {'head': 'ForSequenceClassification', 'rtd': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
+  kinds = {'rtd': 'ForPreTraining', 'mlm': 'ForMaskedLM'}
   return {
     'model_type': 'electra',
     'architectures': [f'Electra{bert.kind_of(heads, kinds)}'],
@@ -79,7 +110,7 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for a head.
   """
   c = trunk.config
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   decoder = 'generator_lm_head'
   out = bert.embeddings(trunk, 'electra.embeddings', decoder)
   if (c.embed_dim or c.hidden_dim) != c.hidden_dim:
@@ -92,6 +123,4 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
     out += linear('mlm/dense', f'{_GENERATOR}dense')
     out += norm('mlm/norm', f'{_GENERATOR}LayerNorm')
     out += bert.output(trunk, decoder)
-  if 'head' in heads:
-    out += two_layers('classifier.dense', 'classifier.out_proj', tokens='classifier')
-  return out
+  return out + of_task(tasks(trunk), heads)

@@ -7,12 +7,12 @@ from typing import Any
 from plm_jax.models.llama import Llama
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import llama
-from plm_jax.weights.table import Derived, Entry, Part, check_heads
+from plm_jax.weights.table import Derived, Entry, Part, TaskHead, check_heads, of_task, one_layer, score
 
 MODEL = 'llama'
 MODEL_TYPES = ('glm', 'glm4')
 PREFIX = 'model.'
-HEADS = llama.HEADS
+HEADS: tuple[str, ...] = ()
 
 FIELDS: fields.Fields = MappingProxyType(
   {
@@ -28,6 +28,12 @@ DERIVED: Mapping[str, Derived] = llama.DERIVED
 UNUSED: tuple[str, ...] = ()
 
 _VARIANTS: Mapping[str, str] = MappingProxyType({'glm': 'glm-4-9b', 'glm4': 'glm-4-9b-0414'})
+
+
+def tasks(trunk: Llama) -> dict[str, TaskHead]:
+  """Their classes for tasks."""
+  del trunk
+  return {'ForSequenceClassification': score(), 'ForTokenClassification': one_layer('tag', 'score')}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -52,7 +58,7 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   c = trunk.config
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   if c.rotary != 'pairs' or c.out_bias or c.mlp_bias:
     raise ValueError(
       'GLM-4 rotates adjacent pairs and has no biases but those of query, key and value; the trunk has '
@@ -75,7 +81,8 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
     ValueError: there is no place for a head.
   """
   ours, block, width = 'trunk/layers', 'model.layers.{layer}', trunk.config.mlp_dim
-  out = llama.attention(trunk, heads)
+  check_heads(heads, HEADS, tasks(trunk))
+  out = llama.attention(trunk)
   for number, part in enumerate(('gate', 'up')):
     rows = Part(number * width, (number + 1) * width, 2 * width)
     out.append(Entry(f'{ours}/mlp/{part}/kernel', f'{block}.mlp.gate_up_proj.weight', 'linear', part=rows))
@@ -84,4 +91,4 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   if trunk.config.norm_placement == 'sandwich':
     out.append(Entry(f'{ours}/after_attention_norm/scale', f'{block}.post_self_attn_layernorm.weight'))
     out.append(Entry(f'{ours}/after_mlp_norm/scale', f'{block}.post_mlp_layernorm.weight'))
-  return out
+  return out + of_task(tasks(trunk), heads)

@@ -10,18 +10,22 @@ from plm_jax.weights.table import (
   Derived,
   Entry,
   Part,
+  TaskHead,
   check_heads,
   has_output,
   is_causal,
   is_minus_infinity,
+  is_task,
   norm,
+  of_task,
+  one_layer,
   score,
 )
 
 MODEL = 'gpt'
 MODEL_TYPES = ('gpt2',)
 PREFIX = 'transformer.'
-HEADS = ('head',)
+HEADS: tuple[str, ...] = ()
 
 _SUMMARY = ('type', 'use_proj', 'activation', 'proj_to_labels', 'first_dropout')  # of a head with multiple choice
 # what GPT and GPT-2 call alike
@@ -53,6 +57,16 @@ FIELDS: fields.Fields = MappingProxyType(
 )
 DERIVED: Mapping[str, Derived] = MappingProxyType({'attn.bias': is_causal, 'attn.masked_bias': is_minus_infinity})
 UNUSED: tuple[str, ...] = ()
+
+
+def tasks(trunk: Gpt) -> dict[str, TaskHead]:
+  """Their classes for tasks."""
+  del trunk
+  return {
+    'ForSequenceClassification': score(),
+    'ForTokenClassification': one_layer('tag', 'classifier'),
+    'ForQuestionAnswering': one_layer('span', 'qa_outputs'),
+  }
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -99,7 +113,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.norm_placement != 'pre':
     raise ValueError('GPT-2 has its norms before the sublayers')
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   return {
     'model_type': 'gpt2',
     'architectures': [f'GPT2{kind_of(trunk, heads)}'],
@@ -112,9 +126,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
 
 def kind_of(trunk: Gpt, heads: Sequence[str]) -> str:
   """The end of the name of their class."""
-  if 'head' in heads:
-    return 'ForSequenceClassification'
-  return 'LMHeadModel' if trunk.gives_logits else 'Model'
+  return next(filter(is_task, heads), None) or ('LMHeadModel' if trunk.gives_logits else 'Model')
 
 
 def shared_fields(trunk: Gpt) -> dict[str, Any]:
@@ -149,14 +161,14 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
   out = [
     Entry('trunk/token_embed/table', 'transformer.wte.weight', tied=tied),
     Entry('trunk/position_embed/table', 'transformer.wpe.weight'),
     *blocks(trunk),
     *norm('trunk/final_norm', 'transformer.ln_f'),
-    *score(heads),
+    *of_task(tasks(trunk), heads),
   ]
   if trunk.gives_logits and not trunk.config.tied:
     out.append(Entry('trunk/output/table', 'lm_head.weight'))

@@ -9,12 +9,24 @@ import numpy as np
 
 from plm_jax.models.llama import Llama
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, check_heads, has_output, linear, score
+from plm_jax.weights.table import (
+  Derived,
+  Entry,
+  TaskHead,
+  check_heads,
+  has_output,
+  is_task,
+  linear,
+  of_task,
+  one_layer,
+  score,
+)
 
 MODEL = 'llama'
 MODEL_TYPES = ('llama',)
 PREFIX = 'model.'
-HEADS = ('head',)
+OTHER_PREFIXES = ('transformer.',)  # of LlamaForQuestionAnswering
+HEADS: tuple[str, ...] = ()
 
 
 def _holds_frequencies(trunk: Any, tensor: np.ndarray) -> bool:
@@ -73,6 +85,16 @@ FIELDS: fields.Fields = MappingProxyType(
 )
 DERIVED: Mapping[str, Derived] = MappingProxyType({'rotary_emb.inv_freq': _holds_frequencies})
 UNUSED: tuple[str, ...] = ()
+
+
+def tasks(trunk: Llama) -> dict[str, TaskHead]:
+  """Their classes for tasks."""
+  del trunk
+  return {
+    'ForSequenceClassification': score(),
+    'ForTokenClassification': one_layer('tag', 'score'),
+    'ForQuestionAnswering': one_layer('span', 'qa_outputs'),
+  }
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -157,7 +179,7 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   c = trunk.config
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   if c.rotary != 'halves' or c.rotary_share != 1 or c.qkv_bias != c.out_bias or c.norm_placement != 'pre':
     raise ValueError(
       'LLaMA rotates the halves of whole heads, has biases on all matrices of attention or on none, and its norms '
@@ -174,9 +196,7 @@ def write_config(trunk: Llama, heads: Sequence[str]) -> dict[str, Any]:
 
 def kind_of(trunk: Llama, heads: Sequence[str]) -> str:
   """The end of the name of their class."""
-  if 'head' in heads:
-    return 'ForSequenceClassification'
-  return 'ForCausalLM' if trunk.gives_logits else 'Model'
+  return next(filter(is_task, heads), None) or ('ForCausalLM' if trunk.gives_logits else 'Model')
 
 
 def shared_fields(trunk: Llama) -> dict[str, Any]:
@@ -218,20 +238,19 @@ def entries(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  block, out = 'model.layers.{layer}', attention(trunk, heads)
+  check_heads(heads, HEADS, tasks(trunk))
+  block, out = 'model.layers.{layer}', attention(trunk)
   for part in ('gate', 'up', 'down'):
     out += linear(f'trunk/layers/mlp/{part}', f'{block}.mlp.{part}_proj', bias=trunk.config.mlp_bias)
   out.append(Entry('trunk/layers/mlp_norm/scale', f'{block}.post_attention_layernorm.weight'))
-  return out
+  if 'ForQuestionAnswering' in heads:
+    (other,) = OTHER_PREFIXES
+    out = [entry._replace(theirs=entry.theirs.replace(PREFIX, other, 1)) for entry in out]
+  return out + of_task(tasks(trunk), heads)
 
 
-def attention(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
-  """All but the feed-forward and the norms beside it, alike in LLaMA and GLM-4.
-
-  Raises:
-    ValueError: there is no place for a head.
-  """
-  check_heads(heads, HEADS)
+def attention(trunk: Llama) -> list[Entry]:
+  """All but the head, the feed-forward and the norms beside it, alike in LLaMA and GLM-4."""
   ours, block, c = 'trunk/layers', 'model.layers.{layer}', trunk.config
   tied = ('lm_head.weight',) if c.tied else ()
   out = [Entry('trunk/token_embed/table', 'model.embed_tokens.weight', tied=tied)]
@@ -242,4 +261,4 @@ def attention(trunk: Llama, heads: Sequence[str]) -> list[Entry]:
   out += linear(f'{ours}/out', f'{block}.self_attn.o_proj', inputs=2, bias=c.out_bias)
   out.append(Entry(f'{ours}/attention_norm/scale', f'{block}.input_layernorm.weight'))
   out.append(Entry('trunk/final_norm/scale', 'model.norm.weight'))
-  return out + score(heads)
+  return out

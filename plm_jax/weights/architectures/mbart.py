@@ -7,7 +7,7 @@ from typing import Any
 from plm_jax.models.bart import Bart
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bart
-from plm_jax.weights.table import Derived, Entry, check_heads
+from plm_jax.weights.table import Derived
 
 MODEL = 'bart'
 HEADS: tuple[str, ...] = ()
@@ -22,6 +22,7 @@ FIELDS: fields.Fields = MappingProxyType(
     'add_final_layer_norm': fields.fixed(True),
   }
 )
+tasks, entries = bart.tasks, bart.entries
 DERIVED: Mapping[str, Derived] = bart.DERIVED
 UNUSED = bart.UNUSED
 
@@ -44,21 +45,10 @@ def write_config(trunk: Bart, heads: Sequence[str]) -> dict[str, Any]:
   Raises:
     ValueError: the published form has no place for its structure or for a head.
   """
-  check_heads(heads, HEADS)
   if trunk.config.norm_placement != 'pre':
     raise ValueError("mBART has its norms before the sublayers; norm_placement='post' is BART's")
   return {
     'model_type': 'mbart',
-    'architectures': ['MBartForConditionalGeneration'],
+    'architectures': [f'MBart{bart.kind_of(heads)}'],
     **bart.shared_fields(trunk, heads),
   }
-
-
-def entries(trunk: Bart, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
-
-  Raises:
-    ValueError: the published form has no place for a head.
-  """
-  check_heads(heads, HEADS)
-  return bart.entries(trunk, heads)

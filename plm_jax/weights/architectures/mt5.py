@@ -7,12 +7,13 @@ from typing import Any
 from plm_jax.models.t5 import T5, T5Encoder
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import t5
-from plm_jax.weights.table import Derived, Entry
+from plm_jax.weights.table import Derived
 
 MODEL = 't5'
 HEADS: tuple[str, ...] = ()
 MODEL_TYPES = ('mt5',)
 PREFIX = t5.PREFIX
+tasks, entries = t5.tasks, t5.entries
 
 FIELDS: fields.Fields = MappingProxyType(
   {
@@ -46,14 +47,4 @@ def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
   """
   if trunk.config.tied:
     raise ValueError('mT5 has an output matrix of its own, and logits that are not scaled; the trunk is tied')
-  name = 'MT5EncoderModel' if trunk.config.structure == 'encoder' else 'MT5ForConditionalGeneration'
-  return {'model_type': 'mt5', 'architectures': [name], **t5.shared_fields(trunk, heads)}
-
-
-def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk.
-
-  Raises:
-    ValueError: the published form has no place for its structure or for a head.
-  """
-  return t5.entries(trunk, heads)
+  return {'model_type': 'mt5', 'architectures': [f'MT5{t5.kind_of(trunk, heads)}'], **t5.shared_fields(trunk, heads)}

@@ -7,12 +7,12 @@ from typing import Any
 from plm_jax.models.gpt import Gpt
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import gpt
-from plm_jax.weights.table import Derived, Entry, check_heads, counts_up, has_output, score
+from plm_jax.weights.table import Derived, Entry, TaskHead, check_heads, counts_up, has_output, of_task, score
 
 MODEL = 'gpt'
 MODEL_TYPES = ('openai-gpt',)
 PREFIX = 'transformer.'
-HEADS = gpt.HEADS
+HEADS: tuple[str, ...] = ()
 # what they call gelu is the tanh form
 _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
   {'gelu': 'gelu_new', 'relu': 'relu', 'silu': 'silu', 'swish': 'silu'}
@@ -20,6 +20,12 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 FIELDS: fields.Fields = MappingProxyType({**gpt.SHARED, 'afn': fields.choice('gelu', tuple(_ACTIVATIONS))})
 DERIVED: Mapping[str, Derived] = MappingProxyType({**gpt.DERIVED, 'position_ids': counts_up})
 UNUSED: tuple[str, ...] = ()
+
+
+def tasks(trunk: Gpt) -> dict[str, TaskHead]:
+  """Their class for a task."""
+  del trunk
+  return {'ForSequenceClassification': score()}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -44,7 +50,7 @@ def write_config(trunk: Gpt, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.norm_placement != 'post' or c.mlp_dim != 4 * c.hidden_dim:
     raise ValueError('GPT has its norms after the sums and a feed-forward width of four times d')
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   activations = {'gelu_tanh': 'gelu', 'relu': 'relu', 'silu': 'silu'}
   if c.activation not in activations:
     raise ValueError(f'GPT has no activation {c.activation!r}')
@@ -64,7 +70,7 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_head.weight',) if trunk.config.tied else ()
   own = trunk.gives_logits and not trunk.config.tied
   output = [Entry('trunk/output/table', 'lm_head.weight')] if own else []
@@ -73,5 +79,5 @@ def entries(trunk: Gpt, heads: Sequence[str]) -> list[Entry]:
     Entry('trunk/token_embed/table', 'transformer.tokens_embed.weight', tied=tied),
     Entry('trunk/position_embed/table', 'transformer.positions_embed.weight'),
     *gpt.blocks(trunk),
-    *score(heads),
+    *of_task(tasks(trunk), heads),
   ]

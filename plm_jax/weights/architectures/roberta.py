@@ -11,19 +11,36 @@ from typing import Any
 from plm_jax.models.bert import Bert
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import POSITIONS, Derived, Entry, check_heads, linear, norm, two_layers
+from plm_jax.weights.table import (
+  POSITIONS,
+  Derived,
+  Entry,
+  TaskHead,
+  check_heads,
+  encoder_tasks,
+  linear,
+  norm,
+  of_task,
+  two_layers,
+)
 
 MODEL = 'bert'
 _FAMILIES = {'roberta': 'Roberta', 'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'}
 MODEL_TYPES = ('roberta', 'xlm-roberta', 'camembert')
 PREFIX = 'roberta.'
-HEADS = ('mlm', 'head')
+HEADS = ('mlm',)
 _OFFSET = 2  # positions follow the padding id, 1
 FIELDS: fields.Fields = MappingProxyType({**bert.SHARED, 'pad_token_id': fields.fixed(_OFFSET - 1)})
-CLASSIFIER = 'two layers'
-BETWEEN = 'tanh'
 DERIVED: Mapping[str, Derived] = POSITIONS
-UNUSED: tuple[str, ...] = ()
+UNUSED = (r'^roberta\.pooler\.',)  # beside a head that reads the first token itself
+
+
+def tasks(trunk: Bert) -> dict[str, TaskHead]:
+  """Their classes for tasks; that for rows has a layer, tanh and a layer on the first token, as a pooler and a head."""
+  dense, out = 'classifier.dense', 'classifier.out_proj'
+  pooled = TaskHead('classify', (*linear('trunk/pooler', dense), *linear('head', out)))
+  rows = pooled if trunk.config.pooler == 'tanh' else two_layers('classify', dense, out, activation='tanh')
+  return encoder_tasks() | {'ForSequenceClassification': rows}
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -41,7 +58,7 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
     'num_types': theirs['type_vocab_size'],
     'model_type': '' if theirs['model_type'] == 'roberta' else theirs['model_type'],
   }
-  if f'{PREFIX}pooler.dense.weight' not in names and 'classifier.out_proj.weight' in names:
+  if 'classifier.out_proj.weight' in names:
     overrides['pooler'] = 'first'  # what classifies rows there reads the first token itself
   return {'vocab_size': theirs['vocab_size'], 'variant': 'roberta-base', 'overrides': overrides}
 
@@ -55,9 +72,9 @@ def write_config(trunk: Bert, heads: Sequence[str]) -> dict[str, Any]:
   c = trunk.config
   if c.position_offset != _OFFSET or c.embed_dim:
     raise ValueError('RoBERTa has positions from 2 and one width')
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   bert.check_own_gelu(trunk, heads)
-  kind = bert.kind_of(heads, {'head': 'ForSequenceClassification', 'mlm': 'ForMaskedLM'})
+  kind = bert.kind_of(heads, {'mlm': 'ForMaskedLM'})
   model_type = c.model_type or 'roberta'
   return {
     'model_type': model_type,
@@ -77,16 +94,15 @@ def entries(trunk: Bert, heads: Sequence[str]) -> list[Entry]:
   Raises:
     ValueError: there is no place for a head.
   """
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))
   decoder = 'lm_head.decoder'
   out = bert.embeddings(trunk, 'roberta.embeddings', decoder)
   if not trunk.config.num_types:
     out.append(Entry('', 'roberta.embeddings.token_type_embeddings.weight', zeros=(1, trunk.config.hidden_dim)))
   out += bert.layers('roberta.encoder.layer.{layer}')
-  out += linear('trunk/pooler', 'roberta.pooler.dense', optional=True)
+  if trunk.config.pooler == 'tanh' and 'ForSequenceClassification' not in heads:
+    out += linear('trunk/pooler', 'roberta.pooler.dense', optional=True)
   if 'mlm' in heads:
     out += linear('mlm/dense', 'lm_head.dense') + norm('mlm/norm', 'lm_head.layer_norm')
     out += bert.output(trunk, decoder, bias='lm_head.bias')
-  if 'head' in heads:
-    out += two_layers('classifier.dense', 'classifier.out_proj', tokens='classifier')
-  return out
+  return out + of_task(tasks(trunk), heads)

@@ -12,7 +12,17 @@ from typing import Any
 
 from plm_jax.models.t5 import T5, T5Encoder
 from plm_jax.weights import fields
-from plm_jax.weights.table import Derived, Entry, check_heads, other_depth
+from plm_jax.weights.table import (
+  Derived,
+  Entry,
+  TaskHead,
+  check_heads,
+  is_task,
+  of_task,
+  one_layer,
+  other_depth,
+  two_layers,
+)
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +30,7 @@ MODEL = 't5'
 HEADS: tuple[str, ...] = ()
 MODEL_TYPES = ('t5',)
 PREFIX = ''
+_INSIDE = 'transformer.'  # of the trunk's names in their classes for rows and tokens
 
 # feed_forward_proj -> (activation, gated)
 FORMS: Mapping[str, tuple[str, bool]] = MappingProxyType(
@@ -60,6 +71,17 @@ DERIVED: Mapping[str, Derived] = MappingProxyType({})
 UNUSED = (r'EncDecAttention\.relative_attention_bias\.weight$',)  # of the first releases
 
 
+def tasks(trunk: T5 | T5Encoder) -> dict[str, TaskHead]:
+  """Their classes for tasks: that for tokens has an encoder alone, the others read the decoder."""
+  if trunk.config.structure == 'encoder':
+    return {'ForTokenClassification': one_layer('tag', 'classifier')}
+  dense, out = 'classification_head.dense', 'classification_head.out_proj'
+  return {
+    'ForSequenceClassification': two_layers('classify', dense, out, activation='tanh'),
+    'ForQuestionAnswering': one_layer('span', 'qa_outputs'),
+  }
+
+
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
   """Keywords of `models.t5.make` for a config.json.
 
@@ -83,8 +105,10 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
     tied: logits are made by the scaled token table.
 
   Raises:
-    ValueError: two stacks of another wiring.
+    ValueError: two stacks of another wiring, or a decoder that starts otherwise beside the head of a task.
   """
+  fields.check_decoder_start(theirs, names, eos=1)
+  names = {name.removeprefix(_INSIDE) for name in names}
   activation, gated = FORMS[theirs['feed_forward_proj']]
   own = {'gelu_tanh': 'gelu_new', 'gelu_erf': 'gelu'}.get(activation, activation)
   for name, value in (('dense_act_fn', own), ('is_gated_act', gated)):
@@ -121,16 +145,22 @@ def write_config(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
     ValueError: the published form has no place for its structure or for a head.
   """
   shared = shared_fields(trunk, heads)
+  task = next(filter(is_task, heads), None)
   if trunk.config.model_type:
     raise ValueError(f'model_type={trunk.config.model_type!r} goes out under that name')
-  if trunk.gives_logits and not trunk.config.tied:
+  if trunk.gives_logits and not trunk.config.tied and not task:
     log.warning(
       'This T5 has an output matrix of its own, lm_head. transformers from 5.0 on counts every T5 as tied: it says so '
       'when it reads the folder, and puts the token table in its place whenever tie_weights() is called. lm_head is '
       'written all the same; to be safe, compare the states of its decoder times lm_head'
     )
-  name = 'T5EncoderModel' if trunk.config.structure == 'encoder' else 'T5ForConditionalGeneration'
-  return {'model_type': 't5', 'architectures': [name], **shared}
+  return {'model_type': 't5', 'architectures': [f'T5{kind_of(trunk, heads)}'], **shared}
+
+
+def kind_of(trunk: T5 | T5Encoder, heads: Sequence[str]) -> str:
+  """The end of the name of their class."""
+  whole = 'EncoderModel' if trunk.config.structure == 'encoder' else 'ForConditionalGeneration'
+  return next(filter(is_task, heads), whole)
 
 
 def shared_fields(trunk: T5 | T5Encoder, heads: Sequence[str]) -> dict[str, Any]:
@@ -172,7 +202,7 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
     ValueError: the published form has no place for its structure or for a head.
   """
   _check(trunk, heads)
-  tied = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
+  tied: tuple[str, ...] = ('encoder.embed_tokens.weight', 'decoder.embed_tokens.weight')
   out = [
     Entry('trunk/token_embed/table', 'shared.weight', tied=(*tied, 'lm_head.weight') if trunk.config.tied else tied)
   ]
@@ -201,7 +231,14 @@ def entries(trunk: T5 | T5Encoder, heads: Sequence[str]) -> list[Entry]:
     bias = f'{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight'
     out.append(Entry(f'trunk/{side}/relative_bias/table', bias))
     out.append(Entry(f'trunk/{side}/final_norm/scale', f'{side}.final_layer_norm.weight'))
-  return out
+  if {'ForSequenceClassification', 'ForTokenClassification'} & set(heads):
+    out = [_inside(entry) for entry in out]
+  return out + of_task(tasks(trunk), heads)
+
+
+def _inside(entry: Entry) -> Entry:
+  """An entry of the trunk by its name inside a class for a task."""
+  return entry._replace(theirs=f'{_INSIDE}{entry.theirs}', tied=tuple(f'{_INSIDE}{name}' for name in entry.tied))
 
 
 def _check(trunk: T5 | T5Encoder, heads: Sequence[str]) -> None:
@@ -209,4 +246,4 @@ def _check(trunk: T5 | T5Encoder, heads: Sequence[str]) -> None:
     raise ValueError(
       f'the published form of T5 is an encoder-decoder or an encoder; structure is {trunk.config.structure!r}'
     )
-  check_heads(heads, HEADS)
+  check_heads(heads, HEADS, tasks(trunk))

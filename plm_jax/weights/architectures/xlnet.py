@@ -1,7 +1,7 @@
 """XLNet of Hugging Face, `xlnet`, as table entries and config fields.
 
-What follows the body there is 'lm_loss' (here the head 'lm' and the table, or a matrix of its own), or the summary
-layer (here the trunk's pooler) with 'logits_proj' (here 'head').
+What follows the body there is 'lm_loss' (here the head 'lm' and the table, or a matrix of its own), or the head of a
+task: for rows and options the summary layer (here the trunk's pooler) with 'logits_proj'.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,10 +11,10 @@ from typing import Any
 from plm_jax.models.xlnet import Xlnet
 from plm_jax.weights import fields
 from plm_jax.weights.architectures import bert
-from plm_jax.weights.table import Derived, Entry, linear, norm
+from plm_jax.weights.table import Derived, Entry, TaskHead, check_heads, linear, norm, of_task, one_layer
 
 MODEL = 'xlnet'
-HEADS = ('lm', 'head')
+HEADS = ('lm',)
 MODEL_TYPES = ('xlnet',)
 TYPED = True
 PREFIX = 'transformer.'
@@ -49,9 +49,34 @@ FIELDS: fields.Fields = MappingProxyType(
   }
 )
 _WHOLE_ROW = 2**24  # reuse_length: they let all of a row enter the memory where they name no length
-CLASSIFIER = 'pooler'
 DERIVED: Mapping[str, Derived] = MappingProxyType({})
 UNUSED: tuple[str, ...] = ()
+
+
+def tasks(trunk: Xlnet) -> dict[str, TaskHead]:
+  """Their classes for tasks; one for answers has an end that depends on the start."""
+  summed = (*linear('trunk/pooler', 'sequence_summary.summary'), *linear('head', 'logits_proj'))
+  known = {
+    'ForSequenceClassification': TaskHead('classify', summed),
+    'ForTokenClassification': one_layer('tag', 'classifier'),
+    'ForMultipleChoice': TaskHead('choose', summed),
+    'ForQuestionAnsweringSimple': one_layer('span', 'qa_outputs'),
+  }
+  if trunk.config.norm_epsilon == 1e-12:  # of the norm in that head as well
+    known['ForQuestionAnswering'] = TaskHead('span', _conditional(), MappingProxyType({'end': 'conditional'}))
+  return known
+
+
+def _conditional() -> tuple[Entry, ...]:
+  """The head `Conditional` of adapters/span.py."""
+  return (
+    *linear('head/start', 'start_logits.dense'),
+    *linear('head/end_inner', 'end_logits.dense_0'),
+    *norm('head/end_norm', 'end_logits.LayerNorm'),
+    *linear('head/end', 'end_logits.dense_1'),
+    *linear('head/none_inner', 'answer_class.dense_0'),
+    *linear('head/none', 'answer_class.dense_1', bias=False),
+  )
 
 
 def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[str, Any]:
@@ -90,12 +115,13 @@ def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
   """The config.json of a trunk with these heads.
 
   Raises:
-    ValueError: an output matrix of its own without the head lm.
+    ValueError: there is no place for a head, or for an output matrix of its own without the head lm.
   """
   c = trunk.config
+  check_heads(heads, HEADS, tasks(trunk))
   bert.check_output(trunk, heads, 'lm')
   reused = c.reuse_length if c.memory_length else None
-  kind = bert.kind_of(heads, {'lm': 'LMHeadModel', 'head': 'ForSequenceClassification'})
+  kind = bert.kind_of(heads, {'lm': 'LMHeadModel'})
   return dict(
     model_type='xlnet',
     architectures=[f'XLNet{kind}'],
@@ -123,7 +149,12 @@ def write_config(trunk: Xlnet, heads: Sequence[str]) -> dict[str, Any]:
 
 
 def entries(trunk: Xlnet, heads: Sequence[str]) -> list[Entry]:
-  """Every parameter of the trunk and of the heads 'lm' and 'head'; the trunk has its pooler with 'head' alone."""
+  """Every parameter of the trunk and of the heads; a trunk has its pooler beside a head that reads it alone.
+
+  Raises:
+    ValueError: there is no place for a head.
+  """
+  check_heads(heads, HEADS, tasks(trunk))
   tied = ('lm_loss.weight',) if trunk.config.tied else ()
   out = [
     Entry('trunk/token_embed/table', f'{PREFIX}word_embedding.weight', tied=tied),
@@ -145,7 +176,4 @@ def entries(trunk: Xlnet, heads: Sequence[str]) -> list[Entry]:
     out.append(Entry('lm/bias', 'lm_loss.bias'))
     if not trunk.config.tied:
       out.append(Entry('trunk/output/table', 'lm_loss.weight'))
-  if 'head' in heads:
-    out += linear('trunk/pooler', 'sequence_summary.summary')
-    out += linear('head', 'logits_proj')
-  return out
+  return out + of_task(tasks(trunk), heads)

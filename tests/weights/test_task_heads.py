@@ -1,0 +1,313 @@
+"""Heads of tasks: classes of transformers are read into the adapter that computes the same, and written again."""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+from plm_jax import files, paths, weights
+from plm_jax.checkpoint import Checkpoints
+from plm_jax.plugins import build
+from plm_jax.types import Task
+from plm_jax.weights import WeightsError, convert
+from tests import tiny
+from tests.weights import published
+
+torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+
+TOLERANCE = 1e-5
+EOS, CLASSES = 2, {0: 'no', 1: 'perhaps', 2: 'yes'}
+OPTIONS, LENGTHS = 3, (11, 4, 7)
+NAMED = ('ForSequenceClassification', 'ForTokenClassification')
+SIZES: Mapping[str, Mapping[str, Any]] = {
+  'Bert': published.CASES['bert-mlm'].fields,
+  'Roberta': published.CASES['roberta-mlm'].fields,
+  'XLMRoberta': published.CASES['xlm-roberta'].fields,
+  'Camembert': published.CASES['camembert'].fields,
+  'Albert': published.CASES['albert-groups'].fields,
+  'DistilBert': published.CASES['distilbert-mlm'].fields,
+  'Electra': published.CASES['electra-body'].fields,
+  'Deberta': published.CASES['deberta-mlm'].fields,
+  'DebertaV2': published.CASES['deberta-v2-mlm'].fields,
+  'XLNet': published.CASES['xlnet-lm'].fields,
+  'OpenAIGPT': published.CASES['gpt'].fields,
+  'GPT2': published.CASES['gpt2'].fields,
+  'Llama': published.CASES['llama-3.1'].fields,
+  'Glm': published.CASES['glm'].fields,
+  'Glm4': published.CASES['glm4'].fields,
+  'Bart': published.CASES['distilbart'].fields,
+  'MBart': published.CASES['mbart'].fields,
+  'T5': published.CASES['t5'].fields,
+  'MT5': published.CASES['mt5'].fields,
+}
+# the adapter, and the classes whose heads it has: families of the same head behind the first are slow
+KINDS = {
+  'classify': (
+    'ForSequenceClassification',
+    ('Bert', 'Roberta', 'XLNet', 'Llama', 'Bart'),
+    ('XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'OpenAIGPT', 'GPT2', 'Glm',
+     'Glm4', 'T5', 'MT5'),
+  ),
+  'tag': (
+    'ForTokenClassification',
+    ('Bert', 'T5'),
+    ('Roberta', 'XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'XLNet', 'GPT2',
+     'Llama', 'Glm', 'Glm4', 'MT5'),
+  ),
+  'span': (
+    'ForQuestionAnswering',
+    ('Bert', 'Llama', 'MBart'),
+    ('Roberta', 'XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'Electra', 'Deberta', 'DebertaV2', 'GPT2', 'Bart',
+     'T5', 'MT5'),
+  ),
+  'choose': (
+    'ForMultipleChoice',
+    ('Roberta', 'Electra'),
+    ('Bert', 'XLMRoberta', 'Camembert', 'Albert', 'DistilBert', 'DebertaV2', 'XLNet'),
+  ),
+}  # fmt: skip
+CASES = [
+  pytest.param(family, kind, adapter, marks=[pytest.mark.slow] * (family in others))
+  for adapter, (kind, first, others) in KINDS.items()
+  for family in (*first, *others)
+] + [pytest.param('XLNet', 'ForQuestionAnsweringSimple', 'span', marks=[pytest.mark.slow])]
+
+
+def make_model(family: str, kind: str, **more: Any) -> Any:
+  """Theirs, with every parameter drawn."""
+  torch.manual_seed(1)
+  fields = {'vocab_size': 61, **SIZES[family], 'pad_token_id': SIZES[family].get('pad_token_id', 0), **more}
+  if kind in NAMED:
+    fields['id2label'] = CLASSES
+  if family in ('T5', 'MT5'):
+    fields |= {'eos_token_id': EOS, 'decoder_start_token_id': EOS}
+  if kind == 'ForMultipleChoice' and family == 'Electra':
+    fields |= {'summary_type': 'first', 'summary_use_proj': True, 'summary_activation': 'gelu'}
+  config = getattr(transformers, f'{family}Config')(**fields)
+  model = getattr(transformers, f'{family}{kind}')(config).eval()
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.add_(0.1 * torch.randn_like(parameter))
+  return model
+
+
+def make_batch(*, options: bool = False, left: bool = False) -> dict[str, np.ndarray]:
+  """Rows of unequal lengths, each with its end; with `options`, of several sequences; padding to the right or left."""
+  rows = len(LENGTHS) * (OPTIONS if options else 1)
+  lengths = np.resize(LENGTHS, rows)
+  segments = (np.arange(max(LENGTHS)) < lengths[:, None]).astype(np.int32)
+  tokens = np.random.default_rng(0).integers(7, 61, segments.shape) * segments
+  tokens[np.arange(rows), lengths - 1] = EOS
+  if left:
+    tokens, segments = tokens[:, ::-1], segments[:, ::-1]
+    tokens = np.where(tokens == EOS, 9, tokens)
+    tokens[:, -1] = EOS
+  batch = {'tokens': tokens.astype(np.int32), 'segment_ids': np.ascontiguousarray(segments)}
+  shape = (len(LENGTHS), OPTIONS, -1) if options else (rows, -1)
+  return {name: value.reshape(shape) for name, value in batch.items()}
+
+
+def outputs_of_theirs(model: Any, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+  """Their logits; for answers those of start and end, [b, l, 2]."""
+  given = {name: torch.tensor(value).long() for name, value in batch.items()}
+  with torch.no_grad():
+    out = model(given['tokens'], attention_mask=given['segment_ids'])
+  if 'start_logits' in out:
+    return np.stack([out.start_logits.numpy(), out.end_logits.numpy()], axis=-1)
+  return out.logits.numpy()
+
+
+class Ours(NamedTuple):
+  """A folder read into an adapter: its block, and what it computes of a batch."""
+
+  block: Mapping[str, Any]
+  outputs: np.ndarray
+
+
+def inputs_of(task: Task, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
+  """What the model of a task reads of a batch."""
+  rows = np.zeros(len(batch['tokens']), np.int32)
+  spans = {'start': rows, 'end': rows, 'context': np.ones_like(batch['tokens'])}
+  more = {'label': rows, 'labels': np.zeros_like(batch['tokens']), 'row_weight': rows + 1.0}
+  return task.prepare(jax.random.key(0), {**batch, **more, **spans}).inputs
+
+
+def shapes_of(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
+  """Path -> shape of the parameters of its model."""
+  made = jax.eval_shape(lambda key: task.model.init(key, **inputs), jax.random.key(0))
+  return {path: leaf.shape for path, leaf in paths.flat(nn.unbox(made['params'])).items()}
+
+
+def outputs_of_ours(task: Task, params: Mapping[str, np.ndarray], inputs: Mapping[str, Any]) -> np.ndarray:
+  """What a head computes, by parameters of their paths."""
+  out = jax.jit(lambda params: task.model.apply({'params': params}, **inputs))(paths.nested(dict(params)))
+  return np.asarray(out[0] if isinstance(out, tuple) else out)
+
+
+def read(folder: pathlib.Path, batch: Mapping[str, np.ndarray]) -> Ours:
+  """The adapter that a folder names, with exactly the parameters that it needs from there."""
+  opened = weights.open(folder)
+  task = build.make('adapters', dict(opened.adapter), trunk=opened.trunk(), vocab=tiny.VOCAB)
+  inputs = inputs_of(task, batch)
+  params = {path: opened.params[path].read(None) for path in shapes_of(task, inputs)}
+  return Ours(opened.adapter, outputs_of_ours(task, params, inputs))
+
+
+def worst(ours: np.ndarray, theirs: np.ndarray, batch: Mapping[str, np.ndarray], kind: str) -> float:
+  """The largest difference, on real tokens alone where each has outputs."""
+  if kind in ('ForSequenceClassification', 'ForMultipleChoice'):
+    return tiny.worst(ours, theirs)
+  real = batch['segment_ids'][..., None] > 0
+  return tiny.worst(np.where(real, ours, 0), np.where(real, theirs, 0))
+
+
+@pytest.mark.parametrize(('family', 'kind', 'adapter'), CASES)
+def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_path: pathlib.Path) -> None:
+  model = make_model(family, kind)
+  model.save_pretrained(tmp_path / 'theirs')
+  batch = make_batch(options=kind == 'ForMultipleChoice', left=family == 'XLNet')
+  expected = outputs_of_theirs(model, batch)
+  ours = read(tmp_path / 'theirs', batch)
+  assert ours.block['name'] == adapter
+  assert worst(ours.outputs, expected, batch, kind) < TOLERANCE
+
+  convert.import_release(tmp_path / 'theirs', tmp_path / 'import')
+  opened = weights.open(tmp_path / 'import')
+  assert opened.labels == (tuple(CLASSES.values()) if kind in NAMED else ())
+  assert opened.adapter == ours.block
+  convert.export(tmp_path / 'import', tmp_path / 'export')
+  trunk, params = weights.load(tmp_path / 'theirs')
+  weights.save(tmp_path / 'saved', trunk, params, adapter=adapter)
+  for folder in ('export', 'saved'):
+    again, report = type(model).from_pretrained(tmp_path / folder, output_loading_info=True)
+    assert not {part: keys for part, keys in report.items() if keys}
+    assert published.equal(again.state_dict(), model.state_dict())
+    assert again.config.architectures == [type(model).__name__]
+  exported = type(model).from_pretrained(tmp_path / 'export').eval()
+  assert exported.config.id2label == model.config.id2label
+  assert worst(outputs_of_theirs(exported, batch), expected, batch, kind) < 1e-6  # ALBERT's activation has another name
+
+
+# Runs ----------------------------------------------------------------------------------------------------------------
+
+BERT = {'name': 'bert', 'variant': 'bert-base', 'overrides': tiny.SIZES}
+ROBERTA = {'name': 'bert', 'variant': 'roberta-base', 'overrides': tiny.SIZES}
+CLASSIFY = {'name': 'classify', 'classes': 3}
+TAG = {'name': 'tag', 'tags': ('O', 'B-x', 'I-x')}
+
+
+def block_of(model: str, variant: str, **overrides: Any) -> dict[str, Any]:
+  """The model block of a tiny trunk."""
+  known = build.import_file(f'models.{model}').CONFIGS[variant].__dataclass_fields__
+  sizes = {name: size for name, size in {**tiny.SIZES, **overrides}.items() if name in known}
+  return {'name': model, 'variant': variant, 'overrides': sizes}
+
+
+def write_run(
+  folder: pathlib.Path,
+  block: Mapping[str, Any],
+  adapter: Mapping[str, Any],
+  batch: Mapping[str, np.ndarray],
+  names: tuple[str, ...] = (),
+) -> np.ndarray:
+  """A run folder with drawn parameters, and what its head computes of a batch."""
+  trunk = build.make('models', block, vocab_size=61)
+  task = build.make('adapters', adapter, trunk=trunk, vocab=tiny.VOCAB)
+  inputs, draw = inputs_of(task, batch), np.random.default_rng(0)
+  params = {
+    path: draw.normal(size=shape, scale=0.3).astype(np.float32) for path, shape in shapes_of(task, inputs).items()
+  }
+  run = files.RunFolder(folder)
+  files.make_folder(run.vocab)
+  files.write_json(run.config, {'model': block, 'objective': None, 'adapter': adapter})
+  files.write_json(run.data, {'class_names': names} if names else {})
+  files.write_json(run.vocab / 'vocab.json', {'size': 61})
+  with Checkpoints(run.checkpoints, keep=1) as saved:
+    saved.save(1, {'params': paths.nested(params), 'step': np.asarray(1, np.int32)})
+  return outputs_of_ours(task, params, inputs)
+
+
+RUNS = {
+  'bert-rows': ('BertForSequenceClassification', BERT, CLASSIFY),
+  'bert-number': ('BertForSequenceClassification', BERT, {'name': 'classify', 'kind': 'regression'}),
+  'bert-tokens': ('BertForTokenClassification', BERT, TAG),
+  'bert-answers': ('BertForQuestionAnswering', BERT, {'name': 'span'}),
+  'bert-options': ('BertForMultipleChoice', BERT, {'name': 'choose'}),
+  'roberta-pooled': ('RobertaForSequenceClassification', ROBERTA, CLASSIFY),
+  'roberta-options': ('RobertaForMultipleChoice', ROBERTA, {'name': 'choose'}),
+  'gpt2-tokens': ('GPT2ForTokenClassification', block_of('gpt', 'gpt2'), TAG),
+  'llama-answers': ('LlamaForQuestionAnswering', block_of('llama', 'llama-7b', num_kv_heads=2), {'name': 'span'}),
+  't5-rows': (
+    'T5ForSequenceClassification',
+    block_of('t5', 't5-small'),
+    {**CLASSIFY, 'hidden': tiny.SIZES['hidden_dim']},
+  ),
+  't5-v1_1-answers': ('T5ForQuestionAnswering', block_of('t5', 't5-v1_1-small'), {'name': 'span'}),
+}
+SLOW_RUNS = {'bert-number', 'bert-answers', 'roberta-options', 'gpt2-tokens', 't5-v1_1-answers'}
+
+
+@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_RUNS)) for name in RUNS])
+def test_a_run_is_exported_as_the_class_of_its_adapter(name: str, tmp_path: pathlib.Path) -> None:
+  theirs, block, adapter = RUNS[name]
+  batch = make_batch(options=adapter['name'] == 'choose')
+  names = ('good', 'bad', 'neither') if adapter == CLASSIFY else ()
+  ours = write_run(tmp_path / 'run', block, adapter, batch, names)
+  convert.export(tmp_path / 'run', tmp_path / 'out', step='newest')
+  about = files.read_json(tmp_path / 'out' / 'config.json')
+  assert about['architectures'] == [theirs]
+  found = getattr(transformers, theirs).from_pretrained(tmp_path / 'out', output_loading_info=True)
+  model, report = found[0].eval(), found[1]
+  assert not {part: keys for part, keys in report.items() if keys}
+  model.config.pad_token_id, model.config.eos_token_id = 0, EOS  # the vocabulary of the run has no names for them
+  model.config.decoder_start_token_id = EOS
+  assert worst(ours, outputs_of_theirs(model, batch), batch, theirs[theirs.index('For') :]) < TOLERANCE
+  wanted = adapter.get('tags') or names
+  if wanted:
+    assert model.config.id2label == dict(enumerate(wanted)) and model.config.label2id[wanted[1]] == 1
+  kinds = {'class': 'single_label_classification', 'regression': 'regression'}
+  expected = kinds[adapter.get('kind', 'class')] if adapter['name'] == 'classify' else None
+  assert about.get('problem_type') == expected
+
+
+REFUSED = {
+  'mean': (BERT, {**CLASSIFY, 'pool': 'mean'}, r"adapter 'classify'.*(.|\n)*adapter\.pool=mean"),
+  'lower layer': (BERT, {**CLASSIFY, 'layer': 1}, r'adapter\.layer=1'),
+  'several layers': (BERT, {**TAG, 'layers': (-2, -1), 'join': 'sum'}, r'adapter\.layers='),
+  'a layer too many': (BERT, {**CLASSIFY, 'hidden': 8}, r'it has one layer: train with adapter\.hidden=0'),
+  'another width': (block_of('bert', 'distilbert-base'), {**CLASSIFY, 'hidden': 8}, 'two layers: train with adapter'),
+  'a layer too few': (
+    block_of('bert', 'distilbert-base'),
+    CLASSIFY,
+    r"two layers: train with adapter\.hidden=32, adapter\.activation='relu'",
+  ),
+  'crf': (BERT, {**TAG, 'crf': True}, r'adapter\.crf=True'),
+  'lstm': (BERT, {**TAG, 'lstm_layers': 1, 'lstm_dim': 8}, r'adapter\.lstm_layers=1'),
+  'conditional end': (BERT, {'name': 'span', 'end': 'conditional'}, r'adapter\.end=conditional'),
+  'bias': (block_of('gpt', 'gpt2'), CLASSIFY, r'no place for head/bias: train with adapter\.bias=False'),
+  'no class': (block_of('deberta', 'deberta-base'), {'name': 'choose'}, "no class has the head of adapter 'choose'"),
+  'no pooler': (
+    block_of('bert', 'roberta-base', pooler='first'),
+    {'name': 'choose'},
+    r"the trunk's pooler, .* model\.overrides\.pooler='tanh'",
+  ),
+  'another adapter': (BERT, {'name': 'similarity', 'classes': 2}, "no class has the head of adapter 'similarity'"),
+}
+
+
+@pytest.mark.parametrize('name', REFUSED)
+def test_another_head_is_refused_by_name_and_the_trunk_alone_goes_out(name: str, tmp_path: pathlib.Path) -> None:
+  block, adapter, said = REFUSED[name]
+  batch = make_batch(options=adapter['name'] == 'choose')
+  swapped = {f'swapped_{key}': value for key, value in batch.items()} if adapter['name'] == 'similarity' else {}
+  write_run(tmp_path / 'run', block, adapter, {**batch, **swapped})
+  with pytest.raises(WeightsError, match=said) as error:
+    convert.export(tmp_path / 'run', tmp_path / 'out', step='newest')
+  assert '--heads=none writes its trunk alone' in str(error.value) and not (tmp_path / 'out').exists()
+  convert.export(tmp_path / 'run', tmp_path / 'out', step='newest', heads=[])
+  assert 'For' not in files.read_json(tmp_path / 'out' / 'config.json')['architectures'][0]
