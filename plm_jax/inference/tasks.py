@@ -110,7 +110,10 @@ def check(opened: Opened, wanted: str) -> None:
   if opened.settings:
     what = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
   elif 'head' in opened.weights.heads:
-    what = "has a head that classifies, which only fine-tuning reads (init_from with from_='head' and to='head')"
+    name = opened.weights.adapter.get('name', 'classify')
+    what = (
+      f'has a head of adapter {name!r}, which only plm_jax.evaluate --weights and fine-tuning read'
+    )
   else:
     what = 'holds a pre-trained network without a task'
   needed = next((adapter for adapter, own in _ADAPTERS.items() if own == wanted), None)
