@@ -111,9 +111,7 @@ def check(opened: Opened, wanted: str) -> None:
     what = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
   elif 'head' in opened.weights.heads:
     name = opened.weights.adapter.get('name', 'classify')
-    what = (
-      f'has a head of adapter {name!r}, which only plm_jax.evaluate --weights and fine-tuning read'
-    )
+    what = f'has a head of adapter {name!r}, which only plm_jax.evaluate --weights and fine-tuning read'
   else:
     what = 'holds a pre-trained network without a task'
   needed = next((adapter for adapter, own in _ADAPTERS.items() if own == wanted), None)
