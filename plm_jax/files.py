@@ -22,6 +22,7 @@ import logging
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, TextIO, overload
@@ -321,6 +322,13 @@ def remove(file: Where) -> None:
 def remove_folder(folder: Where) -> None:
   """Removes a folder with everything in it, if it exists; what cannot be removed stays without an error."""
   shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+  """An empty folder, which is removed with everything in it at the end."""
+  with tempfile.TemporaryDirectory(prefix='plm_jax_') as folder:
+    yield Path(folder)
 
 
 # Digests and locks -------------------------------------------------------------------------------------------------

@@ -25,12 +25,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
-  from plm_jax.files import RunFolder
-  from plm_jax.inference import blanks
+  from plm_jax.inference import blanks, opened
 
   logs.start()
-  step = step_named(arguments.step)
-  blanks.show(blanks.fill(settings, RunFolder.at(arguments.workdir), text=arguments.text, top=arguments.top, step=step))
+  model = opened.open(arguments.workdir, step=step_named(arguments.step), settings=settings)
+  blanks.show(blanks.fill(model, [arguments.text], top=arguments.top)[0])
   return 0
 
 

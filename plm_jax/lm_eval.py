@@ -62,15 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     ) from None
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
+  from plm_jax.generate import conventions
   from plm_jax.inference import harness, opened
 
   logs.start()
   asked = vars(arguments)
-  model = harness.Model(
-    opened.open(folder, step=step_named(arguments.step), user='lm_eval'),
-    batch_size=arguments.batch_size,
-    max_length=arguments.max_length,
-  )
+  there = opened.open(folder, step=step_named(arguments.step))
+  conventions.warn(there.generation, {})
+  model = harness.Model(there, batch_size=arguments.batch_size, max_length=arguments.max_length)
   names = [name for name in arguments.tasks.split(',') if name]
   keywords = {name: asked[name] for name in ('include_path', 'num_fewshot', 'limit', 'seed')}
   found = harness.run(model, names, **keywords)

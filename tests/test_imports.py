@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ('plm_jax', 'experiments', 'benchmarks', 'launch')
 COMMANDS = 'the commands'
 BUILD = 'plm_jax.plugins.build'
+DOOR = 'inference'  # of `plm_jax.load`
 
 # Ground files and folders: what of the package each may import beside itself. Everything else is a command.
 GROUND = {'types', 'errors', 'words', 'paths', 'files', 'seals', 'sharding'}
@@ -103,6 +104,8 @@ def forbidden_import(module: str, name: str) -> str | None:
     return 'the package knows no experiment'
   if top == 'plm_jax':
     target = layer_of('.'.join([top, *rest]))
+    if not layer:
+      return None if target in ('', DOOR) else f'the package itself is a door to {DOOR} alone'
     return None if target in ('', layer) or layer == COMMANDS or target in MAY_IMPORT[layer] else f'it is above {layer}'
   if layer == COMMANDS:
     return None
@@ -188,6 +191,7 @@ def test_no_circle() -> None:
     ('plm_jax.objectives.mlm', 'from plm_jax.config import resolve', 'it is above objectives'),
     ('plm_jax.adapters.tag', 'from plm_jax import noise', 'it is above adapters'),
     ('plm_jax.noise.where.tokens', 'import plm_jax.layers.masks', 'it is above noise'),
+    ('plm_jax', 'from plm_jax import training', 'the package itself is a door to inference alone'),
     ('plm_jax.training.step', 'from plm_jax import train', 'it is above training'),
     ('plm_jax.training.step', 'import plm_jax.noise.__main__', 'it is above training'),
     ('plm_jax.optim.rules', 'from ml_collections import ConfigDict', 'config objects stop at the commands'),
@@ -227,6 +231,7 @@ def test_violation_is_found(module: str, source: str, complaint: str) -> None:
     ('plm_jax.objectives.rtd', 'from plm_jax.layers import losses\nfrom plm_jax.objectives import mlm'),
     ('plm_jax.data.stream', 'import jax\nspec = jax.ShapeDtypeStruct((1,), int)'),
     ('plm_jax.data.rows.store', "import importlib.metadata\nnp.load('x', allow_pickle=False)"),
+    ('plm_jax', 'def f():\n  from plm_jax.inference import model'),
     ('plm_jax.plugins.build', 'import importlib\ngetattr(importlib, name)'),
     ('plm_jax.train', 'from plm_jax import config, optim, __version__\nimport absl.app'),
     ('plm_jax.noise.__main__', 'from plm_jax import config'),

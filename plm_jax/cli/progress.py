@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, Task
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from plm_jax.plugins import signatures
@@ -20,6 +20,7 @@ SHOWN = (
   'learning_rate', 'gradient_norm', 'tokens_per_second', 'mfu',
 )  # fmt: skip
 WIDEST, NARROWEST = 24, 4  # columns of the bar
+PATIENCE = 1.0  # seconds of work before a bar appears
 
 
 def items(values: Mapping[str, float], *, best: str | None = None) -> list[str]:
@@ -141,3 +142,40 @@ class Bar:
       if seconds > above
     )
     log.log(level, f'step {done}/{self._total}  {line(values, best=self._best)}  {left} left')
+
+
+class Waiting:
+  """A bar for work that may take long, with the time left: it appears after a second, on a terminal only.
+
+  A context manager; nothing stays of it.
+  """
+
+  def __init__(self, total: int, doing: str, *, console: Console | None = None):
+    """Draws nothing yet.
+
+    Args:
+      total: pieces of work.
+      doing: what is done, in a word or two.
+      console: where to draw; stderr by default, and only if it is a terminal.
+    """
+    console = console or Console(stderr=True)
+    columns = TextColumn('{task.description}'), BarColumn(WIDEST), MofNCompleteColumn(), TimeRemainingColumn()
+    self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    self._task = self._progress.add_task(doing, total=total)
+    self._began, self._drawn = time.monotonic(), False
+
+  def __enter__(self) -> Self:
+    return self
+
+  def __exit__(
+    self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+  ) -> None:
+    if self._drawn:
+      self._progress.stop()
+
+  def advance(self, count: int) -> None:
+    """Says that `count` more pieces are done."""
+    self._progress.advance(self._task, count)
+    if not self._drawn and time.monotonic() - self._began > PATIENCE:
+      self._progress.start()
+      self._drawn = True

@@ -229,7 +229,12 @@ def encode(text: str, vocab: 'Vocab', folder: Path, special: Tokens, *, kind: st
   Raises:
     ValueError: no ids at all.
   """
-  ids = Encoder(vocab, folder, special, kind=kind, published=published)(text)
+  return prompt(text, Encoder(vocab, folder, special, kind=kind, published=published))
+
+
+def prompt(text: str, encoder: Encoder) -> list[int]:
+  """As `encode`, by an encoder that is there already."""
+  ids, vocab = encoder(text), encoder.vocab
   if not ids and vocab.bos_id is not None:
     ids = [vocab.bos_id]
   if not ids:

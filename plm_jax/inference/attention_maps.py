@@ -15,7 +15,7 @@ from plm_jax.checkpoint import Step
 from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
-from plm_jax.inference.blanks import with_ends
+from plm_jax.inference.opened import with_ends
 from plm_jax.training.parts import Settings, make_parts, make_vocab
 
 

@@ -1,22 +1,24 @@
 """Fills blanks: the cloze test that masked language models are trained on (Devlin et al. 2018, §3.1)."""
 
+import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
-import jax.numpy as jnp
+import numpy as np
 from rich.table import Table
 
-from plm_jax import errors, weights
-from plm_jax.checkpoint import Step
+from plm_jax import errors
 from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
-from plm_jax.inference import written
+from plm_jax.inference import batches, written
+from plm_jax.inference.opened import Opened, with_ends
 from plm_jax.objectives import mlm
 from plm_jax.plugins import build
 from plm_jax.text.spec import BLANKS
-from plm_jax.training.parts import Parts, Settings, check_length, make_parts, make_vocab
-from plm_jax.types import Vocab
+from plm_jax.training.parts import check_length, make_parts
+from plm_jax.types import Array, PyTree
 
 
 class Filled(NamedTuple):
@@ -32,73 +34,112 @@ class Filled(NamedTuple):
   blanks: list[list[tuple[str, float]]]
 
 
-def fill(settings: Settings, folder: RunFolder, *, text: str, top: int = 5, step: Step = None) -> Filled:
+def fill(opened: Opened, texts: Sequence[str], *, top: int = 5, rows: int = batches.ROWS) -> list[Filled]:
   """Predicts the tokens of every blank from the whole text at once; an encoder-decoder writes them (written.py).
 
   Args:
-    settings: of the run.
-    folder: of a run with a masked objective.
-    text: with one blank or more: any spelling of `text.spec.BLANKS`, the mask token of the vocabulary, or a sentinel.
+    opened: a model with a masked objective.
+    texts: with one blank or more: any spelling of `text.spec.BLANKS`, the mask token of the vocabulary, or a sentinel.
     top: tokens per blank, at most the size of the vocabulary; an encoder-decoder writes one text per blank.
-    step: of the run, see `weights.open`.
+    rows: texts that are computed at a time.
 
   Raises:
-    ConfigError: the text has no blank, or the run cannot fill any.
+    ConfigError: a text has no blank or is too long, or the model cannot fill any.
   """
-  vocab, settings = make_vocab(settings, folder), build.unwrapped(settings)
-  parts = make_parts(settings, vocab, folder)
-  _check_fills(parts, settings, folder)
-  if parts.trunk.ATTENTION == 'encoder-decoder':
-    return Filled(*written.fill(settings, folder, parts, text=text, step=step))
-  if vocab.mask_id is None:
+  check_fills(opened)
+  if opened.kind == 'encoder-decoder':
+    return [Filled(*written.fill(opened, text)) for text in texts]
+  vocab: Any = opened.vocab
+  model, params = head_of(opened, user='fill')
+  spelt = [_with_masks(text, opened) for text in texts]
+  ids = [with_ends(vocab.encode(text, specials=True), vocab) for text in spelt]
+  places = [[place for place, token in enumerate(row) if token == vocab.mask_id] for row in ids]
+  if not all(places):
+    raise ConfigError(f'fill: the text has no blank; write {vocab.token(vocab.mask_id)} where a word is missing')
+  for row in ids:
+    check_length(opened.filler[0], len(row), where='the text')
+  most = _next_power(max(map(len, places), default=1))
+
+  def compute(members: np.ndarray, width: int) -> tuple[Array, Array]:
+    tokens, segments = batches.padded([ids[row] for row in members], width, filler=vocab.pad_id)
+    asked = np.array([[*places[row], *[0] * (most - len(places[row]))] for row in members])
+    with errors.stage('fill'):
+      return likeliest(model, params, tokens, segments, asked, top=min(top, vocab.size), size=vocab.size)
+
+  limit = min(map(len, opened.filler[0].position_rows.values()), default=None)
+  found = batches.run(compute, list(map(len, ids)), limit=limit, rows=rows, doing='fill')
+  filled = []
+  for text, row, (probabilities, best) in zip(spelt, places, found, strict=True):
+    words = [[vocab.decode([token]).strip() or repr(vocab.token(token)) for token in one] for one in best.tolist()]
+    pairs = [list(zip(*one, strict=True)) for one in zip(words, probabilities.tolist(), strict=True)]
+    filled.append(Filled(text, pairs[: len(row)]))
+  return filled
+
+
+def _with_masks(text: str, opened: Opened) -> str:
+  """The text with the mask of the vocabulary in each blank."""
+  if opened.vocab.mask_id is None:
     raise ConfigError('fill: the vocabulary of this run has no mask token; it was not trained to fill blanks')
-  mask = vocab.token(vocab.mask_id)
   for blank in BLANKS:
-    text = text.replace(blank, mask)
-  ids = with_ends(vocab.encode(text, specials=True), vocab)
-  places = [place for place, token in enumerate(ids) if token == vocab.mask_id]
-  if not places:
-    raise ConfigError(f'fill: the text has no blank; write {mask} where a word is missing')
-  check_length(parts.trunk, len(ids), where='--text')
-  params = weights.open(folder.root, step=step).params.tree()
+    text = text.replace(blank, opened.vocab.token(opened.vocab.mask_id))
+  return text
+
+
+def _next_power(count: int) -> int:
+  return 1 << (count - 1).bit_length()
+
+
+def check_fills(opened: Opened) -> None:
+  """Raises ConfigError where a model was trained for something else than filling blanks."""
+  if opened.adapted:
+    raise ConfigError(f'fill: {opened.folder} was trained with an adapter; name the folder of a pre-training run')
+  if opened.kind not in ('bidirectional', 'encoder-decoder'):
+    raise ConfigError(
+      f'fill: the {opened.trunk.NAME} in {opened.folder} has {opened.kind} attention and fills no blanks; name '
+      'the folder of a run with a masked objective'
+    )
+
+
+def head_of(opened: Opened, *, user: str) -> tuple[Any, PyTree]:
+  """The model that gives logits at masked tokens (`objectives.mlm.Model`), and its parameters.
+
+  Raises:
+    ConfigError: the folder has no such head.
+  """
+  trunk, params = opened.filler
   if 'mlm' not in params:
     raise ConfigError(
-      f'fill: the run in {folder.root} has no head that fills blanks, only {", ".join(params)}; name the folder of a '
-      'run with a masked objective'
+      f'{user}: the run in {opened.folder} has no head that fills blanks, only {", ".join(params)}; name '
+      'the folder of a run with a masked objective'
     )
-  probabilities, best = jax.lax.top_k(_probabilities(parts, params, ids, places), min(top, vocab.size))
-  spelt = [[vocab.decode([token]).strip() or repr(vocab.token(token)) for token in row] for row in best.tolist()]
-  return Filled(text, [list(zip(*row, strict=True)) for row in zip(spelt, probabilities.tolist(), strict=True)])
-
-
-def with_ends(ids: list[int], vocab: Vocab) -> list[int]:
-  """The ids of a text as its model read them in training: between [CLS] and [SEP] where the vocabulary has both."""
-  return ids if vocab.cls_id is None or vocab.sep_id is None else [vocab.cls_id, *ids, vocab.sep_id]
-
-
-def _check_fills(parts: Parts, settings: Settings, folder: RunFolder) -> None:
-  """Raises ConfigError where a run was trained for something else than filling blanks."""
-  if not settings['objective']:
-    raise ConfigError(f'fill: {folder.root} was trained with an adapter; name the folder of a pre-training run')
-  if parts.trunk.ATTENTION not in ('bidirectional', 'encoder-decoder'):
-    raise ConfigError(
-      f'fill: the {settings["model"]["name"]} in {folder.root} has {parts.trunk.ATTENTION} attention and fills no '
-      'blanks; name the folder of a run with a masked objective'
-    )
-
-
-def _probabilities(parts: Parts, params: Any, ids: list[int], places: list[int]) -> jax.Array:
-  """f32[blanks, v]: a distribution over the vocabulary per blank, by the head of the run."""
-  tokens = jnp.asarray([ids])
   # heads that only pre-training needs are left out; the mask decoder's table of positions is part of the answer
-  alone = 'position_embed' not in params
-  model = mlm.make(trunk=parts.trunk, vocab=parts.vocab).model if alone else parts.task.model
-  params = {name: params[name] for name in ('trunk', 'mlm')} if alone else params
-  with errors.stage('fill'):
-    logits: Any = model.apply(
-      {'params': params}, predict=jnp.asarray([places]), tokens=tokens, segment_ids=jnp.ones_like(tokens)
-    )
-  return jax.nn.softmax(logits[0, :, : parts.vocab.size], axis=-1)
+  if 'position_embed' not in params:
+    with errors.stage(user):
+      return mlm.make(trunk=trunk, vocab=opened.vocab).model, {name: params[name] for name in ('trunk', 'mlm')}
+  parts = make_parts(build.unwrapped(opened.resolved), opened.vocab)
+  return parts.task.model, params
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=('top', 'size'))
+def likeliest(
+  model: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, places: Array, *, top: int, size: int
+) -> tuple[Array, Array]:
+  """The likeliest tokens at some places of each row, with their probabilities.
+
+  Args:
+    model: of `head_of`.
+    params: of the model.
+    tokens: int[b, l].
+    segment_ids: int[b, l].
+    places: int[b, t].
+    top: k, number of tokens.
+    size: ids of the vocabulary.
+
+  Returns:
+    probabilities f32[b, t, k], falling, and ids int32[b, t, k].
+  """
+  logits: Any = model.apply({'params': params}, predict=places, tokens=tokens, segment_ids=segment_ids)
+  return jax.lax.top_k(jax.nn.softmax(logits[..., :size], axis=-1), top)
 
 
 def show(filled: Filled) -> None:

@@ -1,68 +1,233 @@
-"""A folder opened to write texts: the model, its vocabulary, and the special tokens of its texts."""
+"""A folder whose model is asked something: its network with parameters, its vocabulary, and what it was trained for."""
 
-from collections.abc import Mapping
+import dataclasses
+import functools
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import tokenizers
 
-from plm_jax import errors, files, weights
+from plm_jax import config, errors, files, types, weights
 from plm_jax.checkpoint import CheckpointError, Step
 from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
 from plm_jax.generate import conventions
 from plm_jax.plugins import build
 from plm_jax.text import tokenizer
 from plm_jax.text.tokenizer import Vocab
-from plm_jax.types import PyTree
+from plm_jax.training.parts import Settings
+from plm_jax.types import Execution, PyTree
+from plm_jax.weights import Part, Weights
 
-UNSAID: Mapping[str, Any] = {'start': None, 'first': None, 'last': None}  # flags that leave tokens to the folder
 
-
-class Opened(NamedTuple):
-  """What a folder holds.
+class Read(NamedTuple):
+  """A text as a network reads it, special tokens included.
 
   Attributes:
-    trunk: the model.
-    params: of the trunk, with heads beside.
-    vocab: its vocabulary.
-    tokenizer: the folder of the vocabulary.
-    published: whether that is one of another library.
-    special: ids of special tokens by role.
+    ids: its tokens.
+    types: of its tokens, as the tokenizer gives them.
+    before: how many special tokens stand before the text.
+    after: how many stand behind it.
   """
 
-  trunk: nn.Module
-  params: PyTree
+  ids: list[int]
+  types: list[int]
+  before: int
+  after: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+  """An open folder. Parameters are read when they are first asked for.
+
+  Attributes:
+    folder: a run, an import, or one in Hugging Face's form.
+    step: of a run, see `weights.open`.
+    settings: the config of a run; empty for others.
+    vocab: of the model.
+    tokenizer: the folder of the vocabulary.
+    execution: how the network computes.
+  """
+
+  folder: Path
+  step: Step
+  settings: Settings
   vocab: Vocab
   tokenizer: Path
-  published: bool
-  special: conventions.Tokens
+  execution: Execution
+
+  @functools.cached_property
+  def weights(self) -> Weights:
+    """The folder as `weights.open` gives it."""
+    return weights.open(self.folder, step=self.step)
+
+  @functools.cached_property
+  def resolved(self) -> Settings:
+    """The config of a run with every default; raises a ConfigError where it cannot be read by this version."""
+    return config.resolve(self.settings)
+
+  @functools.cached_property
+  def task(self) -> Settings:
+    """The block of the objective or the adapter inside any wrapper of a run; empty for others."""
+    inner = build.unwrapped(self.settings)
+    return inner.get('objective') or inner.get('adapter') or {}
+
+  @property
+  def adapted(self) -> bool:
+    """Whether a run was trained with an adapter, other than one around an objective."""
+    return bool(self.settings) and not build.unwrapped(self.settings).get('objective')
+
+  @functools.cached_property
+  def trunk(self) -> nn.Module:
+    """The network without its parameters, which are not read for it.
+
+    Raises:
+      ConfigError: the folder does not say what it is.
+    """
+    try:
+      return self.weights.trunk(self.execution)
+    except CheckpointError as error:
+      raise ConfigError(f'{self.folder}: {error}') from error
+
+  @functools.cached_property
+  def loaded(self) -> tuple[nn.Module, PyTree]:
+    """The trunk, and all parameters on the device: {'trunk': ..., <head>: ...}; what a wrapper added is in them.
+
+    Raises:
+      ConfigError: they are missing or damaged.
+    """
+    return self._load('trunk')
+
+  @functools.cached_property
+  def filler(self) -> tuple[nn.Module, PyTree]:
+    """What fills blanks: as `loaded`, of the generator where one was trained with it (replaced token detection)."""
+    return self._load('generator') if self.task.get('generator') else self.loaded
+
+  def _load(self, part: Part) -> tuple[nn.Module, PyTree]:
+    found = weights.open(self.folder, step=self.step, part=part)
+    try:
+      return found.trunk(self.execution), weights.placed(found.to_run)
+    except CheckpointError as error:
+      raise ConfigError(f'{self.folder}: {error}') from error
+
+  @property
+  def params(self) -> PyTree:
+    """The parameters of the trunk."""
+    return self.network[1]
+
+  @property
+  def network(self) -> tuple[nn.Module, PyTree]:
+    """The trunk and its parameters."""
+    trunk, params = self.loaded
+    return trunk, params['trunk']
+
+  @property
+  def kind(self) -> str:
+    """The attention of the trunk."""
+    return self.trunk.ATTENTION
+
+  @property
+  def limit(self) -> int | None:
+    """Most tokens of a row: the learned positions of the network; None where it has none."""
+    return min(map(len, self.trunk.position_rows.values()), default=None)
+
+  @functools.cached_property
+  def generation(self) -> dict[str, Any]:
+    """The settings of generation that the folder has, see `conventions.read`."""
+    with errors.stage('generate'):
+      return conventions.read(self.tokenizer, self.weights.token_ids)
+
+  @functools.cached_property
+  def special(self) -> conventions.Tokens:
+    """Special tokens by role, as the folder has them."""
+    return self.special_with()
+
+  def special_with(
+    self, *, start: str | None = None, first: str | None = None, last: str | None = None
+  ) -> conventions.Tokens:
+    """Special tokens by role; a token that is named comes before that of the folder.
+
+    Raises:
+      ConfigError: there is no such token.
+    """
+    named = {'start': start, 'first': first, 'last': last}
+    with errors.stage('generate'):
+      return conventions.tokens(self.vocab, self.generation, named, self.task, kind=self.kind)
+
+  @functools.cached_property
+  def marked(self) -> tokenizers.Tokenizer:
+    """The tokenizer with the special tokens that it writes around a text."""
+    with errors.stage('vocab'):
+      return tokenizer.marked(self.tokenizer)
+
+  @functools.cached_property
+  def encoder(self) -> conventions.Encoder:
+    """Ids of texts that are to be continued."""
+    with errors.stage('vocab'):
+      return conventions.Encoder(self.vocab, self.tokenizer, self.special, kind=self.kind, published=self.published)
+
+  @property
+  def published(self) -> bool:
+    """Whether the tokenizer is one of another library."""
+    return not self.settings
+
+  def read(self, texts: Sequence[str]) -> list[Read]:
+    """Texts as their network reads them: as the tokenizer of the folder writes them, special tokens included.
+
+    Raises:
+      ConfigError: a run that reads texts in another vocabulary than it writes.
+    """
+    if self.settings.get('second_vocab'):
+      raise ConfigError(f'{self.folder} reads texts in a vocabulary of their own (second_vocab): name another folder')
+    bare = self.marked.post_processor is None
+    found = []
+    for text in self.marked.encode_batch(list(texts)):
+      if bare:  # of an older run
+        ids = with_ends(text.ids, self.vocab)
+        around = (len(ids) - len(text.ids)) // 2
+        found.append(Read(ids, [0] * len(ids), around, around))
+        continue
+      inside = [place for place, special in enumerate(text.special_tokens_mask) if not special]
+      before, after = (inside[0], len(text.ids) - inside[-1] - 1) if inside else (len(text.ids), 0)
+      found.append(Read(text.ids, text.type_ids, before, after))
+    return found
 
 
-def open(folder: Path, *, step: Step = None, flags: Mapping[str, Any] = UNSAID, user: str) -> Opened:
-  """Reads the model of a folder, its vocabulary and its special tokens, and logs settings that are not followed.
+def with_ends(ids: list[int], vocab: types.Vocab) -> list[int]:
+  """The ids of a text as its model read them in training: between [CLS] and [SEP] where the vocabulary has both."""
+  return ids if vocab.cls_id is None or vocab.sep_id is None else [vocab.cls_id, *ids, vocab.sep_id]
+
+
+def open(
+  folder: str | os.PathLike[str],
+  *,
+  step: Step = None,
+  settings: Settings | None = None,
+  execution: Execution = Execution(),
+) -> Opened:
+  """Opens a folder: a run, an import, or one in Hugging Face's form with its tokenizer.
 
   Args:
-    folder: of a run, in Hugging Face's form with its tokenizer, or an import.
+    folder: which one.
     step: of a run, see `weights.open`.
-    flags: of a command, see `conventions.tokens` and `conventions.warn`.
-    user: the command, for messages.
+    settings: the config of the run, where it is known; None reads it.
+    execution: how the network computes.
 
   Raises:
-    ConfigError: something that is not there, or flags that do not go with the model.
+    ConfigError: there is no such folder, or no vocabulary in it.
   """
-  own = files.RunFolder(folder).vocab
-  own = own if files.is_folder(own) else folder
+  path = files.path(folder)
+  if not files.is_folder(path):
+    raise ConfigError(f"{folder}: there is no such folder; name a run, an import, or one in Hugging Face's form")
+  if settings is None:
+    about = files.read_json(RunFolder(path).config, default={})
+    is_run = isinstance(about, dict) and 'model' in about
+    settings = config.load(str(RunFolder(path).config)) if is_run else {}
+  own = RunFolder(path).vocab
+  own = own if files.is_folder(own) else path
   with errors.stage('vocab'):
     vocab = tokenizer.load(own)
-  try:
-    trunk, params = weights.load(folder, step=step)
-  except CheckpointError as error:
-    raise ConfigError(f'{user}: {error}') from error
-  about = files.read_json(files.RunFolder(folder).config, default={})
-  with errors.stage(user):
-    found = conventions.read(own, weights.open(folder).token_ids)
-    inner = build.unwrapped(about)
-    objective = inner.get('objective') or inner.get('adapter') or {}
-    special = conventions.tokens(vocab, found, flags, objective, kind=trunk.ATTENTION)
-  conventions.warn(found, flags)
-  return Opened(trunk, params, vocab, own, 'model' not in about, special)
+  return Opened(path, step, settings, vocab, own, execution)

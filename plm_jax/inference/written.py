@@ -10,13 +10,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from plm_jax import errors, weights
-from plm_jax.checkpoint import Step
+from plm_jax import errors
 from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
 from plm_jax.generate import conventions, decode, trace
+from plm_jax.inference.opened import Opened
 from plm_jax.text.spec import BLANKS, SENTINEL
-from plm_jax.training.parts import Parts, Settings, check_length
+from plm_jax.training.parts import check_length
 from plm_jax.types import Vocab
 
 SPAN = 16  # most tokens for a blank
@@ -24,15 +23,12 @@ SPAN = 16  # most tokens for a blank
 Blanks = list[list[tuple[str, float]]]
 
 
-def fill(settings: Settings, folder: RunFolder, parts: Parts, *, text: str, step: Step) -> tuple[str, Blanks]:
+def fill(opened: Opened, text: str) -> tuple[str, Blanks]:
   """Writes what stands in each blank of a text.
 
   Args:
-    settings: of the run.
-    folder: of the run.
-    parts: of the run, with an encoder-decoder.
+    opened: an encoder-decoder.
     text: with sentinels, or any spelling of `text.spec.BLANKS`.
-    step: of the run, see `weights.open`.
 
   Returns:
     The text with the blanks as the model reads them, and for each blank what is written there and its probability.
@@ -40,41 +36,45 @@ def fill(settings: Settings, folder: RunFolder, parts: Parts, *, text: str, step
   Raises:
     ConfigError: the text has no blank, or the vocabulary has no token for it.
   """
-  vocab: Any = parts.vocab
-  objective = settings['objective']
-  sentinels = objective.get('target', 'sentinels') == 'sentinels'
+  vocab: Any = opened.vocab
+  trunk, params = opened.network
+  sentinels = _has_sentinels(opened)
   text, blanks = number_blanks(text, vocab) if sentinels else mark_blanks(text, vocab)
+  special = opened.special
   with errors.stage('fill'):
-    special = conventions.tokens(
-      vocab, {}, {'start': None, 'first': None, 'last': None}, objective, kind='encoder-decoder'
-    )
-    prompt = conventions.encode(text, vocab, folder.vocab, special, kind='encoder-decoder', published=False)
-  check_length(parts.trunk, len(prompt), where='--text')
+    prompt = conventions.prompt(text, opened.encoder)
+  check_length(trunk, len(prompt), where='the text')
   count = sum(token in blanks for token in prompt)
   longest = SPAN * count + (2 if sentinels else len(prompt))
-  rows = min(map(len, parts.trunk.position_rows.values()), default=longest)
-  params = weights.open(folder.root, step=step).params.tree('trunk')
   made = decode.generate(
-    parts.trunk,
+    trunk,
     params,
     jnp.array([prompt]),
     segment_ids=jnp.ones((1, len(prompt)), jnp.int32),
-    max_new=min(longest, rows),
+    max_new=min(longest, opened.limit or longest),
     method='beam',
     start_id=special.start,
     eos_id=special.ends or None,
     pad_id=vocab.pad_id,
+    first_id=special.first,
   )
   ids = made.tokens[0, : int(made.lengths[0])].tolist()
   ends = {number for number in vocab.special_ids if conventions.is_sentinel(vocab.token(number))} | set(special.ends)
   places = after_sentinels(ids, blanks, ends) if sentinels else in_place_of_masks(prompt, ids, blanks[0])
-  _, _, chances = trace.likeliest(parts.trunk, params, prompt, ids, top=1, start=special.start)
+  _, _, chances = trace.likeliest(trunk, params, prompt, ids, top=1, start=special.start)
   found: Blanks = []
   for first, last in places:
     own = [place for place in range(first, last) if ids[place] not in vocab.special_ids]
     chance = math.prod(float(chances[place]) for place in own) if own else 0.0
     found.append([(vocab.decode([ids[place] for place in own]).strip() or '(nothing)', chance)])
   return text, found
+
+
+def _has_sentinels(opened: Opened) -> bool:
+  """Whether blanks are sentinels, and not masks: as a run was trained, else where the vocabulary has them."""
+  if opened.task:
+    return opened.task.get('target', 'sentinels') == 'sentinels'
+  return any(conventions.is_sentinel(opened.vocab.token(number)) for number in opened.vocab.special_ids)
 
 
 def number_blanks(text: str, vocab: Vocab) -> tuple[str, list[int]]:

@@ -11,7 +11,7 @@ and `save` are its short forms. A file of `architectures/` says which tensor of 
 """
 
 from plm_jax.checkpoint.tensor_files import WeightsError
-from plm_jax.weights.folders import SUMS, Part, Weights, load, open
+from plm_jax.weights.folders import SUMS, Part, Weights, load, open, placed
 from plm_jax.weights.writer import save
 
-__all__ = ['SUMS', 'Part', 'Weights', 'WeightsError', 'load', 'open', 'save']
+__all__ = ['SUMS', 'Part', 'Weights', 'WeightsError', 'load', 'open', 'placed', 'save']

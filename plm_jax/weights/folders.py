@@ -372,10 +372,13 @@ def load(
   """
   opened = open(folder, step=step, part=part)
   trunk = opened.trunk(execution)
-  # some leaves at a time, so that the host never holds a second copy of all of them
-  placed = {path: jax.device_put(_to_compute(array), device) for path, array in opened.to_run.each()}
-  params = nested(placed)
+  params = placed(opened.to_run, device=device)
   return trunk, {**params['trunk'], **{name: tree for name, tree in params.items() if name != 'trunk'}}
+
+
+def placed(params: Params, *, device: jax.Device | jax.sharding.Sharding | None = None) -> PyTree:
+  """All parameters as nested dicts of arrays on a device; the host never holds a second copy of all of them."""
+  return nested({path: jax.device_put(_to_compute(array), device) for path, array in params.each()})
 
 
 def _to_compute(array: np.ndarray) -> np.ndarray:

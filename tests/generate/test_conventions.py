@@ -11,8 +11,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from plm_jax.generate import __main__ as command
-from plm_jax.generate import conventions, rules
-from plm_jax.inference import opened as opened_folder
+from plm_jax.generate import conventions, rules, settings
+from plm_jax.inference import continued, opened
 from plm_jax.text import tokenizer
 from plm_jax.weights import convert
 from tests.generate import test_decode
@@ -178,10 +178,9 @@ def theirs_of(folder, text: str) -> list[int]:
 
 
 def ours_of(folder, text: str) -> list[int]:
-  arguments = command._parser().parse_args([f'--weights={folder}', f'--prompt={text}', '--max_new=6'])
-  opened = opened_folder.open(folder, flags=vars(arguments), user='generate')
-  ((made, _),) = command._run(opened, [command._encode(text, opened)], None, arguments)
-  return [opened.special.start, *made]
+  model = opened.open(folder)
+  ((written,),) = continued.write(model, [text], {**settings.DEFAULTS, 'max_new': 6})
+  return [model.special.start, *written.ids]
 
 
 def test_a_release_makes_the_texts_of_its_settings_and_an_export_keeps_them(bart, tmp_path):

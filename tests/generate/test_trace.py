@@ -1,7 +1,8 @@
 """`--trace`: what is likely at each step, with the bytes of one character joined."""
 
-import pathlib
 import re
+import types
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,7 +13,6 @@ import pytest
 from plm_jax.errors import ConfigError
 from plm_jax.generate import __main__ as command
 from plm_jax.generate import trace
-from plm_jax.inference.opened import Opened
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop
 from tests import runs, tiny
@@ -78,9 +78,8 @@ def test_the_table_joins_bytes_to_characters():
   assert len(made) > 2  # too small a vocabulary for a token a character
   trunk = tiny.make_trunk('gpt', vocab_size=vocab.size)
   params = tiny.draw(shapes_of(trunk, jnp.array([prompt])))
-  special = command.conventions.Tokens(None, (), None, (), None)
-  opened = Opened(trunk, params, vocab, pathlib.Path(), False, special)
-  table = command._steps(opened, prompt, made, top=3)
+  model: Any = types.SimpleNamespace(network=(trunk, params), vocab=vocab, kind=trunk.ATTENTION)
+  table = command._steps(model, prompt, made, top=3, start=None)
   step, after, taken, *likeliest = [list(column.cells) for column in table.columns]
   assert step == [str(number) for number in range(1, len(made) + 1)]
   assert (after[0], after[-1]) == ('今天天气', '今天天气很')

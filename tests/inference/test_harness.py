@@ -77,7 +77,7 @@ def both(request, tmp_path_factory):
 
 
 def make_model(folder, **settings):
-  return harness.Model(opened.open(folder, user='lm_eval'), **{'batch_size': 3, 'max_length': POSITIONS, **settings})
+  return harness.Model(opened.open(folder), **{'batch_size': 3, 'max_length': POSITIONS, **settings})
 
 
 def requests_of(rows):

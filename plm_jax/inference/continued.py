@@ -1,0 +1,171 @@
+"""Texts that a model writes: what follows a prompt, what answers it, what fills its blank."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax import errors
+from plm_jax.errors import ConfigError
+from plm_jax.generate import conventions, decode, reader
+from plm_jax.generate.settings import OF_METHOD
+from plm_jax.inference import batches
+from plm_jax.inference.opened import Opened
+from plm_jax.text.spec import BLANKS
+from plm_jax.types import Vocab
+
+
+class Written(NamedTuple):
+  """A text that was made for a prompt.
+
+  Attributes:
+    prompt: ids of the prompt as the model reads it.
+    ids: that were made.
+    score: sum of their log-probabilities; of a beam search, divided by length ** length_penalty.
+    before: the text up to what was made; that of the prompt, or of what precedes its blank.
+    new: the text that was made.
+    after: what follows a blank.
+  """
+
+  prompt: list[int]
+  ids: list[int]
+  score: float
+  before: str
+  new: str
+  after: str
+
+
+def write(
+  opened: Opened, prompts: Sequence[str], settings: Mapping[str, Any], *, rows: int = batches.ROWS, dash: str = ''
+) -> list[list[Written]]:
+  """Continues prompts, or fills their blanks.
+
+  Args:
+    opened: a model that writes.
+    prompts: texts.
+    settings: all of `generate.settings.DEFAULTS`, checked.
+    rows: that are computed at a time.
+    dash: what stands before the name of a setting in messages.
+
+  Returns:
+    for each prompt as many texts as it has draws.
+
+  Raises:
+    ConfigError: settings that the model cannot meet, or a prompt without the blank that it needs.
+  """
+  special = opened.special_with(**{name: settings[name] for name in ('start', 'first', 'last')})
+  with errors.stage('generate'):
+    ids = [_encode(text, opened, special) for text in prompts]
+  blanks = _blanks(ids, prompts, opened, special, dash=dash)
+  draws = settings['draws'] or 1
+  every = [(number, row) for number, row in enumerate(ids) for _ in range(draws)]
+  made: list[tuple[list[int], float]] = []
+  for first in range(0, len(every), rows):
+    part = every[first : first + rows]
+    places = None if blanks is None else [blanks[number] for number, _ in part]
+    try:
+      made += _run(opened, [row for _, row in part], places, settings, special, first=first)
+    except ValueError as error:
+      longest = max(len(row) for _, row in part)
+      sizes = f'the longest prompt has {longest} tokens, and {dash}max_new is {settings["max_new"]}'
+      raise ConfigError(f'generate: {error} ({sizes})') from error
+  found: list[list[Written]] = [[] for _ in prompts]
+  for (number, row), (new, score) in zip(every, made, strict=True):
+    around = _around(opened, prompts[number], row, new, None if blanks is None else blanks[number])
+    found[number].append(Written(row, new, score, *around))
+  return found
+
+
+def _run(
+  opened: Opened,
+  rows: Sequence[Sequence[int]],
+  blanks: Sequence[int] | None,
+  settings: Mapping[str, Any],
+  special: conventions.Tokens,
+  *,
+  first: int,
+) -> list[tuple[list[int], float]]:
+  """The ids made for each row, and their score.
+
+  Args:
+    opened: the model.
+    rows: ids of prompts.
+    blanks: of each row, the place of the mask to fill; None for models without blanks.
+    settings: as `write` takes them.
+    special: tokens by role.
+    first: the number of the first row among all, so that each batch draws otherwise.
+  """
+  (trunk, params), pad_id = opened.network, opened.vocab.pad_id
+  longest = max(map(len, rows))
+  # transformers forces the second token of a decoder's row, which is that of the text for a prompt of one token
+  forces_first = trunk.ATTENTION != 'causal' or longest == 1 or settings['first'] is not None
+  given = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
+  tokens, segments = batches.padded(rows, longest, filler=pad_id)
+  key = jax.random.key(settings['seed'])
+  made = decode.generate(
+    trunk,
+    params,
+    jnp.asarray(tokens),
+    segment_ids=jnp.asarray(segments),
+    max_new=settings['max_new'],
+    method=settings['method'],
+    start_id=None if trunk.ATTENTION == 'causal' else special.start,
+    blank=None if blanks is None else jnp.array(blanks, jnp.int32),
+    rng=jax.random.fold_in(key, first) if first else key,
+    eos_id=special.ends or None,
+    pad_id=pad_id,
+    min_new=settings['min_new'],
+    no_repeat=settings['no_repeat'],
+    first_id=special.first if forces_first else None,
+    last_id=special.last or None,
+    **{name: value for name, value in given.items() if value is not None},
+  )
+  texts = zip(made.tokens.tolist(), made.lengths.tolist(), made.scores.tolist(), strict=True)
+  return [(ids[:length], score) for ids, length, score in texts]
+
+
+def _encode(text: str, opened: Opened, special: conventions.Tokens) -> list[int]:
+  """Ids of a prompt; however a user writes the blank of a prompt, it becomes the mask of the vocabulary."""
+  if opened.kind != 'causal' and special.mask is not None:
+    for blank in BLANKS:
+      text = text.replace(blank, opened.vocab.token(special.mask))
+  return conventions.prompt(text, opened.encoder)
+
+
+def _blanks(
+  rows: Sequence[Sequence[int]], prompts: Sequence[str], opened: Opened, special: conventions.Tokens, *, dash: str
+) -> list[int] | None:
+  """The place of the mask in each prompt; None for a model that fills no blanks.
+
+  Raises:
+    ConfigError: a prompt with no mask or with several, or a vocabulary without a mask token.
+  """
+  if not reader.fills_blanks(opened.trunk):
+    return None
+  if special.mask is None:
+    raise ConfigError('generate: this vocabulary has no mask token, so no prompt can have a blank')
+  for ids, text in zip(rows, prompts, strict=True):
+    if (count := list(ids).count(special.mask)) != 1:
+      raise ConfigError(f'{dash}prompt={text!r}: has {count} blanks; write one {opened.vocab.token(special.mask)}')
+  return [list(ids).index(special.mask) for ids in rows]
+
+
+def _around(
+  opened: Opened, text: str, prompt: Sequence[int], new: Sequence[int], blank: int | None
+) -> tuple[str, str, str]:
+  """What stands before a new text, the text, and what stands behind it."""
+  vocab: Any = opened.vocab
+  if blank is None:
+    return text, _continuation(prompt, new, vocab, kind=opened.kind), ''
+  return vocab.decode(prompt[:blank]), conventions.decode(new, vocab), vocab.decode(prompt[blank + 1 :])
+
+
+def _continuation(prompt: Sequence[int], ids: Sequence[int], vocab: Vocab, *, kind: str) -> str:
+  """The new text, with the space or the rest of a word that it begins with."""
+  known: Any = vocab
+  alone = conventions.decode(ids, known)
+  if kind != 'causal':
+    return alone
+  whole, start = conventions.decode([*prompt, *ids], known), conventions.decode(prompt, known)
+  return whole.removeprefix(start) if whole.startswith(start) else alone

@@ -1,0 +1,234 @@
+"""What fine-tuned runs say of texts in words: classes, labels of words, answers, choices."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from plm_jax.errors import ConfigError
+from plm_jax.inference import tasks, windows
+from plm_jax.inference.tasks import Asked, Predicted
+from plm_jax.plugins import build
+from plm_jax.scores import grouped, squad, squad2
+from plm_jax.scores.seqeval import tags_of
+
+_WORD = re.compile(r'\w+|[^\w\s]')
+_NAMES = re.compile(r'\{([^{}]*)\}')
+# the fields of rows where the config of a run leaves them to its data
+_TEXTS = {1: ('text',), 2: ('sentence1', 'sentence2')}
+_OPTIONS = ('context', 'endings')
+
+
+def classify(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> list[dict[str, Any]]:
+  """The class of each text or pair and the probability of every class, or the value of a regression.
+
+  Args:
+    asked: a run that classifies.
+    texts: strings, or a tuple of strings for each row of several fields.
+    rows: that are computed at a time.
+
+  Returns:
+    {'label': name, 'probabilities': {name: float}} for each, where classes without names have their numbers; or
+    {'value': float}.
+
+  Raises:
+    ConfigError: another number of texts than the run reads.
+  """
+  given = [_row(asked, (text,) if isinstance(text, str) else tuple(text)) for text in texts]
+  return [_class_of(asked, one) for one in tasks.predictions(asked, given, wanted='classify', batch_rows=rows)]
+
+
+def _row(asked: Asked, texts: tuple[str, ...]) -> dict[str, str]:
+  """Texts by the names of the fields that the run reads."""
+  fields = tuple(asked.block.get('fields', ())) or _form_fields(asked.block) or _TEXTS.get(len(texts), ())
+  if len(fields) != len(texts):
+    raise ConfigError(
+      f'classify: {asked.opened.folder} reads {len(fields) or "one or two"} texts a row'
+      f'{f" ({chr(44).join(fields)})" if fields else ""}, and a row has {len(texts)}: give a string for one text, a '
+      'tuple for several'
+    )
+  return dict(zip(fields, texts, strict=True))
+
+
+def _form_fields(block: Mapping[str, Any]) -> tuple[str, ...]:
+  """The fields that the form of a row writes, of data that are written as text; else ()."""
+  return tuple(build.make('data.rows.forms', block['form']).fields) if 'form' in block else ()
+
+
+def _class_of(asked: Asked, one: Predicted) -> dict[str, Any]:
+  if 'value' in one.prediction:
+    return {'value': float(one.prediction['value'])}
+  shares = one.prediction['probability'].tolist()
+  names = one.record.get('names') or asked.names or one.record.get('options') or range(len(shares))
+  by_name = dict(zip(names, shares, strict=False))
+  return {'label': list(by_name)[int(one.prediction['label'])], 'probabilities': by_name}
+
+
+# Words ---------------------------------------------------------------------------------------------------------------
+
+
+def tag(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> list[list[dict[str, Any]]]:
+  """The label of every word.
+
+  A text is cut into words and signs; one that is longer than the rows of the run is read in windows (windows.py).
+
+  Args:
+    asked: a run that labels words.
+    texts: strings, or lists of words.
+    rows: that are computed at a time.
+
+  Returns:
+    for each text a list of {'word', 'tag', 'probability', 'start', 'end'}: characters of the text; None for those of a
+    list of words, and for the tag of a word without tokens.
+  """
+  split = [_words(text) for text in texts]
+  pieces, owners = [], []
+  for number, words in enumerate(split):
+    sizes = [len(ids) for ids in asked.opened.vocab.encode_batch([f' {word}' for word, _, _ in words])]
+    for window in windows.cut(sizes, room=tasks.room(asked)):
+      if window.stop > window.start:
+        pieces.append([word for word, _, _ in words[window.start : window.stop]])
+        owners.append((number, window))
+  field = next(iter(asked.block['fields']), 'tokens')
+  made = tasks.predictions(asked, [{field: words} for words in pieces], wanted='tag', batch_rows=rows) if pieces else []
+  found: list[list[dict[str, Any]]] = [[] for _ in texts]
+  for (number, window), one in zip(owners, made, strict=True):
+    tags, shares = _tags(asked, one)
+    for place in range(window.first, window.last):
+      word, start, end = split[number][place]
+      at = place - window.start
+      found[number].append({'word': word, 'tag': tags[at], 'probability': shares[at], 'start': start, 'end': end})
+  return found
+
+
+def _words(text: str | Sequence[str]) -> list[tuple[str, int | None, int | None]]:
+  """The words of a text with their characters [start, end)."""
+  if isinstance(text, str):
+    return [(found.group(), found.start(), found.end()) for found in _WORD.finditer(text)]
+  return [(word, None, None) for word in text]
+
+
+def _tags(asked: Asked, one: Predicted) -> tuple[list[str | None], list[float | None]]:
+  """The tag and its probability of each word of a row; None where it has none."""
+  record = {**one.record, 'names': asked.names}
+  labels = np.asarray(one.prediction['labels'])
+  shares: list[float | None] = [None] * len(record['labels'])
+  given = np.asarray(one.prediction['probability'])[labels >= 0].tolist()
+  for place, share in zip(record['places'], given, strict=False):
+    shares[place] = share
+  return tags_of(labels, record), shares
+
+
+# Answers -------------------------------------------------------------------------------------------------------------
+
+
+def answer(asked: Asked, pairs: Sequence[tuple[str, str]], *, best: int, rows: int) -> list[dict[str, Any]]:
+  """The part of a text that answers a question.
+
+  A long text is read in windows as in training (data/rows/windows.py).
+
+  Args:
+    asked: a run that points at answers.
+    pairs: questions and their texts.
+    best: answers to name beside the first, it included.
+    rows: windows that are computed at a time.
+
+  Returns:
+    {'text', 'start', 'end', 'probability', 'best'}: characters of the text, '' and None where the run says that there
+    is no answer. Probabilities are a softmax over the scores of the answers found and, where the run knows of texts
+    without an answer, of none (as in BERT's run_squad.py). 'best' are the likeliest answers, with the same keys.
+  """
+  fields = tuple(asked.block.get('fields', ())) or ('question', 'context')
+  side = fields.index('context') if 'context' in fields else 1
+  given = [{fields[1 - side]: question, fields[side]: text} for question, text in pairs]
+  made = tasks.predictions(asked, given, wanted='answer', batch_rows=rows)
+  groups = grouped([one.prediction for one in made], [one.record for one in made])
+  return [_answer_of(asked, group, best) for group in groups]
+
+
+def _answer_of(asked: Asked, group: Any, best: int) -> dict[str, Any]:
+  """The answer to a question from its windows."""
+  found: dict[tuple[int, int], float] = {}
+  for prediction, record in zip(group.predictions, group.records, strict=True):
+    for first, last, score in zip(*(prediction[name].tolist() for name in ('start', 'end', 'score')), strict=True):
+      if score > squad.NEVER:
+        place = _characters(record, first, last)
+        found[place] = max(score, found.get(place, squad.NEVER))
+  text = group.records[0]['context']
+  knows_none = 'squad2' in asked.made.task.scores
+  (question,) = squad2.questions_of(group.predictions, group.records)
+  ordered = sorted(found.items(), key=lambda item: -item[1])[:best]
+  scores = [score for _, score in ordered]
+  nothing = [min(float(one['no_answer']) for one in group.predictions)] if knows_none else []
+  shares = _softmax([*scores, *nothing])
+  every = [
+    {'text': text[start:end], 'start': start, 'end': end, 'probability': share}
+    for ((start, end), _), share in zip(ordered, shares, strict=False)
+  ]
+  if (knows_none and question.margin > 0) or not every:
+    none = {'text': '', 'start': None, 'end': None, 'probability': shares[-1] if nothing else 0.0}
+    return {**none, 'best': every}
+  return {**every[0], 'best': every}
+
+
+def _characters(record: Mapping[str, Any], first: int, last: int) -> tuple[int, int]:
+  """The characters [start, end) of the text from one token of the row to another, without white space around them."""
+  start = int(record['characters'][first - record['first']][0])
+  shown = record['context'][start : int(record['characters'][last - record['first']][1])]
+  start += len(shown) - len(shown.lstrip())
+  return start, start + len(shown.strip())
+
+
+def _softmax(scores: list[float]) -> list[float]:
+  if not scores:
+    return []
+  powers = np.exp(np.array(scores) - max(scores))
+  return (powers / powers.sum()).tolist()
+
+
+# Choices -------------------------------------------------------------------------------------------------------------
+
+
+def choose(
+  asked: Asked, items: Sequence[tuple[str | Sequence[str], Sequence[str]]], *, rows: int
+) -> list[dict[str, Any]]:
+  """The right one of several options.
+
+  Args:
+    asked: a run that chooses.
+    items: what the options belong to, a text or a tuple of the texts that the run reads, and the options.
+    rows: that are computed at a time.
+
+  Returns:
+    {'option', 'number', 'probabilities'}: the text that is chosen, its place, and the probability of each.
+  """
+  given = [_item(asked, (stem,) if isinstance(stem, str) else tuple(stem), options) for stem, options in items]
+  found = []
+  for one in tasks.predictions(asked, given, wanted='choose', batch_rows=rows):
+    options, number = one.record['options'], int(one.prediction['label'])
+    shares = one.prediction['probability'].tolist()[: len(options)]
+    found.append({'option': options[number], 'number': number, 'probabilities': shares})
+  return found
+
+
+def _item(asked: Asked, stem: tuple[str, ...], options: Sequence[str]) -> dict[str, Any]:
+  """A row by the names of the fields that the run reads.
+
+  Raises:
+    ConfigError: another number of texts or options than those have.
+  """
+  # fields ('sent1', '{sent2} {ending0|ending1}')   ->   sent1 and sent2 before the options, ending0 and ending1
+  fields = tuple(asked.block.get('fields', ())) or _OPTIONS
+  names = list(dict.fromkeys(name for field in fields for name in _NAMES.findall(field) or [field]))
+  place = next((number for number, name in enumerate(names) if '|' in name), len(names) - 1)
+  named = names.pop(place)
+  several = named.split('|')
+  if len(stem) != len(names) or (len(several) > 1 and len(options) != len(several)) or len(options) < 2:
+    wanted = f'{len(several)} options' if len(several) > 1 else 'two options or more'
+    raise ConfigError(
+      f'choose: {asked.opened.folder} reads {", ".join(names)} and {wanted}, and here are {len(stem)} texts and '
+      f'{len(options)} options'
+    )
+  chosen = dict(zip(several, options, strict=True)) if len(several) > 1 else {named: list(options)}
+  return {**dict(zip(names, stem, strict=True)), **chosen}

@@ -1,0 +1,174 @@
+"""What a run was fine-tuned for, asked of new rows: its own adapter, wrappers included, reads them as its data does.
+
+The rows go through the data block of the run, as those of an evaluation without labels do: the same fields, layout and
+length, so that a row gets the prediction that `plm_jax.evaluate` writes for it.
+"""
+
+import functools
+import itertools
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import jax
+
+from plm_jax import config, errors, files, weights
+from plm_jax.checkpoint import CheckpointError
+from plm_jax.cli import progress
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.inference import batches
+from plm_jax.inference.opened import Opened
+from plm_jax.plugins import build
+from plm_jax.training import parts, run_folder, scoring
+from plm_jax.training.evaluation import rows_of
+from plm_jax.training.parts import Parts
+from plm_jax.training.step import predict_step
+from plm_jax.types import PyTree, Source
+
+Ability = Literal['classify', 'tag', 'answer', 'choose', 'generate']
+# by the first of these that a task reads
+_ABILITIES: Mapping[str, Ability] = {
+  'target_tokens': 'generate', 'start': 'answer', 'labels': 'tag', 'tokens[bkl]': 'choose', 'label': 'classify',
+}  # fmt: skip
+_ADAPTERS = {'classify': 'classify', 'tag': 'tag', 'span': 'answer', 'choose': 'choose'}  # for messages
+_NAMED = 'rows'  # of the split that new rows stand in
+
+
+class Asked(NamedTuple):
+  """The task of a run, ready to be asked.
+
+  Attributes:
+    opened: the run.
+    made: its task.
+    params: of the task's model, on the device.
+    names: of its classes; () where it has none.
+    predict: the compiled `predict_step`.
+  """
+
+  opened: Opened
+  made: Parts
+  params: PyTree
+  names: tuple[str, ...]
+  predict: Any
+
+  @property
+  def block(self) -> Mapping[str, Any]:
+    """How the run reads its data."""
+    return self.opened.resolved['data']
+
+
+class Predicted(NamedTuple):
+  """What is predicted of a row: the keys of `Task.predict`, and what the source keeps of it."""
+
+  prediction: Mapping[str, Any]
+  record: Mapping[str, Any]
+
+
+def open_task(opened: Opened) -> Asked:
+  """The task of a run with an adapter, and its parameters, as `plm_jax.evaluate` computes with them.
+
+  Raises:
+    ConfigError: new rows cannot be made for it, or its parameters are missing or damaged.
+  """
+  if 'keep_unlabelled' not in opened.resolved['data']:
+    raise ConfigError(
+      f'{opened.folder} was trained on data {opened.resolved["data"]["name"]!r}, of which new rows cannot be made: '
+      'write them to files and use python -m plm_jax.evaluate --predictions=FILE'
+    )
+  folder = RunFolder(opened.folder)
+  execution = {**opened.resolved['execution'], 'dtype': opened.execution.dtype}
+  made = parts.make_parts({**opened.resolved, 'execution': execution}, opened.vocab, folder)
+  try:
+    params = weights.placed(opened.weights.as_saved)
+  except CheckpointError as error:
+    raise ConfigError(f'{opened.folder}: {error}') from error
+  kept = run_folder.read_json(folder.data).get('class_names', ())
+  names = made.task.class_names or (tuple(kept) if isinstance(kept, list) else ())
+  return Asked(opened, made, params, names, jax.jit(functools.partial(predict_step, task=made.task)))
+
+
+def abilities(opened: Opened) -> list[str]:
+  """What a folder can be asked, by the names of the methods of `Model`."""
+  if opened.adapted:
+    own = ability(config.reads(opened.resolved))
+    return ['encode', *([own] if own else [])]
+  heads, kind = opened.weights.heads, opened.kind
+  able = {
+    'fill': ('mlm' in heads and kind == 'bidirectional') or kind == 'encoder-decoder',
+    'score': ('mlm' in heads and kind == 'bidirectional') or kind == 'causal',
+    'generate': kind in ('causal', 'encoder-decoder', 'prefix'),
+  }
+  return ['encode', *(name for name, there in able.items() if there)]
+
+
+def check(opened: Opened, wanted: str) -> None:
+  """Raises ConfigError where a folder cannot be asked something, with what it can be asked."""
+  able = abilities(opened)
+  if wanted in able:
+    return
+  if opened.settings:
+    what = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
+  elif 'head' in opened.weights.heads:
+    name = opened.weights.adapter.get('name', 'classify')
+    what = f'has a head of adapter {name!r}, which only plm_jax.evaluate --weights and fine-tuning read'
+  else:
+    what = 'holds a pre-trained network without a task'
+  needed = next((adapter for adapter, own in _ADAPTERS.items() if own == wanted), None)
+  cure = f'fine-tune it with adapter {needed!r}, or load a run that was' if needed else 'load another folder'
+  raise ConfigError(f'{wanted}: {opened.folder} {what}. It can {", ".join(able)}; to {wanted}, {cure}')
+
+
+def ability(reads: Collection[str]) -> Ability | None:
+  """What a task does, by the keys of a batch that it reads; None for nothing that is asked here."""
+  return next((able for key, able in _ABILITIES.items() if key in reads), None)
+
+
+def predictions(
+  asked: Asked, rows: Sequence[Mapping[str, Any]], *, wanted: Ability, batch_rows: int
+) -> list[Predicted]:
+  """What the task predicts of new rows, in their order; a question that is read in windows has one for each.
+
+  Args:
+    asked: the task.
+    rows: with the fields of the run's data, one or more.
+    wanted: what is asked of the run, for the bar.
+    batch_rows: that are computed at a time.
+
+  Raises:
+    ConfigError: a row lacks a field, or holds something else in it.
+  """
+  found: dict[int, Predicted] = {}
+  with files.temporary_folder() as folder:  # records are read from it
+    source = _source(asked, rows, str(folder), batch_rows)
+    with progress.Waiting(source.rows, wanted) as bar:
+      for batch in itertools.islice(source.read(0), source.steps_per_epoch):
+        made = rows_of(asked.predict(asked.params, batch, jax.random.key(0)))
+        for row in made:
+          row_id = int(row['row_id'])
+          found[row_id] = Predicted(row, scoring.record_of(source, row_id, asked.made.task))
+        bar.advance(len(made))
+  return [found[row_id] for row_id in sorted(found)]
+
+
+def _source(asked: Asked, rows: Sequence[Mapping[str, Any]], folder: str, batch_rows: int) -> Source:
+  """The rows as a source of the run's kind, in batches of like length; they are read at once."""
+  block = asked.block
+  files.write_text(files.path(folder) / f'{_NAMED}.jsonl', ''.join(f'{json.dumps(row)}\n' for row in rows))
+  if asked.names and 'label' in block:
+    files.write_json(files.path(folder) / 'labels.json', {block['label']: list(asked.names)})
+  changes: dict[str, Any] = {
+    'path': folder, 'split': _NAMED, 'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False,
+    'batch_size': batches.rows_for(len(rows), rows=batch_rows),
+    'per_class': None, 'per_target': False, 'buckets': batches.widths(block['length'], limit=block['length']),
+  }  # fmt: skip
+  changed = {**block, **{name: value for name, value in changes.items() if name in block}}
+  with errors.stage('the rows'):
+    return parts.make_source(changed, asked.opened.vocab, seed=0, reader=asked.made, where='the rows')
+
+
+def room(asked: Asked) -> int:
+  """Tokens of text that a row of one field has room for."""
+  template = build.template('data', asked.block, vocab=asked.opened.vocab)
+  special = [part for part, _ in template.single if not isinstance(part, str)]
+  return asked.block['length'] - len(special)
