@@ -21,6 +21,7 @@ PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), kind='class
 # Rows of it as text, by adapter: path and form.
 TEXTS = {
   'sequence': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
+  'translate_bart': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
   'prompt': ('pydocs/summary_choice', dict(name='template', inputs='{context}', options=('{endings}',))),
   'cloze': ('pydocs/summary_pair', dict(name='template', inputs='{summary} [MASK] {body}', options=('a', 'b'))),
 }
@@ -34,6 +35,7 @@ GLUE = {
   'mnli': (('premise', 'hypothesis'), 3, ('validation_matched', 'validation_mismatched')),
   'qnli': (('question', 'sentence'), 2, ('validation',)),
   'rte': (('sentence1', 'sentence2'), 2, ('validation',)),
+  'wnli': (('sentence1', 'sentence2'), 2, ('validation',)),
 }
 # Options to choose from. name: path, field of the label, evaluation split, fields in the form of BERT
 OPTIONS = {
@@ -43,7 +45,9 @@ OPTIONS = {
   'copa': (
     'tfds:super_glue/copa', 'label', 'validation', ('premise', 'What was the {question} of this? {choice1|choice2}')
   ),
+  'record': ('tfds:super_glue/record', 'answers', 'validation', ('passage', '{query} {entities}')),
 }  # fmt: skip
+OPTION_SCORES = {'record': ('record',)}  # what is reported beside accuracy
 # Labelled words. name: (path, field of labels, label names in the order of their numbers)
 TAGGING = {
   'conll2003': (
@@ -86,7 +90,8 @@ def run(
     if word not in known:
       raise ValueError(f'this config takes no argument {word!r}. It takes: {", ".join(known)}.')
   c = ConfigDict(dict(seed=seed, steps=steps, epochs=epochs, log_every=100, eval_every=10_000, save_every=10_000))
-  c.update(dict.fromkeys(('vocab', 'model', 'objective', 'adapter', 'data', 'optim', 'best', 'early_stop')))
+  blocks = ('vocab', 'second_vocab', 'model', 'objective', 'adapter', 'data', 'optim', 'best', 'early_stop')
+  c.update(dict.fromkeys(blocks))
   c.update(dict(sharding={}, execution={}, eval={}, init_from=(), accumulate=1))
   return c.lock()
 
@@ -186,8 +191,15 @@ def options(name: str, **settings: Any) -> dict[str, Any]:
 def score_options(c: ConfigDict, name: str) -> None:
   """The evaluation of a set of `OPTIONS`, and the best step by it."""
   split = OPTIONS[name][2]
-  c.eval, c.best = validation(split), (f'{split}/accuracy', 'max')
+  c.eval = {split: dict(data=dict(split=split), scores=OPTION_SCORES.get(name))}
+  c.best = (f'{split}/accuracy', 'max')
   c.log_every, c.eval_every, c.save_every = 50, 500, 500
+
+
+def score_spans(c: ConfigDict) -> None:
+  """The evaluation of answers in texts, and the best step by their F1."""
+  c.eval, c.best = validation(), ('validation/f1', 'max')
+  c.log_every, c.eval_every, c.save_every = 50, 1000, 1000
 
 
 def squad(version: str, **settings: Any) -> dict[str, Any]:
@@ -207,6 +219,7 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     return c
   with c.unlocked():
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
+    c.second_vocab = c.second_vocab and dict(name='byte_bpe', path=QUICK_VOCAB)
     head = c.adapter and (c.adapter.get('inner') or c.adapter)  # a wrapper holds the adapter with the head
     if head and 'classes' in head:
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES

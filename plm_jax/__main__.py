@@ -22,7 +22,7 @@ from plm_jax.plugins import build, signatures
 
 # Purpose -> commands, in the order of the list. A command in no row is shown under OTHERS.
 PURPOSES: dict[str, tuple[str, ...]] = {
-  'Train and score': ('train', 'rewind', 'evaluate', 'lm_eval', 'sample_efficiency', 'quickstart'),
+  'Train and score': ('train', 'rewind', 'evaluate', 'lm_eval', 'sample_efficiency', 'compress', 'quickstart'),
   'Look inside': ('fill', 'generate', 'heads', 'params'),
   'Weights and vocabularies': ('convert', 'vocab'),
   'Data and noise': ('noise', 'data.pydocs'),

@@ -18,8 +18,8 @@ download their data; TASKS is a folder with yaml files of yours, whose data may 
 
 A yaml file may name Python functions of files beside it, which the harness runs. Numbers are those of the harness's
 own models for PyTorch. The adapter `prompt` gives the same: 'answer_accuracy' and 'answer_perplexity' are acc and
-perplexity of LAMBADA; 'accuracy_sum', 'accuracy_characters' and 'accuracy_bytes' are acc, acc_norm and acc_bytes of
-texts to choose from. GPT-3's 'accuracy_mean' is a mean over tokens, which the harness does not have.
+perplexity of LAMBADA; 'accuracy_sum' and 'accuracy_characters' are acc and acc_norm of texts to choose from. GPT-3's
+'accuracy_mean' is a mean over tokens, which the harness does not have.
 """
 
 from plm_jax.cli import signals

@@ -9,6 +9,7 @@ from jax.tree_util import GetAttrKey
 from plm_jax.types import PyTree
 
 BOX = GetAttrKey('value')  # of the boxes that carry the axis names of a parameter
+SCALE = '_scale'  # behind the name of a leaf in 8 bits: the leaf with what its numbers are multiplied by
 
 
 def path_name(path: Sequence[Any]) -> str:

@@ -89,6 +89,8 @@ class Task(NamedTuple):
       weight decay, and have no optimiser state.
     parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
       The data have parts of the same names.
+    advance: (parameters, updates done int32[]) -> parameters, called on the first ones of a run and after each update.
+      It sets what a task keeps among its parameters and no gradient moves, as the masks of pruning; None for nothing.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -99,6 +101,7 @@ class Task(NamedTuple):
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
   couples_rows: bool = False
+  advance: Callable[[PyTree, Array], PyTree] | None = None
   evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None
   row_length: Callable[[int], int] = lambda length: length
   for_documents: Callable[[int], 'Task'] | None = None
@@ -446,6 +449,16 @@ class Decodes(Protocol):
     The cache may have fewer or more slots than `init_cache` made. With 'seen' bool[b, s, m] in it, a token sees the
     slots of its own row of that table, and its own; otherwise those up to its own.
     """
+
+
+class ReadsStates(Protocol):
+  """A trunk with an encoder that may read the states of another encoder, which is given as `source`.
+
+  Attributes:
+    source: an encoder of any `Trunk`, of the same width; its vocabulary is that of the texts that are read.
+  """
+
+  source: nn.Module | None
 
 
 class Refines(Protocol):

@@ -47,6 +47,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'start': 'eos',
     'append_eos': False,
   },
+  'distil': {
+    'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
+    'inner': {'name': 'classify', 'dropout': 0.0},
+  },
   'lora': {'inner': {'name': 'classify', 'dropout': 0.0}},
   'mixture': {
     'parts': {
@@ -55,6 +59,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     'rates': {'bert': 0.5, 'iid': 0.5},
   },
+  'prune': {'inner': {'name': 'classify', 'dropout': 0.0}},
+  'quantise': {'inner': {'name': 'classify', 'dropout': 0.0}},
   'prefix': {'length': 3, 'mlp_dim': 16, 'inner': {'name': 'classify', 'dropout': 0.0}},
   'scalar_mix': {
     'inner': {'name': 'tag', 'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
@@ -65,6 +71,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   'multitask': {'parts': {'one': {'name': 'classify', 'dropout': 0.0}, 'two': {'name': 'classify', 'dropout': 0.0}}},
   'similarity': {'dropout': 0.0},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
+  'translate_bart': {'source': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}, 'stage': 'second'},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},
   'distill': {'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}},
@@ -73,6 +80,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'(?!.*prefix/trunk/).*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
+  ('distil', r'distil/.*'): 'the teacher is frozen',
+  ('prune', r'prune/.*'): 'masks follow the weights',
+  ('quantise', r'quantise/.*'): 'scales follow the weights',
   ('choose', r'.*head/bias'): 'softmax does not see what is added to all options',
   ('span', r'.*head/bias'): 'softmax does not see what is added to all places of a row',
   ('span', r'.*/1/mlp_norm/bias'): 'nor does it see the bias of the last norm',
@@ -82,11 +92,12 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('adapters-llama', r'trunk/output/table'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output/table'): 'rows are compared, and no tokens are predicted',
 }
-WRITERS = ('cloze', 'prompt', 'sequence')  # adapters that predict tokens
+WRITERS = ('cloze', 'prompt', 'sequence', 'translate_bart')  # adapters that predict tokens
 
 MODELS = sorted(signatures.names('models'), key=lambda name: name not in ('bert', 'gpt'))  # the best known first
 TASKS = [f'{folder}/{name}' for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
 KEY = 5
+SECOND_VOCAB = tiny.FakeVocab(size=67)  # knows every id of a batch
 
 
 # Pairs --------------------------------------------------------------------------------------------------------------
@@ -157,7 +168,13 @@ def pair_of(task: str, model: str) -> Pair | None:
   """A task on a trunk; None where it refuses the trunk."""
   folder, name = task.split('/')
   try:
-    made = build.make(folder, {'name': name, **SETTINGS.get(name, {})}, trunk=make_trunk(model), vocab=tiny.VOCAB)
+    made = build.make(
+      folder,
+      {'name': name, **SETTINGS.get(name, {})},
+      offered={'second_vocab': SECOND_VOCAB},
+      trunk=make_trunk(model),
+      vocab=tiny.VOCAB,
+    )
   except ValueError as error:
     if 'choose another model.name' not in str(error):
       raise

@@ -169,6 +169,29 @@ SOURCES = {
     'adapter.decoding.beams': 6, 'adapter.decoding.length_penalty': 1.0, 'adapter.decoding.min_new': 10,
     'adapter.decoding.max_new': 60, 'adapter.decoding.no_repeat': 3, 'steps': 15_000,
   },
+  # the paper's §5.4 (beam width 5, length penalty 1); its rates are not published
+  'bart/translate.py:second': {
+    'adapter.decoding.beams': 5, 'adapter.decoding.length_penalty': 1.0, 'adapter.label_smoothing': 0.1,
+    'adapter.stage': 'second', 'adapter.source.overrides.num_layers': 6, 'adapter.source.variant': 'roberta-large',
+  },
+  # fairseq: examples/roberta/README.glue.md
+  'roberta/glue.py:rte': {
+    'optim.rate': 2e-5, 'data.batch_size': 16, 'epochs': 10, 'optim.warmup': 0.06, 'optim.decay': 0.1,
+    'optim.b2': 0.98, 'optim.eps': 1e-6, 'adapter.hidden': 1024,
+  },
+  # Lan et al. 2019, Table 14
+  'albert/fine_tune.py:race': {
+    'optim.rate': 2e-5, 'data.batch_size': 32, 'steps': 12_000, 'optim.warmup': 1_000, 'data.length': 512,
+    'model.overrides.dropout': 0.1,
+  },
+  'albert/fine_tune.py:squad1': {
+    'optim.rate': 5e-5, 'data.batch_size': 48, 'steps': 3_649, 'data.length': 384, 'model.overrides.dropout': 0.0,
+  },
+  # Yang et al. 2019, Table 8
+  'xlnet/fine_tune.py:race': {'optim.rate': 2e-5, 'data.batch_size': 32, 'steps': 12_000, 'optim.eps': 1e-6},
+  'xlnet/fine_tune.py:mnli': {'optim.rate': 2e-5, 'data.batch_size': 128, 'steps': 10_000, 'data.length': 128},
+  # google-research/electra: configure_finetuning
+  'electra/glue.py:rte,large': {'optim.rate': 5e-5, 'epochs': 10, 'optim.schedule': 'gpt', 'data.length': 128},
   # google-research/text-to-text-transfer-transformer: models/gin, the paper's §3.1.2 and appendix
   't5/tasks.py:wmt_en_de': {
     'optim.rate': 1e-3, 'optim.schedule': 'constant', 'steps': 2**18, 'data.batch_size': 128, 'data.length': 512,

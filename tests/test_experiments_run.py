@@ -67,6 +67,9 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
   for second in ('generator', 'teacher'):  # the other trunk of an objective
     if (settings['objective'] or {}).get(second):
       settings['objective'][second]['overrides'] = dict(settings['model']['overrides'])
+  if settings['second_vocab']:
+    settings['second_vocab']['path'] = str(data / 'vocab')
+    settings['adapter']['source']['overrides'] = dict(settings['model']['overrides'])
   for block in settings['data'].get('parts', {'': settings['data']}).values():
     if settings['objective']:
       kind = 'corpus'

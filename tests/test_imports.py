@@ -34,12 +34,13 @@ MAY_IMPORT: dict[str, set[str]] = {
   'optim': GROUND | {'plugins'},
   'generate': GROUND | {'text'},
   'objectives': GROUND | {'plugins', 'layers', 'noise'},
-  'adapters': GROUND | {'plugins', 'layers', 'generate', 'scores'},
+  'compression': GROUND,
+  'adapters': GROUND | {'plugins', 'layers', 'generate', 'scores', 'compression'},
   'checkpoint': GROUND,
   'scores': GROUND,
   'weights': GROUND | {'plugins', 'text', 'models', 'checkpoint'},
   'training': GROUND | {'plugins', 'config', 'cli', 'text', 'layers', 'noise', 'models', 'data', 'optim', 'generate',
-                        'objectives', 'adapters', 'checkpoint', 'scores', 'weights'},
+                        'objectives', 'adapters', 'checkpoint', 'compression', 'scores', 'weights'},
 }  # fmt: skip
 MAY_IMPORT['inference'] = MAY_IMPORT['training'] | {'training'}
 MAY_IMPORT['studies'] = MAY_IMPORT['inference'] | {'inference'}

@@ -2,13 +2,16 @@
 
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
 
-from plm_jax import config, evaluate
+from plm_jax import config, convert, evaluate, weights
+from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
-from plm_jax.text import byte_bpe
+from plm_jax.generate import __main__ as generate_command
+from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import loop
 from tests import conftest, runs
 
@@ -33,7 +36,7 @@ def data(tmp_path_factory):
   return folder
 
 
-def settings(data, **changes):
+def settings(data, /, **changes):
   """A resolved config of a tiny T5 that reads and writes text."""
   sizes = {name: size for name, size in runs.SIZES.items() if name != 'max_length'} | {'head_dim': 16}
   return config.resolve({
@@ -152,3 +155,100 @@ def test_the_last_word_without_an_update(released, data, tmp_path):
   np.testing.assert_allclose([row['nats'] for row in rows], nats, rtol=1e-4)
   assert found['answer_accuracy'] == pytest.approx(np.mean(right))
   assert found['nats_per_answer'] == pytest.approx(np.mean(nats), rel=1e-4)
+
+
+# A second vocabulary: translation by BART behind a new encoder -------------------------------------------------------
+
+
+def translation(data, /, **changes):
+  """A resolved config of a tiny BART behind an encoder that reads a vocabulary of its own."""
+  sizes = {**runs.SIZES, 'max_length': 32}
+  source = {'name': 'bert', 'variant': 'tiny', 'overrides': {**sizes, 'num_layers': 1}}
+  return settings(data, **{
+    'steps': 4, 'log_every': 2, 'eval_every': 4, 'save_every': 2,
+    'second_vocab': {'name': 'byte_bpe', 'path': str(data / 'second')},
+    'model': {'name': 'bart', 'variant': 'tiny', 'overrides': sizes},
+    'optim': {'name': 'adamw', 'rate': 1e-2, 'decay': 0.01, 'clip': 1.0},
+    'adapter': {'name': 'translate_bart', 'source': source, 'decoding': {'max_new': 4}},
+    'eval': {'validation': {'data': {'split': 'validation'}, 'scores': ('bleu',)}},
+    'best': ('validation/bleu', 'max'),
+    **changes,
+  })  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def stages(data):
+  """Runs of both stages, the second begun with what the first learnt."""
+  for name, text in (('second', 'went to the'), ('other', 'zur selben Zeit')):
+    byte_bpe.train([f'{text} {place}' for place in PLACES] * 4, size=290).save(data / name)
+  first, second = data / 'first_stage', data / 'second_stage'
+  with runs.logging_on():
+    assert loop.train(translation(data), first).exit_code == 0
+    changes = {'init_from': ({'source': str(first), 'from_': '', 'to': ''},), 'steps': 2, 'eval_every': 2}
+    adapter = {**translation(data)['adapter'], 'stage': 'second'}
+    assert loop.train(translation(data, **changes, adapter=adapter), second).exit_code == 0
+  return first, second
+
+
+def test_a_second_vocabulary_is_kept_with_the_run(stages, data):
+  kept, facts = tokenizer.load(stages[0] / 'second_vocab'), json.loads((stages[0] / 'data.json').read_text())
+  assert kept.digest == tokenizer.load(data / 'second').digest == facts['second_vocab_digest'] != facts['vocab_digest']
+  assert tokenizer.load(stages[0] / 'vocab').digest == facts['vocab_digest']
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_the_second_vocabulary_that_it_keeps(stages, data, tmp_path):
+  run, own = tmp_path / 'run', tmp_path / 'own'
+  again = translation(data, second_vocab={'name': 'byte_bpe', 'path': str(own)})
+  shutil.copytree(data / 'second', own)
+  assert loop.train(again, run, stop_at=2).exit_code == 0
+  shutil.rmtree(own)
+  shutil.copytree(data / 'other', own)
+  with pytest.raises(ConfigError, match=r'second_vocab: .*run was begun with vocabulary'):
+    loop.train(again, run)
+  shutil.rmtree(own)
+  assert loop.train(again, run).exit_code == 0, 'the vocabulary that the run keeps serves'
+  assert not runs.differing(runs.saved_state(stages[0]), runs.saved_state(run))
+
+
+def test_the_stages_train_what_the_paper_says(stages, data):
+  results = [json.loads((stage / 'result.json').read_text()) for stage in stages]
+  d, rows = 32, 32 + 2  # positions of BART, whose first two rows are unused
+  layer = 4 * (d * d + d) + 2 * d * 64 + 64 + d + 4 * d
+  source = 290 * d + 32 * d + 2 * d + 2 * d + layer  # tokens, positions, types, norm
+  assert results[0]['trained'] == source + 2 * rows * d + 3 * (d * d + d)
+  assert results[1]['trained'] == results[1]['parameters'] == results[0]['parameters']
+  log = (stages[0] / 'log.txt').read_text()
+  assert f'{results[0]["trained"]:,} of {results[0]["parameters"]:,} parameters train' in log
+  before, after = (runs.params_of(runs.saved_state(stages[0], step=number)) for number in (2, 4))
+  frozen = {name for name in before if before[name].tobytes() == after[name].tobytes()}
+  assert 'params/trunk/token_embed/table' in frozen and 'params/trunk/decoder/layers/cross/query/kernel' in frozen
+  log = (stages[1] / 'log.txt').read_text()
+  assert 'restored  trunk/source/token_embed/table' in log and ' 0 new, 0 skipped' in log
+
+
+def test_translations_are_scored_and_written(stages, tmp_path):
+  file = tmp_path / 'translations.jsonl'
+  assert evaluate.main([f'--workdir={stages[1]}', f'--predictions={file}']) == 0
+  rows = [json.loads(line) for line in file.read_text().splitlines()]
+  assert len(rows) == 16 and all(isinstance(row['text'], str) and row['record']['references'] for row in rows)
+  assert 'validation/bleu' in json.loads((stages[1] / 'evaluations.jsonl').read_text().splitlines()[-1])
+
+
+def test_another_second_vocabulary_is_not_started_from(stages, data, tmp_path):
+  changes = {'init_from': ({'source': str(stages[0]), 'from_': '', 'to': ''},)}
+  other = {'name': 'byte_bpe', 'path': str(data / 'other')}
+  with pytest.raises(ConfigError, match=r'init_from: vocabulary .* does not continue'):
+    loop.train(translation(data, **changes, second_vocab=other), tmp_path / 'run')
+
+
+def test_other_doors_to_a_translating_run_are_refused(stages, tmp_path):
+  message = 'reads texts of a second vocabulary .*only plm_jax.evaluate --workdir opens it'
+  with pytest.raises(weights.WeightsError, match=message):
+    weights.load(stages[0])
+  for command in (
+    lambda: generate_command.main([f'--workdir={stages[0]}', '--prompt=hello']),
+    lambda: convert.main(['export', str(stages[0]), str(tmp_path / 'out')]),
+  ):
+    with pytest.raises((ConfigError, weights.WeightsError), match=message):
+      command()

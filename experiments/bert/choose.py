@@ -1,24 +1,26 @@
-"""BERT on options to choose from by fine-tuning: SWAG (Devlin et al. 2018, §4.4; Table 4), HellaSwag, RACE, COPA.
+"""BERT on options by fine-tuning: SWAG (Devlin et al. 2018, §4.4; Table 4), HellaSwag, RACE, COPA, ReCoRD.
 
 python -m plm_jax.train --config=experiments/bert/choose.py:hellaswag --workdir=runs/bert/hellaswag
 
 Hardware: one accelerator, hours; a row is as many sequences as it has options.
 Expect: SWAG (dev) base 81.6, large 86.6; HellaSwag (dev; Zellers et al. 2019, Table 1) base 39.5, large 46.7; RACE
-(test; Liu et al. 2019, Table 7) large 72.0; COPA (test; Wang et al. 2019, SuperGLUE) large 70.6.
+(test; Liu et al. 2019, Table 7) large 72.0; COPA (test; Wang et al. 2019, SuperGLUE) large 70.6, ReCoRD F1 72.0 and
+exact match 71.3.
 
 SWAG is read from the files of its authors, train.csv and val.csv in data/swag (--config.data.path=FOLDER); RACE is its
-harder half, whose rows are articles with several questions (--config.data.path=tfds:race/middle is the other).
+harder half, whose rows are articles with several questions (--config.data.path=tfds:race/middle is the other); its
+release is a file of JSON for each article, which `jq -c . RACE/train/high/*.txt > FOLDER/train.jsonl` puts into one.
 
-Arguments: a task (swag, hellaswag, race, copa), a trunk (base, large), `quick`.
+Arguments: a task (swag, hellaswag, race, copa, record), a trunk (base, large), `quick`.
 Differs from the paper: settings are those of SWAG for every set; the question of COPA is "What was the cause of this?"
-or "What was the effect of this?", before the option.
+or "What was the effect of this?", before the option; an entity of ReCoRD stands behind the query, not in its blank.
 """
 
 from experiments import common
 
-TASKS = ('swag', 'hellaswag', 'race', 'copa')
+TASKS = ('swag', 'hellaswag', 'race', 'copa', 'record')
 TRUNKS = ('base', 'large')
-LENGTHS = {'swag': 128, 'hellaswag': 128, 'race': 512, 'copa': 64}
+LENGTHS = {'swag': 128, 'hellaswag': 128, 'race': 512, 'copa': 64, 'record': 384}
 
 
 def get_config(arg=''):

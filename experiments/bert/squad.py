@@ -30,7 +30,5 @@ def get_config(arg=''):
   c.optim = common.bert_adam(5e-5, warmup=0.1)
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
-  c.eval = common.validation()
-  c.best = ('validation/f1', 'max')
-  c.log_every, c.eval_every, c.save_every = 50, 1000, 1000
+  common.score_spans(c)
   return common.quick(c, arg)

@@ -38,7 +38,5 @@ def get_config(arg=''):
   else:
     c.data = common.squad('v2.0' if task == 'squad2' else 'v1.1', batch_size=rows, layout='roberta', length=512)
     c.adapter = dict(name='span', no_answer=task == 'squad2')
-    c.eval = common.validation()
-    c.best = ('validation/f1', 'max')
-    c.log_every, c.eval_every, c.save_every = 50, 1000, 1000
+    common.score_spans(c)
   return common.quick(c, arg)

@@ -33,7 +33,5 @@ def get_config(arg=''):
   )
   c.init_from = (dict(source=f'runs/xlnet/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16', remat='full')
-  c.eval = common.validation()
-  c.best = ('validation/f1', 'max')
-  c.log_every, c.eval_every, c.save_every = 50, 1000, 1000
+  common.score_spans(c)
   return common.quick(c, arg)

@@ -10,11 +10,13 @@ The file says how the trunk is run with what is added, so that a run is opened e
                                     taken as `init_from` as if there were no wrapper.
     grafts(added)                   path in the trunk -> an array that a layer reads there. Such a run is generated
                                     from; elsewhere it is refused, since its trunk alone computes something else.
+    ALONE = True                    the other parameters are the whole network; what is added is left out (a teacher).
 """
 
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -46,12 +48,15 @@ class Added(NamedTuple):
     read: (parameters of the inner model by path, those added by path, key of dropout or None) -> what the inner model
       is run on, by path.
     trained: patterns of the parameters of the inner model that train.
+    advance: (parameters of the inner model by path, those added by path, updates done) -> both as they are from there
+      on, see `Task.advance`. Where it is given, no gradient moves what is added.
   """
 
   name: str
   make: Callable[[Mapping[str, Any], Array], dict[str, Any]]
   read: Callable[[Mapping[str, Any], Mapping[str, Any], Array | None], dict[str, Any]]
   trained: tuple[str, ...]
+  advance: Callable[[dict[str, Any], dict[str, Any], Array], tuple[dict[str, Any], dict[str, Any]]] | None = None
 
 
 class Model:
@@ -102,9 +107,17 @@ def _wrap(task: Task, added: Added) -> Task:
   sized = task.for_documents
   return task._replace(
     model=Model(task.model, added),  # type: ignore[arg-type]  # it has the two methods of a module that a task uses
-    trains=(f'{added.name}/.*', *added.trained),
+    trains=added.trained if added.advance else (f'{added.name}/.*', *added.trained),
+    advance=partial(_advance, added) if added.advance else None,
     for_documents=None if sized is None else lambda documents: _wrap(sized(documents), added),
   )
+
+
+def _advance(added: Added, params: Mapping[str, PyTree], step: Array) -> PyTree:
+  assert added.advance is not None
+  leaves = flat({name: tree for name, tree in params.items() if name != added.name})
+  leaves, own = added.advance(leaves, flat(params[added.name]), step)
+  return {**nested(leaves), added.name: nested(own)}
 
 
 def dense_layers(trunk: nn.Module) -> dict[str, Axes]:

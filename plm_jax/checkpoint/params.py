@@ -45,7 +45,11 @@ class Leaf(NamedTuple):
 
 
 class Params(Mapping[str, Leaf]):
-  """Saved parameters: leaf path, joined by '/', -> `Leaf`. Only what is asked for is read into memory."""
+  """Saved parameters: leaf path, joined by '/', -> `Leaf`. Only what is asked for is read into memory.
+
+  Attributes:
+    where: they are, for messages.
+  """
 
   def __init__(
     self,
@@ -62,7 +66,7 @@ class Params(Mapping[str, Leaf]):
       read: paths -> arrays, where reading several at once is faster than one after the other.
     """
     self._leaves = dict(leaves)
-    self._where = where
+    self.where = where
     self._read = read or (lambda names: {name: self._leaves[name].read(None) for name in names})
 
   def __getitem__(self, path: str) -> Leaf:
@@ -80,7 +84,7 @@ class Params(Mapping[str, Leaf]):
     Raises:
       ValueError: there is nothing of that name.
     """
-    names = _below(self._leaves, subtree, where=self._where) if subtree else {name: name for name in self._leaves}
+    names = _below(self._leaves, subtree, where=self.where) if subtree else {name: name for name in self._leaves}
     found = self._read(list(names.values()))
     return {short: found[name] for short, name in names.items()}
 
@@ -112,7 +116,7 @@ class Params(Mapping[str, Leaf]):
       return Leaf(one.shape, lambda layer: one.read(layer) + other.read(layer))
 
     added = {path: leaf(self[one], self[other]) for path, (one, other) in pairs.items()}
-    return Params({**self._leaves, **added}, where=self._where, read=read)
+    return Params({**self._leaves, **added}, where=self.where, read=read)
 
 
 def in_memory(params: PyTree, *, where: str = 'memory') -> Params:

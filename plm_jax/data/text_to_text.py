@@ -42,6 +42,7 @@ GIVES = (
 def make(
   *,
   vocab: Vocab,
+  second_vocab: Vocab | None = None,
   path: str,
   split: str = 'train',
   form: Annotated[Mapping[str, Any], 'data.rows.forms'],
@@ -67,6 +68,7 @@ def make(
 
   Args:
     vocab: gives ids and special tokens.
+    second_vocab: does so for inputs, which are of another vocabulary than targets and options.
     path: of the records, as `sources.open_source` takes it.
     split: part of it, TFDS slicing allowed.
     form: how a row is written: a file of `rows/forms/` and its keywords.
@@ -76,7 +78,7 @@ def make(
     seed: of the order of rows.
     layout: special tokens around inputs, as those of a labelled row with one field.
     target_layout: those around targets and options; None is `layout`.
-    blank: token that stands in the blank; None is the vocabulary's mask.
+    blank: token that stands in the blank; None is the mask of the vocabulary of inputs.
     gap: text before a target or an option: ' ' where a decoder goes on with its inputs.
     per_target: a row for each right answer (T5's ReCoRD, several references); else the first is trained on.
     shots: demonstrations before each row; None for none.
@@ -101,13 +103,14 @@ def make(
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes)
   share = order.share(batch_size, host=host, hosts=hosts)
   chosen = Shots(**shots or {})
-  target_length = target_length or length
+  target_length, input_vocab = target_length or length, second_vocab or vocab
   writer = encoded.Writer(
     form=build.make('data.rows.forms', form),
     vocab=vocab,
-    inputs=encoded.frame(layout, vocab, room=length, keyword='length'),
+    input_vocab=input_vocab,
+    inputs=encoded.frame(layout, input_vocab, room=length, keyword='length'),
     answers=encoded.frame(target_layout or layout, vocab, room=target_length, keyword='target_length'),
-    blank=vocab.mask_id if blank is None else vocab.id(blank),
+    blank=input_vocab.mask_id if blank is None else input_vocab.id(blank),
     gap=gap,
     length=length,
     target_length=target_length,
@@ -125,7 +128,7 @@ def make(
   log.info(f'{path} ({split}): {len(kept.row_ids)} rows, {cut} of them cut to {length} and {target_length} tokens.')
 
   def batch(these: order.Chosen) -> order.Batch:
-    read, mask = inputs.padded(these.rows, length, pad=vocab.pad_id)
+    read, mask = inputs.padded(these.rows, length, pad=input_vocab.pad_id)
     own = these.rows % len(kept.row_ids)
     write, write_mask = targets.padded(own, target_length, pad=vocab.pad_id)
     made = {'tokens': read, 'segment_ids': mask, 'target_tokens': write, 'target_segment_ids': write_mask}
@@ -139,6 +142,7 @@ def make(
     return made | {'option_tokens': ids, 'option_segment_ids': real, **compared, 'label': kept.labels[own]}
 
   settings = [length, target_length, layout, target_layout, blank, gap, per_target, keep_unlabelled]
+  settings += [] if second_vocab is None else [second_vocab.digest]
   return order.serve(
     batch,
     order.shuffled(len(kept.row_ids) * chosen.draws, share, seed=seed, shuffle=shuffle),

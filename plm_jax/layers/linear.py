@@ -1,4 +1,8 @@
-"""Leaves that own a kernel: dense layers and embedding tables, with an axis name on each dimension."""
+"""Leaves that own a kernel: dense layers and embedding tables, with an axis name on each dimension.
+
+A kernel or table may also be given in 8 bits (compression/quantise.py), with its scales beside it: the product is taken
+with the numbers and multiplied by the scales, so that no copy of the weights in float32 outlives a layer.
+"""
 
 import math
 from collections.abc import Callable
@@ -6,6 +10,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax.numpy as jnp
 
+from plm_jax.paths import SCALE
 from plm_jax.types import Array
 
 Initializer = Callable[..., Array]
@@ -50,12 +55,20 @@ class Dense(nn.Module):
     matrix = kernel.astype(self.dtype).reshape(math.prod(inputs), math.prod(features))
     x = x.astype(self.dtype).reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
     y = x @ matrix  # [..., inputs] -> [..., outputs]
+    if (scale := _scale(self, 'kernel')) is not None:
+      y = y * scale.astype(self.dtype).reshape(-1)
     y = y.reshape(*y.shape[:-1], *features)
     if self.use_bias:
       bias_axes = self.axes[self.num_inputs :]
       bias = self.param('bias', nn.with_logical_partitioning(nn.initializers.zeros, bias_axes), features, jnp.float32)
       y = y + bias.astype(self.dtype)
     return _through_bottleneck(self, y)
+
+
+def _scale(layer: nn.Module, name: str) -> Array | None:
+  """What the numbers of a leaf in 8 bits are multiplied by, of size 1 along its inputs; None for one in float32."""
+  beside = f'{name}{SCALE}'
+  return layer.get_variable('params', beside) if layer.has_variable('params', beside) else None
 
 
 def _through_bottleneck(layer: nn.Module, y: Array) -> Array:
@@ -94,13 +107,18 @@ class Embed(nn.Module):
     )
 
   def __call__(self, ids: Array) -> Array:
-    return jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
+    vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
+    if (scale := _scale(self, 'table')) is not None:
+      vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
+    return vectors
 
   def attend(self, x: Array) -> Array:
     """Products of `x` with every row, f32[..., v]; padded rows get a logit of -1e9."""
     logits = jnp.einsum(
       '...d,vd->...v', x.astype(self.dtype), self.table.astype(self.dtype), preferred_element_type=jnp.float32
     )
+    if (scale := _scale(self, 'table')) is not None:
+      logits = logits * scale[:, 0]
     rows = self.table.shape[0]
     if rows == self.num_rows:
       return logits

@@ -95,3 +95,13 @@ def in_chunks(function: Callable[[PyTree], PyTree], arrays: PyTree, *, rows: int
   split = lambda x: jnp.moveaxis(x.reshape(rows, batch // rows, *x.shape[1:]), 1, 0)  # noqa: E731
   join = lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, *x.shape[2:])  # noqa: E731
   return jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, arrays)))
+
+
+def divergence(student: Array, teacher: Array, *, temperature: float) -> Array:
+  """T^2 KL(softmax(teacher / T) || softmax(student / T)) in nats: f32[..., v] twice -> f32[...].
+
+  T^2 keeps the size of gradients where T changes (Hinton et al. 2015, §2).
+  """
+  ours = jax.nn.log_softmax(student.astype(jnp.float32) / temperature)
+  theirs = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
+  return temperature**2 * (jnp.exp(theirs) * (theirs - ours)).sum(axis=-1)

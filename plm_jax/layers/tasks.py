@@ -4,7 +4,7 @@ Only the part that a step runs is computed (`jax.lax.switch`); parameters of the
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import get_opaque_trace_state
 
 from plm_jax.paths import path_name, virtual_paths
 from plm_jax.types import EVERYTHING, Array, Example, Forward, Loss, PyTree, Task
@@ -144,3 +145,30 @@ def sized(tasks: Tasks, documents: int) -> dict[str, Task]:
   return {
     name: task.for_documents(documents) if task.for_documents is not None else task for name, task in tasks.items()
   }
+
+
+def computed_once(forward: Forward) -> Forward:
+  """The same, where a call with the arguments of an earlier one returns what that returned.
+
+  Calls inside what is traced by itself, as a branch of `jax.lax.switch`, are made each time: what they return is of use
+  there only.
+  """
+  calls: dict[Any, tuple[PyTree, Any]] = {}
+  outside = get_opaque_trace_state()
+
+  def call(
+    *,
+    method: str | Callable[..., Any] | None = None,
+    train: bool | None = None,
+    rng: Array | None = None,
+    **inputs: Any,
+  ) -> Any:
+    if get_opaque_trace_state() != outside:
+      return forward(method=method, train=train, rng=rng, **inputs)
+    leaves, form = jax.tree.flatten((rng, inputs))
+    key = (method, train, form, *map(id, leaves))
+    if key not in calls:  # what is kept with the result keeps its arguments, and so their ids, in use
+      calls[key] = leaves, forward(method=method, train=train, rng=rng, **inputs)
+    return calls[key][1]
+
+  return call

@@ -236,9 +236,15 @@ class Stack(nn.Module):
 
 
 class Bart(Base):
-  """Encoder and decoder without a pre-training head: logits are the tied product alone, with no bias."""
+  """Encoder and decoder without a pre-training head: logits are the tied product alone, with no bias.
+
+  Attributes:
+    source: another encoder, whose states the encoder reads in place of the token table (§3.4); `encoder_tokens` are
+      then of the vocabulary of that one.
+  """
 
   config: Config
+  source: nn.Module | None = None
 
   NAME = 'bart'
   INPUTS = TWO_STACKS
@@ -294,7 +300,10 @@ class Bart(Base):
     }
 
   def _encode(self, tokens: Array, segment_ids: Array, positions: Array | None, train: bool) -> tuple[Array, Array]:
-    x = self.token_embed(tokens)
+    if self.source is None:
+      x = self.token_embed(tokens)
+    else:
+      x = self.source(tokens=tokens, segment_ids=segment_ids, train=train)['hidden']
     return self.encoder(x, segment_ids=segment_ids, positions=positions, causal=False, train=train)
 
   def encode(self, tokens: Array, *, segment_ids: Array, positions: Array | None = None) -> Array:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from plm_jax import errors
 from plm_jax.errors import require
-from plm_jax.layers.losses import in_chunks
+from plm_jax.layers.losses import divergence, in_chunks
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, scaled_sum, whole_loss
 from plm_jax.objectives import mlm
 from plm_jax.plugins import build
@@ -210,16 +210,6 @@ def compare(s: Setup, forward: Forward, states: tuple[Array, Array]) -> tuple[Ar
     return divergence(student, teacher, temperature=s.temperature), squares
 
   return in_chunks(both, states, rows=s.logit_rows)
-
-
-def divergence(student: Array, teacher: Array, *, temperature: float) -> Array:
-  """T^2 KL(softmax(teacher / T) || softmax(student / T)) in nats: f32[..., v] twice -> f32[...].
-
-  T^2 keeps the size of gradients where T changes (Hinton et al. 2015, §2).
-  """
-  ours = jax.nn.log_softmax(student.astype(jnp.float32) / temperature)
-  theirs = jax.nn.log_softmax(teacher.astype(jnp.float32) / temperature)
-  return temperature**2 * (jnp.exp(theirs) * (theirs - ours)).sum(axis=-1)
 
 
 def cosine_distance(a: Array, b: Array) -> Array:

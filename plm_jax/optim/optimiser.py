@@ -41,6 +41,7 @@ class Optimiser(NamedTuple):
     eval_params: (state, parameters) -> the parameters to evaluate: averaged where the run averages, else the same.
       Takes the whole tree or its trainable part.
     split: parameters -> (trainable, frozen).
+    count: parameters -> how many numbers train; of a stacked parameter only those of layers that do.
     observe: (state, validation metric) -> state. Plateau schedules and the start of NT-ASGD read it.
   """
 
@@ -49,6 +50,7 @@ class Optimiser(NamedTuple):
   rate: Callable[[Array], Array]
   eval_params: Callable[[PyTree, PyTree], PyTree]
   split: Callable[[PyTree], tuple[PyTree, PyTree]]
+  count: Callable[[PyTree], int]
   observe: Callable[[PyTree, float], PyTree]
 
 
@@ -129,6 +131,7 @@ def make(
     rate=base_rate,
     eval_params=partial(_eval_params, s),
     split=partial(_split, s),
+    count=partial(_count, s),
     observe=partial(_observe, s),
   )
 
@@ -198,6 +201,14 @@ def _split(s: _Settings, params: PyTree) -> tuple[PyTree, PyTree]:
     )
 
   return part(True), part(False)
+
+
+def _count(s: _Settings, params: PyTree) -> int:
+  total = 0
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    values = s.scales[path_name(path)]
+    total += math.prod(leaf.shape) * sum(value is not None for value in values) // len(values)
+  return total
 
 
 def _observe(s: _Settings, state: PyTree, metric: float) -> PyTree:

@@ -33,7 +33,7 @@ from plm_jax.training.parts import (
   make_source,
   make_vocab,
 )
-from plm_jax.training.step import TrainState, abstract_params, state_maker, train_step
+from plm_jax.training.step import TrainState, abstract_params, advance_first, state_maker, train_step
 from plm_jax.types import Source
 
 log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class Trainer:
     self._sources = make_evaluations(settings, self._vocab, reader=self._parts, names=('validation', 'test'))
     signals.check()
     for entry in settings['init_from']:
-      check_vocab_of(entry['source'], self._vocab)
+      check_vocab_of(entry['source'], self._vocab, self._parts.second_vocab)
     self._eval = evaluation.make_steps(self._task)
     self._scores = evaluation.scores_of(settings, self._parts, self._sources)
     self._compiled: dict[float, tuple[Any, Callable[..., Any], Any]] = {}
@@ -194,6 +194,7 @@ class Trainer:
         with stage('init_from'):
           params, _ = init_params_from(self._settings, self._parts, state.params, names=source.names)
         state = dataclasses.replace(state, params=params)
+      state = advance_first(state, maker, task=self._task)
       batches = feed.to_devices(source.read(0), sharding.batch_sharding(self._layout))
       checks = {round(steps / 3), round(steps * 2 / 3)}
       curve = []

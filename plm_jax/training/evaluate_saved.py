@@ -152,7 +152,7 @@ def evaluate_folder(
     with errors.stage('evaluate'):
       parts.check_classes(str(source), opened.labels if opened.adapter else (), evaluator.sources)
     spec = next(iter(evaluator.sources.values())).spec
-    saved = Saved({'weights': str(source)}, _placed(params, made.task, spec, layout=layout))
+    saved = Saved({'weights': str(source)}, placed(params, made.task, spec, layout=layout))
     _evaluate(evaluator, iter([saved]), folder=folder, predictions=predictions)
 
 
@@ -270,7 +270,7 @@ def _states(
       raise
     if cut:
       whole = weights.open(folder.root, step=step).as_saved.tree()
-      state = trained_part.joined(state, _placed(whole, task, spec, layout=layout))
+      state = trained_part.joined(state, placed(whole, task, spec, layout=layout))
     yield Saved({'step': step}, tx.eval_params(state.opt_state, state.params))
 
 
@@ -315,7 +315,8 @@ def _model_of(source: Where, settings: Settings) -> tuple[Parts, PyTree]:
     vocab = tokenizer.load(opened.vocab)
   try:
     trunk = opened.trunk(Execution(**settings['execution']))
-    params = opened.params.with_sums(weights.SUMS).tree()
+    leaves = opened.to_run if opened.in_8_bits else opened.params
+    params = leaves.with_sums(weights.SUMS).tree()
   except CheckpointError as error:
     raise ConfigError(f'evaluate: {error}') from error
   return parts.parts_of(trunk, _with_head(settings, opened.adapter, source), vocab), params
@@ -343,13 +344,19 @@ def _with_head(settings: Settings, head: Mapping[str, Any], source: Where) -> Se
   return {**settings, 'adapter': {**adapter, **head}}
 
 
-def _placed(params: PyTree, task: Task, spec: Spec, *, layout: sharding.Layout) -> PyTree:
+def placed(params: PyTree, task: Task, spec: Spec, *, layout: sharding.Layout) -> PyTree:
   """Those parameters of a folder that the task needs, each on its devices."""
   boxed = jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0))
   wanted, places = paths.flat(nn.unbox(boxed)), paths.flat(sharding.shardings(boxed, layout=layout))
   given = paths.flat(params)
   if missing := [path for path in wanted if path not in given]:
     raise ConfigError(f'--weights: has no {", ".join(missing[:4])}, which this task needs: train it first')
-  return paths.nested(
-    {path: jax.device_put(np.asarray(given[path], leaf.dtype), places[path]) for path, leaf in wanted.items()}
-  )
+  placed = {path: jax.device_put(_to_compute(given[path], leaf.dtype), places[path]) for path, leaf in wanted.items()}
+  everywhere = jax.sharding.NamedSharding(layout.mesh, jax.sharding.PartitionSpec())
+  scales = {scale: given[scale] for path in wanted if (scale := f'{path}{paths.SCALE}') in given}
+  return paths.nested({**placed, **{path: jax.device_put(scale, everywhere) for path, scale in scales.items()}})
+
+
+def _to_compute(array: np.ndarray, dtype: Any) -> np.ndarray:
+  """A parameter as a task computes with it: of its dtype, or int8 where it is saved in 8 bits."""
+  return array if array.dtype == np.int8 else np.asarray(array, dtype)

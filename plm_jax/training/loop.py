@@ -49,7 +49,15 @@ from plm_jax.training.parts import (
   make_template,
   make_vocab,
 )
-from plm_jax.training.step import TrainState, abstract_params, logged_step, state_maker, train_step, unsound
+from plm_jax.training.step import (
+  TrainState,
+  abstract_params,
+  advance_first,
+  logged_step,
+  state_maker,
+  train_step,
+  unsound,
+)
 from plm_jax.training.stopping import Patience, catch_signals
 
 log = logging.getLogger(__name__)
@@ -146,6 +154,7 @@ def train(
       log.info(f'{folder.root}: going on from step {start}')
     if restored is None or settings['save'] == 'trained':
       fresh = _initialise(maker.fresh(key), settings, parts, tx, names=source.names)
+      fresh = advance_first(fresh, maker, task=task)
       start, state = (0, fresh) if restored is None else (start, trained_part.joined(state, fresh.params))
     if settings['save'] == 'trained':
       frozen.write(saved.folder, tx.split(state.params)[1], main=main)
@@ -327,7 +336,7 @@ def _initialise(
     with errors.stage('init_from'):
       check_sources(settings['init_from'])
       for entry in settings['init_from']:
-        check_vocab_of(entry['source'], parts.vocab)
+        check_vocab_of(entry['source'], parts.vocab, parts.second_vocab)
       params, report = init_params_from(settings, parts, state.params, names=names)
     log.info(report.table())
     state = dataclasses.replace(state, params=params)

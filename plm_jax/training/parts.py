@@ -330,15 +330,18 @@ def check_classes(source: str, labels: Sequence[str], sources: Mapping[str, Sour
     log.warning(f'{said}, which are taken for the same in this order')
 
 
-def check_vocab_of(source: str, vocab: Vocab) -> None:
-  """Logs the ids of `vocab` that parameters in `source` do not know.
+def check_vocab_of(source: str, vocab: Vocab, second_vocab: Vocab | None = None) -> None:
+  """Logs the ids of the vocabularies of a run that parameters in `source` do not know.
 
   Raises:
     ValueError: the other ids do not mean the same.
   """
-  folder = weights.open(source).vocab
-  if not tokenizer.exists(folder):
-    return
-  added = tokenizer.check_compatible(vocab, tokenizer.load(folder))
-  if added:
-    log.info(f'{len(added)} tokens are new since {source}: {", ".join(added[:10])}{" ..." if len(added) > 10 else ""}')
+  opened = weights.open(source)
+  kept = {'': (vocab, opened.vocab), ' of the second vocabulary': (second_vocab, RunFolder(opened.folder).second_vocab)}
+  for which, (own, folder) in kept.items():
+    if own is None or not tokenizer.exists(folder):
+      continue
+    added = tokenizer.check_compatible(own, tokenizer.load(folder))
+    if added:
+      few = f'{", ".join(added[:10])}{" ..." if len(added) > 10 else ""}'
+      log.info(f'{len(added)} tokens{which} are new since {source}: {few}')

@@ -35,7 +35,7 @@ def parameter_counts(state: TrainState, tx: optim.Optimiser) -> dict[str, int]:
   """The number of parameters, of those that train, and of those that the head adds to the trunk."""
   return {
     'parameters': _count(state.params),
-    'trained': _count(tx.split(state.params)[0]),
+    'trained': tx.count(state.params),
     'outside_trunk': _count({name: tree for name, tree in state.params.items() if name != 'trunk'}),
   }
 

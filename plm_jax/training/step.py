@@ -4,6 +4,8 @@
 `Optimiser` and nothing of papers, data or meshes.
 """
 
+import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -12,9 +14,9 @@ import flax.linen as nn
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jax.extend.core import get_opaque_trace_state
 
 from plm_jax import optim
+from plm_jax.layers.tasks import computed_once
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.paths import flat
 from plm_jax.sharding import Layout, batch_sharding, shardings, use
@@ -84,6 +86,11 @@ def abstract_params(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct]) -> PyT
   return nn.unbox(jax.eval_shape(lambda key: init_params(task, spec, key), jax.random.key(0)))
 
 
+def advanced(task: Task, params: PyTree, step: Array) -> PyTree:
+  """The parameters with what the task keeps among them as it is after so many updates (`Task.advance`)."""
+  return params if task.advance is None else task.advance(params, step)
+
+
 class Maker(NamedTuple):
   """Makes states of one task on one mesh, each leaf where it will live.
 
@@ -123,6 +130,14 @@ def state_maker(task: Task, tx: optim.Optimiser, spec: Mapping[str, jax.ShapeDty
       lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), nn.unbox(boxed), places
     )
   return Maker(jax.jit(lambda key: nn.unbox(make(key)), out_shardings=places), places, abstract)
+
+
+def advance_first(state: TrainState, maker: Maker, *, task: Task) -> TrainState:
+  """The first state of a run with what the task keeps among its parameters, once those of `init_from` are there."""
+  if task.advance is None:
+    return state
+  begin = jax.jit(functools.partial(advanced, task), out_shardings=maker.places.params)
+  return dataclasses.replace(state, params=begin(state.params, state.step))
 
 
 def init_state(
@@ -229,6 +244,7 @@ def train_step(
   known, old_moments = _materialise((finite, state.opt_state))
   opt_state = _choose(known, tx.update(gradients, old_moments, trainable)[1], old_moments)
 
+  params = advanced(task, optim.merge(_choose(finite, new_trainable, trainable), frozen), state.step + 1)
   metrics = metrics | _measures(state, tx, total_norm, gradients, updates)
   skip = (~finite).astype(jnp.int32)
   in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
@@ -236,7 +252,7 @@ def train_step(
   metrics['skipped_in_a_row'] = (in_a_row.astype(jnp.float32), jnp.float32(1))
   new_state = TrainState(
     step=state.step + 1,
-    params=optim.merge(_choose(finite, new_trainable, trainable), frozen),
+    params=params,
     opt_state=opt_state,
     skipped=state.skipped + skip,
     skipped_in_a_row=in_a_row,
@@ -307,7 +323,7 @@ def predicting_step(
     ValueError: the task makes no predictions.
   """
   opened = _open(params, batch, key, task=task)
-  opened = opened._replace(forward=_computed_once(opened.forward))
+  opened = opened._replace(forward=computed_once(opened.forward))
   return *_score(opened, batch, carry, task=task), _predict(opened, batch, task=task)
 
 
@@ -341,30 +357,3 @@ def _predict(opened: _Opened, batch: Batch, *, task: Task) -> dict[str, Array]:
     raise ValueError('this task makes no predictions')
   predicted = task.predict(opened.forward, opened.example)
   return {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}
-
-
-def _computed_once(forward: Forward) -> Forward:
-  """The same, where a call with the arguments of an earlier one returns what that returned; for evaluation.
-
-  Calls inside what is traced by itself, as a branch of `jax.lax.switch`, are made each time: what they return is of use
-  there only.
-  """
-  calls: dict[Any, tuple[PyTree, Any]] = {}
-  outside = get_opaque_trace_state()
-
-  def call(
-    *,
-    method: str | Callable[..., Any] | None = None,
-    train: bool | None = None,
-    rng: Array | None = None,
-    **inputs: Any,
-  ) -> Any:
-    if get_opaque_trace_state() != outside:
-      return forward(method=method, train=train, rng=rng, **inputs)
-    leaves, form = jax.tree.flatten((rng, inputs))
-    key = (method, train, form, *map(id, leaves))
-    if key not in calls:  # what is kept with the result keeps its arguments, and so their ids, in use
-      calls[key] = leaves, forward(method=method, train=train, rng=rng, **inputs)
-    return calls[key][1]
-
-  return call

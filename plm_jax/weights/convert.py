@@ -1,5 +1,6 @@
 """Imports and exports of whole folders in bounded memory: what `python -m plm_jax.convert` does."""
 
+import functools
 import json
 import logging
 import math
@@ -10,7 +11,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from plm_jax import files, seals
+from plm_jax import files, paths, seals
 from plm_jax.checkpoint import Leaf, Step, params, tensor_files
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.errors import ConfigError
@@ -62,6 +63,47 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
   log.info(f'its model in a config: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, source)))}')
+
+
+def save_changed(
+  target: Path,
+  opened: folders.Weights,
+  leaves: Mapping[str, np.ndarray],
+  *,
+  block: Mapping[str, Any],
+  shard: int = 4 * 10**9,
+) -> None:
+  """Writes changed parameters of a folder in the form of an import, which every command opens that takes one.
+
+  Args:
+    target: made if it is missing; left as it is if the writing fails.
+    opened: where the parameters are from; its vocabulary goes along.
+    leaves: all of them by path, of any dtype; leaves in 8 bits have their scales beside them.
+    block: of the model that they belong to now.
+    shard: the most bytes per file of tensors.
+  """
+  layers = {path: leaf.shape[0] if paths.is_stacked(path, leaf) else None for path, leaf in leaves.items()}
+  with release.making(target) as partial:
+    for number, group in enumerate(tensor_files.shards(_arrays(leaves, layers), shard), start=1):
+      tensor_files.write(partial / f'params-{number:05}.safetensors', group)
+    about = {
+      'model': block,
+      'vocab_size': opened.model.vocab_size,
+      'heads': sorted({path.partition('/')[0] for path in leaves} - {'trunk'}),
+      'token_ids': opened.token_ids,
+      'labels': opened.labels,
+      'adapter': opened.adapter,
+      'source': str(opened.folder),
+    }
+    files.write_json(partial / folders.MODEL, about)
+    vocab = files.RunFolder(partial).vocab
+    files.make_folder(vocab)
+    names = [file.name for file in files.listing(opened.vocab) if files.is_file(file)]
+    for name in names:
+      files.copy(opened.vocab / name, vocab / name)
+    params.write_index(partial, layers)
+    seals.seal(partial, (folders.MODEL, params.INDEX))
+    release.put_in_place(partial, target)
 
 
 def export(
@@ -149,6 +191,18 @@ def _plans(leaves: Mapping[str, Leaf], layers: Mapping[str, int | None]) -> Iter
     count = layers[path]
     for layer in (None,) if count is None else range(count):
       yield path if layer is None else f'{path}@{layer}', plan(leaf, layer)
+
+
+def _arrays(
+  leaves: Mapping[str, np.ndarray], layers: Mapping[str, int | None]
+) -> Iterator[tuple[str, tensor_files.Plan]]:
+  """As `_plans`, of arrays in memory and in their own dtype."""
+  for path, leaf in leaves.items():
+    count = layers[path]
+    for layer in (None,) if count is None else range(count):
+      array = np.ascontiguousarray(leaf if layer is None else leaf[layer])
+      plan = tensor_files.Plan(array.dtype, array.shape, functools.partial(iter, (array,)))
+      yield path if layer is None else f'{path}@{layer}', plan
 
 
 def _multiple(rows: int, source: Path) -> int | None:

@@ -18,7 +18,7 @@ from plm_jax import checkpoint, files, seals
 from plm_jax.checkpoint import Leaf, Params, Step, frozen, in_memory
 from plm_jax.checkpoint.init_from import Entry
 from plm_jax.checkpoint.tensor_files import WeightsError
-from plm_jax.paths import nested
+from plm_jax.paths import SCALE, nested
 from plm_jax.plugins import build, signatures
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import release, shapes, task_heads
@@ -98,12 +98,22 @@ class Weights:
       CheckpointError: none, or damaged ones.
       WeightsError: the run has no such part, or was trained with a wrapper that parameters alone cannot express.
     """
-    return self._of_part(self._folded(grafted=False))
+    return _without_scales(self._of_part(self._folded(grafted=False)))
 
   @functools.cached_property
   def to_run(self) -> Params:
-    """As `params`, with what layers of the trunk read beside their own parameters (wrappers 'bottleneck', 'prefix')."""
+    """As `params`, with what layers of the trunk read beside their own parameters (wrappers 'bottleneck', 'prefix').
+
+    Parameters that are saved in 8 bits are so here, each with its scales beside it.
+    """
     return self._of_part(self._folded(grafted=True))
+
+  @functools.cached_property
+  def in_8_bits(self) -> bool:
+    """Whether parameters are saved in 8 bits."""
+    return files.is_file(self.folder / checkpoint.INDEX) and any(
+      f'{path}{SCALE}' in self.as_saved for path in self.as_saved
+    )
 
   def _of_part(self, everything: Params) -> Params:
     if self.part is None or files.is_file(self.folder / checkpoint.INDEX):
@@ -165,7 +175,9 @@ class Weights:
       )
     module, own = build.import_file(f'adapters.{wrapper}'), {}
     others = {path: leaf for path, leaf in saved.items() if not path.startswith(f'{name}/')}
-    if signatures.has(f'adapters.{wrapper}', 'fold'):
+    if signatures.literal(f'adapters.{wrapper}', 'ALONE'):
+      pass
+    elif signatures.has(f'adapters.{wrapper}', 'fold'):
       own = _fold(saved, name, functools.partial(module.fold, settings=self.wrapper))
     elif grafted:
       own = dict(in_memory(nested(module.grafts(saved.arrays(name)))))
@@ -215,8 +227,14 @@ class Weights:
     """The trunk, which computes as `execution` says.
 
     Raises:
-      WeightsError: it has other sizes than the parameters of an import.
+      WeightsError: it has other sizes than the parameters of an import, or another encoder reads for it.
     """
+    if files.is_folder(files.RunFolder(self.folder).second_vocab):
+      raise WeightsError(
+        f'{self.folder} reads texts of a second vocabulary through an encoder that no other model has, and its trunk '
+        'alone computes something else: only plm_jax.evaluate --workdir opens it (--predictions=FILE has what it '
+        'writes), and init_from of another run'
+      )
     trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
     if files.is_file(self.folder / checkpoint.INDEX):
       own = {f'trunk/{path}': shape for path, shape in shapes.shapes(trunk).items()}
@@ -344,9 +362,9 @@ def load(
     device: where every leaf is placed, or how it is cut; None is the default device.
 
   Returns:
-    (trunk, parameters): nested dicts of float32 arrays on the device, those of the trunk and, beside them, a head by
-    its name ('mlm', 'rtd', 'head') where the folder has one; `trunk.apply({'params': parameters}, ...)` leaves heads
-    alone.
+    (trunk, parameters): nested dicts of float32 arrays on the device (int8 with their scales where they are saved in
+    8 bits), those of the trunk and, beside them, a head by its name ('mlm', 'rtd', 'head') where the folder has one;
+    `trunk.apply({'params': parameters}, ...)` leaves heads alone.
 
   Raises:
     WeightsError: an architecture that is not known, or a tensor that is missing, damaged or of another shape.
@@ -355,7 +373,7 @@ def load(
   opened = open(folder, step=step, part=part)
   trunk = opened.trunk(execution)
   # some leaves at a time, so that the host never holds a second copy of all of them
-  placed = {path: jax.device_put(np.asarray(array, np.float32), device) for path, array in opened.to_run.each()}
+  placed = {path: jax.device_put(_to_compute(array), device) for path, array in opened.to_run.each()}
   params = nested(placed)
   return trunk, {**params['trunk'], **{name: tree for name, tree in params.items() if name != 'trunk'}}
 
@@ -363,6 +381,11 @@ def load(
 def _wraps(adapter: Mapping[str, Any]) -> bool:
   """Whether the block of an adapter names one that wraps another task."""
   return bool(signatures.literal(f'adapters.{adapter.get("name")}', 'ADDS'))
+
+
+def _to_compute(array: np.ndarray) -> np.ndarray:
+  """An array as a trunk computes with it: float32, or int8 where it is saved in 8 bits."""
+  return array if array.dtype == np.int8 else np.asarray(array, np.float32)
 
 
 def _fold(saved: Params, name: str, fold: Callable[..., np.ndarray]) -> dict[str, Leaf]:
@@ -377,7 +400,8 @@ def _fold(saved: Params, name: str, fold: Callable[..., np.ndarray]) -> dict[str
   for path in saved:
     if path.startswith(f'{name}/'):
       place, _, part = path.removeprefix(f'{name}/').rpartition('/')
-      added.setdefault(f'{place}/kernel', {})[part] = saved[path]
+      kernel = f'{place}/kernel'
+      added.setdefault(kernel if kernel in saved else f'{place}/table', {})[part] = saved[path]
 
   def whole(kernel: Leaf, parts: Mapping[str, Leaf]) -> Leaf:
     def read(layer: int | None) -> np.ndarray:
@@ -386,6 +410,20 @@ def _fold(saved: Params, name: str, fold: Callable[..., np.ndarray]) -> dict[str
     return Leaf(kernel.shape, read)
 
   return {path: whole(saved[path], parts) for path, parts in added.items()}
+
+
+def _without_scales(params: Params) -> Params:
+  """The parameters in float32, where some are saved in 8 bits with their scales beside them."""
+  scales = {path: leaf for path, leaf in params.items() if path.removesuffix(SCALE) in params and path.endswith(SCALE)}
+  if not scales:
+    return params
+
+  def whole(numbers: Leaf, scale: Leaf) -> Leaf:
+    return Leaf(numbers.shape, lambda layer: numbers.read(layer).astype(np.float32) * scale.read(layer))
+
+  leaves = {path: leaf for path, leaf in params.items() if path not in scales}
+  leaves |= {path.removesuffix(SCALE): whole(leaves[path.removesuffix(SCALE)], leaf) for path, leaf in scales.items()}
+  return Params(leaves, where=params.where)
 
 
 def _generator(params: Params, trunk: nn.Module) -> dict[str, Leaf]:

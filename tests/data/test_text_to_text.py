@@ -478,3 +478,29 @@ def test_real_rows_can_be_written(name, form):
   split = 'validation_matched[:20]' if name == 'glue_mnli' else 'validation[:20]'
   labels = text_to_text.look(path=str(path), split=split, form=form)
   assert labels.names == build.make('data.rows.forms', form).options
+
+
+def test_a_second_vocabulary_reads_and_the_first_one_writes(tmp_path):
+  """Inputs, their special tokens, padding and blanks are of the second; targets and options of the first."""
+
+  class Shifted(small.NumberVocab):
+    pad_id, mask_id = 7, 8
+
+    def encode(self, text):
+      return [token + 100 for token in super().encode(text)]
+
+  second = Shifted()
+  second.digest, second.eos_id = 'shifted', 9
+  path = small.write_rows(tmp_path / 'train.jsonl', [{'a': '1 2', 'b': '3'}, {'a': '4', 'b': '5 6'}])
+  form = {'name': 'template', 'inputs': '{a} [MASK]', 'target': '{b}'}
+  settings = {'path': path, 'form': form, 'length': 6, 'batch_size': 2, 'seed': 0, 'layout': 'text', 'shuffle': False}
+  made = [
+    text_to_text.make(vocab=small.NumberVocab(), second_vocab=one, cache=str(tmp_path), **settings)
+    for one in (None, second)
+  ]
+  plain, other = (next(source.once()) for source in made)
+  first = len(small.SPECIAL)
+  assert other['tokens'].tolist() == [[first + 101, first + 102, 8, 9, 7, 7], [first + 104, 8, 9, 7, 7, 7]]
+  np.testing.assert_array_equal(other['target_tokens'], plain['target_tokens'])
+  np.testing.assert_array_equal(other['option_tokens'], plain['option_tokens'])
+  assert made[0].digest != made[1].digest

@@ -15,7 +15,7 @@ lm_eval = pytest.importorskip('lm_eval', reason='needs the extra lm_eval: bash l
 from plm_jax.inference import harness  # noqa: E402  # imports the harness
 
 POSITIONS = 48
-KINDS = ('gpt2', 'bart', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('llama', 't5')))
+KINDS = ('gpt2', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('bart', 'llama', 't5')))
 # context, continuation: in the middle of a word, with spaces at the seam, without a context, longer than the model
 ANNA = 'Anna went to the garden and then Peter came'
 PAIRS = (

@@ -9,6 +9,7 @@ import pytest
 
 from plm_jax import checkpoint, optim
 from plm_jax.checkpoint import init_from
+from plm_jax.layers import losses
 from plm_jax.noise import keys
 from plm_jax.objectives import distill, mlm
 from plm_jax.plugins import build
@@ -70,7 +71,7 @@ def test_divergence_and_cosine_equal_torch():
       torch.softmax(torch.tensor(teacher) / temperature, -1),
       reduction='batchmean',
     )
-    ours = distill.divergence(jnp.asarray(student), jnp.asarray(teacher), temperature=temperature)
+    ours = losses.divergence(jnp.asarray(student), jnp.asarray(teacher), temperature=temperature)
     assert float(ours.mean()) == pytest.approx(float(theirs) * temperature**2, rel=1e-5)
   theirs = torch.nn.functional.cosine_embedding_loss(torch.tensor(student), torch.tensor(teacher), torch.ones(7))
   assert float(distill.cosine_distance(student, teacher).mean()) == pytest.approx(float(theirs), rel=1e-5)
@@ -78,7 +79,7 @@ def test_divergence_and_cosine_equal_torch():
 
 def test_divergence_is_zero_between_equals_and_not_symmetric():
   a, b = jnp.array([1.0, 2.0, -1.0]), jnp.array([0.0, 0.5, 3.0])
-  one = functools.partial(distill.divergence, temperature=2.0)
+  one = functools.partial(losses.divergence, temperature=2.0)
   assert float(one(a, a)) == pytest.approx(0, abs=1e-7)
   assert float(one(a, a + 5)) == pytest.approx(0, abs=1e-6)
   assert float(one(a, b)) != pytest.approx(float(one(b, a)), rel=1e-2)

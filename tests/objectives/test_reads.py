@@ -17,12 +17,17 @@ from tests import tiny
 
 FILES = [(folder, name) for folder in ('objectives', 'adapters') for name in signatures.names(folder)]
 ALWAYS = {'row_id', 'epoch', 'row_weight', 'step'}
+WRAPPERS = ('bottleneck', 'lora', 'prefix', 'prune', 'quantise', 'scalar_mix')
 # keywords without a default, and blocks small enough for a test
 SETTINGS: dict[str, dict[str, Any]] = {
   'mixture': {'parts': {'one': {'name': 'mlm'}, 'two': {'name': 'span_boundary'}}, 'rates': {'one': 1.0, 'two': 1.0}},
   'multitask': {'parts': {'one': {'name': 'classify'}, 'two': {'name': 'tag', 'tags': ('O', 'B-name')}}},
   'tag': {'tags': ('O', 'B-name')},
-  **{name: {'inner': {'name': 'classify'}} for name in ('bottleneck', 'lora', 'prefix', 'scalar_mix')},
+  **{name: {'inner': {'name': 'classify'}} for name in WRAPPERS},
+  'distil': {
+    'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
+    'inner': {'name': 'classify'},
+  },
   'rtd': {'sharing': 'all'},
   'denoise_seq2seq': {'edit': {'name': 'collapse_to_mask'}, 'target': 'text'},  # the fake vocabulary has no sentinels
   'distill': {
@@ -35,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 NESTED = {
   'mixture': ('tokens', 'segment_ids'),
   'multitask': ('tokens', 'segment_ids', 'label', 'labels'),
-  **dict.fromkeys(('bottleneck', 'lora', 'prefix', 'scalar_mix'), ('tokens', 'segment_ids', 'label')),
+  **dict.fromkeys(('distil', *WRAPPERS), ('tokens', 'segment_ids', 'label')),
 }
 
 

@@ -37,10 +37,11 @@ class Writer(NamedTuple):
 
   Attributes:
     form: how a row is written.
-    vocab: gives ids.
+    vocab: gives ids of targets and options.
+    input_vocab: gives those of inputs.
     inputs: special tokens around inputs.
     answers: those around targets and options.
-    blank: what stands in a blank; None where the vocabulary has no such token.
+    blank: what stands in a blank; None where the vocabulary of inputs has no such token.
     gap: what stands before a target or an option.
     length: tokens of inputs.
     target_length: tokens of a target or an option.
@@ -49,6 +50,7 @@ class Writer(NamedTuple):
 
   form: Form
   vocab: Vocab
+  input_vocab: Vocab
   inputs: Frame
   answers: Frame
   blank: int | None
@@ -111,7 +113,7 @@ class Tokenised(NamedTuple):
 
 def tokenised(records: Records, kept: Kept, writer: Writer, *, draws: int) -> Tokenised:
   """All rows of all draws as ids."""
-  dtype = np.uint16 if writer.vocab.size <= 2**16 else np.uint32
+  dtype = np.uint16 if max(writer.vocab.size, writer.input_vocab.size) <= 2**16 else np.uint32
   inputs: list[np.ndarray] = []
   targets: list[np.ndarray] = []
   options: list[np.ndarray] = []
@@ -153,7 +155,7 @@ def read_ids(
   """The inputs of some rows with their special tokens, and which of them bool[rows] were too long."""
   before = [writer.drawer.draw(index, draw) if writer.drawer else [] for index, _ in texts]
   parts = [parts_of(text.inputs, lead, writer) for (_, text), lead in zip(texts, before, strict=True)]
-  flat = writer.vocab.encode_batch([part for row in parts for part in row])
+  flat = writer.input_vocab.encode_batch([part for row in parts for part in row])
   found, cut, first = [], np.zeros(len(texts), bool), 0
   for number, row in enumerate(parts):
     ids = joined(flat[first : first + len(row)], writer)
@@ -191,7 +193,7 @@ def fitted(records: Records, text: tuple[int, Written], before: list[str], write
     ValueError: what stands around the fields is too long.
   """
   index, first = text
-  room, form, vocab = writer.length - writer.inputs.size, writer.form, writer.vocab
+  room, form, vocab = writer.length - writer.inputs.size, writer.form, writer.input_vocab
   row: written.Row = records[index]
   inputs = first.inputs
   while True:

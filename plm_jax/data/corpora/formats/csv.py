@@ -1,7 +1,8 @@
 """Tables as text: comma-separated values as in RFC 4180, and tab-separated ones without quotation marks.
 
-The first line names the fields. A column that holds nothing but whole numbers, or nothing but numbers, is read as such,
-with None for empty cells; every other column is text. Files that GLUE's authors publish as .tsv are of this kind.
+The first line names the fields; a first column without a name is 'column_1'. A column that holds nothing but whole
+numbers, or nothing but numbers, is read as such, with None for empty cells; every other column is text. Files that
+GLUE's authors publish as .tsv are of this kind.
 """
 
 import csv
@@ -84,6 +85,7 @@ def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int,
 
 def _header(cells: list[str], path: local.File) -> list[str]:
   names = [cell.strip() for cell in cells]
+  names[0] = names[0] or 'column_1'  # numbers of rows, as pandas writes them (SWAG)
   if '' in names or len(set(names)) < len(names):
     raise ValueError(f'{path.path}: the first line has to name each field once: {", ".join(map(repr, names))}')
   return names

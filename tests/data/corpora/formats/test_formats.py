@@ -183,6 +183,26 @@ def test_columns_of_a_table_are_numbers_only_if_all_cells_are(tmp_path):
   assert records[1] == {'a': 2, 'b': 2.0, 'c': '8', 'd': '3', 'e': '', 'f': None}
 
 
+def test_a_first_column_without_a_name_has_a_number(tmp_path):
+  (tmp_path / 'a.csv').write_text(',x\n0,a\n1,b\n')
+  rows = sources.open_source(str(tmp_path / 'a.csv'), cache=str(tmp_path / 'cache'))
+  assert list(rows) == [{'column_1': 0, 'x': 'a'}, {'column_1': 1, 'x': 'b'}]
+  (tmp_path / 'b.csv').write_text('x,\n0,a\n')
+  with pytest.raises(ValueError, match='name each field once'):
+    sources.open_source(str(tmp_path / 'b.csv'), cache=str(tmp_path / 'cache'))
+
+
+def test_lines_of_superglue_that_are_laid_out_otherwise_are_named(tmp_path):
+  flat, nested = {'premise': 'a', 'label': 'entailment'}, {'idx': 0, 'qas': [{'query': 'x'}]}
+  (tmp_path / 'val.jsonl').write_text(f'{json.dumps(flat)}\n{json.dumps(nested)}\n')
+  with pytest.raises(ValueError, match=r"val\.jsonl, line 2 is not laid out as MultiRC or ReCoRD.*'passage'"):
+    sources.open_source(f'superglue:{tmp_path}', split='val', cache=str(tmp_path / 'cache'))
+  (tmp_path / 'val.jsonl').write_text(json.dumps(flat))
+  assert list(sources.open_source(f'superglue:{tmp_path}', split='val', cache=str(tmp_path / 'cache'))) == [flat]
+  with pytest.raises(FileNotFoundError, match='there is no folder'):
+    sources.open_source('superglue:nowhere', cache=str(tmp_path / 'cache'))
+
+
 def test_quotation_marks_of_tsv_are_text(tmp_path):
   (tmp_path / 'a.tsv').write_bytes(b'sentence\tlabel\r\n"Ah, he said\t1\r\nno "end\t0\r\n')
   records = sources.open_source(str(tmp_path / 'a.tsv'), cache=str(tmp_path / 'cache'))

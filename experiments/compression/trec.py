@@ -1,0 +1,56 @@
+"""A small BERT on TREC's six classes of questions, and four ways to make it smaller.
+
+python -m plm_jax.vocab train --source=data/trec --name=byte_bpe --size=4000 --text=text --out=runs/vocab/trec
+python -m plm_jax.train --config=experiments/compression/trec.py --workdir=runs/compression/base
+python -m plm_jax.train --config=experiments/compression/trec.py:prune --workdir=runs/compression/prune
+python -m plm_jax.train --config=experiments/compression/trec.py:quantise --workdir=runs/compression/quantise
+python -m plm_jax.train --config=experiments/compression/trec.py:distil --workdir=runs/compression/distil
+python -m plm_jax.train --config=experiments/compression/trec.py:share --workdir=runs/compression/share
+python -m plm_jax.compress --workdir=runs/compression/base --methods=int8,prune:0.5,prune:0.9,heads:0.25,layers:0.5 \\
+    --beside=runs/compression/prune,runs/compression/distil,runs/compression/share --out=runs/compression/small
+
+Papers: Zhu & Gupta 2017 (prune), Jacob et al. 2017 (quantise), Turc et al. 2019 (distil), Lan et al. 2019 (share).
+"""
+
+from experiments import common
+
+WAYS = ('base', 'prune', 'quantise', 'distil', 'share')
+BASE = 'runs/compression/base'
+SIZES = dict(hidden_dim=128, num_heads=4, mlp_dim=512, max_length=64, embed_dim=64)
+
+
+def get_config(arg=''):
+  """Takes `quick` and one of `WAYS`."""
+  way = common.chosen(arg, WAYS)
+  c = common.run(arg, choices=WAYS, steps=400 if way in ('prune', 'quantise') else 800)
+  c.vocab = dict(name='byte_bpe', path=common.vocab('trec'))
+  whole = dict(name='bert', variant='tiny', overrides=dict(SIZES, num_layers=4))
+  c.model = whole
+  head = dict(name='classify', classes=6, pool='mean')
+  c.adapter = head
+  c.data = dict(
+    name='labelled', path='data/trec', split='train[:90%]', fields=('text',), label='label-coarse', length=64,
+    buckets=(16, 32), batch_size=32, layout='bert',
+  )  # fmt: skip
+  c.optim = dict(name='adamw', rate=1e-3, schedule='linear', warmup=0.1, decay=common.NO_DECAY_ON_NORMS, clip=1.0)
+  if way == 'prune':
+    c.adapter = dict(name='prune', sparsity=0.9, begin=0, end=250, every=25, inner=head)
+  elif way == 'quantise':
+    c.adapter = dict(name='quantise', inner=head)
+  elif way == 'distil':
+    c.model = dict(whole, overrides=dict(SIZES, num_layers=2))
+    c.adapter = dict(name='distil', teacher=whole, inner=head)
+    own = (dict(source=BASE, layers=(0, 2)), dict(source=BASE, from_='head', to='head'))
+    c.init_from = (dict(source=BASE, from_='', to='distil'), *own)
+  elif way == 'share':
+    c.model = dict(name='albert', variant='tiny', overrides=dict(SIZES, num_layers=4))
+  if way in ('prune', 'quantise'):
+    c.init_from = (dict(source=BASE, from_='', to=''),)
+    c.optim.rate = 3e-4
+  c.execution = dict(layers='loop')
+  c.eval = dict(
+    validation=dict(data=dict(split='train[90%:]', batch_size=64)), test=dict(data=dict(split='test', batch_size=64))
+  )
+  c.best = ('validation/accuracy', 'max')
+  c.log_every, c.eval_every, c.save_every = 50, 100, 100
+  return common.quick(c, arg)

@@ -1,0 +1,79 @@
+"""MultiRC and ReCoRD as SuperGLUE has them, 'superglue:FOLDER': a line of .jsonl is a passage with its questions.
+
+A row is an answer to judge (MultiRC: `paragraph`, `question`, `answer`, `label`) or a query with a blank (ReCoRD:
+`passage`, `query`, `entities` and the right ones, `answers`, each text once), with the fields and the `idx` that
+TensorFlow Datasets has. What stands in a line of its own, as in SuperGLUE's other tasks, is a row as it is. Splits are
+files of the folder: train, val, test.
+"""
+
+import array
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from plm_jax import files
+from plm_jax.data.corpora import local, splits
+from plm_jax.data.corpora.formats import jsonl
+from plm_jax.data.corpora.records import Opened
+
+SUFFIXES = ()
+SCHEME = 'superglue:'
+
+
+def open(path: str, split: str, cache: str) -> Opened:
+  """The rows of a split."""
+  folder = files.path(path.removeprefix(SCHEME))
+  if not files.is_folder(folder):
+    raise FileNotFoundError(f'{path!r}: there is no folder {folder}')
+  found = {file.name.removesuffix(local.ZIPPED).removesuffix('.jsonl'): file for file in files.listing(folder)}
+  found = {name: file for name, file in found.items() if '.jsonl' in file.name}
+  splits.check(split, sorted(found), path=path)
+  file = local.File.at(found[split])
+  return Opened(Rows(local.Rows(file, local.line_spans(file.lines()), jsonl.parse)), f'{file.digest(cache=cache)} rows')
+
+
+class Rows(Sequence[local.Row]):
+  """The rows of the lines of a file."""
+
+  def __init__(self, lines: local.Rows):
+    self.lines = lines
+    self._places = array.array('q')  # pairs of a line and a row of it
+    for number, line in enumerate(lines):
+      try:
+        count = sum(1 for _ in unfolded(line))
+      except (KeyError, TypeError) as error:
+        raise ValueError(
+          f'{lines.place(number)} is not laid out as MultiRC or ReCoRD ({type(error).__name__}: {error})'
+        ) from error
+      for place in range(count):
+        self._places.extend((number, place))
+
+  def __len__(self) -> int:
+    return len(self._places) // 2
+
+  def __getitem__(self, index: int) -> local.Row:  # type: ignore[override]  # no slices
+    line, place = self._places[2 * index], self._places[2 * index + 1]
+    return list(unfolded(self.lines[line]))[place]
+
+  def place(self, index: int) -> str:
+    """File and line of a row, for messages."""
+    return self.lines.place(self._places[2 * index])
+
+
+def unfolded(line: Mapping[str, Any]) -> Iterator[local.Row]:
+  """The rows of a line."""
+  if 'qas' in line:
+    text = line['passage']['text']
+    entities = {text[span['start'] : span['end'] + 1]: None for span in line['passage']['entities']}
+    for asked in line['qas']:
+      answers = {'answers': list(dict.fromkeys(one['text'] for one in asked['answers']))} if 'answers' in asked else {}
+      idx = {'passage': line['idx'], 'query': asked['idx']}
+      yield {'passage': text, 'query': asked['query'], 'entities': list(entities), **answers, 'idx': idx}
+  elif isinstance(line.get('passage'), dict):
+    for asked in line['passage']['questions']:
+      for answer in asked['answers']:
+        label = {'label': answer['label']} if 'label' in answer else {}
+        idx = {'paragraph': line['idx'], 'question': asked['idx'], 'answer': answer['idx']}
+        texts = {'paragraph': line['passage']['text'], 'question': asked['question'], 'answer': answer['text']}
+        yield {**texts, **label, 'idx': idx}
+  else:
+    yield dict(line)

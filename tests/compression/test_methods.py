@@ -1,0 +1,36 @@
+"""How ways are named, and what is said of names that are wrong."""
+
+import pytest
+
+from plm_jax.compression import methods
+from plm_jax.compression.methods import Method
+from plm_jax.errors import ConfigError
+
+
+def test_ways_are_read():
+  assert methods.read('int8, prune:0.5,layers:.5+int8') == {
+    'int8': (Method('int8'),),
+    'prune:0.5': (Method('prune', 0.5),),
+    'layers:.5+int8': (Method('layers', 0.5), Method('int8')),
+  }
+
+
+@pytest.mark.parametrize(
+  ('text', 'said'),
+  [
+    ('prune:1.5', 'prune:1.5: the share that goes lies between 0 and 1'),
+    ('prune:0', 'between 0 and 1'),
+    ('prune:nan', 'between 0 and 1'),
+    ('prune', 'prune takes the share that goes, as in prune:0.5'),
+    ('prune:half', 'as in prune:0.5'),
+    ('int8:0.5', 'int8 takes no share'),
+    ('in8', "no method 'in8'.*int8.*There are int8, prune:SHARE"),
+    ('int8+prune:0.5', 'int8 comes last'),
+    ('layers:0.5+heads_gradient:0.5', 'heads_gradient comes first'),
+    ('int8,int8', 'twice'),
+    (' ,', 'empty'),
+  ],
+)
+def test_a_wrong_name_is_refused_by_name(text, said):
+  with pytest.raises(ConfigError, match=said):
+    methods.read(text)

@@ -1,0 +1,162 @@
+"""The command on a run: what is on disk, on the device and in the table; the run stays as it is; export."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from plm_jax import compress, config, convert, weights
+from plm_jax.checkpoint import tensor_files
+from plm_jax.compression import quantise
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.training import evaluate_saved, loop
+from tests import runs
+
+METHODS = 'int8,prune:0.5,heads_gradient:0.5,layers:0.5+int8'
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return runs.write_data(tmp_path_factory.mktemp('data'))
+
+
+def settings(data, **changes):
+  return runs.settings('classify', data, best=('validation/accuracy', 'max'), **{'steps': 6, **changes})
+
+
+@pytest.fixture(scope='module')
+def run(data):
+  assert loop.train(settings(data), data / 'run').exit_code == 0
+  return data / 'run'
+
+
+@pytest.fixture(scope='module')
+def table(data, run):
+  """The rows by method, of the whole command."""
+  before = runs.snapshot(run)
+  flags = [f'--workdir={run}', f'--methods={METHODS}', f'--out={data / "small"}', '--rounds=3', f'--beside={run}']
+  assert compress.main(flags) == 0
+  assert runs.snapshot(run) == before
+  assert 'ms a row' in (data / 'small' / 'table.txt').read_text()
+  return {row['method']: row for row in json.loads((data / 'small' / 'table.json').read_text())['rows']}
+
+
+def arrays(folder):
+  """Name -> array as it is on disk, layers by themselves."""
+  found = {}
+  for file in sorted(folder.glob('params-*.safetensors')):
+    container = tensor_files.Container(file)
+    found |= {name: container.read(name) for name in container.tensors}
+  return found
+
+
+def test_every_way_has_a_row_with_what_was_measured(table, run):
+  assert list(table) == ['original', *METHODS.split(','), run.name]
+  assert table['original']['metrics'] == table[run.name]['metrics']
+  for row in table.values():
+    assert row['milliseconds'] > 0 and 0 <= row['score'] <= 1 and row['memory_bytes'] > 0
+  assert table['original']['ratios']['milliseconds'] == 1
+
+
+def test_int8_is_what_is_stored_and_computed_with(table, data, run):
+  original, row = table['original'], table['int8']
+  on_disk = arrays(data / 'small' / 'int8')
+  numbers = {name: array for name, array in on_disk.items() if array.dtype == np.int8}
+  quantised = sum(array.size for array in numbers.values())
+  scales = sum(array.nbytes for name, array in on_disk.items() if '_scale' in name)
+  assert quantised > 0.7 * original['parameters']
+  expected = original['memory_bytes'] - 3 * quantised + scales
+  assert row['memory_bytes'] == expected  # a byte in place of four, and the scales
+  assert abs(row['disk_bytes'] - original['disk_bytes'] + 3 * quantised - scales) < 4096  # headers
+  assert row['parameters'] == original['parameters']
+  assert max(one['largest'] for one in row['errors'].values()) <= 1 + 1e-4
+  trunk, params = weights.load(data / 'small' / 'int8')
+  kernel = params['layers']['query']['kernel']
+  assert kernel.dtype == np.int8
+  tokens = np.arange(7, 15)[None]
+  given = {'tokens': tokens, 'segment_ids': np.ones_like(tokens)}
+  ours = trunk.apply({'params': params}, **given)['hidden']
+  float32 = jax.tree.map(np.asarray, weights.open(data / 'small' / 'int8').params.tree('trunk'))
+  np.testing.assert_allclose(ours, trunk.apply({'params': float32}, **given)['hidden'], rtol=1e-4, atol=1e-5)
+  true = weights.open(run).params.tree('trunk')['layers']['query']['kernel']
+  scale = quantise.scales(true, (-3,))
+  assert (np.abs(float32['layers']['query']['kernel'] - true) <= scale / 2 * (1 + 1e-5)).all()
+
+
+def test_counts_of_what_is_pruned_are_exact(table, data):
+  float32, half = arrays(data / 'small' / 'original'), arrays(data / 'small' / 'prune-0.5')
+  dense = [name for name in half if name.partition('@')[0].endswith('kernel') and name.startswith('trunk/')]
+  total = sum(half[name].size for name in dense)
+  assert sum(int((half[name] == 0).sum()) for name in dense) == round(total / 2)
+  assert all(np.array_equal(half[name], float32[name]) for name in half if name not in dense)
+  for layer in range(2):  # one of the two heads of each layer
+    out = arrays(data / 'small' / 'heads_gradient-0.5')[f'trunk/layers/out/kernel@{layer}']
+    assert sorted(out.any(axis=(1, 2)).tolist()) == [False, True]
+  assert table['prune:0.5']['nonzero'] == table['original']['nonzero'] - round(total / 2)
+  assert table['prune:0.5']['ratios']['memory_bytes'] == 1
+
+
+def test_without_layers_the_network_is_smaller(table, data):
+  folder = data / 'small' / 'layers-0.5+int8'
+  opened = weights.open(folder)
+  assert opened.trunk().config.num_layers == 1 and opened.params['trunk/layers/query/kernel'].shape[0] == 1
+  assert table['layers:0.5+int8']['parameters'] < table['original']['parameters']
+
+
+def test_a_result_is_evaluated_like_any_folder(table, data):
+  evaluate_saved.evaluate_folder(settings(data), data / 'small' / 'int8', folder=RunFolder.at(data / 'scored'))
+  (line,) = [json.loads(line) for line in (data / 'scored' / 'evaluations.jsonl').read_text().splitlines()]
+  assert line['validation/accuracy'] == table['int8']['score']
+
+
+def test_masks_reach_an_export_that_transformers_reads(data, run):
+  torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
+  inner = {'name': 'classify', 'classes': 2}
+  adapter = {'name': 'prune', 'sparsity': 0.8, 'end': 2, 'every': 1, 'inner': inner}
+  pruned = data / 'pruned'
+  changed = {**settings(data, init_from=({'source': str(run)},), steps=3), 'adapter': adapter}
+  assert loop.train(config.resolve(changed), pruned).exit_code == 0
+  assert convert.main(['export', str(pruned), str(data / 'exported')]) == 0
+  peer = transformers.AutoModel.from_pretrained(data / 'exported').eval()
+  linear = [
+    value.detach().numpy() for name, value in peer.named_parameters() if value.ndim == 2 and 'embed' not in name
+  ]
+  zeros = sum(int((one == 0).sum()) for one in linear)
+  assert zeros == round(0.8 * sum(one.size for one in linear))
+  trunk, params = weights.load(pruned)
+  tokens = np.arange(7, 19)[None]
+  ours = trunk.apply({'params': params}, tokens=tokens, segment_ids=np.ones_like(tokens))['hidden']
+  with torch.no_grad():
+    theirs = peer(torch.tensor(tokens)).last_hidden_state.numpy()
+  np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('flags', 'said'),
+  [
+    (['--methods=prune:1.5'], 'between 0 and 1'),
+    (['--methods=int9'], "no method 'int9'"),
+    ([], 'needs --methods'),
+    (['--methods=int8', '--evaluation=dev'], "no 'dev' in config.eval"),
+    (['--methods=int8', '--beside=nowhere'], 'nowhere is no run'),
+    (['--methods=layers:0.1'], 'some must go'),
+  ],
+)
+def test_wrong_usage_is_named(data, run, flags, said):
+  with pytest.raises(ConfigError, match=said):
+    compress.main([f'--workdir={run}', f'--out={data / "wrong"}', *flags])
+
+
+def test_results_never_stand_in_the_run(data, run):
+  with pytest.raises(ConfigError, match='lies in the run'):
+    compress.main([f'--workdir={run}', '--methods=int8', f'--out={run / "small"}'])
+  with pytest.raises(ConfigError, match='needs --out'):
+    compress.main([f'--workdir={run}', '--methods=int8'])
+  with pytest.raises(ConfigError, match='no config'):
+    compress.main([f'--workdir={data}', '--methods=int8', f'--out={data / "wrong"}'])
+  with pytest.raises(ConfigError, match='has no evaluation'):
+    compress.main(
+      [f'--workdir={run}', '--methods=int8', f'--out={data / "wrong"}', '--config.eval={}', '--config.best=None']
+    )

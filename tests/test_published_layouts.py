@@ -1,0 +1,301 @@
+"""Configs on files as their authors publish them, and on the sets of ../shared/data: what is read of each row.
+
+Nothing is trained here: `tests/test_experiments_run.py` trains every config on rows of its kind.
+"""
+
+import json
+import pathlib
+
+import pytest
+
+from plm_jax.cli import command
+from plm_jax.scores import multirc, record, squad2
+from plm_jax.text import byte_bpe, tokenizer
+from plm_jax.training import parts
+from tests import conftest
+
+ROOT = conftest.ROOT
+
+
+@pytest.fixture(scope='module')
+def vocab(tmp_path_factory):
+  """A folder with a vocabulary of bytes."""
+  folder = tmp_path_factory.mktemp('bytes') / 'vocab'
+  byte_bpe.train(['a a b b'], size=270).save(folder)
+  return folder
+
+
+def sources_of(name, vocab, cache, *changes):
+  """(name -> rows) of the training data and the evaluations of a config with changes, and its settings."""
+  flags = [f'--config={ROOT}/experiments/{name}', *(f'--config.{change}' for change in changes), '--workdir=w']
+  settings = command.parse(command.command('train', ''), flags)[1]
+  extra = settings['vocab']['extra']
+  known, second = (tokenizer.load(vocab, extra=extra), tokenizer.load(vocab) if settings['second_vocab'] else None)
+  blocks = {'train': settings['data']} | {name: one['data'] for name, one in settings['eval'].items()}
+  return {
+    name: parts.make_source({**block, 'cache': str(cache)}, known, seed=0, second_vocab=second)
+    for name, block in blocks.items()
+  }, known  # fmt: skip
+
+
+def texts(source, vocab, key='tokens', number=0):
+  """What a row of the first batch holds, as text with its special tokens; a list where it has several sequences."""
+  batch = next(source.once())
+  ids, real = batch[key][number], batch[key.replace('tokens', 'segment_ids')][number] > 0
+  if ids.ndim == 1:
+    return vocab.decode(ids[real], specials=True)
+  return [vocab.decode(row[keep], specials=True) for row, keep in zip(ids, real, strict=True) if keep.any()]
+
+
+def write(file: pathlib.Path, text) -> None:
+  file.parent.mkdir(parents=True, exist_ok=True)
+  file.write_text(text if isinstance(text, str) else ''.join(f'{json.dumps(row)}\n' for row in text))
+
+
+# Files as they are published -----------------------------------------------------------------------------------------
+
+SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label
+0,anetv_jkn,3416,He sits. He,He sits.,He,gold,"walks, slowly",eats a cake.,sings.,jumps.,0
+1,anetv_xyz,3417,She reads. She,She reads.,She,gen,turns a page.,flies.,melts.,barks.,2
+"""
+
+
+def test_swag(vocab, tmp_path):
+  for split in ('train', 'val'):
+    write(tmp_path / 'swag' / f'{split}.csv', SWAG)
+  for name in ('bert/choose.py:swag', 'deberta/reading.py:swag'):
+    found, known = sources_of(name, vocab, tmp_path, f'data.path={tmp_path / "swag"}')
+    assert texts(found['val'], known)[0] == '<s>He sits.</s>He walks, slowly</s>'
+    assert [found['val'].record(row)['label'] for row in range(2)] == [0, 2]
+
+
+def test_race(vocab, tmp_path):
+  row = {
+    'answers': ['B', 'D'], 'options': [['one', 'two', 'three', 'four'], ['red', 'green', 'blue', 'white']],
+    'questions': ['How many?', 'Which _ ?'], 'article': 'Two white cats.', 'id': 'high1.txt',
+  }  # fmt: skip
+  for split in ('train', 'dev'):
+    write(tmp_path / 'race' / f'{split}.jsonl', [row])
+  for name in (
+    'bert/choose.py:race', 'roberta/reading.py:race', 'albert/fine_tune.py:race', 'xlnet/fine_tune.py:race',
+    'deberta/reading.py:race', 'gpt/choose.py:race',
+  ):  # fmt: skip
+    found, known = sources_of(name, vocab, tmp_path, f'data.path={tmp_path / "race"}')
+    assert (found['train'].rows, [found['dev'].record(n)['label'] for n in range(2)]) == (2, [1, 3])
+    assert all('Two white cats.' in text and option in text for text, option in zip(
+      texts(found['dev'], known, number=1), row['options'][1], strict=True
+    ))  # fmt: skip
+
+
+def squad2_of(rows):
+  """The layout of SQuAD 2: each question also asked, without an answer, of a text of another article."""
+  articles = {}
+  for row in rows:
+    articles.setdefault(row['title'], {}).setdefault(row['context'], []).append(row)
+  titles, data = sorted(articles), []
+  for number, title in enumerate(titles):
+    foreign = [row for text in articles[titles[number - 1]].values() for row in text]
+    paragraphs = []
+    for context, asked in articles[title].items():
+      answered = [
+        {
+          'id': row['id'], 'question': row['question'], 'is_impossible': False,
+          'answers': [
+            {'text': text, 'answer_start': start} for text, start in zip(*row['answers'].values(), strict=True)
+          ],
+        }
+        for row in asked
+      ]  # fmt: skip
+      moved = [
+        {'id': f'{row["id"]}-moved', 'question': row['question'], 'is_impossible': True, 'answers': []}
+        for row in foreign[: len(asked)]
+      ]
+      paragraphs.append({'context': context, 'qas': [*answered, *moved]})
+    data.append({'title': title, 'paragraphs': paragraphs})
+  return {'version': 'v2.0', 'data': data}
+
+
+def rows_of_squad():
+  """Questions of two articles, made up where the shared set is absent."""
+  text = [('Rome', 'Rome lies on the Tiber.', 'Where?', 'the Tiber'), ('Oslo', 'Oslo is cold.', 'How?', 'cold')]
+  return [
+    {
+      'id': title, 'title': title, 'context': context, 'question': question,
+      'answers': {'text': [answer], 'answer_start': [context.index(answer)]},
+    }
+    for title, context, question, answer in text
+  ]  # fmt: skip
+
+
+def shared_squad(shared_data):
+  """Forty questions of each of the first two articles of the shared set."""
+  from plm_jax.data.corpora import sources
+
+  rows = list(sources.open_source(str(shared_data('squad')), split='train[:2000]', cache='none'))
+  titles = list(dict.fromkeys(row['title'] for row in rows))[:2]
+  return [row for title in titles for row in [one for one in rows if one['title'] == title][:40]]
+
+
+@pytest.mark.parametrize('where', ['made up', 'shared'])
+def test_squad_2_from_questions_that_are_moved(where, vocab, tmp_path, request):
+  rows = rows_of_squad() if where == 'made up' else shared_squad(request.getfixturevalue('shared_data'))
+  for split in ('train-v2.0', 'dev-v2.0'):
+    write(tmp_path / 'squad2' / f'{split}.json', json.dumps(squad2_of(rows)))
+  places = ('data.split=train-v2.0', 'eval.validation.data.split=dev-v2.0', f'data.path={tmp_path / "squad2"}')
+  for name in ('bert/squad.py:v2', 'albert/fine_tune.py:squad2', 'xlnet/squad.py', 'bart/squad.py:v2'):
+    found, _ = sources_of(name, vocab, tmp_path, *places, 'data.batch_size=1')
+    source, empty, predictions, records = found['validation'], 0, [], []
+    for batch in source.once():
+      row_id = int(batch['row_id'][0])
+      kept = {**source.record(row_id), 'group': source.group(row_id)}
+      start, end, context = int(batch['start'][0]), int(batch['end'][0]), batch['context'][0]
+      answered = bool(kept['answers'])
+      empty += not answered
+      assert answered or context[start] == 3, 'no answer points at what stands for the row'
+      here = answered and context[start] != 3
+      score = [2.0 if here else 0.0]  # no answer scores 1
+      if not here:
+        start = end = int((context == 2).argmax())  # some token of the text
+      predictions.append({'start': [start], 'end': [end], 'score': score, 'no_answer': 1.0})
+      records.append(kept)
+    assert empty >= len(rows) // 2
+    scored = squad2.score(predictions, records)
+    assert scored['exact_match'] == scored['has_answer_f1'] == scored['no_answer_f1'] == 100.0
+    higher = squad2.score([{**one, 'no_answer': 3.0} for one in predictions], records)
+    assert (higher['has_answer_f1'], higher['no_answer_f1'], higher['best_f1']) == (0.0, 100.0, 100.0)
+    if where == 'shared':
+      break  # one layout is enough of so many rows
+
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+German JJ B-NP B-MISC
+
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+"""
+
+
+def test_conll_2003(vocab, tmp_path):
+  for split in ('train', 'validation', 'test'):
+    write(tmp_path / 'conll' / f'{split}.conll', CONLL)
+  names = ('O', *(f'{edge}-{kind}' for kind in ('PER', 'ORG', 'LOC', 'MISC') for edge in 'BI'))
+  write(tmp_path / 'conll' / 'labels.json', json.dumps({'tags': names}))
+  for name in ('tagging/fine_tune.py:conll2003,bert', 'tagging/fine_tune.py:conll2003,t5', 'bert/ner.py'):
+    found, _ = sources_of(name, vocab, tmp_path, f'data.path={tmp_path / "conll"}', 'data.label=tags')
+    assert found['train'].names == names
+    batch = next(found['train'].once())
+    assert found['train'].rows == 2
+    assert [row[row >= 0].tolist() for row in batch['labels'][:2]] == [[3, 0, 7], [1, 2]]
+
+
+def test_xsum(vocab, tmp_path):
+  row = {'document': 'A long story.', 'summary': 'A story.', 'id': '1'}
+  for split in ('train', 'validation', 'test'):
+    write(tmp_path / 'xsum' / f'{split}.jsonl', [row])
+  found, known = sources_of('bart/summarise.py:xsum', vocab, tmp_path, f'data.path={tmp_path / "xsum"}')
+  assert 'A long story.' in texts(found['test'], known) and 'A story.' in texts(found['test'], known, 'target_tokens')
+  assert found['test'].record(0)['references'] == ['A story.']
+
+
+def test_wmt(vocab, tmp_path):
+  lines = {'en': 'A dog .\nTwo cats .\n', 'de': 'Ein Hund .\nZwei Katzen .\n', 'ro': 'Un câine .\nDouă pisici .\n'}
+  for split in ('train', 'back', 'newsdev2016', 'newstest2016'):
+    for language, text in lines.items():
+      write(tmp_path / 'wmt' / f'{split}.{language}', text)
+  path = f'data.path=parallel:{tmp_path / "wmt"}'
+  splits = [f'eval.{name}.data.split=newstest2016' for name in ('validation', 'test')]
+  found, known = sources_of('t5/tasks.py:wmt_en_de', vocab, tmp_path, path, *splits)
+  assert texts(found['test'], known).startswith('translate English to German: A dog .')
+  assert found['test'].record(0)['references'] == ['Ein Hund .']
+  found, known = sources_of('bart/translate.py', vocab, tmp_path, path, 'data.batch_size=2')
+  assert (found['train'].rows, found['test'].rows) == (4, 2)  # real pairs and back-translations
+  assert 'Douǎ pisici'.replace('ǎ', 'ă') in texts(found['test'], known, number=1)
+  assert found['test'].record(1)['references'] == ['Two cats .']
+
+
+MULTIRC = {
+  'idx': 7,
+  'version': 1.1,
+  'passage': {
+    'text': 'Sam ate.',
+    'questions': [
+      {'question': 'Who?', 'idx': 2,
+       'answers': [{'text': 'Sam', 'idx': 4, 'label': 1}, {'text': 'Tom', 'idx': 5, 'label': 0}]}
+    ],
+  },
+}  # fmt: skip
+RECORD = {
+  'source': 'CNN',
+  'idx': 3,
+  'passage': {
+    'text': 'Oslo beat Rome.\n@highlight\nOslo wins',
+    'entities': [{'start': 0, 'end': 3}, {'start': 10, 'end': 13}, {'start': 27, 'end': 30}],
+  },
+  'qas': [{'query': 'Fans of @placeholder sing', 'answers': [{'start': 0, 'end': 3, 'text': 'Oslo'}], 'idx': 9}],
+}
+
+
+def test_superglue(vocab, tmp_path):
+  for name, row in (('multirc', MULTIRC), ('record', RECORD)):
+    for split in ('train', 'val'):
+      write(tmp_path / name / f'{split}.jsonl', [row])
+
+  def change(name):
+    return f'data.path=superglue:{tmp_path / name}', 'eval.validation.data.split=val'
+
+  found, known = sources_of('bert/superglue.py:multirc', vocab, tmp_path, *change('multirc'))
+  source = found['validation']
+  assert texts(source, known) == '<s>Sam ate.</s>Who?</s>Sam</s>'
+  records = [source.record(row) for row in range(source.rows)]
+  assert records[0]['row']['idx'] == {'paragraph': 7, 'question': 2, 'answer': 4}
+  assert multirc.score([{'label': 1}, {'label': 0}], records)['exact_match'] == 100
+  for name in ('bert/choose.py:record', 'glm/superglue.py:record', 't5/tasks.py:record'):
+    found, known = sources_of(name, vocab, tmp_path, *change('record'))
+    kept = found['validation'].record(0)
+    assert kept['row']['entities'] == ['Oslo', 'Rome'] and kept['row']['answers'] == ['Oslo']
+  found, known = sources_of('bert/choose.py:record', vocab, tmp_path, *change('record'))
+  source = found['validation']
+  assert texts(source, known)[1].endswith('</s>Fans of @placeholder sing Rome</s>')
+  assert record.score([{'label': 0}], [source.record(0)])['f1'] == 100
+
+
+# The shared sets -----------------------------------------------------------------------------------------------------
+
+# config: set, changes beside the path
+SHARED = {
+  **{f'{family}/glue.py:{task}': f'glue_{task}' for family in ('bert', 'roberta', 'electra', 'deberta', 'bart')
+     for task in ('cola', 'sst2', 'mrpc', 'stsb', 'rte')},
+  **{f'{name}:{task}': f'glue_{task}' for name in ('albert/fine_tune.py', 'xlnet/fine_tune.py', 't5/tasks.py')
+     for task in ('cola', 'sst2', 'mrpc', 'stsb', 'rte')},
+  **{f'gpt/classify.py:{task}': f'glue_{task}' for task in ('cola', 'sst2', 'rte')},
+  **{f'gpt/similarity.py:{task}': f'glue_{task}' for task in ('mrpc', 'stsb')},
+  **dict.fromkeys(
+    ('bert/squad.py', 'roberta/reading.py:squad1', 'albert/fine_tune.py:squad1', 'electra/squad.py:v1',
+     'deberta/reading.py:squad1', 'xlnet/squad.py:v1', 'bart/squad.py:v1', 't5/tasks.py:squad'), 'squad'
+  ),
+  **{f'{family}/choose.py:hellaswag': 'hellaswag' for family in ('bert', 'gpt')},
+  **dict.fromkeys(
+    ('bert/choose.py:copa', 'gpt/choose.py:copa', 'glm/superglue.py:copa', 't5/tasks.py:copa'), 'super_glue_copa'
+  ),
+  **{f'tagging/fine_tune.py:wnut17,{trunk}': 'wnut_17' for trunk in ('bert', 'xlnet', 'gpt', 't5')},
+  'tagging/fine_tune.py:ewt,roberta': 'universal_dependencies_en_ewt',
+  'bart/summarise.py:scitldr': 'scitldr_abstract',
+  'bart/translate.py:multi30k': 'multi30k_en_de',
+  't5/tasks.py:multi30k': 'multi30k_en_de',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('name', SHARED)
+def test_configs_read_the_shared_sets(name, vocab, tmp_path, shared_data):
+  path = shared_data(SHARED[name])
+  slices = ['data.split=train[:24]', 'data.batch_size=8']
+  flags = [f'--config={ROOT}/experiments/{name}', '--workdir=w']
+  evaluations = command.parse(command.command('train', ''), flags)[1]['eval']
+  slices += [f'eval.{split}.data.split={block["data"]["split"]}[:24]' for split, block in evaluations.items()]
+  found, _ = sources_of(name, vocab, tmp_path, f'data.path={path}', *slices)
+  for source in found.values():
+    assert source.rows >= 24 and next(source.once())['row_weight'].sum() == 8
+    assert not source.unlabelled
