@@ -122,6 +122,24 @@ def no_decay_on_norms(rate: float) -> tuple[tuple[str, float], ...]:
 NO_DECAY_ON_NORMS = no_decay_on_norms(0.01)
 
 
+def bert_adam(rate: float, *, warmup: float, **changes: Any) -> dict[str, Any]:
+  """The optimiser of BERT's released code, with which it pre-trains and is fine-tuned; DeBERTa, ELECTRA and XLNet too.
+
+  Args:
+    rate: at the end of the warmup.
+    warmup: steps, or a fraction of all.
+    **changes: other keywords of the optimiser, or other values for these.
+  """
+  plain = dict(name='bert_adam', rate=rate, schedule='linear_bert', warmup=warmup, decay=NO_DECAY_ON_NORMS)
+  return plain | dict(clip=1.0, b1=0.9, b2=0.999, eps=1e-6) | changes
+
+
+def gpt_adam() -> dict[str, Any]:
+  """The optimiser with which GPT is fine-tuned (Radford et al. 2018, §4.1, and the released code)."""
+  plain = dict(name='adamw', rate=6.25e-5, schedule='gpt', warmup=0.002, decay=NO_DECAY_ON_NORMS)
+  return plain | dict(clip=1.0, b1=0.9, b2=0.999, eps=1e-8)
+
+
 def validation(*splits: str) -> dict[str, Any]:
   """Evaluations on splits of the training data's source, named after them."""
   return {split: dict(data=dict(split=split)) for split in splits or ('validation',)}

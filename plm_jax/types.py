@@ -60,6 +60,10 @@ class Forward(Protocol):
     """Runs the model, a method of it by name, or a function of it; `train` and `rng` left None are the step's own."""
 
 
+EVERYTHING = ('.*',)  # patterns of all parameters
+HEADS = ('(?!trunk/).*',)  # of those outside the trunk
+
+
 class Task(NamedTuple):
   """A model and the pure functions that train and score it; made by every objective and every adapter.
 
@@ -80,9 +84,9 @@ class Task(NamedTuple):
     scores: files of `plm_jax/scores/` that need all predictions at once; they are the default of `eval.NAME.scores`.
     in_words: (predictions of one row, its record) -> the same for a reader, as plain data: names, texts, a number.
     words: keys of `in_words` that scores may read beside those of `predict`.
-    trains: path of a parameter, with the number of its layer ('trunk/layers/3/query/kernel') -> whether it may train.
-      The others stay as they are whatever `optim.scale` says, without optimiser state.
-    frozen: patterns of parameters that keep their values, as those of `optim.scale`; they get no gradient.
+    trains: patterns of the parameters that may train: one has to match the whole path, with the number of its layer
+      ('trunk/layers/3/query/kernel'). All others keep their values whatever `optim` says: they get no gradient and no
+      weight decay, and have no optimiser state.
     parts: name -> task, of a task that trains one of several a step: that which `part` numbers, in the order of names.
       The data have parts of the same names.
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
@@ -100,8 +104,7 @@ class Task(NamedTuple):
   for_documents: Callable[[int], 'Task'] | None = None
   classes: int = 0
   class_names: tuple[str, ...] = ()
-  trains: Callable[[str], bool] = lambda path: True
-  frozen: tuple[str, ...] = ()
+  trains: tuple[str, ...] = EVERYTHING
   scores: tuple[str, ...] = ()
   in_words: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]] = lambda prediction, record: {}
   words: tuple[str, ...] = ()

@@ -42,17 +42,7 @@ def get_config(arg=''):
   if 'mlm' in common.words(arg):
     c.objective = {key: value for key, value in c.objective.items() if key != 'question'} | {'name': 'mlm'}
     c.data = dict(name='stream', path=common.corpus('wiki'), length=length, batch_size=256)
-  c.optim = dict(
-    name='bert_adam',
-    rate=1e-4,
-    schedule='linear_bert',
-    warmup=10_000,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(1e-4, warmup=10_000)
   if phase == '512':  # the rate that the first phase ends with, from there to 0
     c.init_from = (dict(source='runs/bert/base-128', from_='', to=''),)
     c.optim.rate, c.optim.warmup = 1e-5, 0

@@ -29,17 +29,7 @@ def get_config(arg=''):
   c.model = dict(name='bert', variant=f'bert-{trunk}')
   c.data = common.options(task, length=LENGTHS[task], batch_size=16, layout='bert')
   c.adapter = dict(name='choose', dropout=0.1)
-  c.optim = dict(
-    name='bert_adam',
-    rate=2e-5,
-    schedule='linear_bert',
-    warmup=0.1,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(2e-5, warmup=0.1)
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
   common.score_options(c, task)

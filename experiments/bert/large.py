@@ -31,17 +31,7 @@ def get_config(arg=''):
   if 'mlm' in common.words(arg):
     c.objective = {key: value for key, value in c.objective.items() if key != 'question'} | {'name': 'mlm'}
     c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
-  c.optim = dict(
-    name='bert_adam',
-    rate=1e-4,
-    schedule='linear_bert',
-    warmup=10_000,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(1e-4, warmup=10_000)
   c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
   c.execution = dict(dtype='bfloat16', remat='dots')
   c.eval = common.validation()

@@ -23,17 +23,7 @@ def get_config(arg=''):
   c.model = dict(name='gpt', variant='gpt')
   c.objective = dict(name='causal_lm', packing='segments')
   c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
-  c.optim = dict(
-    name='bert_adam',
-    rate=1e-4,
-    schedule='linear_bert',
-    warmup=10_000,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(1e-4, warmup=10_000)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()

@@ -32,17 +32,7 @@ def get_config(arg=''):
   c.model = dict(name='bert', variant=f'bert-{trunk}')
   c.adapter = dict(name='tag', tags=common.TAGGING['conll2003'][2], dropout=0.1, crf='crf' in words)
   c.data = common.tagging('conll2003', layout='bert', batch_size=32)
-  c.optim = dict(
-    name='bert_adam',
-    rate=5e-5,
-    schedule='linear_bert',
-    warmup=0.1,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(5e-5, warmup=0.1)
   if 'features' in words or 'mix' in words:
     join = 'mix' if 'mix' in words else 'concat'
     c.adapter = dict(c.adapter, frozen=True, layers=(-4, -3, -2, -1), join=join, lstm_layers=2, lstm_dim=768)

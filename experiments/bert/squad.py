@@ -27,17 +27,7 @@ def get_config(arg=''):
   c.model = dict(name='bert', variant=f'bert-{trunk}')
   c.data = common.squad('v2.0' if second else 'v1.1', batch_size=48 if second else 32, layout='bert')
   c.adapter = dict(name='span', no_answer=second)
-  c.optim = dict(
-    name='bert_adam',
-    rate=5e-5,
-    schedule='linear_bert',
-    warmup=0.1,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(5e-5, warmup=0.1)
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()

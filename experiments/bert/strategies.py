@@ -56,8 +56,7 @@ def get_config(arg=''):
   c.data = common.glue(task, length=128, batch_size=32, layout='bert')
   c.adapter = dict(name='classify', classes=common.GLUE[task][1], kind=c.data['kind'], dropout=0.1, **adapter)
   rate = 1e-3 if scale is FROZEN else 2e-5
-  rest = dict(schedule='linear_bert', warmup=0.1, clip=1.0, b1=0.9, b2=0.999, eps=1e-6)
-  c.optim = dict(name='bert_adam', rate=rate, decay=common.NO_DECAY_ON_NORMS, scale=scale, **rest)
+  c.optim = common.bert_adam(rate, warmup=0.1, scale=scale)
   source = 'runs/bert/mnli' if name == 'intermediate' else 'runs/bert/base'
   c.init_from = (dict(source=source, from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')

@@ -37,17 +37,7 @@ def get_config(arg=''):
     name='labelled', path=f'tfds:super_glue/{task}', fields=fields, layout='bert', length=256, batch_size=16
   )
   c.adapter = dict(name='classify', classes=classes, dropout=0.1)
-  c.optim = dict(
-    name='bert_adam',
-    rate=1e-5,
-    schedule='linear_bert',
-    warmup=0.1,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(1e-5, warmup=0.1)
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
   c.eval = dict(validation=dict(data=dict(split='validation'), scores=scores))

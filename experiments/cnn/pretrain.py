@@ -23,14 +23,7 @@ def get_config(arg=''):
   c.model = dict(name='cnn', variant='cnn-base')
   c.objective = dict(name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'))
   c.data = dict(name='stream', path=common.corpus('wiki'), layout='rows', length=128, batch_size=256)
-  c.optim = dict(
-    name='bert_adam',
-    rate=1e-4,
-    schedule='linear_bert',
-    warmup=10_000,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-  )
+  c.optim = common.bert_adam(1e-4, warmup=10_000)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()

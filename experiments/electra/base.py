@@ -26,17 +26,7 @@ def get_config(arg=''):
     weight=50.0,
   )
   c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256)
-  c.optim = dict(
-    name='bert_adam',
-    rate=2e-4,
-    schedule='gpt',  # warmup scales the decayed rate, as released
-    warmup=10_000,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(2e-4, warmup=10_000, schedule='gpt')  # warmup scales the decayed rate, as released
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
   c.eval = common.validation()

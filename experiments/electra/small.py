@@ -49,17 +49,7 @@ def get_config(arg=''):
   }
   c.objective = dict(objective, **changes.get(compared, {}))
   c.data = dict(name='stream', path=common.corpus('wiki'), length=128, batch_size=128)
-  c.optim = dict(
-    name='bert_adam',
-    rate=5e-4,
-    schedule='gpt',  # warmup scales the decayed rate, as released
-    warmup=10_000,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(5e-4, warmup=10_000, schedule='gpt')  # warmup scales the decayed rate, as released
   if compared == 'two_stage':
     source = 'runs/electra/generator'
     c.optim.scale = (('(generator|mlm)/.*', None), ('.*', 1.0))

@@ -29,21 +29,15 @@ def get_config(arg=''):
   c.model = dict(name='bert', variant=f'electra-{trunk}')
   c.data = common.squad(VERSIONS[version], batch_size=32, layout='bert', length=512)
   c.adapter = dict(name='span', end='conditional', no_answer=version == 'v2')
-  c.optim = dict(
-    name='bert_adam',
-    rate=rate,
-    schedule='gpt',  # warmup scales the decayed rate, as released
+  c.optim = common.bert_adam(
+    rate,
     warmup=0.1,
-    decay=common.NO_DECAY_ON_NORMS,
+    schedule='gpt',  # warmup scales the decayed rate, as released
     scale=(
       ('trunk/layers/.*', dict(layerwise=factor, scale=factor**2)),
       ('trunk/.*', factor ** (layers + 2)),
       ('.*', 1.0),
     ),
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
   )
   c.init_from = (dict(source=f'runs/electra/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')

@@ -27,17 +27,7 @@ def get_config(arg=''):
   c.model = dict(name='gpt', variant='gpt')
   c.adapter = dict(name='classify', classes=classes, dropout=0.1, lm_weight=0.0 if row == 'no_lm' else 0.5)
   c.data = common.glue(task, layout='gpt', length=512, buckets=(64, 128), batch_size=32)
-  c.optim = dict(
-    name='adamw',
-    rate=6.25e-5,
-    schedule='gpt',
-    warmup=0.002,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-8,
-  )
+  c.optim = common.gpt_adam()
   if row != 'scratch':
     c.init_from = (dict(source='runs/gpt/gpt', from_='trunk', to='trunk', resize='new_rows'),)
   c.execution = dict(dtype='bfloat16')

@@ -29,17 +29,7 @@ def get_config(arg=''):
   c.data = common.glue(task, length=128, batch_size=32, layout='bert')
   head = dict(name='classify', classes=common.GLUE[task][1], kind=c.data['kind'])
   c.adapter = dict(name='bottleneck', width=64, inner=head)
-  c.optim = dict(
-    name='bert_adam',
-    rate=3e-4,
-    schedule='linear_bert',
-    warmup=0.1,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(3e-4, warmup=0.1)
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
   common.score_glue(c, task)

@@ -30,7 +30,6 @@ TRUNKS = {
   'bart': ('byte_bpe', 'roberta', (), 'bart', 'bart-base', 'roberta', 'bart/base'),
   't5': ('byte_bpe', 't5', SENTINELS, 't5', 't5-base', 'plain', 't5/pretrain'),
 }
-BERT = dict(name='bert_adam', schedule='linear_bert', warmup=0.1, clip=1.0, b1=0.9, b2=0.999, eps=1e-6)
 FAIRSEQ = dict(name='adamw', schedule='linear', warmup=0.06, b1=0.9, b2=0.98)
 # ELECTRA's rates: .8 to the power of the layers above, the head included
 LAYERWISE = (
@@ -40,13 +39,13 @@ LAYERWISE = (
 )
 # trunk: epochs, weight decay of all but biases and norms (BART: of all), the rest of the optimiser
 RECIPES = {
-  'bert': (3, 0.01, dict(BERT, rate=5e-5)),
+  'bert': (3, 0.01, common.bert_adam(5e-5, warmup=0.1)),
   'roberta': (10, 0.1, dict(FAIRSEQ, rate=2e-5, eps=1e-6)),
-  'albert': (3, 0.01, dict(BERT, rate=3e-5)),
-  'electra': (3, 0.01, dict(BERT, rate=1e-4, schedule='gpt', scale=LAYERWISE)),
-  'deberta': (3, 0.01, dict(BERT, rate=3e-5)),
-  'xlnet': (3, 0.01, dict(BERT, rate=2e-5, schedule='linear')),
-  'gpt': (3, 0.01, dict(name='adamw', rate=6.25e-5, schedule='gpt', warmup=0.002, clip=1.0, eps=1e-8)),
+  'albert': (3, 0.01, common.bert_adam(3e-5, warmup=0.1)),
+  'electra': (3, 0.01, common.bert_adam(1e-4, warmup=0.1, schedule='gpt', scale=LAYERWISE)),
+  'deberta': (3, 0.01, common.bert_adam(3e-5, warmup=0.1)),
+  'xlnet': (3, 0.01, common.bert_adam(2e-5, warmup=0.1, schedule='linear')),
+  'gpt': (3, 0.01, common.gpt_adam()),
   'bart': (10, 0.01, dict(FAIRSEQ, rate=1e-5, eps=1e-8)),
   't5': (10, 0.0, dict(name='adafactor', rate=1e-3, schedule='constant')),
 }

@@ -38,18 +38,7 @@ def get_config(arg=''):
     second_segment=True,
     reverse_half=row != 'unidirectional',
   )
-  c.optim = dict(
-    name='bert_adam',
-    rate=1e-4,
-    schedule='linear',
-    warmup=10_000,
-    decay=common.NO_DECAY_ON_NORMS,
-    floor=0.001,  # min_lr_ratio of the released code
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(1e-4, warmup=10_000, schedule='linear', floor=0.001)  # min_lr_ratio of the released code
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16', remat='dots')
   c.eval = common.validation()

@@ -24,18 +24,7 @@ def get_config(arg=''):
   c.data = dict(
     name='bptt', path=common.corpus('wiki'), length=512, batch_size=8192, second_segment=True, reverse_half=True
   )
-  c.optim = dict(
-    name='bert_adam',
-    rate=4e-4,
-    schedule='linear',
-    warmup=40_000,
-    decay=common.NO_DECAY_ON_NORMS,
-    floor=0.001,  # min_lr_ratio of the released code
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(4e-4, warmup=40_000, schedule='linear', floor=0.001)  # min_lr_ratio of the released code
   c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
   c.execution = dict(dtype='bfloat16', remat='full')
   c.eval = common.validation()

@@ -28,17 +28,8 @@ def get_config(arg=''):
     VERSIONS[version], batch_size=48, layout='xlnet', length=512, fields=('context', 'question'), question_length=64
   )
   c.adapter = dict(name='span', end='conditional', no_answer=version == 'v2', dropout=0.1, max_answer=64)
-  c.optim = dict(
-    name='bert_adam',
-    rate=3e-5,
-    schedule='linear',
-    warmup=1000,
-    decay=common.NO_DECAY_ON_NORMS,
-    scale=(('trunk/layers/.*', dict(layerwise=0.75)), ('.*', 1.0)),
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
+  c.optim = common.bert_adam(
+    3e-5, warmup=1000, schedule='linear', scale=(('trunk/layers/.*', dict(layerwise=0.75)), ('.*', 1.0))
   )
   c.init_from = (dict(source=f'runs/xlnet/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16', remat='full')

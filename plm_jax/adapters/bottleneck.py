@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.layers.linear import truncated_normal
-from plm_jax.paths import nested
-from plm_jax.types import Array, Count, Paper, PyTree, Std, Task, Vocab
+from plm_jax.types import Array, Count, Paper, Std, Task, Vocab
 
 PAPER = Paper(year=2019, title='Houlsby et al.', architecture='any', objective_family='supervised')
 READS = ()  # beside what the inner task reads
@@ -39,7 +38,6 @@ class Setup(NamedTuple):
   width: int
   init_std: float
   up_std: float
-  trained: tuple[str, ...]
 
 
 def make(
@@ -71,20 +69,17 @@ def make(
   Raises:
     ValueError: the inner task is a wrapper or freezes its trunk, or a target is no dense layer with one output axis.
   """
-  s = Setup(wrapped.named(targets, trunk, what='adapter.targets'), width, init_std, up_std, tuple(trained))
+  s = Setup(wrapped.named(targets, trunk, what='adapter.targets'), width, init_std, up_std)
   if odd := [path for path, axes in s.targets.items() if axes.outputs != 1]:
     raise ValueError(
       f'adapter.targets: {odd[0]} has {s.targets[odd[0]].outputs} output axes, and a bottleneck reads one'
     )
-  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
-  model = partial(wrapped.Model, name=ADDS, add=partial(add, s), run=partial(wrapped.run_grafted, ADDS, grafts))
-  return wrapped.wrap(task, model, wrapped.trains(ADDS, s.trained))
+  added = wrapped.Added(ADDS, partial(add, s), partial(wrapped.grafted, grafts), tuple(trained))
+  return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 
-def add(s: Setup, params: PyTree, key: Array) -> PyTree:
+def add(s: Setup, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
   """The two layers of every bottleneck, below the path of the layer that they stand behind."""
-  wrapped.check_patterns(s.trained, params)
-  leaves = wrapped.flat_boxes(params)
   added: dict[str, Any] = {}
   for path, axes in s.targets.items():
     if (kernel := leaves.get(f'{path}/kernel')) is None:
@@ -98,7 +93,7 @@ def add(s: Setup, params: PyTree, key: Array) -> PyTree:
     added[f'{path}/down_bias'] = wrapped.boxed(jnp.zeros((*layers, s.width)), (*numbers, None))
     added[f'{path}/up'] = wrapped.boxed(up, (*numbers, None, name))
     added[f'{path}/up_bias'] = wrapped.boxed(jnp.zeros((*layers, size)), (*numbers, name))
-  return nested(added)
+  return added
 
 
 def grafts(added: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,9 +12,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.adapters import sequences
-from plm_jax.adapters.sequences import Pool
-from plm_jax.layers.dropout import Dropout
+from plm_jax.adapters import sequences, texts
+from plm_jax.adapters.texts import Pool
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Std, Task, Vocab, Weight, Whole
@@ -22,52 +21,6 @@ from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, R
 PAPER = Paper(year=2018, title='BERT §4.4, GPT §3.3', architecture='any', objective_family='supervised')
 READS = ('tokens[bkl]', 'segment_ids[bkl]', 'label')
 NEVER = -1e30  # the score of an option that is not there
-
-
-class Model(nn.Module):
-  """Trunk, its pooling, dropout and a head with one output, for every option of a row.
-
-  Attributes:
-    trunk: any trunk with `pool`.
-    dropout: rate before each layer of the head.
-    same_dropout: the options of a row lose the same components of their vectors.
-    hidden: width of a layer of the head before the last one; 0 leaves it out.
-    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    frozen: the trunk runs without dropout and gets no gradient.
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
-    init_std: of the head's kernels.
-  """
-
-  trunk: nn.Module
-  dropout: float
-  same_dropout: bool
-  hidden: int
-  activation: str
-  frozen: bool
-  pool: Pool
-  init_std: float
-
-  def setup(self) -> None:
-    self.head = sequences.make_head(
-      1, hidden=self.hidden, activation=self.activation, dropout=self.dropout, init_std=self.init_std
-    )
-    self.head_dropout = Dropout(self.dropout)
-
-  def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """(score of each option f32[b, k], the states they came from [b k, l, d])."""
-    pooled, hidden = sequences.states(self.trunk, inputs, pool=self.pool, frozen=self.frozen, train=train)
-    if self.hidden:
-      return self.head(pooled, train=train)[..., 0], hidden
-    if self.same_dropout:
-      pooled = pooled * self.head_dropout(jnp.ones_like(pooled[:, :1]), train=train)  # [b, 1, d]
-    else:
-      pooled = self.head_dropout(pooled, train=train)
-    return self.head(pooled)[..., 0], hidden
-
-  def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v], for the auxiliary language model."""
-    del train
-    return self.trunk.attend(features)
 
 
 class Setup(NamedTuple):
@@ -104,8 +57,7 @@ def make(
     same_dropout: the options of a row lose the same components of their vectors, as in the released code of GPT.
     hidden: width of a layer of the head before the last one, as RoBERTa has it; 0 leaves it out.
     activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
-      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
+    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model on the text of every option; needs a causal trunk that is not
       frozen (GPT: .5).
     pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
@@ -115,21 +67,14 @@ def make(
     ValueError: settings that contradict each other.
   """
   del vocab
-  sequences.check('choose', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
+  texts.check_head('choose', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   if same_dropout and hidden:
     raise ValueError(f'adapter.same_dropout is for a head of one layer, and adapter.hidden={hidden}: leave one out')
-  s = Setup('encoder_tokens' in trunk.INPUTS, lm_weight)
-  model = Model(
-    trunk,
-    dropout=dropout,
-    same_dropout=same_dropout,
-    hidden=hidden,
-    activation=activation,
-    frozen=frozen,
-    pool=pool,
-    init_std=init_std,
-  )
-  return Task(model, partial(prepare, s), partial(loss, s), predict, in_words=in_words)
+  s = Setup(texts.has_two_stacks(trunk), lm_weight)
+  head = dropout, hidden, activation, frozen, pool, init_std, same_dropout
+  model = sequences.Model(trunk, 'each', 1, *head)
+  functions = partial(prepare, s), partial(loss, s), predict
+  return Task(model, *functions, in_words=in_words, trains=texts.trained(frozen))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
@@ -143,7 +88,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
     'present': (batch['segment_ids'] > 0).any(axis=2),  # [b, k]
   }
   if s.lm_weight:
-    targets |= sequences.lm_targets(batch['tokens'], batch['segment_ids'])
+    targets |= texts.lm_targets(batch['tokens'], batch['segment_ids'])
   return Example(sequences.read(batch, two_stacks=s.two_stacks), targets)
 
 
@@ -154,10 +99,7 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   scores, hidden = _scores(forward, example)
   values = cross_entropy(scores, targets['label'])
   metrics = {'accuracy': metric(scores.argmax(axis=-1) == targets['label'], weights)}
-  if s.lm_weight:
-    lm_values = sequences.lm_loss(forward, hidden, targets)
-    metrics |= {'task_loss': metric(values, weights), 'lm_loss': metric(lm_values, weights)}
-    values = values + s.lm_weight * lm_values
+  values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
   return Loss(scaled_sum(values, weights, targets['scale']), metrics | {'loss': metric(values, weights)})
 
 
@@ -174,5 +116,5 @@ def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[s
 
 def _scores(forward: Forward, example: Example) -> tuple[Array, Array]:
   """The scores of the options f32[b, k], `NEVER` for those that a row does not have, and the states."""
-  scores, hidden = forward(**example.inputs)
-  return jnp.where(example.targets['present'], scores, NEVER), hidden
+  outputs, hidden = forward(**example.inputs)
+  return jnp.where(example.targets['present'], outputs[..., 0], NEVER), hidden

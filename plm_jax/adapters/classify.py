@@ -14,18 +14,14 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import errors
-from plm_jax.adapters.texts import label_weights, read_text, scaled_class_weights
-from plm_jax.errors import require
-from plm_jax.layers import pooling
+from plm_jax.adapters import texts
+from plm_jax.adapters.texts import Pool, label_weights, read_text, scaled_class_weights
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, normal
-from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, next_tokens
+from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
-from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
 from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 from plm_jax.types import (
   Array,
-  Attends,
   Batch,
   Example,
   Forward,
@@ -46,8 +42,6 @@ READS = ('tokens', 'segment_ids', 'label')
 QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # of a smoke test (`file.py:quick`)
 
 Kind = Literal['class', 'regression']
-Pool = Literal['trunk', 'mean']
-LM_ROWS = 8  # batch rows whose vocabulary logits are in memory at a time
 
 
 class Model(nn.Module):
@@ -82,28 +76,27 @@ class Model(nn.Module):
   bias: bool
 
   def setup(self) -> None:
-    kernel_init = normal(self.init_std)
     self.states = JoinedStates(self.join, self.layer_weights)
-    if self.hidden:
-      self.two_layers = PredictionHead(
-        self.hidden, self.outputs, self.activation, self.dropout, kernel_init, name='head'
-      )
-    else:
-      self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=kernel_init, use_bias=self.bias)
-      self.head_dropout = Dropout(self.dropout)
+    self.head = texts.make_head(
+      self.outputs,
+      hidden=self.hidden,
+      activation=self.activation,
+      dropout=self.dropout,
+      init_std=self.init_std,
+      bias=self.bias,
+    )
+    self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
     """(outputs f32[b, c], the states they came from [b, l, d])."""
     out = self.trunk(**inputs, train=train and not self.frozen)
-    segment_ids = inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
-    pool = pooling.mean if self.pool == 'mean' else self.trunk.pool
+    pool = partial(texts.pooled, self.trunk, pool=self.pool, frozen=self.frozen)
+    segment_ids = texts.segments_of(inputs)
     each = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
-    if self.frozen:
-      each = jax.lax.stop_gradient(each)
-    pooled = self.states(each).astype(jnp.float32)
+    vectors = self.states(each).astype(jnp.float32)
     if self.hidden:
-      return self.two_layers(pooled, train=train), out['hidden']
-    return self.head(self.head_dropout(pooled, train=train)), out['hidden']
+      return self.head(vectors, train=train), out['hidden']
+    return self.head(self.head_dropout(vectors, train=train)), out['hidden']
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Vocabulary logits f32[..., v], for the auxiliary language model."""
@@ -162,9 +155,7 @@ def make(
     join: 'concat' puts the pooled vectors side by side, 'sum' adds them, 'weighted' adds them times `layer_weights`,
       'mix' learns weights and a factor (layers/scalar_mix.py).
     layer_weights: a number for each of `layers`.
-    frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
-      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them; a run
-      whose weight decay would move them is refused.
+    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model; needs a causal trunk that is not frozen (GPT: .5).
     pool: 'trunk' pools as the trunk's paper does; 'mean' takes the mean of the real tokens, which needs no pooler that
       pre-training has not seen.
@@ -176,7 +167,10 @@ def make(
   del vocab
   if hidden and not bias:
     raise ValueError(f'adapter.bias=False with adapter.hidden={hidden}: both of two layers have biases')
-  check(classes=classes, kind=kind, hidden=hidden, activation=activation, frozen=frozen, lm_weight=lm_weight, pool=pool)
+  if hidden < 0:
+    raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
+  texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
+  check_kind(kind, classes=classes)
   if layers and layer != -1:
     raise ValueError(f'adapter.layer={layer} and adapter.layers={layers}: give one of them')
   layers = tuple(layers) or (layer,)
@@ -184,32 +178,25 @@ def make(
   class_weights = scaled_class_weights(class_weights, classes=0 if kind == 'regression' else classes)
   if class_weights and lm_weight:
     raise ValueError(f'adapter.class_weights do not go with adapter.lm_weight={lm_weight}: leave one of them out')
-  if lm_weight:
-    user, inputs = "adapter 'classify' with lm_weight", ('tokens', 'segment_ids')
-    require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
-  s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight, class_weights)
-  outputs = 1 if s.regression else classes
+  s = Setup(texts.has_two_stacks(trunk), kind == 'regression', lm_weight, class_weights)
   states = layers, join, tuple(layer_weights)
+  outputs = 1 if s.regression else classes
   model = Model(trunk, outputs, dropout, hidden, activation, *states, frozen, pool, init_std, bias)
-  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
-  task = task._replace(frozen=('trunk/.*',) if frozen else ())
-  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=classes)
+  functions = partial(prepare, s), partial(loss, s), partial(predict, s.regression)
+  task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen))
+  return scored(task, regression=s.regression, classes=classes)
 
 
-def check(*, classes: int, kind: str, hidden: int, activation: str, frozen: bool, lm_weight: float, pool: str) -> None:
-  """Raises ValueError where a setting of `make` is out of bounds or contradicts another one."""
-  if activation not in ACTIVATIONS:
-    raise ValueError(f'adapter.activation={activation!r}; choices are {", ".join(ACTIVATIONS)}')
-  if hidden < 0:
-    raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
-  errors.one_of('adapter.pool', pool, Pool)
+def check_kind(kind: str, *, classes: int) -> None:
+  """Raises ValueError for a kind of label that is none, and for a single class."""
   errors.one_of('adapter.kind', kind, Kind)
   if kind == 'class' and classes < 2:
     raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
-  if lm_weight and frozen:
-    raise ValueError(
-      f'adapter.lm_weight={lm_weight} trains the trunk, which adapter.frozen keeps: leave one of them out'
-    )
+
+
+def scored(task: Task, *, regression: bool, classes: int) -> Task:
+  """The task with the scores of values, or with its number of classes."""
+  return task._replace(scores=('correlation',)) if regression else task._replace(classes=classes)
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
@@ -221,10 +208,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
     weights = targets['loss_weights'] = weights * label_weights(batch['label'], s.class_weights)
   targets['scale'] = batch_scale(weights)
   if s.lm_weight:
-    # released GPT code: the mean over a text's own tokens, then over texts
-    following, real = next_tokens(batch['tokens'], batch['segment_ids'])
-    targets['next'] = following
-    targets['next_weights'] = real / jnp.maximum(real.sum(axis=1, keepdims=True), 1.0)
+    targets |= texts.lm_targets(batch['tokens'][:, None], batch['segment_ids'][:, None])
   return Example(read_text(batch, two_stacks=s.two_stacks), targets)
 
 
@@ -234,25 +218,33 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   targets, weights = example.targets, example.targets['weights']
   loss_weights = targets.get('loss_weights', weights)
   outputs, hidden = forward(**example.inputs)
-  if s.regression:
-    values = jnp.square(outputs[:, 0] - targets['label'])
-    metrics = {'squared_error': metric(values, weights)}
-  else:
-    values = cross_entropy(outputs, targets['label'])
-    metrics = {'accuracy': metric(outputs.argmax(axis=-1) == targets['label'], weights)}
-  if s.lm_weight:
-    attend = lambda part: forward(method='attend', features=part)  # noqa: E731
-    nats, _ = chunked_cross_entropy(attend, hidden, targets['next'], rows=LM_ROWS)
-    lm_values = (nats * targets['next_weights']).sum(axis=1)
-    metrics |= {'task_loss': metric(values, weights), 'lm_loss': metric(lm_values, weights)}
-    values = values + s.lm_weight * lm_values
+  values, metrics = costs(s.regression, outputs, targets)
+  values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
   return Loss(scaled_sum(values, loss_weights, targets['scale']), metrics | {'loss': metric(values, loss_weights)})
 
 
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
+def costs(
+  regression: bool, outputs: Array, targets: Mapping[str, Array]
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+  """Squared error or cross-entropy of each row f32[b], and what is measured of the rows.
+
+  Args:
+    regression: of one number, and not of classes.
+    outputs: f32[b, c].
+    targets: with 'label' and 'weights' [b].
+  """
+  weights = targets['weights']
+  if regression:
+    values = jnp.square(outputs[:, 0] - targets['label'])
+    return values, {'squared_error': metric(values, weights)}
+  right = outputs.argmax(axis=-1) == targets['label']
+  return cross_entropy(outputs, targets['label']), {'accuracy': metric(right, weights)}
+
+
+def predict(regression: bool, forward: Forward, example: Example) -> dict[str, Array]:
   """The number, or the class and the probability of each class."""
   outputs, _ = forward(**example.inputs)
-  if s.regression:
+  if regression:
     return {'value': outputs[:, 0]}
   return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}
 

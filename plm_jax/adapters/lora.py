@@ -20,8 +20,7 @@ import numpy as np
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.layers.dropout import drop
-from plm_jax.paths import flat, nested
-from plm_jax.types import Array, Count, Paper, PyTree, Task, Vocab
+from plm_jax.types import HEADS, Array, Count, Paper, Task, Vocab
 
 PAPER = Paper(year=2021, title='Hu et al., LoRA', architecture='any', objective_family='supervised')
 READS = ()  # beside what the inner task reads
@@ -39,7 +38,6 @@ class Setup(NamedTuple):
   rank: int
   alpha: float
   dropout: float
-  trained: tuple[str, ...]
 
 
 def make(
@@ -52,7 +50,7 @@ def make(
   rank: Count = 8,
   alpha: Annotated[float, '0 < x <= 1_000_000'] = 16.0,
   dropout: Annotated[float, '0 <= x < 1'] = 0.0,
-  trained: Sequence[Annotated[str, 'pattern']] = wrapped.HEADS,
+  trained: Sequence[Annotated[str, 'pattern']] = HEADS,
 ) -> Task:
   """Trains small updates of chosen matrices of the trunk, and the head of the inner task.
 
@@ -73,16 +71,13 @@ def make(
   Raises:
     ValueError: the inner task is a wrapper or freezes its trunk, or a target is no dense layer of the trunk.
   """
-  s = Setup(wrapped.named(targets, trunk, what='adapter.targets'), rank, alpha, dropout, tuple(trained))
-  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
-  model = partial(wrapped.Model, name=ADDS, add=partial(add, s), run=partial(run, s))
-  return wrapped.wrap(task, model, wrapped.trains(ADDS, s.trained))
+  s = Setup(wrapped.named(targets, trunk, what='adapter.targets'), rank, alpha, dropout)
+  added = wrapped.Added(ADDS, partial(add, s), partial(updated, s), tuple(trained))
+  return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 
-def add(s: Setup, params: PyTree, key: Array) -> PyTree:
+def add(s: Setup, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
   """A and B of every target, below the path of its dense layer."""
-  wrapped.check_patterns(s.trained, params)
-  leaves = wrapped.flat_boxes(params)
   added: dict[str, Any] = {}
   for path, axes in s.targets.items():
     if (kernel := leaves.get(f'{path}/kernel')) is None:  # a pooler, say, that the inner task has no use for
@@ -96,26 +91,19 @@ def add(s: Setup, params: PyTree, key: Array) -> PyTree:
     b = jnp.zeros((*shape[:layers], s.rank, *shape[layers + axes.inputs :]))
     added[f'{path}/a'] = wrapped.boxed(a, (*names[:layers], name, None))
     added[f'{path}/b'] = wrapped.boxed(b, (*names[:layers], None, *names[layers + axes.inputs :]))
-  return nested(added)
+  return added
 
 
-def run(s: Setup, inner: Any, params: Mapping[str, PyTree], arguments: dict[str, Any]) -> Any:
-  """The inner model on the matrices with their updates."""
-  rng = (arguments.get('rngs') or {}).get('dropout') if arguments.get('train') and s.dropout else None
-  return inner.apply({'params': effective(s, params, rng)}, **arguments)
-
-
-def effective(s: Setup, params: Mapping[str, PyTree], rng: Array | None = None) -> PyTree:
+def updated(s: Setup, leaves: Mapping[str, Any], added: Mapping[str, Any], rng: Array | None = None) -> dict[str, Any]:
   """The parameters of the inner model, each target with its update; with a key, inputs of the updates drop out."""
-  added = flat(params[ADDS])
-  leaves = flat({name: tree for name, tree in params.items() if name != ADDS})
+  found = dict(leaves)
   with jax.default_matmul_precision('highest'):
     for path in sorted({path.rpartition('/')[0] for path in added}):
       a, kernel = added[f'{path}/a'], leaves[f'{path}/kernel']
-      if rng is not None:
+      if s.dropout and rng is not None:
         a = a * drop(jnp.ones((*a.shape[:-1], 1)), rate=s.dropout, rng=wrapped.own_key(rng, path))
-      leaves[f'{path}/kernel'] = kernel + s.alpha / s.rank * product(a, added[f'{path}/b']).reshape(kernel.shape)
-  return nested(leaves)
+      found[f'{path}/kernel'] = kernel + s.alpha / s.rank * product(a, added[f'{path}/b']).reshape(kernel.shape)
+  return found
 
 
 def product(a: Any, b: Any) -> Any:

@@ -9,6 +9,7 @@ the heads, as 'rte/head/kernel'. In text-to-text form (`sequence`) tasks need no
 reads a mixture.
 """
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 from plm_jax.layers import tasks
 from plm_jax.layers.tasks import Tasks
 from plm_jax.plugins import build
-from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
+from plm_jax.types import EVERYTHING, Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2019, title='T5 §3.5.2; Liu et al., MT-DNN', architecture='any', objective_family='supervised')
 READS = ('part',)  # beside what its parts read
@@ -70,7 +71,16 @@ def make(
     in_words=partial(in_words, made),
     words=tuple(f'{name}/{word}' for name, task in made.items() for word in task.words),
     parts=made,
+    trains=trained(made),
   )
+
+
+def trained(parts: Tasks) -> tuple[str, ...]:
+  """`Task.trains`: of the trunk what any part trains, and of what stands under its name what a part trains there."""
+  if all(task.trains == EVERYTHING for task in parts.values()):
+    return EVERYTHING
+  pairs = [(name, pattern) for name, task in parts.items() for pattern in task.trains]
+  return (*(f'(?=trunk/)(?:{own})' for _, own in pairs), *(f'{re.escape(name)}/(?:{own})' for name, own in pairs))
 
 
 def prepare(parts: Tasks, root: Array, batch: Batch) -> Example:

@@ -22,8 +22,7 @@ import jax.numpy as jnp
 
 from plm_jax.adapters import wrapped
 from plm_jax.layers.linear import normal
-from plm_jax.paths import nested
-from plm_jax.types import Array, Count, Paper, PyTree, Std, Task, Vocab, Whole
+from plm_jax.types import HEADS, Array, Count, Paper, Std, Task, Vocab, Whole
 
 PAPER = Paper(year=2021, title='Li and Liang, prefix tuning', architecture='any', objective_family='supervised')
 READS = ()  # beside what the inner task reads
@@ -43,7 +42,6 @@ class Setup(NamedTuple):
   length: int
   mlp_dim: int
   init_std: float
-  trained: tuple[str, ...]
 
 
 def make(
@@ -55,7 +53,7 @@ def make(
   length: Count = 10,
   mlp_dim: Whole = 512,
   init_std: Std = 0.02,
-  trained: Sequence[Annotated[str, 'pattern']] = wrapped.HEADS,
+  trained: Sequence[Annotated[str, 'pattern']] = HEADS,
 ) -> Task:
   """Trains keys and values of every layer, and the head of the inner task.
 
@@ -78,16 +76,13 @@ def make(
   if not places:
     name = type(trunk).__name__
     raise ValueError(f"adapter 'prefix' needs a trunk with attention, and {name} has none: choose another model.name")
-  s = Setup(tuple(places), trunk.hidden_dim, length, mlp_dim, init_std, tuple(trained))
-  task = wrapped.make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
-  model = partial(wrapped.Model, name=ADDS, add=partial(add, s), run=partial(wrapped.run_grafted, ADDS, grafts))
-  return wrapped.wrap(task, model, wrapped.trains(ADDS, s.trained))
+  s = Setup(tuple(places), trunk.hidden_dim, length, mlp_dim, init_std)
+  added = wrapped.Added(ADDS, partial(add, s), partial(wrapped.grafted, grafts), tuple(trained))
+  return wrapped.make_task(inner, added, trunk=trunk, vocab=vocab, second_vocab=second_vocab)
 
 
-def add(s: Setup, params: PyTree, key: Array) -> PyTree:
+def add(s: Setup, leaves: Mapping[str, Any], key: Array) -> dict[str, Any]:
   """The vectors of every layer, or what makes them: a table, a dense layer, and a dense layer for each place."""
-  wrapped.check_patterns(s.trained, params)
-  leaves = wrapped.flat_boxes(params)
   added: dict[str, Any] = {}
 
   def draw(path: str, shape: tuple[int, ...], names: tuple[str | None, ...]) -> None:
@@ -110,7 +105,7 @@ def add(s: Setup, params: PyTree, key: Array) -> PyTree:
         zeros(f'{place}/{part}/bias', (*layers, *heads), (*names[:-3], *names[-2:]))
       else:
         draw(f'{place}/{part}/vectors', (*layers, s.length, *heads), (*names[:-3], None, *names[-2:]))
-  return nested(added)
+  return added
 
 
 def grafts(added: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,12 +4,8 @@
 A token is ELMo_k = gamma sum_j softmax(w)_j h_k,j over the trunk's embeddings and layers; `vectors` puts a vector x_k
 of the task's own in front of it, [x_k; ELMo_k]. The adapter `inner` sees these in place of the trunk's states: `tag`
 with `lstm_layers` and `crf` is the paper's network for names, `classify` takes the largest value of each component over
-a row. The trunk keeps its place in the parameters, so `init_from` reads it as ever; what is new is
-`trunk/scalar_mix/weights`, `trunk/scalar_mix/gamma` and `trunk/vectors/table`:
-
-    optim.scale = (('trunk/(scalar_mix|vectors)/.*', 1.0), ('trunk/.*', None), ('.*', 1.0))
-
-keeps no optimiser state for the rest of the trunk, and no weight decay moves it.
+a row. The trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim`
+says; what is new, and trains, is `trunk/scalar_mix/weights`, `trunk/scalar_mix/gamma` and `trunk/vectors/table`.
 """
 
 from collections.abc import Mapping
@@ -27,6 +23,7 @@ from plm_jax.layers.means import row_terms
 from plm_jax.layers.scalar_mix import ScalarMix, read_layers
 from plm_jax.plugins import build
 from plm_jax.types import (
+  HEADS,
   Array,
   AttentionKind,
   Batch,
@@ -177,7 +174,7 @@ def make(
     init_std: of the table of `vectors`.
   """
   task = build.make('adapters', inner, trunk=MixedTrunk(trunk, vectors, dropout, norm, init_std), vocab=vocab)
-  task = task._replace(frozen=(r'trunk/(?!scalar_mix/|vectors/).*',))
+  task = task._replace(trains=(*HEADS, 'trunk/(scalar_mix|vectors)/.*'))
   s = Setup(task, penalty)
   if not penalty:
     return task

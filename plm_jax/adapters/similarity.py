@@ -5,69 +5,20 @@ value (STS-B) or classes (MRPC, QQP).
 """
 
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
-from plm_jax import errors
-from plm_jax.adapters import sequences
-from plm_jax.adapters.classify import in_words
-from plm_jax.adapters.sequences import Pool
-from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.losses import cross_entropy
+from plm_jax.adapters import classify, sequences, texts
+from plm_jax.adapters.classify import Kind
+from plm_jax.adapters.texts import Pool
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Std, Task, Vocab, Weight, Whole
 
 PAPER = Paper(year=2018, title='GPT §3.3', architecture='any', objective_family='supervised')
 READS = ('tokens', 'segment_ids', 'swapped_tokens', 'swapped_segment_ids', 'label')
 QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
-
-Kind = Literal['class', 'regression']
-
-
-class Model(nn.Module):
-  """Trunk, its pooling, the sum over both orders, dropout and a head.
-
-  Attributes:
-    trunk: any trunk with `pool`.
-    outputs: columns of the last layer.
-    dropout: rate before each layer of the head.
-    hidden: width of a layer of the head before the last one; 0 leaves it out.
-    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    frozen: the trunk runs without dropout and gets no gradient.
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
-    init_std: of the head's kernels.
-  """
-
-  trunk: nn.Module
-  outputs: int
-  dropout: float
-  hidden: int
-  activation: str
-  frozen: bool
-  pool: Pool
-  init_std: float
-
-  def setup(self) -> None:
-    self.head = sequences.make_head(
-      self.outputs, hidden=self.hidden, activation=self.activation, dropout=self.dropout, init_std=self.init_std
-    )
-    self.head_dropout = Dropout(self.dropout)
-
-  def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
-    """(outputs f32[b, c], the states they came from [2 b, l, d])."""
-    pooled, hidden = sequences.states(self.trunk, inputs, pool=self.pool, frozen=self.frozen, train=train)
-    both = pooled.sum(axis=1)  # [b, 2, d] -> [b, d]
-    if self.hidden:
-      return self.head(both, train=train), hidden
-    return self.head(self.head_dropout(both, train=train)), hidden
-
-  def attend(self, features: Array, train: bool = False) -> Array:
-    """Vocabulary logits f32[..., v], for the auxiliary language model."""
-    del train
-    return self.trunk.attend(features)
 
 
 class Setup(NamedTuple):
@@ -108,8 +59,7 @@ def make(
     dropout: rate before each layer of the head.
     hidden: width of a layer of the head before the last one; 0 leaves it out.
     activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
-    frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
-      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
+    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model on both orders; needs a causal trunk that is not frozen (GPT: .5).
     pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
     init_std: of the head's kernels.
@@ -118,23 +68,14 @@ def make(
     ValueError: settings that contradict each other.
   """
   del vocab
-  sequences.check('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
-  errors.one_of('adapter.kind', kind, Kind)
-  if kind == 'class' and classes < 2:
-    raise ValueError(f'adapter.classes={classes}: a classification has two classes or more')
-  s = Setup('encoder_tokens' in trunk.INPUTS, kind == 'regression', lm_weight)
-  model = Model(
-    trunk,
-    outputs=1 if s.regression else classes,
-    dropout=dropout,
-    hidden=hidden,
-    activation=activation,
-    frozen=frozen,
-    pool=pool,
-    init_std=init_std,
-  )
-  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), in_words=in_words)
-  return task._replace(scores=('correlation',)) if s.regression else task._replace(classes=classes)
+  texts.check_head('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
+  classify.check_kind(kind, classes=classes)
+  s = Setup(texts.has_two_stacks(trunk), kind == 'regression', lm_weight)
+  head = dropout, hidden, activation, frozen, pool, init_std
+  model = sequences.Model(trunk, 'sum', 1 if s.regression else classes, *head)
+  functions = partial(prepare, s), partial(loss, s), partial(classify.predict, s.regression)
+  task = Task(model, *functions, in_words=classify.in_words, trains=texts.trained(frozen))
+  return classify.scored(task, regression=s.regression, classes=classes)
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
@@ -145,7 +86,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   weights = batch['row_weight']
   targets = {'label': batch['label'], 'weights': weights, 'scale': batch_scale(weights)}
   if s.lm_weight:
-    targets |= sequences.lm_targets(both['tokens'], both['segment_ids'])
+    targets |= texts.lm_targets(both['tokens'], both['segment_ids'])
   return Example(sequences.read(both, two_stacks=s.two_stacks), targets)
 
 
@@ -154,22 +95,6 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   del carry, rng
   targets, weights = example.targets, example.targets['weights']
   outputs, hidden = forward(**example.inputs)
-  if s.regression:
-    values = jnp.square(outputs[:, 0] - targets['label'])
-    metrics = {'squared_error': metric(values, weights)}
-  else:
-    values = cross_entropy(outputs, targets['label'])
-    metrics = {'accuracy': metric(outputs.argmax(axis=-1) == targets['label'], weights)}
-  if s.lm_weight:
-    lm_values = sequences.lm_loss(forward, hidden, targets)
-    metrics |= {'task_loss': metric(values, weights), 'lm_loss': metric(lm_values, weights)}
-    values = values + s.lm_weight * lm_values
+  values, metrics = classify.costs(s.regression, outputs, targets)
+  values, metrics = texts.with_language_model(s.lm_weight, forward, hidden, targets, values, metrics)
   return Loss(scaled_sum(values, weights, targets['scale']), metrics | {'loss': metric(values, weights)})
-
-
-def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
-  """The number, or the class and the probability of each class."""
-  outputs, _ = forward(**example.inputs)
-  if s.regression:
-    return {'value': outputs[:, 0]}
-  return {'label': outputs.argmax(axis=-1), 'probability': jax.nn.softmax(outputs, axis=-1)}

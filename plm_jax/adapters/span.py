@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import errors
-from plm_jax.adapters.texts import read_text
+from plm_jax.adapters.texts import has_two_stacks, read_text, trained
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy
@@ -170,8 +170,7 @@ def make(
     starts: with 'conditional', the likeliest ones, from each of which ends are predicted.
     answerable_weight: with 'conditional', of the loss of the classifier.
     dropout: rate before the head.
-    frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
-      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them.
+    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
     init_std: of the head's kernels.
 
   Raises:
@@ -179,12 +178,12 @@ def make(
   """
   del vocab
   errors.one_of('adapter.end', end, End)
-  s = Setup('encoder_tokens' in trunk.INPUTS, n_best, max_answer, threshold, starts, answerable_weight)
+  s = Setup(has_two_stacks(trunk), n_best, max_answer, threshold, starts, answerable_weight)
   conditional = end == 'conditional'
   model = Model(trunk, dropout, frozen, init_std, conditional)
   losses, predictions = (conditional_loss, conditional_predict) if conditional else (loss, predict)
   task = Task(model, partial(prepare, s), partial(losses, s), partial(predictions, s), in_words=in_words)
-  return task._replace(scores=('squad2',) if no_answer else ('squad',))
+  return task._replace(scores=('squad2',) if no_answer else ('squad',), trains=trained(frozen))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.adapters.texts import label_weights, read_text, scaled_class_weights
+from plm_jax.adapters.texts import has_two_stacks, label_weights, read_text, scaled_class_weights, segments_of, trained
 from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
@@ -100,8 +100,7 @@ class Model(nn.Module):
       states = jax.lax.stop_gradient(states)
     hidden = self.states(states)  # [b, l, d], or [b, l, d * layers] side by side
     if self.lstm_layers:
-      segment_ids = inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
-      hidden = self.lstm(hidden, segment_ids, train=train)
+      hidden = self.lstm(hidden, segments_of(inputs), train=train)
     if self.crf and self.is_initializing():
       self.label_path()
     return self.head(self.head_dropout(hidden.astype(jnp.float32), train=train))
@@ -163,9 +162,7 @@ def make(
     join: 'concat' puts the states side by side, 'sum' adds them, 'weighted' adds them times `layer_weights`, 'mix'
       learns weights and a factor (layers/scalar_mix.py).
     layer_weights: a number for each of `layers`.
-    frozen: feature extraction: the trunk runs without dropout and under a stopped gradient. Freeze its parameters
-      with optim.scale = (('trunk/.*', None), ('.*', 1.0)) as well, so that no optimiser state is kept for them; a run
-      whose weight decay would move them is refused.
+    frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
     lstm_layers: layers of LSTM between the states and the last layer; Table 7 of BERT has 2 over a frozen trunk.
     lstm_dim: width of the state of each of their directions.
     crf: the labels of a text are one path of a conditional random field; the loss is its negative log-likelihood over
@@ -183,11 +180,11 @@ def make(
   if crf and class_weights:
     raise ValueError('adapter.class_weights weigh words, and adapter.crf scores whole texts: leave one of them out')
   class_weights = scaled_class_weights(class_weights, classes=len(tags))
-  s = Setup('encoder_tokens' in trunk.INPUTS, bio(tuple(tags)), crf, class_weights)
+  s = Setup(has_two_stacks(trunk), bio(tuple(tags)), crf, class_weights)
   states = tuple(layers), join, tuple(layer_weights)
   model = Model(trunk, len(tags), dropout, *states, frozen, lstm_layers, lstm_dim, crf, init_std)
   task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=span_scores, in_words=in_words)
-  return task._replace(classes=len(tags), class_names=tuple(tags), frozen=('trunk/.*',) if frozen else ())
+  return task._replace(classes=len(tags), class_names=tuple(tags), trains=trained(frozen))
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

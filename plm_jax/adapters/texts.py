@@ -1,11 +1,25 @@
-"""What adapters share: what a trunk reads of labelled rows, and what each class weighs in a loss."""
+"""What adapters share that label texts: what a trunk reads of a row, heads on what stands for it, and their losses."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from plm_jax.types import Array, Batch
+from plm_jax import errors
+from plm_jax.layers import pooling
+from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.losses import chunked_cross_entropy, next_tokens
+from plm_jax.layers.means import metric
+from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
+from plm_jax.types import EVERYTHING, HEADS, Array, Attends, Batch, Forward
+
+Pool = Literal['trunk', 'mean']
+LM_ROWS = 8  # texts whose vocabulary logits are in memory at a time
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
 
 
 def read_text(batch: Batch, *, two_stacks: bool) -> dict[str, Array]:
@@ -39,6 +53,120 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
     'decoder_tokens': shifted,
     'decoder_segment_ids': segment_ids,
   }
+
+
+def has_two_stacks(trunk: nn.Module) -> bool:
+  """Whether the trunk has an encoder and a decoder."""
+  return 'encoder_tokens' in trunk.INPUTS
+
+
+def segments_of(inputs: Mapping[str, Array]) -> Array:
+  """The segments int[b, l] of the states that a trunk returns for these inputs: of its decoder where it has one."""
+  return inputs['decoder_segment_ids'] if 'decoder_segment_ids' in inputs else inputs['segment_ids']
+
+
+# Heads ---------------------------------------------------------------------------------------------------------------
+
+
+def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, frozen: bool) -> Array:
+  """What stands for each row of states: [b, l, d] -> [b, d].
+
+  Args:
+    trunk: any trunk with `pool`.
+    hidden: states of one of its layers.
+    segment_ids: int[b, l], of these states.
+    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
+    frozen: nothing before it gets a gradient.
+  """
+  vectors = (pooling.mean if pool == 'mean' else trunk.pool)(hidden, segment_ids)
+  return jax.lax.stop_gradient(vectors) if frozen else vectors
+
+
+def make_head(
+  outputs: int, *, hidden: int, activation: str, dropout: float, init_std: float, bias: bool = True
+) -> nn.Module:
+  """A dense layer, or with a `hidden` width two of them with an activation between and dropout before each."""
+  kernel_init = normal(init_std)
+  if hidden:
+    return PredictionHead(hidden, outputs, activation, dropout, kernel_init)
+  return Dense(outputs, axes=('embed', 'classes'), kernel_init=kernel_init, use_bias=bias)
+
+
+def check_head(name: str, trunk: nn.Module, *, activation: str, pool: str, frozen: bool, lm_weight: float) -> None:
+  """Raises ValueError where settings of the adapter `name` contradict each other or need another trunk."""
+  errors.one_of('adapter.pool', pool, Pool)
+  if activation not in ACTIVATIONS:
+    raise ValueError(f'adapter.activation={activation!r}; choices are {", ".join(ACTIVATIONS)}')
+  if lm_weight and frozen:
+    raise ValueError(
+      f'adapter.lm_weight={lm_weight} trains the trunk, which adapter.frozen keeps: leave one of them out'
+    )
+  if lm_weight:
+    user, inputs = f'adapter {name!r} with lm_weight', ('tokens', 'segment_ids')
+    errors.require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
+
+
+def trained(frozen: bool) -> tuple[str, ...]:
+  """`Task.trains` of an adapter: all parameters, or those beside a frozen trunk."""
+  return HEADS if frozen else EVERYTHING
+
+
+# The auxiliary language model ----------------------------------------------------------------------------------------
+
+
+def lm_targets(tokens: Array, segment_ids: Array) -> dict[str, Array]:
+  """What the auxiliary language model predicts, of k texts per row int[b, k, l]: 'next' and 'next_weights' likewise.
+
+  A text weighs as much as any other of its row, and a token as much as any other of its text (released GPT code); a
+  text without a token weighs nothing.
+  """
+  shape = tokens.shape
+  following, real = (x.reshape(shape) for x in next_tokens(*(y.reshape(-1, shape[2]) for y in (tokens, segment_ids))))
+  weights = real / jnp.maximum(real.sum(axis=2, keepdims=True), 1.0)
+  present = (segment_ids > 0).any(axis=2).sum(axis=1)  # [b]
+  return {'next': following, 'next_weights': weights / jnp.maximum(present, 1)[:, None, None]}
+
+
+def lm_nats(forward: Forward, hidden: Array, targets: Mapping[str, Array]) -> Array:
+  """Nats per token of the texts of each row, f32[b], by `attend` of the model.
+
+  Args:
+    forward: the model.
+    hidden: [b k, l, d].
+    targets: with those of `lm_targets`.
+  """
+  attend = lambda part: forward(method='attend', features=part)  # noqa: E731
+  following = targets['next']
+  nats, _ = chunked_cross_entropy(attend, hidden, following.reshape(-1, following.shape[2]), rows=LM_ROWS)
+  return (nats.reshape(following.shape) * targets['next_weights']).sum(axis=(1, 2))
+
+
+def with_language_model(
+  lm_weight: float,
+  forward: Forward,
+  hidden: Array,
+  targets: Mapping[str, Array],
+  values: Array,
+  metrics: dict[str, tuple[Array, Array]],
+) -> tuple[Array, dict[str, tuple[Array, Array]]]:
+  """L3 = L2 + lambda L1 (GPT eq. 5): what each row costs, f32[b], and metrics; the same for `lm_weight` 0.
+
+  Args:
+    lm_weight: lambda, of the auxiliary language model.
+    forward: the model, with `attend`.
+    hidden: [b k, l, d], the states of its texts.
+    targets: with 'weights' f32[b], and those of `lm_targets`.
+    values: f32[b], what each row costs without it.
+    metrics: without it.
+  """
+  if not lm_weight:
+    return values, metrics
+  weights, lm_values = targets['weights'], lm_nats(forward, hidden, targets)
+  metrics = metrics | {'task_loss': metric(values, weights), 'lm_loss': metric(lm_values, weights)}
+  return values + lm_weight * lm_values, metrics
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
 
 
 def scaled_class_weights(weights: Sequence[float], *, classes: int) -> tuple[float, ...]:

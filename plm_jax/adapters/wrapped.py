@@ -24,11 +24,9 @@ from plm_jax.errors import suggest
 from plm_jax.layers.linear import Dense
 from plm_jax.paths import flat, nested, virtual_paths
 from plm_jax.plugins import build, signatures
-from plm_jax.types import Array, PyTree, Task, Vocab
+from plm_jax.types import EVERYTHING, Array, PyTree, Task, Vocab
 
 INNER = 'adapters | objectives'  # what `inner` may name
-# what trains beside the wrapper's own parameters where nothing else is said
-HEADS = ('(?!trunk/).*',)
 HEADS_AND_NORMS = ('(?!trunk/).*', '.*norm/(scale|bias)')
 
 
@@ -39,29 +37,34 @@ class Axes(NamedTuple):
   outputs: int
 
 
-class Model:
-  """The model of a task inside a wrapper, with the two methods of a linen module that a task uses.
+class Added(NamedTuple):
+  """What a wrapper adds to a model, and how the model is run with it.
 
   Attributes:
-    inner: the model that is wrapped.
     name: of the parameters that are added, beside 'trunk'.
-    add: (parameters of `inner` in their boxes, key) -> what is added, boxed likewise.
-    run: (inner, all parameters, arguments of `apply`) -> what the model returns.
+    make: (parameters of the inner model by path, each in its box, key) -> those that are added by path, likewise.
+    read: (parameters of the inner model by path, those added by path, key of dropout or None) -> what the inner model
+      is run on, by path.
+    trained: patterns of the parameters of the inner model that train.
   """
 
-  def __init__(
-    self,
-    inner: Any,
-    name: str,
-    add: Callable[[PyTree, Array], PyTree],
-    run: Callable[[Any, Mapping[str, PyTree], dict[str, Any]], Any],
-  ):
-    self.inner, self.name, self.add, self.run = inner, name, add, run
+  name: str
+  make: Callable[[Mapping[str, Any], Array], dict[str, Any]]
+  read: Callable[[Mapping[str, Any], Mapping[str, Any], Array | None], dict[str, Any]]
+  trained: tuple[str, ...]
+
+
+class Model:
+  """The model of a task inside a wrapper, with the two methods of a linen module that a task uses."""
+
+  def __init__(self, inner: Any, added: Added):
+    self.inner, self.added = inner, added
 
   def init(self, key: Array, train: bool = False, **inputs: Any) -> dict[str, PyTree]:
     """Parameters of the inner model, the same as without the wrapper, and those of the wrapper."""
     params = self.inner.init(key, train=train, **inputs)['params']
-    return {'params': {**params, self.name: self.add(params, key)}}
+    check_patterns(self.added.trained, params)
+    return {'params': {**params, self.added.name: nested(self.added.make(flat_boxes(params), key))}}
 
   def apply(self, variables: Mapping[str, PyTree], **arguments: Any) -> Any:
     """Runs the inner model with what the wrapper adds.
@@ -69,10 +72,39 @@ class Model:
     Raises:
       ValueError: the parameters are not those of this model.
     """
-    params = variables['params']
-    if self.name not in params:
-      raise ValueError(f'there are no parameters {self.name!r}, only {", ".join(params)}: they belong to another task')
-    return self.run(self.inner, params, arguments)
+    params, name = variables['params'], self.added.name
+    if name not in params:
+      raise ValueError(f'there are no parameters {name!r}, only {", ".join(params)}: they belong to another task')
+    leaves = flat({other: tree for other, tree in params.items() if other != name})
+    rng = (arguments.get('rngs') or {}).get('dropout') if arguments.get('train') else None
+    return self.inner.apply({'params': nested(self.added.read(leaves, flat(params[name]), rng))}, **arguments)
+
+
+def make_task(
+  inner: Mapping[str, Any], added: Added, *, trunk: nn.Module, vocab: Vocab, second_vocab: Vocab | None = None
+) -> Task:
+  """The task that a block `inner` names, with what a wrapper adds.
+
+  Args:
+    inner: an adapter or an objective, and its keywords.
+    added: by the wrapper.
+    trunk: of the run.
+    vocab: of the rows.
+    second_vocab: of the run, for an inner task that takes one.
+
+  Raises:
+    ValueError: the inner task is a wrapper itself, or gives its trunk no gradient.
+  """
+  return _wrap(make_inner(inner, trunk=trunk, vocab=vocab, second_vocab=second_vocab), added)
+
+
+def _wrap(task: Task, added: Added) -> Task:
+  sized = task.for_documents
+  return task._replace(
+    model=Model(task.model, added),  # type: ignore[arg-type]  # it has the two methods of a module that a task uses
+    trains=(f'{added.name}/.*', *added.trained),
+    for_documents=None if sized is None else lambda documents: _wrap(sized(documents), added),
+  )
 
 
 def dense_layers(trunk: nn.Module) -> dict[str, Axes]:
@@ -103,29 +135,13 @@ def make_inner(inner: Mapping[str, Any], *, trunk: nn.Module, vocab: Vocab, seco
   if folder == 'adapters' and signatures.literal(f'adapters.{name}', 'ADDS'):
     raise ValueError(f'adapter.inner.name={name!r} wraps a task itself: name the task there')
   task: Task = build.make(folder, inner, trunk=trunk, vocab=vocab, offered={'second_vocab': second_vocab})
-  if task.frozen:
+  if task.trains != EVERYTHING:
     cure = 'leave adapter.inner.frozen out' if inner.get('frozen') else 'choose another adapter.inner.name'
     raise ValueError(
       f'adapter.inner.name={name!r} stops the gradient of its trunk, which the wrapper needs: {cure}; the wrapper '
       'keeps the trunk as it is'
     )
   return task
-
-
-def wrap(task: Task, model: Callable[[Any], Model], trains: Callable[[str], bool]) -> Task:
-  """The task with its model wrapped, in which only what `trains` says trains."""
-  sized = task.for_documents
-  return task._replace(
-    model=model(task.model),  # type: ignore[arg-type]  # it has the two methods of a module that a task uses
-    trains=lambda path: trains(path) and task.trains(path),
-    for_documents=None if sized is None else lambda documents: wrap(sized(documents), model, trains),
-  )
-
-
-def trains(name: str, patterns: Sequence[str]) -> Callable[[str], bool]:
-  """Whether a parameter trains: one below `name`, or one that a pattern matches as a whole."""
-  compiled = [re.compile(pattern) for pattern in patterns]
-  return lambda path: path.startswith(f'{name}/') or any(pattern.fullmatch(path) for pattern in compiled)
 
 
 def check_patterns(patterns: Sequence[str], params: PyTree) -> None:
@@ -179,16 +195,15 @@ def flat_boxes(params: PyTree) -> dict[str, Any]:
   return dict(zip(flat(nn.unbox(params)), boxes, strict=True))
 
 
-def run_grafted(
-  name: str,
+def grafted(
   grafts: Callable[[Mapping[str, Any]], dict[str, Any]],
-  inner: Any,
-  params: Mapping[str, PyTree],
-  arguments: dict[str, Any],
-) -> Any:
-  """The inner model with what is added, where layers of its trunk read it."""
-  leaves = flat({other: tree for other, tree in params.items() if other != name})
-  return inner.apply({'params': nested({**leaves, **grafts(flat(params[name]))})}, **arguments)
+  leaves: Mapping[str, Any],
+  added: Mapping[str, Any],
+  rng: Array | None,
+) -> dict[str, Any]:
+  """`Added.read` of a file with `grafts`: what is added stands where layers of the trunk read it."""
+  del rng
+  return {**leaves, **grafts(added)}
 
 
 def boxed(value: Array, names: Sequence[str | None]) -> nn.LogicallyPartitioned:

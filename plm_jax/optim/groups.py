@@ -9,7 +9,7 @@ of 12 layers is matched as `trunk/layers/0/attention/query/kernel` to `trunk/lay
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ import numpy as np
 from plm_jax.errors import ConfigError, near
 from plm_jax.optim.schedules import Schedule, as_steps
 from plm_jax.paths import group_name, is_stacked, path_name, virtual_paths
-from plm_jax.types import Array, PyTree, Stretch
+from plm_jax.types import EVERYTHING, Array, PyTree, Stretch
 
 Value = float | None | Schedule
 Groups = Sequence[tuple[str, Any]]
@@ -163,7 +163,7 @@ def resolve(
   return settings
 
 
-def restrict(settings: Settings, groups: Groups | float, params: PyTree, *, trains: Callable[[str], bool]) -> Settings:
+def restrict(settings: Settings, groups: Groups | float, params: PyTree, *, trains: Sequence[str]) -> Settings:
   """Multipliers with None for every parameter that may not train.
 
   Args:
@@ -177,7 +177,8 @@ def restrict(settings: Settings, groups: Groups | float, params: PyTree, *, trai
   """
   seen = {path_name(path): virtual_paths(path_name(path), leaf)
           for path, leaf in jax.tree_util.tree_leaves_with_path(params)}  # fmt: skip
-  may = [virtual for paths in seen.values() for virtual in paths if trains(virtual)]
+  patterns = [re.compile(pattern) for pattern in trains]
+  may = {virtual for paths in seen.values() for virtual in paths if any(one.fullmatch(virtual) for one in patterns)}
   for pattern, value in () if isinstance(groups, int | float) else groups:
     if pattern != '.*' and value is not None and not any(re.fullmatch(pattern, virtual) for virtual in may):
       raise ConfigError(
@@ -185,7 +186,7 @@ def restrict(settings: Settings, groups: Groups | float, params: PyTree, *, trai
         f'{", ".join(sorted({group_name(virtual) for virtual in may})) or "nothing"}'
       )
   return {
-    path: tuple(value if trains(virtual) else None for value, virtual in zip(settings[path], paths, strict=True))
+    path: tuple(value if virtual in may else None for value, virtual in zip(settings[path], paths, strict=True))
     for path, paths in seen.items()
   }
 
@@ -260,32 +261,13 @@ def factors(settings: Settings, tree: PyTree, step: Array) -> PyTree:
   )
 
 
-def decayed(params: PyTree, *, scale: Groups | float, decay: Groups | float, steps: int) -> list[str]:
-  """Paths, each layer by itself, of the parameters that weight decay moves whatever their gradient is.
-
-  Args:
-    params: tree of arrays or of their shapes.
-    scale: learning-rate multipliers, as for `optim.make`.
-    decay: weight decay, as for `optim.make`.
-    steps: horizon of the run.
-  """
-  scales = resolve(scale, params, steps=steps, what='scale')
-  decays = resolve(decay, params, steps=steps, what='decay', words={'rate': Named('rate')})
-  found = []
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-    name = path_name(path)
-    seen = zip(virtual_paths(name, leaf), scales[name], decays[name], strict=True)
-    found += [virtual for virtual, rate, by in seen if rate is not None and rate != 0 and by is not None and by != 0]
-  return found
-
-
 def table(
   params: PyTree,
   *,
   scale: Groups | float,
   decay: Groups | float,
   steps: int,
-  trains: Callable[[str], bool] = lambda path: True,
+  trains: Sequence[str] = EVERYTHING,
 ) -> str:
   """What each part trains with, as text: parameters, rate multiplier and weight decay, neighbouring layers together.
 

@@ -13,7 +13,7 @@ gradient that is not finite is left to the caller.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -25,7 +25,7 @@ from plm_jax.errors import ConfigError, one_of, suggest
 from plm_jax.optim import averages, groups, rules, schedules
 from plm_jax.optim.groups import Multiplier, Settings, Written
 from plm_jax.paths import group_name, path_name
-from plm_jax.types import Array, Momentum, PyTree, Stretch
+from plm_jax.types import EVERYTHING, Array, Momentum, PyTree, Stretch
 
 ClipBy = Literal['norm', 'element']
 _OWN = ('steps', 'warmup')  # keywords of schedules that `make` has itself
@@ -56,7 +56,7 @@ def make(
   *,
   params: PyTree,
   steps: int,
-  trains: Callable[[str], bool] = lambda path: True,
+  trains: Sequence[str] = EVERYTHING,
   rate: Annotated[float, '0 <= x <= 1000'],
   name: Annotated[str, 'optim.rules'] = 'adamw',
   schedule: Annotated[str, 'optim.schedules'] = 'linear',
@@ -73,7 +73,7 @@ def make(
   Args:
     params: the whole parameter tree, or its shapes.
     steps: horizon of the schedule.
-    trains: `Task.trains`; False freezes a parameter whatever `scale` says.
+    trains: `Task.trains`; all other parameters are frozen whatever `scale` says.
     rate: peak learning rate.
     name: a function of `rules.py`.
     schedule: a function of `schedules.py`.

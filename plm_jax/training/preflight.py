@@ -2,7 +2,6 @@
 
 import functools
 import logging
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -96,18 +95,6 @@ def remark(settings: Settings, source: Source) -> None:
     )
 
 
-def check_frozen(task: Task, settings: Settings, shapes: PyTree) -> None:
-  """Raises ConfigError where weight decay would move parameters that the task keeps as they are."""
-  scale, decay, steps = settings['optim']['scale'], settings['optim']['decay'], settings['steps'] or history.MOST_STEPS
-  for path in groups.decayed(shapes, scale=scale, decay=decay, steps=steps):
-    for pattern in task.frozen:
-      if re.fullmatch(pattern, path):
-        raise ConfigError(
-          f'optim.decay would move {path}, which the task keeps as it is: begin optim.scale with ({pattern!r}, None), '
-          "and end it with ('.*', 1.0)"
-        )
-
-
 def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
   """Logs which part of the model trains, at which rate and from which step on, where that is not all of it alike.
 
@@ -133,7 +120,6 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   with errors.stage('optim'):
     steps = settings['steps'] or history.MOST_STEPS
     tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
-    check_frozen(parts.task, settings, shapes)
   state = state_maker(parts.task, tx, spec, layout=layout).abstract
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():

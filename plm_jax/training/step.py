@@ -284,11 +284,8 @@ def eval_step(
   params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
 ) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
   """Metrics of a batch as (sum, weight), and the carry for the next one; noise is that of step 0, nothing drops out."""
-  example = task.prepare(noise_root(key), with_step(batch, 0))
-  rng = step_rng(key, jnp.zeros((), jnp.int32))
-  score = task.evaluate or task.loss
-  loss = score(bind(task, params, train=False, rng=rng), example, _reset(carry, batch), rng)
-  return loss.metrics, loss.carry
+  opened = _open(params, batch, key, task=task)
+  return _score(opened, batch, carry, task=task)
 
 
 def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dict[str, Array]:
@@ -297,12 +294,8 @@ def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dic
   Raises:
     ValueError: the task makes no predictions.
   """
-  if task.predict is None:
-    raise ValueError('this task makes no predictions')
-  example = task.prepare(noise_root(key), with_step(batch, 0))
-  rng = step_rng(key, jnp.zeros((), jnp.int32))
-  predicted = task.predict(bind(task, params, train=False, rng=rng), example)
-  return {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}
+  opened = _open(params, batch, key, task=task)
+  return _predict(opened, batch, task=task)
 
 
 def predicting_step(
@@ -313,15 +306,41 @@ def predicting_step(
   Raises:
     ValueError: the task makes no predictions.
   """
+  opened = _open(params, batch, key, task=task)
+  opened = opened._replace(forward=_computed_once(opened.forward))
+  return *_score(opened, batch, carry, task=task), _predict(opened, batch, task=task)
+
+
+class _Opened(NamedTuple):
+  """What an evaluation reads of a batch, the model without dropout, and a key for what it samples."""
+
+  example: Example
+  forward: Forward
+  rng: Array
+
+
+def _open(params: PyTree, batch: Batch, key: Array, *, task: Task) -> _Opened:
+  """A batch with the noise of step 0."""
+  rng = step_rng(key, jnp.zeros((), jnp.int32))
+  example = task.prepare(noise_root(key), with_step(batch, 0))
+  return _Opened(example, bind(task, params, train=False, rng=rng), rng)
+
+
+def _score(
+  opened: _Opened, batch: Batch, carry: PyTree, *, task: Task
+) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
+  """Metrics of a batch, and the carry behind it."""
+  score = task.evaluate or task.loss
+  loss = score(opened.forward, opened.example, _reset(carry, batch), opened.rng)
+  return loss.metrics, loss.carry
+
+
+def _predict(opened: _Opened, batch: Batch, *, task: Task) -> dict[str, Array]:
+  """Predictions of a batch, with what says which rows they are of."""
   if task.predict is None:
     raise ValueError('this task makes no predictions')
-  example = task.prepare(noise_root(key), with_step(batch, 0))
-  rng = step_rng(key, jnp.zeros((), jnp.int32))
-  forward = _computed_once(bind(task, params, train=False, rng=rng))
-  score = task.evaluate or task.loss
-  loss = score(forward, example, _reset(carry, batch), rng)
-  predicted = task.predict(forward, example)
-  return loss.metrics, loss.carry, {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}
+  predicted = task.predict(opened.forward, opened.example)
+  return {**predicted, 'row_id': batch['row_id'], 'row_weight': batch['row_weight']}
 
 
 def _computed_once(forward: Forward) -> Forward:

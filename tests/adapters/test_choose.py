@@ -1,6 +1,5 @@
 """A choice between options: scores beside transformers, options that are not there, the language model beside it."""
 
-import functools
 import json
 import random
 
@@ -16,6 +15,8 @@ from plm_jax.noise import keys
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop, metrics, step
 from tests import runs, tiny
+from tests.adapters import running
+from tests.adapters.running import nats_of, predict
 
 SIZES = ((16, 7, 12), (5, 9, 3), (4, 4, 4), (11, 2, 6))  # tokens of each option of each row
 
@@ -35,31 +36,10 @@ def make_batch(sizes=SIZES, *, seed: int = 0):
   }  # fmt: skip
 
 
-@functools.cache
-def run_function(task):
-  """(scores, states, Loss) of a batch by its parameters, compiled once."""
-
-  @jax.jit
-  def run(params, batch):
-    example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
-    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
-    return *forward(**example.inputs), task.loss(forward, example, (), jax.random.key(0))
-
-  return run
-
-
 def run(task, batch, params=None):
-  return run_function(task)(tiny.init_params(task, batch) if params is None else params, batch)
-
-
-def predict(task, batch, params=None):
-  params = tiny.init_params(task, batch) if params is None else params
-  return jax.jit(functools.partial(step.predict_step, task=task))(params, batch, jax.random.key(0))
-
-
-def nats_of(scores, labels):
-  scores = np.asarray(scores, np.float64)
-  return np.log(np.exp(scores).sum(-1)) - scores[np.arange(len(labels)), np.asarray(labels)]
+  """(score of each option f32[b, k], states, Loss)."""
+  (outputs, hidden), loss = running.run(task, batch, params)
+  return outputs[..., 0], hidden, loss
 
 
 BERT, GPT = make_task('bert'), make_task('gpt')
@@ -88,18 +68,11 @@ def test_every_option_is_scored_by_itself(name):
 
 
 def test_scores_are_those_of_transformers(tmp_path):
-  torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
-  torch.manual_seed(0)
-  fields = {'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 2, 'intermediate_size': 64}
-  settings = transformers.BertConfig(vocab_size=61, max_position_embeddings=32, **fields)
-  model = transformers.BertForMultipleChoice(settings).eval()
-  with torch.no_grad():
-    for parameter in model.parameters():
-      parameter.add_(0.1 * torch.randn_like(parameter))
+  torch, model = pytest.importorskip('torch'), running.their_bert('BertForMultipleChoice')
   batch = make_batch()
-  given = {name: torch.tensor(np.asarray(batch[name])).long() for name in ('tokens', 'segment_ids', 'type_ids')}
   with torch.no_grad():
-    theirs = model(given['tokens'], attention_mask=given['segment_ids'], token_type_ids=given['type_ids']).logits
+    tokens, inputs = running.torch_inputs(batch)
+    theirs = model(tokens, **inputs).logits
   model.save_pretrained(tmp_path)
   trunk, params = weights.load(tmp_path)
   head = params.pop('head')
@@ -196,13 +169,8 @@ def test_an_encoder_decoder_reads_each_option_on_both_sides():
   assert set(params['head']) == {'hidden', 'out'}
 
 
-def test_a_frozen_trunk_gets_no_gradient():
-  batch = make_batch()
-  task = make_task('bert', frozen=True, fields={'dropout': 0.5})
-  _, gradient = tiny.loss_and_gradient(task, tiny.init_params(task, batch), batch, train=True)
-  assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(gradient['trunk']))
-  # a bias that all options share drops out of the softmax
-  assert (np.asarray(gradient['head']['kernel']) != 0).any()
+def test_a_frozen_trunk_is_kept():
+  running.check_that_the_trunk_is_kept(make_task('bert', frozen=True, fields={'dropout': 0.5}), make_batch())
 
 
 def test_what_cannot_be_is_refused():

@@ -11,38 +11,16 @@ from plm_jax import paths
 from plm_jax.adapters import classify, texts
 from plm_jax.layers import pooling
 from plm_jax.models import bart
-from plm_jax.noise.keys import with_step
 from plm_jax.objectives import causal_lm, mlm
 from plm_jax.training import step
 from tests import tiny
+from tests.adapters.running import check_that_the_trunk_is_kept, nats_of, predict, run, train
 
 ROWS = ((16,), (7,), (11,), (1,))
 
 
 def make_task(trunk: str = 'gpt', *, fields=None, **settings):
   return classify.make(trunk=tiny.make_trunk(trunk, **(fields or {})), vocab=tiny.VOCAB, **settings)
-
-
-@functools.cache
-def run_function(task):
-  """(outputs, states, Loss) of a batch by its parameters, compiled once."""
-
-  @jax.jit
-  def run(params, batch):
-    example = task.prepare(jax.random.key(0), with_step(batch, 0))
-    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
-    return *forward(**example.inputs), task.loss(forward, example, (), jax.random.key(0))
-
-  return run
-
-
-def run(task, batch, params=None):
-  return run_function(task)(tiny.init_params(task, batch) if params is None else params, batch)
-
-
-def nats_of(outputs, labels):
-  outputs = np.asarray(outputs, np.float64)
-  return np.log(np.exp(outputs).sum(-1)) - outputs[np.arange(len(labels)), np.asarray(labels)]
 
 
 BERT = make_task('bert', classes=3)
@@ -54,7 +32,7 @@ def test_a_class_costs_its_nats(name):
   task = {'bert': BERT, 'gpt': GPT}[name]
   batch = {**tiny.make_batch(ROWS), 'label': jnp.array([2, 0, 1, 2])}
   params = tiny.init_params(task, batch)
-  outputs, hidden, loss = run(task, batch, params)
+  (outputs, hidden), loss = run(task, batch, params)
   # the vector that is classified: tanh of [CLS], or the state of the last real token
   trunk = params['trunk']
   if name == 'bert':
@@ -74,22 +52,20 @@ def test_regression_costs_the_squared_error():
   task = make_task('bert', kind='regression')
   batch = {**tiny.make_batch(ROWS), 'label': jnp.array([0.5, -2.0, 3.25, 1.0])}
   params = tiny.init_params(task, batch)
-  outputs, _, loss = run(task, batch, params)
+  (outputs, _), loss = run(task, batch, params)
   assert outputs.shape == (4, 1)
   errors = (np.asarray(outputs, np.float64)[:, 0] - [0.5, -2.0, 3.25, 1.0]) ** 2
   assert float(loss.value) == pytest.approx(errors.mean(), rel=1e-5)
   assert tiny.means(loss.metrics)['squared_error'] == pytest.approx(errors.mean(), rel=1e-5)
-  predicted = jax.jit(functools.partial(step.predict_step, task=task))(
-    tiny.init_params(task, batch), batch, jax.random.key(0)
-  )
+  predicted = predict(task, batch)
   assert tiny.worst(predicted['value'], np.asarray(outputs)[:, 0]) < 1e-6
 
 
 def test_predictions_are_labels_and_probabilities():
   batch = tiny.make_batch(ROWS)
   params = tiny.init_params(BERT, batch)
-  outputs, _, _ = run(BERT, batch, params)
-  predicted = jax.jit(functools.partial(step.predict_step, task=BERT))(params, batch, jax.random.key(0))
+  (outputs, _), _ = run(BERT, batch, params)
+  predicted = predict(BERT, batch, params)
   assert predicted['label'].tolist() == np.asarray(outputs).argmax(-1).tolist()
   shares = np.exp(np.asarray(outputs, np.float64))
   assert tiny.worst(predicted['probability'], shares / shares.sum(-1, keepdims=True)) < 1e-5
@@ -101,14 +77,14 @@ def test_rows_of_weight_zero_and_padding_count_for_nothing(name):
   task = {'bert': BERT, 'gpt': GPT}[name]
   batch = {**tiny.make_batch(ROWS), 'row_weight': jnp.array([1.0, 0, 1, 0])}
   params = tiny.init_params(task, batch)
-  _, _, loss = run(task, batch, params)
+  _, loss = run(task, batch, params)
   real = batch['segment_ids'] > 0
   noise = jnp.where(real & (batch['row_weight'] > 0)[:, None], batch['tokens'], 51)
-  _, _, other = run(task, {**batch, 'tokens': noise, 'label': batch['label'].at[1].set(1)}, params)
+  _, other = run(task, {**batch, 'tokens': noise, 'label': batch['label'].at[1].set(1)}, params)
   assert tiny.same(loss, other)
   pair = {name: value[jnp.array([0, 2, 0, 0])] for name, value in batch.items()}
   pair['row_weight'] = jnp.array([1.0, 1, 0, 0])
-  assert tiny.worst(loss, run(task, pair, params)[2]) < 1e-6
+  assert tiny.worst(loss, run(task, pair, params)[1]) < 1e-6
 
 
 LM = make_task('gpt', classes=3, lm_weight=0.5)
@@ -117,7 +93,7 @@ LM = make_task('gpt', classes=3, lm_weight=0.5)
 def test_l3_is_l2_and_half_of_l1():
   batch = tiny.make_batch(((16,), (7,), (11,), (2,)))
   params = tiny.init_params(LM, batch)
-  outputs, hidden, loss = run(LM, batch, params)
+  (outputs, hidden), loss = run(LM, batch, params)
   own = nats_of(outputs, batch['label'])
   logits = np.asarray(hidden, np.float64) @ np.asarray(params['trunk']['token_embed']['table'], np.float64).T
   # the mean over the tokens of a text, then over texts (released code)
@@ -131,7 +107,7 @@ def test_l3_is_l2_and_half_of_l1():
   assert float(loss.value) == pytest.approx(own.mean() + 0.5 * np.mean(texts), rel=1e-5)
   assert means['loss'] == pytest.approx(float(loss.value), rel=1e-6)
   # without the term it is L2
-  assert float(run(GPT, batch, params)[2].value) == pytest.approx(own.mean(), rel=1e-5)
+  assert float(run(GPT, batch, params)[1].value) == pytest.approx(own.mean(), rel=1e-5)
 
 
 def test_padding_on_the_left_is_as_good_as_on_the_right():
@@ -140,12 +116,11 @@ def test_padding_on_the_left_is_as_good_as_on_the_right():
   for name in ('tokens', 'segment_ids', 'type_ids'):
     left[name] = jnp.stack([jnp.roll(row, 16 - size) for row, (size,) in zip(batch[name], ROWS, strict=True)])
   params = tiny.init_params(LM, batch)
-  ours, theirs = run(LM, left, params), run(LM, batch, params)
-  assert tiny.worst(ours[0], theirs[0]) < 1e-5
-  assert tiny.worst(ours[2], theirs[2]) < 1e-5
+  ((outputs, _), ours), ((expected, _), theirs) = run(LM, left, params), run(LM, batch, params)
+  assert tiny.worst((outputs, ours), (expected, theirs)) < 1e-5
   # nor does what stands in it matter, also not just before the first token
   noise = {**left, 'tokens': jnp.where(left['segment_ids'] > 0, left['tokens'], 9)}
-  assert tiny.same(run(LM, noise, params)[2], ours[2])
+  assert tiny.same(run(LM, noise, params)[1], ours)
 
 
 def test_only_the_last_layer_is_new():
@@ -171,7 +146,7 @@ def test_any_layer_can_be_read(layer, index):
   batch = tiny.make_batch(ROWS)
   task = make_task('gpt', layer=layer)
   params = tiny.init_params(task, batch)
-  outputs, _, _ = run(task, batch, params)
+  (outputs, _), _ = run(task, batch, params)
   states = jax.jit(
     lambda params: task.model.trunk.apply({'params': params}, batch['tokens'], segment_ids=batch['segment_ids'])
   )(params['trunk'])['layers']
@@ -188,7 +163,7 @@ def test_several_layers_can_be_read_each_pooled_by_itself(name, join):
     name, classes=3, layers=(0, -2, -1), join=join, layer_weights=weights if join == 'weighted' else (), dropout=0.0
   )
   params = tiny.init_params(task, batch)
-  outputs, _, _ = run(task, batch, params)
+  (outputs, _), _ = run(task, batch, params)
   inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')}
   out = jax.jit(lambda params: task.model.trunk.apply({'params': params}, **inputs))(params['trunk'])
   pooled = []
@@ -215,7 +190,7 @@ def test_weights_of_classes_weigh_as_in_torch():
   task = make_task('bert', classes=3, class_weights=weights)
   batch = {**tiny.make_batch(ROWS), 'label': jnp.array([2, 0, 1, 2])}
   params = tiny.init_params(task, batch)
-  outputs, _, loss = run(task, batch, params)
+  (outputs, _), loss = run(task, batch, params)
   peer = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights))
   expected = float(peer(torch.tensor(np.asarray(outputs)), torch.tensor([2, 0, 1, 2])))
   assert float(loss.value) == pytest.approx(expected, rel=1e-5)
@@ -223,7 +198,7 @@ def test_weights_of_classes_weigh_as_in_torch():
   assert tiny.means(loss.metrics)['accuracy'] == (np.asarray(outputs).argmax(-1) == [2, 0, 1, 2]).mean()
   # over batches as well: sums and weights add up
   parts = [
-    run(task, {name: value[rows] for name, value in batch.items()}, params)[2] for rows in (slice(2), slice(2, 4))
+    run(task, {name: value[rows] for name, value in batch.items()}, params)[1] for rows in (slice(2), slice(2, 4))
   ]
   sums = jax.tree.map(lambda a, b: a + b, *(part.metrics for part in parts))
   assert tiny.means(sums)['loss'] == pytest.approx(expected, rel=1e-5)
@@ -253,27 +228,8 @@ def test_a_layer_that_is_not_there_is_refused():
 # Feature extraction and fine-tuning ---------------------------------------------------------------------------------
 
 
-def train(task, batch, *, steps: int = 3, **settings):
-  """(first state, last state, optimiser) of a few steps of AdamW with decay."""
-  tx = tiny.make_optimiser(task, batch, decay=0.1, **settings)
-  first = state = tiny.make_state(task, batch, tx)
-  run = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
-  for _ in range(steps):
-    state, _ = run(state, batch, jax.random.key(0))
-  return first, state
-
-
-def test_a_frozen_trunk_keeps_every_bit():
-  batch = tiny.make_batch(ROWS)
-  dropout = {'dropout': 0.5, 'attention_dropout': 0.5}
-  task = make_task('bert', frozen=True, dropout=0.0, fields=dropout)
-  first, last = train(task, batch, scale=(('trunk/.*', None), ('.*', 1.0)))
-  assert tiny.same(last.params['trunk'], first.params['trunk'])
-  for old, new in zip(*(jax.tree.leaves(state.params['head']) for state in (first, last)), strict=True):
-    assert (np.asarray(old) != np.asarray(new)).all()
-  # no optimiser state is kept for it
-  held = sum(leaf.size for leaf in jax.tree.leaves(last.opt_state))
-  assert held < 3 * sum(leaf.size for leaf in jax.tree.leaves(last.params['head'])) + 10
+def test_a_frozen_trunk_is_kept():
+  check_that_the_trunk_is_kept(make_task('bert', frozen=True, fields={'dropout': 0.5}), tiny.make_batch(ROWS))
 
 
 def test_a_frozen_trunk_does_not_drop_out_and_gets_no_gradient():
@@ -338,7 +294,7 @@ def test_an_encoder_decoder_is_classified_by_the_last_state_of_its_decoder():
   task = classify.make(trunk=trunk, vocab=tiny.VOCAB, classes=3, dropout=0.0)
   batch = tiny.make_batch(ROWS)
   params = tiny.init_params(task, batch)
-  outputs, hidden, _ = run(task, batch, params)
+  (outputs, hidden), _ = run(task, batch, params)
   given = texts.both_sides(batch['tokens'], batch['segment_ids'])
   states = np.asarray(jax.jit(lambda: trunk.apply({'params': params['trunk']}, **given)['hidden'])())
   assert tiny.worst(hidden, states) < 1e-6

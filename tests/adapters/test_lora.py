@@ -17,6 +17,7 @@ from plm_jax.plugins import build
 from plm_jax.training import evaluate_saved, loop, parts, step
 from plm_jax.weights.folders import WeightsError
 from tests import runs, tiny
+from tests.adapters.running import metrics, start, train
 from tests.test_contract import make_trunk
 
 CLASSIFY = {'name': 'classify', 'classes': 3, 'dropout': 0.0}
@@ -34,36 +35,22 @@ def inner_task(model='bert', inner=CLASSIFY):
   return build.make('adapters', inner, trunk=make_trunk(model), vocab=tiny.VOCAB)
 
 
-def start(task):
-  """Fresh parameters, as a run begins with them."""
-  return jax.jit(lambda: step.nn.unbox(step.init_params(task, tiny.spec(BATCH), KEY)))()
-
-
-@functools.cache
-def evaluate(task):
-  return jax.jit(functools.partial(step.eval_step, task=task))
-
-
-def metrics(task, params):
-  return evaluate(task)(params, BATCH, (), KEY)[0]
-
-
 # The start -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize('model', [m if m in FAST else pytest.param(m, marks=pytest.mark.slow) for m in MODELS])
 def test_it_begins_as_the_inner_task_bit_for_bit(model):
   task, plain = make(model), inner_task(model)
-  params, own = start(task), start(plain)
+  params, own = start(task, BATCH), start(plain, BATCH)
   added = params.pop('lora')
   assert tiny.same(params, own)
-  assert tiny.same(metrics(task, {**params, 'lora': added}), metrics(plain, own))
+  assert tiny.same(metrics(task, BATCH, {**params, 'lora': added}), metrics(plain, BATCH, own))
   for path, leaf in paths.flat(added).items():
     assert (np.asarray(leaf) == 0).all() == path.endswith('/b'), path
 
 
 def test_a_begins_within_the_bound_of_kaiming():
-  a = np.asarray(start(make(targets=('query', 'out')))['lora']['trunk']['layers']['out']['a'])  # [n, h k, r]
+  a = np.asarray(start(make(targets=('query', 'out')), BATCH)['lora']['trunk']['layers']['out']['a'])  # [n, h k, r]
   assert a.shape == (2, 32, 8)
   assert 0.9 / np.sqrt(32) < np.abs(a).max() <= 1 / np.sqrt(32)
   assert not np.array_equal(a[0], a[1])
@@ -93,17 +80,8 @@ def test_the_count_is_that_of_the_closed_form(model, variant, vocab_size, expect
 # Training ------------------------------------------------------------------------------------------------------------
 
 
-def train(task, *, steps=3, **settings):
-  tx = tiny.make_optimiser(task, BATCH, **{'decay': 0.1, 'rate': 1e-2, **settings})
-  first = state = tiny.make_state(task, BATCH, tx)
-  update = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
-  for _ in range(steps):
-    state, _ = update(state, BATCH, KEY)
-  return first, state
-
-
 def test_the_frozen_part_keeps_every_bit_and_the_rest_trains():
-  first, last = train(make(targets=('query', 'value', 'trunk/layers/mlp/.*')))
+  first, last = train(make(targets=('query', 'value', 'trunk/layers/mlp/.*')), BATCH, rate=1e-2)
   assert tiny.same(last.params['trunk'], first.params['trunk'])
   old, new = (paths.flat({name: state.params[name] for name in ('lora', 'head')}) for state in (first, last))
   assert {path for path in old if not tiny.same(old[path], new[path])} == old.keys()
@@ -112,7 +90,7 @@ def test_the_frozen_part_keeps_every_bit_and_the_rest_trains():
 
 
 def test_other_parameters_train_where_they_are_named():
-  first, last = train(make(trained=('(?!trunk/).*', 'trunk/layers/1/.*norm/.*')))
+  first, last = train(make(trained=('(?!trunk/).*', 'trunk/layers/1/.*norm/.*')), BATCH, rate=1e-2)
   old, new = (paths.flat(state.params['trunk']) for state in (first, last))
   changed = {path for path in old if not tiny.same(old[path], new[path])}
   assert changed == {f'layers/{norm}_norm/{part}' for norm in ('attention', 'mlp') for part in ('scale', 'bias')}
@@ -134,15 +112,15 @@ def test_the_model_runs_on_the_folded_matrices():
       expected = kernel[layer] + 2.5 * (a @ b).reshape(kernel[layer].shape)
       np.testing.assert_allclose(whole[layer], expected, rtol=1e-5, atol=1e-6)
     leaves[f'{path}/kernel'] = jnp.asarray(whole)
-  ours, theirs = metrics(task, params), metrics(inner_task(), paths.nested(leaves))
+  ours, theirs = metrics(task, BATCH, params), metrics(inner_task(), BATCH, paths.nested(leaves))
   assert tiny.worst(ours, theirs) < 1e-5
-  assert tiny.worst(ours, metrics(inner_task(), {name: params[name] for name in ('trunk', 'head')})) > 1e-3
+  assert tiny.worst(ours, metrics(inner_task(), BATCH, {name: params[name] for name in ('trunk', 'head')})) > 1e-3
 
 
 def test_dropout_is_of_training_alone():
   task, dry = make(dropout=0.5), make()
   params = tiny.init_params(task, BATCH)
-  assert tiny.same(metrics(task, params), metrics(dry, params))
+  assert tiny.same(metrics(task, BATCH, params), metrics(dry, BATCH, params))
   example = task.prepare(KEY, BATCH)
 
   @functools.partial(jax.jit, static_argnums=0)

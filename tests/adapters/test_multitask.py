@@ -114,6 +114,18 @@ def test_predictions_are_those_of_the_part(part):
     np.testing.assert_allclose(found[f'{NAMES[part]}/{key}'], known[key], rtol=1e-5)
 
 
+def test_a_frozen_trunk_is_kept_where_no_part_trains_it():
+  both = {'names': {**PARTS['names'], 'frozen': True}, 'sentiment': {**PARTS['sentiment'], 'frozen': True}}
+  for parts, counts in ((both, {'trunk': 0, 'names': 2, 'sentiment': 2}), ({**PARTS, 'names': both['names']}, None)):
+    task = multitask.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, parts=parts)
+    shapes = step.abstract_params(task, tiny.spec(batch(0)))
+    trainable, frozen = tiny.make_optimiser(task, batch(0)).split(shapes)
+    if counts is None:
+      assert not jax.tree.leaves(frozen)
+    else:
+      assert {name: len(jax.tree.leaves(tree)) for name, tree in trainable.items()} == counts
+
+
 SCORED = {'names': (), 'sentiment': ('matthews', 'accuracy')}
 
 

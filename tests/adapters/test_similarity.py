@@ -1,7 +1,5 @@
 """Both orders of a pair: what stands for them is added before the head, so their order makes no difference."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +8,9 @@ import pytest
 from plm_jax.adapters import similarity
 from plm_jax.data import labelled
 from plm_jax.noise import keys
-from plm_jax.training import step
 from tests import tiny
+from tests.adapters import running
+from tests.adapters.running import run
 from tests.data import small
 
 ROWS = ((16,), (7,), (11,), (4,))
@@ -32,24 +31,13 @@ def swapped(batch):
   return batch | {name: batch[f'swapped_{name}'] for name in names} | {f'swapped_{name}': batch[name] for name in names}
 
 
-@functools.cache
-def run_function(task):
-  @jax.jit
-  def run(params, batch):
-    example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
-    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
-    return *forward(**example.inputs), task.loss(forward, example, (), jax.random.key(0))
-
-  return run
-
-
 CLASSES, VALUE = make_task(classes=3), make_task(kind='regression', lm_weight=0.5)
 
 
 def test_the_two_orders_are_added_before_the_head():
   batch = make_batch()
   params = tiny.init_params(CLASSES, batch)
-  outputs, hidden, loss = run_function(CLASSES)(params, batch)
+  (outputs, hidden), loss = run(CLASSES, batch, params)
   states = np.asarray(hidden).reshape(4, 2, 16, 32)
   vectors = np.stack([states[row, :, size - 1].sum(axis=0) for row, (size,) in enumerate(ROWS)])
   expected = vectors @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
@@ -63,15 +51,15 @@ def test_the_two_orders_are_added_before_the_head():
 def test_the_order_of_a_pair_makes_no_difference():
   batch = make_batch()
   params = tiny.init_params(CLASSES, batch)
-  one, other = (run_function(CLASSES)(params, each) for each in (batch, swapped(batch)))
+  one, other = (run(CLASSES, each, params)[0] for each in (batch, swapped(batch)))
   assert tiny.worst(one[0], other[0]) < 1e-5
-  assert not np.allclose(one[0], run_function(CLASSES)(params, {**batch, **tiny.make_batch(ROWS, seed=2)})[0])
+  assert not np.allclose(one[0], run(CLASSES, {**batch, **tiny.make_batch(ROWS, seed=2)}, params)[0][0])
 
 
 def test_a_value_costs_its_squared_error_and_the_language_model_reads_both_orders():
   batch = make_batch() | {'label': jnp.array([0.5, 4.0, 2.5, 1.0])}
   params = tiny.init_params(VALUE, batch)
-  outputs, hidden, loss = run_function(VALUE)(params, batch)
+  (outputs, hidden), loss = run(VALUE, batch, params)
   assert outputs.shape == (4, 1)
   errors = (np.asarray(outputs, np.float64)[:, 0] - [0.5, 4.0, 2.5, 1.0]) ** 2
   logits = np.asarray(hidden, np.float64) @ np.asarray(params['trunk']['token_embed']['table'], np.float64).T
@@ -105,10 +93,12 @@ def test_it_reads_what_labelled_rows_give_in_both_orders(tmp_path):
 
 def test_an_encoder_may_read_both_orders_too():
   task, batch = make_task('bert', kind='regression'), make_batch()
-  found = jax.jit(functools.partial(step.predict_step, task=task))(
-    tiny.init_params(task, batch), batch, jax.random.key(0)
-  )
+  found = running.predict(task, batch)
   assert found['value'].shape == (4,) and np.isfinite(found['value']).all()
+
+
+def test_a_frozen_trunk_is_kept():
+  running.check_that_the_trunk_is_kept(make_task('bert', frozen=True), make_batch())
 
 
 def test_what_cannot_be_is_refused():

@@ -13,11 +13,12 @@ from plm_jax import config, weights
 from plm_jax.adapters import span
 from plm_jax.data.rows import windows
 from plm_jax.models import bart
-from plm_jax.noise import keys
 from plm_jax.scores import squad, squad2
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop, metrics, parts, step
 from tests import conftest, runs, tiny
+from tests.adapters import running
+from tests.adapters.running import predict, run
 
 ROWS = ((16,), (7,), (11,), (6,))
 
@@ -38,30 +39,13 @@ def make_batch():
   return batch | {'context': jnp.asarray(context, jnp.int32)} | {name: jnp.array(v) for name, v in answers.items()}
 
 
-@functools.cache
-def run_function(task):
-  """(scores, Loss) of a batch by its parameters, compiled once."""
-
-  @jax.jit
-  def run(params, batch):
-    example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
-    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
-    return forward(**example.inputs)[0], task.loss(forward, example, (), jax.random.key(0))
-
-  return run
-
-
-def predict(task, batch, params):
-  return jax.jit(functools.partial(step.predict_step, task=task))(params, batch, jax.random.key(0))
-
-
 BERT = make_task(n_best=5, max_answer=3)
 
 
 def test_an_answer_costs_the_mean_of_its_two_edges():
   batch = make_batch()
   params = tiny.init_params(BERT, batch)
-  scores, loss = run_function(BERT)(params, batch)
+  (scores, _), loss = run(BERT, batch, params)
   assert scores.shape == (4, 16, 2)
   costs, right = [], []
   for row, (size,) in enumerate(ROWS):
@@ -76,24 +60,17 @@ def test_an_answer_costs_the_mean_of_its_two_edges():
 
 
 def test_scores_are_those_of_transformers(tmp_path):
-  torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
-  torch.manual_seed(0)
-  fields = {'hidden_size': 32, 'num_hidden_layers': 2, 'num_attention_heads': 2, 'intermediate_size': 64}
-  settings = transformers.BertConfig(vocab_size=61, max_position_embeddings=32, **fields)
-  model = transformers.BertForQuestionAnswering(settings).eval()
-  with torch.no_grad():
-    for parameter in model.parameters():
-      parameter.add_(0.1 * torch.randn_like(parameter))
+  torch, model = pytest.importorskip('torch'), running.their_bert('BertForQuestionAnswering')
   batch = make_batch()
-  given = {name: torch.tensor(np.asarray(batch[name])).long() for name in ('tokens', 'segment_ids', 'type_ids')}
   with torch.no_grad():
-    theirs = model(given['tokens'], attention_mask=given['segment_ids'], token_type_ids=given['type_ids'])
+    tokens, inputs = running.torch_inputs(batch)
+    theirs = model(tokens, **inputs)
   model.bert.save_pretrained(tmp_path)
   trunk, params = weights.load(tmp_path)
   params.pop('head', None)
   head = {'kernel': model.qa_outputs.weight.detach().numpy().T, 'bias': model.qa_outputs.bias.detach().numpy()}
   task = span.make(trunk=trunk, vocab=tiny.VOCAB)
-  scores, _ = run_function(task)({'trunk': params, 'head': head}, batch)
+  (scores, _), _ = run(task, batch, {'trunk': params, 'head': head})
   real = np.asarray(batch['segment_ids']) > 0
   for number, logits in enumerate((theirs.start_logits, theirs.end_logits)):
     assert tiny.worst(np.asarray(scores)[real, number], logits.numpy()[real]) < 1e-5
@@ -144,7 +121,7 @@ def test_an_answer_may_be_one_token_and_no_longer_than_allowed():
 def test_predictions_are_the_best_pairs_and_the_threshold_moves_no_answer():
   batch = make_batch()
   params = tiny.init_params(BERT, batch)
-  scores, _ = run_function(BERT)(params, batch)
+  (scores, _), _ = run(BERT, batch, params)
   found = predict(BERT, batch, params)
   for row in range(4):
     own = np.asarray(scores)[row]
@@ -172,15 +149,12 @@ def test_an_encoder_decoder_points_by_the_states_of_its_decoder():
   trunk = bart.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=tiny.SIZES)
   task, batch = span.make(trunk=trunk, vocab=tiny.VOCAB), make_batch()
   params = tiny.init_params(task, batch)
-  scores, loss = run_function(task)(params, batch)
+  (scores, _), loss = run(task, batch, params)
   assert scores.shape == (4, 16, 2) and np.isfinite(float(loss.value))
 
 
-def test_a_frozen_trunk_gets_no_gradient():
-  batch, task = make_batch(), make_task(frozen=True)
-  _, gradient = tiny.loss_and_gradient(task, tiny.init_params(task, batch), batch, train=True)
-  assert all((np.asarray(leaf) == 0).all() for leaf in jax.tree.leaves(gradient['trunk']))
-  assert all((np.asarray(leaf) != 0).any() for leaf in jax.tree.leaves(gradient['head']))
+def test_a_frozen_trunk_is_kept():
+  running.check_that_the_trunk_is_kept(make_task(frozen=True), make_batch())
 
 
 # An end that depends on the start -----------------------------------------------------------------------------------
@@ -192,10 +166,7 @@ def test_the_head_of_xlnet_is_that_of_transformers(tmp_path):
   torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
   torch.manual_seed(0)
   settings = transformers.XLNetConfig(vocab_size=61, d_model=16, n_layer=2, n_head=2, d_inner=40, start_n_top=5)
-  model = transformers.XLNetForQuestionAnswering(settings).eval()
-  with torch.no_grad():
-    for parameter in model.parameters():
-      parameter.add_(0.1 * torch.randn_like(parameter))
+  model = running.shaken(transformers.XLNetForQuestionAnswering(settings))
   model.transformer.save_pretrained(tmp_path)
   trunk, params = weights.load(tmp_path)
   params.pop('head', None)
@@ -214,16 +185,15 @@ def test_the_head_of_xlnet_is_that_of_transformers(tmp_path):
   batch['context'] = jnp.where(batch['context'] == 1, 2, batch['context'])
   task = span.make(trunk=trunk, vocab=tiny.VOCAB, end='conditional', starts=5, n_best=200, max_answer=16)
   own = {'trunk': params, 'head': head}
-  _, loss = run_function(task)(own, batch)
+  _, loss = run(task, batch, own)
   found = {name: np.asarray(value) for name, value in predict(task, batch, own).items()}
 
-  given = {name: torch.tensor(np.asarray(batch[name])).long() for name in ('tokens', 'segment_ids', 'type_ids')}
-  inputs = {'attention_mask': given['segment_ids'], 'token_type_ids': given['type_ids']}
+  tokens, inputs = running.torch_inputs(batch)
   hidden = torch.tensor(np.asarray(batch['context']) == 0).float()
   start, stop = (torch.tensor(np.asarray(batch[name])).long() for name in ('start', 'end'))
   with torch.no_grad():
-    trained = model(given['tokens'], start_positions=start, end_positions=stop, p_mask=hidden, **inputs)
-    theirs = model(given['tokens'], cls_index=torch.zeros(4).long(), p_mask=hidden, **inputs)
+    trained = model(tokens, start_positions=start, end_positions=stop, p_mask=hidden, **inputs)
+    theirs = model(tokens, cls_index=torch.zeros(4).long(), p_mask=hidden, **inputs)
   assert tiny.means(loss.metrics)['span_loss'] == pytest.approx(float(trained.loss), rel=1e-4)
   assert tiny.worst(found['no_answer'], theirs.cls_logits.numpy()) < 1e-4
   for row in range(4):
@@ -242,7 +212,7 @@ def test_the_head_of_xlnet_is_that_of_transformers(tmp_path):
 def test_a_conditional_end_is_legal_and_no_answer_is_told():
   batch = make_batch()
   params = tiny.init_params(CONDITIONAL, batch)
-  scores, loss = run_function(CONDITIONAL)(params, batch)
+  (scores, _), loss = run(CONDITIONAL, batch, params)
   assert scores.shape == (4, 16, 1)
   means = tiny.means(loss.metrics)
   assert means['loss'] == pytest.approx(means['span_loss'] + 0.5 * means['answerable_loss'], rel=1e-5)
@@ -266,7 +236,7 @@ def test_padding_changes_nothing_for_a_conditional_end():
   batch = make_batch()
   params = tiny.init_params(CONDITIONAL, batch)
   noise = {**batch, 'tokens': jnp.where(batch['segment_ids'] > 0, batch['tokens'], 51)}
-  one, other = (run_function(CONDITIONAL)(params, each)[1] for each in (batch, noise))
+  one, other = (run(CONDITIONAL, each, params)[1] for each in (batch, noise))
   assert tiny.same(one, other)
   with pytest.raises(ValueError, match=r"adapter\.end='joint'; choices are independent, conditional"):
     make_task(end='joint')

@@ -11,9 +11,9 @@ import pytest
 from plm_jax.adapters import tag, texts
 from plm_jax.layers import lstm
 from plm_jax.models import bart
-from plm_jax.noise import keys
 from plm_jax.training import step
 from tests import tiny
+from tests.adapters.running import check_that_the_trunk_is_kept, predict, run
 
 BIO = ('O', 'B-name', 'I-name', 'B-type', 'I-type')
 ROWS = ((16,), (7, 5), (11,), (3, 4, 5))
@@ -28,23 +28,6 @@ def make_batch(rows=ROWS, *, seed: int = 0, classes: int = len(BIO)):
   batch = tiny.make_batch(rows)
   labels = np.random.default_rng(seed).integers(0, classes * 3 // 2, batch['tokens'].shape)
   return {**batch, 'labels': jnp.asarray(np.where(labels < classes, labels, -1).astype(np.int32))}
-
-
-@functools.cache
-def run_function(task):
-  """(logits, Loss, predictions) of a batch by its parameters, compiled once."""
-
-  @jax.jit
-  def run(params, batch):
-    example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
-    forward = step.bind(task, params, train=False, rng=jax.random.key(0))
-    return forward(**example.inputs), task.loss(forward, example, (), jax.random.key(0)), task.predict(forward, example)
-
-  return run
-
-
-def run(task, batch, params=None):
-  return run_function(task)(tiny.init_params(task, batch) if params is None else params, batch)
 
 
 BERT = make_task()
@@ -66,7 +49,8 @@ def words_of(batch):
 def test_each_word_costs_the_nats_of_its_first_piece():
   batch = make_batch()
   params = tiny.init_params(BERT, batch)
-  logits, loss, predicted = run(BERT, batch, params)
+  logits, loss = run(BERT, batch, params)
+  predicted = predict(BERT, batch, params)
   inputs = {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')}
   hidden = np.asarray(states_of(BERT, params, inputs)['hidden'], np.float64)
   expected = hidden @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])
@@ -95,7 +79,7 @@ def test_each_word_costs_the_nats_of_its_first_piece():
 def test_other_pieces_padding_and_rows_of_weight_zero_count_for_nothing():
   batch = {**make_batch(), 'row_weight': jnp.array([1.0, 0, 1, 1])}
   params = tiny.init_params(BERT, batch)
-  _, loss, _ = run(BERT, batch, params)
+  _, loss = run(BERT, batch, params)
   scored = np.zeros(batch['labels'].shape, bool)
   scored[tuple(zip(*words_of(batch), strict=True))] = True
   other = jnp.where((batch['segment_ids'] == 0) | (batch['row_weight'] == 0)[:, None], 2, batch['labels'])
@@ -120,14 +104,14 @@ def test_other_pieces_padding_and_rows_of_weight_zero_count_for_nothing():
 def test_texts_packed_in_a_row_are_labelled_as_if_alone():
   batch = make_batch()
   params = tiny.init_params(BERT, batch)
-  logits, _, _ = run(BERT, batch, params)
+  logits, _ = run(BERT, batch, params)
   for row, number in ((1, 2), (3, 2), (3, 3)):
     inside = np.flatnonzero(np.asarray(batch['segment_ids'])[row] == number)
     alone = {name: value[:1] for name, value in batch.items()}
     for name in ('tokens', 'segment_ids', 'type_ids'):
       alone[name] = jnp.zeros((1, 16), jnp.int32).at[0, : len(inside)].set(batch[name][row, inside])
     alone['segment_ids'] = jnp.minimum(alone['segment_ids'], 1)
-    theirs, _, _ = run(BERT, alone, params)
+    theirs, _ = run(BERT, alone, params)
     assert tiny.worst(logits[row, inside], theirs[0, : len(inside)]) < 1e-5
 
 
@@ -154,7 +138,8 @@ def test_a_crf_costs_the_nats_of_paths_and_predicts_the_best_of_all():
   params = {**params, 'label_path': jax.tree.map(lambda leaf: 20 * leaf, params['label_path'])}  # no word decides alone
   chain = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params['label_path'])
   assert {name: leaf.shape for name, leaf in chain.items()} == {'transitions': (3, 3), 'start': (3,), 'end': (3,)}
-  logits, loss, predicted = run(CRF, batch, params)
+  logits, loss = run(CRF, batch, params)
+  predicted = predict(CRF, batch, params)
   labels, segment_ids = np.asarray(batch['labels']), np.asarray(batch['segment_ids'])
   nats, count, right, independent = 0.0, 0, 0, 0
   for row, number in itertools.product(range(4), (1, 2)):
@@ -177,7 +162,7 @@ def test_a_crf_costs_the_nats_of_paths_and_predicts_the_best_of_all():
 def test_layers_of_lstm_read_the_states_of_frozen_layers():
   batch = make_batch(FEW, classes=len(NAMES))
   params = tiny.init_params(CRF, batch)
-  logits, _, _ = run(CRF, batch, params)
+  logits, _ = run(CRF, batch, params)
   out = states_of(CRF, params, {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')})
   joined = jnp.concatenate([out['layers'][1], out['hidden']], axis=-1)
   stack = lstm.StackedLstm(5, 2)
@@ -188,16 +173,8 @@ def test_layers_of_lstm_read_the_states_of_frozen_layers():
 
 def test_all_but_the_frozen_trunk_trains_and_the_trunk_keeps_every_bit():
   batch = make_batch(FEW, classes=len(NAMES))
-  tx = tiny.make_optimiser(CRF, batch, decay=0.1, scale=(('trunk/.*', None), ('.*', 1.0)))
-  first = last = tiny.make_state(CRF, batch, tx)
-  train = jax.jit(functools.partial(step.train_step, task=CRF, tx=tx))
-  for _ in range(3):
-    last, _ = train(last, batch, jax.random.key(0))
-  assert tiny.same(last.params['trunk'], first.params['trunk'])
-  assert set(last.params) == {'trunk', 'lstm', 'head', 'label_path'}
-  for part in ('lstm', 'head', 'label_path'):
-    for old, new in zip(*(jax.tree.leaves(state.params[part]) for state in (first, last)), strict=True):
-      assert not tiny.same(old, new), part
+  check_that_the_trunk_is_kept(CRF, batch)
+  assert set(tiny.init_params(CRF, batch)) == {'trunk', 'lstm', 'head', 'label_path'}
 
 
 def test_weights_of_classes_weigh_as_in_torch():
@@ -205,7 +182,7 @@ def test_weights_of_classes_weigh_as_in_torch():
   weights = (0.25, 2.0, 0.0, 1.0, 3.0)
   task, batch = make_task(class_weights=weights), make_batch()
   params = tiny.init_params(task, batch)
-  logits, loss, _ = run(task, batch, params)
+  logits, loss = run(task, batch, params)
   places = tuple(zip(*words_of(batch), strict=True))
   labels = np.asarray(batch['labels'])[places]
   peer = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights))
@@ -231,7 +208,7 @@ BART = make_bart()
 def test_an_encoder_decoder_labels_by_the_top_states_of_its_decoder():
   batch = make_batch(((16,), (7,), (11,), (4,)))
   params = tiny.init_params(BART, batch)
-  logits, _, _ = run(BART, batch, params)
+  logits, _ = run(BART, batch, params)
   tokens, segment_ids = np.asarray(batch['tokens']), np.asarray(batch['segment_ids'])
   behind = tokens.copy()  # the same text for both, the decoder's rotated by one within the text
   for row, size in enumerate((16, 7, 11, 4)):
@@ -253,7 +230,7 @@ def test_an_encoder_decoder_labels_by_the_top_states_of_its_decoder():
 def test_every_word_is_labelled_by_all_of_its_text_and_by_no_other_text():
   batch = make_batch(((5, 6),) * 4)
   params = tiny.init_params(BART, batch)
-  logits, _, _ = run(BART, batch, params)
+  logits, _ = run(BART, batch, params)
   for place in (1, 4, 5, 9, 10):  # inner tokens, and the first and last of a text, which the rotation moves
     other = {**batch, 'tokens': batch['tokens'].at[:, place].add(1)}
     moved = np.abs(np.asarray(run(BART, other, params)[0] - logits)).max(axis=(0, 2)) > 0
@@ -346,7 +323,7 @@ def test_f1_is_of_all_rows_together():
 def test_labels_without_spans_have_no_f1():
   task = make_task(tags=('NOUN', 'VERB', 'DET'))
   batch = make_batch(classes=3)
-  _, loss, _ = run(task, batch)
+  _, loss = run(task, batch)
   assert set(loss.metrics) == {'loss', 'accuracy'}
   assert task.summary(tiny.means(loss.metrics)) == {}
   assert tag.bio(('O',)) is None
@@ -361,7 +338,7 @@ def test_layers_are_read_side_by_side():
   task = make_task(layers=(-2, -1, 0), dropout=0.0)
   batch = make_batch()
   params = tiny.init_params(task, batch)
-  logits, _, _ = run(task, batch, params)
+  logits, _ = run(task, batch, params)
   out = states_of(task, params, {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')})
   joined = np.concatenate([out['layers'][1], out['hidden'], out['layers'][0]], axis=-1)
   assert params['head']['kernel'].shape == (96, len(BIO))

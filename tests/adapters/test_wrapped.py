@@ -1,6 +1,5 @@
 """Bottlenecks and prefixes: where they enter, what trains, counts, and generation from a run."""
 
-import functools
 import json
 
 import jax
@@ -18,6 +17,7 @@ from plm_jax.plugins import build
 from plm_jax.training import loop, step
 from plm_jax.weights.folders import WeightsError
 from tests import runs, tiny
+from tests.adapters.running import metrics, start, train
 from tests.test_contract import make_trunk
 
 CLASSIFY = {'name': 'classify', 'classes': 3, 'dropout': 0.0}
@@ -39,19 +39,6 @@ def inner_task(model='bert', inner=CLASSIFY):
   return build.make('adapters', inner, trunk=make_trunk(model), vocab=tiny.VOCAB)
 
 
-def start(task):
-  return jax.jit(lambda: step.nn.unbox(step.init_params(task, tiny.spec(BATCH), KEY)))()
-
-
-@functools.cache
-def evaluate(task):
-  return jax.jit(functools.partial(step.eval_step, task=task))
-
-
-def metrics(task, params):
-  return evaluate(task)(params, BATCH, (), KEY)[0]
-
-
 # The start -----------------------------------------------------------------------------------------------------------
 
 
@@ -59,13 +46,13 @@ def metrics(task, params):
 @pytest.mark.parametrize('name', ['bottleneck', 'prefix'])
 def test_the_trunk_begins_as_without_the_wrapper(name, model):
   task, plain_task = make(name, model), inner_task(model)
-  params, own = start(task), start(plain_task)
+  params, own = start(task, BATCH), start(plain_task, BATCH)
   assert tiny.same({part: params[part] for part in own}, own)
-  ours, theirs = metrics(task, params), metrics(plain_task, own)
+  ours, theirs = metrics(task, BATCH, params), metrics(plain_task, BATCH, own)
   assert (tiny.worst(ours, theirs) < 1e-6) == (name == 'bottleneck')  # a prefix takes a share of the attention
   # every trunk reads what is added
   drawn, added = tiny.draw(own), jax.tree.map(lambda leaf: 10 * leaf, tiny.draw(params[name]))
-  assert tiny.worst(metrics(task, {**drawn, name: added}), metrics(plain_task, drawn)) > 1e-3
+  assert tiny.worst(metrics(task, BATCH, {**drawn, name: added}), metrics(plain_task, BATCH, drawn)) > 1e-3
 
 
 def test_a_bottleneck_stands_behind_its_layer():
@@ -147,18 +134,9 @@ def test_nothing_changes_without_a_prefix():
 # Training ------------------------------------------------------------------------------------------------------------
 
 
-def train(task, *, steps=2):
-  tx = tiny.make_optimiser(task, BATCH, decay=0.1, rate=1e-2)
-  first = state = tiny.make_state(task, BATCH, tx)
-  update = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
-  for _ in range(steps):
-    state, _ = update(state, BATCH, KEY)
-  return first, state
-
-
 @pytest.mark.parametrize('name', ['bottleneck', 'prefix'])
 def test_the_frozen_part_keeps_every_bit_and_the_rest_trains(name):
-  first, last = train(make(name))
+  first, last = train(make(name), BATCH, rate=1e-2)
   old, new = (paths.flat(state.params) for state in (first, last))
   changed = {path for path in old if not tiny.same(old[path], new[path])}
   added = {path for path in old if path.startswith((f'{name}/', 'head/'))}
