@@ -7,7 +7,7 @@ python -m plm_jax.train --config=experiments/small/pretrain.py:bert --workdir=ru
 classic novels and 3.2 MB of Wikipedia, 14 M tokens of this vocabulary.
 
 Paper: the objectives of Devlin et al. 2018, Radford et al. 2018 and Lewis et al. 2019 on networks of one size.
-Hardware: two CPU cores; `--minutes` of the quick start do not apply, --config.steps=N shortens it.
+Hardware: two CPU cores, three hours; --config.steps=N shortens it.
 Expect: what a network of this size learns from so little text is measured by benchmarks/downstream.py.
 Arguments: a model (bert, gpt, bart), `quick`.
 Differs from the paper: 256 wide, 4 layers (BART: 2 and 2), rows of 128, no dropout (less than two passes over the
