@@ -15,7 +15,7 @@ from plm_jax.training.parts import Settings
 
 LONGEST = 512  # tokens of a row where nothing bounds it: what most networks without learned positions were trained on
 WINDOW = 384  # tokens of a row of a question and a part of its text
-_LAYOUTS = (*from_data.PUBLISHED, 'bare')  # a decoder writes nothing around a text
+BARE = 'bare'  # the layout with nothing around a text, as GPT-2's tokenizer writes it
 _KINDS = {'tag': 'words', 'span': 'spans', 'choose': 'options'}  # of rows, by adapter
 
 
@@ -31,11 +31,12 @@ def settings(opened: Opened) -> dict[str, Any]:
 
 
 def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
-  layout = from_data.layout_of(str(opened.folder), among=_LAYOUTS)
+  around = opened.marked.num_special_tokens_to_add(is_pair=True)
+  layout = from_data.layout_of(str(opened.folder)) if around else BARE
   if layout is None:
     raise ConfigError(
-      f'{opened.folder}: its tokenizer writes special tokens around texts as no layout does ({", ".join(_LAYOUTS)}): '
-      f'ask it by python -m plm_jax.evaluate --weights={opened.folder} with a config that names data.layout'
+      f'{opened.folder}: its tokenizer writes special tokens around texts as no layout does ({", ".join(from_data.PUBLISHED)}, '
+      f'{BARE}): ask it by python -m plm_jax.evaluate --weights={opened.folder} with a config that names data.layout'
     )
   kind = _KINDS.get(adapter['name'], adapter.get('kind'))
   length = opened.limit or LONGEST

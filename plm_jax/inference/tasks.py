@@ -92,17 +92,23 @@ def open_task(opened: Opened) -> Asked:
 
 def abilities(opened: Opened) -> list[str]:
   """What a folder can be asked, by the names of the methods of `Model`."""
-  heads, kind = opened.weights.heads, opened.kind
-  if opened.adapted or (not opened.settings and HEAD in heads):
-    settings = opened.resolved if opened.settings else {'adapter': opened.weights.adapter}
-    own = ability(config.reads(settings))
-    return ['encode', *([own] if own else [])]
+  if opened.adapted:
+    return _own(opened.resolved)
+  kind, heads = opened.kind, opened.weights.heads
+  if HEAD in heads and not opened.settings:
+    return _own({'adapter': opened.weights.adapter})
   able = {
     'fill': ('mlm' in heads and kind == 'bidirectional') or kind == 'encoder-decoder',
     'score': ('mlm' in heads and kind == 'bidirectional') or kind == 'causal',
     'generate': kind in ('causal', 'encoder-decoder', 'prefix'),
   }
   return ['encode', *(name for name, there in able.items() if there)]
+
+
+def _own(settings: Mapping[str, Any]) -> list[str]:
+  """The abilities of a network with the head of a task."""
+  own = ability(config.reads(settings))
+  return ['encode', *([own] if own else [])]
 
 
 def check(opened: Opened, wanted: str) -> None:

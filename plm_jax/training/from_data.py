@@ -6,7 +6,7 @@ finds, so that `config.json` says everything by itself, and a run that goes on i
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tokenizers
@@ -171,15 +171,15 @@ def _trunk_source(settings: Settings) -> str | None:
   return found[-1] if found and files.is_folder(files.path(found[-1])) else None
 
 
-def layout_of(folder: str, *, among: Sequence[str] = PUBLISHED) -> str | None:
-  """The layout of rows that the tokenizer of a folder writes, the first of some; None where it is none of them."""
+def layout_of(folder: str) -> str | None:
+  """The layout of rows that the tokenizer of a folder writes; None where it has none that is known."""
   place = next((one for one in (RunFolder.at(folder).vocab, files.path(folder)) if tokenizer.exists(one)), None)
   if place is None:
     return None
   with errors.stage('data.layout'):
     vocab, written = tokenizer.load(place), _written(tokenizer.marked(place))
   styles = build.files_of('data.rows.layouts')
-  for name in among:
+  for name in PUBLISHED:
     try:
       template = framing.template(*(styles[name].make(vocab=vocab, fields=texts) for texts in (1, 2)))
     except (ValueError, KeyError):  # a token that the vocabulary does not have

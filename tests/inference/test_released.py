@@ -1,6 +1,7 @@
 """Releases with the head of a task, asked as `plm_jax.load` opens them: what they say is what transformers computes."""
 
 import itertools
+import json
 import pathlib
 import random
 from typing import Any
@@ -26,7 +27,7 @@ POSITIONS = 64
 SIZES = {
   'Bert': 'bert-mlm', 'Roberta': 'roberta-mlm', 'Deberta': 'deberta-mlm', 'DebertaV2': 'deberta-v2-mlm', 'GPT2': 'gpt2',
 }  # fmt: skip
-# the special tokens of `runs.write_data` around one text and around two
+# special tokens around one text and around two
 AROUND = {
   'Bert': ('<s> $A </s>', '<s> $A </s> $B:1 </s>:1'),
   'Roberta': ('<s> $A </s>', '<s> $A </s> </s> $B </s>'),
@@ -42,29 +43,38 @@ def families(*others: str) -> Any:
 
 def save(family: str, kind: str, data: pathlib.Path, folder: pathlib.Path, **fields: Any) -> tuple[Any, Any]:
   """Writes a random model with a tokenizer; returns both, as transformers has them."""
-  from tokenizers.processors import TemplateProcessing
-
   torch.manual_seed(0)
   sizes = {'max_position_embeddings': POSITIONS + 2 * (family == 'Roberta'), 'n_positions': POSITIONS}
-  sizes |= {'vocab_size': runs.VOCAB_SIZE, 'pad_token_id': 0, 'bos_token_id': 1, 'eos_token_id': 2}
+  sizes |= {'vocab_size': runs.VOCAB_SIZE, 'bos_token_id': 0, 'pad_token_id': 1, 'eos_token_id': 2}
   config = getattr(transformers, f'{family}Config')(**published.CASES[SIZES[family]].fields | sizes | fields)
   model = getattr(transformers, f'{family}{kind}')(config).eval()
   with torch.no_grad():
     for parameter in model.parameters():
       parameter.add_(0.2 * torch.randn_like(parameter))
   model.save_pretrained(folder)
-  roles = {'bos_token': '<s>', 'eos_token': '</s>', 'pad_token': '<pad>', 'mask_token': '<mask>'}
-  around = AROUND.get(family, AROUND['Bert'])
-  roles |= {'cls_token': '<s>', 'sep_token': '</s>'} if around else {}
-  inputs = ['input_ids', 'token_type_ids', 'attention_mask']
-  file = str(data / 'vocab' / 'tokenizer.json')
-  tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=file, model_input_names=inputs, **roles)
-  if around:
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-      single=around[0], pair=around[1], special_tokens=[('<s>', 1), ('</s>', 2)]
-    )
+  tokenizer = make_tokenizer(data / 'vocab' / 'tokenizer.json', AROUND.get(family, AROUND['Bert']))
   tokenizer.save_pretrained(folder)
   return model, tokenizer
+
+
+def make_tokenizer(file: pathlib.Path, around: tuple[str, str] | None) -> Any:
+  """That of a file with the ids of RoBERTa, and special tokens around texts; those of GPT-2 have none."""
+  from tokenizers import Tokenizer, processors
+
+  spec, ids = json.loads(file.read_text()), {'<s>': 0, '<pad>': 1, '</s>': 2}
+  spec['model']['vocab'] |= ids
+  for token in spec['added_tokens']:
+    token['id'] = ids.get(token['content'], token['id'])
+  made = Tokenizer.from_str(json.dumps(spec))
+  made.post_processor = processors.ByteLevel(trim_offsets=False)
+  roles = {'bos_token': '<s>', 'eos_token': '</s>', 'pad_token': '<pad>', 'mask_token': '<mask>'}
+  if around:
+    single, pair = around
+    special = [(token, ids[token]) for token in ('<s>', '</s>')]
+    made.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+    roles |= {'cls_token': '<s>', 'sep_token': '</s>'}
+  inputs = ['input_ids', 'token_type_ids', 'attention_mask']
+  return transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, **roles)
 
 
 def outputs(model: Any, encoded: Any, *names: str) -> list[np.ndarray]:
@@ -175,12 +185,8 @@ def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Pa
   save('Bert', 'ForSequenceClassification', data, tmp_path / 'many', problem_type='multi_label_classification')
   with pytest.raises(ConfigError, match='a head that no adapter computes. It can encode; to classify'):
     plm_jax.load(tmp_path / 'many').classify('a')
-  _, tokenizer = save('Bert', 'ForSequenceClassification', data, tmp_path / 'strange')
-  from tokenizers.processors import TemplateProcessing
-
-  tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-    single='</s> $A <s>', pair='</s> $A $B <s>', special_tokens=[('<s>', 1), ('</s>', 2)]
-  )
-  tokenizer.save_pretrained(tmp_path / 'strange')
+  save('Bert', 'ForSequenceClassification', data, tmp_path / 'strange')
+  strange = make_tokenizer(data / 'vocab' / 'tokenizer.json', ('</s> $A <s>', '</s> $A $B <s>'))
+  strange.save_pretrained(tmp_path / 'strange')
   with pytest.raises(ConfigError, match='special tokens around texts as no layout does'):
     plm_jax.load(tmp_path / 'strange').classify('a')
