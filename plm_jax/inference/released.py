@@ -34,9 +34,10 @@ def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
   around = opened.marked.num_special_tokens_to_add(is_pair=True)
   layout = from_data.layout_of(str(opened.folder)) if around else BARE
   if layout is None:
+    known = ', '.join([*from_data.PUBLISHED, BARE])
     raise ConfigError(
-      f'{opened.folder}: its tokenizer writes special tokens around texts as no layout does ({", ".join(from_data.PUBLISHED)}, '
-      f'{BARE}): ask it by python -m plm_jax.evaluate --weights={opened.folder} with a config that names data.layout'
+      f'{opened.folder}: its tokenizer writes special tokens around texts as no layout does ({known}): ask it by '
+      f'python -m plm_jax.evaluate --weights={opened.folder} with a config that names data.layout'
     )
   kind = _KINDS.get(adapter['name'], adapter.get('kind'))
   length = opened.limit or LONGEST
