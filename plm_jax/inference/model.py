@@ -177,12 +177,15 @@ class Model:
   def classify(self, texts: str | Pair | Sequence[str | Pair]) -> Any:
     """The class of each text, or its value, by a run with the adapter `classify`, `similarity` or `cloze`.
 
+    Here and below, a release or an import of such a network does as well.
+
     Args:
       texts: a string for one text, a tuple of strings for a pair; or a list of those.
 
     Returns:
       for each {'label': name, 'probabilities': {name: float}}, of a regression {'value': float}. A text that is longer
-      than the rows of the run loses its end, as in training.
+      than the rows of the run loses its end, as in training; of a release, than its positions, 512 where it learned
+      none.
     """
     tasks.check(self.folder, 'classify')
     ask = functools.partial(self._reply, replies.classify)

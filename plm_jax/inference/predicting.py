@@ -19,8 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from plm_jax import files
 from plm_jax.checkpoint import Step
 from plm_jax.data.corpora import sources
@@ -28,7 +26,8 @@ from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import first_row
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import RunFolder, Where
-from plm_jax.scores import Row, grouped, squad, squad2
+from plm_jax.inference import replies
+from plm_jax.scores import Group, Row, grouped, squad
 from plm_jax.training import evaluate_saved, run_folder
 from plm_jax.training.parts import Settings
 from plm_jax.types import Task
@@ -153,46 +152,34 @@ def said(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list
     ConfigError: the task predicts nothing that a row could be given.
   """
   if predictions and 'start' in predictions[0]:
-    return _answers(task, predictions, records)
+    knows_none = 'squad2' in task.scores
+    return [(group.records[0], _answer(group, knows_none=knows_none)) for group in grouped(predictions, records)]
   return [(record, _said(task, row, record)) for row, record in zip(predictions, records, strict=True)]
 
 
 def _said(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
-  words = task.in_words(prediction, record)
   if 'labels' in prediction:
-    return _tags(prediction, words['tags'])
-  if 'value' in prediction:
-    return {'prediction': _number(prediction['value'])}
+    tags, shares = replies.tags_of(prediction, record)
+    return {'prediction': tags, 'probability': [None if share is None else _number(share) for share in shares]}
   if 'tokens' in prediction:
-    return {'prediction': words['text']}
+    return {'prediction': task.in_words(prediction, record)['text']}
+  if 'value' in prediction:
+    return {'prediction': _number(replies.class_of(prediction, record)['value'])}
   if 'label' not in prediction:
     raise ConfigError(f'predict: this run predicts {", ".join(sorted(prediction))}, which says nothing of a row')
-  label, shares = int(prediction['label']), [_number(share) for share in prediction['probability']]
-  names = list(record.get('names') or ())
-  options = [] if names else list(record.get('options') or ())
-  if options:
-    return {'prediction': options[label], 'option': label, 'probabilities': shares[: len(options)]}
-  names += [str(number) for number in range(len(names), len(shares))]
-  each = dict(zip(names, shares, strict=False))
-  return {'prediction': names[label], 'probability': shares[label], 'probabilities': each}
+  if record.get('options') and not record.get('names'):
+    reply = replies.choice_of(prediction, record)
+    shares = [_number(share) for share in reply['probabilities']]
+    return {'prediction': reply['option'], 'option': reply['number'], 'probabilities': shares}
+  reply = replies.class_of(prediction, record)
+  label, each = str(reply['label']), {str(name): _number(share) for name, share in reply['probabilities'].items()}
+  return {'prediction': label, 'probability': each[label], 'probabilities': each}
 
 
-def _tags(prediction: Row, tags: Sequence[str | None]) -> dict[str, Any]:
-  """A tag and its probability for each word, None for both where the word was cut off."""
-  labelled = np.asarray(prediction['labels']) >= 0
-  shares = iter(np.asarray(prediction['probability'])[labelled].tolist())
-  return {'prediction': list(tags), 'probability': [None if tag is None else _number(next(shares)) for tag in tags]}
-
-
-def _answers(task: Task, predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[Row, dict[str, Any]]]:
-  """The answer to each question, of all its windows."""
-  groups, may_lack = grouped(predictions, records), 'squad2' in task.scores
-  lacking = [question.margin > 0 for question in squad2.questions_of(predictions, records)]
-  found = []
-  for group, none in zip(groups, lacking, strict=True):
-    answer, score = squad.best(group)
-    found.append((group.records[0], {'prediction': '' if none and may_lack else answer, 'score': _number(score)}))
-  return found
+def _answer(group: Group, *, knows_none: bool) -> dict[str, Any]:
+  """The answer to a question, of all its windows."""
+  reply, (_, score) = replies.answer_of(group, best=1, knows_none=knows_none), squad.best(group)
+  return {'prediction': reply['text'], 'score': _number(score)}
 
 
 def _number(value: Any) -> float:

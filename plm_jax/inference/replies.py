@@ -1,4 +1,8 @@
-"""What fine-tuned runs say of texts in words: classes, labels of words, answers, choices."""
+"""What a fine-tuned network says of texts in words: classes, labels of words, answers, choices.
+
+`classify`, `tag`, `answer` and `choose` make rows of texts; `class_of`, `tags_of`, `answer_of` and `choice_of` put what
+is predicted of a row, or of the windows of a question, into words, and do so for files too (`predicting.py`).
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,8 +14,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.inference import tasks, windows
 from plm_jax.inference.tasks import Asked, Predicted
 from plm_jax.plugins import build
-from plm_jax.scores import grouped, squad, squad2
-from plm_jax.scores.seqeval import tags_of
+from plm_jax.scores import Group, Row, grouped, seqeval, squad, squad2
 
 _WORD = re.compile(r'\w+|[^\w\s]')
 _NAMES = re.compile(r'\{([^{}]*)\}')
@@ -36,7 +39,8 @@ def classify(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -
     ConfigError: another number of texts than the run reads.
   """
   given = [_row(asked, (text,) if isinstance(text, str) else tuple(text)) for text in texts]
-  return [_class_of(asked, one) for one in tasks.predictions(asked, given, wanted='classify', batch_rows=rows)]
+  made = tasks.predictions(asked, given, wanted='classify', batch_rows=rows)
+  return [class_of(one.prediction, _named(asked, one)) for one in made]
 
 
 def _row(asked: Asked, texts: tuple[str, ...]) -> dict[str, str]:
@@ -56,13 +60,19 @@ def _form_fields(block: Mapping[str, Any]) -> tuple[str, ...]:
   return tuple(build.make('data.rows.forms', block['form']).fields) if 'form' in block else ()
 
 
-def _class_of(asked: Asked, one: Predicted) -> dict[str, Any]:
-  if 'value' in one.prediction:
-    return {'value': float(one.prediction['value'])}
-  shares = one.prediction['probability'].tolist()
-  names = one.record.get('names') or asked.names or one.record.get('options') or range(len(shares))
-  by_name = dict(zip(names, shares, strict=False))
-  return {'label': list(by_name)[int(one.prediction['label'])], 'probabilities': by_name}
+def _named(asked: Asked, one: Predicted) -> Row:
+  """The record of a row with the names of the classes of the task."""
+  return {**one.record, 'names': asked.names} if asked.names else one.record
+
+
+def class_of(prediction: Row, record: Row) -> dict[str, Any]:
+  """The class of a row with the probability of each, as `classify` returns them, or its value."""
+  if 'value' in prediction:
+    return {'value': float(prediction['value'])}
+  shares = prediction['probability'].tolist()
+  names = list(record.get('names') or record.get('options') or ())
+  names += range(len(names), len(shares))
+  return {'label': names[int(prediction['label'])], 'probabilities': dict(zip(names, shares, strict=False))}
 
 
 # Words ---------------------------------------------------------------------------------------------------------------
@@ -94,7 +104,7 @@ def tag(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> lis
   made = tasks.predictions(asked, [{field: words} for words in pieces], wanted='tag', batch_rows=rows) if pieces else []
   found: list[list[dict[str, Any]]] = [[] for _ in texts]
   for (number, window), one in zip(owners, made, strict=True):
-    tags, shares = _tags(asked, one)
+    tags, shares = tags_of(one.prediction, _named(asked, one))
     for place in range(window.first, window.last):
       word, start, end = split[number][place]
       at = place - window.start
@@ -109,15 +119,14 @@ def _words(text: str | Sequence[str]) -> list[tuple[str, int | None, int | None]
   return [(word, None, None) for word in text]
 
 
-def _tags(asked: Asked, one: Predicted) -> tuple[list[str | None], list[float | None]]:
+def tags_of(prediction: Row, record: Row) -> tuple[list[str | None], list[float | None]]:
   """The tag and its probability of each word of a row; None where it has none."""
-  record = {**one.record, 'names': asked.names}
-  labels = np.asarray(one.prediction['labels'])
+  labels = np.asarray(prediction['labels'])
   shares: list[float | None] = [None] * len(record['labels'])
-  given = np.asarray(one.prediction['probability'])[labels >= 0].tolist()
+  given = np.asarray(prediction['probability'])[labels >= 0].tolist()
   for place, share in zip(record['places'], given, strict=False):
     shares[place] = share
-  return tags_of(labels, record), shares
+  return seqeval.tags_of(labels, record), shares
 
 
 # Answers -------------------------------------------------------------------------------------------------------------
@@ -144,11 +153,17 @@ def answer(asked: Asked, pairs: Sequence[tuple[str, str]], *, best: int, rows: i
   given = [{fields[1 - side]: question, fields[side]: text} for question, text in pairs]
   made = tasks.predictions(asked, given, wanted='answer', batch_rows=rows)
   groups = grouped([one.prediction for one in made], [one.record for one in made])
-  return [_answer_of(asked, group, best) for group in groups]
+  return [answer_of(group, best=best, knows_none='squad2' in asked.made.task.scores) for group in groups]
 
 
-def _answer_of(asked: Asked, group: Any, best: int) -> dict[str, Any]:
-  """The answer to a question from its windows."""
+def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
+  """The answer to a question from its windows, as `answer` returns it.
+
+  Args:
+    group: the windows.
+    best: answers to name.
+    knows_none: whether texts without an answer are told apart.
+  """
   found: dict[tuple[int, int], float] = {}
   for prediction, record in zip(group.predictions, group.records, strict=True):
     for first, last, score in zip(*(prediction[name].tolist() for name in ('start', 'end', 'score')), strict=True):
@@ -156,7 +171,6 @@ def _answer_of(asked: Asked, group: Any, best: int) -> dict[str, Any]:
         place = _characters(record, first, last)
         found[place] = max(score, found.get(place, squad.NEVER))
   text = group.records[0]['context']
-  knows_none = 'squad2' in asked.made.task.scores
   (question,) = squad2.questions_of(group.predictions, group.records)
   ordered = sorted(found.items(), key=lambda item: -item[1])[:best]
   scores = [score for _, score in ordered]
@@ -204,12 +218,15 @@ def choose(
     {'option', 'number', 'probabilities'}: the text that is chosen, its place, and the probability of each.
   """
   given = [_item(asked, (stem,) if isinstance(stem, str) else tuple(stem), options) for stem, options in items]
-  found = []
-  for one in tasks.predictions(asked, given, wanted='choose', batch_rows=rows):
-    options, number = one.record['options'], int(one.prediction['label'])
-    shares = one.prediction['probability'].tolist()[: len(options)]
-    found.append({'option': options[number], 'number': number, 'probabilities': shares})
-  return found
+  made = tasks.predictions(asked, given, wanted='choose', batch_rows=rows)
+  return [choice_of(one.prediction, one.record) for one in made]
+
+
+def choice_of(prediction: Row, record: Row) -> dict[str, Any]:
+  """The option of a row that is chosen, as `choose` returns it."""
+  options, number = record['options'], int(prediction['label'])
+  shares = prediction['probability'].tolist()[: len(options)]
+  return {'option': options[number], 'number': number, 'probabilities': shares}
 
 
 def _item(asked: Asked, stem: tuple[str, ...], options: Sequence[str]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""What a run was fine-tuned for, asked of new rows: its own adapter, wrappers included, reads them as its data does.
+"""What a folder was fine-tuned for, asked of new rows: its own adapter, wrappers included, reads them as its data does.
 
 The rows go through the data block of the run, as those of an evaluation without labels do: the same fields, layout and
-length, so that a row gets the prediction that `plm_jax.evaluate` writes for it.
+length, so that a row gets the prediction that `plm_jax.evaluate` writes for it. A release or an import with the head of
+a task has a block made for it (`released.py`).
 """
 
 import functools
@@ -17,14 +18,15 @@ from plm_jax.checkpoint import CheckpointError
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
-from plm_jax.inference import batches
+from plm_jax.inference import batches, released
 from plm_jax.inference.opened import Opened
 from plm_jax.plugins import build
-from plm_jax.training import parts, run_folder, scoring
+from plm_jax.training import parts, scoring
 from plm_jax.training.evaluation import rows_of
 from plm_jax.training.parts import Parts
 from plm_jax.training.step import predict_step
 from plm_jax.types import PyTree, Source
+from plm_jax.weights.table import HEAD
 
 Ability = Literal['classify', 'tag', 'answer', 'choose', 'generate']
 # by the first of these that a task reads
@@ -36,10 +38,11 @@ _NAMED = 'rows'  # of the split that new rows stand in
 
 
 class Asked(NamedTuple):
-  """The task of a run, ready to be asked.
+  """The task of a folder, ready to be asked.
 
   Attributes:
-    opened: the run.
+    opened: the folder.
+    block: how it reads its data.
     made: its task.
     params: of the task's model, on the device.
     names: of its classes; () where it has none.
@@ -47,15 +50,11 @@ class Asked(NamedTuple):
   """
 
   opened: Opened
+  block: Mapping[str, Any]
   made: Parts
   params: PyTree
   names: tuple[str, ...]
   predict: Any
-
-  @property
-  def block(self) -> Mapping[str, Any]:
-    """How the run reads its data."""
-    return self.opened.resolved['data']
 
 
 class Predicted(NamedTuple):
@@ -66,40 +65,50 @@ class Predicted(NamedTuple):
 
 
 def open_task(opened: Opened) -> Asked:
-  """The task of a run with an adapter, and its parameters, as `plm_jax.evaluate` computes with them.
+  """The task of a folder with an adapter, and its parameters, as `plm_jax.evaluate` computes with them.
 
   Raises:
     ConfigError: new rows cannot be made for it, or its parameters are missing or damaged.
   """
-  if 'keep_unlabelled' not in opened.resolved['data']:
+  settings = opened.resolved if opened.settings else released.settings(opened)
+  if 'keep_unlabelled' not in settings['data']:
     raise ConfigError(
-      f'{opened.folder} was trained on data {opened.resolved["data"]["name"]!r}, of which new rows cannot be made: '
+      f'{opened.folder} was trained on data {settings["data"]["name"]!r}, of which new rows cannot be made: '
       'write them to files and use python -m plm_jax.evaluate --predictions=FILE'
     )
-  folder = RunFolder(opened.folder)
-  execution = {**opened.resolved['execution'], 'dtype': opened.execution.dtype}
-  made = parts.make_parts({**opened.resolved, 'execution': execution}, opened.vocab, folder)
-  try:
-    params = weights.placed(opened.weights.as_saved)
-  except CheckpointError as error:
-    raise ConfigError(f'{opened.folder}: {error}') from error
-  kept = run_folder.read_json(folder.data).get('class_names', ())
-  names = made.task.class_names or (tuple(kept) if isinstance(kept, list) else ())
-  return Asked(opened, made, params, names, jax.jit(functools.partial(predict_step, task=made.task)))
+  if opened.settings:
+    execution = {**settings['execution'], 'dtype': opened.execution.dtype}
+    made = parts.make_parts({**settings, 'execution': execution}, opened.vocab, RunFolder(opened.folder))
+    try:
+      params = weights.placed(opened.weights.as_saved)
+    except CheckpointError as error:
+      raise ConfigError(f'{opened.folder}: {error}') from error
+  else:
+    made, params = parts.parts_of(opened.trunk, settings, opened.vocab), opened.loaded[1]
+  names = opened.weights.labels if made.task.classes else ()
+  predict = jax.jit(functools.partial(predict_step, task=made.task))
+  return Asked(opened, settings['data'], made, params, made.task.class_names or names, predict)
 
 
 def abilities(opened: Opened) -> list[str]:
   """What a folder can be asked, by the names of the methods of `Model`."""
   if opened.adapted:
-    own = ability(config.reads(opened.resolved))
-    return ['encode', *([own] if own else [])]
-  heads, kind = opened.weights.heads, opened.kind
+    return _own(opened.resolved)
+  kind, heads = opened.kind, opened.weights.heads
+  if HEAD in heads and not opened.settings:
+    return _own({'adapter': opened.weights.adapter})
   able = {
     'fill': ('mlm' in heads and kind == 'bidirectional') or kind == 'encoder-decoder',
     'score': ('mlm' in heads and kind == 'bidirectional') or kind == 'causal',
     'generate': kind in ('causal', 'encoder-decoder', 'prefix'),
   }
   return ['encode', *(name for name, there in able.items() if there)]
+
+
+def _own(settings: Mapping[str, Any]) -> list[str]:
+  """The abilities of a network with the head of a task."""
+  own = ability(config.reads(settings))
+  return ['encode', *([own] if own else [])]
 
 
 def check(opened: Opened, wanted: str) -> None:
@@ -109,9 +118,9 @@ def check(opened: Opened, wanted: str) -> None:
     return
   if opened.settings:
     what = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
-  elif 'head' in opened.weights.heads:
-    name = opened.weights.adapter.get('name', 'classify')
-    what = f'has a head of adapter {name!r}, which only plm_jax.evaluate --weights and fine-tuning read'
+  elif HEAD in opened.weights.heads:
+    name = opened.weights.adapter.get('name')
+    what = f'has a head of adapter {name!r}' if name else 'has a head that no adapter computes'
   else:
     what = 'holds a pre-trained network without a task'
   needed = next((adapter for adapter, own in _ADAPTERS.items() if own == wanted), None)

@@ -1,0 +1,192 @@
+"""Releases with the head of a task, asked as `plm_jax.load` opens them: what they say is what transformers computes."""
+
+import itertools
+import json
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import plm_jax
+from plm_jax.errors import ConfigError
+from plm_jax.inference.model import Model
+from plm_jax.weights import convert
+from tests import conftest, runs
+from tests.weights import published
+
+torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+
+NAMES = ('no', 'perhaps', 'yes')
+TEXTS = ['Anna is here.', ('In the garden', 'Boris found the clock.'), 'a']
+WORDS = ['Anna', 'is', 'in', 'the', 'unlikely', 'garden', '.']
+STORY = conftest.story(random.Random(0))
+POSITIONS = 64
+SIZES = {
+  'Bert': 'bert-mlm', 'Roberta': 'roberta-mlm', 'Deberta': 'deberta-mlm', 'DebertaV2': 'deberta-v2-mlm', 'GPT2': 'gpt2',
+}  # fmt: skip
+# special tokens around one text and around two
+AROUND = {
+  'Bert': ('<s> $A </s>', '<s> $A </s> $B:1 </s>:1'),
+  'Roberta': ('<s> $A </s>', '<s> $A </s> </s> $B </s>'),
+  'GPT2': None,
+}
+OTHERS = ('Roberta', 'Deberta', 'DebertaV2', 'GPT2')
+
+
+def families(*others: str) -> Any:
+  """A test of BERT, and slow ones of others."""
+  return pytest.mark.parametrize('family', ['Bert', *(pytest.param(name, marks=pytest.mark.slow) for name in others)])
+
+
+def save(family: str, kind: str, data: pathlib.Path, folder: pathlib.Path, **fields: Any) -> tuple[Any, Any]:
+  """Writes a random model with a tokenizer; returns both, as transformers has them."""
+  torch.manual_seed(0)
+  sizes = {'max_position_embeddings': POSITIONS + 2 * (family == 'Roberta'), 'n_positions': POSITIONS}
+  sizes |= {'vocab_size': runs.VOCAB_SIZE, 'bos_token_id': 0, 'pad_token_id': 1, 'eos_token_id': 2}
+  config = getattr(transformers, f'{family}Config')(**{**published.CASES[SIZES[family]].fields, **sizes, **fields})
+  model = getattr(transformers, f'{family}{kind}')(config).eval()
+  with torch.no_grad():
+    for parameter in model.parameters():
+      parameter.add_(0.2 * torch.randn_like(parameter))
+  model.save_pretrained(folder)
+  tokenizer = make_tokenizer(data / 'vocab' / 'tokenizer.json', AROUND.get(family, AROUND['Bert']))
+  tokenizer.save_pretrained(folder)
+  return model, tokenizer
+
+
+def make_tokenizer(file: pathlib.Path, around: tuple[str, str] | None) -> Any:
+  """That of a file with the ids of RoBERTa, and special tokens around texts; those of GPT-2 have none."""
+  from tokenizers import Tokenizer, processors
+
+  spec, ids = json.loads(file.read_text()), {'<s>': 0, '<pad>': 1, '</s>': 2}
+  spec['model']['vocab'] |= ids
+  for token in spec['added_tokens']:
+    token['id'] = ids.get(token['content'], token['id'])
+  made = Tokenizer.from_str(json.dumps(spec))
+  made.post_processor = processors.ByteLevel(trim_offsets=False)
+  roles = {'bos_token': '<s>', 'eos_token': '</s>', 'pad_token': '<pad>', 'mask_token': '<mask>'}
+  if around:
+    single, pair = around
+    special = [(token, ids[token]) for token in ('<s>', '</s>')]
+    made.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=special)
+    roles |= {'cls_token': '<s>', 'sep_token': '</s>'}
+  inputs = ['input_ids', 'token_type_ids', 'attention_mask']
+  return transformers.PreTrainedTokenizerFast(tokenizer_object=made, model_input_names=inputs, **roles)
+
+
+def outputs(model: Any, encoded: Any, *names: str) -> list[np.ndarray]:
+  """What their model computes of a row of their tokenizer."""
+  row = {'input_ids': encoded['input_ids'], 'attention_mask': encoded['attention_mask']}
+  if getattr(model.config, 'type_vocab_size', 0) > 1:
+    row['token_type_ids'] = encoded['token_type_ids']
+  with torch.no_grad():
+    out = model(**{name: torch.tensor([value]) for name, value in row.items()})
+  return [out[name][0].double() for name in names or ('logits',)]
+
+
+def shares(logits: Any) -> list[float]:
+  return torch.softmax(torch.as_tensor(logits), dim=-1).tolist()
+
+
+def imported(folder: pathlib.Path) -> Model:
+  """An import of a release, with its tokenizer."""
+  convert.import_release(folder, folder / 'import')
+  return plm_jax.load(folder / 'import', batch_size=2)
+
+
+@families(*OTHERS)
+def test_classes_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  theirs, tokenizer = save(family, 'ForSequenceClassification', data, tmp_path, id2label=dict(enumerate(NAMES)))
+  ours = plm_jax.load(tmp_path, batch_size=2)
+  expected = [shares(outputs(theirs, tokenizer(*[text] if isinstance(text, str) else text))[0]) for text in TEXTS]
+  for text, found, probabilities in zip(TEXTS, map(ours.classify, TEXTS), expected, strict=True):
+    assert list(found['probabilities']) == list(NAMES), text
+    np.testing.assert_allclose(list(found['probabilities'].values()), probabilities, atol=2e-5)
+    assert found['label'] == NAMES[int(np.argmax(probabilities))]
+  singles = [text for text in TEXTS if isinstance(text, str)]
+  assert [one['label'] for one in ours.classify(singles)] == [ours.classify(text)['label'] for text in singles]
+  cut = tokenizer(STORY, truncation=True, max_length=POSITIONS)
+  assert len(tokenizer(STORY)['input_ids']) > POSITIONS
+  found = ours.classify(STORY)['probabilities'].values()
+  if family in ('Bert', 'Roberta', 'GPT2'):  # the others have no learned positions
+    np.testing.assert_allclose(list(found), shares(outputs(theirs, cut)[0]), atol=2e-5)
+  if family == 'Bert':
+    assert imported(tmp_path).classify(singles) == ours.classify(singles)
+
+
+@families('Roberta')
+def test_values_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  theirs, tokenizer = save(family, 'ForSequenceClassification', data, tmp_path, num_labels=1)
+  (found,) = plm_jax.load(tmp_path).classify([('Anna', 'Boris')])
+  assert found == {'value': pytest.approx(outputs(theirs, tokenizer('Anna', 'Boris'))[0].item(), abs=2e-5)}
+
+
+@families(*OTHERS)
+def test_tags_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  theirs, tokenizer = save(family, 'ForTokenClassification', data, tmp_path, id2label=dict(enumerate(NAMES)))
+  ours = plm_jax.load(tmp_path)
+  ids = [tokenizer(f' {word}', add_special_tokens=False)['input_ids'] for word in WORDS]
+  frame = [] if family == 'GPT2' else [tokenizer.cls_token_id]
+  row = [*frame, *itertools.chain(*ids), *([tokenizer.sep_token_id] if frame else [])]
+  encoded = {'input_ids': row, 'attention_mask': [1] * len(row), 'token_type_ids': [0] * len(row)}
+  first = len(frame) + np.cumsum([0, *map(len, ids)])[:-1]
+  expected = np.array(shares(outputs(theirs, encoded)[0]))[first]
+  assert max(map(len, ids)) > 1
+  found = ours.tag([WORDS])[0]
+  assert [one['word'] for one in found] == WORDS
+  assert [one['tag'] for one in found] == [NAMES[label] for label in expected.argmax(axis=1)]
+  np.testing.assert_allclose([one['probability'] for one in found], expected.max(axis=1), atol=2e-5)
+  assert [one['tag'] for one in ours.tag(' '.join(WORDS))] == [one['tag'] for one in found]
+
+
+@families(*OTHERS)
+def test_answers_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  theirs, tokenizer = save(family, 'ForQuestionAnswering', data, tmp_path)
+  question, context = 'Who?', STORY[:80]
+  encoded = tokenizer(question, context, return_offsets_mapping=True)
+  assert len(encoded['input_ids']) <= POSITIONS
+  start, end = outputs(theirs, encoded, 'start_logits', 'end_logits')
+  inside = [place for place, side in enumerate(encoded.sequence_ids()) if side == 1]
+  sums = {(i, j): (start[i] + end[j]).item() for i in inside for j in inside if i <= j < i + 30}
+  best = sorted(sums, key=lambda pair: -sums[pair])[:3]
+  spans = [(encoded['offset_mapping'][i][0], encoded['offset_mapping'][j][1]) for i, j in best]
+  found = plm_jax.load(tmp_path).answer(question, context, best=3)
+  assert [one['text'] for one in found['best']] == [context[slice(*span)].strip() for span in spans]
+  assert [one['end'] for one in found['best']] == [last for _, last in spans]
+  probabilities = shares([sums[pair] for pair in best])
+  np.testing.assert_allclose([one['probability'] for one in found['best']], probabilities, atol=5e-5)
+
+
+@families('Roberta', 'DebertaV2')
+def test_choices_are_those_of_transformers(family: str, data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  theirs, tokenizer = save(family, 'ForMultipleChoice', data, tmp_path)
+  options = ['down in the garden.', 'the moon.', 'a']
+  rows = [tokenizer('Anna sat', option) for option in options]
+  logits = [outputs(theirs, {name: [row[name]] for name in row})[0].item() for row in rows]
+  found = plm_jax.load(tmp_path).choose('Anna sat', options)
+  np.testing.assert_allclose(found['probabilities'], shares(logits), atol=2e-5)
+  assert (found['option'], found['number']) == (options[int(np.argmax(logits))], int(np.argmax(logits)))
+
+
+def test_a_long_text_is_read_in_windows(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  save('Bert', 'ForQuestionAnswering', data, tmp_path)
+  found = plm_jax.load(tmp_path).answer('Who?', STORY, best=20)['best']
+  assert all(STORY[one['start'] : one['end']] == one['text'] for one in found)
+  assert len(found) == 20
+
+
+def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  save('Bert', 'ForSequenceClassification', data, tmp_path / 'classes')
+  with pytest.raises(ConfigError, match=r"a head of adapter 'classify'. It can encode, classify; to tag, fine-tune"):
+    plm_jax.load(tmp_path / 'classes').tag('a')
+  save('Bert', 'ForSequenceClassification', data, tmp_path / 'many', problem_type='multi_label_classification')
+  with pytest.raises(ConfigError, match=r'a head that no adapter computes. It can encode; to classify'):
+    plm_jax.load(tmp_path / 'many').classify('a')
+  save('Bert', 'ForSequenceClassification', data, tmp_path / 'strange')
+  strange = make_tokenizer(data / 'vocab' / 'tokenizer.json', ('</s> $A <s>', '</s> $A $B <s>'))
+  strange.save_pretrained(tmp_path / 'strange')
+  with pytest.raises(ConfigError, match='special tokens around texts as no layout does'):
+    plm_jax.load(tmp_path / 'strange').classify('a')
