@@ -555,7 +555,7 @@ def test_evaluate_gives_the_scores_of_training(mlm: pathlib.Path) -> None:
 def test_evaluate_knows_its_evaluations(mlm: pathlib.Path) -> None:
   with pytest.raises(ConfigError, match=r"evaluation: no 'test' in config\.eval; there are validation"):
     evaluate.main([f'--workdir={mlm}', '--evaluation=test'])
-  with pytest.raises(ConfigError, match=r'config\.eval\.validation\.data\.batch_size=6 rows cannot be cut into 4 devices'):
+  with pytest.raises(ConfigError, match=r'batch_size=6 rows cannot be cut into 4 devices'):
     evaluate.main([f'--workdir={mlm}', '--config.eval.validation.data.batch_size=6'])
   with pytest.raises(ConfigError, match="--step=last: a number, 'newest' or 'best'"):
     evaluate.main([f'--workdir={mlm}', '--step=last'])
