@@ -106,8 +106,9 @@ def hugging_face(
   import torch
   import transformers
 
-  _, config = writer.published_form(trunk, ('mlm',), None)
-  config = transformers.AutoConfig.for_model(**config)
+  heads: Any = {'mlm': None}  # only names are read
+  form = writer.published_form(trunk, heads, None, adapter={})
+  config = transformers.AutoConfig.for_model(**form.config)
   model: Any = transformers.AutoModelForMaskedLM.from_config(config).to(device).train()
   optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
   tokens = torch.from_numpy(np.random.default_rng(0).integers(1000, VOCAB, (rows, length))).to(device)

@@ -520,6 +520,10 @@ def test_longer_rows_than_the_source_had(data: pathlib.Path, mlm: pathlib.Path, 
     ({'data': {'path': '/nowhere'}}, r"data: .*file or folder '/nowhere'"),
     ({'vocab': {'path': '/nowhere'}}, r'vocab.path: there is no vocabulary in /nowhere'),
     ({'data': {'batch_size': 6}}, r'data\.batch_size=6 rows cannot be cut into 4 devices'),
+    (
+      {'eval': {'validation': {'data': {'split': 'validation', 'batch_size': 6}}}},
+      r'config\.eval\.validation\.data\.batch_size=6 rows cannot be cut into 4 devices: make it .*, such as 8',
+    ),
     ({'init_from': [{'source': '/nowhere'}]}, r'init_from: there is no /nowhere'),
     ({'sharding': {'mesh': {'data': 3}}}, r'sharding\.mesh=.* does not use all 4 devices'),
     ({'model': {'overrides': {**runs.SIZES, 'max_length': 16}}}, r'learned positions for 16 tokens'),
@@ -551,6 +555,8 @@ def test_evaluate_gives_the_scores_of_training(mlm: pathlib.Path) -> None:
 def test_evaluate_knows_its_evaluations(mlm: pathlib.Path) -> None:
   with pytest.raises(ConfigError, match=r"evaluation: no 'test' in config\.eval; there are validation"):
     evaluate.main([f'--workdir={mlm}', '--evaluation=test'])
+  with pytest.raises(ConfigError, match=r'batch_size=6 rows cannot be cut into 4 devices'):
+    evaluate.main([f'--workdir={mlm}', '--config.eval.validation.data.batch_size=6'])
   with pytest.raises(ConfigError, match="--step=last: a number, 'newest' or 'best'"):
     evaluate.main([f'--workdir={mlm}', '--step=last'])
   with pytest.raises(checkpoint.CheckpointError, match='no step 7'):

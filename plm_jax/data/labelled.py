@@ -268,7 +268,7 @@ def look(
   asked = examples.asked(**settings)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   given = _examples(records, kind, asked)
-  _looked_at[records.digest, kind, asked] = given
+  _looked_at[records.where, records.digest, kind, asked] = given
   return Labels(given.names, given.classes, given.unlabelled, given.largest)
 
 
@@ -293,7 +293,7 @@ _looked_at: dict[tuple[Any, ...], examples.Examples] = {}
 
 def _examples(records: Records, kind: str, asked: examples.Asked) -> examples.Examples:
   """The rows that are kept, read now unless `look` has just read them."""
-  found = _looked_at.pop((records.digest, kind, asked), None)
+  found = _looked_at.pop((records.where, records.digest, kind, asked), None)
   return _file('kind', kind).make(records=records, asked=asked) if found is None else found
 
 

@@ -141,9 +141,10 @@ def open_subject(settings: Settings, workdir: Where, *, step: Step, name: str | 
   settings = build.unwrapped(settings)  # what a wrapper did is in the parameters that `weights` opens
   folder = RunFolder.at(workdir)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
-  (source,) = parts.make_evaluations(settings, made.vocab, reader=made, names=(chosen,)).values()
   with stage('sharding'):
     layout = sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
+  feed.check_evaluations({chosen: settings['eval'][chosen]}, mesh=layout.mesh)
+  (source,) = parts.make_evaluations(settings, made.vocab, reader=made, names=(chosen,)).values()
   opened = weights.open(folder.root, step=step)
   return Subject(settings, opened, parts.fit(made, [source]), chosen, source, layout)
 

@@ -18,7 +18,7 @@ from plm_jax.files import RunFolder, Where
 from plm_jax.plugins import build, signatures
 from plm_jax.text import tokenizer
 from plm_jax.training import by_class as by_classes
-from plm_jax.training import evaluation, from_data, metrics, parts, predicted, preflight, run_folder, trained_part
+from plm_jax.training import evaluation, feed, from_data, metrics, parts, predicted, preflight, run_folder, trained_part
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
 from plm_jax.types import Execution, PyTree, Source, Task
@@ -155,6 +155,9 @@ def predict_run(
   signals.check()
   _check_predicts(made, nowhere)
   number, layout = records.choose(folder.checkpoints, step), _layout(settings)
+  block = settings['eval'][name]
+  rows = feed.whole(block['data']['batch_size'], mesh=layout.mesh)  # predictions are the same in batches of any size
+  settings = {**settings, 'eval': {name: {**block, 'data': {**block['data'], 'batch_size': rows}}}}
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, [name], layout=layout, predictions=nowhere)
     states = _states(settings, folder, iter([number]), made.task, evaluator.spec, layout=layout, may_vanish=False)
@@ -240,6 +243,7 @@ def _evaluator(
   predictions: Output | None,
   by_class: bool = False,
 ) -> Evaluator:
+  feed.check_evaluations({name: settings['eval'][name] for name in names}, mesh=layout.mesh)
   preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
   made = parts.fit(made, sources.values())

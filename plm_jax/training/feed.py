@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -58,6 +58,27 @@ def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
       f'accumulate={accumulate}: make it a multiple of {parts}'
     )
   return batch_size // parts
+
+
+def check_evaluations(evaluations: Mapping[str, Mapping[str, Any]], *, mesh: Mesh) -> None:
+  """Raises ConfigError where the batches of an evaluation cannot be cut evenly; its rows need not.
+
+  Args:
+    evaluations: of the settings, those that are asked for.
+    mesh: of the devices.
+  """
+  devices = mesh.shape['data']
+  for name, block in evaluations.items():
+    if (rows := block['data']['batch_size']) % devices:
+      raise ConfigError(
+        f'config.eval.{name}.data.batch_size={rows} rows cannot be cut into {devices} devices: make it a multiple of '
+        f'{devices}, such as {whole(rows, mesh=mesh)}'
+      )
+
+
+def whole(batch_size: int, *, mesh: Mesh) -> int:
+  """The least number of rows, not below `batch_size`, that can be cut evenly."""
+  return -(-batch_size // mesh.shape['data']) * mesh.shape['data']
 
 
 def first_batches_digest(source: Source, *, count: int = 10) -> str:

@@ -119,6 +119,7 @@ def train(
     stack.enter_context(sharding.use(layout))
     place = sharding.batch_sharding(layout)
     rows = feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=mesh)
+    feed.check_evaluations(settings['eval'], mesh=mesh)
 
     # --- data --------------------------------------------------------------------------------------------------------
     share = feed.host_share(layout)

@@ -38,12 +38,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
     mesh = sharding.make_mesh(settings['sharding']['mesh'])
     layout = sharding.make_layout(mesh, settings['sharding']['rules'])
   feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=mesh)
-  for name, block in settings['eval'].items():
-    if block['data']['batch_size'] % mesh.shape['data']:
-      raise ConfigError(
-        f'config.eval.{name}.data.batch_size={block["data"]["batch_size"]}: cannot be cut into {mesh.shape["data"]} '
-        'devices of one size each: make it a multiple'
-      )
+  feed.check_evaluations(settings['eval'], mesh=mesh)
   labels = look(config.of_data(settings), parts)
   for where, found in labels.items():
     if found.unlabelled:

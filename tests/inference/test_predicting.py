@@ -118,6 +118,17 @@ def test_predictions_of_rows_without_labels_are_those_of_evaluate(run, letters, 
     assert row['probability'] == row['probabilities'][row['prediction']] == max(row['probabilities'].values())
 
 
+def test_batches_that_the_devices_do_not_divide_are_filled_up(run, letters, tmp_path):
+  """A run of one device asked on four: nothing of it can be set by the command, so its batches grow."""
+  first = read_lines(predicted(run, letters / 'letters.csv', tmp_path / 'first.jsonl'))
+  shutil.copytree(run, tmp_path / 'run')
+  settings = json.loads((run / 'config.json').read_text())
+  settings['data']['batch_size'] = 6
+  (tmp_path / 'run' / 'config.json').write_text(json.dumps(settings))
+  (tmp_path / 'run' / 'SHA256SUMS').unlink()
+  assert read_lines(predicted(tmp_path / 'run', letters / 'letters.csv', tmp_path / 'out.jsonl')) == first
+
+
 def test_a_label_that_is_there_is_kept_and_not_read(run, letters, tmp_path):
   rows = [{'note': 'He is in the garden.', 'topic': 'no class of ours'}, {'note': 'x', 'topic': ''}]
   write_table(tmp_path / 'new.csv', rows)
