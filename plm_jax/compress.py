@@ -1,4 +1,4 @@
-"""Smaller networks made of a trained one, in one table: size, memory, speed and score beside the original.
+"""Smaller networks made of a trained one, in a table: size, memory, speed and score beside it.
 
 python -m plm_jax.compress --workdir=runs/mine --methods=int8,prune:0.5,heads:0.25,layers:0.5 --out=runs/small
 python -m plm_jax.compress --workdir=runs/mine --methods=layers:0.5+int8 --beside=runs/student --out=runs/small

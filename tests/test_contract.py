@@ -495,6 +495,9 @@ def test_every_parameter_has_axis_names(on):
 @every_pair
 def test_one_step_lowers_the_loss(on):
   run = run_of(on)
+  if run.pair.name == 'distil':  # is evaluated by the loss of its inner task, and trains another
+    trained = run.pair.task._replace(evaluate=None)
+    run = Run(run.pair._replace(task=trained))
   before, after = (tiny.means(run.metrics(state))['loss'] for state in (run.state, run.step()[0]))
   assert after < before - 1e-4
 

@@ -17,7 +17,7 @@ Expect (measured, one seed, best of four or eight checkpoints by the same 545 va
   (.17 of the memory as int8). Zeros saved no time: 1.00 to 1.02. quantise, distil and share are not measured yet.
 Expect (papers, larger networks): int8 within a point (Zafrir et al. 2019, Table 1); nine tenths of an LSTM or a CNN
   pruned with a schedule within a few points (Zhu & Gupta 2017).
-Differs from the papers: nothing is pre-trained, one small set, weights alone are in 8 bits.
+Differs from the paper: nothing is pre-trained, one small set, weights alone are in 8 bits.
 """
 
 from experiments import common

@@ -29,7 +29,7 @@ from plm_jax.types import Attends, Count, Decodes, Paper, Rate, ReadsStates, Tas
 PAPER = Paper(
   year=2019, title='BART §3.4', architecture='encoder-decoder', objective_family='supervised', adapters=('sequence',)
 )
-READS = sequence.READS
+READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
 Stage = Literal['first', 'second']
 # What trains in the first stage.

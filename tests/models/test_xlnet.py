@@ -107,7 +107,7 @@ def test_classifier_equals_hugging_face():
   task = classify.make(trunk=xlnet_peer.TRUNK, vocab=tiny.VOCAB, classes=3)
   params = peers.draw_params(task, batch)
   loss, gradient = tiny.loss_and_gradient(task, params, batch)
-  state = xlnet_peer.names(params, ('head',))
+  state = xlnet_peer.names(params, ('ForSequenceClassification',))
   kind = transformers.XLNetForSequenceClassification
   model = peers.load(xlnet_peer.make_peer(kind, num_labels=3, summary_last_dropout=0.0), state)
   out = model(
@@ -118,7 +118,7 @@ def test_classifier_equals_hugging_face():
   )
   out.loss.backward()
   assert tiny.worst(loss.value, out.loss.detach().numpy()) < TOLERANCE
-  ours = xlnet_peer.names(gradient, ('head',))
+  ours = xlnet_peer.names(gradient, ('ForSequenceClassification',))
   theirs = {
     name: np.zeros(value.shape) if value.grad is None else value.grad.numpy()
     for name, value in model.named_parameters()

@@ -29,6 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'inner': {'name': 'classify'},
   },
   'rtd': {'sharing': 'all'},
+  'translate_bart': {'source': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}, 'stage': 'second'},
   'denoise_seq2seq': {'edit': {'name': 'collapse_to_mask'}, 'target': 'text'},  # the fake vocabulary has no sentinels
   'distill': {
     'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
@@ -70,7 +71,8 @@ def make_task(folder: str, name: str) -> types.Task:
   for model in ('bert', 'gpt', *signatures.names('models')):
     trunk = build.make('models', {'name': model, 'variant': 'tiny'}, vocab_size=tiny.VOCAB.size)
     try:
-      return build.make(folder, {'name': name, **SETTINGS.get(name, {})}, trunk=trunk, vocab=tiny.VOCAB)
+      block = {'name': name, **SETTINGS.get(name, {})}
+      return build.make(folder, block, offered={'second_vocab': tiny.VOCAB}, trunk=trunk, vocab=tiny.VOCAB)
     except ValueError as error:
       if 'choose another model.name' not in str(error):
         raise

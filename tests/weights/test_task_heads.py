@@ -146,7 +146,8 @@ def shapes_of(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def outputs_of_ours(task: Task, params: Mapping[str, np.ndarray], inputs: Mapping[str, Any]) -> np.ndarray:
   """What a head computes, by parameters of their paths."""
   out = jax.jit(lambda params: task.model.apply({'params': params}, **inputs))(paths.nested(dict(params)))
-  return np.asarray(out[0] if isinstance(out, tuple) else out)
+  found = np.asarray(out[0] if isinstance(out, tuple) else out)
+  return found[..., 0] if found.shape[-1] == 1 and found.ndim == 3 else found  # of options: f32[b, k, 1]
 
 
 def read(folder: pathlib.Path, batch: Mapping[str, np.ndarray]) -> Ours:
