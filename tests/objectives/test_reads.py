@@ -29,7 +29,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     'inner': {'name': 'classify'},
   },
   'rtd': {'sharing': 'all'},
-  'translate_bart': {'source': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}, 'stage': 'second'},
+  'translate_bart': {'source': {'name': 'bert', 'variant': 'tiny'}, 'stage': 'second'},
   'denoise_seq2seq': {'edit': {'name': 'collapse_to_mask'}, 'target': 'text'},  # the fake vocabulary has no sentinels
   'distill': {
     'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES},
