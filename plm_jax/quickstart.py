@@ -1,4 +1,4 @@
-"""Pre-trains a tiny BERT on docstrings and fine-tunes it: a complete experiment in six minutes.
+"""Pre-trains a tiny BERT on docstrings and fine-tunes it: a complete experiment in minutes.
 
 python -m plm_jax.quickstart [--workdir=runs/quickstart]
 
