@@ -56,17 +56,7 @@ def get_config(arg=''):
     c.data = common.glue(task, buckets=(64, 128), **shape)
     c.adapter = dict(name='classify', classes=common.GLUE[task][1], kind=c.data['kind'], dropout=0.1)
     common.score_glue(c, task)
-  c.optim = dict(
-    name='bert_adam',
-    rate=rate,
-    schedule='linear_bert',
-    warmup=warmup,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(rate, warmup=warmup)
   c.init_from = (dict(source=f'runs/albert/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
   return common.quick(c, arg)

@@ -35,17 +35,7 @@ def get_config(arg=''):
     c.data = common.options(task, length=512 if task == 'race' else 128, batch_size=32, layout='bert')
     c.adapter = dict(name='choose', dropout=0.15)
     common.score_options(c, task)
-  c.optim = dict(
-    name='bert_adam',
-    rate=TRUNKS[trunk],
-    schedule='linear_bert',
-    warmup=500,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(TRUNKS[trunk], warmup=500)
   c.init_from = (dict(source=f'runs/deberta/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
   return common.quick(c, arg)

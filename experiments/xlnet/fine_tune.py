@@ -38,17 +38,7 @@ def get_config(arg=''):
     c.data = common.glue(task, length=128, batch_size=rows, layout='xlnet')
     c.adapter = dict(name='classify', classes=common.GLUE[task][1], kind=c.data['kind'], **head)
     common.score_glue(c, task)
-  c.optim = dict(
-    name='bert_adam',
-    rate=2e-5,
-    schedule='linear',
-    warmup=warmup,
-    decay=common.NO_DECAY_ON_NORMS,
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
-  )
+  c.optim = common.bert_adam(2e-5, warmup=warmup, schedule='linear')
   c.init_from = (dict(source=f'runs/xlnet/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16', remat='full')
   return common.quick(c, arg)
