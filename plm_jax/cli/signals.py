@@ -34,14 +34,16 @@ class _State:
     asked: whether a signal came.
     raises: whether a signal is raised where it comes.
     pass_on: what becomes of a signal in a run of several processes, where all have to stop at the same step.
-    told: taken by who answers the first signal.
+    told: whether the first signal was answered.
+    telling: held while it is, so that nothing is printed into the answer; a second signal may come in its holder.
     undo: gives back what `begin` took; None before.
   """
 
   asked = False
   raises = False
   pass_on: int | None = None
-  told = threading.Lock()
+  told = False
+  telling = threading.RLock()
   undo: contextlib.ExitStack | None = None
 
 
@@ -63,8 +65,8 @@ def end() -> None:
   """Gives the signals back."""
   if _State.undo is not None:
     _State.undo.close()
-  _State.asked, _State.raises, _State.pass_on, _State.undo = False, False, None, None
-  _State.told = threading.Lock()
+  _State.asked, _State.raises, _State.told, _State.pass_on, _State.undo = False, False, False, None, None
+  _State.telling = threading.RLock()
 
 
 @contextlib.contextmanager
@@ -143,11 +145,11 @@ def pass_on(number: int) -> None:
 def _note(number: int, frame: Any) -> None:
   del frame
   _State.asked = True
+  _tell(signal.Signals(number).name)  # what the command prints next comes after the answer
   if _State.pass_on is not None:
     signal.raise_signal(_State.pass_on)
   elif _State.raises:
     _State.raises = False  # once: what is raised next would interrupt the cleaning up
-    _tell(signal.Signals(number).name)  # the process may end before its thread can
     raise Interrupted
 
 
@@ -167,9 +169,11 @@ def _answer(reader: int) -> None:
 
 
 def _tell(name: str) -> None:
-  """Answers the first signal, once."""
-  if _State.told.acquire(blocking=False):
-    _say(f'{name}: stopping as soon as nothing is lost; a second one ends the process at once')
+  """Answers the first signal, once; returns when it is answered, by whichever thread."""
+  with _State.telling:
+    if not _State.told:
+      _State.told = True
+      _say(f'{name}: stopping as soon as nothing is lost; a second one ends the process at once')
 
 
 def _say(text: str) -> None:
