@@ -131,6 +131,27 @@ def test_half_precision_keeps_its_type():
     assert tiny.worst(out.astype(jnp.float32), expected) < 0.05
 
 
+@pytest.mark.skipif(jax.default_backend() != 'gpu', reason='needs a GPU')
+@pytest.mark.parametrize(
+  ('mask', 'bias'), [*((mask, 'none') for mask in MASKS), *(('causal', bias) for bias in BIASES if bias != 'none')]
+)
+def test_the_kernel_of_a_gpu_equals_the_plain_formula(mask, bias):
+  halves = [x.astype(jnp.bfloat16) for x in operands(MASKS[mask])]
+  more = {} if BIASES[bias] is None else {'bias': BIASES[bias].astype(jnp.bfloat16)}
+  target = draw(4, LENGTH, HEADS, HEAD_DIM, seed=9)
+
+  def loss(args, function):
+    out = function(*args, mask=MASKS[mask], **more).astype(jnp.float32)
+    return (out * target).sum(), out
+
+  compiled = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+  (_, out), gradients = compiled(halves, fused.cudnn)
+  with jax.default_matmul_precision('highest'):
+    (_, expected), others = compiled([x.astype(jnp.float32) for x in halves], attention.plain)
+  for one, other in zip((out, *gradients), (expected, *others), strict=True):
+    assert np.linalg.norm(one.astype(jnp.float32) - other) < 0.01 * np.linalg.norm(other)
+
+
 def test_chunks_drop_out_each_with_its_own_bits():
   mask = Mask(jnp.ones((4, LENGTH), jnp.int32), jnp.ones((4, LENGTH), jnp.int32))
   query, key, _ = operands(mask)
