@@ -15,6 +15,7 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.types import Array
 
+State = tuple[Array, Array]  # h and c
 FORGET = 1  # index of the forget gate among input, forget, cell and output
 
 
@@ -49,18 +50,52 @@ class Lstm(nn.Module):
     gates = inputs(x) + bias.astype(dtype)  # [b, l, d] -> [b, l, 2, 4, f]
     fresh = jnp.stack([begins(segment_ids), begins(segment_ids[:, ::-1])], axis=-1)  # [b, l, 2]
 
-    def step(state: tuple[Array, Array], token: tuple[Array, Array]) -> tuple[tuple[Array, Array], Array]:
-      h, c = (jnp.where(token[1][..., None], 0, part) for part in state)  # [b, 2, f]
-      summed = token[0] + jnp.einsum('bcf,cfgh->bcgh', h, recurrent)  # [b, 2, 4, f]
-      i, f, g, o = jnp.moveaxis(summed.astype(jnp.float32), 2, 0)
-      c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-      h = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype)
-      return (h, c), h
-
     zero = jnp.zeros((x.shape[0], 2, width), jnp.float32)
-    tokens = jnp.moveaxis(both_ways(gates), 1, 0), jnp.moveaxis(fresh, 1, 0)
-    _, states = jax.lax.scan(step, (zero.astype(dtype), zero), tokens)  # [l, b, 2, f]
-    return both_ways(jnp.moveaxis(states, 0, 1))
+    _, states = recur(both_ways(gates), recurrent, (zero.astype(dtype), zero), fresh=fresh)
+    return both_ways(states)
+
+
+def recur(
+  gates: Array,
+  recurrent: Array,
+  state: State,
+  *,
+  fresh: Array,
+  projection: Array | None = None,
+  cell_clip: float | None = None,
+  projection_clip: float | None = None,
+) -> tuple[State, Array]:
+  """c recurrences side by side over a row, each with weights of its own.
+
+  With a projection the state is h' = P (o tanh(c')) (Sak et al. 2014, §2.1), else p = f.
+
+  Args:
+    gates: [b, l, c, 4, f], W x + b of every token, computed beforehand in one product: input, forget, cell, output.
+    recurrent: [c, p, 4, f], U.
+    state: h [b, c, p] in the dtype of the products and c f32[b, c, f], before the first token.
+    fresh: bool[b, l, c], tokens before which the state is zero.
+    projection: [c, f, p], P.
+    cell_clip: largest absolute value of a new cell.
+    projection_clip: and of what a projection gives.
+
+  Returns:
+    The state after the last token, and h after each: [b, l, c, p].
+  """
+
+  def step(state: State, token: tuple[Array, Array]) -> tuple[State, Array]:
+    h, c = (jnp.where(token[1][..., None], 0, part) for part in state)  # [b, c, p], [b, c, f]
+    summed = token[0] + jnp.einsum('bcp,cpgf->bcgf', h, recurrent)
+    i, f, g, o = jnp.moveaxis(summed.astype(jnp.float32), 2, 0)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    c = c if cell_clip is None else jnp.clip(c, -cell_clip, cell_clip)
+    out = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype)
+    if projection is not None:
+      out = jnp.einsum('bcf,cfp->bcp', out, projection)
+      out = out if projection_clip is None else jnp.clip(out, -projection_clip, projection_clip)
+    return (out, c), out
+
+  last, states = jax.lax.scan(step, state, (jnp.moveaxis(gates, 1, 0), jnp.moveaxis(fresh, 1, 0)))
+  return last, jnp.moveaxis(states, 0, 1)
 
 
 def begins(segment_ids: Array) -> Array:
