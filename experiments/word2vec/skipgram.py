@@ -25,7 +25,7 @@ def get_config(arg=''):
   c = common.run(arg, choices=('skipgram', 'cbow'), epochs=5)
   c.vocab = dict(name='words', path=common.vocab('words'))
   c.model = dict(name='static', variant='word2vec')
-  c.objective = dict(name='skipgram', architecture=architecture, window=5, negatives=5, subsample=1e-3)
+  c.objective = dict(name='skipgram', architecture=architecture, window=5, negatives=5, subsample=1e-3, update='rows')
   c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCH)
   c.optim = dict(name='sgd', rate=RATES[architecture], schedule='linear', warmup=0, floor=1e-4)
   c.eval = common.validation()

@@ -38,6 +38,7 @@ READS = ('tokens', 'segment_ids')
 
 Architecture = Literal['skipgram', 'cbow']
 Reduction = Literal['sum', 'mean']
+Update = Literal['rows', 'tables']
 
 
 class Model(nn.Module):
@@ -100,6 +101,7 @@ def make(
   subsample: Annotated[float, '0 <= x <= 1'] = 1e-3,
   power: Annotated[float, '0 <= x <= 10'] = 0.75,
   reduction: Reduction = 'sum',
+  update: Update = 'tables',
 ) -> Task:
   """Word vectors by predicting words from their neighbours.
 
@@ -115,6 +117,8 @@ def make(
     power: negatives are drawn in proportion to count^power.
     reduction: of the loss that is trained on: 'sum' adds the pairs of a batch, so that each pair moves its words as far
       as in word2vec.c, whose rates then apply to batches of a few hundred words; 'mean' divides by their number.
+    update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' those rows that a batch reads, which
+      asks for optim.name sgd or adagrad. The result is the same.
 
   Raises:
     ValueError: the vocabulary has no counts.
@@ -122,6 +126,7 @@ def make(
   require(trunk, user="objective 'skipgram'", attention=('none',), inputs=('tokens',))
   errors.one_of('objective.architecture', architecture, Architecture)
   errors.one_of('objective.reduction', reduction, Reduction)
+  errors.one_of('objective.update', update, Update)
   if vocab.counts is None:
     raise ValueError(
       "objective 'skipgram' draws words by frequency, and this vocabulary has no counts: make one with "
@@ -132,7 +137,8 @@ def make(
   s = Setup(
     keep_rates(counts, subsample), alias.make(counts**power * (counts > 0)), architecture, window, negatives, reduction
   )
-  return Task(Model(trunk, vocab.size, architecture), partial(prepare, s), partial(loss, s))
+  task = Task(Model(trunk, vocab.size, architecture), partial(prepare, s), partial(loss, s))
+  return task._replace(rows=read_rows) if update == 'rows' else task
 
 
 def keep_rates(counts: np.ndarray, subsample: float) -> np.ndarray:
@@ -161,6 +167,12 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
     {'tokens': tokens, 'pairs': pairs, 'negatives': negatives},
     {'weights': flat_weights, 'scale': scale, 'others': negatives != centres[..., None]},
   )
+
+
+def read_rows(example: Example) -> dict[str, Array]:
+  """The words whose vectors a batch reads, of either table."""
+  tokens, negatives = (example.inputs[name].reshape(-1) for name in ('tokens', 'negatives'))
+  return {'trunk/token_embed/table': tokens, 'output/table': jnp.concatenate([tokens, negatives])}
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
