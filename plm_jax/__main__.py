@@ -24,7 +24,7 @@ from plm_jax.plugins import build, signatures
 PURPOSES: dict[str, tuple[str, ...]] = {
   'Train': ('train', 'rewind', 'sample_efficiency', 'compress', 'probe', 'quickstart'),
   'Score and predict': ('evaluate', 'predict', 'lm_eval'),
-  'Look inside': ('fill', 'generate', 'heads', 'params'),
+  'Look inside': ('fill', 'generate', 'heads', 'vectors', 'params'),
   'Weights and vocabularies': ('convert', 'vocab'),
   'Data and noise': ('noise', 'data.pydocs'),
 }

@@ -1,0 +1,150 @@
+"""What word vectors are asked: nearest words, analogies, similarities of pairs; all by the cosine."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from plm_jax import files
+from plm_jax.errors import ConfigError, suggest
+from plm_jax.inference.opened import Opened
+from plm_jax.scores import correlation
+from plm_jax.weights.word_vectors import WordVectors
+
+
+class Near(NamedTuple):
+  """A word and its cosine."""
+
+  word: str
+  cosine: float
+
+
+class Share(NamedTuple):
+  """How many questions of a section were answered right, of those whose words are all known, of all."""
+
+  right: int
+  known: int
+  all: int
+
+
+class Agreement(NamedTuple):
+  """Spearman's correlation of cosines with what people said of pairs, over the pairs whose words are known."""
+
+  spearman: float
+  known: int
+  all: int
+
+
+class Table:
+  """Vectors of length 1, by word.
+
+  Args:
+    vectors: of any length; a word whose vector is 0 is near to no other.
+  """
+
+  def __init__(self, vectors: WordVectors):
+    norms = np.linalg.norm(vectors.vectors, axis=1, keepdims=True)
+    self.words = vectors.words
+    self.unit = vectors.vectors / np.maximum(norms, 1e-30)
+    self._ids = {word: number for number, word in enumerate(vectors.words)}
+
+  def __contains__(self, word: str) -> bool:
+    return word in self._ids
+
+  def vector(self, word: str) -> np.ndarray:
+    """f32[d], of length 1; raises a ConfigError for a word without a vector."""
+    if word not in self._ids:
+      raise ConfigError(
+        f'vectors: there is no vector of {word!r} among {len(self.words):,}.{suggest(word, self.words)}'
+      )
+    return self.unit[self._ids[word]]
+
+  def neighbours(self, word: str, *, top: int = 10) -> list[Near]:
+    """The words nearest to a word."""
+    return self._nearest(self.vector(word), but=(word,), top=top)
+
+  def analogy(self, a: str, b: str, c: str, *, top: int = 10) -> list[Near]:
+    """What is to `c` as `b` is to `a`: the words nearest to b - a + c, none of the three (Mikolov et al. 2013)."""
+    target = self.vector(b) - self.vector(a) + self.vector(c)
+    return self._nearest(target / max(float(np.linalg.norm(target)), 1e-30), but=(a, b, c), top=top)
+
+  def similarity(self, one: str, other: str) -> float:
+    """The cosine of two words."""
+    return float(self.vector(one) @ self.vector(other))
+
+  def _nearest(self, target: np.ndarray, *, but: Sequence[str], top: int) -> list[Near]:
+    cosines = self.unit @ target
+    cosines[[self._ids[word] for word in but]] = -np.inf
+    order = np.argsort(-cosines, kind='stable')[: max(min(top, len(self.words) - len(set(but))), 0)]
+    return [Near(self.words[number], float(cosines[number])) for number in order]
+
+
+def of_run(opened: Opened) -> WordVectors:
+  """The vectors of a run whose trunk is a table, without those of special tokens.
+
+  Raises:
+    ConfigError: the vectors of its trunk depend on the text.
+  """
+  if opened.kind != 'none':
+    raise ConfigError(
+      f'vectors: the {opened.trunk.NAME} in {opened.folder} gives a word another vector in each text: name a run of '
+      "model.name='static'"
+    )
+  table = np.asarray(opened.params['token_embed']['table'], np.float32)
+  kept = [number for number in range(opened.vocab.size) if number not in set(opened.vocab.special_ids)]
+  return WordVectors(tuple(opened.vocab.token(number) for number in kept), table[kept])
+
+
+def answer(table: Table, file: files.Where) -> dict[str, Share]:
+  """Share of right answers of each section of a file of questions, in the form of questions-words.txt.
+
+  Words are compared in lower case where the table has none in upper case.
+
+  Raises:
+    ValueError: a line that has not four words, with file and line.
+  """
+  found: dict[str, list[int]] = {}
+  section = 'all'
+  for number, parts in _lines(file, lower=_is_lower(table)):
+    if parts[0] == ':':
+      section = ' '.join(parts[1:])
+      continue
+    if len(parts) != 4:
+      raise ValueError(f'{file}, line {number}: {len(parts)} words, and a question has four')
+    known = all(word in table for word in parts)
+    right = known and table.analogy(*parts[:3], top=1)[0].word == parts[3]
+    counts = found.setdefault(section, [0, 0, 0])
+    found[section] = [counts[0] + right, counts[1] + known, counts[2] + 1]
+  return {name: Share(*counts) for name, counts in found.items()}
+
+
+def agree(table: Table, file: files.Where) -> Agreement:
+  """How cosines agree with a file of pairs: two words and a number per line; what stands behind them is not read.
+
+  Raises:
+    ValueError: a line without them, with file and line.
+  """
+  pairs = []
+  for number, parts in _lines(file, lower=_is_lower(table)):
+    try:
+      pairs.append((parts[0], parts[1], float(parts[2])))
+    except (IndexError, ValueError):
+      if pairs:
+        raise ValueError(f'{file}, line {number}: expected two words and a number') from None
+      continue  # names of columns
+  known = [pair for pair in pairs if pair[0] in table and pair[1] in table]
+  predictions = [{'value': table.similarity(one, other)} for one, other, _ in known]
+  scores = correlation.score(predictions, [{'label': label} for *_, label in known])
+  return Agreement(scores['spearman'], len(known), len(pairs))
+
+
+def _is_lower(table: Table) -> bool:
+  return all(word == word.lower() for word in table.words)
+
+
+def _lines(file: files.Where, *, lower: bool) -> Iterator[tuple[int, list[str]]]:
+  """Number and words of each line that is neither empty nor a remark."""
+  for number, line in enumerate(files.read_text(file).splitlines(), start=1):
+    parts = (line.lower() if lower else line).split()
+    if parts and not parts[0].startswith('#'):
+      yield number, parts

@@ -1,0 +1,121 @@
+"""Asks word vectors for nearest words, analogies and similarities, and saves them for other libraries.
+
+python -m plm_jax.vectors neighbours --workdir=runs/word2vec/skipgram --words=king
+python -m plm_jax.vectors analogy --file=glove.6B.50d.txt --words=man,king,woman
+python -m plm_jax.vectors analogy --workdir=runs/word2vec/skipgram --questions=questions-words.txt
+python -m plm_jax.vectors similarity --workdir=runs/word2vec/skipgram --pairs=wordsim353.tsv
+python -m plm_jax.vectors save --workdir=runs/word2vec/skipgram --out=vectors.bin --form=binary
+
+The vectors are those of a run with model.name='static', or of a file in the form of word2vec or GloVe, .gz or not.
+Questions and pairs with a word that has no vector are left out of scores, and counted.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError, stage
+
+if TYPE_CHECKING:
+  from plm_jax.weights.word_vectors import WordVectors
+
+WORDS = {'neighbours': 1, 'analogy': 3, 'similarity': 2}  # words of a question
+FILES = {'analogy': 'questions', 'similarity': 'pairs'}  # flag of a file of questions
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line and answers."""
+  arguments = _parser().parse_args(argv)
+  if (arguments.workdir is None) == (arguments.file is None):
+    raise ConfigError('vectors: name either --workdir, a run, or --file, a file of vectors.')
+  words = _words(arguments)
+  with stage('vectors'):
+    vectors = _vectors(arguments)
+    if arguments.command == 'save':
+      from plm_jax.weights import word_vectors
+
+      word_vectors.write(arguments.out, vectors, form=arguments.form)
+      print(f'{len(vectors.words):,} vectors of {vectors.vectors.shape[1]} in {arguments.out}')
+    else:
+      _ask(arguments, vectors, words)
+  return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+  form = argparse.RawDescriptionHelpFormatter
+  parser = command.Parser(
+    prog='python -m plm_jax.vectors', description=__doc__, formatter_class=form, allow_abbrev=False
+  )
+  commands = parser.add_subparsers(dest='command', required=True, metavar='neighbours|analogy|similarity|save')
+  helps = {
+    'neighbours': 'the words nearest to a word',
+    'analogy': 'A,B,C: what is to C as B is to A; or the share of a file of questions that is answered right',
+    'similarity': 'the cosine of A,B; or the correlation with a file of pairs that people have judged',
+    'save': 'write the vectors of a run, or those of a file in another form',
+  }
+  for name, text in helps.items():
+    one = commands.add_parser(name, help=text, allow_abbrev=False)
+    one.add_argument('--workdir', metavar='DIR', help='the run')
+    command.add_step(one)
+    one.add_argument('--file', help='a file of vectors in the form of word2vec (.bin: binary) or GloVe')
+    if name in WORDS:
+      one.add_argument('--words', metavar='WORD,...', help=f'{WORDS[name]}, separated by commas')
+      one.add_argument('--top', type=command.COUNT, default=10, help='words to show (default 10)')
+    if name in FILES:
+      one.add_argument(f'--{FILES[name]}', metavar='FILE', help='a file of them, in place of --words')
+    if name == 'save':
+      one.add_argument('--out', required=True, help='the file to write')
+      one.add_argument('--form', choices=('word2vec', 'binary', 'glove'), default='word2vec', help='default: word2vec')
+  return parser
+
+
+def _words(arguments: argparse.Namespace) -> list[str]:
+  """The words of a question, or none where a file has the questions; a ConfigError where neither is right."""
+  if arguments.command not in WORDS:
+    return []
+  count, file = WORDS[arguments.command], FILES.get(arguments.command, '')
+  words = [word for word in (arguments.words or '').split(',') if word]
+  if file and (vars(arguments)[file] is None) == (not words):
+    raise ConfigError(f'vectors {arguments.command}: name either --words or --{file}.')
+  if len(words) != count and not (file and not words):
+    raise ConfigError(f'vectors {arguments.command}: --words has {len(words)} words, and takes {count}.')
+  return words
+
+
+def _vectors(arguments: argparse.Namespace) -> 'WordVectors':
+  if arguments.file is not None:
+    from plm_jax.weights import word_vectors
+
+    return word_vectors.read(arguments.file)
+  from plm_jax.checkpoint import step_named
+  from plm_jax.inference import nearest, opened
+
+  return nearest.of_run(opened.open(arguments.workdir, step=step_named(arguments.step)))
+
+
+def _ask(arguments: argparse.Namespace, vectors: 'WordVectors', asked: list[str]) -> None:
+  """Prints the answer."""
+  from plm_jax.inference import nearest
+
+  table = nearest.Table(vectors)
+  if arguments.command == 'similarity':
+    if asked:
+      print(f'{table.similarity(*asked):.4f}')
+    else:
+      found = nearest.agree(table, arguments.pairs)
+      print(f'Spearman {found.spearman:.4f} over {found.known} of {found.all} pairs')
+  elif asked:
+    near = table.neighbours if arguments.command == 'neighbours' else table.analogy
+    for word, cosine in near(*asked, top=arguments.top):
+      print(f'{cosine:7.4f}  {word}')
+  else:
+    shares = nearest.answer(table, arguments.questions)
+    total = nearest.Share(*(sum(column) for column in zip(*shares.values(), strict=True)))
+    for name, share in {**shares, 'in all': total}.items():
+      print(f'{name:28} {share.right / max(share.known, 1):7.2%}  {share.right} of {share.known} known of {share.all}')
+
+
+if __name__ == '__main__':
+  sys.exit(command.run(main))
