@@ -38,7 +38,7 @@ from plm_jax.training.step import (
   state_maker,
   train_step,
 )
-from plm_jax.types import BATCH, Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
+from plm_jax.types import BATCH, SLOTS, Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
@@ -145,7 +145,25 @@ def make_batch(lengths: Any = None) -> Batch:
   answers = {'context': context, 'start': [1, 0, 2, 1], 'end': [2, 0, 2, 1]}
   both = {f'swapped_{name}': jnp.roll(rows[name], 1, axis=0) for name in ('tokens', 'segment_ids', 'type_ids')}
   more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, **answers}.items()}
-  return rows | both | tiny.make_pairs() | more | make_answers() | {'part': jnp.zeros(4, jnp.int32)}
+  part = {'part': jnp.zeros(4, jnp.int32)}
+  return rows | both | tiny.make_pairs() | more | make_answers() | make_streams(rows) | part
+
+
+def make_streams(rows: Batch) -> Batch:
+  """Two streams of words: those of the rows, and the same from the end of each document to its beginning."""
+  tokens, segments = np.asarray(rows['tokens']), np.asarray(rows['segment_ids'])
+  backward = tokens.copy()
+  for row, number in {(row, number) for row in range(len(tokens)) for number in segments[row] if number}:
+    places = segments[row] == number
+    backward[row, places] = tokens[row, places][::-1]
+  made = {}
+  for prefix, ids in (('', tokens), ('backward_', backward)):
+    made[f'{prefix}next_tokens'] = np.where(segments > 0, np.roll(ids, -1, axis=1), 0)
+    spelt = np.full((*ids.shape, SLOTS), 261)
+    spelt[..., :3] = np.stack([np.full(ids.shape, 259), 1 + ids, np.full(ids.shape, 260)], axis=-1)
+    made[f'{prefix}characters'] = np.where(segments[..., None] > 0, spelt, 0)
+  made['backward_tokens'] = backward
+  return {name: jnp.asarray(value, jnp.int32) for name, value in made.items()}
 
 
 def make_answers() -> Batch:
@@ -304,7 +322,8 @@ def reads(trunk: nn.Module) -> Batch:
   if 'encoder_tokens' in trunk.INPUTS:
     parts = 'tokens', 'segment_ids'
     return {f'{side}_{part}': batch[part] for side in ('encoder', 'decoder') for part in parts}
-  return {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids')}
+  batch |= make_streams(batch)
+  return {name: batch[name] for name in ('tokens', 'characters', 'segment_ids', 'type_ids') if name in trunk.INPUTS}
 
 
 def offers(trunk: nn.Module, protocol: type) -> bool:
@@ -340,7 +359,9 @@ def test_every_trunk_has_states_by_name(model):
     assert (logits.shape, logits.dtype) == ((4, 3, 61), jnp.float32)
 
 
-@pytest.mark.parametrize('model', [model for model in MODELS if model not in ('cnn', 'lstm')])  # without attention
+@pytest.mark.parametrize(
+  'model', [model for model in MODELS if model not in ('cnn', 'elmo', 'lstm')]
+)  # without attention
 def test_every_trunk_computes_attention_as_execution_says(model):
   trunk = make_trunk(model).clone(execution=Execution(attention='flash'))
   with pytest.raises(ValueError, match=r"execution\.attention='flash' cannot be used here"):
@@ -357,7 +378,8 @@ def test_every_trunk_knows_its_learned_positions(model):
   tables = {path.removesuffix('/table'): rows for path, (rows, *_) in shapes.items() if 'position_embed/table' in path}
   assert {name: rows.stop for name, rows in trunk.position_rows.items()} == tables
   most = min(map(len, trunk.position_rows.values()), default=None)
-  batch = {name: jnp.zeros((1, (most or 100) + 1), value.dtype) for name, value in reads(trunk).items()}
+  length = (most or 100) + 1
+  batch = {name: jnp.zeros((1, length, *value.shape[2:]), value.dtype) for name, value in reads(trunk).items()}
   if most is None:
     jax.eval_shape(lambda key: trunk.init(key, **batch), jax.random.key(0))
   else:

@@ -16,6 +16,7 @@ FORMS = {
   'stride': {'stride': 10},
   'reversed': {'reverse_half': True},
   'segments': {'second_segment': True},
+  'both directions': {'both_directions': True},
   'xlnet': {'second_segment': True, 'reverse_half': True, 'stride': 7},
 }
 every_form = pytest.mark.parametrize('form', FORMS)
