@@ -150,20 +150,16 @@ def make_batch(lengths: Any = None) -> Batch:
 
 
 def make_streams(rows: Batch) -> Batch:
-  """Two streams of words: those of the rows, and the same from the end of each document to its beginning."""
-  tokens, segments = np.asarray(rows['tokens']), np.asarray(rows['segment_ids'])
-  backward = tokens.copy()
-  for row, number in {(row, number) for row in range(len(tokens)) for number in segments[row] if number}:
-    places = segments[row] == number
-    backward[row, places] = tokens[row, places][::-1]
-  made = {}
+  """Two streams of words: those of the rows, and the same from the end of each row to its beginning."""
+  tokens, real = rows['tokens'], rows['segment_ids'] > 0
+  size = real.sum(axis=1, keepdims=True)
+  backward = jnp.take_along_axis(tokens, (size - 1 - jnp.arange(tokens.shape[1])) % tokens.shape[1], axis=1)
+  made = {'backward_tokens': backward}
   for prefix, ids in (('', tokens), ('backward_', backward)):
-    made[f'{prefix}next_tokens'] = np.where(segments > 0, np.roll(ids, -1, axis=1), 0)
-    spelt = np.full((*ids.shape, SLOTS), 261)
-    spelt[..., :3] = np.stack([np.full(ids.shape, 259), 1 + ids, np.full(ids.shape, 260)], axis=-1)
-    made[f'{prefix}characters'] = np.where(segments[..., None] > 0, spelt, 0)
-  made['backward_tokens'] = backward
-  return {name: jnp.asarray(value, jnp.int32) for name, value in made.items()}
+    made[f'{prefix}next_tokens'] = jnp.where(real, jnp.roll(ids, -1, axis=1), 0)
+    word = [jnp.full_like(ids, 259), 1 + ids, jnp.full_like(ids, 260), *[jnp.full_like(ids, 261)] * (SLOTS - 3)]
+    made[f'{prefix}characters'] = jnp.where(real[..., None], jnp.stack(word, axis=-1), 0)
+  return made
 
 
 def make_answers() -> Batch:

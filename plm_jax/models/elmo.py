@@ -1,5 +1,6 @@
-"""ELMo: layers of LSTM in two directions over words that are read by their characters (Peters et al. 2018, §3; arXiv
-1802.05365; allenai/bilm-tf, bilm/training.py).
+"""ELMo: layers of LSTM in two directions over words that are read by their characters.
+
+Peters et al. 2018, §3 (arXiv 1802.05365); allenai/bilm-tf, bilm/training.py.
 
 The vector of a word comes from filters over its characters, each at its maximum, highway layers and a projection. One
 LSTM reads the words from left to right, another from right to left; they share nothing but these vectors. The state of
