@@ -42,16 +42,12 @@ def table(vocab: 'Vocab') -> np.ndarray:
       'the vocabulary has no two different tokens that begin and end a text (vocab.roles: bos and eos), which are '
       'words of their own to a model of characters'
     )
-  slots = np.zeros((vocab.size, SLOTS), np.int32)
-  for number in range(vocab.size):
-    slots[number] = of_word(vocab.token(number))
   own = {vocab.bos_id: boundary(SENTENCE_BEGINS), vocab.eos_id: boundary(SENTENCE_ENDS)}
   if vocab.unk_id is not None:
     own[vocab.unk_id] = of_word(UNKNOWN)
-  own[vocab.pad_id] = np.zeros(SLOTS, np.int32)
-  for number, word in own.items():
-    slots[number] = word
-  return slots
+  if vocab.pad_id not in own:
+    own[vocab.pad_id] = np.zeros(SLOTS, np.int32)
+  return np.stack([own[number] if number in own else of_word(vocab.token(number)) for number in range(vocab.size)])
 
 
 def boundary(character: int) -> np.ndarray:
