@@ -38,7 +38,7 @@ from plm_jax.training.step import (
   state_maker,
   train_step,
 )
-from plm_jax.types import BATCH, SLOTS, Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
+from plm_jax.types import BATCH, Attends, AttentionKind, Batch, Execution, Paper, SharesTokens, Task, axes_of
 from tests import tiny
 
 # keywords of `make`, by file: those without a default, and dropout of a head's own
@@ -146,20 +146,7 @@ def make_batch(lengths: Any = None) -> Batch:
   both = {f'swapped_{name}': jnp.roll(rows[name], 1, axis=0) for name in ('tokens', 'segment_ids', 'type_ids')}
   more = {name: jnp.asarray(value, jnp.int32) for name, value in {'labels': tags, **answers}.items()}
   part = {'part': jnp.zeros(4, jnp.int32)}
-  return rows | both | tiny.make_pairs() | more | make_answers() | make_streams(rows) | part
-
-
-def make_streams(rows: Batch) -> Batch:
-  """Two streams of words: those of the rows, and the same from the end of each row to its beginning."""
-  tokens, real = rows['tokens'], rows['segment_ids'] > 0
-  size = real.sum(axis=1, keepdims=True)
-  backward = jnp.take_along_axis(tokens, (size - 1 - jnp.arange(tokens.shape[1])) % tokens.shape[1], axis=1)
-  made = {'backward_tokens': backward}
-  for prefix, ids in (('', tokens), ('backward_', backward)):
-    made[f'{prefix}next_tokens'] = jnp.where(real, jnp.roll(ids, -1, axis=1), 0)
-    word = [jnp.full_like(ids, 259), 1 + ids, jnp.full_like(ids, 260), *[jnp.full_like(ids, 261)] * (SLOTS - 3)]
-    made[f'{prefix}characters'] = jnp.where(real[..., None], jnp.stack(word, axis=-1), 0)
-  return made
+  return rows | both | tiny.make_pairs() | more | make_answers() | tiny.make_streams(rows) | part
 
 
 def make_answers() -> Batch:
@@ -318,7 +305,7 @@ def reads(trunk: nn.Module) -> Batch:
   if 'encoder_tokens' in trunk.INPUTS:
     parts = 'tokens', 'segment_ids'
     return {f'{side}_{part}': batch[part] for side in ('encoder', 'decoder') for part in parts}
-  batch |= make_streams(batch)
+  batch |= tiny.make_streams(batch)
   return {name: batch[name] for name in ('tokens', 'characters', 'segment_ids', 'type_ids') if name in trunk.INPUTS}
 
 
