@@ -106,20 +106,25 @@ def require(
     ValueError: with all that is missing.
   """
   name = type(trunk).__name__
-  # bound, since submodules of `setup`, such as `token_embed`, do not exist before
-  there = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
   lacks = []
   if attention is not None and trunk.ATTENTION not in attention:
     lacks.append(f'needs a trunk with {" or ".join(attention)} attention, and {name} is {trunk.ATTENTION}')
   if missing := [one for one in inputs if one not in trunk.INPUTS]:
     lacks.append(f'hands over {", ".join(missing)}, and {name} takes {", ".join(trunk.INPUTS)}')
   for protocol in offers:
-    if missing := [member for member in _members(protocol) if member not in there]:
+    if missing := lacking(trunk, protocol):
       lacks.append(f'needs a trunk that {protocol.__name__}, and {name} has no {", ".join(missing)}')
   if lacks:
     kind, named, _ = user.partition(' ')
     other = f'model.name or {kind}.name' if named else 'model.name'
     raise ValueError(f'{user} {"; ".join(lacks)}: choose another {other} (see --list)')
+
+
+def lacking(trunk: Any, protocol: type) -> list[str]:
+  """What a trunk has not of what an optional protocol, such as `types.Attends`, asks for; empty where it offers it."""
+  # bound, since submodules of `setup`, such as `token_embed`, do not exist before
+  there = dir(trunk.bind({}) if 'bind' in dir(trunk) else trunk)
+  return [member for member in _members(protocol) if member not in there]
 
 
 def _members(protocol: type) -> list[str]:

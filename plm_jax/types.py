@@ -488,14 +488,31 @@ class Remembers(Protocol):
     """Positions at the start of a row of this length that enter the memory."""
 
 
+class Streams(Protocol):
+  """A trunk of two language models that read a text from either end, row after row (ELMo).
+
+  Attributes:
+    direction_dim: p, the width of a state of one direction.
+  """
+
+  @property
+  def direction_dim(self) -> int: ...
+
+  def stream(self, forward: Array, backward: Array, *, carry: PyTree, train: bool = False) -> tuple[Array, PyTree]:
+    """Characters int[b, l, 50] in the order of either direction -> states [b, l, 2, p] in the same, the next carry."""
+
+
 # Keys of a batch ---------------------------------------------------------------------------------------------------
+
+
+SLOTS = 50  # of a word that is read by its characters
 
 
 class BatchKey(NamedTuple):
   """One key of a batch.
 
   Attributes:
-    axes: by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row.
+    axes: by letter: b rows, l tokens, t tokens of targets, k sequences or options of a row, c the slots of a word.
     dtype: of its numbers.
     meaning: what it holds.
     filler: what stands where a row has nothing: 0, -1, or None for `Vocab.pad_id`.
@@ -545,6 +562,11 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'next_token': BatchKey(
       'b', 'int32', 'what follows the last token of the row, `Vocab.pad_id` where nothing does', None
     ),
+    'next_tokens': BatchKey('bl', 'int32', 'what follows each token, `Vocab.pad_id` on padding', None),
+    'characters': BatchKey('blc', 'int32', 'the slots of each word (text/chars.py), 0 where there is none'),
+    'backward_tokens': BatchKey('bl', 'int32', 'tokens of the same texts, each from its end to its beginning', None),
+    'backward_next_tokens': BatchKey('bl', 'int32', 'what follows each of `backward_tokens`', None),
+    'backward_characters': BatchKey('blc', 'int32', '`characters` of `backward_tokens`'),
     'reversed': BatchKey('b', 'bool', 'the row holds text from its end to its beginning'),
     'row_id': BatchKey('b', 'int32', 'number of the row in its source, -1 where the row weighs nothing'),
     'epoch': BatchKey('b', 'int32', 'how often the source was gone through before'),

@@ -73,8 +73,8 @@ def settings(kind: str, folder: pathlib.Path, /, **changes: Any) -> dict[str, An
   """A resolved config.
 
   Args:
-    kind: 'mlm' (BERT), 'causal_lm' (GPT), 'permutation_lm' (XLNet, with its memory) or 'classify' (BERT, rows of two
-      lengths).
+    kind: 'mlm' (BERT), 'causal_lm' (GPT), 'permutation_lm' (XLNet, with its memory), 'bidirectional_lm' (ELMo) or
+      'classify' (BERT, rows of two lengths).
     folder: made by `write_data`.
     changes: keys of the config; a dict changes the keys that it names.
   """
@@ -99,6 +99,10 @@ def settings(kind: str, folder: pathlib.Path, /, **changes: Any) -> dict[str, An
     sizes = {name: size for name, size in SIZES.items() if name != 'max_length'}
     plain['model'] = {'name': 'xlnet', 'variant': 'tiny', 'overrides': sizes | {'memory_length': 24}}
     plain['data'] |= {'name': 'bptt', 'second_segment': True, 'reverse_half': True}
+  elif kind == 'bidirectional_lm':
+    plain['objective'] = {'name': kind}
+    plain['model'] = {'name': 'elmo', 'variant': 'tiny', 'overrides': {'hidden_dim': 32, 'mlp_dim': 48}}
+    plain['data'] |= {'name': 'bptt', 'both_directions': True, 'length': 8}
   else:
     plain['objective'] = {'name': kind}
     plain['data'] |= {'name': 'stream', 'layout': 'stream' if kind == 'causal_lm' else 'documents'}

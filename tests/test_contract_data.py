@@ -14,7 +14,7 @@ import pytest
 from plm_jax.config import batches
 from plm_jax.plugins import build, signatures
 from plm_jax.text import tokenizer
-from plm_jax.types import BATCH, Source
+from plm_jax.types import BATCH, SLOTS, Source
 from tests import runs
 
 ALWAYS = {'row_id', 'epoch', 'row_weight'}
@@ -35,6 +35,7 @@ FORMS: dict[str, dict[str, Any]] = {
   'stream, end to end': {'layout': 'stream'},
   'stream, in order': {'shuffle': False},
   'labelled, two lengths': {'buckets': (12, 20)},
+  'bptt, both directions': {'both_directions': True},
   'bptt, pairs': {'second_segment': True, 'reverse_half': True},
   'mixture, one part a step': {'per': 'step'},
   'pairs, sentences': {'unit': 'sentence'},
@@ -100,7 +101,7 @@ def test_batches_are_as_the_spec_and_the_table_of_keys_say(name, folder):
     assert len(leaf.shape) == len(BATCH[key].axes), key
     assert leaf.shape[0] == BATCH_SIZE
     assert leaf.dtype == BATCH[key].dtype, key
-    assert key == 'label' or leaf.shape[1:] in ((), (1,), (LENGTH,), (1, LENGTH)), key
+    assert key == 'label' or leaf.shape[1:] in ((), (1,), (LENGTH,), (1, LENGTH), (LENGTH, SLOTS)), key
   made = [*take(source, 0, 3), *source.once()]
   for batch in made:
     assert batch.keys() == source.spec.keys()

@@ -13,7 +13,7 @@ from plm_jax import optim
 from plm_jax.models import bert, gpt
 from plm_jax.noise import keys
 from plm_jax.training import step
-from plm_jax.types import Batch, Execution, PyTree, Task
+from plm_jax.types import SLOTS, Batch, Execution, PyTree, Task
 
 SIZES = {
   'hidden_dim': 32,
@@ -135,6 +135,19 @@ def make_pairs(
     batch[name] = jnp.asarray(np.where(np.arange(length) < sizes[:, None], ids, VOCAB.pad_id).astype(np.int32))
     batch[f'{name}_length'] = jnp.asarray(sizes)
   return batch
+
+
+def make_streams(rows: Batch) -> Batch:
+  """Two streams of words: those of the rows, and the same from the end of each row to its beginning."""
+  tokens, real = rows['tokens'], rows['segment_ids'] > 0
+  size = real.sum(axis=1, keepdims=True)
+  backward = jnp.take_along_axis(tokens, (size - 1 - jnp.arange(tokens.shape[1])) % tokens.shape[1], axis=1)
+  made = {'backward_tokens': backward}
+  for prefix, ids in (('', tokens), ('backward_', backward)):
+    made[f'{prefix}next_tokens'] = jnp.where(real, jnp.roll(ids, -1, axis=1), 0)
+    word = [jnp.full_like(ids, 259), 1 + ids, jnp.full_like(ids, 260), *[jnp.full_like(ids, 261)] * (SLOTS - 3)]
+    made[f'{prefix}characters'] = jnp.where(real[..., None], jnp.stack(word, axis=-1), 0)
+  return made
 
 
 def spec(batch: Batch) -> dict[str, jax.ShapeDtypeStruct]:

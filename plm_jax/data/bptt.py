@@ -7,6 +7,13 @@ beginning to its end, `stride` tokens further in each step. At the first step of
 With `second_segment` a row is `X A <sep> B <sep> <cls>` (Yang et al. 2019, §2.5; XLNet's released data pipeline): X is
 the next `stride` tokens of the lane, A continues X, and B either continues A or, with probability 1/2, is taken from a
 random place. The next row begins after X. The released code ends A where a sentence ends, here it ends anywhere.
+
+With `both_directions` a row is a window of two streams, as a bidirectional language model reads them (Peters et al.
+2018, §3.1; allenai/bilm-tf, bilm/data.py). A document, there a sentence, stands between a token that begins it and one
+that ends it. The forward stream is `<s> a b c` of each document, and predicts `a b c </s>`; the backward stream is
+`</s> c b a` of the same document, and predicts `c b a <s>`. What is predicted last is not read. Both go through the
+documents in the same order, so that the two windows of a row hold the same places, and one `reset` is for both; the
+released code shuffles the sentences of the two streams apart.
 """
 
 import dataclasses
@@ -22,12 +29,25 @@ from plm_jax.data.rows import framing, order, store
 from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import tokenised
 from plm_jax.data.rows.layouts import xlnet
+from plm_jax.text import chars
 from plm_jax.types import Count, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
 
-GIVES = ('tokens', 'segment_ids', 'type_ids', 'reset', 'next_token', 'reversed')
+GIVES = (
+  'tokens',
+  'segment_ids',
+  'type_ids',
+  'reset',
+  'next_token',
+  'reversed',
+  'next_tokens',
+  'characters',
+  'backward_tokens',
+  'backward_next_tokens',
+  'backward_characters',
+)
 
 _MARKS = 3  # <sep>, <sep> and <cls> of a row with a second segment
 
@@ -54,12 +74,41 @@ class Stream(NamedTuple):
 
   def at(self, places: np.ndarray) -> np.ndarray:
     """int32[...]: the tokens at these places of the stream."""
+    starts, sizes, before = self._documents(places)
+    tokens = self.ids.take(starts + before, mode='clip').astype(np.int32)
+    return np.where(before == sizes, np.int32(self.end_id), tokens)
+
+  def inside(self, places: np.ndarray, numbers: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    """int32[...]: tokens of the documents at these places, chosen by their numbers from 0; -1 where there is none.
+
+    Args:
+      places: of the stream.
+      numbers: (the number of a place in its document, the tokens of that document) -> which token is read.
+    """
+    starts, sizes, before = self._documents(places)
+    chosen = numbers(before, sizes)
+    tokens = self.ids.take(starts + chosen, mode='clip').astype(np.int32)
+    return np.where((chosen >= 0) & (chosen < sizes), tokens, np.int32(-1))
+
+  def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The document of each place: where it begins in the store, its tokens, and those of them before this place."""
     document = np.searchsorted(self.ends, places, side='right')
-    left = self.ends[document] - 1 - places  # tokens of the document after this place, its end token not counted
     sizes = np.diff(self.ends, prepend=0)[document] - 1
-    source = self.starts[document] + sizes - left
-    tokens = self.ids.take(source, mode='clip').astype(np.int32)
-    return np.where(left == 0, np.int32(self.end_id), tokens)
+    return self.starts[document], sizes, places - (self.ends[document] - 1 - sizes)
+
+
+class Ends(NamedTuple):
+  """What `both_directions` adds to tokens.
+
+  Attributes:
+    begin_id: id of the token before a document.
+    end_id: id of the token after it.
+    characters: int32[v, 50], of each id.
+  """
+
+  begin_id: int
+  end_id: int
+  characters: np.ndarray
 
 
 class Lanes(NamedTuple):
@@ -124,6 +173,7 @@ def make(
   stride: Count | None = None,
   second_segment: bool = False,
   reverse_half: bool = False,
+  both_directions: bool = False,
   end: str | None = None,
   text: str | None = None,
   documents: Boundary = 'blank_line',
@@ -147,6 +197,8 @@ def make(
     second_segment: rows of `X A <sep> B <sep> <cls>` with `type_ids` 0 (X A <sep>), 1 (B <sep>) and 2 (<cls>).
     reverse_half: even rows read their lane forward, odd rows read the lane of the previous row from its end to its
       beginning.
+    both_directions: rows of two streams, with the keys `next_tokens`, `characters`, `backward_tokens` and so on; the
+      vocabulary then needs different tokens to begin and to end a text.
     end: token after a document; None is the vocabulary's end-of-document token or else [SEP].
     text: the field that holds the text, where there are several.
     documents: what ends a document in a .txt file.
@@ -158,7 +210,8 @@ def make(
     hosts: number of processes.
 
   Returns:
-    Batches with the keys of `GIVES`, type_ids only with `second_segment`. Without `second_segment` each token is in the
+    Batches with the keys of `GIVES`, type_ids only with `second_segment`, and those of two streams, in place of
+    `next_token` and `reversed`, with `both_directions`. Without `second_segment` each token is in the
     first `stride` positions of one row per epoch; the last rows of lanes have padding, or nothing but padding and
     weight 0. With it all rows are full: where a lane is too short at its end (at its beginning where it is read
     backward), tokens of the next lane are read.
@@ -169,6 +222,8 @@ def make(
   if stride is None:
     stride = length // 2 if second_segment else length
   _check(vocab, length=length, batch_size=batch_size, stride=stride, second=second_segment, both_ways=reverse_half)
+  alone = stride == length and not (second_segment or reverse_half or end)
+  ends = _ends(vocab, alone=alone) if both_directions else None
   share = order.share(batch_size, host=host, hosts=hosts)
   end_id = _end_id(vocab, end)
   read = {'split': split, 'text': text, 'documents': documents, 'quality': quality, 'max_bytes': max_bytes}
@@ -184,23 +239,29 @@ def make(
 
   def batch(chosen: Window) -> order.Batch:
     text = stream(chosen.epoch, chosen.shuffled)
+    reset = {'reset': np.full(len(chosen.places), chosen.window == 0)}
+    if ends is not None:
+      return _two_streams(text, lanes, chosen, ends=ends, pad_id=vocab.pad_id) | reset
     made = _with_second(text, lanes, chosen, vocab=vocab, seed=seed) if second else _plain(text, lanes, chosen, vocab)
-    return made | {
-      'reset': np.full(len(chosen.places), chosen.window == 0),
-      'reversed': lanes.of(chosen.places)[2],
-    }
+    return made | reset | {'reversed': lanes.of(chosen.places)[2]}
 
-  digest = store.digest_of(tokens.digest, 'bptt', length, batch_size, stride, second_segment, reverse_half, end_id)
+  form = (length, batch_size, stride, second_segment, reverse_half, end_id)
+  digest = store.digest_of(tokens.digest, 'bptt', *form, *(('both_directions', ends.begin_id) if ends else ()))
   windows = _windows(lanes, batch_size=batch_size, shuffle=shuffle)
   return order.serve(batch, windows, share=share, digest=digest, path=f'{path} ({split})')
 
 
-def template(*, vocab: Vocab, second_segment: bool = False, end: str | None = None, **rest: Any) -> Template:
+def template(
+  *, vocab: Vocab, second_segment: bool = False, both_directions: bool = False, end: str | None = None, **rest: Any
+) -> Template:
   """What stands around a text: XLNet's layout, or the token after a document."""
   del rest
   if second_segment:
     return framing.template(xlnet.make(vocab=vocab, fields=1), xlnet.make(vocab=vocab, fields=2))
   end_id = _end_id(vocab, end)
+  if both_directions and vocab.bos_id is not None:
+    begin = (vocab.bos_id, 0)
+    return Template((begin, ('A', 0), (end_id, 0)), (begin, ('A', 0), (end_id, 0), begin, ('B', 0), (end_id, 0)))
   return Template((('A', 0), (end_id, 0)), (('A', 0), (end_id, 0), ('B', 0), (end_id, 0)))
 
 
@@ -216,6 +277,17 @@ def _check(vocab: Vocab, *, length: int, batch_size: int, stride: int, second: b
     raise ValueError(f'reverse_half=True needs an even batch_size, not {batch_size}.')
   if second and (vocab.sep_id is None or vocab.cls_id is None):
     raise ValueError('second_segment=True needs a vocabulary with a separator and a classification token.')
+
+
+def _ends(vocab: Vocab, *, alone: bool) -> Ends:
+  """What `both_directions` needs of a vocabulary; a ValueError where it stands beside settings that it excludes."""
+  if not alone:
+    raise ValueError(
+      'both_directions=True has rows of its own: leave out stride, second_segment, reverse_half and end.'
+    )
+  characters = chars.table(vocab)
+  assert vocab.bos_id is not None and vocab.eos_id is not None  # `chars.table` looks
+  return Ends(vocab.bos_id, vocab.eos_id, characters)
 
 
 def _streams(tokens: store.Tokens, *, end_id: int, seed: int) -> Callable[[int, bool], Stream]:
@@ -257,6 +329,32 @@ def _plain(text: Stream, lanes: Lanes, chosen: Window, vocab: Vocab) -> order.Ba
   inside = (where >= first[:, None]) & (where < behind[:, None])
   read = np.where(inside, text.at(where % lanes.bounds[-1]), vocab.pad_id).astype(np.int32)
   return {'tokens': read[:, :-1], 'segment_ids': inside[:, :-1].astype(np.int32), 'next_token': read[:, -1]}
+
+
+def _two_streams(text: Stream, lanes: Lanes, chosen: Window, *, ends: Ends, pad_id: int) -> order.Batch:
+  """Rows of one lane each, read forward and backward document by document, padded where it has ended."""
+  # document  a b c       number of a place  0 1 2 3   tokens before it 0 1 2 3
+  # forward   <s> a b c   predicts  a b c </s>         backward  </s> c b a   predicts  c b a <s>
+  where = lanes.read(chosen.places, chosen.window)[:, :-1]
+  real = where < lanes.of(chosen.places)[1][:, None]
+  where = where % lanes.bounds[-1]
+
+  def read(numbers: Callable[[np.ndarray, np.ndarray], np.ndarray], mark: int) -> np.ndarray:
+    ids = text.inside(where, numbers)
+    return np.where(real, np.where(ids < 0, np.int32(mark), ids), np.int32(pad_id))
+
+  tokens = read(lambda before, size: before - 1, ends.begin_id)
+  backward = read(lambda before, size: size - before, ends.end_id)
+  spelt = lambda ids: ends.characters[ids] * real[..., None]  # noqa: E731
+  return {
+    'tokens': tokens,
+    'segment_ids': real.astype(np.int32),
+    'next_tokens': read(lambda before, size: before, ends.end_id),
+    'characters': spelt(tokens),
+    'backward_tokens': backward,
+    'backward_next_tokens': read(lambda before, size: size - 1 - before, ends.begin_id),
+    'backward_characters': spelt(backward),
+  }
 
 
 def _with_second(text: Stream, lanes: Lanes, chosen: Window, *, vocab: Vocab, seed: int) -> order.Batch:

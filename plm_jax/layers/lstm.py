@@ -61,6 +61,7 @@ def recur(
   state: State,
   *,
   fresh: Array,
+  begin: State | None = None,
   projection: Array | None = None,
   cell_clip: float | None = None,
   projection_clip: float | None = None,
@@ -73,7 +74,8 @@ def recur(
     gates: [b, l, c, 4, f], W x + b of every token, computed beforehand in one product: input, forget, cell, output.
     recurrent: [c, p, 4, f], U.
     state: h [b, c, p] in the dtype of the products and c f32[b, c, f], before the first token.
-    fresh: bool[b, l, c], tokens before which the state is zero.
+    fresh: bool[b, l, c], tokens before which the state is `begin`.
+    begin: h [c, p] and c f32[c, f]; None for zeros.
     projection: [c, f, p], P.
     cell_clip: largest absolute value of a new cell.
     projection_clip: and of what a projection gives.
@@ -82,8 +84,11 @@ def recur(
     The state after the last token, and h after each: [b, l, c, p].
   """
 
+  zeros = tuple(jnp.zeros(part.shape[1:], part.dtype) for part in state)
+
   def step(state: State, token: tuple[Array, Array]) -> tuple[State, Array]:
-    h, c = (jnp.where(token[1][..., None], 0, part) for part in state)  # [b, c, p], [b, c, f]
+    pairs = zip(begin or zeros, state, strict=True)
+    h, c = (jnp.where(token[1][..., None], first, part) for first, part in pairs)  # [b, c, p], [b, c, f]
     summed = token[0] + jnp.einsum('bcp,cpgf->bcgf', h, recurrent)
     i, f, g, o = jnp.moveaxis(summed.astype(jnp.float32), 2, 0)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)

@@ -11,10 +11,11 @@ import flax.linen as nn
 import jax
 
 from plm_jax import files, optim
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, lacking
 from plm_jax.paths import path_name
 from plm_jax.sharding import Layout
 from plm_jax.training.step import TrainState
+from plm_jax.types import Attends
 
 _CONTROL_GROUPS = (  # the limit of a container and what counts against it: version 2, version 1
   ('/sys/fs/cgroup/memory.max', '/sys/fs/cgroup/memory.stat', 'anon'),
@@ -102,7 +103,9 @@ def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any]) -> N
 
 
 def check_table(trunk: nn.Module, settings: Mapping[str, Any]) -> None:
-  """`check` of the token table and its gradient alone, before a trunk of absurd sizes is traced."""
+  """`check` of the token table and its gradient alone, if there is one, before a trunk of absurd sizes is traced."""
+  if lacking(trunk, Attends):
+    return
   shape = (trunk.vocab_size, trunk.token_dim)
   size = 4 * math.prod(shape)
   devices = settings['sharding']['mesh'].get('model', 1)

@@ -16,12 +16,13 @@ from rich.console import Console
 from rich.table import Table
 
 from plm_jax import optim
+from plm_jax.errors import lacking
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.plugins import build, signatures
 from plm_jax.training import flops
 from plm_jax.training.parts import Settings, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, bind, step_rng
-from plm_jax.types import BATCH, PyTree, Task, axes_of
+from plm_jax.types import BATCH, SLOTS, Attends, PyTree, Task, axes_of
 
 UNBOUNDED = 512  # tokens of the row that is counted for a trunk whose rows may have any length
 OPTIONS = 4  # to choose from, of the row that is counted for a task with such rows
@@ -95,7 +96,7 @@ def batch_spec(
     length: tokens of a row.
     targets: tokens of a text to write; None for as many.
   """
-  sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length}
+  sizes = {'b': rows, 'k': OPTIONS, 'l': length, 't': targets or length, 'c': SLOTS}
   return {
     name: jax.ShapeDtypeStruct(tuple(sizes[axis] for axis in axes), jnp.dtype(BATCH[name].dtype))
     for name, axes in map(axes_of, dict.fromkeys((*reads, *ALWAYS)))
@@ -145,20 +146,23 @@ def published() -> list[dict[str, Any]]:
 def _of_trunk(trunk: Any, length: int) -> tuple[dict[str, int], int]:
   """The parameters of the parts of a trunk, and the operations of a row.
 
-  The row is read, pooled, and scored against the vocabulary at every position.
+  The row is read, pooled, and scored against the vocabulary at every position where the trunk can do so.
   """
   ids = jax.ShapeDtypeStruct((1, length), jnp.int32)
-  row = {'tokens': ids, 'segment_ids': ids}
+  row = batch_spec([name for name in ('tokens', 'characters') if name in trunk.INPUTS], rows=1, length=length)
+  row = {name: leaf for name, leaf in row.items() if name not in ALWAYS} | {'segment_ids': ids}
   if 'encoder_tokens' in trunk.INPUTS:  # a row of this length on each side
-    row = {f'{side}_{name}': value for side in ('encoder', 'decoder') for name, value in row.items()}
+    row = {f'{side}_{name}': ids for side in ('encoder', 'decoder') for name in ('tokens', 'segment_ids')}
   init = functools.partial(trunk.init, method='init_all')
   tree = nn.unbox(jax.eval_shape(lambda key: init(key)['params'], jax.random.key(0)))
 
   def forward(tree: PyTree, row: Mapping[str, jax.Array]) -> Any:
     apply = functools.partial(trunk.apply, {'params': tree})
-    features = jnp.zeros((1, length, trunk.token_dim))
     segment_ids = row.get('segment_ids', row.get('decoder_segment_ids'))
-    return apply(apply(**row)['hidden'], segment_ids, method='pool'), apply(features, method='attend')
+    pooled = apply(apply(**row)['hidden'], segment_ids, method='pool')
+    if lacking(trunk, Attends):
+      return pooled
+    return pooled, apply(jnp.zeros((1, length, trunk.token_dim)), method='attend')
 
   return {name: _count(part) for name, part in tree.items()}, flops.count(forward, tree, row)
 

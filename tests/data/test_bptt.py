@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from plm_jax.data import bptt
+from plm_jax.text import chars
 from tests.data import small
-from tests.data.small import CLS, EOS, PAD, SEP
+from tests.data.small import BOS, CLS, EOS, PAD, SEP
 
 SIZES = np.random.default_rng(0).geometric(0.04, 60).tolist()
 FORMS = {
@@ -16,6 +17,7 @@ FORMS = {
   'stride': {'stride': 10},
   'reversed': {'reverse_half': True},
   'segments': {'second_segment': True},
+  'both directions': {'both_directions': True},
   'xlnet': {'second_segment': True, 'reverse_half': True, 'stride': 7},
 }
 every_form = pytest.mark.parametrize('form', FORMS)
@@ -183,7 +185,7 @@ def test_other_settings_have_other_digests(folder):
   assert make(folder).digest == digest == make(folder, seed=4).digest
   changed = [make(folder, **settings) for settings in list(FORMS.values())[1:]]
   changed += [make(folder, length=8), make(folder, batch_size=8), make(folder, end='<s>')]
-  assert len({digest, *(source.digest for source in changed)}) == 8
+  assert len({digest, *(source.digest for source in changed)}) == 9
 
 
 @pytest.mark.parametrize(
@@ -202,3 +204,56 @@ def test_other_settings_have_other_digests(folder):
 def test_impossible_settings_are_refused(folder, changes, message):
   with pytest.raises(ValueError, match=message):
     make(folder, **changes)
+
+
+# Two streams ----------------------------------------------------------------------------------------------------------
+
+
+def streams_of(sizes) -> list[np.ndarray]:
+  """What bilm reads and predicts in each direction, document by document: four arrays of as many tokens."""
+  found, numbers = [[], [], [], []], iter(range(sum(sizes)))
+  for size in sizes:
+    text = [len(small.SPECIAL) + next(numbers) for _ in range(size)]
+    sentence = [BOS, *text, EOS]
+    pieces = (sentence[:-1], sentence[1:], sentence[:0:-1], sentence[-2::-1])
+    for stream, piece in zip(found, pieces, strict=True):
+      stream.extend(piece)
+  return [np.array(each) for each in found]
+
+
+STREAMS = ('tokens', 'next_tokens', 'backward_tokens', 'backward_next_tokens')
+
+
+def test_both_directions_read_and_predict_as_bilm_does(folder):
+  source = make(folder, both_directions=True, shuffle=False)
+  batches = take(source, 0, source.steps_per_epoch)
+  for key, whole in zip(STREAMS, streams_of(SIZES), strict=True):
+    read = [np.concatenate([one[key][row][one['segment_ids'][row] > 0] for one in batches]) for row in range(4)]
+    np.testing.assert_array_equal(np.concatenate(read), whole, err_msg=key)
+  assert [batch['reset'].tolist() for batch in batches] == [[True] * 4] + [[False] * 4] * (len(batches) - 1)
+  table = chars.table(small.NumberVocab())
+  for batch in batches:
+    assert all((batch[key][batch['segment_ids'] == 0] == PAD).all() for key in STREAMS)
+    for prefix in ('', 'backward_'):
+      slots = np.where(batch['segment_ids'][..., None] > 0, table[batch[f'{prefix}tokens']], 0)
+      np.testing.assert_array_equal(batch[f'{prefix}characters'], slots)
+
+
+def test_both_directions_go_through_the_documents_in_the_order_of_the_epoch(folder):
+  """A window holds the same places of a document in both directions."""
+  source = make(folder, both_directions=True)
+  for batch in take(source, source.steps_per_epoch, 3):
+    np.testing.assert_array_equal(batch['tokens'] == BOS, batch['backward_tokens'] == EOS)
+    np.testing.assert_array_equal(batch['next_tokens'] == EOS, batch['backward_next_tokens'] == BOS)
+    assert (batch['epoch'][batch['row_weight'] > 0] == 1).all()
+
+
+@pytest.mark.parametrize('other', [{'stride': 8}, {'second_segment': True}, {'reverse_half': True}, {'end': '</s>'}])
+def test_both_directions_stand_alone(folder, other):
+  with pytest.raises(ValueError, match='both_directions=True has rows of its own: leave out stride'):
+    make(folder, both_directions=True, **other)
+
+
+def test_both_directions_need_tokens_for_both_ends(folder):
+  with pytest.raises(ValueError, match='no two different tokens that begin and end a text'):
+    make(folder, both_directions=True, vocab=small.NumberVocab(without=('bos',)))

@@ -20,7 +20,7 @@ def part(**settings):
 
 
 FORMS = {
-  'bptt': [{}, {'second_segment': True}],
+  'bptt': [{}, {'second_segment': True}, {'both_directions': True}],
   'labelled': [{'layout': 'gpt'}, {'both_orders': True}, {'kind': 'regression'},
                {'kind': 'words', 'fields': ('words',), 'label': 'tags'},
                {'kind': 'options', 'fields': ('text', 'words')},

@@ -77,6 +77,7 @@ RUNS = {
   'bart': Run('denoise_seq2seq', 'bart', BART, margin=0.5, training={'steps': 300}),
   'ul2': Run('denoise_seq2seq', 't5', {'denoisers': UL2}, margin=0.3),
   'unilm': Run('unilm', 'bert'),
+  'bidirectional_lm': Run('bidirectional_lm', 'elmo', margin=0.3, training={'steps': 200}),
 }
 
 
@@ -100,6 +101,8 @@ def rows_of(objective: str, length: int = 32):
 
   def rows(number: int, **settings: Any):
     batch = learning.make_text(number, length=length, **settings)
+    if objective == 'bidirectional_lm':
+      batch |= tiny.make_streams(batch)
     if objective == 'permutation_lm':
       batch |= {'type_ids': jnp.zeros_like(batch['tokens']), 'reset': jnp.ones(learning.ROWS, bool)}
     return batch

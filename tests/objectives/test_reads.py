@@ -85,7 +85,7 @@ def test_reads_are_all_keys_that_prepare_cannot_do_without(folder, name):
   reads = dict(map(types.axes_of, importlib.import_module(f'plm_jax.{folder}.{name}').READS))
   assert set(reads) <= set(types.BATCH) - ALWAYS
   wanted = {*reads, *NESTED.get(name, ())}
-  sizes = {'b': 4, 'k': 3, 'l': 16, 't': 8}
+  sizes = {'b': 4, 'k': 3, 'l': 16, 't': 8, 'c': types.SLOTS}
   batch = {
     key: jnp.zeros([sizes[axis] for axis in reads.get(key, types.BATCH[key].axes)], types.BATCH[key].dtype)
     for key in (*wanted, *(ALWAYS - {'step'}))
@@ -107,7 +107,15 @@ def test_reads_are_a_literal(folder, name):
   assert [ast.literal_eval(value) for value in values] == [importlib.import_module(f'plm_jax.{folder}.{name}').READS]
 
 
-PROTOCOLS = (types.Trunk, types.Attends, types.SharesTokens, types.Shares, types.Refines, types.Remembers)
+PROTOCOLS = (
+  types.Trunk,
+  types.Attends,
+  types.SharesTokens,
+  types.Shares,
+  types.Refines,
+  types.Remembers,
+  types.Streams,
+)
 PROMISED = {name for one in PROTOCOLS for name in (*one.__annotations__, *vars(one))} - {'config'}
 OF_A_MODULE = {'clone', 'init', 'unbind'}  # of every module of flax
 HANDED_ON = {'scalar_mix': {'self.trunk.config'}}  # by what is a trunk itself
