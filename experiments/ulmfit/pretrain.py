@@ -3,7 +3,7 @@
 python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=30000 --out=runs/vocab/ulmfit
 python -m plm_jax.train --config=experiments/ulmfit/pretrain.py --workdir=runs/ulmfit/pretrain
 
-`small` has 256 wide layers and the vocabulary and text of experiments/small/pretrain.py. `asgd` has the optimiser of
+`small` has layers of 256, 256 and 128 and the vocabulary and text of experiments/small/pretrain.py. `asgd` has the optimiser of
 Merity et al. 2018 in place of Adam: the mean of the parameters is evaluated, from the evaluation on at which the loss
 was worse than the best one of those before the last five (NT-ASGD).
 
@@ -19,7 +19,7 @@ from experiments import common
 
 ADAM = dict(name='adam', rate=3e-4, schedule='stlr', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
 ASGD = dict(name='asgd', rate=30.0, schedule='constant', nonmonotone=5, decay=1.2e-6, clip=0.25)
-SMALL = dict(hidden_dim=256, mlp_dim=512, dropout=0.25)
+SMALL = dict(hidden_dim=128, mlp_dim=256, dropout=0.25)
 
 
 def get_config(arg=''):
@@ -36,6 +36,6 @@ def get_config(arg=''):
   c.eval_every, c.save_every = 1_000, 1_000
   if size == 'small':
     c.vocab.path, c.model.overrides = common.vocab('small'), SMALL
-    c.data.path, c.epochs, c.steps = 'runs/data/english', None, 4_000
+    c.data.path, c.data.batch_size, c.epochs, c.steps = 'runs/data/english', 32, None, 4_000
     c.optim.rate = 3e-3 if optimiser == 'adam' else 30.0
   return common.quick(c, arg)
