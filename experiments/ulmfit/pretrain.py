@@ -19,7 +19,6 @@ from experiments import common
 
 ADAM = dict(name='adam', rate=3e-4, schedule='stlr', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
 ASGD = dict(name='asgd', rate=30.0, schedule='constant', nonmonotone=5, decay=1.2e-6, clip=0.25)
-SMALL = dict(hidden_dim=128, mlp_dim=256, dropout=0.25)
 
 
 def get_config(arg=''):
@@ -27,7 +26,7 @@ def get_config(arg=''):
   size, optimiser = common.chosen(arg, ('full', 'small')), common.chosen(arg, ('adam', 'asgd'))
   c = common.run(arg, choices=('full', 'small', 'adam', 'asgd'), epochs=10)
   c.vocab = dict(name='byte_bpe', path=common.vocab('ulmfit'))
-  c.model = dict(name='awd_lstm', variant='ulmfit', overrides=dict(dropout=0.5))
+  c.model = dict(name='awd_lstm', variant='ulmfit', overrides=dict(common.AWD_LSTM[size], dropout=0.5))
   c.objective = dict(name='causal_lm', memory=True, activation=2.0, temporal=1.0)
   c.data = dict(name='bptt', path=common.corpus('wiki'), length=70, batch_size=64)
   c.optim = dict(ADAM if optimiser == 'adam' else ASGD)
@@ -35,7 +34,7 @@ def get_config(arg=''):
   c.best = ('validation/loss', 'min')
   c.eval_every, c.save_every = 1_000, 1_000
   if size == 'small':
-    c.vocab.path, c.model.overrides = common.vocab('small'), SMALL
+    c.vocab.path, c.model.overrides.dropout = common.vocab('small'), 0.25
     c.data.path, c.data.batch_size, c.epochs, c.steps = 'runs/data/english', 32, None, 4_000
     c.optim.rate = 3e-3 if optimiser == 'adam' else 30.0
   return common.quick(c, arg)

@@ -166,7 +166,7 @@ def make(
 # The published rows ---------------------------------------------------------------------------------------------------
 
 CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {'ulmfit': Config(), 'tiny': Config(hidden_dim=128, num_layers=2, mlp_dim=256)}
+  {'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)}
 )
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
