@@ -139,6 +139,23 @@ def bert_adam(rate: float, *, warmup: float, **changes: Any) -> dict[str, Any]:
   return plain | dict(clip=1.0, b1=0.9, b2=0.999, eps=1e-6) | changes
 
 
+AWD_LSTM = {'full': {}, 'small': dict(hidden_dim=128, mlp_dim=256)}  # sizes of ULMFiT's trunk
+AWD_GROUPS = ('trunk/(lstm_2|output_bias)/.*', 'trunk/lstm_1/.*', 'trunk/lstm_0/.*', 'trunk/.*')
+
+
+def awd_groups(factor: float, *, period: float = 0.0, first: int = 0) -> tuple[tuple[str, Any], ...]:
+  """Multipliers of ULMFiT's groups from the top down: discriminative rates and gradual unfreezing (§3.2 and §3.3).
+
+  Args:
+    factor: what the rate of a group is divided by for the group below it.
+    period: share of the run after which one more group joins; 0 for all at once.
+    first: number of the topmost group of the trunk, 1 below a head.
+  """
+  numbered = enumerate(AWD_GROUPS, start=first)
+  groups = ((pattern, dict(unfreeze=period * number, scale=factor**-number)) for number, pattern in numbered)
+  return (*groups, ('.*', 1.0))
+
+
 def gpt_adam() -> dict[str, Any]:
   """The optimiser with which GPT is fine-tuned (Radford et al. 2018, §4.1, and the released code)."""
   plain = dict(name='adamw', rate=6.25e-5, schedule='gpt', warmup=0.002, decay=NO_DECAY_ON_NORMS)

@@ -369,6 +369,7 @@ class Trunk(Protocol):
   def __call__(self, *args: Any, **inputs: Any) -> dict[str, Any]:
     """'hidden' [b, l, d] after any final norm; 'layers' [n+1, b, l, d], embeddings first; 'carry'.
 
+    A layer whose width is not d is left out of 'layers'.
     With two stacks `hidden` and `layers` are the decoder's, and 'encoder_hidden' and 'encoder_layers' stand beside.
     All parameters of an untied output matrix exist after the first call, whether it was used or not.
     """

@@ -81,6 +81,7 @@ EXACT = {
   'llama2-7b': (6_738_415_616,),
   'llama2-13b': (13_015_864_320,),
   'llama2-70b': (68_976_648_192,),
+  'ulmfit': (44_272_402, 20_211_600),
   'glm-base': (109_338_624,),
   'glm-large': (334_688_256,),
   'glm-10b': (9_880_682_496,),
@@ -149,6 +150,7 @@ ALSO = {
   'with the head that tells replaced tokens': lambda row: sum(
     in_training(row['variant'], 'rtd', sharing='all')[part] for part in ('trunk', 'rtd')
   ),
+  'LSTM layers': lambda row: sum(row['counted'][f'lstm_{layer}'] for layer in range(3)),
   'without the summary layer': lambda row: row['parameters'] - row['counted']['pooler'],
   'without the summary layer, with its output bias': lambda row: sum(
     in_training(row['variant'], 'permutation_lm', memory=False).values()
@@ -194,13 +196,14 @@ def test_what_else_is_counted_is_exact(family, counted):
 def test_every_known_number_is_printed(counted):
   for variant, numbers in EXACT.items():
     assert set(numbers) <= {counted[variant]['parameters'], *counted[variant]['also'].values()}, variant
-  assert sum(map(len, EXACT.values())) == 94
+  assert sum(map(len, EXACT.values())) == 96
 
 
 # first systems of each kind, by the year of their papers' first publication
 TIMELINE = {
   'gpt': (2018, 'decoder', 'autoregressive'),
   'bert-base': (2018, 'encoder', 'denoising'),
+  'ulmfit': (2018, 'lstm', 'autoregressive'),
   'gpt2': (2019, 'decoder', 'autoregressive'),
   'roberta-base': (2019, 'encoder', 'denoising'),
   'xlnet-base': (2019, 'encoder', 'permutation'),

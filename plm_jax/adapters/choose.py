@@ -60,7 +60,8 @@ def make(
     frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model on the text of every option; needs a causal trunk that is not
       frozen (GPT: .5).
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
+    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
+      the largest values and the mean side by side (ULMFiT).
     init_std: of the head's kernels.
 
   Raises:

@@ -57,9 +57,11 @@ class Model(nn.Module):
     join: how their vectors become one, see `JoinedStates`.
     layer_weights: of join='weighted'.
     frozen: the trunk runs without dropout and gets no gradient.
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
+    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
+      the largest values and the mean side by side (ULMFiT).
     init_std: of the head's kernels.
     bias: the last layer has one.
+    norms: LayerNorms before both layers.
   """
 
   trunk: nn.Module
@@ -74,6 +76,7 @@ class Model(nn.Module):
   pool: Pool
   init_std: float
   bias: bool
+  norms: bool
 
   def setup(self) -> None:
     self.states = JoinedStates(self.join, self.layer_weights)
@@ -84,6 +87,7 @@ class Model(nn.Module):
       dropout=self.dropout,
       init_std=self.init_std,
       bias=self.bias,
+      norms=self.norms,
     )
     self.head_dropout = Dropout(self.dropout)
 
@@ -138,6 +142,7 @@ def make(
   pool: Pool = 'trunk',
   init_std: Std = 0.02,
   bias: bool = True,
+  norms: bool = False,
   class_weights: tuple[Weight, ...] = (),
 ) -> Task:
   """Classification over `classes` labels, or regression of one number.
@@ -158,15 +163,20 @@ def make(
     frozen: feature extraction: the trunk runs without dropout and keeps its values, whatever `optim` says.
     lm_weight: lambda of the auxiliary language model; needs a causal trunk that is not frozen (GPT: .5).
     pool: 'trunk' pools as the trunk's paper does; 'mean' takes the mean of the real tokens, which needs no pooler that
-      pre-training has not seen.
+      pre-training has not seen; 'concat' puts the last real token, the largest values and the mean side by side
+      (ULMFiT).
     init_std: of the head's kernels.
     bias: the last layer has one; published decoders that classify (GPT-2, LLaMA) have none.
+    norms: a LayerNorm before each layer of a head with `hidden`, where ULMFiT normalises over the batch: a batch norm
+      would make rows depend on each other and keep averages from step to step.
     class_weights: of the loss of each class, in the order of their numbers; the loss is the weighted mean. Weights of
       rows / (classes x rows of the class) balance the classes. Accuracy counts every row alike.
   """
   del vocab
   if hidden and not bias:
     raise ValueError(f'adapter.bias=False with adapter.hidden={hidden}: both of two layers have biases')
+  if norms and not hidden:
+    raise ValueError('adapter.norms=True with adapter.hidden=0: norms stand before each of two layers; give a width')
   if hidden < 0:
     raise ValueError(f'adapter.hidden={hidden}: a width, or 0 for no layer')
   texts.check_head('classify', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
@@ -180,7 +190,7 @@ def make(
     raise ValueError(f'adapter.class_weights do not go with adapter.lm_weight={lm_weight}: leave one of them out')
   s = Setup(texts.has_two_stacks(trunk), kind == 'regression', lm_weight, class_weights)
   states = layers, join, tuple(layer_weights)
-  model = Model(trunk, count or 1, dropout, hidden, activation, *states, frozen, pool, init_std, bias)
+  model = Model(trunk, count or 1, dropout, hidden, activation, *states, frozen, pool, init_std, bias, norms)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s.regression)
   task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen))
   return scored(task, regression=s.regression, classes=count)

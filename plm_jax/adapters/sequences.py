@@ -25,7 +25,8 @@ class Model(nn.Module):
     hidden: width of a layer of the head before the last one; 0 leaves it out.
     activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
     frozen: the trunk runs without dropout and gets no gradient.
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
+    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
+      the largest values and the mean side by side (ULMFiT).
     init_std: of the head's kernels.
     same_dropout: the texts of a row lose the same components of their vectors, of a head of one layer.
   """

@@ -15,7 +15,7 @@ from plm_jax.layers.means import metric
 from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
 from plm_jax.types import EVERYTHING, HEADS, Array, Attends, Batch, Forward
 
-Pool = Literal['trunk', 'mean']
+Pool = Literal['trunk', 'mean', 'concat']
 LM_ROWS = 8  # texts whose vocabulary logits are in memory at a time
 
 
@@ -69,26 +69,35 @@ def segments_of(inputs: Mapping[str, Array]) -> Array:
 
 
 def pooled(trunk: nn.Module, hidden: Array, segment_ids: Array, *, pool: Pool, frozen: bool) -> Array:
-  """What stands for each row of states: [b, l, d] -> [b, d].
+  """What stands for each row of states: [b, l, d] -> [b, d], or [b, 3 d] with 'concat'.
 
   Args:
     trunk: any trunk with `pool`.
     hidden: states of one of its layers.
     segment_ids: int[b, l], of these states.
-    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens.
+    pool: 'trunk' pools as the trunk's paper does, 'mean' takes the mean of the real tokens, 'concat' the last of them,
+      the largest values and the mean side by side (ULMFiT).
     frozen: nothing before it gets a gradient.
   """
-  vectors = (pooling.mean if pool == 'mean' else trunk.pool)(hidden, segment_ids)
+  pools = {'trunk': trunk.pool, 'mean': pooling.mean, 'concat': pooling.last_largest_and_mean}
+  vectors = pools[pool](hidden, segment_ids)
   return jax.lax.stop_gradient(vectors) if frozen else vectors
 
 
 def make_head(
-  outputs: int, *, hidden: int, activation: str, dropout: float, init_std: float, bias: bool = True
+  outputs: int,
+  *,
+  hidden: int,
+  activation: str,
+  dropout: float,
+  init_std: float,
+  bias: bool = True,
+  norms: bool = False,
 ) -> nn.Module:
   """A dense layer, or with a `hidden` width two of them with an activation between and dropout before each."""
   kernel_init = normal(init_std)
   if hidden:
-    return PredictionHead(hidden, outputs, activation, dropout, kernel_init)
+    return PredictionHead(hidden, outputs, activation, dropout, kernel_init, norms)
   return Dense(outputs, axes=('embed', 'classes'), kernel_init=kernel_init, use_bias=bias)
 
 

@@ -19,7 +19,7 @@ from plm_jax.errors import one_of, suggest
 from plm_jax.paths import flat
 from plm_jax.types import Array, PyTree, Whole
 
-Resize = Literal['interpolate', 'new_rows']
+Resize = Literal['interpolate', 'new_rows', 'mean_rows']
 STACKED = 'layers'  # the path component below which axis 0 numbers the layers
 
 
@@ -34,7 +34,8 @@ class Entry:
     to: part of this model that receives it, '' for all of it.
     layers: which stacked layers of the source to take, in this order; None takes all.
     resize: 'interpolate' stretches learned position tables to the length of this model's, 'new_rows' lets the other
-      tables end in rows that keep their fresh values; both may be given, in a sequence.
+      tables end in rows that keep their fresh values, 'mean_rows' in rows that start from the mean of the source's
+      (ULMFiT's released code, for new words); several may be given, in a sequence.
     dtype: the dtype of this model's parameters, required if the source has another one.
     add: add to what earlier entries put there, for a source that keeps a parameter as a sum (DeBERTa-v3's token table).
     fitting: take the part where it has the same leaves of the same shapes as here, and the head of a task where it also
@@ -220,6 +221,10 @@ def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: in
   if 'new_rows' in entry.resizes and not _is_position(path) and axis is not None:
     how += f', rows {value.shape[axis]} to {fresh.shape[axis] - 1} new'
     return _put_first(value, fresh), how
+  if 'mean_rows' in entry.resizes and not _is_position(path) and axis is not None:
+    how += f', rows {value.shape[axis]} to {fresh.shape[axis] - 1} their mean'
+    mean = value.mean(axis, keepdims=True).repeat(fresh.shape[axis] - value.shape[axis], axis)
+    return _place(np.concatenate([value, mean], axis), fresh), how
   raise ValueError(
     f'{path} is {list(value.shape)} in {entry.source} and {list(fresh.shape)} here: '
     f'{_cure(path, value.shape, fresh.shape)}'
@@ -250,7 +255,10 @@ def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
     if is_stacked(path) and new[0] < old[0]:
       return f'layers=(...) in this entry of init_from names the {new[0]} layers to take'
   if _longer_axis(old, new) is not None and 'norm' not in path and not is_stacked(path):
-    return "resize='new_rows' in this entry of init_from keeps the fresh rows at the end"
+    return (
+      "resize='new_rows' in this entry of init_from keeps the fresh rows at the end, 'mean_rows' starts them from the "
+      "mean of the source's"
+    )
   return (
     'the two models differ in size; --config.model.from=FOLDER takes the sizes of the source, or leave this part out '
     'with from_ and to'

@@ -44,3 +44,14 @@ class Dropout(nn.Module):
     if not train or self.rate == 0.0:
       return x
     return drop(x, rate=self.rate, rng=self.make_rng('dropout'))
+
+
+class LockedDropout(nn.Module):
+  """`Dropout` with one draw for all tokens of a row: [b, l, d] (variational dropout, Gal and Ghahramani 2016)."""
+
+  rate: float
+
+  @nn.compact
+  def __call__(self, x: Array, *, train: bool) -> Array:
+    kept = jnp.ones((x.shape[0], 1, x.shape[2]), x.dtype)
+    return x * Dropout(self.rate)(kept, train=train)

@@ -6,8 +6,10 @@ with the numbers and multiplied by the scales, so that no copy of the weights in
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from plm_jax.paths import PLACE, SCALE
@@ -19,6 +21,15 @@ Initializer = Callable[..., Array]
 def normal(std: float) -> Initializer:
   """N(0, std)."""
   return nn.initializers.normal(std)
+
+
+def uniform(bound: float) -> Initializer:
+  """U(-bound, bound)."""
+
+  def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+  return init
 
 
 def truncated_normal(std: float) -> Initializer:
@@ -139,3 +150,20 @@ class Embed(nn.Module):
     if rows == self.num_rows:
       return logits
     return jnp.where(jnp.arange(rows) < self.num_rows, logits, -1e9)
+
+
+class OutputBias(nn.Module):
+  """What is added to the logit of each id.
+
+  Attributes:
+    vocab_size: ids of the vocabulary.
+  """
+
+  vocab_size: int
+
+  @nn.compact
+  def __call__(self, logits: Array) -> Array:
+    """f32[..., v], v padded by vocab_multiple."""
+    init = nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',))
+    bias = self.param('bias', init, (self.vocab_size,), jnp.float32)
+    return logits + jnp.pad(bias, (0, logits.shape[-1] - self.vocab_size))

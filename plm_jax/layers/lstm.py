@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, normal
+from plm_jax.layers.linear import Dense, normal, uniform
 from plm_jax.types import Array
 
 State = tuple[Array, Array]  # h and c
@@ -53,6 +53,50 @@ class Lstm(nn.Module):
     zero = jnp.zeros((x.shape[0], 2, width), jnp.float32)
     _, states = recur(both_ways(gates), recurrent, (zero.astype(dtype), zero), fresh=fresh)
     return both_ways(states)
+
+
+class DroppedLstm(nn.Module):
+  """A layer that reads forward, with DropConnect on its recurrent weights (Merity et al. 2018, §2): [b, l, d] -> [b, l, f].
+
+  In training each recurrent weight is left out with a probability, one draw for all rows and tokens of a step. All
+  parameters start from U(-1 / sqrt(f), 1 / sqrt(f)), and gates add two biases, as those of torch.nn.LSTM.
+
+  Attributes:
+    features: f.
+    weight_dropout: rate of the recurrent weights.
+    dtype: of states and products; the cell c is float32.
+  """
+
+  features: int
+  weight_dropout: float = 0.0
+  dtype: str = 'float32'
+
+  @nn.compact
+  def __call__(self, x: Array, state: State, *, fresh: Array, train: bool = False) -> tuple[State, Array]:
+    """The state after the row, and h after each token.
+
+    Args:
+      x: [b, l, d].
+      state: h [b, f] and c f32[b, f], before the first token.
+      fresh: bool[b, l], tokens before which the state is zero.
+      train: drops recurrent weights.
+    """
+    width, dtype = self.features, self.dtype
+    init = uniform(1 / math.sqrt(width))
+
+    def param(name: str, shape: tuple[int, ...]) -> Array:
+      axes = (*[None] * (len(shape) - 1), 'mlp')
+      return self.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32)
+
+    axes = ('embed', None, 'mlp')
+    gates = Dense((4, width), axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name='input')(x)
+    gates = gates + (param('bias', (4, width)) + param('recurrent_bias', (4, width))).astype(dtype)  # [b, l, 4, f]
+    recurrent = Dropout(self.weight_dropout)(param('recurrent', (width, 4, width)), train=train).astype(dtype)
+    h, c = state
+    (h, c), states = recur(
+      gates[:, :, None], recurrent[None], (h[:, None].astype(dtype), c[:, None]), fresh=fresh[..., None]
+    )
+    return (h[:, 0], c[:, 0]), states[:, :, 0]
 
 
 def recur(

@@ -11,7 +11,10 @@ import jax.numpy as jnp
 
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Initializer
+from plm_jax.layers.norm import LayerNorm
 from plm_jax.types import Array
+
+_EPSILON = 1e-5  # of the norms of a head
 
 
 def gelu_erf(x: Array) -> Array:
@@ -131,12 +134,15 @@ class GatedMlp(nn.Module):
 class PredictionHead(nn.Module):
   """Linear, activation, linear, with dropout before each product: the head that classifies in BART and ELECTRA.
 
+  With norms it is the head of ULMFiT (Howard and Ruder 2018, §3.3), which normalises over the batch.
+
   Attributes:
     hidden: width between the two products.
     outputs: columns of the last one.
     activation: a name of `ACTIVATIONS`.
     dropout: rate before each product.
     kernel_init: initializer of both kernels.
+    norms: a LayerNorm before each dropout.
   """
 
   hidden: int
@@ -144,11 +150,14 @@ class PredictionHead(nn.Module):
   activation: str
   dropout: float
   kernel_init: Initializer
+  norms: bool = False
 
   @nn.compact
   def __call__(self, x: Array, *, train: bool = False) -> Array:
     """[..., d] -> f32[..., outputs]."""
     inner = Dense(self.hidden, axes=('embed', 'mlp'), kernel_init=self.kernel_init, name='hidden')
     out = Dense(self.outputs, axes=('mlp', 'classes'), kernel_init=self.kernel_init, name='out')
+    x = LayerNorm(_EPSILON, name='input_norm')(x) if self.norms else x
     x = ACTIVATIONS[self.activation](inner(Dropout(self.dropout)(x, train=train)))
+    x = LayerNorm(_EPSILON, name='hidden_norm')(x) if self.norms else x
     return out(Dropout(self.dropout)(x, train=train))

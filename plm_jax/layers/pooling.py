@@ -31,3 +31,9 @@ def mean(hidden: Array, segment_ids: Array) -> Array:
   """Mean of the states of the real tokens of a row: [b, l, d] -> f32[b, d]; of none, zeros."""
   real = (segment_ids > 0).astype(jnp.float32)[..., None]
   return (hidden * real).sum(axis=1) / jnp.maximum(real.sum(axis=1), 1.0)
+
+
+def last_largest_and_mean(hidden: Array, segment_ids: Array) -> Array:
+  """`last`, `largest` and `mean` side by side (concat pooling; Howard and Ruder 2018, eq. 4): [b, l, d] -> [b, 3 d]."""
+  parts = (pool(hidden, segment_ids) for pool in (last, largest, mean))
+  return jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=-1)

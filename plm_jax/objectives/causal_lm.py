@@ -2,6 +2,9 @@
 
 The first token of a document is predicted only where the data puts a begin-of-sequence token before it. Perplexity is
 exp of the mean nats per token, which equals 2 to the mean bits and (prod p)^(-1/N).
+
+Rows of `data.bptt` go on where the row before them ended: `memory` carries the state of a recurrent trunk along, and
+the last token of a row is predicted as well.
 """
 
 import math
@@ -38,9 +41,14 @@ class Model(nn.Module):
 
   trunk: nn.Module
 
-  def __call__(self, train: bool = False, **inputs: Array) -> Array:
+  def __call__(self, train: bool = False, **inputs: PyTree) -> Array:
     """States before the output matrix, [b, l, d]."""
     return self.trunk(**inputs, train=train)['hidden']
+
+  def read(self, train: bool = False, **inputs: PyTree) -> tuple[Array, Array, PyTree]:
+    """(states before the output matrix and those of the last layer, [b, l, d] both, and the next carry)."""
+    out = self.trunk(**inputs, train=train)
+    return out['hidden'], out['layers'][-1], out['carry']
 
   def attend(self, features: Array, train: bool = False) -> Array:
     """Vocabulary logits f32[..., v]."""
@@ -54,14 +62,19 @@ class Setup(NamedTuple):
   Attributes:
     num_bytes: f32[v], bytes of each token.
     starts_word: bool[v].
+    pad_id: of the vocabulary.
   """
 
   num_bytes: np.ndarray
   starts_word: np.ndarray
+  pad_id: int
   packing: Packing
   predict: Predicted
   z_loss: float
   logit_rows: int
+  memory: bool
+  activation: float
+  temporal: float
 
 
 def make(
@@ -72,6 +85,9 @@ def make(
   predict: Predicted = 'all',
   z_loss: Weight = 0.0,
   logit_rows: Count = 8,
+  memory: bool = False,
+  activation: Weight = 0.0,
+  temporal: Weight = 0.0,
 ) -> Task:
   """Causal language modelling of a decoder.
 
@@ -86,21 +102,48 @@ def make(
     z_loss: weight of log^2 Z, where Z is what the softmax divides by: keeps logits from drifting (PaLM §5: 1e-4). It is
       in what is trained on and in the metric 'z_loss', not in 'loss'.
     logit_rows: batch rows whose logits are in memory at a time.
+    memory: carry the trunk's state from row to row, for rows of `data.bptt`.
+    activation: alpha, weight of the mean square of the states that predict (AR; Merity et al. 2018, §4.6: 2). It and the
+      next are in what is trained on and in metrics of their own, not in 'loss'.
+    temporal: beta, weight of the mean square of the change of the last layer from token to token (TAR; there: 1).
   """
   user, inputs = "objective 'causal_lm'", ('tokens', 'segment_ids')
+  if memory:
+    user, inputs = f'{user} with memory', (*inputs, 'carry')
   require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
   errors.one_of('objective.packing', packing, Packing)
   errors.one_of('objective.predict', predict, Predicted)
   num_bytes = np.asarray(vocab.num_bytes, np.float32)
-  s = Setup(num_bytes, np.asarray(vocab.starts_word), packing, predict, z_loss, logit_rows)
-  return Task(Model(trunk), partial(prepare, s), partial(loss, s), partial(predict_rows, s), summary=summary)
+  s = Setup(
+    num_bytes=num_bytes,
+    starts_word=np.asarray(vocab.starts_word),
+    pad_id=vocab.pad_id,
+    packing=packing,
+    predict=predict,
+    z_loss=z_loss,
+    logit_rows=logit_rows,
+    memory=memory,
+    activation=activation,
+    temporal=temporal,
+  )
+  task = Task(Model(trunk), partial(prepare, s), partial(loss, s), partial(predict_rows, s), summary=summary)
+  return task._replace(init_carry=trunk.init_carry) if memory else task
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """The row as it is, and what follows each token."""
+  """The row as it is, and what follows each token.
+
+  Raises:
+    ValueError: a memory, and rows that do not go on.
+  """
   del root
+  if s.memory and 'reset' not in batch:
+    raise ValueError("objective.memory=True carries a state from row to row, and these rows do not go on: data.name='bptt'")
   tokens, segments = batch['tokens'], one_document(batch['segment_ids'], s.packing)
   targets, weights = next_tokens(tokens, segments)
+  if 'next_token' in batch:
+    goes_on = (segments[:, -1] > 0) & (batch['next_token'] != s.pad_id)
+    targets, weights = targets.at[:, -1].set(batch['next_token']), weights.at[:, -1].set(goes_on)
   if s.predict == 'last_word':
     ends = in_last_word(tokens, segments, jnp.asarray(s.starts_word))
     weights = weights * jnp.pad(ends, ((0, 0), (0, 1)))[:, 1:]  # a token is predicted from the place before it
@@ -113,14 +156,19 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
-  """Cross-entropy of every next token."""
-  del carry, rng
+  """Cross-entropy of every next token, and the next carry."""
+  del rng
   targets, weights = example.targets, example.targets['weights']
-  features = forward(**example.inputs)
+  inputs = example.inputs | ({'carry': carry} if s.memory else {})
+  features, last, after = forward(method='read', **inputs)
   trained, metrics = jnp.zeros(()), {}
+  if s.activation:
+    trained, metrics['activation'] = penalty(s.activation, mean_square(features), trained, weights)
+  if s.temporal:
+    trained, metrics['temporal'] = penalty(s.temporal, change(last, example.inputs['segment_ids']), trained, weights)
   if s.z_loss:
     nats, correct, squares = score_with_partition(forward, features, targets['ids'], rows=s.logit_rows)
-    trained, metrics = s.z_loss * squares, {'z_loss': (s.z_loss * (squares * weights).sum(), weights.sum())}
+    trained, metrics['z_loss'] = penalty(s.z_loss, squares, trained, weights)
   else:
     nats, correct = score(forward, features, targets['ids'], rows=s.logit_rows)
   if s.predict == 'last_word':
@@ -133,13 +181,35 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     'accuracy': metric(correct, weights),
     'bits_per_byte': ((nats * weights).sum() / math.log(2), targets['bytes'].sum()),
   }
-  return Loss(scaled_sum(nats + trained, weights, targets['scale']), metrics)
+  return Loss(scaled_sum(nats + trained, weights, targets['scale']), metrics, after if s.memory else ())
+
+
+def penalty(factor: float, values: Array, trained: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
+  """A term f32[b, l] that is trained on beside the cross-entropy, added to the others, and its metric."""
+  return trained + factor * values, (factor * (values * weights).sum(), weights.sum())
+
+
+def mean_square(x: Array) -> Array:
+  """Over the width, [b, l, d] -> f32[b, l]."""
+  return jnp.square(x.astype(jnp.float32)).mean(axis=-1)
+
+
+def change(states: Array, segment_ids: Array) -> Array:
+  """Mean square of the difference of a token's state and the one before it in its document, f32[b, l].
+
+  Args:
+    states: [b, l, d].
+    segment_ids: int[b, l].
+  """
+  inside = segment_ids[:, 1:] == segment_ids[:, :-1]
+  return jnp.pad(mean_square(states[:, 1:] - states[:, :-1]) * inside, ((0, 0), (1, 0)))
 
 
 def predict_rows(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
   """Nats of each target that counts."""
   targets = example.targets
-  nats, _ = score(forward, forward(**example.inputs), targets['ids'], rows=s.logit_rows)
+  features, _, _ = forward(method='read', **example.inputs)  # as in `loss`, so that both are computed once
+  nats, _ = score(forward, features, targets['ids'], rows=s.logit_rows)
   return {'nats': nats * targets['weights'], 'weights': targets['weights']}
 
 

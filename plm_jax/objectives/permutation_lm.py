@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import require
+from plm_jax.layers.linear import OutputBias
 from plm_jax.layers.losses import cross_entropy, most_likely
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import permutation
@@ -25,19 +26,6 @@ from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, 
 
 PAPER = Paper(year=2019, title='Yang et al., XLNet', architecture='encoder', objective_family='permutation')
 READS = ('tokens', 'segment_ids')
-
-
-class Head(nn.Module):
-  """The bias of the output, [v]."""
-
-  vocab_size: int
-
-  @nn.compact
-  def __call__(self, logits: Array) -> Array:
-    """Logits f32[..., v] with the bias."""
-    init = nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',))
-    bias = self.param('bias', init, (self.vocab_size,), jnp.float32)
-    return logits + jnp.pad(bias, (0, logits.shape[-1] - self.vocab_size))  # of a table padded by vocab_multiple
 
 
 class Model(nn.Module):
@@ -114,7 +102,7 @@ def make(
     block=block,
     memory=memory,
   )
-  task = Task(Model(trunk, Head(vocab.size)), partial(prepare, s), partial(loss, s), predict, summary=perplexity_of)
+  task = Task(Model(trunk, OutputBias(vocab.size)), partial(prepare, s), partial(loss, s), predict, summary=perplexity_of)
   return task._replace(init_carry=trunk.init_carry) if memory else task
 
 

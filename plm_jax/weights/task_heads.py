@@ -22,6 +22,7 @@ _READING: Mapping[str, Sequence[Any]] = MappingProxyType(
     'layers': ([], [-1]),
     'join': ('concat', 'sum'),
     'pool': ('trunk',),
+    'norms': (False,),
     'lstm_layers': (0,),
     'crf': (False,),
   }

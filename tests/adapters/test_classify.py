@@ -212,6 +212,7 @@ def test_weights_of_classes_weigh_as_in_torch():
     ({'class_weights': (1,), 'kind': 'regression'}, r'a regression has no classes'),
     ({'class_weights': (1, 1, 1), 'lm_weight': 0.5}, r'do not go with adapter\.lm_weight=0\.5'),
     ({'layer': -2, 'layers': (-1,)}, r'adapter\.layer=-2 and adapter\.layers=\(-1,\): give one of them'),
+    ({'norms': True}, r'adapter\.norms=True with adapter\.hidden=0'),
     ({'layers': (-1, -2), 'join': 'weighted'}, r"join='weighted' takes a number for each"),
   ],
 )
@@ -314,5 +315,24 @@ def test_pooling_by_the_mean_needs_no_pooler():
   task = classify.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, classes=3, pool='mean')
   batch = tiny.make_batch() | {'label': np.array([0, 1, 2, 0], np.int32)}
   assert 'pooler' not in tiny.init_params(task, batch)['trunk']
-  with pytest.raises(ValueError, match='trunk, mean'):
+  with pytest.raises(ValueError, match='trunk, mean, concat'):
     classify.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB, pool='max')
+
+
+def test_the_head_of_ulmfit():
+  """[last; largest; mean] under two layers with relu, and a norm before each; by numpy on each row without padding."""
+  settings = {'pool': 'concat', 'hidden': 5, 'activation': 'relu', 'norms': True}
+  task, batch = make_task('gpt', classes=3, **settings), tiny.make_batch(ROWS)
+  params = tiny.init_params(task, batch)
+  (outputs, hidden), _ = run(task, batch, params)
+  head = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params['head'])
+
+  def norm(x, own):
+    return (x - x.mean()) / np.sqrt(x.var() + 1e-5) * own['scale'] + own['bias']
+
+  for row, (size,) in enumerate(ROWS):
+    states = np.asarray(hidden, np.float64)[row, :size]
+    x = norm(np.concatenate([states[-1], states.max(axis=0), states.mean(axis=0)]), head['input_norm'])
+    x = np.maximum(x @ head['hidden']['kernel'] + head['hidden']['bias'], 0)
+    expected = norm(x, head['hidden_norm']) @ head['out']['kernel'] + head['out']['bias']
+    assert tiny.worst(outputs[row], expected) < 1e-5, row

@@ -193,6 +193,14 @@ def test_new_rows_of_an_untied_output(tmp_path: pathlib.Path) -> None:
   np.testing.assert_array_equal(params['trunk']['out']['bias'], [1.0] * 20 + [0.0] * 2)
 
 
+def test_new_rows_may_start_from_the_mean(pretrained: pathlib.Path) -> None:
+  params, report = initialise(fresh(vocab=23), entry(pretrained, resize='mean_rows'))
+  source, tokens = trunk(10)['token_embed']['embedding'], params['trunk']['token_embed']['embedding']
+  np.testing.assert_array_equal(tokens[:20], source)
+  np.testing.assert_allclose(tokens[20:], np.tile(np.mean(np.asarray(source), axis=0), (3, 1)), rtol=1e-6)
+  assert report.restored['trunk/token_embed/embedding'].endswith(', rows 20 to 22 their mean')
+
+
 def test_a_dtype_is_changed_only_where_asked(pretrained: pathlib.Path) -> None:
   half = fresh(dtype=jnp.bfloat16)
   with pytest.raises(ValueError, match=r"trunk/.* is float32 in .* and bfloat16 here: dtype='bfloat16' in this entry"):

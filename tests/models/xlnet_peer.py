@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.models import xlnet
+from plm_jax.layers import linear
 from plm_jax.objectives import permutation_lm
 from plm_jax.types import PyTree
 from plm_jax.weights import table
@@ -78,7 +79,7 @@ def directions() -> np.ndarray:
 @functools.cache
 def draw_params() -> PyTree:
   """Parameters of the trunk and its head whose numbers depend on path and shape alone."""
-  model = permutation_lm.Model(TRUNK, permutation_lm.Head(VOCAB))
+  model = permutation_lm.Model(TRUNK, linear.OutputBias(VOCAB))
   shapes = jax.eval_shape(lambda key: model.init(key, **make_inputs('streams'))['params'], jax.random.key(0))
 
   def draw(path, leaf):
@@ -108,7 +109,7 @@ def names(params: PyTree, heads: tuple[str, ...] = ('lm',)) -> dict[str, np.ndar
 
 def run_ours(case: str) -> Outcome:
   """States of the content stream, memory, logits and loss of a case, and the gradient."""
-  inputs, labels, head = make_inputs(case), make_labels(), permutation_lm.Head(VOCAB)
+  inputs, labels, head = make_inputs(case), make_labels(), linear.OutputBias(VOCAB)
 
   @jax.jit
   def compute(params: PyTree) -> Any:

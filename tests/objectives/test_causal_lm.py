@@ -1,5 +1,6 @@
 """Causal language modelling: stepwise probabilities, packing, perplexity."""
 
+import functools
 import math
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.models import awd_lstm
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm
 from plm_jax.training import step
@@ -222,3 +224,61 @@ def test_what_cannot_be_is_refused():
     causal_lm.make(trunk=tiny.make_trunk('bert'), vocab=V)
   with pytest.raises(ValueError, match=r"objective\.packing='walls'; choices are segments, stream"):
     make_task(packing='walls')
+
+
+# Rows that go on -----------------------------------------------------------------------------------------------------
+
+
+def recurrent(**settings):
+  sizes = {'hidden_dim': 16, 'mlp_dim': 24, 'dropout': 0.0}
+  return causal_lm.make(trunk=awd_lstm.make(vocab_size=V.size, variant='tiny', overrides=sizes), vocab=V, **settings)
+
+
+def chunks(length):
+  """A text of 24 tokens a row in rows of `length` that go on, and the last of its tokens as what follows."""
+  text = np.random.default_rng(0).integers(len(V.special_ids), V.size, (4, 25)).astype(np.int32)
+  for start in range(0, 24, length):
+    batch = tiny.make_batch(((length,),) * 4, length=length)
+    yield batch | {
+      'tokens': jnp.asarray(text[:, start : start + length]),
+      'next_token': jnp.asarray(text[:, start + length]),
+      'reset': jnp.full(4, start == 0),
+    }
+
+
+def test_rows_that_go_on_are_one_text():
+  """Nats of a text cut into rows are those of the text as one row: its state is carried, no token is left out."""
+  task = recurrent(memory=True)
+  params = jax.tree.map(lambda leaf: 3 * leaf, tiny.init_params(task, next(chunks(24))))
+  evaluate = jax.jit(functools.partial(step.eval_step, task=task))
+  sums = {}
+  for length in (6, 24):
+    carry = jax.tree.map(jnp.ones_like, task.init_carry(4))  # is reset
+    found = []
+    for batch in chunks(length):
+      metrics, carry = evaluate(params, batch, carry, jax.random.key(0))
+      found.append(metrics['loss'])
+    sums[length] = np.sum(found, axis=0)
+  assert sums[6][1] == sums[24][1] == 4 * 24
+  assert sums[6][0] == pytest.approx(sums[24][0], rel=1e-5)
+  with pytest.raises(ValueError, match="these rows do not go on: data.name='bptt'"):
+    evaluate(params, tiny.make_batch(), task.init_carry(4), jax.random.key(0))
+
+
+def test_a_memory_needs_a_trunk_with_a_carry():
+  with pytest.raises(ValueError, match='with memory hands over carry, and Gpt takes'):
+    make_task(memory=True)
+
+
+def test_activations_and_their_changes_are_trained_on(params):
+  """AR and TAR by the formulas of the released code (fastai, RNNTrainer.on_backward_begin) on rows without padding."""
+  batch = tiny.make_batch(((16,),) * 4)
+  task = make_task(activation=2.0, temporal=0.5)
+  found, _ = loss_function(task, params)(batch)
+  means = tiny.means(found.metrics)
+  out = task.model.trunk.apply({'params': params['trunk']}, batch['tokens'], segment_ids=batch['segment_ids'])
+  hidden, last = np.asarray(out['hidden'])[:, :-1], np.asarray(out['layers'][-1])  # the last token predicts nothing
+  assert means['activation'] == pytest.approx(2 * np.square(hidden).mean(), rel=1e-5)
+  changes = np.square(last[:, 1:-1] - last[:, :-2]).sum() / last.shape[-1] / (4 * 15)
+  assert means['temporal'] == pytest.approx(0.5 * changes, rel=1e-5)
+  assert found.value == pytest.approx(means['loss'] + means['activation'] + means['temporal'], rel=1e-5)

@@ -1,0 +1,190 @@
+"""AWD-LSTM, the trunk of ULMFiT: LSTM layers that read forward, under five kinds of dropout.
+
+Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models"; Howard and Ruder 2018, §3.1. Sizes and rates
+are those of the code released with ULMFiT (fastai, imdb_scripts). Layers are as wide as the embeddings at the end and
+wider in between, so that the token table is the output matrix as well. The recurrence tells positions apart. Its state
+is the carry: rows of `data.bptt` go on where the row before them ended.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers import pooling
+from plm_jax.layers.dropout import Dropout, LockedDropout
+from plm_jax.layers.linear import OutputBias, uniform
+from plm_jax.layers.lstm import DroppedLstm, begins
+from plm_jax.layers.mlp import Activation
+from plm_jax.models.base import Base, check_choices
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, PyTree, Rate, Std
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes and dropout of an AWD-LSTM.
+
+  Attributes:
+    hidden_dim: d, width of embeddings and of the last layer.
+    num_layers: n.
+    mlp_dim: f, width of the other layers.
+    dropout: factor on the five rates below (`dropmult` of the released code); 0 turns all of them off.
+    embedding_dropout: rate of whole rows of the token table, one draw per step.
+    input_dropout: rate on the embeddings, one draw per row for all tokens, as the next two.
+    hidden_dropout: rate between layers.
+    output_dropout: rate after the last layer.
+    weight_dropout: rate of the recurrent weights, one draw per step.
+    embedding_range: the token table starts from U(-range, range).
+    activation: of a pre-training head, a name of `layers.mlp.ACTIVATIONS`.
+    norm_epsilon: of a pre-training head.
+    init_std: of a pre-training head.
+    vocab_multiple: pads the token table to a multiple of this many rows.
+  """
+
+  hidden_dim: Count = 400
+  num_layers: Depth = 3
+  mlp_dim: Count = 1150
+  dropout: Rate = 1.0
+  embedding_dropout: Rate = 0.02
+  input_dropout: Rate = 0.25
+  hidden_dropout: Rate = 0.15
+  output_dropout: Rate = 0.1
+  weight_dropout: Rate = 0.2
+  embedding_range: Std = 0.1
+  activation: Activation = 'gelu_erf'
+  norm_epsilon: Epsilon = 1e-12
+  init_std: Std = 0.02
+  vocab_multiple: Count = 1
+
+  def __post_init__(self):
+    check_choices(self)
+
+
+class AwdLstm(Base):
+  """The layers and the tied output with its bias."""
+
+  config: Config
+
+  NAME = 'awd_lstm'
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'carry')
+  ATTENTION = 'causal'
+
+  @property
+  def widths(self) -> tuple[int, ...]:
+    """Of each layer."""
+    c = self.config
+    return (*[c.mlp_dim] * (c.num_layers - 1), c.hidden_dim)
+
+  def setup(self) -> None:
+    c = self.config
+    self.token_embed = self.embed or self.make_table(uniform(c.embedding_range))
+    self.embedding_dropout = Dropout(c.dropout * c.embedding_dropout)
+    self.input_dropout = LockedDropout(c.dropout * c.input_dropout)
+    self.hidden_dropout = LockedDropout(c.dropout * c.hidden_dropout)
+    self.output_dropout = LockedDropout(c.dropout * c.output_dropout)
+    weight_dropout, dtype = c.dropout * c.weight_dropout, self.execution.dtype
+    self.lstm = [DroppedLstm(width, weight_dropout, dtype) for width in self.widths]
+    self.output_bias = OutputBias(self.vocab_size)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    carry: PyTree = (),
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Reads a batch forward.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding. A state never enters another document of its
+        row, but the carry enters the first one.
+      type_ids: ignored; the scheme has no sentence types.
+      carry: state of each layer, of `init_carry` or of the call before; () for zeros.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], the last layer after dropout; 'layers' [2, b, l, d], the embeddings and the last layer before
+      its dropout, as the layers in between have another width; 'carry' the state after the row.
+    """
+    del type_ids
+    kept = self.embedding_dropout(jnp.ones((self.vocab_size, 1), self.execution.dtype), train=train)
+    x = embedded = self.token_embed(tokens) * jnp.take(kept, tokens, axis=0, mode='clip')  # [b, l] -> [b, l, d]
+    x = self.input_dropout(constrain(x, 'batch', 'length', 'embed'), train=train)
+    fresh = begins(segment_ids).at[:, 0].set(False)  # the carry enters the first token
+    after = {}
+    for number, layer in enumerate(self.lstm):
+      if number:
+        x = self.hidden_dropout(x, train=train)
+      state = (carry or self.init_carry(tokens.shape[0]))[f'lstm_{number}']
+      after[f'lstm_{number}'], x = layer(x, state, fresh=fresh, train=train)
+    x = constrain(x, 'batch', 'length', 'embed')
+    hidden = self.output_dropout(x, train=train)
+    self.init_output()
+    return {'hidden': hidden, 'layers': jnp.stack([embedded, x]), 'carry': jax.lax.stop_gradient(after)}
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] of features [..., d], by the token table and a bias."""
+    return self.output_bias(self.output_table.attend(features))
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The last real token, which has read the row: [b, l, d] -> [b, d]."""
+    return pooling.last(hidden, segment_ids)
+
+  def init_carry(self, batch_size: int) -> PyTree:
+    """Zeros: layer -> h [b, f] and c f32[b, f]."""
+    return {
+      f'lstm_{number}': (jnp.zeros((batch_size, width), self.execution.dtype), jnp.zeros((batch_size, width)))
+      for number, width in enumerate(self.widths)
+    }
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> AwdLstm:
+  """The trunk of a row of `CONFIGS`.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
+  """
+  return AwdLstm(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)}
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'ulmfit': Published(
+      vocab_size=60_002,
+      parameters=44_272_402,
+      paper='none',
+      also=(('LSTM layers', 20_211_600),),
+      note='the output bias included; later releases of fastai have layers of 1152, 20,273,280 parameters',
+    )
+  }
+)
+
+PAPER = Paper(
+  year=2018,
+  title='Howard and Ruder, ULMFiT; Merity et al., AWD-LSTM',
+  architecture='lstm',
+  objective_family='autoregressive',
+  adapters=('classify',),
+)
