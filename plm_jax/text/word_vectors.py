@@ -6,8 +6,9 @@ file may be zipped (.gz).
 
 import gzip
 import logging
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from plm_jax.types import Vocab
 log = logging.getLogger(__name__)
 
 ENDINGS = ('.txt', '.txt.gz', '.vec', '.vec.gz')
-Cased = Literal['as they are', 'in lower case']
 
 
 class Table(NamedTuple):
@@ -26,12 +26,12 @@ class Table(NamedTuple):
   Attributes:
     vectors: f32[v, d]; zero for an id whose word the file lacks, and for special tokens.
     hits: number of ids with a vector.
-    lines: number of words of the file.
+    words: number of words of the file.
   """
 
   vectors: np.ndarray
   hits: int
-  lines: int
+  words: int
 
 
 def is_vectors(where: files.Where) -> bool:
@@ -53,29 +53,51 @@ def read(file: files.Where, vocab: Vocab) -> Table:
   special = set(vocab.special_ids)
   ids = {vocab.token(number): number for number in range(vocab.size) if number not in special}
   found: dict[int, np.ndarray] = {}
-  width, lines = 0, 0
-  with files.named(file), files.open(file, 'rb') as plain:
-    stream = gzip.GzipFile(fileobj=plain) if str(file).endswith('.gz') else plain
-    for number, line in enumerate(stream, start=1):
-      word, numbers = _split(line, where=f'{file}, line {number}')
-      if number == 1 and len(numbers) == 1 and word.isdecimal():
-        continue  # a head of word2vec: words and width
-      width = width or len(numbers)
-      if len(numbers) != width:
-        raise ValueError(
-          f'{file}, line {number}: {word!r} has {len(numbers)} numbers, and the words before have {width}: mend or '
-          'remove this line'
-        )
-      lines += 1
-      if (row := ids.get(word)) is not None:
-        found[row] = _numbers(numbers, where=f'{file}, line {number}')
-  if not lines:
+  width, words = 0, 0
+  for number, line in enumerate(_lines(file), start=1):
+    where = f'{file}, line {number}'
+    word, *numbers = line.decode('utf-8', errors='replace').rstrip().split(' ')
+    if number == 1 and len(numbers) == 1 and word.isdecimal():
+      continue  # the first line of word2vec: words and width
+    width = width or len(numbers)
+    if len(numbers) != width or not width:
+      raise ValueError(
+        f'{where}: {word[:40]!r} has {len(numbers)} numbers, and the words before have {width}: mend or remove the line'
+      )
+    words += 1
+    if (row := ids.get(word)) is not None:
+      found[row] = _vector(numbers, where=where)
+  if not words:
     raise ValueError(f'{file} holds no word vectors')
   vectors = np.zeros((vocab.size, width), np.float32)
   for row, vector in found.items():
     vectors[row] = vector
   log.info(
-    f'{file}: {lines:,} words of {width} numbers; {len(found):,} of the {len(ids):,} words of the vocabulary have one, '
-    'the others have the zero vector.'
+    f'{file}: {words:,} words, {width} numbers each. {len(found):,} of {len(ids):,} words of the vocabulary have a '
+    'vector there, the others have zeros.'
   )
-  return Table(vectors, len(found), lines)
+  return Table(vectors, len(found), words)
+
+
+def _lines(file: files.Where) -> Iterator[bytes]:
+  """The lines of a file, unzipped where its name says so."""
+  with files.open(file, 'rb') as stream:
+    if not str(file).endswith('.gz'):
+      yield from stream
+      return
+    try:
+      with gzip.GzipFile(fileobj=stream) as unzipped:
+        yield from unzipped
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+      raise ValueError(f'{file} is not a whole gzip file: {error}') from error
+
+
+def _vector(numbers: list[str], *, where: str) -> np.ndarray:
+  """The numbers of a line as f32[d]; raises ValueError where one is none, or not finite."""
+  try:
+    vector = np.array(numbers, np.float32)
+  except ValueError as error:
+    raise ValueError(f'{where}: {error}: mend or remove the line') from error
+  if not np.isfinite(vector).all():
+    raise ValueError(f'{where}: a number is not finite: mend or remove the line')
+  return vector
