@@ -107,7 +107,7 @@ def test_reads_are_a_literal(folder, name):
   assert [ast.literal_eval(value) for value in values] == [importlib.import_module(f'plm_jax.{folder}.{name}').READS]
 
 
-PROTOCOLS = (types.Trunk, types.Attends, types.SharesTokens, types.Shares, types.Refines, types.Remembers)
+PROTOCOLS = (types.Trunk, types.Attends, types.SharesTokens, types.Shares, types.Refines, types.Remembers, types.Ends)
 PROMISED = {name for one in PROTOCOLS for name in (*one.__annotations__, *vars(one))} - {'config'}
 OF_A_MODULE = {'clone', 'init', 'unbind'}  # of every module of flax
 HANDED_ON = {'scalar_mix': {'self.trunk.config'}}  # by what is a trunk itself
