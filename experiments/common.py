@@ -21,6 +21,7 @@ PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), kind='class
 # Rows of it as text, by adapter: path and form.
 TEXTS = {
   'sequence': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
+  'translate': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
   'translate_bart': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
   'prompt': ('pydocs/summary_choice', dict(name='template', inputs='{context}', options=('{endings}',))),
   'cloze': ('pydocs/summary_pair', dict(name='template', inputs='{summary} [MASK] {body}', options=('a', 'b'))),
@@ -258,10 +259,11 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     if c.best and c.best[0].endswith(tuple(GLUE_BEST.values())):
       c.best = (f'{c.best[0].partition("/")[0]}/accuracy', 'max')
     if c.data['name'] == 'text_to_text':
-      path, form = TEXTS[c.adapter.name]
+      user = c.adapter or c.objective
+      path, form = TEXTS[user.name]
       c.data = dict(c.data, path=path, form=form, split='train')
-      if 'decoding' in c.adapter:
-        c.adapter = dict(c.adapter, decoding=dict(method='beam', beams=2, max_new=8))
+      if 'decoding' in user:
+        user.decoding = ConfigDict(dict(method='beam', beams=2, max_new=8))
       c.best = c.best and (f'{c.best[0].partition("/")[0]}/loss', 'min')
     c.optim = dict(c.optim, rate=1e-3, warmup=2)
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1

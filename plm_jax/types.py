@@ -482,6 +482,23 @@ class Directions(Protocol):
     """States of each layer read forward and backward: [n+1, b, l, d] and int[b, l] -> two of [n, b, l, f]."""
 
 
+class Ends(Protocol):
+  """A recurrent trunk that reads both ways and says where it ends, so that a decoder may go on from there.
+
+  Its call also gives 'ends': h and c [b, n, d], the two directions of each layer side by side, after the last token
+  and after the first.
+
+  Attributes:
+    FIXED: patterns of its parameters that are given and never train.
+  """
+
+  FIXED: tuple[str, ...]
+
+  @property
+  def num_layers(self) -> int:
+    """n."""
+
+
 class Remembers(Protocol):
   """A trunk whose carry is a memory of the rows before (Transformer-XL)."""
 

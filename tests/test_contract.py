@@ -79,6 +79,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   'multitask': {'parts': {'one': {'name': 'classify', 'dropout': 0.0}, 'two': {'name': 'classify', 'dropout': 0.0}}},
   'similarity': {'dropout': 0.0},
   'tag': {'tags': ('O', 'B-name', 'I-name'), 'dropout': 0.0},
+  'translate': {'word_dim': 16, 'dropout': 0.0},
   'translate_bart': {'source': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}, 'stage': 'second'},
   'span_boundary': {'where': {'name': 'geometric_spans', 'rate': 0.3, 'max_words': 1}},
   'rtd': {'sharing': 'all', 'weight': 1.0},

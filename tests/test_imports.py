@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
   'data': GROUND | {'plugins', 'text'},
   'optim': GROUND | {'plugins'},
   'generate': GROUND | {'text'},
-  'objectives': GROUND | {'plugins', 'layers', 'noise'},
+  'objectives': GROUND | {'plugins', 'layers', 'noise', 'generate', 'adapters'},
   'compression': GROUND,
   'adapters': GROUND | {'plugins', 'layers', 'generate', 'scores', 'compression'},
   'checkpoint': GROUND,

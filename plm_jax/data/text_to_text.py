@@ -17,10 +17,11 @@ blank lose characters of their longest field instead. Targets and options lose t
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from plm_jax import errors
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
@@ -33,6 +34,7 @@ from plm_jax.types import Count, Labels, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(length=64, target_length=16, batch_size=8, per_target=False)  # of a smoke test (`file.py:quick`)
+Second = Literal['inputs', 'targets']
 
 GIVES = (
   'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids',
@@ -53,6 +55,7 @@ def make(
   seed: int,
   layout: Annotated[str, 'data.rows.layouts'] = 'plain',
   target_layout: Annotated[str, 'data.rows.layouts'] | None = None,
+  second: Second = 'inputs',
   blank: str | None = None,
   gap: str = '',
   per_target: bool = False,
@@ -70,7 +73,7 @@ def make(
 
   Args:
     vocab: gives ids and special tokens.
-    second_vocab: does so for inputs, which are of another vocabulary than targets and options.
+    second_vocab: does so for one side of the rows, which is of another vocabulary than the other.
     path: of the records, as `sources.open_source` takes it.
     split: part of it, TFDS slicing allowed.
     form: how a row is written: a file of `rows/forms/` and its keywords.
@@ -80,6 +83,7 @@ def make(
     seed: of the order of rows.
     layout: special tokens around inputs, as those of a labelled row with one field.
     target_layout: those around targets and options; None is `layout`.
+    second: the side that is of `second_vocab`, where there is one: 'inputs', or 'targets' and options.
     blank: token that stands in the blank; None is the mask of the vocabulary of inputs.
     gap: text before a target or an option: ' ' where a decoder goes on with its inputs.
     per_target: a row for each right answer (T5's ReCoRD, several references); else the first is trained on.
@@ -106,7 +110,9 @@ def make(
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   share = order.share(batch_size, host=host, hosts=hosts)
   chosen = Shots(**shots or {})
-  target_length, input_vocab = target_length or length, second_vocab or vocab
+  target_length, other_vocab = target_length or length, second_vocab or vocab
+  errors.one_of('data.second', second, Second)
+  input_vocab, vocab = (other_vocab, vocab) if second == 'inputs' else (vocab, other_vocab)
   writer = encoded.Writer(
     form=_form(form, keep_unlabelled=keep_unlabelled),
     vocab=vocab,
@@ -145,7 +151,7 @@ def make(
     return made | {'option_tokens': ids, 'option_segment_ids': real, **compared, 'label': kept.labels[own]}
 
   settings = [length, target_length, layout, target_layout, blank, gap, per_target, keep_unlabelled]
-  settings += [] if second_vocab is None else [second_vocab.digest]
+  settings += [] if second_vocab is None else [input_vocab.digest]
   return order.serve(
     batch,
     order.shuffled(len(kept.row_ids) * chosen.draws, share, seed=seed, shuffle=shuffle),

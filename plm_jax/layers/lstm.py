@@ -106,6 +106,7 @@ def recur(
   *,
   fresh: Array,
   begin: State | None = None,
+  passed: Array | None = None,
   projection: Array | None = None,
   cell_clip: float | None = None,
   projection_clip: float | None = None,
@@ -120,6 +121,7 @@ def recur(
     state: h [b, c, p] in the dtype of the products and c f32[b, c, f], before the first token.
     fresh: bool[b, l, c], tokens before which the state is `begin`.
     begin: h [c, p] and c f32[c, f]; None for zeros.
+    passed: bool[b, l, c], tokens that leave the state as it is, such as padding; None for none.
     projection: [c, f, p], P.
     cell_clip: largest absolute value of a new cell.
     projection_clip: and of what a projection gives.
@@ -130,21 +132,38 @@ def recur(
 
   zeros = tuple(jnp.zeros(part.shape[1:], part.dtype) for part in state)
 
-  def step(state: State, token: tuple[Array, Array]) -> tuple[State, Array]:
+  def step(state: State, token: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
+    gates, fresh, passed = token
     pairs = zip(begin or zeros, state, strict=True)
-    h, c = (jnp.where(token[1][..., None], first, part) for first, part in pairs)  # [b, c, p], [b, c, f]
-    summed = token[0] + jnp.einsum('bcp,cpgf->bcgf', h, recurrent)
-    i, f, g, o = jnp.moveaxis(summed.astype(jnp.float32), 2, 0)
-    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-    c = c if cell_clip is None else jnp.clip(c, -cell_clip, cell_clip)
-    out = (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(h.dtype)
+    h, c = (jnp.where(fresh[..., None], first, part) for first, part in pairs)  # [b, c, p], [b, c, f]
+    out, c = cell(gates + jnp.einsum('bcp,cpgf->bcgf', h, recurrent), c, clip=cell_clip)
     if projection is not None:
       out = jnp.einsum('bcf,cfp->bcp', out, projection)
       out = out if projection_clip is None else jnp.clip(out, -projection_clip, projection_clip)
+    if passed is not None:
+      out, c = (jnp.where(passed[..., None], old, new) for old, new in zip(state, (out, c), strict=True))
     return (out, c), out
 
-  last, states = jax.lax.scan(step, state, (jnp.moveaxis(gates, 1, 0), jnp.moveaxis(fresh, 1, 0)))
+  tokens = jax.tree.map(lambda each: jnp.moveaxis(each, 1, 0), (gates, fresh, passed))
+  last, states = jax.lax.scan(step, state, tokens)
   return last, jnp.moveaxis(states, 0, 1)
+
+
+def cell(gates: Array, c: Array, *, clip: float | None = None) -> State:
+  """One step: h' = o tanh(c') and c' = f c + i g.
+
+  Args:
+    gates: [..., 4, f], W x + U h + b: input, forget, cell, output.
+    c: f32[..., f].
+    clip: largest absolute value of the new cell.
+
+  Returns:
+    h' [..., f] in the dtype of the gates, and c' f32[..., f].
+  """
+  i, f, g, o = jnp.moveaxis(gates.astype(jnp.float32), -2, 0)
+  c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+  c = c if clip is None else jnp.clip(c, -clip, clip)
+  return (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(gates.dtype), c
 
 
 def begins(segment_ids: Array) -> Array:

@@ -138,7 +138,9 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """
   del root
   if s.memory and 'reset' not in batch:
-    raise ValueError("objective.memory=True carries a state from row to row, and these rows do not go on: data.name='bptt'")
+    raise ValueError(
+      "objective.memory=True carries a state from row to row, and these rows do not go on: data.name='bptt'"
+    )
   tokens, segments = batch['tokens'], one_document(batch['segment_ids'], s.packing)
   targets, weights = next_tokens(tokens, segments)
   if 'next_token' in batch:

@@ -6,6 +6,7 @@ keywords.
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +14,14 @@ import flax.linen as nn
 
 from plm_jax import config, errors, files, weights
 from plm_jax.checkpoint import init_from
+from plm_jax.checkpoint.params import Params, in_memory
+from plm_jax.checkpoint.records import Step
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
-from plm_jax.text import tokenizer
+from plm_jax.text import tokenizer, word_vectors
 from plm_jax.types import Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
 from plm_jax.weights import task_heads
 
@@ -296,10 +299,17 @@ def init_params_from(
   return init_from.initialise(
     params,
     entries,
-    open_params=lambda source, step: weights.open(source, step=step).params.with_sums(weights.SUMS),
+    open_params=partial(_open_source, vocab=parts.vocab),
     position_rows=parts.trunk.position_rows,
     sums=weights.SUMS,
   )
+
+
+def _open_source(source: str, *, step: Step, vocab: Vocab) -> Params:
+  """What an entry of `init_from` names: saved parameters, or a file of word vectors, whose leaf is 'table'."""
+  if word_vectors.is_vectors(source):
+    return in_memory({'table': word_vectors.read(files.path(source), vocab).vectors}, where=source)
+  return weights.open(source, step=step).params.with_sums(weights.SUMS)
 
 
 def _unlike(source: str, settings: Settings, parts: Parts, names: Sequence[str]) -> str:
@@ -331,11 +341,13 @@ def check_classes(source: str, labels: Sequence[str], sources: Mapping[str, Sour
 
 
 def check_vocab_of(source: str, vocab: Vocab, second_vocab: Vocab | None = None) -> None:
-  """Logs the ids of the vocabularies of a run that parameters in `source` do not know.
+  """Logs the ids of the vocabularies of a run that parameters in `source` do not know; word vectors know words.
 
   Raises:
     ValueError: the other ids do not mean the same.
   """
+  if word_vectors.is_vectors(source):
+    return
   opened = weights.open(source)
   kept = {'': (vocab, opened.vocab), ' of the second vocabulary': (second_vocab, RunFolder(opened.folder).second_vocab)}
   for which, (own, folder) in kept.items():

@@ -505,6 +505,13 @@ def test_a_second_vocabulary_reads_and_the_first_one_writes(tmp_path):
   np.testing.assert_array_equal(other['option_tokens'], plain['option_tokens'])
   assert made[0].digest != made[1].digest
 
+  read = text_to_text.make(vocab=second, second_vocab=small.NumberVocab(), second='targets', **settings)
+  (turned,) = read.once()
+  assert all((turned[name] == other[name]).all() for name in text_to_text.GIVES)
+  assert read.digest != made[1].digest
+  with pytest.raises(ValueError, match="data.second='target'; choices are inputs, targets"):
+    text_to_text.make(vocab=second, second='target', **settings)
+
 
 def test_rows_without_what_is_to_be_written_can_be_predicted(tmp_path):
   (tmp_path / 'train.jsonl').write_text('{"doc": "a b"}\n{"doc": "c"}\n')

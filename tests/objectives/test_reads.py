@@ -115,6 +115,7 @@ PROTOCOLS = (
   types.Refines,
   types.Remembers,
   types.Streams,
+  types.Ends,
 )
 PROMISED = {name for one in PROTOCOLS for name in (*one.__annotations__, *vars(one))} - {'config'}
 OF_A_MODULE = {'clone', 'init', 'unbind'}  # of every module of flax

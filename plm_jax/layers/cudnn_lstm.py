@@ -1,0 +1,53 @@
+"""The parameters of LSTM layers as cuDNN and torch keep them: two bias vectors per gate, all drawn alike.
+
+`layers/lstm.py` has the recurrence. The second bias changes no function, but the count of parameters and, with the
+same rate, how fast a bias moves.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers.linear import Initializer
+from plm_jax.types import Array
+
+
+def uniform(largest: float) -> Initializer:
+  """U(-largest, largest)."""
+
+  def draw(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
+    return jax.random.uniform(key, shape, dtype, -largest, largest)
+
+  return draw
+
+
+class Gates(nn.Module):
+  """W x + b + b' of c layers of LSTM side by side, each with weights of its own, and their recurrent weights.
+
+  Attributes:
+    inputs: width of x.
+    features: f, width of each state.
+    init: of all parameters.
+    layers: c; 2 for both directions of one layer.
+    dtype: of products; parameters stay float32.
+  """
+
+  inputs: int
+  features: int
+  init: Initializer
+  layers: int = 1
+  dtype: str = 'float32'
+
+  def setup(self) -> None:
+    def leaf(name: str, axes: tuple[str | None, ...], *shape: int) -> Array:
+      return self.param(name, nn.with_logical_partitioning(self.init, axes), shape, jnp.float32).astype(self.dtype)
+
+    c, f = self.layers, self.features
+    self.kernel = leaf('kernel', ('embed', None, None, 'mlp'), self.inputs, c, 4, f)
+    self.recurrent = leaf('recurrent', (None, None, None, 'mlp'), c, f, 4, f)
+    self.bias = leaf('bias', (None, None, 'mlp'), c, 4, f)
+    self.recurrent_bias = leaf('recurrent_bias', (None, None, 'mlp'), c, 4, f)
+
+  def __call__(self, x: Array) -> Array:
+    """[..., inputs] -> [..., c, 4, f]: input, forget, cell, output."""
+    return jnp.einsum('...d,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias

@@ -1,0 +1,199 @@
+"""CoVe's encoder, the MT-LSTM: two layers of LSTM that read fixed word vectors both ways (McCann et al. 2017, §3).
+
+    CoVe(w) = MT-LSTM(GloVe(w))        input of a task: [GloVe(w); CoVe(w)]
+
+It is trained as the encoder of a network that translates (`objectives/translate.py`). The backward direction reads from
+the end of a text: its state at t depends on the words from t on. Word vectors are those of a file, which `init_from`
+reads; they do not train, and a word that the file lacks has the zero vector. `layers/cudnn_lstm.py` has the form of the
+parameters, two bias vectors per gate.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers.cudnn_lstm import Gates, uniform
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import normal
+from plm_jax.layers.lstm import State, begins, both_ways, recur
+from plm_jax.layers.pooling import largest
+from plm_jax.models.base import Base
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Count, Depth, Execution, HeadStyle, Paper, Published, Rate, Std
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of an MT-LSTM.
+
+  Attributes:
+    word_dim: e, width of the word vectors; at most half of `hidden_dim`.
+    hidden_dim: d, width of the states of both directions together.
+    num_layers: n.
+    dropout: rate between layers.
+    init_range: all parameters start from U(-init_range, init_range), word vectors excepted.
+    word_std: of the normal that word vectors start from where no file gives them.
+    vocab_multiple: pads the table of word vectors to a multiple of this many rows.
+  """
+
+  word_dim: Count = 300
+  hidden_dim: Count = 600
+  num_layers: Depth = 2
+  dropout: Rate = 0.2
+  init_range: Std = 0.1
+  word_std: Std = 0.4
+  vocab_multiple: Count = 1
+
+  def __post_init__(self):
+    if self.hidden_dim % 2 or self.word_dim > self.hidden_dim // 2:
+      raise ValueError(
+        f'model.overrides: hidden_dim={self.hidden_dim} holds two directions, each at least as wide as the word '
+        f'vectors, word_dim={self.word_dim}: choose an even number from {2 * self.word_dim} on'
+      )
+
+
+class Layer(nn.Module):
+  """One layer read both ways; a state never enters another document, and padding leaves it as it is."""
+
+  inputs: int
+  features: int
+  init_range: float
+  dtype: str
+
+  @nn.compact
+  def __call__(self, x: Array, segment_ids: Array) -> tuple[State, Array]:
+    """[b, l, inputs] -> (h and c [b, 2, f] where each direction ends, states [b, l, 2 f], 0 on padding)."""
+    gates = Gates(self.inputs, self.features, uniform(self.init_range), 2, self.dtype, name='gates')
+    both = jnp.stack([segment_ids, segment_ids[:, ::-1]], axis=-1)  # [b, l, 2], the second direction from the end
+    fresh = jnp.stack([begins(both[..., 0]), begins(both[..., 1])], axis=-1)
+    zero = jnp.zeros((len(x), 2, self.features), jnp.float32)
+    last, states = recur(
+      both_ways(gates(x)), gates.recurrent, (zero.astype(self.dtype), zero), fresh=fresh, passed=both == 0
+    )
+    states = jnp.where(segment_ids[..., None, None] > 0, both_ways(states), 0)  # [b, l, 2, f]
+    return last, states.reshape(*segment_ids.shape, 2 * self.features)
+
+
+class Cove(Base):
+  """The encoder, with the table of word vectors that it reads."""
+
+  config: Config
+
+  NAME = 'cove'
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'bidirectional'
+  FIXED = ('token_embed/table',)
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    self.token_embed = self.embed or self.make_table(normal(c.word_std))
+    widths = (c.word_dim, *(c.num_layers - 1) * (c.hidden_dim,))
+    layer = nn.remat(Layer) if self.execution.remat == 'full' else Layer
+    self.lstm = [layer(width, c.hidden_dim // 2, c.init_range, dtype) for width in widths]
+    self.between = Dropout(c.dropout)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes a batch.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: int[b, l], the packed documents of a row; 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: ignored; the recurrence reads tokens in their order.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], CoVe; 'layers' [n+1, b, l, d] with the word vectors first, twice side by side and zeros behind
+      (ELMo's way to mix them with states); 'ends' (h [b, n, d], c f32[b, n, d]), where the directions of each layer
+      end, side by side: after the last token, and after the first; 'carry' ().
+    """
+    del type_ids, positions
+    words = jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
+    if self.vocab_size:  # 0 where the encoder is counted by itself
+      words = self.token_embed(tokens)  # [b, l] -> [b, l, e]
+    x = constrain(words, 'batch', 'length', 'embed')
+    wide = jnp.concatenate([words, words], axis=-1)
+    layers, ends = [jnp.pad(wide, ((0, 0), (0, 0), (0, self.hidden_dim - wide.shape[-1])))], []
+    for number, layer in enumerate(self.lstm):
+      x = self.between(x, train=train) if number else x
+      last, x = layer(x, segment_ids)
+      layers.append(x)
+      ends.append(last)
+    h, c = (jnp.stack([each.reshape(len(each), -1) for each in part], axis=1) for part in zip(*ends, strict=True))
+    return {'hidden': x, 'layers': jnp.stack(layers), 'ends': (h, c), 'carry': ()}
+
+  @property
+  def num_layers(self) -> int:
+    """n."""
+    return self.config.num_layers
+
+  @property
+  def token_dim(self) -> int:
+    """e, the width of word vectors."""
+    return self.config.word_dim
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """No paper has a head in front of the word vectors; this is that of BERT."""
+    return HeadStyle('gelu_erf', 1e-12, 0.02)
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    return largest(hidden, segment_ids)
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Cove:
+  """The trunk of a row of `CONFIGS`.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
+  """
+  return Cove(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {'cove': Config(), 'tiny': Config(word_dim=16, hidden_dim=64)}
+)  # fmt: skip
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'cove': Published(
+      vocab_size=0,
+      parameters=3_609_600,
+      paper='none',
+      note='without the word vectors, which are given: 300 numbers for each word',
+    )
+  }
+)
+
+PAPER = Paper(
+  year=2017,
+  title='McCann et al., CoVe',
+  architecture='lstm',
+  objective_family='supervised',
+  supervision='supervised',
+  adapters=('scalar_mix', 'classify', 'span'),
+)

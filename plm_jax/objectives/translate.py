@@ -1,0 +1,373 @@
+"""Translation as pre-training of an encoder: CoVe (McCann et al. 2017, §3), with attention as in Luong et al. 2015.
+
+A decoder of LSTM layers reads the states H of the encoder and writes the text in another language:
+
+    s_t = LSTM([z_(t-1); h~_(t-1)], s_(t-1))       z the vector of the word before; s_t of the last layer
+    a_t = softmax(H (W1 s_t + b1))                 over the words of the source
+    h~_t = tanh(W2 [H^T a_t; s_t] + b2)            the context-adjusted state, which the next step reads (input feeding)
+    p(w_t) = softmax(W h~_t + b)
+
+Each layer of the decoder begins where the two directions of the same layer of the encoder end, side by side; h~_0 = 0.
+Rows are those of `data/text_to_text` with `second='targets'`: the source is of the run's vocabulary, which is the
+encoder's, and what is written is of its `second_vocab`. The loss, and what an evaluation writes, are those of the
+adapter `sequence`.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from plm_jax.adapters import answers, sequence
+from plm_jax.adapters.answers import Start
+from plm_jax.errors import require
+from plm_jax.generate.decode import generate
+from plm_jax.generate.rules import Generated
+from plm_jax.layers import cache as caches
+from plm_jax.layers.cudnn_lstm import Gates, uniform
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Dense, Embed
+from plm_jax.layers.lstm import State, cell
+from plm_jax.layers.means import perplexity_of
+from plm_jax.types import Array, AttentionKind, Count, Ends, Execution, HeadStyle, Paper, Rate, Std, Task, Vocab
+
+PAPER = Paper(
+  year=2017,
+  title='McCann et al., CoVe',
+  architecture='lstm',
+  objective_family='supervised',
+  supervision='supervised',
+  adapters=('scalar_mix',),
+)
+# what an encoder-decoder reads
+TWO_STACKS = ('encoder_tokens', 'encoder_segment_ids', 'decoder_tokens', 'decoder_segment_ids')
+READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
+
+
+class Source(NamedTuple):
+  """What the decoder reads of a text at each step.
+
+  Attributes:
+    hidden: H [b, m, d].
+    keys: H W1 [b, m, d], so that H (W1 s) takes one product per step.
+    shift: H b1 [b, m].
+    real: bool[b, m], False on padding.
+  """
+
+  hidden: Array
+  keys: Array
+  shift: Array
+  real: Array
+
+
+class Memory(NamedTuple):
+  """What one step of the decoder hands to the next; k texts per row where there is an axis k.
+
+  Attributes:
+    h: [b, (k,) n, d], states of the layers.
+    c: f32[b, (k,) n, d], their cells.
+    adjusted: h~ [b, (k,) d].
+  """
+
+  h: Array
+  c: Array
+  adjusted: Array
+
+
+class Weights(NamedTuple):
+  """Parameters that each step reads.
+
+  Attributes:
+    feed: [d, 4, d], of h~ in the gates of the first layer.
+    kernels: [d, 4, d] and bias [4, d] of each layer above the first.
+    recurrent: [d, 4, d] of each layer.
+    adjust: W2 [2 d, d].
+    adjust_bias: b2 [d].
+  """
+
+  feed: Array
+  kernels: tuple[tuple[Array, Array], ...]
+  recurrent: tuple[Array, ...]
+  adjust: Array
+  adjust_bias: Array
+
+
+def attention(state: Array, source: Source) -> Array:
+  """Weights a_t over the tokens of a text: s_t [b, (k,) d] -> f32[b, (k,) m], 0 on padding."""
+  scores = jnp.einsum('bmd,b...d->b...m', source.keys, state)
+  shift, real = (jnp.expand_dims(each, tuple(range(1, state.ndim - 1))) for each in (source.shift, source.real))
+  return jax.nn.softmax(jnp.where(real, (scores + shift).astype(jnp.float32), -1e9), axis=-1)
+
+
+def advance(w: Weights, memory: Memory, source: Source, given: Array, masks: Array | None = None) -> Memory:
+  """One step of the decoder.
+
+  Args:
+    w: of the decoder.
+    memory: after the step before.
+    source: the text.
+    given: W z + b [b, (k,) 4, d], the part of the first layer's gates that the word before decides.
+    masks: [n - 1, b, d], dropout between layers; None for none.
+  """
+  gates, h, c = given + jnp.einsum('...d,dgf->...gf', memory.adjusted, w.feed), [], []
+  for number, recurrent in enumerate(w.recurrent):
+    if number:
+      kernel, bias = w.kernels[number - 1]
+      below = h[-1] if masks is None else h[-1] * masks[number - 1]
+      gates = jnp.einsum('...d,dgf->...gf', below, kernel) + bias
+    gates = gates + jnp.einsum('...d,dgf->...gf', memory.h[..., number, :], recurrent)
+    out = cell(gates, memory.c[..., number, :])
+    h.append(out[0])
+    c.append(out[1])
+  weights = attention(h[-1], source).astype(h[-1].dtype)
+  context = jnp.einsum('b...m,bmd->b...d', weights, source.hidden)
+  adjusted = jnp.tanh(jnp.concatenate([context, h[-1]], axis=-1) @ w.adjust + w.adjust_bias)
+  return Memory(jnp.stack(h, axis=-2), jnp.stack(c, axis=-2), adjusted)
+
+
+class Decoder(nn.Module):
+  """The network that writes; see the head of this file.
+
+  Attributes:
+    vocab_size: v, of what is written.
+    word_dim: e, width of the vectors z.
+    hidden_dim: d.
+    num_layers: n.
+    biases: whether there are b1 and b2.
+    dropout: rate between layers.
+    init_range: parameters start from U(-init_range, init_range), the bias of the output from 0.
+    dtype: of states and products.
+  """
+
+  vocab_size: int
+  word_dim: int
+  hidden_dim: int
+  num_layers: int
+  biases: bool
+  dropout: float
+  init_range: float
+  dtype: str
+
+  def setup(self) -> None:
+    e, d, init = self.word_dim, self.hidden_dim, uniform(self.init_range)
+
+    def leaf(name: str, *shape: int) -> Array:
+      axes = ('embed', 'embed_out')[-len(shape) :]
+      return self.param(name, nn.with_logical_partitioning(init, axes), shape, jnp.float32).astype(self.dtype)
+
+    self.embed = Embed(self.vocab_size, e, ('vocab', 'embed'), init, dtype=self.dtype)
+    widths = (e + d, *(self.num_layers - 1) * (d,))
+    self.lstm = [Gates(width, d, init, dtype=self.dtype) for width in widths]
+    self.score, self.adjust = leaf('score', d, d), leaf('adjust', 2 * d, d)
+    self.score_bias = leaf('score_bias', d) if self.biases else jnp.zeros(d, self.dtype)
+    self.adjust_bias = leaf('adjust_bias', d) if self.biases else jnp.zeros(d, self.dtype)
+    self.between = Dropout(self.dropout)
+    self.output = Dense(self.vocab_size, axes=('embed', 'vocab'), kernel_init=init, dtype=self.dtype)
+
+  def __call__(self, tokens: Array, source: Source, ends: State, *, train: bool) -> Array:
+    """h~ of every step [b, t, d]; `tokens` int[b, t] are those read, `ends` h and c [b, n, d] of the encoder."""
+    w, given = self.weights(), jnp.moveaxis(self.given(tokens), 1, 0)  # [t, b, 4, d]
+    rows = len(tokens)
+    masks = jnp.ones((len(given), self.num_layers - 1, rows, self.hidden_dim), self.dtype)
+    masks = self.between(masks, train=train)
+
+    def step(memory: Memory, read: tuple[Array, Array]) -> tuple[Memory, Array]:
+      memory = advance(w, memory, source, *read)
+      return memory, memory.adjusted
+
+    first = Memory(*ends, jnp.zeros((rows, self.hidden_dim), self.dtype))
+    return jnp.moveaxis(jax.lax.scan(step, first, (given, masks))[1], 0, 1)
+
+  def source(self, hidden: Array, segment_ids: Array) -> Source:
+    """What is computed once per text, from states [b, m, d] and int[b, m]."""
+    return Source(hidden, hidden @ self.score, hidden @ self.score_bias, segment_ids > 0)
+
+  def weights(self) -> Weights:
+    """What each step reads."""
+    above = tuple((one.kernel[:, 0], (one.bias + one.recurrent_bias)[0]) for one in self.lstm[1:])
+    feed = self.lstm[0].kernel[self.word_dim :, 0]
+    return Weights(feed, above, tuple(one.recurrent[0] for one in self.lstm), self.adjust, self.adjust_bias)
+
+  def given(self, tokens: Array) -> Array:
+    """W z + b of the first layer for tokens that are read: int[...] -> [..., 4, d]."""
+    first = self.lstm[0]
+    kernel = first.kernel[: self.word_dim, 0]
+    return jnp.einsum('...e,egf->...gf', self.embed(tokens), kernel) + (first.bias + first.recurrent_bias)[0]
+
+  def attend(self, features: Array) -> Array:
+    """Vocabulary logits f32[..., v] of h~ [..., d]."""
+    return self.output(features).astype(jnp.float32)
+
+
+class Model(nn.Module):
+  """Encoder and decoder, as `generate` and the adapter `sequence` know an encoder-decoder.
+
+  A step's memory is kept in the slot of the token that it read, and the next token of a text takes it from the last
+  slot that its text has; so a search may follow several texts of a row.
+
+  Attributes:
+    trunk: the encoder.
+    decoder: reads its states.
+    vocab_size: of what is written.
+    execution: how to compute it.
+  """
+
+  trunk: nn.Module
+  decoder: Decoder
+  vocab_size: int
+  execution: Execution
+
+  INPUTS = TWO_STACKS
+  ATTENTION: ClassVar[AttentionKind] = 'encoder-decoder'
+
+  def __call__(
+    self,
+    encoder_tokens: Array,
+    encoder_segment_ids: Array,
+    decoder_tokens: Array,
+    decoder_segment_ids: Array,
+    train: bool = False,
+  ) -> Array:
+    """h~ of each token that is read, [b, t, d]."""
+    del decoder_segment_ids  # padding stands behind what is read
+    hidden, ends = self.encode(encoder_tokens, segment_ids=encoder_segment_ids, train=train)
+    features = self.decoder(decoder_tokens, self.decoder.source(hidden, encoder_segment_ids), ends, train=train)
+    if self.is_initializing():
+      self.attend(features)
+    return features
+
+  def attend(self, features: Array, train: bool = False) -> Array:
+    """Vocabulary logits f32[..., v]."""
+    del train
+    return self.decoder.attend(features)
+
+  def write(self, tokens: Array, segment_ids: Array, settings: Mapping[str, Any], train: bool = False) -> Generated:
+    """Text for texts int[b, m]; `settings` are keywords of `generate`."""
+    del train
+    model, variables = self.unbind()
+    return generate(model, variables['params'], tokens, segment_ids=segment_ids, **settings)
+
+  def encode(
+    self, tokens: Array, *, segment_ids: Array, positions: Array | None = None, train: bool = False
+  ) -> tuple[Array, State]:
+    """The states [b, m, d] of texts, and where each layer ends."""
+    del positions
+    out = self.trunk(tokens, segment_ids=segment_ids, train=train)
+    return out['hidden'], out['ends']
+
+  def init_cache(
+    self,
+    batch_size: int,
+    length: int,
+    *,
+    encoder_hidden: tuple[Array, State],
+    encoder_segment_ids: Array,
+  ) -> dict[str, Array]:
+    """A cache for `length` tokens: 'keys' are h of the layers and h~, 'values' c; besides, what is read of the text."""
+    hidden, (h, c) = encoder_hidden
+    n, d = h.shape[1:]
+    made = caches.empty((n + 1, batch_size, length, 1, d), dtype=self.execution.dtype)
+    text = {
+      f'source_{name}': value for name, value in self.decoder.source(hidden, encoder_segment_ids)._asdict().items()
+    }
+    first = jnp.concatenate([h, jnp.zeros_like(h[:, :1])], axis=1)
+    return made | text | {'values': jnp.zeros((n, batch_size, length, d)), 'first_keys': first, 'first_values': c}
+
+  def decode_step(
+    self, tokens: Array, cache: dict[str, Array], *, segment_ids: Array, positions: Array
+  ) -> tuple[Array, dict[str, Array]]:
+    """Reads one token of each of s texts per row, int[b, s]: logits f32[b, s, v] and the new cache."""
+    index, slots = cache['index'], jnp.arange(cache['segment_ids'].shape[1])
+    before = cache['seen'] if 'seen' in cache else jnp.broadcast_to(slots < index, (*tokens.shape, len(slots)))
+    last = jnp.where(before, slots, -1).max(axis=-1)  # [b, s], the slot of the token before; -1 for the first token
+
+    def take(name: str) -> Array:
+      found = jnp.take_along_axis(cache[name], jnp.maximum(last, 0)[None, ..., None], axis=2)  # [n, b, s, d]
+      first = jnp.moveaxis(cache[f'first_{name}'], 1, 0)[:, :, None]  # [b, n, d] -> [n, b, 1, d]
+      return jnp.moveaxis(jnp.where(last[..., None] < 0, first, found), 0, 2)  # [b, s, n, d]
+
+    kept, cells = take('keys'), take('values')
+    source = Source(*(cache[f'source_{name}'] for name in Source._fields))
+    memory = Memory(kept[..., :-1, :], cells, kept[..., -1, :])
+    memory = advance(self.decoder.weights(), memory, source, self.decoder.given(tokens))
+    keys = jnp.concatenate([memory.h, memory.adjusted[..., None, :]], axis=-2)
+    new = {'keys': jnp.moveaxis(keys, 2, 0), 'values': jnp.moveaxis(memory.c, 2, 0)}
+    taken, _ = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    written = {name: caches.put(cache[name], value, index, axis=2) for name, value in new.items()}
+    return self.attend(memory.adjusted), taken | written
+
+  @property
+  def position_rows(self) -> dict[str, range]:
+    """None: a row may have any length."""
+    return {}
+
+  @property
+  def token_dim(self) -> int:
+    """d, the width of what `attend` takes."""
+    return self.trunk.hidden_dim
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """That of the encoder."""
+    return self.trunk.head_style
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  second_vocab: Vocab,
+  word_dim: Count = 300,
+  biases: bool = True,
+  dropout: Rate = 0.2,
+  init_range: Std = 0.1,
+  start: Start = 'bos',
+  label_smoothing: Rate = 0.0,
+  decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
+  logit_rows: Count = 8,
+) -> Task:
+  """Writes the translation of a text; as many layers of the decoder as of the encoder, as wide as its states.
+
+  Args:
+    trunk: a recurrent encoder, see `types.Ends`.
+    vocab: of what is read.
+    second_vocab: of what is written, with an end token, which targets end with.
+    word_dim: e, width of the vectors of words that were written.
+    biases: b1 and b2 of the attention; the paper has them, its released code has not.
+    dropout: rate between layers of the decoder.
+    init_range: see `Decoder`.
+    start: what the decoder reads first.
+    label_smoothing: share of the loss that all tokens of the vocabulary have alike.
+    decoding: how an evaluation writes text.
+    logit_rows: batch rows whose logits are in memory at a time.
+
+  Raises:
+    ValueError: a trunk that does not say where it ends, no end token, or settings of `decoding` that do not fit.
+  """
+  del vocab
+  user = "objective 'translate'"
+  require(trunk, user=user, attention=('bidirectional',), inputs=('tokens', 'segment_ids'), offers=(Ends,))
+  if second_vocab.eos_id is None:
+    raise ValueError(f'{user} needs a second vocabulary with an end token; second_vocab.roles can name one')
+  size, execution = second_vocab.size, trunk.execution
+  decoder = Decoder(
+    size, word_dim, trunk.hidden_dim, trunk.num_layers, biases, dropout, init_range, execution.dtype
+  )  # fmt: skip
+  model = Model(trunk, decoder, size, execution)
+  reader = answers.make_reader(model, second_vocab, user=user, start=start, mask=None, rows=logit_rows)
+  settings, seed = sequence.decoding_settings(decoding, second_vocab, reader)
+  s = sequence.Setup(reader, label_smoothing, settings, seed)
+  return Task(
+    model,
+    partial(sequence.prepare, s),
+    partial(sequence.loss, s),
+    partial(sequence.predict, s),
+    summary=perplexity_of,
+    trains=(rf'(?!trunk/({"|".join(trunk.FIXED)})$).*',),
+    scores=('match',),
+    words=('text', 'label', 'value'),
+    in_words=partial(sequence.in_words, second_vocab),
+  )
