@@ -28,6 +28,6 @@ def get_config(arg=''):
   c.objective = dict(name='skipgram', architecture=architecture, window=5, negatives=5, subsample=1e-3, update='rows')
   c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCH)
   c.optim = dict(name='sgd', rate=RATES[architecture], schedule='linear', warmup=0, floor=1e-4)
-  c.eval = common.validation()
+  c.eval, c.best = common.validation(), ('validation/loss', 'min')
   c.eval_every, c.save_every = 20_000, 20_000
   return common.quick(c, arg)
