@@ -120,6 +120,12 @@ CONFIGS: Mapping[str, Config] = MappingProxyType(
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
+    'word2vec': Published(
+      vocab_size=71_291,
+      parameters=7_129_100,
+      paper='none',
+      note='the default width of word2vec.c; the vocabulary is that of text8, the text of its demo',
+    ),
     'word2vec-300': Published(
       vocab_size=3_000_000,
       parameters=900_000_000,

@@ -44,8 +44,11 @@ def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
   """
   name = str(file).removesuffix('.gz')
   with _opened(file) as stream:
-    found = _read_binary(stream, file) if (form or ('binary' if name.endswith('.bin') else '')) == 'binary' else None
-    words, vectors = found or _read_text(io.TextIOWrapper(stream, 'utf-8', errors='replace', newline='\n'), file, form)
+    if (form or ('binary' if name.endswith('.bin') else '')) == 'binary':
+      words, vectors = _read_binary(stream, file)
+    else:
+      with io.TextIOWrapper(stream, 'utf-8', errors='replace', newline='\n') as lines:
+        words, vectors = _read_text(lines, file, form)
   first = {word: number for number, word in reversed(list(enumerate(words)))}
   if len(first) < len(words):
     kept = sorted(first.values())

@@ -1,0 +1,125 @@
+"""Skip-gram and bag of words: what is paired, what is drawn, and gradients by the formulas of the papers in numpy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax.models import static
+from plm_jax.noise import keys
+from plm_jax.objectives import skipgram
+from tests import tiny
+
+VOCAB = tiny.FakeVocab(size=40)
+COUNTS = np.where(np.arange(40) < 7, 0, VOCAB.counts)
+
+
+def make(**settings):
+  trunk = static.make(vocab_size=VOCAB.size, variant='tiny', overrides={'hidden_dim': 6})
+  return skipgram.make(trunk=trunk, vocab=VOCAB, **({'window': 3, 'negatives': 2, 'subsample': 0.0} | settings))
+
+
+def make_batch(lengths=((16,), (7, 5), (11,), (3, 4, 5))):
+  rows = tiny.make_batch(lengths)
+  return rows | {'tokens': jnp.where(rows['segment_ids'] > 0, rows['tokens'] % VOCAB.size, 0)}
+
+
+def prepared(task, batch, *, step=0):
+  example = jax.jit(task.prepare)(keys.noise_root(jax.random.key(0)), keys.with_step(batch, step))
+  return {name: np.asarray(value) for name, value in {**example.inputs, **example.targets}.items()}
+
+
+def in_numpy(params, found, *, architecture, window):
+  """Loss and gradient of each pair in turn, by Mikolov et al. 2013b, eq. 4, without any array code of ours."""
+  inputs = np.asarray(params['trunk']['token_embed']['table'], np.float64)
+  outputs = np.asarray(params['output']['table'], np.float64)
+  gradients, total, number = (np.zeros_like(inputs), np.zeros_like(outputs)), 0.0, 0
+  offsets = [offset for offset in range(-window, window + 1) if offset]
+  tokens, pairs, negatives = found['tokens'], found['pairs'], found['negatives']
+
+  def one(readers, centre, drawn):
+    nonlocal total, number
+    mean = inputs[readers].mean(axis=0)
+    for word, true in [(centre, 1.0), *((word, 0.0) for word in drawn if word != centre)]:
+      chance = 1 / (1 + np.exp(-mean @ outputs[word]))
+      total -= np.log(chance if true else 1 - chance)
+      for reader in readers:
+        gradients[0][reader] += (chance - true) * outputs[word] / len(readers)
+      gradients[1][word] += (chance - true) * mean
+    number += 1
+
+  for row, place in np.ndindex(tokens.shape):
+    near = [slot for slot in range(len(offsets)) if pairs[row, place, slot]]
+    if architecture == 'cbow' and near:
+      one([tokens[row, place + offsets[slot]] for slot in near], tokens[row, place], negatives[row, place])
+    elif architecture == 'skipgram':
+      for slot in near:
+        one([tokens[row, place]], tokens[row, place + offsets[slot]], negatives[row, place, slot])
+  return total, number, gradients
+
+
+@pytest.mark.parametrize('architecture', ['skipgram', 'cbow'])
+def test_loss_and_gradient_are_those_of_the_paper(architecture):
+  task, batch = make(architecture=architecture, subsample=0.02), make_batch()
+  params = jax.tree.map(lambda leaf: 5 * leaf, tiny.init_params(task, batch))
+  loss, gradient = tiny.loss_and_gradient(task, params, batch)
+  total, number, (inputs, outputs) = in_numpy(params, prepared(task, batch), architecture=architecture, window=3)
+  assert number > 15 and float(loss.value) == pytest.approx(total, rel=1e-5)
+  assert float(loss.metrics['loss'][1]) == number
+  assert np.allclose(gradient['trunk']['token_embed']['table'], inputs, atol=1e-5)
+  assert np.allclose(gradient['output']['table'], outputs, atol=1e-5)
+  mean, mean_gradient = tiny.loss_and_gradient(
+    make(architecture=architecture, subsample=0.02, reduction='mean'), params, batch
+  )
+  assert float(mean.value) == pytest.approx(total / number, rel=1e-5)
+  assert np.allclose(np.asarray(mean_gradient['output']['table']) * number, outputs, atol=1e-5)
+
+
+def test_windows_end_at_documents_and_reach_as_far_as_drawn():
+  found = prepared(make(), make_batch())
+  offsets = np.array([-3, -2, -1, 1, 2, 3])
+  for row in range(4):
+    words = (found['tokens'][row] > 0).sum()  # special tokens are left out, the others moved together
+    assert (found['tokens'][row, :words] >= 7).all() and not found['pairs'][row, words:].any()
+    for place, slot in np.argwhere(found['pairs'][row]):
+      assert 0 <= place + offsets[slot] < words
+  alone = prepared(make(), make_batch(((3,), (3, 3, 3, 3, 3), (16,), (2,))))  # [CLS] [SEP] [SEP] have no word between
+  assert not alone['pairs'][[0, 1, 3]].any() and alone['pairs'][2].any()
+
+
+def test_reaches_are_uniform():
+  segments, task = jnp.ones((1, 30), jnp.int32), make(window=4, architecture='cbow')
+  batch = make_batch(((16,),)) | {'row_id': jnp.zeros(1, jnp.int32)}
+  batch |= {'tokens': jnp.full((1, 30), 9), 'segment_ids': segments, 'row_weight': jnp.ones(1)}
+  many = jax.vmap(lambda step: task.prepare(jax.random.key(1), keys.with_step(batch, step)).inputs['pairs'])(
+    jnp.arange(300)
+  )
+  reach = np.asarray(many)[:, 0, 4:26].sum(axis=-1) / 2  # of those with 4 words to each side
+  share = [(reach == one).mean() for one in (1, 2, 3, 4)]
+  assert sum(share) == pytest.approx(1) and share == pytest.approx([0.25] * 4, abs=0.02)
+
+
+def test_words_stay_by_their_frequency():
+  rates = skipgram.keep_rates(COUNTS, 0.01)
+  frequency = COUNTS / COUNTS.sum()
+  for word in (7, 20, 39):  # word2vec.c: (sqrt(f / t) + 1) t / f
+    expected = min((np.sqrt(frequency[word] / 0.01) + 1) * 0.01 / frequency[word], 1)
+    assert rates[word] == pytest.approx(expected)
+  assert not rates[:7].any() and (skipgram.keep_rates(COUNTS, 0.0)[7:] == 1).all()
+
+
+def test_negatives_are_drawn_by_frequency():
+  found = [prepared(make(negatives=96), make_batch())['negatives']]
+  drawn = np.bincount(np.concatenate([one.reshape(-1) for one in found]), minlength=40)
+  expected = COUNTS**0.75 / (COUNTS**0.75).sum()
+  assert not drawn[:7].any() and np.abs(drawn / drawn.sum() - expected).max() < 0.006
+
+
+def test_mistakes():
+  trunk = static.make(vocab_size=40, variant='tiny')
+  with pytest.raises(ValueError, match='has no counts: make one with `python -m plm_jax'):
+    skipgram.make(trunk=trunk, vocab=tiny.FakeVocab(size=40, counts=None))
+  with pytest.raises(ValueError, match=r"objective\.architecture='glove'; choices are skipgram, cbow"):
+    make(architecture='glove')
+  with pytest.raises(ValueError, match='needs a trunk with none attention, and Bert is bidirectional'):
+    skipgram.make(trunk=tiny.make_trunk(), vocab=tiny.VOCAB)

@@ -1,0 +1,73 @@
+"""The command: what it prints of a file and of a run, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from plm_jax import vectors
+from plm_jax.errors import ConfigError
+from plm_jax.inference import nearest
+from plm_jax.weights import word_vectors
+from plm_jax.weights.word_vectors import WordVectors
+
+WORDS = ('man', 'woman', 'king', 'queen', 'apple')
+ROWS = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1], [-1, 0.1, 0]], np.float32)
+
+
+@pytest.fixture
+def file(tmp_path):
+  word_vectors.write(tmp_path / 'v.txt', WordVectors(WORDS, ROWS), form='word2vec')
+  return tmp_path / 'v.txt'
+
+
+def ask(capsys, *words):
+  assert vectors.main(list(words)) == 0
+  return capsys.readouterr().out
+
+
+def test_answers(file, tmp_path, capsys):
+  assert [
+    line.split()[1] for line in ask(capsys, 'neighbours', f'--file={file}', '--words=queen', '--top=2').splitlines()
+  ] in (
+    ['woman', 'king'],
+    ['king', 'woman'],
+  )
+  assert ask(capsys, 'analogy', f'--file={file}', '--words=man,king,woman').split()[1] == 'queen'
+  assert ask(capsys, 'similarity', f'--file={file}', '--words=man,king').strip() == f'{2**-0.5:.4f}'
+  (tmp_path / 'q').write_text(': family\nMan King Woman Queen\nman woman boy girl\n: fruit\nman king apple queen\n')
+  printed = ask(capsys, 'analogy', f'--file={file}', f'--questions={tmp_path / "q"}')
+  assert '1 of 1 known of 2' in printed and ' 2 known of 3' in printed.splitlines()[-1]
+  (tmp_path / 'p').write_text(
+    '# people\nWord 1\tWord 2\tmean\nman\twoman\t7\nking\tapple\t1\nman\tboy\t9\nman\tqueen\t6\n'
+  )
+  assert 'Spearman 1.0000 over 3 of 4 pairs' in ask(capsys, 'similarity', f'--file={file}', f'--pairs={tmp_path / "p"}')
+  out = tmp_path / 'v.bin'
+  assert '5 vectors of 3' in ask(capsys, 'save', f'--file={file}', f'--out={out}', '--form=binary')
+  assert np.array_equal(word_vectors.read(out).vectors, ROWS)
+
+
+def test_cosines_are_those_of_gensim(file):
+  models = pytest.importorskip('gensim.models')
+  theirs = models.KeyedVectors.load_word2vec_format(str(file))
+  ours = nearest.Table(word_vectors.read(file))
+  for word in WORDS:
+    expected = theirs.most_similar(word, topn=4)
+    assert [near.cosine for near in ours.neighbours(word, top=4)] == pytest.approx(
+      [cosine for _, cosine in expected], abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    (['neighbours', '--words=king'], 'name either --workdir, a run, or --file'),
+    (['neighbours', '--file=FILE'], '--words has 0 words, and takes 1'),
+    (['analogy', '--file=FILE', '--words=a,b'], '--words has 2 words, and takes 3'),
+    (['analogy', '--file=FILE'], 'name either --words or --questions'),
+    (['similarity', '--file=FILE', '--words=a,b', '--pairs=x'], 'name either --words or --pairs'),
+    (['neighbours', '--file=FILE', '--words=kin'], "there is no vector of 'kin' among 5"),
+    (['neighbours', '--file=none.txt', '--words=king'], 'none.txt'),
+  ],
+)
+def test_mistakes(words, said, file):
+  with pytest.raises(ConfigError, match=said):
+    vectors.main([word.replace('FILE', str(file)) for word in words])

@@ -1,0 +1,71 @@
+"""Files of vectors: gensim reads what is written and writes what is read; what is damaged is named with its line."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from plm_jax.weights import word_vectors
+from plm_jax.weights.word_vectors import WordVectors
+
+VECTORS = WordVectors(
+  ('the', 'naïve', '我', '<', 'x' * 60), np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
+)
+FORMS = ('word2vec', 'binary', 'glove')
+
+
+def same(one, other):
+  return one.words == other.words and np.array_equal(one.vectors, other.vectors)
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_written_and_read(form, tmp_path):
+  file = tmp_path / 'vectors'
+  word_vectors.write(file, VECTORS, form=form)
+  assert same(word_vectors.read(file, form=form), VECTORS)
+  (tmp_path / 'v.gz').write_bytes(gzip.compress(file.read_bytes()))
+  assert same(word_vectors.read(tmp_path / 'v.gz', form=form), VECTORS)
+  if form != 'binary':
+    assert same(word_vectors.read(file), VECTORS)  # the form is found
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_gensim_reads_and_writes_the_same(form, tmp_path):
+  models = pytest.importorskip('gensim.models')
+  file, binary, headed = tmp_path / 'vectors.bin', form == 'binary', form != 'glove'
+  word_vectors.write(file, VECTORS, form=form)
+  theirs = models.KeyedVectors.load_word2vec_format(str(file), binary=binary, no_header=not headed)
+  assert theirs.index_to_key == list(VECTORS.words) and np.array_equal(theirs.vectors, VECTORS.vectors)
+  theirs.save_word2vec_format(str(tmp_path / 'theirs'), binary=binary, write_header=headed)
+  found = word_vectors.read(tmp_path / 'theirs', form=form)
+  assert found.words == VECTORS.words and np.allclose(found.vectors, VECTORS.vectors, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('content', 'form', 'said'),
+  [
+    ('a 1 2\nb 1\n', None, r'v, line 2: 1 numbers behind the word, expected 2'),
+    ('2 2\na 1 2\nb 1 2 3 x\n', None, r'v, line 3: could not convert'),
+    ('3 2\na 1 2\nb 1 2\n', None, r'v has 2 words, and its first line says 3: it is not complete'),
+    ('a 1 2\nb 1 y\n', None, r'v, line 2: could not convert'),
+    ('', None, r'v, line 1: expected a word and its numbers'),
+    ('a 1 2\n', 'word2vec', r'v, line 1: expected the number of words and the width'),
+    ('2 2\na 12345678', 'binary', r'v ends in word 2 of 2: it is not complete'),
+    ('a b\n', 'binary', r'v is no binary file of word2vec'),
+  ],
+)
+def test_damaged_files(content, form, said, tmp_path):
+  (tmp_path / 'v').write_text(content)
+  with pytest.raises(ValueError, match=said):
+    word_vectors.read(tmp_path / 'v', form=form)
+
+
+def test_odd_words(tmp_path):
+  (tmp_path / 'v').write_text('a 1 2\n. . . 3 4\na 5 6\n')  # GloVe has words with spaces, and word2vec some twice
+  found = word_vectors.read(tmp_path / 'v')
+  assert found.words == ('a', '. . .') and found.vectors.tolist() == [[1, 2], [3, 4]]
+  with pytest.raises(ValueError, match=r"the word '\. \. \.' has white space"):
+    word_vectors.write(tmp_path / 'out', found, form='glove')
+  (tmp_path / 'cut.gz').write_bytes(gzip.compress(b'a 1 2\nb 3 4\n' * 50)[:-20])
+  with pytest.raises(ValueError, match=r'cut\.gz is no complete \.gz file'):
+    word_vectors.read(tmp_path / 'cut.gz')
