@@ -9,9 +9,9 @@ Hardware: one accelerator, minutes.
 Expect (CoNLL-2003, test F1): 92.22 with ELMo, 90.15 without (Table 1); our trunk is another one.
 
 Arguments: a set (conll2003, wnut17, ewt), `quick`.
-Differs from the paper: the trunk is BERT-base, as a two-way language model of characters is not here; x is a vector for
-each piece of a word, and not GloVe's with a network over characters; rates and widths are those of AllenNLP's config,
-as remembered; 25 epochs, of which the best on validation counts.
+Differs from the paper: the trunk is BERT-base, as rows of labelled words do not have their characters yet; x is a
+vector for each piece of a word, and not GloVe's with a network over characters; rates and widths are those of
+AllenNLP's config, as remembered; 25 epochs, of which the best on validation counts.
 """
 
 from experiments import common

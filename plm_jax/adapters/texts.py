@@ -56,8 +56,15 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
 
 
 def has_two_stacks(trunk: nn.Module) -> bool:
-  """Whether the trunk has an encoder and a decoder."""
-  return 'encoder_tokens' in trunk.INPUTS
+  """Whether the trunk has an encoder and a decoder.
+
+  Raises:
+    ValueError: it reads no tokens, but words by their characters, which the rows of adapters do not have.
+  """
+  if 'encoder_tokens' in trunk.INPUTS:
+    return True
+  errors.require(trunk, user='adapter', inputs=('tokens', 'segment_ids'))
+  return False
 
 
 def segments_of(inputs: Mapping[str, Array]) -> Array:

@@ -254,14 +254,13 @@ def make(
 def template(
   *, vocab: Vocab, second_segment: bool = False, both_directions: bool = False, end: str | None = None, **rest: Any
 ) -> Template:
-  """What stands around a text: XLNet's layout, or the token after a document."""
+  """What stands around a text: XLNet's layout, the token after a document, or nothing with `both_directions`."""
   del rest
   if second_segment:
     return framing.template(xlnet.make(vocab=vocab, fields=1), xlnet.make(vocab=vocab, fields=2))
+  if both_directions:  # a trunk of two directions puts both ends around a text by itself
+    return Template((('A', 0),), (('A', 0), ('B', 0)))
   end_id = _end_id(vocab, end)
-  if both_directions and vocab.bos_id is not None:
-    begin = (vocab.bos_id, 0)
-    return Template((begin, ('A', 0), (end_id, 0)), (begin, ('A', 0), (end_id, 0), begin, ('B', 0), (end_id, 0)))
   return Template((('A', 0), (end_id, 0)), (('A', 0), (end_id, 0), ('B', 0), (end_id, 0)))
 
 

@@ -13,7 +13,8 @@ from plm_jax.errors import ConfigError
 from plm_jax.inference import batches, windows
 from plm_jax.inference.opened import Opened, Read
 from plm_jax.layers.scalar_mix import read_layers
-from plm_jax.types import Array, PyTree
+from plm_jax.text import chars
+from plm_jax.types import Array, PyTree, Vocab
 
 Pool = Literal['mean', 'first', 'last', 'none']
 
@@ -151,6 +152,8 @@ def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
 def _inputs(opened: Opened, tokens: np.ndarray, segments: np.ndarray, types: np.ndarray) -> dict[str, np.ndarray]:
   """What a network reads; the decoder of an encoder-decoder, which is not asked, reads a token."""
   trunk = opened.trunk
+  if 'characters' in trunk.INPUTS:
+    return {'characters': _spelling(opened.vocab)[tokens], 'segment_ids': segments, 'type_ids': types}
   if 'encoder_tokens' not in trunk.INPUTS:
     # what sees a prefix both ways reads all of the text as one
     prefix = {'prefix': np.full(len(tokens), tokens.shape[1], np.int32)} if 'prefix' in trunk.INPUTS else {}
@@ -158,6 +161,12 @@ def _inputs(opened: Opened, tokens: np.ndarray, segments: np.ndarray, types: np.
   start = np.full((len(tokens), 1), opened.vocab.pad_id, np.int32)
   decoder = {'decoder_tokens': start, 'decoder_segment_ids': np.ones_like(start)}
   return {'encoder_tokens': tokens, 'encoder_segment_ids': segments, **decoder}
+
+
+@functools.lru_cache(maxsize=4)
+def _spelling(vocab: Vocab) -> np.ndarray:
+  """int32[v, 50]: the characters of each word of a vocabulary."""
+  return chars.table(vocab)
 
 
 def _run(trunk: nn.Module, params: PyTree, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -257,3 +257,7 @@ def test_both_directions_stand_alone(folder, other):
 def test_both_directions_need_tokens_for_both_ends(folder):
   with pytest.raises(ValueError, match='no two different tokens that begin and end a text'):
     make(folder, both_directions=True, vocab=small.NumberVocab(without=('bos',)))
+
+
+def test_both_directions_put_nothing_around_a_text():
+  assert bptt.template(vocab=small.NumberVocab(), both_directions=True).single == (('A', 0),)

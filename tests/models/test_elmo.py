@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.adapters import classify
 from plm_jax.models import elmo
 from plm_jax.text import chars
 from tests import tiny
@@ -178,3 +179,9 @@ def test_directions_share_the_vectors_of_words_and_nothing_else():
 def test_sizes_that_do_not_fit_are_refused(fields, message):
   with pytest.raises(ValueError, match=message):
     elmo.make(vocab_size=9, variant='tiny', overrides=fields)
+
+
+def test_adapters_refuse_a_trunk_that_reads_no_tokens():
+  trunk = elmo.make(vocab_size=9, variant='tiny')
+  with pytest.raises(ValueError, match=r'adapter hands over tokens, and Elmo takes characters.*choose another'):
+    classify.make(trunk=trunk, vocab=tiny.VOCAB, classes=2)
