@@ -165,9 +165,7 @@ def make(
 
 # The published rows ---------------------------------------------------------------------------------------------------
 
-CONFIGS: Mapping[str, Config] = MappingProxyType(
-  {'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)}
-)
+CONFIGS: Mapping[str, Config] = MappingProxyType({'ulmfit': Config(), 'tiny': Config(hidden_dim=128, mlp_dim=256)})
 
 PUBLISHED: Mapping[str, Published] = MappingProxyType(
   {
