@@ -3,6 +3,7 @@
 python -m plm_jax.vocab train --source=pydocs --name=wordpiece --size=6000 --out=runs/vocab
 python -m plm_jax.vocab train --source=books.txt.gz --name=byte_bpe --size=16000 --specials=gpt2 --out=runs/books_vocab
 python -m plm_jax.vocab train --source=TEXT --name=sentencepiece --specials=t5 --size=8000 --out=runs/t5_vocab
+python -m plm_jax.vocab train --source=TEXT --name=words --lowercase --size=50000 --out=runs/words
 python -m plm_jax.vocab show runs/vocab --text="The encoder reads the whole sentence."
 
 If the folder holds the answer to the same request, nothing is trained; a note says if the text has changed since. A
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
   from plm_jax.data.corpora.records import Texts
   from plm_jax.text.tokenizer import Vocab
 
-KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece')
+KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece', 'words')
 DEFAULTS: dict[str, dict[str, Any]] = {  # settings of each kind
   'wordpiece': {'min_frequency': 2, 'lowercase': True, 'alphabet': None},
   'byte_bpe': {'min_frequency': 2, 'specials': 'all'},
   'sentencepiece': {
     'algorithm': 'unigram', 'specials': 'all', 'sentinels': None, 'byte_fallback': False, 'lowercase': False,
   },
+  'words': {'min_frequency': 5, 'lowercase': False, 'boundaries': 'punctuation', 'specials': 'all'},
 }  # fmt: skip
 FLAGS = {'lowercase': '--lowercase or --cased'}
 SAMPLE_WORDS = 24
@@ -87,7 +89,7 @@ def show(arguments: argparse.Namespace) -> int:
   print(f'\n{len(ids)} tokens, {words} words, {len(arguments.text.encode())} bytes')
   for token_id in ids:
     token = vocab.token(token_id)
-    spelled = vocab.kind != 'wordpiece' and token_id not in vocab.special_ids
+    spelled = vocab.kind not in ('wordpiece', 'words') and token_id not in vocab.special_ids
     print(f'{token_id:>8}  {token:<20}{vocab.token_bytes(token_id).hex(" ").upper() if spelled else ""}'.rstrip())
   print(f'decoded: {vocab.decode(ids, specials=True)}')
   return 0
@@ -106,7 +108,9 @@ def _parser() -> argparse.ArgumentParser:
   one.add_argument('--out', required=True, metavar='DIR', help='the folder to write')
   one.add_argument('--split', default='train', help="such as 'train' or 'train[:90%%]' (default: train)")
   one.add_argument('--text', metavar='FIELD', help='the field of the source that holds the text, if there are several')
-  one.add_argument('--min_frequency', type=_positive, help='rarer pairs of pieces get no id (default: 2)')
+  one.add_argument(
+    '--min_frequency', type=_positive, help='rarer pairs of pieces, and words, get no id (default: 2; words: 5)'
+  )
   one.add_argument('--limit', type=_positive, metavar='N', help='read the first N documents only')
   one.add_argument(
     '--max_bytes',
@@ -120,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     '--lowercase', action='store_true', default=None, help='wordpiece: without case and accents (default)'
   )
   case.add_argument(
-    '--cased', dest='lowercase', action='store_false', help='wordpiece, sentencepiece (default there): with case'
+    '--cased', dest='lowercase', action='store_false', help='with case (default of sentencepiece and words)'
   )
   one.add_argument(
     '--alphabet', type=_positive, metavar='N', help='wordpiece: letters to keep (default: half of --size)'
@@ -129,7 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     '--specials',
     metavar='NAME',
     help='names and ids of the special tokens, as published; byte_bpe: all (default), gpt2, roberta; '
-    'sentencepiece: all (default), t5, llama, albert, xlnet',
+    'sentencepiece: all (default), t5, llama, albert, xlnet; words: all (default), elmo',
+  )
+  one.add_argument(
+    '--boundaries', choices=('punctuation', 'spaces'), help='words: where they end (default: punctuation and spaces)'
   )
   one.add_argument('--algorithm', choices=('unigram', 'bpe'), help='sentencepiece: what is trained (default: unigram)')
   one.add_argument(

@@ -26,6 +26,7 @@ OF_NUMPY = {'fromfile', 'memmap'}
 OWN_JSON = {
   'byte_bpe.py',
   'wordpiece.py',
+  'words.py',
   'sentencepiece.py',
   'tokenizer.py',
   'docstrings.py',

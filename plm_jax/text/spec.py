@@ -10,7 +10,7 @@ import numpy as np
 
 Spec = Mapping[str, Any]
 
-KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece', 'word_bpe')
+KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece', 'word_bpe', 'words')
 ROLES = {  # role -> the names that published vocabularies give it
   'pad': ('[PAD]', '<pad>', '<|pad|>'),
   'unk': ('[UNK]', '<unk>'),
@@ -33,6 +33,8 @@ def kind_of(spec: Spec) -> str:
   model, splitters = spec['model'], spec['pre_tokenizer'] or {}
   if 'max_input_chars_per_word' in model:
     return 'wordpiece'
+  if 'unk_token' in model and 'merges' not in model:
+    return 'words'
   if model.get('type') == 'Unigram' or model.get('byte_fallback'):
     return 'sentencepiece'
   if 'merges' in model and model.get('end_of_word_suffix'):
@@ -58,14 +60,19 @@ def special_tokens(spec: Spec) -> set[str]:
 
 
 def without_names(spec: Spec) -> Spec:
-  """The same for reading raw text: a unigram model would take the name of a special token for a piece of the text."""
-  given = spec['model']['vocab']
-  if isinstance(given, Mapping):
+  """The same for reading raw text, where unigram models and words would take the name of a special token for it."""
+  kind, specials, model = kind_of(spec), special_tokens(spec), spec['model']
+  if kind == 'words':  # no word is empty, so '' may stand for the unknown one
+    unknown = model['vocab'][model['unk_token']]
+    ids = {token: number for token, number in model['vocab'].items() if token not in specials}
+    model = {**model, 'vocab': {**ids, '': unknown}, 'unk_token': ''}
+  elif not isinstance(model['vocab'], Mapping):
+    pieces = [['', score] if token in specials else [token, score] for token, score in model['vocab']]
+    model = {**model, 'vocab': pieces}
+  else:
     return spec
-  specials = special_tokens(spec)
-  vocab = [['', score] if token in specials else [token, score] for token, score in given]
   others = [item for item in spec['added_tokens'] if not item['special']]
-  return {**spec, 'model': {**spec['model'], 'vocab': vocab}, 'added_tokens': others, 'post_processor': None}
+  return {**spec, 'model': model, 'added_tokens': others, 'post_processor': None}
 
 
 def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list[dict[str, Any]]:
@@ -74,10 +81,11 @@ def added_tokens(ids: Mapping[str, int], *, kind: str, mask: str | None) -> list
   Args:
     ids: token -> id.
     kind: of the vocabulary.
-    mask: the mask token; except in WordPiece it includes the space before it, as the word that it replaces would.
+    mask: the mask token; except in WordPiece and words it includes the space before it, as the word that it replaces
+      would.
   """
   flags = {'single_word': False, 'rstrip': False, 'normalized': False, 'special': True}
-  lstrip = None if kind == 'wordpiece' else mask
+  lstrip = None if kind in ('wordpiece', 'words') else mask
   return [{'id': ids[token], 'content': token, 'lstrip': token == lstrip, **flags} for token in ids]
 
 
@@ -189,6 +197,7 @@ def extent(spec: Spec, tokens: Sequence[str], specials: Collection[int]) -> tupl
     'byte_bpe': (lambda token: token.startswith(SPACES), len),
     # the mark stands where a word ends, so what begins one is not known: every token counts as a word
     'word_bpe': (lambda token: True, lambda token: len(token.removesuffix('</w>').encode()) + token.endswith('</w>')),
+    'words': (lambda token: True, lambda token: len(token.encode()) + 1),
     'sentencepiece': (lambda token: token.startswith(BLANK), lambda token: len(piece_bytes(token))),
     'added': (lambda token: token[:1].isspace(), lambda token: len(token.encode())),
   }

@@ -36,7 +36,7 @@ class Vocab:
   In raw text the name of a special token is text: '[MASK]' in a document is a bracket, a word and a bracket.
 
   Attributes:
-    kind: the file of this folder that it belongs to, 'wordpiece', 'byte_bpe' or 'sentencepiece'.
+    kind: the file of this folder that it belongs to, one of `spec.KINDS`.
     content: of its `tokenizer.json`.
     roles: role -> token, for the roles it has. bos and cls stand in for each other where only one is there, eos and sep
       likewise, and eos for pad (GPT-2).
@@ -44,11 +44,12 @@ class Vocab:
     special_ids: every special token, those of `extra` included, ascending.
     starts_word: bool[size], the token begins a word. WordPiece: no '##'. Byte-level BPE: begins with white space, as
       fairseq has it; so the first word of a text begins unmarked, and joins the special token before it, which is never
-      masked. SentencePiece: begins with its mark of white space. Special tokens start a word.
+      masked. SentencePiece: begins with its mark of white space. Special tokens start a word,
+      and so do all tokens of words.
     num_bytes: int32[size], UTF-8 bytes of text that a token stands for; 0 for special tokens. Byte-level BPE: exact.
       SentencePiece: those of the normalised text, the white space that it sets before a text included.
       WordPiece: those of the normalised text, a word start counting one more for the white space before it (punctuation
-      too) and [UNK] none, so its bits per byte are an estimate.
+      too) and [UNK] none, so its bits per byte are an estimate; words likewise.
     counts: int64[size], how often each token is in the training text; None where that is not known.
     record: how it was trained; empty for a published vocabulary.
     digest: hex SHA-256 of all that decides which ids a text gets and of the roles, not of counts and record.
@@ -197,9 +198,9 @@ class Vocab:
     return {token: token_id for token_id, token in enumerate(self.tokens)}
 
   def token_bytes(self, token_id: int) -> bytes:
-    """The bytes of text that a token stands for; of WordPiece and of special tokens, those of its name."""
+    """The bytes of text that a token stands for; of WordPiece, words and special tokens, those of its name."""
     token = self.token(token_id)
-    if self.kind == 'wordpiece' or token_id in self.special_ids:
+    if self.kind in ('wordpiece', 'words') or token_id in self.special_ids:
       return token.encode()
     return specs.piece_bytes(token) if self.kind == 'sentencepiece' else specs.byte_level_bytes(token)
 

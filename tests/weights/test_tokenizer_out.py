@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plm_jax.plugins import build
-from plm_jax.text import byte_bpe, tokenizer, wordpiece
+from plm_jax.text import byte_bpe, tokenizer, wordpiece, words
 from plm_jax.training import parts
 from plm_jax.weights import release
 
@@ -23,6 +23,7 @@ TEXTS = [
   ' blank before',
   '[ MASK ] < s > ##ing ▁a',
   '\x00\x07\u200b\ufffd a',
+  'To be , or not to be , that is the question .',
 ]
 KINDS = {
   'wordpiece': lambda texts: wordpiece.train(texts, size=400),
@@ -30,6 +31,7 @@ KINDS = {
   'byte_bpe': lambda texts: byte_bpe.train(texts, size=500),
   'byte_bpe-roberta': lambda texts: byte_bpe.train(texts, size=500, specials='roberta'),
   'byte_bpe-gpt2': lambda texts: byte_bpe.train(texts, size=500, specials='gpt2'),
+  'words': lambda texts: words.train(texts, size=400, min_frequency=1),
 }
 
 
@@ -188,6 +190,7 @@ def test_vocabularies_frame_rows_by_themselves(tmp_path, tiny_corpus):
   for name, (maker, expected) in {
     'wordpiece': (wordpiece, '[CLS] A [SEP] B [SEP]'),
     'byte_bpe': (byte_bpe, '<s> A </s> </s> B </s>'),
+    'words': (words, '<s> A </s> B </s>'),
   }.items():
     vocab = maker.train(tiny_corpus, size=400)
     vocab.save(tmp_path / name, template=maker.template(vocab))

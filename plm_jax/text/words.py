@@ -1,0 +1,95 @@
+"""Whole words, the vocabulary of word vectors and of recurrent language models (word2vec, ELMo, ULMFiT).
+
+The ids of words follow those of the special tokens, most frequent word first, as samplers over ranks expect; words of
+equal frequency stand in the order of their characters. A word that is not in the vocabulary is the unknown token, and
+so is one that is spelt as a special token. `tokenizer.json` holds a WordLevel model, which other libraries read.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal
+
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from plm_jax import errors
+from plm_jax.text import tokenizer
+from plm_jax.text.tokenizer import Vocab
+
+if TYPE_CHECKING:
+  from plm_jax.types import Template  # loads jax, which commands do without
+
+Specials = Literal['all', 'elmo']
+SPECIALS: dict[Specials, dict[str, str]] = {  # role -> token, in the order of their ids
+  'all': {'pad': '<pad>', 'unk': '<unk>', 'bos': '<s>', 'eos': '</s>', 'mask': '<mask>'},
+  'elmo': {'bos': '<S>', 'eos': '</S>', 'unk': '<UNK>'},  # rows are padded with '</S>'
+}
+Boundaries = Literal['punctuation', 'spaces']
+SPLITTERS = {'punctuation': pre_tokenizers.Whitespace, 'spaces': pre_tokenizers.WhitespaceSplit}
+PASSES = 2  # over the documents while training: words, counts
+
+
+def make(*, path: str, extra: tuple[str, ...] = (), roles: Mapping[str, str] | None = None) -> Vocab:
+  """Reads a vocabulary of words.
+
+  Args:
+    path: a folder of `python -m plm_jax.vocab train --name=words`, or a `tokenizer.json` with a WordLevel model.
+    extra: special tokens to append, with ids behind all others.
+    roles: role -> token, where a published vocabulary leaves it open, e.g. dict(pad='<pad>').
+
+  Raises:
+    FileNotFoundError, ValueError: as `tokenizer.load`.
+  """
+  return tokenizer.load(path, kind='words', extra=extra, roles=roles)
+
+
+def train(
+  documents: Iterable[str],
+  *,
+  size: int,
+  lowercase: bool = False,
+  boundaries: Boundaries = 'punctuation',
+  specials: Specials = 'all',
+  min_frequency: int = 5,
+) -> Vocab:
+  """A vocabulary of the documents, with their token counts; always the same for the same documents.
+
+  Args:
+    documents: texts; iterated over `PASSES` times.
+    size: ids in all, special tokens included: the most frequent words get one. Fewer where the text has fewer words.
+    lowercase: words are written in lower case.
+    boundaries: where words end. 'punctuation': at white space, and between letters and other signs, runs of which are
+      words too: "don't" is don ' t (the pattern \\w+|[^\\w\\s]+). 'spaces': at white space only, for text that is
+      already cut into words.
+    specials: 'all' is for objectives of every kind; 'elmo' has the names and ids of bilm's vocabulary files.
+    min_frequency: a rarer word gets no id.
+
+  Raises:
+    ValueError: `size` has no room for a word, no such specials or boundaries, or no word is frequent enough.
+  """
+  errors.one_of('specials', specials, Specials)
+  errors.one_of('boundaries', boundaries, Boundaries)
+  roles = SPECIALS[specials]
+  if size <= len(roles):
+    raise ValueError(
+      f'size={size} has no room for words beside {len(roles)} special tokens: {", ".join(roles.values())}'
+    )
+  found = Tokenizer(models.WordLevel())
+  if lowercase:
+    found.normalizer = normalizers.Lowercase()
+  found.pre_tokenizer = SPLITTERS[boundaries]()
+  trainer = trainers.WordLevelTrainer(vocab_size=size, min_frequency=min_frequency, show_progress=False)
+  found.train_from_iterator(documents, trainer)
+  ranks = found.get_vocab()
+  words = [word for word in sorted(ranks, key=ranks.__getitem__) if word not in roles.values()]
+  if not words:
+    raise ValueError(f'no word of the text is there {min_frequency} times: give more text, or a lower min_frequency')
+  tokens = [*roles.values(), *words][:size]
+  found.model = models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=roles['unk'])
+  vocab = tokenizer.assemble(json.loads(found.to_str()), roles=roles)
+  return dataclasses.replace(vocab, counts=tokenizer.count(vocab, documents))
+
+
+def template(vocab: Vocab) -> 'Template':
+  """<s> A </s> (B </s>)."""
+  return tokenizer.around(vocab, separators=1, typed=False)
