@@ -9,8 +9,8 @@ Hardware: one accelerator, minutes; `small` two CPU cores, minutes.
 Expect: no published figure for the language model. Without this stage the classifier's validation error rises from 5.00
 to 5.86 or more (IMDb) and from 5.69 to 6.54 (TREC-6; Table 6: `full`, no discriminative rates and no triangle).
 Arguments: a set (imdb, trec), a size (full, small), `quick`.
-Differs from the paper: the labelled texts alone, where the paper has IMDb's unlabelled ones too; subwords, so that hardly
-a word is new.
+Differs from the paper: the labelled texts alone, where the paper has IMDb's unlabelled ones too; subwords, so that
+hardly a word is new.
 """
 
 from experiments import common

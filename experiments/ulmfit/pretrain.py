@@ -3,9 +3,9 @@
 python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=30000 --out=runs/vocab/ulmfit
 python -m plm_jax.train --config=experiments/ulmfit/pretrain.py --workdir=runs/ulmfit/pretrain
 
-`small` has layers of 256, 256 and 128 and the vocabulary and text of experiments/small/pretrain.py. `asgd` has the optimiser of
-Merity et al. 2018 in place of Adam: the mean of the parameters is evaluated, from the evaluation on at which the loss
-was worse than the best one of those before the last five (NT-ASGD).
+`small` has layers of 256, 256 and 128 and the vocabulary and text of experiments/small/pretrain.py. `asgd` has the
+optimiser of Merity et al. 2018 in place of Adam: the mean of the parameters is evaluated, from the evaluation on at
+which the loss was worse than the best one of those before the last five (NT-ASGD).
 
 Hardware: one accelerator, a day; `small` two CPU cores, an hour.
 Expect: no published figure for the language model; Merity et al. have a perplexity of 65.8 on WikiText-2 (test, words,

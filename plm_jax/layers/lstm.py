@@ -56,7 +56,7 @@ class Lstm(nn.Module):
 
 
 class DroppedLstm(nn.Module):
-  """A layer that reads forward, with DropConnect on its recurrent weights (Merity et al. 2018, §2): [b, l, d] -> [b, l, f].
+  """A layer that reads forward, with DropConnect on its recurrent weights (Merity et al. 2018, §2).
 
   In training each recurrent weight is left out with a probability, one draw for all rows and tokens of a step. All
   parameters start from U(-1 / sqrt(f), 1 / sqrt(f)), and gates add two biases, as those of torch.nn.LSTM.

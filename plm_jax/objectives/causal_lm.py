@@ -103,13 +103,12 @@ def make(
       in what is trained on and in the metric 'z_loss', not in 'loss'.
     logit_rows: batch rows whose logits are in memory at a time.
     memory: carry the trunk's state from row to row, for rows of `data.bptt`.
-    activation: alpha, weight of the mean square of the states that predict (AR; Merity et al. 2018, §4.6: 2). It and the
-      next are in what is trained on and in metrics of their own, not in 'loss'.
+    activation: alpha, weight of the mean square of the states that predict (AR; Merity et al. 2018, §4.6: 2). As the
+      next, it is in what is trained on and in a metric of its own, not in 'loss'.
     temporal: beta, weight of the mean square of the change of the last layer from token to token (TAR; there: 1).
   """
-  user, inputs = "objective 'causal_lm'", ('tokens', 'segment_ids')
-  if memory:
-    user, inputs = f'{user} with memory', (*inputs, 'carry')
+  user = f"objective 'causal_lm'{' with memory' if memory else ''}"
+  inputs = ('tokens', 'segment_ids', *(('carry',) if memory else ()))
   require(trunk, user=user, attention=('causal',), inputs=inputs, offers=(Attends,))
   errors.one_of('objective.packing', packing, Packing)
   errors.one_of('objective.predict', predict, Predicted)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.models import xlnet
 from plm_jax.layers import linear
+from plm_jax.models import xlnet
 from plm_jax.objectives import permutation_lm
 from plm_jax.types import PyTree
 from plm_jax.weights import table

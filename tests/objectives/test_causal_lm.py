@@ -261,7 +261,7 @@ def test_rows_that_go_on_are_one_text():
     sums[length] = np.sum(found, axis=0)
   assert sums[6][1] == sums[24][1] == 4 * 24
   assert sums[6][0] == pytest.approx(sums[24][0], rel=1e-5)
-  with pytest.raises(ValueError, match="these rows do not go on: data.name='bptt'"):
+  with pytest.raises(ValueError, match=r"these rows do not go on: data\.name='bptt'"):
     evaluate(params, tiny.make_batch(), task.init_carry(4), jax.random.key(0))
 
 
