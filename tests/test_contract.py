@@ -341,7 +341,10 @@ def test_every_trunk_has_states_by_name(model):
     assert (logits.shape, logits.dtype) == ((4, 3, 61), jnp.float32)
 
 
-@pytest.mark.parametrize('model', [model for model in MODELS if model not in ('cnn', 'cove', 'lstm')])  # without attention
+WITHOUT_ATTENTION = ('cnn', 'cove', 'lstm')
+
+
+@pytest.mark.parametrize('model', [model for model in MODELS if model not in WITHOUT_ATTENTION])
 def test_every_trunk_computes_attention_as_execution_says(model):
   trunk = make_trunk(model).clone(execution=Execution(attention='flash'))
   with pytest.raises(ValueError, match=r"execution\.attention='flash' cannot be used here"):

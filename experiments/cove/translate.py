@@ -5,7 +5,8 @@ python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=en -
 python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte_bpe --specials=roberta \
     --size=2000 --out=runs/vocab/multi30k_de
 python -m plm_jax.train --config=experiments/cove/translate.py:small --workdir=runs/cove/small \
-    --config.data.path=../shared/data/multi30k_en_de --config.init_from.0.source=../shared/data/glove/glove.6B.50d.5k.txt.gz
+    --config.data.path=../shared/data/multi30k_en_de \
+    --config.init_from.0.source=../shared/data/glove/glove.6B.50d.5k.txt.gz
 python -m plm_jax.evaluate --workdir=runs/cove/small --evaluation=test --predictions=translations.jsonl
 
 An English word is its GloVe vector, which does not train, or zeros where the file lacks it. The size `full` reads the
