@@ -22,7 +22,7 @@ from plm_jax.plugins import build, signatures
 
 # Purpose -> commands, in the order of the list. A command in no row is shown under OTHERS.
 PURPOSES: dict[str, tuple[str, ...]] = {
-  'Train': ('train', 'rewind', 'sample_efficiency', 'compress', 'quickstart'),
+  'Train': ('train', 'rewind', 'sample_efficiency', 'compress', 'probe', 'quickstart'),
   'Score and predict': ('evaluate', 'predict', 'lm_eval'),
   'Look inside': ('fill', 'generate', 'heads', 'params'),
   'Weights and vocabularies': ('convert', 'vocab'),

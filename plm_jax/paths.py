@@ -10,6 +10,7 @@ from plm_jax.types import PyTree
 
 BOX = GetAttrKey('value')  # of the boxes that carry the axis names of a parameter
 SCALE = '_scale'  # behind the name of a leaf in 8 bits: the leaf with what its numbers are multiplied by
+PLACE = '_place'  # behind the name of a table of which only some rows are there: where each row stands among them
 
 
 def path_name(path: Sequence[Any]) -> str:

@@ -91,6 +91,8 @@ class Task(NamedTuple):
       The data have parts of the same names.
     advance: (parameters, updates done int32[]) -> parameters, called on the first ones of a run and after each update.
       It sets what a task keeps among its parameters and no gradient moves, as the masks of pruning; None for nothing.
+    rows: example -> {path of a table: ids that are read of it}, of tables of which a step reads few rows. Only these
+      are differentiated, updated and measured (optim/rows.py).
     couples_rows: True where a row's loss depends on other rows (contrastive): such a task refuses accumulation.
   """
 
@@ -101,6 +103,7 @@ class Task(NamedTuple):
   init_carry: Callable[[int], PyTree] = lambda batch_size: ()
   summary: Callable[[dict[str, float]], dict[str, float]] = lambda means: {}
   couples_rows: bool = False
+  rows: Callable[[Example], Mapping[str, Array]] = lambda example: FrozenDict()
   advance: Callable[[PyTree, Array], PyTree] | None = None
   evaluate: Callable[[Forward, Example, PyTree, Array], Loss] | None = None
   row_length: Callable[[int], int] = lambda length: length

@@ -27,22 +27,13 @@ def get_config(arg=''):
   c.model = dict(name='bert', variant=f'electra-{trunk}')
   c.data = common.glue(task, length=128, batch_size=32, layout='bert')
   c.adapter = dict(name='classify', classes=common.GLUE[task][1], kind=c.data['kind'], dropout=0.1)
-  c.optim = dict(
-    name='bert_adam',
-    rate=rate,
-    schedule='gpt',  # warmup scales the decayed rate, as released
-    warmup=0.1,
-    decay=common.NO_DECAY_ON_NORMS,
-    scale=(
-      ('trunk/layers/.*', dict(layerwise=factor, scale=factor**2)),
-      ('trunk/.*', factor ** (layers + 2)),
-      ('.*', 1.0),
-    ),
-    clip=1.0,
-    b1=0.9,
-    b2=0.999,
-    eps=1e-6,
+  scale = (
+    ('trunk/layers/.*', dict(layerwise=factor, scale=factor**2)),
+    ('trunk/.*', factor ** (layers + 2)),
+    ('.*', 1.0),
   )
+  # warmup scales the decayed rate, as released
+  c.optim = common.bert_adam(rate, warmup=0.1, schedule='gpt', scale=scale)
   c.init_from = (dict(source=f'runs/electra/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
   common.score_glue(c, task)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax.numpy as jnp
 
-from plm_jax.paths import SCALE
+from plm_jax.paths import PLACE, SCALE
 from plm_jax.types import Array
 
 Initializer = Callable[..., Array]
@@ -67,8 +67,12 @@ class Dense(nn.Module):
 
 def _scale(layer: nn.Module, name: str) -> Array | None:
   """What the numbers of a leaf in 8 bits are multiplied by, of size 1 along its inputs; None for one in float32."""
-  beside = f'{name}{SCALE}'
-  return layer.get_variable('params', beside) if layer.has_variable('params', beside) else None
+  return _beside(layer, name, SCALE)
+
+
+def _beside(layer: nn.Module, name: str, ending: str) -> Array | None:
+  """The leaf that stands beside another, if any."""
+  return layer.get_variable('params', f'{name}{ending}') if layer.has_variable('params', f'{name}{ending}') else None
 
 
 def _through_bottleneck(layer: nn.Module, y: Array) -> Array:
@@ -82,7 +86,7 @@ def _through_bottleneck(layer: nn.Module, y: Array) -> Array:
 
 
 class Embed(nn.Module):
-  """A table of vectors, read by row and, for tied outputs, multiplied with.
+  """A table of vectors, read by row and, for tied outputs, multiplied with; a step may hand over few of its rows.
 
   Attributes:
     num_rows: ids that may be asked for.
@@ -101,19 +105,31 @@ class Embed(nn.Module):
   dtype: str = 'float32'
 
   def setup(self) -> None:
+    self.place = _beside(self, 'table', PLACE)
+    if self.place is not None:
+      self.table: Array = self.get_variable('params', 'table')
+      return
     rows = -(-self.num_rows // self.multiple) * self.multiple
     self.table = self.param(
       'table', nn.with_logical_partitioning(self.table_init, self.axes), (rows, self.features), jnp.float32
     )
 
   def __call__(self, ids: Array) -> Array:
+    if self.place is not None:
+      ids = jnp.take(self.place, ids, axis=0, mode='clip')
     vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
     if (scale := _scale(self, 'table')) is not None:
       vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
     return vectors
 
   def attend(self, x: Array) -> Array:
-    """Products of `x` with every row, f32[..., v]; padded rows get a logit of -1e9."""
+    """Products of `x` with every row, f32[..., v]; padded rows get a logit of -1e9.
+
+    Raises:
+      ValueError: only some rows are there (optim/rows.py).
+    """
+    if self.place is not None:
+      raise ValueError('logits over all rows of a table need all rows: leave this table out of `Task.rows`')
     logits = jnp.einsum(
       '...d,vd->...v', x.astype(self.dtype), self.table.astype(self.dtype), preferred_element_type=jnp.float32
     )

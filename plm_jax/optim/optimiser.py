@@ -13,7 +13,7 @@ gradient that is not finite is left to the caller.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -43,6 +43,7 @@ class Optimiser(NamedTuple):
     split: parameters -> (trainable, frozen).
     count: parameters -> how many numbers train; of a stacked parameter only those of layers that do.
     observe: (state, validation metric) -> state. Plateau schedules and the start of NT-ASGD read it.
+    check_rows: paths -> None; raises a ConfigError where rows of these parameters cannot be updated by themselves.
   """
 
   init: Callable[[PyTree], PyTree]
@@ -52,6 +53,7 @@ class Optimiser(NamedTuple):
   split: Callable[[PyTree], tuple[PyTree, PyTree]]
   count: Callable[[PyTree], int]
   observe: Callable[[PyTree, float], PyTree]
+  check_rows: Callable[[Iterable[str]], None]
 
 
 def make(
@@ -133,6 +135,7 @@ def make(
     split=partial(_split, s),
     count=partial(_count, s),
     observe=partial(_observe, s),
+    check_rows=partial(_check_rows, make_rule, decays, average),
   )
 
 
@@ -217,6 +220,24 @@ def _observe(s: _Settings, state: PyTree, metric: float) -> PyTree:
   if s.observe_plateau is not None:
     state = state | {'plateau': s.observe_plateau(state['plateau'], metric)}
   return state
+
+
+def _check_rows(
+  rule: Callable[..., Any], decays: Settings, average: averages.Average | None, tables: Iterable[str]
+) -> None:
+  for path in tables:
+    reasons = {
+      f'optim.name={rule.__name__!r} moves whole tensors': rule not in rules.BY_ROW,
+      'optim.decay shrinks all of its rows': any(value != 0 for value in decays[path]),
+      'evaluation reads an average of all of its rows': average is not None,
+    }
+    for reason, holds in reasons.items():
+      if holds:
+        names = ' or '.join(one.__name__ for one in rules.BY_ROW)
+        raise ConfigError(
+          f'the task updates few rows of {path} per step, and {reason}: choose optim.name {names} '
+          'without decay and ema, or let the task update whole tables'
+        )
 
 
 def arrays(state: PyTree) -> PyTree:

@@ -138,6 +138,8 @@ def asgd(context: Context, *, start: Whole | None = None, nonmonotone: Count = 5
   return Rule(context.decay, iterate_mean(start=start, nonmonotone=nonmonotone))
 
 
+# A row without a gradient stays as it is, and so does its state: those that update some rows of a table by themselves.
+BY_ROW: tuple[Callable[..., Rule], ...] = (sgd, adagrad)
 RULES: tuple[Callable[..., Rule], ...] = (sgd, momentum, adagrad, adam, adamw, bert_adam, lamb, adafactor, asgd)
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from plm_jax import optim
 from plm_jax.layers.tasks import computed_once
 from plm_jax.noise.keys import noise_root, with_step
+from plm_jax.optim import rows
 from plm_jax.paths import flat
 from plm_jax.sharding import Layout, batch_sharding, shardings, use
 from plm_jax.training import interval
@@ -207,12 +208,16 @@ def train_step(
   """
   example = task.prepare(noise_root(key), with_step(batch, state.step))
   rng = step_rng(key, state.step, random=random)
-  trainable, frozen = tx.split(state.params)
+  whole, frozen = tx.split(state.params)
+  tables = rows.find(task.rows(example), whole)
+  tx.check_rows(tables)
+  trainable, old_state = rows.take(whole, tables), rows.take(state.opt_state, tables)
   carry = _reset(state.carry, batch)
 
   def loss_of(trainable: PyTree, example: Example, carry: PyTree, rng: Array) -> tuple[Array, Loss]:
     forward_rng, loss_rng = jax.random.split(rng)
-    forward = bind(task, optim.merge(trainable, frozen), train=True, rng=forward_rng)
+    params = rows.with_places(optim.merge(trainable, frozen), tables)
+    forward = bind(task, params, train=True, rng=forward_rng)
     loss = task.loss(forward, example, carry, loss_rng)
     return loss.value, loss
 
@@ -236,16 +241,18 @@ def train_step(
   gradients = _materialise(gradients)
   norms = optim.norms(gradients)
   total_norm = jnp.sqrt(sum(norm * norm for norm in norms.values()))
-  updates = _materialise(tx.update(gradients, state.opt_state, trainable)[0])
+  updates = _materialise(tx.update(gradients, old_state, trainable)[0])
   finite = jnp.isfinite(total_norm) & jnp.isfinite(sum(optim.norms(updates).values()))
   new_trainable = jax.tree.map(jnp.add, trainable, updates)
   # The moments are computed twice, for the updates and again once `finite` is known: on a CPU that is faster than to
   # write them, read them and write them again. Elsewhere the compiler sees that both are the same.
-  known, old_moments = _materialise((finite, state.opt_state))
+  known, old_moments = _materialise((finite, old_state))
   opt_state = _choose(known, tx.update(gradients, old_moments, trainable)[1], old_moments)
 
-  params = advanced(task, optim.merge(_choose(finite, new_trainable, trainable), frozen), state.step + 1)
-  metrics = metrics | _measures(state, tx, total_norm, gradients, updates)
+  new_params = optim.merge(rows.put(whole, _choose(finite, new_trainable, trainable), tables), frozen)
+  params = advanced(task, new_params, state.step + 1)
+  measured = {'gradient': gradients, 'update': updates, 'parameter': optim.merge(trainable, frozen)}
+  metrics = metrics | _measures(tx.rate(state.step), total_norm, measured)
   skip = (~finite).astype(jnp.int32)
   in_a_row = jnp.where(finite, 0, state.skipped_in_a_row + 1)
   metrics['skipped'] = ((state.skipped + skip).astype(jnp.float32), jnp.float32(1))
@@ -253,7 +260,7 @@ def train_step(
   new_state = TrainState(
     step=state.step + 1,
     params=params,
-    opt_state=opt_state,
+    opt_state=rows.put(state.opt_state, opt_state, tables),
     skipped=state.skipped + skip,
     skipped_in_a_row=in_a_row,
     carry=_choose(finite, new_carry, state.carry),
@@ -261,13 +268,11 @@ def train_step(
   return new_state, metrics
 
 
-def _measures(
-  state: TrainState, tx: optim.Optimiser, total_norm: Array, gradients: PyTree, updates: PyTree
-) -> dict[str, tuple[Array, Array]]:
+def _measures(rate: Array, total_norm: Array, trees: Mapping[str, PyTree]) -> dict[str, tuple[Array, Array]]:
   """What is measured of every update, as (value, 1): the learning rate, and norms in total and by group."""
   one = jnp.float32(1)
-  measured = {'learning_rate': (tx.rate(state.step).astype(jnp.float32), one), 'gradient_norm': (total_norm, one)}
-  for kind, tree in (('gradient', gradients), ('update', updates), ('parameter', state.params)):
+  measured = {'learning_rate': (rate.astype(jnp.float32), one), 'gradient_norm': (total_norm, one)}
+  for kind, tree in trees.items():
     measured |= {f'{kind}_norm/{group}': (norm, one) for group, norm in optim.norms(tree).items()}
   return measured
 

@@ -23,7 +23,10 @@ def test_words_are_sorted_by_frequency(tiny_corpus):
 
 def test_what_a_text_becomes():
   vocab = words.train(TEXT, size=100, min_frequency=1)
-  spell = lambda text: [vocab.token(number) for number in vocab.encode(text)]
+
+  def spell(text):
+    return [vocab.token(number) for number in vocab.encode(text)]
+
   assert spell("The dog don't") == ['The', 'dog', 'don', "'", 't'] and spell('THE !?') == ['<unk>', '!?']
   assert spell('<s>') == ['<', 's', '>'] and vocab.encode('<s> x', specials=True) == [vocab.bos_id, vocab.unk_id]
   assert vocab.decode(vocab.encode('The dog saw <s>')) == 'The dog saw < s >'
@@ -57,14 +60,14 @@ def test_survives_saving(tmp_path):
   assert more.id('<new>') == made.size and more.encode('the <new>') == made.encode('the <new>')
   assert more.encode('the <new>', specials=True) == [made.id('the'), made.size]
   assert tokenizer.check_compatible(more, made) == ('<new>',)
-  with pytest.raises(ValueError, match="holds a words vocabulary, not a wordpiece one: set vocab.name='words'"):
+  with pytest.raises(ValueError, match=r"holds a words vocabulary, not a wordpiece one: set vocab.name='words'"):
     wordpiece.make(path=str(tmp_path))
   with pytest.raises(FileNotFoundError, match='vocab train --source=pydocs --name=words --size=6000 --out='):
     words.make(path=str(tmp_path / 'none'))
   for name in ('tokenizer.json', 'vocab.json'):
     before = (tmp_path / name).read_text()
     (tmp_path / name).write_text(before.replace('dog', 'cow', 1).replace('"size": ', '"size": 1', 1))
-    with pytest.raises(ValueError, match='vocab.path'):
+    with pytest.raises(ValueError, match=r'vocab\.path'):
       words.make(path=str(tmp_path))
     (tmp_path / name).write_text(before)
 

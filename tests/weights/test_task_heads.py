@@ -194,6 +194,45 @@ def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_pa
   assert worst(outputs_of_theirs(exported, batch), expected, batch, kind) < 1e-6  # ALBERT's activation has another name
 
 
+def test_an_end_that_depends_on_the_start(tmp_path: pathlib.Path) -> None:
+  """XLNet's head for answers: probabilities of the likeliest starts and of the ends behind each; is there an answer?"""
+  starts, ends = 2, 3
+  model = make_model('XLNet', 'ForQuestionAnswering', start_n_top=starts, end_n_top=ends)
+  model.save_pretrained(tmp_path)
+  batch = make_batch(left=True)
+  whole = batch['tokens'].shape[1] - 1  # the row's last token stands for the row
+  text = (batch['segment_ids'] > 0) & (np.arange(whole + 1) < whole)
+  given = {name: torch.tensor(value).long() for name, value in batch.items()}
+  with torch.no_grad():
+    theirs = model(
+      given['tokens'],
+      attention_mask=given['segment_ids'],
+      p_mask=torch.tensor(~text).float(),
+      cls_index=torch.full((len(text),), whole),
+    )
+  opened = weights.open(tmp_path)
+  task = build.make('adapters', dict(opened.adapter), trunk=opened.trunk(), vocab=tiny.VOCAB)
+  inputs = inputs_of(task, batch)
+  params = paths.nested({path: opened.params[path].read(None) for path in shapes_of(task, inputs)})
+
+  def apply(method: str | None = None, **inputs: Any) -> Any:
+    return task.model.apply({'params': params}, method=method, **inputs)
+
+  scores, hidden = apply(**inputs)
+  start = jax.nn.softmax(np.where(text, scores[..., 0], -np.inf))
+  likeliest, first = jax.lax.top_k(start, starts)
+  assert (np.asarray(first) == theirs.start_top_index.numpy()).all()
+  assert tiny.worst(likeliest, theirs.start_top_log_probs.numpy()) < TOLERANCE  # probabilities, by that name
+  end = apply('ends', hidden=hidden, states=np.take_along_axis(np.asarray(hidden), np.asarray(first)[..., None], 1))
+  behind, last = jax.lax.top_k(jax.nn.softmax(np.where(text[:, None], end, -np.inf)), ends)  # [b, starts, ends]
+  assert (np.asarray(last) == theirs.end_top_index.numpy().reshape(-1, ends, starts).swapaxes(1, 2)).all()
+  expected = theirs.end_top_log_probs.numpy().reshape(-1, ends, starts).swapaxes(1, 2)
+  assert tiny.worst(behind, expected) < TOLERANCE
+  state = np.einsum('bl,bld->bd', start, hidden)
+  none = apply('impossible', whole=hidden[:, whole], state=state)
+  assert tiny.worst(none, theirs.cls_logits.numpy()) < TOLERANCE
+
+
 # Runs ----------------------------------------------------------------------------------------------------------------
 
 BERT = {'name': 'bert', 'variant': 'bert-base', 'overrides': tiny.SIZES}

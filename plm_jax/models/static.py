@@ -1,0 +1,145 @@
+"""A table of word vectors: a token's vector does not depend on its neighbours (word2vec, GloVe).
+
+Survey of Qiu et al. 2020, §2.1.1: non-contextual embeddings. The trunk is the table that is used afterwards; a second
+table, of the words that are predicted, belongs to the objective. Vectors begin as U(-0.5, 0.5) / d, as in word2vec.c
+and GloVe's glove.c, so that no logit is large at the start.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from plm_jax.layers.linear import Initializer
+from plm_jax.layers.pooling import mean
+from plm_jax.models.base import Base
+from plm_jax.sharding import constrain
+from plm_jax.types import Array, Count, Execution, HeadStyle, Paper, Published
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of a table of vectors.
+
+  Attributes:
+    hidden_dim: d, width of a vector.
+    vocab_multiple: pads the table to a multiple of this many rows.
+  """
+
+  hidden_dim: Count = 100
+  vocab_multiple: Count = 1
+
+
+class Static(Base):
+  """The table."""
+
+  config: Config
+
+  NAME = 'static'
+  INPUTS = ('tokens', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'none'
+
+  def setup(self) -> None:
+    self.token_embed = self.embed or self.make_table(small_uniform(self.config.hidden_dim))
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    segment_ids: Array | None = None,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Looks vectors up.
+
+    Args:
+      tokens: int[b, l].
+      segment_ids: ignored, as are `type_ids`, `positions` and `train`: a vector belongs to a word wherever it stands.
+      type_ids: ignored.
+      positions: ignored.
+      train: ignored; nothing drops out.
+
+    Returns:
+      'hidden' [b, l, d]; 'layers' [1, b, l, d], the same; 'carry' ().
+    """
+    del segment_ids, type_ids, positions, train
+    x = constrain(self.token_embed(tokens), 'batch', 'length', 'embed')  # [b, l] -> [b, l, d]
+    return {'hidden': x, 'layers': x[None], 'carry': ()}
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The mean of the vectors of the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    return mean(hidden, segment_ids)
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """What a head in front of `attend` is built like: BERT's, since no paper has one."""
+    return HeadStyle('gelu_erf', 1e-12, 0.02)
+
+
+def small_uniform(width: int) -> Initializer:
+  """U(-0.5, 0.5) / width."""
+
+  def init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    return jax.random.uniform(key, shape, dtype, -0.5, 0.5) / width
+
+  return init
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Static:
+  """The trunk of a row of `CONFIGS`.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
+  """
+  return Static(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'word2vec': Config(),
+    'word2vec-300': Config(hidden_dim=300),
+    'glove-50': Config(hidden_dim=50),
+    'tiny': Config(hidden_dim=64),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'word2vec-300': Published(
+      vocab_size=3_000_000,
+      parameters=900_000_000,
+      paper='3 million vectors of 300',
+      note='the vectors of Google News; training has an output table of the same size beside it',
+    ),
+    'glove-50': Published(
+      vocab_size=400_000,
+      parameters=20_000_000,
+      paper='400 thousand vectors of 50',
+      note='the vectors of Wikipedia 2014 and Gigaword 5, each the sum of the two that training has',
+      source=(2014, 'Pennington et al., GloVe'),
+    ),
+  }
+)
+
+PAPER = Paper(
+  year=2013,
+  title='Mikolov et al., Efficient Estimation of Word Representations in Vector Space',
+  architecture='static',
+  objective_family='contrastive',
+  adapters=('classify', 'tag'),
+)

@@ -1,0 +1,56 @@
+"""Draws ids in proportion to their weights, each with two random numbers and two look-ups (Walker 1977; Vose 1991).
+
+Column i of v equally likely ones belongs to id i up to `accept[i]`, and to id `other[i]` above it:
+
+  # weights  .5 .25 .25   accept  1 .75 .75   other  0 0 0
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax.types import Array
+
+
+class Alias(NamedTuple):
+  """A distribution over ids.
+
+  Attributes:
+    accept: f32[v], the share of column i that belongs to id i.
+    other: int32[v], the id that the rest of column i belongs to.
+  """
+
+  accept: np.ndarray
+  other: np.ndarray
+
+
+def make(weights: np.ndarray) -> Alias:
+  """The distribution in proportion to [v] `weights`, from 0 on; an id of weight 0 is never drawn.
+
+  Raises:
+    ValueError: no weight is above 0.
+  """
+  total = np.asarray(weights, np.float64).sum()
+  if not total > 0:
+    raise ValueError('nothing to draw: all weights are 0')
+  left = np.asarray(weights, np.float64) * (len(weights) / total)
+  accept, other = np.ones(len(left)), np.full(len(left), left.argmax())
+  small, large = (list(np.flatnonzero(which)) for which in (left < 1, left >= 1))
+  while small and large:
+    taker, giver = small.pop(), large.pop()
+    accept[taker], other[taker] = left[taker], giver
+    left[giver] -= 1 - left[taker]
+    (small if left[giver] < 1 else large).append(giver)
+  for one in small:  # by rounding; an id of weight 0 is no such one
+    accept[one] = float(weights[one] > 0)
+  return Alias(accept.astype(np.float32), other.astype(np.int32))
+
+
+def draw(key: Array, alias: Alias, shape: tuple[int, ...]) -> Array:
+  """Independent ids, int32 of `shape`."""
+  first, second = jax.random.split(key)
+  column = jax.random.randint(first, shape, 0, len(alias.accept))
+  taken = jax.random.uniform(second, shape) < jnp.asarray(alias.accept)[column]
+  return jnp.where(taken, column, jnp.asarray(alias.other)[column])

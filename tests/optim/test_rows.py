@@ -1,0 +1,119 @@
+"""Tables updated by few rows: the same as whole ones, with ids that are there several times, in parts, on devices."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from plm_jax import sharding
+from plm_jax.errors import ConfigError
+from plm_jax.models import static
+from plm_jax.objectives import skipgram
+from plm_jax.optim import rows
+from plm_jax.training import step
+from tests import tiny
+
+VOCAB = tiny.FakeVocab(size=200)
+RULES = {'sgd': {'rate': 0.05}, 'adagrad': {'rate': 0.1, 'accumulator': 1.0}}
+
+
+def make_task(update, **settings):
+  trunk = static.make(vocab_size=VOCAB.size, variant='tiny', overrides={'hidden_dim': 8})
+  settings = {'window': 2, 'negatives': 2, 'subsample': 0.0, 'update': update} | settings
+  return skipgram.make(trunk=trunk, vocab=VOCAB, **settings)
+
+
+def trained(update, rule, *, clip=None, accumulate=1, steps=3, places=None, batch=None, **settings):
+  """The state and the metrics after some steps."""
+  batch, task = batch or tiny.make_batch(), make_task(update, **settings)
+  tx = tiny.make_optimiser(task, batch, name=rule, clip=clip, **RULES[rule])
+  state = tiny.make_state(task, batch, tx)
+  run = jax.jit(functools.partial(step.train_step, task=task, tx=tx, accumulate=accumulate))
+  if places is not None:
+    state = jax.device_put(state, step.state_maker(task, tx, tiny.spec(batch), layout=places).places)
+  for _ in range(steps):
+    state, metrics = run(state, batch, jax.random.key(1))
+  return state, metrics
+
+
+def test_finds_each_row_once():
+  table = jnp.arange(12.0).reshape(6, 2)
+  found = rows.find({'a/table': jnp.array([[3, 1], [3, 1]])}, {'a': {'table': table}})
+  one = found['a/table']
+  assert one.rows.tolist() == [1, 3, 6, 6] and one.place[jnp.array([1, 3])].tolist() == [0, 1]
+  tree = {'a': {'table': table}, 'b': jnp.ones(6)}
+  small = rows.take(tree, found)
+  assert small['a']['table'].tolist() == [[2, 3], [6, 7], [0, 0], [0, 0]] and small['b'].shape == (6,)
+  back = rows.put(tree, {'a': {'table': small['a']['table'] + 1}, 'b': jnp.zeros(6)}, found)
+  expected = np.arange(12.0).reshape(6, 2)
+  expected[[1, 3]] += 1
+  assert np.array_equal(back['a']['table'], expected) and not back['b'].any()
+  with pytest.raises(ValueError, match=r"reads rows of 'c', which does not train; what trains: a/table"):
+    rows.find({'c': jnp.array([1])}, {'a': {'table': table}})
+
+
+@pytest.mark.parametrize(('rule', 'architecture'), [('sgd', 'cbow'), ('adagrad', 'skipgram')])
+def test_rows_are_updated_as_whole_tables_are(rule, architecture):
+  (few, few_metrics), (whole, metrics) = (
+    trained(update, rule, clip=0.5, architecture=architecture) for update in ('rows', 'tables')
+  )
+  assert tiny.worst(few.params, whole.params) < 1e-5 and tiny.worst(few.opt_state, whole.opt_state) < 1e-5
+  ours, theirs = tiny.means(few_metrics), tiny.means(metrics)
+  same = [name for name in theirs if not name.startswith('parameter_norm')]
+  assert {name: ours[name] for name in same} == pytest.approx({name: theirs[name] for name in same}, rel=1e-5)
+
+
+def test_untouched_rows_keep_their_bits():
+  task = make_task('rows')
+  batch = tiny.make_batch()
+  tx = tiny.make_optimiser(task, batch, name='adagrad', **RULES['adagrad'])
+  before = tiny.make_state(task, batch, tx)
+  after, _ = jax.jit(functools.partial(step.train_step, task=task, tx=tx))(before, batch, jax.random.key(1))
+  changed = np.asarray(before.params['trunk']['token_embed']['table'] != after.params['trunk']['token_embed']['table'])
+  read = np.unique(batch['tokens'])
+  assert changed.any(axis=1).sum() > 10 and set(np.flatnonzero(changed.any(axis=1))) <= set(read.tolist())
+
+
+def test_rows_in_parts():
+  one, four = (trained('rows', 'adagrad', accumulate=count)[0] for count in (1, 4))
+  assert tiny.worst(four.params, one.params) < 1e-5
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason='needs four devices')
+def test_rows_on_devices():
+  layout = sharding.make_layout(sharding.make_mesh({'data': 2, 'model': 2}), 'fsdp_tensor')
+  with sharding.use(layout):
+    many = trained('rows', 'adagrad', places=layout)[0]
+  assert tiny.worst(many.params, trained('tables', 'adagrad')[0].params) < 1e-5
+
+
+def test_an_update_that_is_not_finite_changes_no_row():
+  task, batch = make_task('rows'), tiny.make_batch()
+  tx = tiny.make_optimiser(task, batch, name='adagrad', **RULES['adagrad'])
+  state = tiny.make_state(task, batch, tx)
+  state.params['output']['table'] = state.params['output']['table'].at[10:].set(jnp.nan)
+  after, _ = jax.jit(functools.partial(step.train_step, task=task, tx=tx))(state, batch, jax.random.key(1))
+  assert int(after.skipped) == 1
+  for new, old in zip(jax.tree.leaves(after.params), jax.tree.leaves(state.params), strict=True):
+    assert np.array_equal(new, old, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'said'),
+  [
+    ({'name': 'lamb'}, r"optim\.name='lamb' moves whole tensors: choose optim\.name sgd or adagrad"),
+    ({'name': 'adafactor'}, "optim.name='adafactor' moves whole tensors"),
+    ({'name': 'adamw'}, "optim.name='adamw' moves whole tensors"),
+    ({'name': 'sgd', 'decay': 0.1}, 'few rows of trunk/token_embed/table per step, and optim.decay shrinks all'),
+    ({'name': 'sgd', 'ema': 0.9}, 'evaluation reads an average of all of its rows'),
+  ],
+)
+def test_what_needs_whole_tables_is_refused(settings, said):
+  task, batch = make_task('rows'), tiny.make_batch()
+  tx = tiny.make_optimiser(task, batch, **settings)
+  state = dataclasses.replace(tiny.make_state(task, batch, tx))
+  with pytest.raises(ConfigError, match=said):
+    jax.eval_shape(functools.partial(step.train_step, task=task, tx=tx), state, batch, jax.random.key(1))

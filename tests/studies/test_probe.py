@@ -1,0 +1,75 @@
+"""The same probe on each layer of a trunk: what a run of it is, the table, the picture, what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+
+from plm_jax import probe
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.studies import probe as study
+from plm_jax.training import loop
+from tests import runs
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return runs.write_data(tmp_path_factory.mktemp('data'))
+
+
+def settings(data, **changes):
+  return runs.settings(
+    'classify', data, best=('validation/accuracy', 'max'), **{'steps': 6, 'init_from': (), **changes}
+  )
+
+
+def flags(data, folder, *more):
+  config = runs.write_config(folder / 'config.json', settings(data))
+  return [f'--config={config}', f'--workdir={folder / "probe"}', *more]
+
+
+def test_each_layer_has_a_run_of_its_own_in_one_table(data, tmp_path, capsys):
+  words = flags(data, tmp_path)
+  assert probe.main(words) == 0
+  printed = capsys.readouterr().out
+  table = json.loads((tmp_path / 'probe' / 'table.json').read_text())
+  assert [row['layer'] for row in table['rows']] == [0, 1, 2, 'mix']  # two layers above the embeddings
+  for row in table['rows']:
+    for seed, score in enumerate(row['scores']):
+      run = RunFolder(tmp_path / 'probe' / f'layer_{row["layer"]}_seed_{seed}')
+      made, result = (json.loads(file.read_text()) for file in (run.config, run.result))
+      assert (made['seed'], made['adapter']['frozen'], score) == (seed, True, result['metrics']['validation/accuracy'])
+      assert made['adapter']['layers'] == {0: [0], 1: [1], 2: [-1], 'mix': [0, 1, -1]}[row['layer']]
+    assert f'{row["mean"]:.4f}' in printed
+  assert (tmp_path / 'probe' / 'layers.png').read_bytes().startswith(b'\x89PNG')
+  before = runs.snapshot(tmp_path / 'probe' / 'layer_0_seed_0')
+  beside = f'--beside={tmp_path / "probe"}'
+  assert probe.main([*words, '--layers=0', beside]) == 0  # not made again
+  assert runs.snapshot(tmp_path / 'probe' / 'layer_0_seed_0') == before
+
+
+def test_a_probe_trains_and_the_trunk_stays(data, tmp_path):
+  states = []
+  for name, stop in {'begun': 1, 'done': None}.items():
+    one = study.probe_of(settings(data), 1, seed=3, last=2)
+    assert loop.train(one, tmp_path / name, stop_at=stop).exit_code == loop.DONE
+    states.append(runs.params_of(runs.saved_state(tmp_path / name)))
+  begun, done = states
+  moved = [path for path in done if not np.array_equal(begun[path], done[path])]
+  assert moved and all(path.startswith('params/head/') for path in moved)
+
+
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    (('--layers=3',), r'--layers=3: the trunk has layers 0, its embeddings, to 2'),
+    (('--layers=first',), r"--layers=first: give numbers and 'mix'"),
+    (('--beside=none',), r'--beside=.*none: is no folder of'),
+    (('--config.best=None',), r'with a metric in config\.best'),
+  ],
+)
+def test_what_cannot_be_probed_is_refused(data, tmp_path, words, said):
+  with pytest.raises(ConfigError, match=said):
+    probe.main(flags(data, tmp_path, *words))
+  assert not (tmp_path / 'probe').exists()
