@@ -5,18 +5,20 @@ python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=en -
 python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte_bpe --specials=roberta \
     --size=2000 --out=runs/vocab/multi30k_de
 python -m plm_jax.train --config=experiments/cove/translate.py:small --workdir=runs/cove/small \
-    --config.data.path=../shared/data/multi30k_en_de --config.init_from.0.source=../shared/data/glove/glove.6B.50d.5k.txt.gz
+    --config.data.path=../shared/data/multi30k_en_de \
+    --config.init_from.0.source=../shared/data/glove/glove.6B.50d.5k.txt.gz
 python -m plm_jax.evaluate --workdir=runs/cove/small --evaluation=test --predictions=translations.jsonl
 
 An English word is its GloVe vector, which does not train, or zeros where the file lacks it. The size `full` reads the
 300 numbers of glove.840B.300d.txt and has the encoder of the paper, 3,609,600 parameters.
 
-Hardware: not published; a CPU trains `small` in about an hour.
-Expect: no BLEU was published. Ours, `small`: see README of nothing.
+Hardware: not published; `small` took 28 minutes on two CPU cores that five other programs shared.
+Expect (test, BLEU of sacrebleu): our own figure, `small`, one seed, 5.3 passes: 21.2, perplexity 16.7 per piece; English
+copied as it is has 0.5. The paper's BLEU was not looked up.
 
 Arguments: a size (full, small), `quick`.
 Differs from the paper: German is written in 2,000 pieces of bytes, so that text comes back as it was, and not in whole
-words; Adam in place of gradient descent whose rate falls where the loss rises; the mean over tokens is trained on.
+words; Adam in place of gradient descent whose rate falls where the loss rises; texts are cut to 26 tokens.
 """
 
 from experiments import common
@@ -24,7 +26,7 @@ from experiments import common
 # size: (file of word vectors, their width, width of the encoder, of the vectors that are written, steps)
 SIZES = {
   'full': ('runs/data/glove.840B.300d.txt', 300, 600, 300, 20_000),
-  'small': ('runs/data/glove.6B.50d.txt', 50, 128, 64, 3_000),
+  'small': ('runs/data/glove.6B.50d.txt', 50, 128, 64, 2_400),
 }
 
 
@@ -51,7 +53,7 @@ def get_config(arg=''):
     length=26,
     batch_size=64,
   )
-  c.optim = dict(name='adamw', schedule='linear', rate=2e-3, warmup=0.02, clip=5.0)
+  c.optim = dict(name='adamw', schedule='linear', rate=4e-3, warmup=0.02, clip=5.0)
   c.init_from = (dict(source=vectors, from_='', to='trunk/token_embed'),)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.eval = dict(

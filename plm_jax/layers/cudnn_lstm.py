@@ -27,20 +27,20 @@ class Gates(nn.Module):
   Attributes:
     inputs: width of x.
     features: f, width of each state.
-    init: of all parameters.
+    leaf_init: of all parameters.
     layers: c; 2 for both directions of one layer.
     dtype: of products; parameters stay float32.
   """
 
   inputs: int
   features: int
-  init: Initializer
+  leaf_init: Initializer
   layers: int = 1
   dtype: str = 'float32'
 
   def setup(self) -> None:
     def leaf(name: str, axes: tuple[str | None, ...], *shape: int) -> Array:
-      return self.param(name, nn.with_logical_partitioning(self.init, axes), shape, jnp.float32).astype(self.dtype)
+      return self.param(name, nn.with_logical_partitioning(self.leaf_init, axes), shape, jnp.float32).astype(self.dtype)
 
     c, f = self.layers, self.features
     self.kernel = leaf('kernel', ('embed', None, None, 'mlp'), self.inputs, c, 4, f)

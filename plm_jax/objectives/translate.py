@@ -112,7 +112,9 @@ def advance(w: Weights, memory: Memory, source: Source, given: Array, masks: Arr
     given: W z + b [b, (k,) 4, d], the part of the first layer's gates that the word before decides.
     masks: [n - 1, b, d], dropout between layers; None for none.
   """
-  gates, h, c = given + jnp.einsum('...d,dgf->...gf', memory.adjusted, w.feed), [], []
+  h: list[Array] = []
+  c: list[Array] = []
+  gates = given + jnp.einsum('...d,dgf->...gf', memory.adjusted, w.feed)
   for number, recurrent in enumerate(w.recurrent):
     if number:
       kernel, bias = w.kernels[number - 1]
@@ -270,9 +272,8 @@ class Model(nn.Module):
     hidden, (h, c) = encoder_hidden
     n, d = h.shape[1:]
     made = caches.empty((n + 1, batch_size, length, 1, d), dtype=self.execution.dtype)
-    text = {
-      f'source_{name}': value for name, value in self.decoder.source(hidden, encoder_segment_ids)._asdict().items()
-    }
+    source = self.decoder.source(hidden, encoder_segment_ids)
+    text = {f'source_{name}': value for name, value in source._asdict().items()}
     first = jnp.concatenate([h, jnp.zeros_like(h[:, :1])], axis=1)
     return made | text | {'values': jnp.zeros((n, batch_size, length, d)), 'first_keys': first, 'first_values': c}
 

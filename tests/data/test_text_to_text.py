@@ -509,7 +509,7 @@ def test_a_second_vocabulary_reads_and_the_first_one_writes(tmp_path):
   (turned,) = read.once()
   assert all((turned[name] == other[name]).all() for name in text_to_text.GIVES)
   assert read.digest != made[1].digest
-  with pytest.raises(ValueError, match="data.second='target'; choices are inputs, targets"):
+  with pytest.raises(ValueError, match=r"data\.second='target'; choices are inputs, targets"):
     text_to_text.make(vocab=second, second='target', **settings)
 
 
