@@ -168,8 +168,16 @@ class Block(nn.Module):
     def read(x: Array, state: State, fresh: Array, begin: State | None) -> tuple[Array, State]:
       """A row in both directions: [b, l, 2, p] -> the same, and the state behind it."""
       gates = jnp.einsum('blcp,cpgf->blcgf', x, inputs) + bias
-      clips = {'cell_clip': c.cell_clip, 'projection_clip': c.projection_clip}
-      last, out = recur(gates, recurrent, state, fresh=fresh, begin=begin, projection=projection, **clips)
+      last, out = recur(
+        gates,
+        recurrent,
+        state,
+        fresh=fresh,
+        begin=begin,
+        projection=projection,
+        cell_clip=c.cell_clip,
+        projection_clip=c.projection_clip,
+      )
       return jnp.where(number > 0, x, 0) + out, last
 
     x, boundary, number = reading
