@@ -13,8 +13,8 @@ An English word is its GloVe vector, which does not train, or zeros where the fi
 300 numbers of glove.840B.300d.txt and has the encoder of the paper, 3,609,600 parameters.
 
 Hardware: not published; `small` took 28 minutes on two CPU cores that five other programs shared.
-Expect (test, BLEU of sacrebleu): our own figure, `small`, one seed, 5.3 passes: 21.2, perplexity 16.7 per piece; English
-copied as it is has 0.5. The paper's BLEU was not looked up.
+Expect (test, BLEU of sacrebleu): our own figure, `small`, one seed, 5.3 passes: 21.2, perplexity 16.7 per piece;
+English copied as it is has 0.5. The paper's BLEU was not looked up.
 
 Arguments: a size (full, small), `quick`.
 Differs from the paper: German is written in 2,000 pieces of bytes, so that text comes back as it was, and not in whole
