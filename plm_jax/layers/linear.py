@@ -116,8 +116,7 @@ class Embed(nn.Module):
   dtype: str = 'float32'
 
   def setup(self) -> None:
-    self.place = _beside(self, 'table', PLACE)
-    if self.place is not None:
+    if _beside(self, 'table', PLACE) is not None:
       self.table: Array = self.get_variable('params', 'table')
       return
     rows = -(-self.num_rows // self.multiple) * self.multiple
@@ -126,8 +125,8 @@ class Embed(nn.Module):
     )
 
   def __call__(self, ids: Array) -> Array:
-    if self.place is not None:
-      ids = jnp.take(self.place, ids, axis=0, mode='clip')
+    if (place := _beside(self, 'table', PLACE)) is not None:
+      ids = jnp.take(place, ids, axis=0, mode='clip')
     vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
     if (scale := _scale(self, 'table')) is not None:
       vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
@@ -139,7 +138,7 @@ class Embed(nn.Module):
     Raises:
       ValueError: only some rows are there (optim/rows.py).
     """
-    if self.place is not None:
+    if _beside(self, 'table', PLACE) is not None:
       raise ValueError('logits over all rows of a table need all rows: leave this table out of `Task.rows`')
     logits = jnp.einsum(
       '...d,vd->...v', x.astype(self.dtype), self.table.astype(self.dtype), preferred_element_type=jnp.float32

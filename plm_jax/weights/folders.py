@@ -229,7 +229,8 @@ class Weights:
     Raises:
       WeightsError: it has other sizes than the parameters of an import, or another encoder reads for it.
     """
-    if any(path.startswith('trunk/source/') for path in self.params):
+    second = files.is_folder(files.RunFolder(self.folder).second_vocab)
+    if second and any(path.startswith('trunk/source/') for path in self.params):
       raise WeightsError(
         f'{self.folder} reads texts of a second vocabulary through an encoder that no other model has, and its trunk '
         'alone computes something else: only plm_jax.evaluate --workdir opens it (--predictions=FILE has what it '

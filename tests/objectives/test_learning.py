@@ -153,7 +153,18 @@ def test_partners_are_found_among_unseen_texts():
   assert after['contrastive_loss'] < math.log(learning.ROWS) - 0.5
 
 
+@pytest.mark.slow
+def test_neighbours_are_told_from_drawn_letters():
+  """Better than by their share alone, one true letter among three; letters go together, as q and u."""
+  training = {'length': 32, 'steps': 300, 'rate': 1e-2}
+  task = make_task('skipgram', 'static', window=1, negatives=2, subsample=0.0, reduction='mean')
+  before, after, _ = train(task, 'skipgram', **training)
+  share = 3 * math.log(3) - 2 * math.log(2)  # entropy of one in three, for each of the three
+  assert before['loss'] > share and after['loss'] < share - 0.1
+
+
 def test_every_objective_has_a_run():
-  """That of `distill` is beside its other tests, with a teacher that has learned."""
-  here = {run.objective for run in RUNS.values()} | {'permuted_lm', 'mixture', 'contrastive', 'distill'}
+  """Those of `distill` and `translate` are beside their other tests, with what they need in front of them."""
+  here = {run.objective for run in RUNS.values()}
+  here |= {'permuted_lm', 'mixture', 'contrastive', 'distill', 'skipgram', 'translate'}
   assert here == set(signatures.names('objectives'))

@@ -11,7 +11,7 @@ from plm_jax.models import bert, cove
 from plm_jax.objectives import translate
 from plm_jax.paths import flat
 from plm_jax.training import step
-from tests import tiny
+from tests import learning, tiny
 from tests.adapters import test_sequence
 
 VOCAB, SECOND = tiny.FakeVocab(), tiny.FakeVocab(size=43)
@@ -160,6 +160,27 @@ def test_the_decoder_has_the_size_of_the_paper():
   assert (recurrent, counts[False]['score'] + counts[False]['adjust']) == (6_489_600, 1_080_000)
   assert counts[True]['score_bias'] == counts[True]['adjust_bias'] == 600
   assert not {'score_bias', 'adjust_bias'} & set(counts[False])
+
+
+@pytest.mark.slow
+def test_texts_are_written_backwards():
+  """Eight words in a random order are written from the last to the first, better than by their shares."""
+
+  def rows(number):
+    rows = batch()
+    words = np.random.default_rng(number).integers(7, 15, (len(rows['tokens']), 4))
+    whole = {
+      name: np.zeros_like(rows[name]) for name in ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
+    }
+    for prefix, text in (('', words), ('target_', words[:, ::-1])):
+      whole[f'{prefix}tokens'][:, :4], whole[f'{prefix}segment_ids'][:, :4] = text, 1
+    return rows | {name: jnp.asarray(value) for name, value in whole.items()}
+
+  task = make(word_dim=16)
+  vectors = tiny.draw(step.abstract_params(task, tiny.spec(rows(0))), seed=0)['trunk']
+  given = {'trunk': jax.tree.map(lambda leaf: 6 * leaf, vectors)}
+  before, after = learning.held_out(task, rows=rows, given=given, steps=1_500, rate=1e-2, schedule='linear', warmup=50)
+  assert before['loss'] > 2 and after['loss'] < np.log(8) - 0.5
 
 
 def test_word_vectors_do_not_train():
