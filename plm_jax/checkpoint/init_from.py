@@ -28,7 +28,7 @@ class Entry:
   """One line of `init_from`.
 
   Attributes:
-    source: a folder that `open_params` takes; or a file of word vectors (`text/word_vectors.py`) with from_='', for
+    source: a folder that `open_params` takes; or a file of word vectors (`weights/word_vectors.py`) with from_='', for
       the table of vectors that `to` names.
     step: of a run: a number, 'newest' or 'best'; None is the best if steps have scores, else the newest.
     from_: part of the source, '' for all of it.

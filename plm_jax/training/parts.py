@@ -21,9 +21,9 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
-from plm_jax.text import tokenizer, word_vectors
+from plm_jax.text import tokenizer
 from plm_jax.types import Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
-from plm_jax.weights import task_heads
+from plm_jax.weights import task_heads, word_vectors
 
 log = logging.getLogger(__name__)
 
@@ -308,7 +308,7 @@ def init_params_from(
 def _open_source(source: str, *, step: Step, vocab: Vocab) -> Params:
   """What an entry of `init_from` names: saved parameters, or a file of word vectors, whose leaf is 'table'."""
   if word_vectors.is_vectors(source):
-    return in_memory({'table': word_vectors.read(files.path(source), vocab).vectors}, where=source)
+    return in_memory({'table': word_vectors.for_vocab(files.path(source), vocab).vectors}, where=source)
   return weights.open(source, step=step).params.with_sums(weights.SUMS)
 
 

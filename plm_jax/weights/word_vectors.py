@@ -3,10 +3,14 @@
 word2vec   a line with the number of words and the width, then a line per word: the word and its numbers
 binary     the same first line, then per word: the word, a space, float32 numbers, and a line break that may be missing
 glove      word2vec without the first line
+
+`read` takes all words of a file, `for_vocab` those of a vocabulary, so that a file may be larger than the memory.
 """
 
 import gzip
 import io
+import logging
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Literal, NamedTuple
@@ -15,8 +19,12 @@ import numpy as np
 
 from plm_jax import files
 from plm_jax.errors import one_of
+from plm_jax.types import Vocab
+
+log = logging.getLogger(__name__)
 
 Form = Literal['word2vec', 'binary', 'glove']
+ENDINGS = ('.txt', '.vec', '.bin')  # and each with .gz behind it
 
 
 class WordVectors(NamedTuple):
@@ -31,6 +39,33 @@ class WordVectors(NamedTuple):
   vectors: np.ndarray
 
 
+class Table(NamedTuple):
+  """Vectors for the ids of a vocabulary.
+
+  Attributes:
+    vectors: f32[v, d]; zero for an id whose word the file lacks, and for special tokens.
+    hits: number of ids with a vector.
+    words: number of words of the file.
+  """
+
+  vectors: np.ndarray
+  hits: int
+  words: int
+
+
+class Entry(NamedTuple):
+  """A word of a file with its numbers as they are there: texts, or float32 of a binary file; and where it stands."""
+
+  word: str
+  numbers: list[str] | np.ndarray
+  where: str
+
+
+def is_vectors(where: files.Where) -> bool:
+  """Whether a path names a file of word vectors, by its ending."""
+  return str(where).removesuffix('.gz').endswith(ENDINGS)
+
+
 def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
   """Reads a file of vectors; of a word that is there several times, the first vector.
 
@@ -40,20 +75,42 @@ def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
 
   Raises:
     FileNotFoundError: there is none.
-    ValueError: a line that does not have as many numbers as the first one, with file and line.
+    ValueError: a line that does not have as many numbers as the first one, with file and line; no words at all.
   """
-  name = str(file).removesuffix('.gz')
-  with _opened(file) as stream:
-    if (form or ('binary' if name.endswith('.bin') else '')) == 'binary':
-      words, vectors = _read_binary(stream, file)
-    else:
-      with io.TextIOWrapper(stream, 'utf-8', errors='replace', newline='\n') as lines:
-        words, vectors = _read_text(lines, file, form)
-  first = {word: number for number, word in reversed(list(enumerate(words)))}
-  if len(first) < len(words):
-    kept = sorted(first.values())
-    words, vectors = [words[number] for number in kept], vectors[kept]
-  return WordVectors(tuple(words), vectors)
+  found: dict[str, np.ndarray] = {}
+  for entry in _entries(file, form):
+    if entry.word not in found:
+      found[entry.word] = _vector(entry)
+  return WordVectors(tuple(found), np.stack(list(found.values())))
+
+
+def for_vocab(file: files.Where, vocab: Vocab) -> Table:
+  """The vectors of a file for the words of a vocabulary, matched as they are written.
+
+  Args:
+    file: which one; its form is found as by `read`.
+    vocab: whose ids the rows are.
+
+  Raises:
+    As `read`.
+  """
+  special = set(vocab.special_ids)
+  ids = {vocab.token(number): number for number in range(vocab.size) if number not in special}
+  found: dict[int, np.ndarray] = {}
+  words, width = 0, 0
+  for entry in _entries(file, None):
+    words, width = words + 1, len(entry.numbers)
+    row = ids.get(entry.word)
+    if row is not None and row not in found:
+      found[row] = _vector(entry)
+  vectors = np.zeros((vocab.size, width), np.float32)
+  for row, vector in found.items():
+    vectors[row] = vector
+  log.info(
+    f'{file}: {words:,} words, {width} numbers each. {len(found):,} of {len(ids):,} words of the vocabulary have a '
+    'vector there, the others have zeros.'
+  )
+  return Table(vectors, len(found), words)
 
 
 def write(file: files.Where, vectors: WordVectors, *, form: Form) -> None:
@@ -82,46 +139,59 @@ def _opened(file: files.Where) -> Iterator[IO[bytes]]:
     try:
       with gzip.GzipFile(fileobj=stream) as content:
         yield io.BufferedReader(content)
-    except (EOFError, gzip.BadGzipFile) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
       raise ValueError(f'{file} is no complete .gz file: {error}') from error
 
 
-def _read_text(stream: IO[str], file: files.Where, form: Form | None) -> tuple[list[str], np.ndarray]:
-  lines = enumerate(stream, start=1)
-  first = next(lines, (1, ''))[1].split()
-  headed = form == 'word2vec' or (form is None and len(first) == 2 and all(part.isdecimal() for part in first))
-  if headed and not (len(first) == 2 and all(part.isdecimal() for part in first)):
+def _entries(file: files.Where, form: Form | None) -> Iterator[Entry]:
+  """The words of a file, one after the other.
+
+  Raises:
+    ValueError: as `read`.
+  """
+  binary = form == 'binary' or (form is None and str(file).removesuffix('.gz').endswith('.bin'))
+  with _opened(file) as stream:
+    lines = (line.decode('utf-8', errors='replace') for line in stream)
+    entries = _binary_entries(stream, file) if binary else _text_entries(lines, file, form)
+    empty = True
+    for entry in entries:
+      empty = False
+      yield entry
+  if empty:
+    raise ValueError(f'{file} holds no word vectors')
+
+
+def _text_entries(lines: Iterator[str], file: files.Where, form: Form | None) -> Iterator[Entry]:
+  first = next(lines, '')
+  parts = first.split()
+  could_be_head = len(parts) == 2 and all(part.isdecimal() for part in parts)
+  headed = could_be_head if form is None else form == 'word2vec'
+  if headed and not could_be_head:
     raise ValueError(f'{file}, line 1: expected the number of words and the width, as word2vec writes them')
-  width = int(first[1]) if headed else len(first) - 1
-  if width < 1:
+  width = int(parts[1]) if headed else len(parts) - 1
+  if first and width < 1:
     raise ValueError(f'{file}, line 1: expected a word and its numbers')
-  words, rows = [], []
-  if not headed:
-    words, rows = [first[0]], [_numbers(first[1:], f'{file}, line 1')]
-  for number, line in lines:
-    word, *parts = line.rstrip('\n').rstrip(' ').rsplit(' ', width)
-    if len(parts) != width or not word:
-      raise ValueError(f'{file}, line {number}: {len(line.split()) - 1} numbers behind the word, expected {width}')
-    words.append(word)
-    rows.append(_numbers(parts, f'{file}, line {number}'))
-  if headed and len(words) != int(first[0]):
-    raise ValueError(f'{file} has {len(words)} words, and its first line says {first[0]}: it is not complete')
-  return words, np.stack(rows) if rows else np.zeros((0, width), np.float32)
+  if parts and not headed:
+    yield Entry(parts[0], parts[1:], f'{file}, line 1')
+  count = 0
+  for number, line in enumerate(lines, start=2):
+    word, *numbers = line.rstrip('\n').rstrip(' ').rsplit(' ', width)
+    if len(numbers) != width or not word:
+      raise ValueError(
+        f'{file}, line {number}: {max(0, len(line.split()) - 1)} numbers behind the word, expected {width}: mend or '
+        'remove the line'
+      )
+    count += 1
+    yield Entry(word, numbers, f'{file}, line {number}')
+  if headed and count != int(parts[0]):
+    raise ValueError(f'{file} has {count} words, and its first line says {parts[0]}: it is not complete')
 
 
-def _numbers(parts: list[str], where: str) -> np.ndarray:
-  try:
-    return np.array(parts, np.float32)
-  except ValueError as error:
-    raise ValueError(f'{where}: {error}') from None
-
-
-def _read_binary(stream: IO[bytes], file: files.Where) -> tuple[list[str], np.ndarray]:
+def _binary_entries(stream: IO[bytes], file: files.Where) -> Iterator[Entry]:
   first = stream.readline().split()
   if len(first) != 2 or not all(part.isdigit() for part in first):
     raise ValueError(f'{file} is no binary file of word2vec: its first line is not a number of words and a width')
   count, width = map(int, first)
-  words, rows = [], []
   for number in range(1, count + 1):
     letters = bytearray()
     while (letter := stream.read(1)) not in (b' ', b''):
@@ -129,6 +199,16 @@ def _read_binary(stream: IO[bytes], file: files.Where) -> tuple[list[str], np.nd
     row = stream.read(4 * width)
     if len(row) < 4 * width:
       raise ValueError(f'{file} ends in word {number} of {count}: it is not complete')
-    words.append(letters.lstrip(b'\n').decode('utf-8', errors='replace'))
-    rows.append(np.frombuffer(row, '<f4'))
-  return words, np.stack(rows) if rows else np.zeros((0, width), np.float32)
+    word = letters.lstrip(b'\n').decode('utf-8', errors='replace')
+    yield Entry(word, np.frombuffer(row, '<f4'), f'{file}, word {number}')
+
+
+def _vector(entry: Entry) -> np.ndarray:
+  """The numbers of a word as f32[d]; raises ValueError where one is none, or not finite."""
+  try:
+    vector = np.array(entry.numbers, np.float32)
+  except ValueError as error:
+    raise ValueError(f'{entry.where}: {error}: mend or remove the line') from None
+  if not np.isfinite(vector).all():
+    raise ValueError(f'{entry.where}: a number is not finite: mend or remove the line')
+  return vector

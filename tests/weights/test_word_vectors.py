@@ -5,8 +5,10 @@ import gzip
 import numpy as np
 import pytest
 
+from plm_jax.text import words
 from plm_jax.weights import word_vectors
 from plm_jax.weights.word_vectors import WordVectors
+from tests import conftest
 
 VECTORS = WordVectors(
   ('the', 'naïve', '我', '<', 'x' * 60), np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
@@ -48,7 +50,11 @@ def test_gensim_reads_and_writes_the_same(form, tmp_path):
     ('2 2\na 1 2\nb 1 2 3 x\n', None, r'v, line 3: could not convert'),
     ('3 2\na 1 2\nb 1 2\n', None, r'v has 2 words, and its first line says 3: it is not complete'),
     ('a 1 2\nb 1 y\n', None, r'v, line 2: could not convert'),
-    ('', None, r'v, line 1: expected a word and its numbers'),
+    ('', None, r'v holds no word vectors'),
+    ('0 3\n', None, r'v holds no word vectors'),
+    ('word\n', None, r'v, line 1: expected a word and its numbers'),
+    ('a 1 2\n\n', None, r'v, line 2: 0 numbers behind the word, expected 2: mend or remove the line'),
+    ('a 1 nan\n', None, r'v, line 1: a number is not finite'),
     ('a 1 2\n', 'word2vec', r'v, line 1: expected the number of words and the width'),
     ('2 2\na 12345678', 'binary', r'v ends in word 2 of 2: it is not complete'),
     ('a b\n', 'binary', r'v is no binary file of word2vec'),
@@ -69,3 +75,33 @@ def test_odd_words(tmp_path):
   (tmp_path / 'cut.gz').write_bytes(gzip.compress(b'a 1 2\nb 3 4\n' * 50)[:-20])
   with pytest.raises(ValueError, match=r'cut\.gz is no complete \.gz file'):
     word_vectors.read(tmp_path / 'cut.gz')
+
+
+# Rows of a vocabulary ------------------------------------------------------------------------------------------------
+
+VOCAB = words.train(['the cat saw the dog'] * 2, size=50, min_frequency=1)
+LINES = 'the 0.5 -1 2e-1\nunseen 1 2 3\ndog 4 5 6\n<unk> 7 8 9\n'
+
+
+@pytest.mark.parametrize('name', ['v.txt', 'v.vec', 'v.txt.gz'])
+def test_rows_are_matched_by_word_and_others_are_zero(tmp_path, name, caplog):
+  text = f'4 3\n{LINES}' if name == 'v.vec' else LINES
+  content = text.encode()
+  (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith('.gz') else content)
+  assert word_vectors.is_vectors(tmp_path / name)
+  with caplog.at_level('INFO'):
+    made = word_vectors.for_vocab(tmp_path / name, VOCAB)
+  expected = np.zeros((VOCAB.size, 3), np.float32)
+  expected[VOCAB.id('the')], expected[VOCAB.id('dog')] = (0.5, -1, 0.2), (4, 5, 6)  # a special token keeps zeros
+  np.testing.assert_array_equal(made.vectors, expected)
+  assert (made.hits, made.words) == (2, 4)
+  assert '4 words, 3 numbers each. 2 of 4 words of the vocabulary have a vector' in caplog.text
+
+
+def test_glove_is_read():
+  file = conftest.SHARED_DATA / 'glove' / 'glove.6B.50d.5k.txt.gz'
+  if not file.is_file():
+    pytest.skip(f'{file} is not there')
+  made = word_vectors.for_vocab(file, VOCAB)
+  assert made.vectors.shape == (VOCAB.size, 50) and made.hits == 4 and made.words > 5000
+  np.testing.assert_allclose(made.vectors[VOCAB.id('the')][:3], (0.418, 0.24968, -0.41242))
