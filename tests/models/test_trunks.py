@@ -15,10 +15,12 @@ import pytest
 from plm_jax.errors import require
 from plm_jax.models import bert, deberta, gpt, llama, lstm, t5, xlnet
 from plm_jax.plugins import signatures
+from plm_jax.text import chars
 from plm_jax.types import (
   Attends,
   Decodes,
   Directions,
+  Ends,
   Execution,
   HeadStyle,
   Paper,
@@ -27,6 +29,7 @@ from plm_jax.types import (
   Remembers,
   Shares,
   SharesTokens,
+  Streams,
   Trunk,
 )
 
@@ -51,6 +54,15 @@ def lacks(name: str, file: types.ModuleType) -> list[str]:
   trunk = make(vocab_size=VOCAB_SIZE, variant='tiny')
   missing = [f'trunk: {member}' for member in MEMBERS if not hasattr(trunk, member)]
   return [*tables, *(missing or _lacks_of_trunk(name, trunk))]
+
+
+def inputs_of(trunk: Any, shape: tuple[int, int]) -> dict[str, jax.Array]:
+  """Ones for what every trunk reads of a row: tokens, or the characters of words, and segments."""
+  sides = ('encoder_', 'decoder_') if 'encoder_tokens' in trunk.INPUTS else ('',)
+  ones = jnp.ones(shape, jnp.int32)
+  if 'characters' in trunk.INPUTS:
+    return {'characters': jnp.ones((*shape, chars.SLOTS), jnp.int32), 'segment_ids': ones}
+  return {f'{side}{one}': ones for side in sides for one in ('tokens', 'segment_ids')}
 
 
 def _lacks_of_tables(file: types.ModuleType) -> Iterator[str]:
@@ -85,7 +97,7 @@ def _lacks_of_trunk(name: str, trunk: Any) -> Iterator[str]:
     yield 'INPUTS: type_ids, to be ignored where there are no sentence types'
   sides = ('encoder_', 'decoder_') if 'encoder_tokens' in trunk.INPUTS else ('',)
   ids = jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32)
-  inputs = {f'{side}{one}': ids for side in sides for one in ('tokens', 'segment_ids')}
+  inputs = jax.eval_shape(lambda: inputs_of(trunk, (ROWS, LENGTH)))
   key = jax.random.key(0)
   first = jax.eval_shape(lambda **inputs: trunk.init(key, **inputs), **inputs)
   whole = jax.eval_shape(lambda: trunk.init(key, method='init_all'))
@@ -167,15 +179,21 @@ def test_what_is_missing_is_named_at_once():
 def test_init_all_makes_what_a_call_pooling_and_logits_use(name):
   """Values included: the order of the calls changes no initial parameter."""
   file = importlib.import_module(f'plm_jax.models.{name}')
-  sizes = {'hidden_dim': 8, 'num_layers': 2, 'num_heads': 2, 'head_dim': 4, 'mlp_dim': 16, 'embed_dim': 4}
+  sizes = {
+    'hidden_dim': 8,
+    'num_layers': 2,
+    'num_heads': 2,
+    'head_dim': 4,
+    'mlp_dim': 16,
+    'embed_dim': 4,
+    'word_dim': 4,
+  }
   known = {field.name for field in dataclasses.fields(file.Config)}
   sizes = {size: value for size, value in sizes.items() if size in known}
   trunk = file.make(vocab_size=VOCAB_SIZE, variant='tiny', overrides=sizes)
   key = jax.random.key(3)
   whole = trunk.init(key, method='init_all')['params']
-  ones = jnp.ones((1, 4), jnp.int32)
-  sides = ('encoder_', 'decoder_') if 'encoder_tokens' in trunk.INPUTS else ('',)
-  first = trunk.init(key, **{f'{side}{one}': ones for side in sides for one in ('tokens', 'segment_ids')})['params']
+  first = trunk.init(key, **inputs_of(trunk, (1, 4)))['params']
   assert set(whole) - set(first) <= {'pooler'}
   for part in first:
     for ours, theirs in zip(jax.tree.leaves(whole[part]), jax.tree.leaves(first[part]), strict=True):
@@ -193,13 +211,15 @@ def test_an_untied_output_exists_after_a_call(file, tied):
 
 
 OFFERS = {
-  SharesTokens: set(signatures.names('models')),
-  Attends: set(signatures.names('models')),
+  SharesTokens: set(signatures.names('models')) - {'elmo'},
+  Attends: set(signatures.names('models')) - {'elmo'},
   Shares: {'bert'},
   Decodes: {'bart', 'glm', 'gpt', 'llama', 'palm', 't5'},
   Refines: {'deberta'},
   Directions: {'lstm'},
   Remembers: {'xlnet'},
+  Streams: {'elmo'},
+  Ends: {'cove'},
 }
 
 
