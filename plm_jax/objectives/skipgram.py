@@ -121,7 +121,7 @@ def make(
       asks for optim.name sgd or adagrad. The result is the same.
 
   Raises:
-    ValueError: the vocabulary has no counts.
+    ValueError: the vocabulary has no counts, or none of a word.
   """
   require(trunk, user="objective 'skipgram'", attention=('none',), inputs=('tokens',))
   errors.one_of('objective.architecture', architecture, Architecture)
@@ -134,6 +134,11 @@ def make(
     )
   counts = np.asarray(vocab.counts, np.float64).copy()
   counts[list(vocab.special_ids)] = 0
+  if not counts.any():
+    which = 'are special' if len(vocab.special_ids) == vocab.size else 'are special or never seen'
+    raise ValueError(
+      f'all {vocab.size} tokens of the vocabulary {which}, and these have no neighbours: choose another vocabulary'
+    )
   s = Setup(
     keep_rates(counts, subsample), alias.make(counts**power * (counts > 0)), architecture, window, negatives, reduction
   )

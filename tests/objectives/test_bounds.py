@@ -82,7 +82,8 @@ def trunk_of(objective: str):
 
 def make_task(case: Case, vocab=None):
   settings = {'name': case.objective, **test_contract.SETTINGS.get(case.objective, {}), **case.settings}
-  return build.make('objectives', settings, trunk=trunk_of(case.objective), vocab=vocab or VOCAB)
+  offered, trunk = {'second_vocab': vocab or VOCAB}, trunk_of(case.objective)
+  return build.make('objectives', settings, offered=offered, trunk=trunk, vocab=vocab or VOCAB)
 
 
 class Words(tiny.FakeVocab):

@@ -53,7 +53,8 @@ def make_batch(rows=tuple(HARD), *, seed: int = 0):
   }
   batch = {field: jnp.asarray(value, jnp.int32) for field, value in fields.items()}
   batch |= tiny.make_pairs(PAIRS[: len(rows)], seed=seed) | {'row_weight': jnp.ones(len(rows))}
-  return batch
+  batch |= {f'target_{name}': batch[name] for name in ('tokens', 'segment_ids')}
+  return batch | tiny.make_streams(batch)
 
 
 def given(name: str, batch):
@@ -70,7 +71,8 @@ def make_task(name: str, rate: float | None = None):
     settings['where'] = {'name': 'poisson_spans' if name == 'denoise_seq2seq' else 'fixed_count', 'rate': rate}
   model = test_contract.first_pair(f'objectives/{name}').model
   assert 'make' in vars(module)
-  return build.make('objectives', {'name': name, **settings}, trunk=test_contract.make_trunk(model), vocab=V)
+  trunk = test_contract.make_trunk(model)
+  return build.make('objectives', {'name': name, **settings}, offered={'second_vocab': V}, trunk=trunk, vocab=V)
 
 
 def check_finite(name: str, task, batches) -> None:
