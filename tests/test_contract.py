@@ -85,7 +85,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
   'rtd': {'sharing': 'all', 'weight': 1.0},
   'distill': {'teacher': {'name': 'bert', 'variant': 'tiny', 'overrides': tiny.SIZES}},
 }
-# (file, or folder of the task and model; pattern of parameters): why they get no gradient
+# (file, or folder or name of the task and model; pattern of parameters): why they get no gradient
 NO_GRADIENT: dict[tuple[str, str], str] = {
   ('', r'(?!.*prefix/trunk/).*/key/bias'): 'softmax does not see what is added to all logits of a query',
   ('distill', r'teacher/.*'): 'the teacher is frozen',
@@ -94,7 +94,9 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('quantise', r'quantise/.*'): 'scales follow the weights',
   ('choose', r'.*head/bias'): 'softmax does not see what is added to all options',
   ('span', r'.*head/bias'): 'softmax does not see what is added to all places of a row',
-  ('span', r'.*/1/mlp_norm/bias'): 'nor does it see the bias of the last norm',
+  ('span', r'trunk/(final_norm|last/mlp_norm|decoder/layers/1/mlp_norm)/bias'): 'nor the bias of the last norm',
+  ('span-bert', r'trunk/layers/1/mlp_norm/bias'): 'which in BERT is that of the last layer',
+  ('span-xlnet', r'trunk/layers/1/mlp_norm/bias'): 'and in XLNet',
   ('scalar_mix', r'trunk/(?!scalar_mix/|vectors/).*'): 'the trunk is frozen',
   ('multitask', r'two/.*'): 'the rows are those of another part',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
@@ -127,7 +129,7 @@ class Pair(NamedTuple):
   def without_gradient(self, path: str) -> bool:
     """Whether a parameter rightly has no gradient."""
     folder = 'writers' if self.name in WRITERS else self.folder
-    places = ('', self.name, self.model, f'{folder}-{self.model}')
+    places = ('', self.name, self.model, f'{folder}-{self.model}', f'{self.name}-{self.model}')
     return any(re.fullmatch(pattern, path) for place, pattern in NO_GRADIENT if place in places)
 
 
@@ -602,7 +604,11 @@ def test_no_exception_is_stale():
 
   pairs = dict(enumerate(sound(itertools.product(TASKS, MODELS))))
   for file, pattern in NO_GRADIENT:
-    of_file = [n for n, one in pairs.items() if file in ('', one.name, one.model, f'{one.folder}-{one.model}')]
+    of_file = [
+      n
+      for n, one in pairs.items()
+      if file in ('', one.name, one.model, f'{one.folder}-{one.model}', f'{one.name}-{one.model}')
+    ]
     assert any(re.fullmatch(pattern, name) for pair in of_file for name in names(pair)), (file, pattern)
 
 
