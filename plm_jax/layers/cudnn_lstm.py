@@ -5,20 +5,10 @@ same rate, how fast a bias moves.
 """
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from plm_jax.layers.linear import Initializer
 from plm_jax.types import Array
-
-
-def uniform(largest: float) -> Initializer:
-  """U(-largest, largest)."""
-
-  def draw(key: Array, shape: tuple[int, ...], dtype: jnp.dtype = jnp.float32) -> Array:
-    return jax.random.uniform(key, shape, dtype, -largest, largest)
-
-  return draw
 
 
 class Gates(nn.Module):

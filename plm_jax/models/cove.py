@@ -16,9 +16,9 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from plm_jax.layers.cudnn_lstm import Gates, uniform
+from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import normal
+from plm_jax.layers.linear import normal, uniform
 from plm_jax.layers.lstm import State, begins, both_ways, recur
 from plm_jax.layers.pooling import largest
 from plm_jax.models.base import Base

@@ -27,9 +27,9 @@ from plm_jax.errors import require
 from plm_jax.generate.decode import generate
 from plm_jax.generate.rules import Generated
 from plm_jax.layers import cache as caches
-from plm_jax.layers.cudnn_lstm import Gates, uniform
+from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, Embed
+from plm_jax.layers.linear import Dense, Embed, uniform
 from plm_jax.layers.lstm import State, cell
 from plm_jax.layers.means import perplexity_of
 from plm_jax.types import Array, AttentionKind, Count, Ends, Execution, HeadStyle, Paper, Rate, Std, Task, Vocab
