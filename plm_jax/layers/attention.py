@@ -12,16 +12,20 @@ Ways to compute it, equal within rounding:
 Relative positions come as `bias`: T5's buckets, the terms of DeBERTa and XLNet.
 """
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
 import logging
 import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax import sharding
 from plm_jax.errors import one_of
 from plm_jax.layers import fused
 from plm_jax.layers.cache import heads_first
@@ -105,8 +109,10 @@ def attend(
   if implementation == 'cached':
     return cached(query, key, value, mask=mask, bias=bias, scale=scale)
   dropout = dropout if rng is not None else 0.0
-  taken, reason = choose(implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device())
-  _say_once(f'attention: {taken}, {reason}')
+  taken, reason = choose(
+    implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device(sharding.device())
+  )
+  _say(f'attention: {taken}, {reason}')
   if taken in ('flash', 'cudnn') and key.shape[2] != query.shape[2]:
     # the kernels need a key and a value per head
     key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
@@ -260,15 +266,36 @@ def choose(
 
 
 @functools.cache
-def _device() -> tuple[str, float]:
+def _device(device: Any) -> tuple[str, float]:
   """Platform and, on a GPU of Nvidia, compute capability; 0 elsewhere."""
-  device = jax.devices()[0]
   nvidia = device.platform == 'gpu' and 'cuda' in device.client.platform_version
   return device.platform, float(device.compute_capability) if nvidia else 0.0
 
 
+_SAID: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar('said', default=None)
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[list[str]]:
+  """The implementations that are chosen while the body runs, with the reason, in the words of the log; each once."""
+  said: list[str] = []
+  token = _SAID.set(said)
+  try:
+    yield said
+  finally:
+    _SAID.reset(token)
+
+
+def _say(message: str) -> None:
+  """Logs a choice that is new, and puts it into the list of `recorded`."""
+  said = _SAID.get()
+  if said is not None and message not in said:
+    said.append(message)
+  _log_once(message)
+
+
 @functools.cache
-def _say_once(message: str) -> None:
+def _log_once(message: str) -> None:
   log.info(message)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from plm_jax import sharding
 from plm_jax.types import Array, PyTree
 
 
@@ -16,6 +17,15 @@ def cross_entropy(logits: Array, targets: Array) -> Array:
   target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
   # top - target first: the sum of a small number and two large ones would lose the small one
   return jnp.log(jnp.exp(logits - top[..., None]).sum(axis=-1)) + (top - target)
+
+
+def smoothed_cross_entropy(logits: Array, targets: Array, *, smoothing: float) -> tuple[Array, Array]:
+  """Nats of the targets, and of (1 - a) target + a uniform (Szegedy et al. 2016, §7): f32[..., v] -> two f32[...]."""
+  nats = cross_entropy(logits, targets)
+  if not smoothing:
+    return nats, nats
+  uniform = -jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1).mean(axis=-1)
+  return nats, (1 - smoothing) * nats + smoothing * uniform
 
 
 def most_likely(logits: Array, targets: Array) -> Array:
@@ -65,7 +75,7 @@ def chunked_cross_entropy(
     attend: features -> vocabulary logits.
     features: [b, l, d].
     targets: int[b, l].
-    rows: batch rows whose logits exist at a time, also in the backward pass.
+    rows: of each device whose logits exist at a time, also in the backward pass.
 
   Returns:
     (f32[b, l] nats, f32[b, l] 1 where the most likely token is the target).
@@ -82,19 +92,23 @@ def in_chunks(function: Callable[[PyTree], PyTree], arrays: PyTree, *, rows: int
   """Applies `function` to a batch in chunks of rows, with the intermediate values of one chunk in memory at a time.
 
   Args:
-    function: arrays that lead with rows -> arrays that lead with as many; computed again in the backward pass.
+    function: arrays that lead with rows -> arrays that lead with as many; computed again in the backward pass. No row
+      needs another.
     arrays: [b, ...] each.
-    rows: at a time; the largest number up to it that divides b is taken.
+    rows: of each device at a time; the largest number up to it that divides the rows of a device is taken.
   """
-  function = jax.checkpoint(function)
   batch = jax.tree.leaves(arrays)[0].shape[0]
-  rows = next(size for size in range(min(rows, batch), 0, -1) if batch % size == 0)
-  if rows == batch:
-    return function(arrays)
-  # strided, so that each chunk has rows of every device: [b, ...] -> [b/r, r, ...], scanned over chunks
-  split = lambda x: jnp.moveaxis(x.reshape(rows, batch // rows, *x.shape[1:]), 1, 0)  # noqa: E731
-  join = lambda x: jnp.moveaxis(x, 0, 1).reshape(batch, *x.shape[2:])  # noqa: E731
-  return jax.tree.map(join, jax.lax.map(function, jax.tree.map(split, arrays)))
+  own = batch // sharding.row_parts(batch)
+  chunk = next(size for size in range(min(rows, own), 0, -1) if own % size == 0)
+
+  def loop(function: Callable[[PyTree], PyTree], arrays: PyTree) -> PyTree:
+    function = jax.checkpoint(function)
+    if chunk == own:
+      return function(arrays)
+    chunks = jax.tree.map(lambda x: x.reshape(own // chunk, chunk, *x.shape[1:]), arrays)
+    return jax.tree.map(lambda x: x.reshape(own, *x.shape[2:]), jax.lax.map(function, chunks))
+
+  return sharding.map_rows(loop, function, arrays, rows=chunk)
 
 
 def divergence(student: Array, teacher: Array, *, temperature: float) -> Array:

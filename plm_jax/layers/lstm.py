@@ -5,7 +5,8 @@ biases start from 1 (Jozefowicz et al. 2015, §4.2). A state never enters anothe
 """
 
 import math
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -34,24 +35,31 @@ class Lstm(nn.Module):
   Attributes:
     features: f.
     dtype: of states and products; the cell c is float32.
+    projection: p, width of states h' = P (o tanh(c')), [b, l, 2, p]; 0 leaves P out.
   """
 
   features: int
   dtype: str = 'float32'
+  projection: int = 0
 
   @nn.compact
   def __call__(self, x: Array, segment_ids: Array) -> Array:
     width, dtype = self.features, self.dtype
+    out = self.projection or width
     init, axes = normal(1 / math.sqrt(x.shape[-1])), ('embed', None, None, 'mlp')
     inputs = Dense((2, 4, width), axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name='input')
-    init = nn.with_logical_partitioning(normal(1 / math.sqrt(width)), (None, None, None, 'mlp'))
-    recurrent = self.param('recurrent', init, (2, width, 4, width), jnp.float32).astype(dtype)
+    init = nn.with_logical_partitioning(normal(1 / math.sqrt(out)), (None, None, None, 'mlp'))
+    recurrent = self.param('recurrent', init, (2, out, 4, width), jnp.float32).astype(dtype)
     bias = self.param('bias', nn.with_logical_partitioning(forget_one, (None, None, 'mlp')), (2, 4, width), jnp.float32)
+    projection = None
+    if self.projection:
+      init = nn.with_logical_partitioning(normal(1 / math.sqrt(width)), (None, 'mlp', 'embed'))
+      projection = self.param('projection', init, (2, width, out), jnp.float32).astype(dtype)
     gates = inputs(x) + bias.astype(dtype)  # [b, l, d] -> [b, l, 2, 4, f]
     fresh = jnp.stack([begins(segment_ids), begins(segment_ids[:, ::-1])], axis=-1)  # [b, l, 2]
 
-    zero = jnp.zeros((x.shape[0], 2, width), jnp.float32)
-    _, states = recur(both_ways(gates), recurrent, (zero.astype(dtype), zero), fresh=fresh)
+    state = jnp.zeros((x.shape[0], 2, out), dtype), jnp.zeros((x.shape[0], 2, width), jnp.float32)
+    _, states = recur(both_ways(gates), recurrent, state, fresh=fresh, projection=projection)
     return both_ways(states)
 
 
@@ -72,13 +80,16 @@ class DroppedLstm(nn.Module):
   dtype: str = 'float32'
 
   @nn.compact
-  def __call__(self, x: Array, state: State, *, fresh: Array, train: bool = False) -> tuple[State, Array]:
+  def __call__(
+    self, x: Array, state: State, *, fresh: Array, passed: Array | None = None, train: bool = False
+  ) -> tuple[State, Array]:
     """The state after the row, and h after each token.
 
     Args:
       x: [b, l, d].
       state: h [b, f] and c f32[b, f], before the first token.
       fresh: bool[b, l], tokens before which the state is zero.
+      passed: bool[b, l], tokens that leave the state as it is; None for none.
       train: drops recurrent weights.
     """
     width, dtype = self.features, self.dtype
@@ -94,7 +105,11 @@ class DroppedLstm(nn.Module):
     recurrent = Dropout(self.weight_dropout)(param('recurrent', (width, 4, width)), train=train).astype(dtype)
     h, c = state
     (h, c), states = recur(
-      gates[:, :, None], recurrent[None], (h[:, None].astype(dtype), c[:, None]), fresh=fresh[..., None]
+      gates[:, :, None],
+      recurrent[None],
+      (h[:, None].astype(dtype), c[:, None]),
+      fresh=fresh[..., None],
+      passed=None if passed is None else passed[..., None],
     )
     return (h[:, 0], c[:, 0]), states[:, :, 0]
 
@@ -129,38 +144,159 @@ def recur(
   Returns:
     The state after the last token, and h after each: [b, l, c, p].
   """
-
   zeros = tuple(jnp.zeros(part.shape[1:], part.dtype) for part in state)
+  rows_last = lambda each: jnp.moveaxis(each, 0, -1)  # noqa: E731
+  fresh, passed = jax.tree.map(rows_last, (fresh, passed))
+  first = jax.tree.map(lambda part: part[..., None], begin or zeros)
+  moving = Moving(rows_last(gates), None, jax.tree.map(rows_last, state), first)
+  last, states = _read(Clips(cell_clip, projection_clip), fresh, passed, Weights(recurrent, projection), moving)
+  return jax.tree.map(lambda each: jnp.moveaxis(each, -1, 0), (last, states))
 
-  def step(state: State, token: tuple[Array, Array, Array | None]) -> tuple[State, Array]:
-    gates, fresh, passed = token
-    pairs = zip(begin or zeros, state, strict=True)
-    h, c = (jnp.where(fresh[..., None], first, part) for first, part in pairs)  # [b, c, p], [b, c, f]
-    out, c = cell(gates + jnp.einsum('bcp,cpgf->bcgf', h, recurrent), c, clip=cell_clip)
-    if projection is not None:
-      out = jnp.einsum('bcf,cfp->bcp', out, projection)
-      out = out if projection_clip is None else jnp.clip(out, -projection_clip, projection_clip)
+
+# The recurrence with rows along the last axis: the weights stand on the left of each product, in the order in which it
+# reads them, which is up to twice as fast on a CPU. Their gradient is not added up token by token: gradients of gates
+# are collected, and one product makes it of them.
+
+
+class Clips(NamedTuple):
+  """The largest absolute value of a new cell, and of what a projection gives; None for any."""
+
+  cell: float | None
+  projection: float | None
+
+
+class Weights(NamedTuple):
+  """U [c, p, 4, f] and P [c, f, p] or None."""
+
+  recurrent: Array
+  projection: Array | None
+
+
+class Moving(NamedTuple):
+  """What has a gradient by the scan itself, with the rows b last.
+
+  Attributes:
+    gates: [l, c, 4, f, b].
+    projected: zeros [l, c, p, b], added to what a projection gives so that there is a gradient of it; or None.
+    state: h [c, p, b] and c f32[c, f, b], before the first token.
+    first: h [c, p, 1] and c f32[c, f, 1], before a fresh one.
+  """
+
+  gates: Array
+  projected: Array | None
+  state: State
+  first: State
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _read(clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving) -> tuple[State, Array]:
+  """The state after the last token and h after each, [l, c, p, b]; arguments as of `_scan`."""
+  return _scan(clips, fresh, passed, weights, moving)[0]
+
+
+def _read_forward(
+  clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving
+) -> tuple[tuple[State, Array], Any]:
+  """What `_read` returns, and what its gradient needs."""
+  p = weights.projection
+  length, c, _, _, b = moving.gates.shape
+  if p is not None:
+    moving = moving._replace(projected=jnp.zeros((length, c, p.shape[-1], b), p.dtype))
+  out, backward, factors = jax.vjp(partial(_scan, clips, fresh, passed, weights), moving, has_aux=True)
+  return out, (backward, factors)
+
+
+def _read_backward(clips: Clips, kept: Any, gradient: tuple[State, Array]) -> tuple[None, None, Weights, Moving]:
+  """Gradients of weights, by one product each, and of what moves."""
+  del clips
+  backward, (before, unprojected) = kept
+  (moving,) = backward(gradient)
+  recurrent = jnp.einsum('lcpb,lcgfb->cpgf', before, moving.gates)
+  projection = None
+  if moving.projected is not None:
+    projection = jnp.einsum('lcfb,lcpb->cfp', unprojected, moving.projected)
+  return None, None, Weights(recurrent, projection), moving._replace(projected=None)
+
+
+_read.defvjp(_read_forward, _read_backward)
+
+
+def _scan(
+  clips: Clips, fresh: Array, passed: Array | None, weights: Weights, moving: Moving
+) -> tuple[tuple[State, Array], tuple[Array, Array | None]]:
+  """The recurrence; weights are constants to its gradient.
+
+  Args:
+    clips: of cells and projections.
+    fresh: bool[l, c, b], tokens before which the state is `moving.first`.
+    passed: bool[l, c, b], tokens that leave the state as it is, or None.
+    weights: U and P.
+    moving: the rest.
+
+  Returns:
+    (the state after the last token, h after each), and what the weights are multiplied by: h before each token
+    [l, c, p, b], and o tanh(c') [l, c, f, b] or None.
+  """
+  c, p, _, f = weights.recurrent.shape
+  up = both_forms(weights.recurrent.reshape(c, p, 4 * f))
+  down = None if weights.projection is None else both_forms(weights.projection)
+  # a row of gates is computed again from W x + U h + b and c: fewer numbers are kept than sigmoids and their factors
+  one = jax.checkpoint(partial(cell, clip=clips.cell, axis=1), prevent_cse=False)
+
+  def step(state: State, token: Any) -> tuple[State, Any]:
+    gates, projected, fresh, passed = token
+    before, c_before = (jnp.where(fresh[:, None], each, part) for each, part in zip(moving.first, state, strict=True))
+    out, cells = one(gates + _times(*up, before).reshape(gates.shape), c_before)
+    unprojected = None
+    if down is not None:
+      unprojected, out = out, _times(*down, out)
+      out = out if projected is None else out + projected
+      out = out if clips.projection is None else jnp.clip(out, -clips.projection, clips.projection)
     if passed is not None:
-      out, c = (jnp.where(passed[..., None], old, new) for old, new in zip(state, (out, c), strict=True))
-    return (out, c), out
+      new = zip(state, (out, cells), strict=True)
+      out, cells = (jnp.where(passed[:, None], old, each) for old, each in new)
+    return (out, cells), (out, before, unprojected)
 
-  tokens = jax.tree.map(lambda each: jnp.moveaxis(each, 1, 0), (gates, fresh, passed))
-  last, states = jax.lax.scan(step, state, tokens)
-  return last, jnp.moveaxis(states, 0, 1)
+  last, (states, *factors) = jax.lax.scan(step, moving.state, (moving.gates, moving.projected, fresh, passed))
+  return (last, states), (factors[0], factors[1])
 
 
-def cell(gates: Array, c: Array, *, clip: float | None = None) -> State:
+def both_forms(weights: Array) -> tuple[Array, Array]:
+  """Weights [c, p, q] turned and as they are; turned before the loop, since XLA would do it at each token."""
+  return weights.swapaxes(1, 2), weights
+
+
+@jax.custom_vjp
+def _times(turned: Array, weights: Array, x: Array) -> Array:
+  """[c, q, p] and the same as [c, p, q], and [c, p, b] -> [c, q, b], without a gradient of the weights."""
+  del weights
+  return jnp.einsum('cqp,cpb->cqb', turned, x)
+
+
+def _times_forward(turned: Array, weights: Array, x: Array) -> tuple[Array, Array]:
+  return _times(turned, weights, x), weights
+
+
+def _times_backward(weights: Array, gradient: Array) -> tuple[None, None, Array]:
+  return None, None, jnp.einsum('cpq,cqb->cpb', weights, gradient)
+
+
+_times.defvjp(_times_forward, _times_backward)
+
+
+def cell(gates: Array, c: Array, *, clip: float | None = None, axis: int = -2) -> State:
   """One step: h' = o tanh(c') and c' = f c + i g.
 
   Args:
     gates: [..., 4, f], W x + U h + b: input, forget, cell, output.
     c: f32[..., f].
     clip: largest absolute value of the new cell.
+    axis: of the gates.
 
   Returns:
     h' [..., f] in the dtype of the gates, and c' f32[..., f].
   """
-  i, f, g, o = jnp.moveaxis(gates.astype(jnp.float32), -2, 0)
+  i, f, g, o = jnp.moveaxis(gates.astype(jnp.float32), axis, 0)
   c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
   c = c if clip is None else jnp.clip(c, -clip, clip)
   return (jax.nn.sigmoid(o) * jnp.tanh(c)).astype(gates.dtype), c

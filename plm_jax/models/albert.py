@@ -328,5 +328,6 @@ PAPER = Paper(
   title='Lan et al., ALBERT',
   architecture='encoder',
   objective_family='denoising',
+  extension='compressed',
   adapters=('classify', 'tag'),
 )

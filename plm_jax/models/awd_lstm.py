@@ -3,10 +3,12 @@
 Merity et al. 2018, "Regularizing and Optimizing LSTM Language Models"; Howard and Ruder 2018, §3.1. Sizes and rates
 are those of the code released with ULMFiT (fastai, imdb_scripts). Layers are as wide as the embeddings at the end and
 wider in between, so that the token table is the output matrix as well. The recurrence tells positions apart. Its state
-is the carry: rows of `data.bptt` go on where the row before them ended.
+is the carry: rows of `data.bptt` go on where the row before them ended. In generation the state after a token stands in
+the slot of that token, so that the texts of a beam search may share the states of their prompt.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,10 +16,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from plm_jax.layers import cache as caches
 from plm_jax.layers import pooling
+from plm_jax.layers.cache import Cache
 from plm_jax.layers.dropout import Dropout, LockedDropout
 from plm_jax.layers.linear import OutputBias, uniform
-from plm_jax.layers.lstm import DroppedLstm, begins
+from plm_jax.layers.lstm import DroppedLstm, State, begins
 from plm_jax.layers.mlp import Activation
 from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
@@ -118,16 +122,34 @@ class AwdLstm(Base):
     x = embedded = self.token_embed(tokens) * jnp.take(kept, tokens, axis=0, mode='clip')  # [b, l] -> [b, l, d]
     x = self.input_dropout(constrain(x, 'batch', 'length', 'embed'), train=train)
     fresh = begins(segment_ids).at[:, 0].set(False)  # the carry enters the first token
-    after = {}
-    for number, layer in enumerate(self.lstm):
-      if number:
-        x = self.hidden_dropout(x, train=train)
-      state = (carry or self.init_carry(tokens.shape[0]))[f'lstm_{number}']
-      after[f'lstm_{number}'], x = layer(x, state, fresh=fresh, train=train)
+    after, x = self.read(x, carry or self.init_carry(tokens.shape[0]), fresh=fresh, train=train)
     x = constrain(x, 'batch', 'length', 'embed')
     hidden = self.output_dropout(x, train=train)
     self.init_output()
     return {'hidden': hidden, 'layers': jnp.stack([embedded, x]), 'carry': jax.lax.stop_gradient(after)}
+
+  def read(
+    self, x: Array, carry: PyTree, *, fresh: Array, passed: Array | None = None, train: bool = False
+  ) -> tuple[dict[str, State], Array]:
+    """The layers one above the other.
+
+    Args:
+      x: [b, l, d], embeddings.
+      carry: state of each layer before the first token.
+      fresh: bool[b, l], tokens before which the states are zero.
+      passed: bool[b, l], tokens that leave the states as they are; None for none.
+      train: drops out.
+
+    Returns:
+      The states after the row, in the form of `carry`, and what the last layer says of each token, [b, l, d].
+    """
+    after = {}
+    for number, layer in enumerate(self.lstm):
+      if number:
+        x = self.hidden_dropout(x, train=train)
+      name = f'lstm_{number}'
+      after[name], x = layer(x, carry[name], fresh=fresh, passed=passed, train=train)
+    return after, x
 
   def attend(self, features: Array) -> Array:
     """Vocabulary logits f32[..., v] of features [..., d], by the token table and a bias."""
@@ -143,6 +165,48 @@ class AwdLstm(Base):
       f'lstm_{number}': (jnp.zeros((batch_size, width), self.execution.dtype), jnp.zeros((batch_size, width)))
       for number, width in enumerate(self.widths)
     }
+
+  def init_cache(self, batch_size: int, length: int) -> Cache:
+    """A cache of `length` empty slots: 'keys' [1, b, m, w] are h of all layers side by side, 'values' f32 their c."""
+    made = caches.empty((1, batch_size, length, 1, sum(self.widths)), dtype=self.execution.dtype)
+    return made | {'values': made['values'].astype(jnp.float32)}
+
+  def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
+    """Reads s more tokens of the text of each row or, with 'seen' in the cache, one more of each of its s texts.
+
+    Args:
+      tokens: int[b, s].
+      cache: of `init_cache` or of the last step. A text goes on from the state in the last slot that it has, and the
+        state after its last new token is written into the slot of that token: nobody goes on from those in between.
+      segment_ids: int[b, s]; 0 is padding, on either side, which leaves a state as it is.
+      positions: int[b, s], kept in the cache; the recurrence tells positions apart.
+
+    Returns:
+      Logits f32[b, s, v] and the longer cache.
+    """
+    # index 2, two new tokens, six slots     last slot of a text   written
+    # one text of two tokens                 1                     slot 3
+    # two texts, seen 'x.' and 'xx'          0  1                  slots 2 and 3
+    (rows, new), index = tokens.shape, cache['index']
+    texts = new if 'seen' in cache else 1
+    slots = jnp.arange(cache['segment_ids'].shape[1])
+    before = cache['seen'] if 'seen' in cache else jnp.broadcast_to(slots < index, (rows, 1, len(slots)))
+    last = jnp.where(before, slots, -1).max(axis=-1)  # [b, t], -1 where a text has no slot yet
+    ends = list(itertools.accumulate(self.widths))[:-1]
+
+    def take(name: str) -> list[Array]:
+      found = jnp.take_along_axis(cache[name][0], jnp.maximum(last, 0)[..., None], axis=1)  # [b, t, w]
+      found = jnp.where(last[..., None] < 0, 0, found)
+      return jnp.split(found.reshape(rows * texts, -1), ends, axis=-1)
+
+    carry = {f'lstm_{number}': state for number, state in enumerate(zip(take('keys'), take('values'), strict=True))}
+    tokens, padding = (ids.reshape(rows * texts, -1) for ids in (tokens, segment_ids == 0))  # [b, s] -> [b t, s / t]
+    after, x = self.read(self.token_embed(tokens), carry, fresh=jnp.zeros_like(padding), passed=padding)
+    taken, _ = caches.advance(cache, segment_ids=segment_ids, positions=positions)
+    for name, layers in zip(('keys', 'values'), zip(*after.values(), strict=True), strict=True):
+      states = jnp.concatenate(layers, axis=-1).reshape(1, rows, texts, -1)
+      taken[name] = caches.put(cache[name], states, index + new - texts, axis=2)
+    return self.attend(x.reshape(rows, new, -1)), taken
 
 
 def make(

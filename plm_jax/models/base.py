@@ -107,6 +107,10 @@ class Base(nn.Module):
     self.pool(out['hidden'], ones)
     self.init_output()
 
+  def with_dropout(self, rate: float) -> 'Base':
+    """The same trunk, with the same names of parameters, under another rate of dropout."""
+    return self.clone(config=dataclasses.replace(self.config, dropout=rate))
+
   def make_table(self, table_init: Initializer) -> Embed:
     """A table of vectors [v, e], for tokens or for an output matrix; called from `setup`."""
     return Embed(

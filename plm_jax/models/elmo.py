@@ -23,6 +23,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
 from plm_jax.layers.lstm import State, begins, both_ways, forget_one, recur
@@ -34,7 +35,6 @@ from plm_jax.types import SLOTS, Array, AttentionKind, Count, Depth, Execution, 
 Clip = Annotated[float, '0 < x']
 
 # characters as `text/chars.py` numbers them
-CHARACTERS = 262  # 0 stands where there is no word
 BEGINS, ENDS, PADDING = (259, 257, 260), (259, 258, 260), 261  # the words that begin and end a sentence; an unused slot
 
 
@@ -77,10 +77,7 @@ class Config:
 
 
 class Words(nn.Module):
-  """Words as vectors by their characters: int[..., 50] -> [..., p] (Kim et al. 2015, §2.2 and §2.3).
-
-  An unused slot of a word is a character like any other, as in the released code.
-  """
+  """Words as vectors by their characters: int[..., 50] -> [..., p] (Kim et al. 2015, §2.2 and §2.3)."""
 
   config: Config
   dtype: str
@@ -90,23 +87,12 @@ class Words(nn.Module):
     c, dtype = self.config, self.dtype
     embed = Embed(CHARACTERS, c.char_dim, (None, 'embed_out'), uniform(1.0), dtype=dtype, name='character_embed')
     x = embed(characters.reshape(-1, SLOTS))  # [..., 50] -> [w, 50, e]
-    found = []
-    for width, count in enumerate(c.filters, start=1):
-      axes = (None, None, 'mlp')
-      filters = Dense(count, axes, uniform(0.05), num_inputs=2, dtype=dtype, name=f'filters_{width}')
-      found.append(filters(windows(x, width=width)).max(axis=1))  # [w, 51 - width, width, e] -> [w, count]
-    x = nn.relu(jnp.concatenate(found, axis=-1))
+    x = nn.relu(largest_of_filters(x, c.filters, kernel_init=uniform(0.05), dtype=dtype))
     for number in range(c.highway_layers):
       x = Highway(dtype, name=f'highway_{number}')(x)
     init = normal(1 / math.sqrt(x.shape[-1]))
     x = Dense(c.projection_dim, axes=('mlp', 'embed'), kernel_init=init, dtype=dtype, name='projection')(x)
     return x.reshape(*characters.shape[:-1], c.projection_dim)
-
-
-def windows(x: Array, *, width: int) -> Array:
-  """Every run of `width` neighbours: [w, s, e] -> [w, s + 1 - width, width, e]."""
-  count = x.shape[1] + 1 - width
-  return jnp.stack([x[:, start : start + count] for start in range(width)], axis=2)
 
 
 class Highway(nn.Module):

@@ -122,7 +122,8 @@ def _cut(key: Array, segment: Segment, size: Array) -> Segment:
   """A part of `size` tokens; each of the others is removed at the front or at the back with probability 1/2."""
   width = segment.ids.shape[0]
   throws = jax.random.bernoulli(key, shape=(width,)) & (jnp.arange(width) < segment.length - size)
-  return Segment(jnp.roll(segment.ids, -throws.sum()), size)
+  # a lookup: `jnp.roll` by a number that differs between rows becomes a loop over the rows on TPUs
+  return Segment(segment.ids[(jnp.arange(width) + throws.sum()) % width], size)
 
 
 def join(

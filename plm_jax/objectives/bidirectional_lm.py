@@ -6,21 +6,42 @@ its state from window to window; gradients end where a window begins. Rows are t
 `both_directions`.
 
 The loss is the mean over both directions, as in the released code; the paper writes their sum, which is twice as much.
+
+With `negatives` training compares each next word with words that are drawn for its direction and step, 8,192 in the
+released code, and not with the whole vocabulary (`layers/sampled_softmax.py`); an evaluation takes the whole. The
+vocabulary has its most frequent words first, as `text/words.py` makes it.
 """
 
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
+import numpy as np
 
-from plm_jax.errors import require
+from plm_jax.errors import one_of, require
+from plm_jax.layers import sampled_softmax
 from plm_jax.layers.linear import Embed, normal
 from plm_jax.layers.losses import chunked_cross_entropy
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
-from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Streams, Task, Vocab, Weight
+from plm_jax.types import (
+  Array,
+  Batch,
+  Count,
+  Example,
+  Forward,
+  Loss,
+  Paper,
+  PyTree,
+  Streams,
+  Task,
+  Vocab,
+  Weight,
+  Whole,
+)
 
 PAPER = Paper(year=2018, title='Peters et al., ELMo', architecture='lstm', objective_family='autoregressive')
 READS = (
@@ -30,6 +51,9 @@ READS = (
   'backward_next_tokens',
   'backward_characters',
 )
+QUICK = dict(negatives=0, update='tables')  # of a smoke test (`file.py:quick`)
+Update = Literal['tables', 'rows']
+TABLE = 'softmax/output/table'  # the path of the output matrix
 
 
 class Softmax(nn.Module):
@@ -44,12 +68,16 @@ class Softmax(nn.Module):
   dtype: str
 
   @nn.compact
-  def __call__(self, features: Array) -> Array:
+  def __call__(self, features: Array, ids: Array | None = None) -> Array | tuple[Array, Array]:
+    """Logits; with `ids` int[...] the rows of the matrix for them f32[..., p], and their biases f32[...]."""
     width = features.shape[-1]
     init = normal(1 / math.sqrt(width))
     table = Embed(self.vocab_size, width, ('vocab', 'embed'), init, dtype=self.dtype, name='output')
     start = nn.with_logical_partitioning(nn.initializers.zeros, ('vocab',))
-    return table.attend(features) + self.param('bias', start, (self.vocab_size,), jnp.float32)
+    bias = self.param('bias', start, (self.vocab_size,), jnp.float32)
+    if ids is not None:
+      return table(ids), bias[ids]
+    return table.attend(features) + bias
 
 
 class Model(nn.Module):
@@ -72,15 +100,34 @@ class Model(nn.Module):
     del train
     return self.softmax(features)
 
+  def compare(self, features: Array, ids: Array, drawn: Array, train: bool = False) -> tuple[Array, Array]:
+    """Logits of the true words of states [b, l, p] f32[b, l], `ids` int[b, l], and of `drawn` int[n] f32[b, l, n]."""
+    del train
+    (own, own_bias), (others, bias) = (self.softmax(features, each) for each in (ids, drawn))
+    product = partial(jnp.einsum, preferred_element_type=jnp.float32)
+    true = product('blp,blp->bl', features.astype(own.dtype), own) + own_bias
+    return true, product('blp,np->bln', features.astype(own.dtype), others) + bias
+
 
 class Setup(NamedTuple):
   """Settings, explained in `make`."""
 
   factor: float
   logit_rows: int
+  negatives: int
+  shares: np.ndarray  # f64[v]: of words in what is drawn
+  counts: np.ndarray  # f64[v]: expected among those drawn
 
 
-def make(*, trunk: nn.Module, vocab: Vocab, factor: Weight = 1.0, logit_rows: Count = 8) -> Task:
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  factor: Weight = 1.0,
+  logit_rows: Count = 8,
+  negatives: Whole = 0,
+  update: Update = 'tables',
+) -> Task:
   """Bidirectional language modelling of a trunk of two directions.
 
   Args:
@@ -88,24 +135,71 @@ def make(*, trunk: nn.Module, vocab: Vocab, factor: Weight = 1.0, logit_rows: Co
     vocab: of the words that are predicted.
     factor: times which the loss is trained on. The released code takes the words of a window, 20; AdaGrad, whose sums
       do not start from 0, and the clipping of gradients see the difference.
-    logit_rows: batch rows whose logits are in memory at a time.
+    logit_rows: rows of each device whose logits are in memory at a time.
+    negatives: words that are drawn per step and direction in training; 0 takes the whole vocabulary.
+    update: 'tables' differentiates the whole output matrix, for any rule of `optim`; 'rows' those rows that a step
+      reads, which asks for negatives and for optim.name sgd or adagrad. The result is the same.
+
+  Raises:
+    ValueError: more negatives than words, or rows without negatives.
   """
+  one_of('objective.update', update, Update)
+  if negatives >= vocab.size:
+    raise ValueError(f'objective.negatives={negatives}: the vocabulary has {vocab.size} words; set fewer, or 0 for all')
+  if update == 'rows' and not negatives:
+    raise ValueError("objective.update='rows': a whole softmax reads every row; set objective.negatives")
   user, inputs = "objective 'bidirectional_lm'", ('characters', 'segment_ids')
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Streams,))
-  s = Setup(factor, logit_rows)
+  shares = sampled_softmax.log_uniform(vocab.size)
+  counts = sampled_softmax.expected_counts(shares, negatives) if negatives else shares
+  s = Setup(factor, logit_rows, negatives, shares, counts)
   model = Model(trunk, Softmax(vocab.size, trunk.execution.dtype))
-  task = Task(model, prepare, partial(loss, s), partial(predict, s), summary=perplexity_of)
-  return task._replace(init_carry=trunk.init_carry)
+  task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=perplexity_of)
+  if negatives:
+    task = task._replace(loss=partial(sampled_loss, s), evaluate=partial(loss, s))
+  task = task._replace(init_carry=trunk.init_carry)
+  return task._replace(rows=read_rows) if update == 'rows' else task
 
 
-def prepare(root: Array, batch: Batch) -> Example:
-  """The windows of both directions, and what follows each of their words: targets [b, 2 l], forward first."""
-  del root
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The windows of both directions, and what follows each of their words: targets [b, 2 l], forward first.
+
+  With `negatives` the words that are drawn, int32[b, 2, n], in all rows the same.
+  """
   following = jnp.concatenate([batch['next_tokens'], batch['backward_next_tokens']], axis=1)
   real = (batch['segment_ids'] > 0).astype(jnp.float32) * batch['row_weight'][:, None]
   weights = jnp.concatenate([real, real], axis=1)
   inputs = {'forward': batch['characters'], 'backward': batch['backward_characters']}
-  return Example(inputs, {'ids': following, 'weights': weights, 'scale': batch_scale(weights)})
+  targets = {'ids': following, 'weights': weights, 'scale': batch_scale(weights)}
+  if s.negatives:
+    keys = jax.random.split(jax.random.fold_in(root, batch['step']), 2)
+    log_shares = jnp.asarray(np.log(s.shares), jnp.float32)
+    drawn = jnp.stack([sampled_softmax.draw(key, log_shares, s.negatives) for key in keys])
+    targets['drawn'] = jnp.broadcast_to(drawn, (len(following), *drawn.shape))
+  return Example(inputs, targets)
+
+
+def read_rows(example: Example) -> dict[str, Array]:
+  """The rows of the output matrix that a step reads: those of true and of drawn words."""
+  targets = example.targets
+  return {TABLE: jnp.concatenate([targets['ids'].reshape(-1), targets['drawn'][0].reshape(-1)])}
+
+
+def sampled_loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Cross-entropy of every next word among those drawn for its direction; the next carry."""
+  del rng
+  targets, weights = example.targets, example.targets['weights']
+  features, after = forward(**example.inputs, carry=carry)
+  expected = jnp.asarray(np.log(s.counts), jnp.float32)
+
+  def compared(half: Array, ids: Array, drawn: Array) -> Array:
+    true, others = forward(method='compare', features=half, ids=ids, drawn=drawn)
+    return sampled_softmax.nats(true - expected[ids], others - expected[drawn], ids[..., None] == drawn)
+
+  halves = (jnp.split(each, 2, axis=1) for each in (features, targets['ids']))
+  nats = jnp.concatenate([compared(*each) for each in zip(*halves, targets['drawn'][0], strict=True)], axis=1)
+  metrics = {'sampled_loss': metric(nats, weights)}
+  return Loss(s.factor * scaled_sum(nats, weights, targets['scale']), metrics, after)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

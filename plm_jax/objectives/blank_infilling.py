@@ -134,7 +134,7 @@ def make(
     marks: a token that contains one of these ends a sentence; 'Ċ' is the line end of byte-level vocabularies.
     masking: 'dynamic' draws anew at every step, 'static' repeats `copies` corruptions of each row.
     copies: corruptions of a row when static.
-    logit_rows: batch rows whose logits are in memory at a time.
+    logit_rows: rows of each device whose logits are in memory at a time.
   """
   require(trunk, user="objective 'blank_infilling'", attention=('prefix',), inputs=INPUTS, offers=(Attends,))
   errors.one_of('objective.masking', masking, corrupt.Masking)

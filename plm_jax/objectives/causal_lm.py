@@ -101,7 +101,7 @@ def make(
       'nats_per_word', and 'word_perplexity', which is exp of it.
     z_loss: weight of log^2 Z, where Z is what the softmax divides by: keeps logits from drifting (PaLM §5: 1e-4). It is
       in what is trained on and in the metric 'z_loss', not in 'loss'.
-    logit_rows: batch rows whose logits are in memory at a time.
+    logit_rows: rows of each device whose logits are in memory at a time.
     memory: carry the trunk's state from row to row, for rows of `data.bptt`.
     activation: alpha, weight of the mean square of the states that predict (AR; Merity et al. 2018, §4.6: 2). As the
       next, it is in what is trained on and in a metric of its own, not in 'loss'.

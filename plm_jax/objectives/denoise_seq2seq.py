@@ -156,7 +156,7 @@ def make(
     packing: 'segments' corrupts each document of a row by itself, 'stream' takes the row as one text (T5).
     inputs_length: slots of the inputs; None is what any row of the source needs, by the number of its documents.
     targets_length: slots of the targets; likewise.
-    logit_rows: batch rows whose logits are in memory at a time.
+    logit_rows: rows of each device whose logits are in memory at a time.
 
   Raises:
     ValueError: a setting that cannot be met. The model's length is checked with the first batch.

@@ -130,7 +130,7 @@ def make(
     cosine_weight: of the cosine distance of the last states, at all tokens; needs states of one width.
     mse_weight: of the squared distance of the logits, summed over the vocabulary, an option of the released code.
     positions: where predictions are compared: 'all' tokens or the 'masked' (corrupted) ones. Never at padding.
-    logit_rows: batch rows whose vocabulary logits are in memory at a time.
+    logit_rows: rows of each device whose vocabulary logits are in memory at a time.
   """
   errors.one_of('objective.positions', positions, Positions)
   if temperature <= 0:

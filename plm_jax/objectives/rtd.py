@@ -119,7 +119,7 @@ def make(
       a copy gate).
     generator_weight: of the generator's loss.
     weight: of the discriminator's loss; 50 fits binary losses, 1 those over the vocabulary.
-    logit_rows: batch rows whose vocabulary logits are in memory at a time under 'all_tokens_mlm'.
+    logit_rows: rows of each device whose vocabulary logits are in memory at a time under 'all_tokens_mlm'.
   """
   user, inputs = "objective 'rtd'", ('tokens', 'segment_ids')
   require(trunk, user=user, attention=('bidirectional',), inputs=inputs, offers=(Attends,))

@@ -343,7 +343,7 @@ def make(
     start: what the decoder reads first.
     label_smoothing: share of the loss that all tokens of the vocabulary have alike.
     decoding: how an evaluation writes text.
-    logit_rows: batch rows whose logits are in memory at a time.
+    logit_rows: rows of each device whose logits are in memory at a time.
 
   Raises:
     ValueError: a trunk that does not say where it ends, no end token, or settings of `decoding` that do not fit.

@@ -235,7 +235,7 @@ def _check_rows(
       if holds:
         names = ' or '.join(one.__name__ for one in rules.BY_ROW)
         raise ConfigError(
-          f'the task updates few rows of {path} per step, and {reason}: choose optim.name {names} '
+          f'optim: the task updates few rows of {path} per step, and {reason}: choose optim.name {names} '
           'without decay and ema, or let the task update whole tables'
         )
 

@@ -121,6 +121,17 @@ class Vocab:
     found = self._raw.encode(text, add_special_tokens=False)
     return found.ids, found.offsets
 
+  def unknown(self, text: str) -> list[tuple[int, str]]:
+    """The places of the unknown tokens among those of `encode`, and the words that stand there, normalised."""
+    ids, spans = self.encode_offsets(text)
+    found = [(place, self.normalise(text[slice(*spans[place])])) for place, one in enumerate(ids) if one == self.unk_id]
+    return [(place, word) for place, word in found if word]
+
+  def normalise(self, text: str) -> str:
+    """A text as its tokens are written, in lower case for example, without white space around it."""
+    normalizer = self._raw.normalizer
+    return (text if normalizer is None else normalizer.normalize_str(text)).strip()
+
   def decode(self, ids: Sequence[int], *, specials: bool = False) -> str:
     """The text of some ids; special tokens are left out unless `specials`.
 

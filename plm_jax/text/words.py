@@ -7,7 +7,7 @@ so is one that is spelt as a special token. `tokenizer.json` holds a WordLevel m
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
@@ -88,6 +88,17 @@ def train(
   found.model = models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=roles['unk'])
   vocab = tokenizer.assemble(json.loads(found.to_str()), roles=roles)
   return dataclasses.replace(vocab, counts=tokenizer.count(vocab, documents))
+
+
+def of_list(tokens: Sequence[str]) -> Vocab:
+  """A vocabulary of bilm: tokens in the order of their ids, those of `SPECIALS['elmo']` among them, and no counts.
+
+  Words end at white space only.
+  """
+  roles = SPECIALS['elmo']
+  found = Tokenizer(models.WordLevel({token: number for number, token in enumerate(tokens)}, unk_token=roles['unk']))
+  found.pre_tokenizer = SPLITTERS['spaces']()
+  return tokenizer.assemble(json.loads(found.to_str()), roles=roles)
 
 
 def template(vocab: Vocab) -> 'Template':

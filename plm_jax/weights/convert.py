@@ -4,7 +4,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from plm_jax.checkpoint import Leaf, Step, params, tensor_files
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.errors import ConfigError
 from plm_jax.types import Template
-from plm_jax.weights import folders, release, writer
+from plm_jax.weights import bilm, folders, release, writer
 from plm_jax.weights.folders import Part
 from plm_jax.weights.table import HEAD, pieces
 
@@ -38,31 +38,54 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   opened = folders.Published(source, architecture=architecture)
   reader = opened.reader
   layers = {path: leaf.shape[0] if reader.entries[path].stacked else None for path, leaf in opened.params.items()}
-  with release.making(target) as partial:
-    for number, group in enumerate(tensor_files.shards(_plans(opened.params, layers), shard), start=1):
-      tensor_files.write(partial / f'params-{number:05}.safetensors', group)
-    about = {
-      'model': reader.model,
-      'vocab_size': reader.vocab_size,
-      'architecture': reader.architecture.name,
-      'heads': reader.heads,
-      'token_ids': opened.token_ids,
-      'adapter': opened.adapter,
-      'labels': opened.labels,
-      'source': str(source),
-    }
-    files.write_json(partial / folders.MODEL, about)
-    vocab = files.RunFolder(partial).vocab
-    copied = release.copy_tokenizer(source, vocab)
+  about = {
+    'model': reader.model,
+    'vocab_size': reader.vocab_size,
+    'architecture': reader.architecture.name,
+    'heads': reader.heads,
+    'token_ids': opened.token_ids,
+    'adapter': opened.adapter,
+    'labels': opened.labels,
+    'source': str(source),
+  }
+  copied: list[str] = []
+
+  def put_vocab(vocab: Path) -> None:
+    copied.extend(release.copy_tokenizer(source, vocab))
     if copied:
       seals.seal(vocab, copied)
-    params.write_index(partial, layers)
-    seals.seal(partial, (folders.MODEL, params.INDEX))
-    release.put_in_place(partial, target)
+
+  _save(target, _plans(opened.params, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
   count = sum(math.prod(shape) for shape in reader.shapes.values())
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
   log.info(f'its model in a config: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, source)))}')
+
+
+def import_bilm(source: Path, target: Path, *, shard: int = 4 * 10**9) -> None:
+  """Streams a folder of ELMo's published files into a parameter folder.
+
+  Args:
+    source: options, HDF5 weights and, if it is there, the vocabulary.
+    target: made if it is missing; left as it is if the import fails.
+    shard: the most bytes per file of tensors.
+
+  Raises:
+    WeightsError: what is wrong with the source, by file and field or dataset.
+  """
+  with bilm.opened(source) as found:
+    block, vocab = found.block, found.vocab
+    layers = {path: leaf.shape[0] if paths.is_stacked(path, leaf) else None for path, leaf in found.leaves.items()}
+    about = {'model': block, 'vocab_size': vocab.size, 'heads': [], 'source': str(source)}
+
+    def put_vocab(folder: Path) -> None:
+      vocab.save(folder, template=bilm.TEMPLATE)
+
+    _save(target, _plans(found.leaves, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
+  count = sum(math.prod(leaf.shape) for leaf in found.leaves.values())
+  log.info(f'{target}: bilm, {count:,} parameters, heads: none, as such files hold no softmax')
+  log.info(f'vocabulary: {vocab.size:,} words')
+  log.info(f'its model in a config: {" ".join(_flags(block, spare=None))}')
 
 
 def save_changed(
@@ -83,24 +106,49 @@ def save_changed(
     shard: the most bytes per file of tensors.
   """
   layers = {path: leaf.shape[0] if paths.is_stacked(path, leaf) else None for path, leaf in leaves.items()}
-  with release.making(target) as partial:
-    for number, group in enumerate(tensor_files.shards(_arrays(leaves, layers), shard), start=1):
-      tensor_files.write(partial / f'params-{number:05}.safetensors', group)
-    about = {
-      'model': block,
-      'vocab_size': opened.model.vocab_size,
-      'heads': sorted({path.partition('/')[0] for path in leaves} - {'trunk'}),
-      'token_ids': opened.token_ids,
-      'labels': opened.labels,
-      'adapter': opened.adapter,
-      'source': str(opened.folder),
-    }
-    files.write_json(partial / folders.MODEL, about)
-    vocab = files.RunFolder(partial).vocab
+  about = {
+    'model': block,
+    'vocab_size': opened.model.vocab_size,
+    'heads': sorted({path.partition('/')[0] for path in leaves} - {'trunk'}),
+    'token_ids': opened.token_ids,
+    'labels': opened.labels,
+    'adapter': opened.adapter,
+    'source': str(opened.folder),
+  }
+
+  def put_vocab(vocab: Path) -> None:
     files.make_folder(vocab)
-    names = [file.name for file in files.listing(opened.vocab) if files.is_file(file)]
-    for name in names:
-      files.copy(opened.vocab / name, vocab / name)
+    for file in files.listing(opened.vocab):
+      if files.is_file(file):
+        files.copy(file, vocab / file.name)
+
+  _save(target, _arrays(leaves, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
+
+
+def _save(
+  target: Path,
+  plans: Iterable[tuple[str, tensor_files.Plan]],
+  layers: Mapping[str, int | None],
+  *,
+  about: Mapping[str, Any],
+  put_vocab: Callable[[Path], None],
+  shard: int,
+) -> None:
+  """Writes an import.
+
+  Args:
+    target: made if it is missing; left as it is if the writing fails.
+    plans: name -> tensor.
+    layers: leaf path -> number of layers of a stacked leaf, None for others.
+    about: the content of model.json.
+    put_vocab: writes the vocabulary into a folder, which it makes.
+    shard: the most bytes per file of tensors.
+  """
+  with release.making(target) as partial:
+    for number, group in enumerate(tensor_files.shards(plans, shard), start=1):
+      tensor_files.write(partial / f'params-{number:05}.safetensors', group)
+    files.write_json(partial / folders.MODEL, dict(about))
+    put_vocab(files.RunFolder(partial).vocab)
     params.write_index(partial, layers)
     seals.seal(partial, (folders.MODEL, params.INDEX))
     release.put_in_place(partial, target)
@@ -139,9 +187,7 @@ def export(
   opened = folders.open(source, step=step, part=part)
   trunk = opened.trunk()
   present = set(opened.heads)
-  if missing := sorted(set(heads or ()) - present):
-    there = ', '.join(sorted(present)) or 'none'
-    raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
+  _check_heads(source, heads or (), present=present)
   if heads is None:
     kept = present if opened.adapter else present & ({HEAD} | writer.heads_with_a_place(trunk, opened.params))
   else:
@@ -166,6 +212,44 @@ def export(
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
   if not files.is_folder(opened.vocab):
     log.info(f'{source} has no vocabulary to go with it')
+
+
+def export_own(
+  source: Path,
+  target: Path,
+  *,
+  step: Step = 'best',
+  part: Part = 'trunk',
+  heads: Sequence[str] = (),
+  shard: int = 4 * 10**9,
+) -> None:
+  """Writes a run's trunk, with its vocabulary, in the form of an import; also of models without a published form.
+
+  Args:
+    source: a run folder or an import.
+    target: made if it is missing; left as it is if the export fails.
+    step: which step of a run.
+    part: which trunk of a run that trains two.
+    heads: to write beside the trunk.
+    shard: the most bytes per file of tensors.
+
+  Raises:
+    ConfigError: the source has no such head.
+    CheckpointError: the parameters are damaged.
+  """
+  opened = folders.open(source, step=step, part=part)
+  _check_heads(source, heads, present=opened.heads)
+  kept = {'trunk', *heads}
+  leaves = {path: leaf.read(None) for path, leaf in opened.params.items() if path.partition('/')[0] in kept}
+  save_changed(target, opened, leaves, block=opened.model.block, shard=shard)
+  log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
+
+
+def _check_heads(source: Path, heads: Sequence[str], *, present: Collection[str]) -> None:
+  """Raises ConfigError where a folder lacks a head that is asked for."""
+  if missing := sorted(set(heads) - set(present)):
+    there = ', '.join(sorted(present)) or 'none'
+    raise ConfigError(f'--heads: {source} has no {", ".join(missing)}; heads that it has: {there}')
 
 
 def _check_head(
@@ -200,7 +284,7 @@ def _arrays(
   for path, leaf in leaves.items():
     count = layers[path]
     for layer in (None,) if count is None else range(count):
-      array = np.ascontiguousarray(leaf if layer is None else leaf[layer])
+      array = np.asarray(leaf if layer is None else leaf[layer], order='C')
       plan = tensor_files.Plan(array.dtype, array.shape, functools.partial(iter, (array,)))
       yield path if layer is None else f'{path}@{layer}', plan
 

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 def is_release(folder: Path) -> bool:
   """Whether there is a config.json that names a `model_type`."""
-  return files.is_file(folder / CONFIG) and isinstance(_read_json(folder / CONFIG).get('model_type'), str)
+  return files.is_file(folder / CONFIG) and isinstance(read_json(folder / CONFIG).get('model_type'), str)
 
 
 class Release:
@@ -56,7 +56,7 @@ class Release:
 
   def __init__(self, folder: Path):
     self.folder = folder
-    self.config = _read_json(folder / CONFIG)
+    self.config = read_json(folder / CONFIG)
     self._index = self._read_index()
     names = sorted(set(self._index.values())) if self._index else [self._single()]
     self._containers = {file: tensor_files.Container(folder / file) for file in names}
@@ -72,7 +72,7 @@ class Release:
     file = self.folder / INDEX
     if not files.is_file(file):
       return {}
-    index = _read_json(file).get('weight_map')
+    index = read_json(file).get('weight_map')
     if not isinstance(index, dict) or not index or not all(isinstance(name, str) for name in index.values()):
       raise WeightsError(f'{file} has no weight_map from tensors to files: fetch it again')
     for tensor, name in index.items():
@@ -224,7 +224,7 @@ def tokenizer_size(folder: Path) -> int | None:
   """One more than the largest id in `tokenizer.json`; None if there is no such file."""
   if not files.is_file(folder / TOKENIZER):
     return None
-  return max(_ids(_read_json(folder / TOKENIZER)).values(), default=-1) + 1
+  return max(_ids(read_json(folder / TOKENIZER)).values(), default=-1) + 1
 
 
 def _ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
@@ -240,7 +240,7 @@ def token_ids(folder: Path) -> dict[str, int]:
   facts = _facts(folder)
   if not facts:
     return {}
-  ids = _ids(_read_json(folder / TOKENIZER))
+  ids = _ids(read_json(folder / TOKENIZER))
   return {role: ids[token] for role, token in facts['roles'].items()}
 
 
@@ -268,7 +268,7 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
       files.write_text(target / TOKENIZER, json.dumps(published.read_folder(source).spec, ensure_ascii=False))
     found.append(TOKENIZER)
   if facts and _ROLES not in found:
-    spec, spaced = _read_json(source / TOKENIZER), facts.get('spaced', False)
+    spec, spaced = read_json(source / TOKENIZER), facts.get('spaced', False)
     if template is not None and not spec.get('post_processor'):
       spec, spaced = specs.with_template(spec, template.single, template.pair), template.spaced
     files.write_text(target / TOKENIZER, json.dumps(specs.spaced(spec) if spaced else spec, ensure_ascii=False))
@@ -283,11 +283,12 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
 def _facts(folder: Path) -> dict[str, Any]:
   """`vocab.json` of a vocabulary folder of this package; empty for GPT-2, whose file of that name lists the tokens."""
   there = files.is_file(folder / _FACTS) and files.is_file(folder / TOKENIZER)
-  facts = _read_json(folder / _FACTS) if there else {}
+  facts = read_json(folder / _FACTS) if there else {}
   return facts if isinstance(facts.get('roles'), dict) else {}
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+  """The JSON object in a file; raises WeightsError where there is none."""
   try:
     content = files.read_json(file)
   except FileNotFoundError:

@@ -11,7 +11,7 @@ import gzip
 import io
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Literal, NamedTuple
 
@@ -33,10 +33,12 @@ class WordVectors(NamedTuple):
   Attributes:
     words: all different; the most frequent ones first, where the file or the vocabulary keeps that order.
     vectors: f32[n, d], a row for each.
+    unseen: another word -> f32[d], where its letters tell (fastText); no file holds it.
   """
 
   words: tuple[str, ...]
   vectors: np.ndarray
+  unseen: Callable[[str], np.ndarray] | None = None
 
 
 class Table(NamedTuple):
@@ -85,7 +87,9 @@ def read(file: files.Where, *, form: Form | None = None) -> WordVectors:
 
 
 def for_vocab(file: files.Where, vocab: Vocab) -> Table:
-  """The vectors of a file for the words of a vocabulary, matched as they are written.
+  """The vectors of a file for the words of a vocabulary, matched as they are written, else in small letters.
+
+  GloVe's files have small letters alone; 'The' then has the vector of 'the'.
 
   Args:
     file: which one; its form is found as by `read`.
@@ -96,13 +100,21 @@ def for_vocab(file: files.Where, vocab: Vocab) -> Table:
   """
   special = set(vocab.special_ids)
   ids = {vocab.token(number): number for number in range(vocab.size) if number not in special}
+  written: dict[str, list[int]] = {}  # small letters -> ids of words with others
+  for word, number in ids.items():
+    if word.lower() != word:
+      written.setdefault(word.lower(), []).append(number)
   found: dict[int, np.ndarray] = {}
+  small: dict[int, np.ndarray] = {}
   words, width = 0, 0
   for entry in _entries(file, None):
     words, width = words + 1, len(entry.numbers)
-    row = ids.get(entry.word)
+    row, rows = ids.get(entry.word), written.get(entry.word, ())
     if row is not None and row not in found:
       found[row] = _vector(entry)
+    if rows and rows[0] not in small:
+      small |= dict.fromkeys(rows, _vector(entry))
+  found = small | found
   vectors = np.zeros((vocab.size, width), np.float32)
   for row, vector in found.items():
     vectors[row] = vector

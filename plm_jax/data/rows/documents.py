@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from plm_jax.data.corpora import sources, splits
-from plm_jax.data.rows import store
+from plm_jax.data.rows import spelling, store
 from plm_jax.types import Labels, Vocab
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,19 @@ def tokenised(path: str, *, vocab: Vocab, cache: str, **settings: Any) -> store.
   Raises:
     ValueError: there is no text; and as `sources.documents`.
   """
+  tokens, _, part = _whole(path, vocab=vocab, cache=cache, **settings)
+  return tokens if part is None else cut(tokens, part)
+
+
+def spelt(path: str, *, vocab: Vocab, cache: str, **settings: Any) -> tuple[store.Tokens, spelling.SpeltIds]:
+  """`tokenised`, and its ids with the characters of their words; raises what `tokenised` and `chars.table` do."""
+  tokens, texts, part = _whole(path, vocab=vocab, cache=cache, **settings)
+  ids = spelling.spell(tokens, texts, vocab=vocab)
+  return (tokens, ids) if part is None else (cut(tokens, part), ids.part(part))
+
+
+def _whole(path: str, *, vocab: Vocab, cache: str, **settings: Any) -> tuple[store.Tokens, store.Texts, range | None]:
+  """All tokens of a corpus, its documents, and the part of the tokens that a slice leaves; None for all."""
   texts = sources.documents(path, cache=cache, by_tokens=True, **settings)
   where = texts.records.where
   if texts.stats is not None:
@@ -40,8 +53,8 @@ def tokenised(path: str, *, vocab: Vocab, cache: str, **settings: Any) -> store.
   if not len(tokens.ids):
     raise ValueError(f'{where} has no text: {len(texts)} documents, 0 tokens.')
   if texts.split is None:
-    return tokens
-  return cut(tokens, splits.tokens_of(texts.split, path=where, tokens=len(tokens.ids)))
+    return tokens, texts, None
+  return tokens, texts, splits.tokens_of(texts.split, path=where, tokens=len(tokens.ids))
 
 
 def cut(tokens: store.Tokens, part: range) -> store.Tokens:

@@ -14,12 +14,14 @@ class Layout(NamedTuple):
     typed: whether rows have `type_ids`: 0 for the first field and its special tokens, 1 for the second, and so on.
     last_type: the type of the last token of a row, where it has one of its own.
     stands_last: the last token of a row stands for the whole of it, and not the first.
+    apart: each field is a text of its own, with its own number in `segment_ids`.
   """
 
   frames: tuple[Frame, ...]
   typed: bool = False
   last_type: int | None = None
   stands_last: bool = False
+  apart: bool = False
 
 
 def around(

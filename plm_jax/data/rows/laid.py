@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.rows import examples, packing, store
+from plm_jax.data.rows import examples, packing, spelling, store
 from plm_jax.data.rows.examples import Examples
 from plm_jax.data.rows.order import Batch
 from plm_jax.types import Vocab
@@ -23,6 +23,8 @@ class Laid(NamedTuple):
     typed: whether fields have types.
     last_type: type of the last token of a sequence, where it has one of its own.
     pad_id: fills rows.
+    apart: each field is a text of its own (`framing.Layout`).
+    spelt: the ids of `tokens` with the characters of their words; None where rows have none.
   """
 
   tokens: store.Tokens
@@ -34,6 +36,8 @@ class Laid(NamedTuple):
   typed: bool
   last_type: int | None
   pad_id: int
+  apart: bool = False
+  spelt: spelling.SpeltIds | None = None
 
   def place(self, values: np.ndarray, chosen: np.ndarray, width: int) -> np.ndarray:
     """A value int32 per token of all texts where the token stands in some rows; see `Examples`."""
@@ -41,11 +45,18 @@ class Laid(NamedTuple):
     return self._assemble(self.plans[''], values, chosen, width, frames=unlabelled, pad=-1)[0]
 
   def batch(self, chosen: np.ndarray, width: int) -> Batch:
-    """Tokens, segments and types of some rows int64[b]: int32[b, width] each, or [b, sequences, width]."""
+    """Tokens, segments and types of some rows int64[b]: int32[b, width] each, or [b, sequences, width].
+
+    Where words are spelt, their characters as well, with an axis of 50 behind.
+    """
     made: Batch = {}
     for prefix, plan in self.plans.items():
-      ids, numbers = self._assemble(plan, self.tokens.ids, chosen, width, frames=self.frames, pad=self.pad_id)
-      made |= {f'{prefix}tokens': ids, f'{prefix}segment_ids': np.minimum(numbers, 1)}
+      source = self.tokens.ids if self.spelt is None else self.spelt
+      ids, numbers = self._assemble(plan, source, chosen, width, frames=self.frames, pad=self.pad_id)
+      if self.spelt is not None:
+        made[f'{prefix}characters'] = self.spelt.characters(ids, numbers > 0)
+        ids = self.spelt.tokens(ids)
+      made |= {f'{prefix}tokens': ids, f'{prefix}segment_ids': numbers if self.apart else np.minimum(numbers, 1)}
       if self.typed:
         made[f'{prefix}type_ids'] = self._types(numbers)
     return made
@@ -59,7 +70,7 @@ class Laid(NamedTuple):
     return np.where(numbers > 0, types, 0)
 
   def _assemble(
-    self, plan: packing.Plan, ids: np.ndarray | store.Ids, chosen: np.ndarray, width: int, **settings: Any
+    self, plan: packing.Plan, ids: 'packing.Ids', chosen: np.ndarray, width: int, **settings: Any
   ) -> tuple[np.ndarray, ...]:
     """`packing.assemble` of all sequences of some rows."""
     each = (chosen[:, None] * self.sequences + np.arange(self.sequences)).ravel()  # [b * sequences]
@@ -68,7 +79,15 @@ class Laid(NamedTuple):
 
 
 def lay_out(
-  given: Examples, layout: Any, *, vocab: Vocab, length: int, least: int, both_orders: bool, cache: str
+  given: Examples,
+  layout: Any,
+  *,
+  vocab: Vocab,
+  length: int,
+  least: int,
+  both_orders: bool,
+  cache: str,
+  characters: bool = False,
 ) -> Laid:
   """Tokenises the texts of the rows and says where each goes.
 
@@ -80,6 +99,7 @@ def lay_out(
     least: tokens of the shortest row that a batch may have.
     both_orders: also plan the fields in reverse.
     cache: folder of token stores, for data that is not held in memory.
+    characters: rows have the characters of their words.
 
   Raises:
     ValueError: rows that are too short for the special tokens, or one field where two are needed.
@@ -118,6 +138,8 @@ def lay_out(
     typed=style.typed,
     last_type=style.last_type,
     pad_id=vocab.pad_id,
+    apart=style.apart,
+    spelt=spelling.spell(tokens, given.texts, vocab=vocab) if characters else None,
   )
 
 

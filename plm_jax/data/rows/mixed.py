@@ -18,14 +18,16 @@ class Mixed:
 
   Attributes:
     parts: name -> source.
-    per_round: int64[parts], how often each is drawn in a round of `ROUND` draws.
+    per_round: int64[parts], how often each is drawn in a round of `ROUND` draws; given without `alternate`.
     seed: of the order of the draws.
+    alternate: number of the part that every second draw is, if any.
   """
 
-  def __init__(self, parts: Mapping[str, Source], *, per_round: np.ndarray, seed: int):
+  def __init__(self, parts: Mapping[str, Source], *, per_round: np.ndarray, seed: int, alternate: int | None = None):
     self.parts = dict(parts)
-    self.per_round = per_round
+    self.per_round = per_round if alternate is None else np.insert(per_round, alternate, ROUND // 2)
     self.seed = seed
+    self.alternate = alternate
     self._ends = np.cumsum([source.ids or source.rows for source in parts.values()])
     self._starts = np.concatenate([[0], self._ends[:-1]])
 
@@ -66,7 +68,11 @@ class Mixed:
   def _pattern(self, number: int) -> np.ndarray:
     """int64[ROUND]: the part of each draw of a round."""
     parts = np.repeat(np.arange(len(self.per_round)), self.per_round)
-    return parts[order.permutation(ROUND, self.seed, number)]
+    drawn = parts[parts != self.alternate] if self.alternate is not None else parts
+    drawn = drawn[order.permutation(len(drawn), self.seed, number)]
+    if self.alternate is None:
+      return drawn
+    return np.stack([drawn, np.full_like(drawn, self.alternate)], axis=1).reshape(-1)
 
   def _numbered(self, part: int, batch: order.Batch) -> order.Batch:
     """A batch of a part with numbers that are unique over all parts, and the number of the part."""
@@ -135,8 +141,16 @@ class ByStep(Mixed):
     ValueError: a key has other axes in other parts.
   """
 
-  def __init__(self, parts: Mapping[str, Source], *, per_round: np.ndarray, seed: int, pad_id: int):
-    super().__init__(parts, per_round=per_round, seed=seed)
+  def __init__(
+    self,
+    parts: Mapping[str, Source],
+    *,
+    per_round: np.ndarray,
+    seed: int,
+    pad_id: int,
+    alternate: int | None = None,
+  ):
+    super().__init__(parts, per_round=per_round, seed=seed, alternate=alternate)
     self.pad_id = pad_id
     self.spec = union({name: source.spec for name, source in self.parts.items()})
 

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-  from plm_jax.data.rows.store import Ids
+  from plm_jax.data.rows import store
+  from plm_jax.data.rows.spelling import SpeltIds
+
+  Ids = np.ndarray | store.Ids | SpeltIds
 
 Frame = tuple[tuple[int, ...], tuple[int, ...]]  # ids before the piece, ids after it
 
@@ -43,13 +46,13 @@ def frames(before: tuple[int, ...], after: tuple[int, ...], *, between: tuple[in
 
 
 def assemble(
-  plan: Plan, ids: 'np.ndarray | Ids', chosen: np.ndarray, *, frames: Sequence[Frame], length: int, pad: int
+  plan: Plan, ids: 'Ids', chosen: np.ndarray, *, frames: Sequence[Frame], length: int, pad: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Assembles rows.
 
   Args:
     plan: of the layout.
-    ids: [n], the token store; `store.Ids` where it is large.
+    ids: [n], the token store, in a form that is read by `take`.
     chosen: int64[b], rows of the plan.
     frames: special ids that `plan.frame` points at.
     length: of a row; no row of the plan may need more.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plm_jax.data.rows import packing, store
+from plm_jax.data.rows import packing, spelling, store
 from plm_jax.data.rows.examples import Examples
 from plm_jax.data.rows.laid import Laid
 from plm_jax.data.rows.order import Batch
@@ -64,7 +64,14 @@ class Windows(NamedTuple):
 
 
 def lay_out(
-  given: Examples, layout: Any, *, vocab: Vocab, length: int, stride: int | None, question_length: int | None
+  given: Examples,
+  layout: Any,
+  *,
+  vocab: Vocab,
+  length: int,
+  stride: int | None,
+  question_length: int | None,
+  characters: bool = False,
 ) -> tuple[Examples, Laid]:
   """Tokenises questions and texts and cuts the texts into windows.
 
@@ -75,6 +82,7 @@ def lay_out(
     length: tokens of the longest row.
     stride: tokens from the beginning of one window to that of the next; None is `STRIDE`.
     question_length: tokens of the longest question, what is longer loses its end; None is `QUESTION_LENGTH`.
+    characters: rows have the characters of their words.
 
   Returns:
     the windows as rows, and how they are laid out.
@@ -91,7 +99,7 @@ def lay_out(
       f'{question_length}: raise data.length, or lower data.question_length.'
     )
   assert given.windows is not None and given.shared is not None
-  tokens, characters = store.with_characters(given.texts, vocab=vocab)
+  tokens, spans = store.with_characters(given.texts, vocab=vocab)
   side = given.windows.field
   asked, read = given.shared.reshape(-1, 2)[:, 1 - side], given.shared.reshape(-1, 2)[:, side]
   sizes = np.diff(tokens.offsets)
@@ -113,8 +121,10 @@ def lay_out(
     typed=style.typed,
     last_type=style.last_type,
     pad_id=vocab.pad_id,
+    apart=style.apart,
+    spelt=spelling.spell(tokens, given.texts, vocab=vocab) if characters else None,
   )
-  return _as_rows(given, texts, windows, characters), laid
+  return _as_rows(given, texts, windows, spans), laid
 
 
 def _windows(texts: Texts, question: np.ndarray, style: Any, *, side: int) -> Windows:

@@ -1,0 +1,223 @@
+"""The encoder of cross-view training: two levels of LSTM in both directions over words (Clark et al. 2018, §3.1).
+
+Sizes and dropout are those of the released code (tensorflow/models, research/cvt_text). A word is its vector, times a
+factor that is learned, beside filters over its characters, each at its maximum. The directions of the first level have
+not seen each other, so that a view of a text may read one of them (`objectives/multiview.py`); the second level reads
+both. States are projected (Sak et al. 2014, §2.1). The primary head of the paper reads both levels side by side:
+
+    adapter = dict(name='tag', layers=(-2, -1), hidden=512, activation='relu', dropout=0.0, ...)
+
+Vectors of words are those of a file, which `init_from` reads, and they train. A word that the file lacks begins as the
+zero vector, and a place of a row without characters has zeros in place of what the filters find.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+
+from plm_jax.layers.characters import CHARACTERS, largest_of_filters
+from plm_jax.layers.dropout import Dropout
+from plm_jax.layers.linear import Embed, normal, uniform
+from plm_jax.layers.lstm import Lstm
+from plm_jax.layers.pooling import largest
+from plm_jax.models.base import Base
+from plm_jax.sharding import constrain
+from plm_jax.types import SLOTS, Array, Count, Execution, HeadStyle, Paper, Published, Rate, Std, Whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Sizes of the encoder.
+
+  Attributes:
+    word_dim: e, width of the word vectors.
+    slots: characters of a word that are read, counted with the marks of its beginning and end.
+    char_dim: width of the vector of a character.
+    filters: filters that span one character, two, and so on; 0 for none, () for a model without characters.
+    hidden_dim: d, width of a level, half of which is each direction's projection p.
+    mlp_dims: width of the cell of each direction, level by level.
+    dropout: rate on word vectors, on what the filters find and behind each level.
+    word_std: of the normal that word vectors start from where no file gives them.
+    vocab_multiple: pads the table of word vectors to a multiple of this many rows.
+  """
+
+  word_dim: Count = 300
+  slots: Annotated[int, '1 <= x <= 50'] = 20
+  char_dim: Count = 50
+  filters: tuple[Whole, ...] = (0, 100, 100, 100)
+  hidden_dim: Count = 1024
+  mlp_dims: tuple[Count, ...] = (1024, 512)
+  dropout: Rate = 0.5
+  word_std: Std = 0.4
+  vocab_multiple: Count = 1
+
+  def __post_init__(self):
+    if not self.mlp_dims or len(self.filters) > self.slots:
+      raise ValueError(
+        f'model.overrides: mlp_dims={self.mlp_dims} has a number for each level, at least one, and '
+        f'filters={self.filters} has one for each width up to slots={self.slots} at most'
+      )
+    width = self.word_dim + sum(self.filters)
+    if self.hidden_dim % 2 or width > self.hidden_dim:
+      raise ValueError(
+        f'model.overrides: hidden_dim={self.hidden_dim} holds two directions, and is at least as wide as what the '
+        f'first level reads of a word, word_dim and filters: choose an even number from {width + width % 2} on'
+      )
+
+
+class Words(nn.Module):
+  """A word beside its characters: [b, l, e] and int[b, l, 50] -> [b, l, e + filters]."""
+
+  config: Config
+  dtype: str
+
+  @nn.compact
+  def __call__(self, vectors: Array, characters: Array | None, train: bool) -> Array:
+    c = self.config
+    scale = self.param('scale', nn.with_logical_partitioning(nn.initializers.ones, ()), (), jnp.float32)
+    words = Dropout(c.dropout, name='word_dropout')(vectors, train=train) * scale.astype(self.dtype)
+    if not sum(c.filters):
+      return words
+    shape = words.shape[:2]
+    characters = jnp.zeros((*shape, SLOTS), jnp.int32) if characters is None else characters
+    init = uniform(math.sqrt(6 / (CHARACTERS + c.char_dim)))  # as TensorFlow starts a table
+    embed = Embed(CHARACTERS, c.char_dim, (None, 'embed_out'), init, dtype=self.dtype, name='character_embed')
+    x = embed(characters[..., : c.slots].reshape(-1, c.slots))  # [b, l, 50] -> [b l, slots, character]
+    x = nn.relu(largest_of_filters(x, c.filters, kernel_init=nn.initializers.glorot_uniform(), dtype=self.dtype))
+    x = jnp.where(characters[..., :1] > 0, x.reshape(*shape, -1), 0)
+    return jnp.concatenate([words, Dropout(c.dropout, name='character_dropout')(x, train=train)], axis=-1)
+
+
+class Cvt(Base):
+  """The encoder without heads."""
+
+  config: Config
+
+  NAME = 'cvt'
+  INPUTS = ('tokens', 'characters', 'segment_ids', 'type_ids', 'positions')
+  ATTENTION = 'bidirectional'
+
+  def setup(self) -> None:
+    c, dtype = self.config, self.execution.dtype
+    self.token_embed = self.embed or self.make_table(normal(c.word_std))
+    self.words = Words(c, dtype)
+    layer = nn.remat(Lstm) if self.execution.remat == 'full' else Lstm
+    self.lstm = [layer(width, dtype, c.hidden_dim // 2) for width in c.mlp_dims]
+    self.dropout = Dropout(c.dropout)
+
+  def __call__(
+    self,
+    tokens: Array,
+    *,
+    characters: Array | None = None,
+    segment_ids: Array,
+    type_ids: Array | None = None,
+    positions: Array | None = None,
+    train: bool = False,
+  ) -> dict[str, Any]:
+    """Encodes a batch.
+
+    Args:
+      tokens: int[b, l].
+      characters: int[b, l, 50], of each word; 0 where there is none. None: of no word.
+      segment_ids: int[b, l]; a state never enters another document of its row. 0 is padding.
+      type_ids: ignored; the scheme has no sentence types.
+      positions: ignored; the recurrence reads tokens in their order.
+      train: drops out.
+
+    Returns:
+      'hidden' [b, l, d], the last level; 'layers' [n+1, b, l, d]: what the first level reads, with zeros behind it, and
+      the levels, forward states first; 'carry' ().
+    """
+    del type_ids, positions
+    vectors = jnp.zeros((*tokens.shape, self.token_dim), self.execution.dtype)
+    if self.vocab_size:  # 0 where the encoder is counted by itself
+      vectors = self.token_embed(tokens)  # [b, l] -> [b, l, e]
+    x = constrain(self.words(vectors, characters, train), 'batch', 'length', 'embed')
+    layers = [jnp.pad(x, ((0, 0), (0, 0), (0, self.hidden_dim - x.shape[-1])))]
+    for layer in self.lstm:
+      x = layer(x, segment_ids).reshape(*tokens.shape, self.hidden_dim)  # [b, l, 2, p] -> [b, l, d]
+      x = constrain(self.dropout(x, train=train), 'batch', 'length', 'embed')
+      layers.append(x)
+    return {'hidden': x, 'layers': jnp.stack(layers), 'carry': ()}
+
+  def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
+    """States of each level read forward and backward.
+
+    Args:
+      layers: [n+1, b, l, d], of a call.
+      segment_ids: int[b, l].
+
+    Returns:
+      Forward and backward states, [n, b, l, p] both.
+    """
+    del segment_ids
+    forward, backward = jnp.split(layers[1:], 2, axis=-1)
+    return forward, backward
+
+  @property
+  def token_dim(self) -> int:
+    """e, the width of word vectors."""
+    return self.config.word_dim
+
+  @property
+  def head_style(self) -> HeadStyle:
+    """No paper has a head in front of the word vectors; this is that of BERT."""
+    return HeadStyle('gelu_erf', 1e-12, 0.02)
+
+  def pool(self, hidden: Array, segment_ids: Array) -> Array:
+    """The largest value of each component over the real tokens of a row: [b, l, d] -> [b, d]; of none, zeros."""
+    return largest(hidden, segment_ids)
+
+
+def make(
+  *,
+  vocab_size: int,
+  variant: str,
+  overrides: Mapping[str, Any] | None = None,
+  execution: Execution = Execution(),
+) -> Cvt:
+  """The trunk of a row of `CONFIGS`.
+
+  Args:
+    vocab_size: ids of the vocabulary.
+    variant: a key of `CONFIGS`.
+    overrides: fields of `Config` that differ from the row.
+    execution: how to compute the trunk.
+  """
+  return Cvt(dataclasses.replace(CONFIGS[variant], **(overrides or {})), vocab_size, execution)
+
+
+# The published rows ---------------------------------------------------------------------------------------------------
+
+CONFIGS: Mapping[str, Config] = MappingProxyType(
+  {
+    'cvt': Config(),
+    'tiny': Config(word_dim=16, char_dim=8, filters=(0, 4, 4, 4), hidden_dim=64, mlp_dims=(64, 48)),
+  }
+)
+
+PUBLISHED: Mapping[str, Published] = MappingProxyType(
+  {
+    'cvt': Published(
+      vocab_size=0,
+      parameters=17_044_513,
+      paper='none',
+      note='without the word vectors, 300 numbers for each word; 262 characters, where the released code has 109',
+    )
+  }
+)
+
+PAPER = Paper(
+  year=2018,
+  title='Clark et al., Cross-View Training',
+  architecture='lstm',
+  objective_family='supervised',
+  supervision='supervised',
+  adapters=('tag',),
+)

@@ -1,0 +1,124 @@
+"""GloVe: products of word vectors that are the logarithms of how often words stand near each other.
+
+Pennington et al. 2014, eq. 8; stanfordnlp/GloVe, src/glove.c. For each word i and neighbour j with count X:
+f(X) (w_i w~_j + b_i + b~_j - log X)^2, where f(X) = min(1, (X / x_max)^alpha). Half of it is trained on, as in glove.c,
+whose AdaGrad begins with 1, so that the size of gradients matters. A word has two vectors, w as a word and w~ as a
+neighbour; the one that is used afterwards is their sum.
+
+  # X 1 100 400   f .03 1 1
+"""
+
+from functools import partial
+from typing import Annotated, Literal, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+import numpy as np
+
+from plm_jax import errors
+from plm_jax.errors import require
+from plm_jax.layers.linear import Embed, uniform
+from plm_jax.layers.means import metric
+from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, WordTable
+
+PAPER = Paper(
+  year=2014,
+  title='Pennington et al., GloVe: Global Vectors for Word Representation',
+  architecture='static',
+  objective_family='co-occurrence',
+  supervision='unsupervised',
+)
+READS = ('tokens', 'segment_ids', 'neighbours', 'cooccurrence')
+
+Update = Literal['rows', 'tables']
+
+
+class Model(nn.Module):
+  """The table of words, the trunk, that of neighbours and two of biases, all drawn from U(-.5, .5) / d."""
+
+  trunk: nn.Module
+  vocab_size: int
+
+  def setup(self) -> None:
+    init = uniform(0.5 / self.trunk.hidden_dim)
+    self.context = Embed(self.vocab_size, self.trunk.hidden_dim, ('vocab', 'embed'), init)
+    self.bias = Embed(self.vocab_size, 1, ('vocab', None), init)
+    self.context_bias = Embed(self.vocab_size, 1, ('vocab', None), init)
+
+  def __call__(self, tokens: Array, neighbours: Array, train: bool = False) -> Array:
+    """What should be log X of each pair: int[b, l] twice -> f32[b, l]."""
+    words, others = self.trunk(tokens, train=train)['hidden'], self.context(neighbours)  # [b, l, d]
+    biases = self.bias(tokens) + self.context_bias(neighbours)  # [b, l, 1]
+    return jnp.einsum('bld,bld->bl', words, others) + biases[..., 0]
+
+
+class Setup(NamedTuple):
+  """What weighs pairs; settings are explained in `make`."""
+
+  x_max: float
+  alpha: float
+
+
+def make(
+  *,
+  trunk: nn.Module,
+  vocab: Vocab,
+  x_max: Annotated[float, '0 < x <= 1_000_000_000'] = 100.0,
+  alpha: Annotated[float, '0 <= x <= 10'] = 0.75,
+  update: Update = 'tables',
+) -> Task:
+  """Word vectors from counts of pairs (data 'cooccurrence').
+
+  Args:
+    trunk: a trunk whose vectors do not depend on neighbours: 'static'.
+    vocab: of the rows.
+    x_max: the count from which on a pair weighs 1.
+    alpha: power of the weight below it.
+    update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' those rows that a batch reads, which
+      asks for optim.name sgd or adagrad. The result is the same.
+  """
+  require(trunk, user="objective 'glove'", attention=('none',), inputs=('tokens',))
+  errors.one_of('objective.update', update, Update)
+  s = Setup(x_max, alpha)
+  task = Task(Model(trunk, vocab.size), partial(prepare, s), loss)
+  return task._replace(rows=read_rows) if update == 'rows' else task
+
+
+def prepare(s: Setup, root: Array, batch: Batch) -> Example:
+  """The pairs of a batch with the logarithms of their counts and their weights."""
+  del root
+  count = batch['cooccurrence']
+  there = (batch['segment_ids'] > 0) & (count > 0)
+  real = there * batch['row_weight'][:, None]
+  weights = jnp.minimum((count / s.x_max) ** s.alpha, 1.0) * real
+  return Example(
+    {'tokens': batch['tokens'], 'neighbours': batch['neighbours']},
+    {'logs': jnp.log(jnp.where(there, count, 1.0)), 'weights': weights, 'real': real},
+  )
+
+
+def read_rows(example: Example) -> dict[str, Array]:
+  """The words whose vectors a batch reads, of each table."""
+  words, others = (example.inputs[name].reshape(-1) for name in ('tokens', 'neighbours'))
+  return {
+    'trunk/token_embed/table': words,
+    'bias/table': words,
+    'context/table': others,
+    'context_bias/table': others,
+  }
+
+
+def loss(forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
+  """Half of the weighted squares, added up; the metric is their mean over pairs, the cost that glove.c prints."""
+  del carry, rng
+  targets = example.targets
+  errors_of = forward(**example.inputs) - targets['logs']
+  costs = 0.5 * targets['weights'] * errors_of**2
+  return Loss(costs.sum(), {'loss': metric(costs, targets['real'])})
+
+
+def word_table(params: PyTree, vocab: Vocab, **settings: object) -> WordTable:
+  """The vectors that are used afterwards: those of words and of neighbours, added."""
+  del vocab, settings
+  word, other = (np.asarray(tree['table'], np.float32) for tree in (params['trunk']['token_embed'], params['context']))
+  return WordTable(word[: len(other)] + other)

@@ -1,0 +1,321 @@
+"""ELMo's published files (allenai/bilm-tf): `options.json`, HDF5 weights and, if it is there, `vocab.txt`.
+
+The names are those of bilm/training.py, `dump_weights`, and the numbers mean what bilm/model.py makes of them:
+
+    char_embed                                          [261, e]         row 0 of ours, where no word is, is not there
+    CNN/W_cnn_i, b_cnn_i                                [1, i+1, e, k]   filters over i + 1 characters
+    CNN_high_i/W_carry, b_carry, W_transform, b_transform                of gate and transform
+    CNN_proj/W_proj, b_proj                             [sum of k, p]
+    RNN_d/RNN/MultiRNNCell/Celli/LSTMCell/W_0, B        [2 p, 4 f]       of [x; h]; d is 0 forward, 1 backward
+    RNN_d/RNN/MultiRNNCell/Celli/LSTMCell/W_P_0         [f, p]
+
+TensorFlow's LSTM has its gates in the order input, cell, forget, output, and adds 1 to the forget gate.
+
+The softmax is not in such a file, so that no word can be predicted. The vocabulary numbers the words of that softmax
+alone: without one, every word is read by its own characters just the same.
+"""
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from plm_jax import errors, files
+from plm_jax.checkpoint import Leaf
+from plm_jax.checkpoint.tensor_files import WeightsError
+from plm_jax.models.elmo import Config, Elmo
+from plm_jax.plugins import build
+from plm_jax.text import chars, words
+from plm_jax.text.tokenizer import Vocab
+from plm_jax.types import Template
+from plm_jax.weights import fields, release, shapes
+
+log = logging.getLogger(__name__)
+
+OPTIONS, WEIGHTS, VOCAB = ('*options.json',), ('*.hdf5', '*.h5'), ('vocab*.txt',)  # names of the published files
+TEMPLATE = Template((('A', 0),), (('A', 0), ('B', 0)))  # the network adds the words that begin and end a sentence
+NO_WORD = '!!!MAXTERMID'  # the last line of a published vocabulary
+GATES, FORGET = (0, 2, 1, 3), 2  # theirs, in the order of ours: input, forget, cell, output; and their forget gate
+CHARACTERS = chars.PADDING + 1  # of ours
+
+_CLIP = fields.Field(
+  'a number above 0, the only form that can be read', lambda value: fields.number().holds(value) and value > 0
+)
+_FILTERS = fields.Field(
+  'a list of [width, count] with the widths 1, 2, 3 and so on',
+  lambda value: (
+    isinstance(value, list)
+    and all(isinstance(one, list) and len(one) == 2 and fields.size().holds(one[1]) for one in value)
+    and [one[0] for one in value] == [*range(1, len(value) + 1)]
+  ),
+)
+_EMBEDDING = fields.Field(
+  'an object with dim, the width of the vector of a character',
+  lambda value: isinstance(value, dict) and fields.size().holds(value.get('dim')),
+)
+FIELDS: Mapping[str, fields.Fields] = MappingProxyType(
+  {
+    'lstm': {
+      'use_skip_connections': fields.fixed(True)._replace(default=fields.REQUIRED),
+      'projection_dim': fields.size(),
+      'dim': fields.size(),
+      'n_layers': fields.layers(1),
+      'cell_clip': _CLIP,
+      'proj_clip': _CLIP,
+    },
+    'char_cnn': {
+      'activation': fields.fixed('relu')._replace(default=fields.REQUIRED),
+      'filters': _FILTERS,
+      'n_highway': fields.whole(0, most=64),
+      'embedding': _EMBEDDING,
+      # training writes 261, and its authors have 262 set by hand before the files are used
+      'n_characters': fields.choice(fields.REQUIRED, (CHARACTERS, CHARACTERS - 1)),
+      'max_characters_per_token': fields.fixed(chars.SLOTS)._replace(default=fields.REQUIRED),
+    },
+  }
+)
+
+
+class Bilm(NamedTuple):
+  """An open folder of bilm's files.
+
+  Attributes:
+    block: the model block of a config.
+    leaves: our parameters by path; each is read when it is asked for.
+    vocab: the words of the softmax; without a file, the three special ones.
+  """
+
+  block: Mapping[str, Any]
+  leaves: Mapping[str, Leaf]
+  vocab: Vocab
+
+
+def is_bilm(folder: Path) -> bool:
+  """Whether a folder has options and HDF5 weights."""
+  return bool(_named(folder, OPTIONS) and _named(folder, WEIGHTS))
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Bilm]:
+  """Reads options and vocabulary and checks every name and shape of the weights; their numbers are read by the leaves.
+
+  Raises:
+    WeightsError: h5py is not installed, or what is wrong with the files, by field, line or dataset.
+  """
+  options, weights = _only(folder, OPTIONS), _only(folder, WEIGHTS)
+  vocab = _vocab(folder)
+  with errors.stage(str(options)):
+    overrides = _overrides(release.read_json(options))
+    block = {'name': 'elmo', 'variant': 'elmo-original', 'overrides': overrides}
+    trunk = build.make('models', block, vocab_size=vocab.size)
+  with _file(weights) as file:
+    with _reading(weights):
+      datasets = _datasets(file, _shapes(trunk.config), where=f'{weights}, dataset', options=options)
+
+    def read(name: str) -> np.ndarray:
+      with _reading(weights):
+        return datasets[name][()]
+
+    yield Bilm(block, _leaves(trunk, read), vocab)
+
+
+def _overrides(options: Mapping[str, Any]) -> dict[str, Any]:
+  """The fields of our config.
+
+  Raises:
+    ValueError: a field is missing, or describes what the trunk does not have.
+  """
+  found = {}
+  for name, known in FIELDS.items():
+    if not isinstance(options.get(name), dict):
+      raise ValueError(f'{name} is missing, an object with {", ".join(known)}')
+    try:
+      found[name] = fields.complete(known, options[name])
+    except ValueError as error:
+      raise ValueError(f'{name}.{error}') from error
+  lstm, characters = found['lstm'], found['char_cnn']
+  return {
+    'hidden_dim': 2 * lstm['projection_dim'],
+    'num_layers': lstm['n_layers'],
+    'mlp_dim': lstm['dim'],
+    'filters': [count for _, count in characters['filters']],
+    'char_dim': characters['embedding']['dim'],
+    'highway_layers': characters['n_highway'],
+    'cell_clip': float(lstm['cell_clip']),
+    'projection_clip': float(lstm['proj_clip']),
+  }
+
+
+def _shapes(c: Config) -> dict[str, tuple[int, ...]]:
+  """Every dataset of the file and its shape."""
+  e, f, p, wide = c.char_dim, c.mlp_dim, c.projection_dim, sum(c.filters)
+  found: dict[str, tuple[int, ...]] = {'char_embed': (CHARACTERS - 1, e)}
+  for number, count in enumerate(c.filters):
+    found |= {f'CNN/W_cnn_{number}': (1, number + 1, e, count), f'CNN/b_cnn_{number}': (count,)}
+  for number in range(c.highway_layers):
+    for part in ('carry', 'transform'):
+      found |= {f'CNN_high_{number}/W_{part}': (wide, wide), f'CNN_high_{number}/b_{part}': (wide,)}
+  found |= {'CNN_proj/W_proj': (wide, p), 'CNN_proj/b_proj': (p,)}
+  for number in range(c.num_layers):
+    for cell in _cells(number):
+      found |= {f'{cell}/W_0': (2 * p, 4 * f), f'{cell}/B': (4 * f,), f'{cell}/W_P_0': (f, p)}
+  return found
+
+
+def _cells(layer: int) -> list[str]:
+  """The groups of a layer, forward and backward."""
+  return [f'RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell' for direction in range(2)]
+
+
+def _leaves(trunk: Elmo, read: Callable[[str], np.ndarray]) -> dict[str, Leaf]:
+  """Our parameters, of which one dataset, or those of one layer, are read at a time.
+
+  Args:
+    trunk: whose parameters they are.
+    read: the numbers of a dataset.
+  """
+  c = trunk.config
+  names = {'projection/kernel': 'CNN_proj/W_proj', 'projection/bias': 'CNN_proj/b_proj'}
+  for number in range(len(c.filters)):
+    names |= {
+      f'filters_{number + 1}/kernel': f'CNN/W_cnn_{number}',
+      f'filters_{number + 1}/bias': f'CNN/b_cnn_{number}',
+    }
+  for number in range(c.highway_layers):
+    ours, theirs = f'highway_{number}', f'CNN_high_{number}'
+    names |= {f'{ours}/transform/kernel': f'{theirs}/W_transform', f'{ours}/transform/bias': f'{theirs}/b_transform'}
+    names |= {f'{ours}/gate/kernel': f'{theirs}/W_carry', f'{ours}/gate_bias': f'{theirs}/b_carry'}
+
+  def read_words(path: str, shape: tuple[int, ...], layer: int | None) -> np.ndarray:
+    if path == 'character_embed/table':
+      whole = np.pad(read('char_embed'), ((1, 0), (0, 0)))  # [261, e] -> [262, e]
+    else:
+      whole = read(names[path]).reshape(shape)  # filters: [1, i+1, e, k] -> [i+1, e, k]
+    return whole if layer is None else whole[layer]
+
+  def read_layers(part: str, layer: int | None) -> np.ndarray:
+    if layer is None:
+      return np.stack([read_layers(part, number) for number in range(c.num_layers)])
+    return np.stack([_of_cell(functools.partial(_below, read, cell), part, c) for cell in _cells(layer)])
+
+  found = {}
+  for path, shape in shapes.shapes(trunk).items():
+    start, _, rest = path.partition('/')
+    whole = functools.partial(read_words, rest, shape) if start == 'words' else functools.partial(read_layers, rest)
+    found[f'trunk/{path}'] = Leaf(shape, whole)
+  return found
+
+
+def _below(read: Callable[[str], np.ndarray], group: str, name: str) -> np.ndarray:
+  return read(f'{group}/{name}')
+
+
+def _of_cell(read: Callable[[str], np.ndarray], part: str, c: Config) -> np.ndarray:
+  """One of our parameters of a direction of a layer: 'input', 'recurrent', 'bias' or 'projection'."""
+  if part == 'projection':
+    return read('W_P_0')  # [f, p]
+  if part == 'bias':
+    bias = read('B').reshape(4, c.mlp_dim)
+    bias[FORGET] += 1
+    return bias[GATES, :]
+  rows = slice(c.projection_dim) if part == 'input' else slice(c.projection_dim, None)  # of [x; h]
+  return read('W_0')[rows].reshape(c.projection_dim, 4, c.mlp_dim)[:, GATES]
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def _named(folder: Path, patterns: Sequence[str]) -> list[Path]:
+  return [file for pattern in patterns for file in files.listing(folder, pattern) if files.is_file(file)]
+
+
+def _only(folder: Path, patterns: Sequence[str]) -> Path:
+  """The one file of that name; raises WeightsError where there are several."""
+  found = _named(folder, patterns)
+  if len(found) > 1:
+    raise WeightsError(f'{folder} has {" and ".join(file.name for file in found)}: leave one of them in the folder')
+  return found[0]
+
+
+def _vocab(folder: Path) -> Vocab:
+  """The words of `vocab.txt`, each once, or the special ones alone; words end at white space."""
+  special = tuple(words.SPECIALS['elmo'].values())
+  if not _named(folder, VOCAB):
+    log.info('%s has no %s: every word is unknown, and read by its characters', folder, VOCAB[0])
+    return words.of_list(special)
+  file = _only(folder, VOCAB)
+  with errors.stage(str(file)):
+    lines = [line.strip() for line in files.read_text(file).split('\n')]
+  found = tuple(dict.fromkeys(line for line in lines if line not in ('', NO_WORD)))
+  if missing := [token for token in special if token not in found]:
+    raise WeightsError(f'{file} has no {", ".join(missing)}, as vocabularies of bilm do: fetch it again, or remove it')
+  return words.of_list(found)
+
+
+@contextlib.contextmanager
+def _file(path: Path) -> Iterator[Any]:
+  """An open HDF5 file.
+
+  Raises:
+    WeightsError: h5py is not installed, or the file is damaged.
+  """
+  try:
+    import h5py
+  except ModuleNotFoundError:
+    raise WeightsError(
+      f'{path} is read by the package h5py, which is not installed: bash launch/setup.sh hdf5, or pip install -r '
+      'requirements-hdf5.txt'
+    ) from None
+  with _reading(path):
+    file = h5py.File(path, 'r')
+  with file:
+    yield file
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+  """Turns what h5py raises for a damaged file into a WeightsError."""
+  try:
+    yield
+  except (OSError, RuntimeError, KeyError) as error:
+    raise WeightsError(f'{path} is damaged, or no HDF5 file: {error}; fetch it again') from error
+
+
+def _datasets(file: Any, shapes: Mapping[str, tuple[int, ...]], *, where: str, options: Path) -> dict[str, Any]:
+  """The datasets of an open file by name.
+
+  Args:
+    file: of h5py.
+    shapes: of all datasets that it must have.
+    where: for messages, before the name of a dataset.
+    options: the file that the shapes come from.
+
+  Raises:
+    WeightsError: a dataset is missing, has no place here, is not whole, or has another shape or no numbers.
+  """
+  import h5py
+
+  present: list[str] = []
+  file.visititems(lambda name, item: present.append(name) if isinstance(item, h5py.Dataset) else None)
+  for name, shape in shapes.items():
+    if name not in present:
+      raise WeightsError(f'{where} {name!r} is missing, which {options.name} asks for: fetch both files again')
+    item = file[name]
+    if item.shape != shape or item.dtype.kind != 'f':
+      raise WeightsError(
+        f'{where} {name!r} is {item.dtype}{list(item.shape)}, and floats {list(shape)} by the sizes in {options.name}: '
+        'the two files belong to different models; fetch both again'
+      )
+    if item.external or item.is_virtual or item.id.get_storage_size() < item.nbytes:
+      raise WeightsError(f'{where} {name!r} is not whole in this file, or compressed: fetch the file again')
+  if others := sorted(set(present) - shapes.keys()):
+    raise WeightsError(
+      f'{where} {others[0]!r} has no place in the network of {options.name}: the two files belong to different models; '
+      'fetch both again'
+    )
+  return {name: file[name] for name in shapes}
