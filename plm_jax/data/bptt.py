@@ -2,7 +2,8 @@
 
 The documents are concatenated, an end token after each, in another order in every epoch. This stream is cut into as
 many lanes as the batch has rows (half as many with `reverse_half`); place i of every batch reads lane i from its
-beginning to its end, `stride` tokens further in each step. At the first step of an epoch `reset` is True.
+beginning to its end, `stride` tokens further in each step, or with `reverse` from its end to its beginning. At the
+first step of an epoch `reset` is True.
 
 With `second_segment` a row is `X A <sep> B <sep> <cls>` (Yang et al. 2019, §2.5; XLNet's released data pipeline): X is
 the next `stride` tokens of the lane, A continues X, and B either continues A or, with probability 1/2, is taken from a
@@ -13,7 +14,8 @@ With `both_directions` a row is a window of two streams, as a bidirectional lang
 that ends it. The forward stream is `<s> a b c` of each document, and predicts `a b c </s>`; the backward stream is
 `</s> c b a` of the same document, and predicts `c b a <s>`. What is predicted last is not read. Both go through the
 documents in the same order, so that the two windows of a row hold the same places, and one `reset` is for both; the
-released code shuffles the sentences of the two streams apart.
+released code shuffles the sentences of the two streams apart. An unknown word is predicted as the unknown token and
+read by its own characters (`rows/spelling.py`).
 """
 
 import dataclasses
@@ -27,8 +29,9 @@ import numpy as np
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import framing, order, store
 from plm_jax.data.rows.documents import look as look
-from plm_jax.data.rows.documents import tokenised
+from plm_jax.data.rows.documents import spelt, tokenised
 from plm_jax.data.rows.layouts import xlnet
+from plm_jax.data.rows.spelling import SpeltIds
 from plm_jax.text import chars
 from plm_jax.types import Count, Source, Template, Vocab
 
@@ -62,7 +65,7 @@ class Stream(NamedTuple):
     end_id: id of the end token.
   """
 
-  ids: np.ndarray | store.Ids
+  ids: np.ndarray | store.Ids | SpeltIds
   starts: np.ndarray
   ends: np.ndarray
   end_id: int
@@ -103,12 +106,12 @@ class Ends(NamedTuple):
   Attributes:
     begin_id: id of the token before a document.
     end_id: id of the token after it.
-    characters: int32[v, 50], of each id.
+    ids: of the documents, with the characters of their words.
   """
 
   begin_id: int
   end_id: int
-  characters: np.ndarray
+  ids: SpeltIds
 
 
 class Lanes(NamedTuple):
@@ -120,6 +123,7 @@ class Lanes(NamedTuple):
     stride: tokens that a lane advances by in a step.
     second: tokens of A and B in a row with a second segment, 0 without one.
     both_ways: even rows read a lane forward, odd rows the lane of the row above backward.
+    backward: all rows read their lane backward.
   """
 
   bounds: np.ndarray
@@ -127,6 +131,7 @@ class Lanes(NamedTuple):
   stride: int
   second: int
   both_ways: bool
+  backward: bool
 
   @property
   def steps(self) -> int:
@@ -135,7 +140,7 @@ class Lanes(NamedTuple):
 
   def of(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Per place: first token of the lane, end of the lane, and whether it is read backward, [b] each."""
-    lane, backward = (places // 2, places % 2 == 1) if self.both_ways else (places, np.zeros(len(places), bool))
+    lane, backward = (places // 2, places % 2 == 1) if self.both_ways else (places, np.full(len(places), self.backward))
     return self.bounds[lane], self.bounds[lane + 1], backward
 
   def read(self, places: np.ndarray, window: int) -> np.ndarray:
@@ -173,6 +178,7 @@ def make(
   stride: Count | None = None,
   second_segment: bool = False,
   reverse_half: bool = False,
+  reverse: bool = False,
   both_directions: bool = False,
   end: str | None = None,
   text: str | None = None,
@@ -197,6 +203,8 @@ def make(
     second_segment: rows of `X A <sep> B <sep> <cls>` with `type_ids` 0 (X A <sep>), 1 (B <sep>) and 2 (<cls>).
     reverse_half: even rows read their lane forward, odd rows read the lane of the previous row from its end to its
       beginning.
+    reverse: all rows read their lane from its end to its beginning, for a backward language model: `c b a </s>` of a
+      text `a b c`, each token predicted from those behind it.
     both_directions: rows of two streams, with the keys `next_tokens`, `characters`, `backward_tokens` and so on; the
       vocabulary then needs different tokens to begin and to end a text.
     end: token after a document; None is the vocabulary's end-of-document token or else [SEP].
@@ -222,19 +230,22 @@ def make(
   if stride is None:
     stride = length // 2 if second_segment else length
   _check(vocab, length=length, batch_size=batch_size, stride=stride, second=second_segment, both_ways=reverse_half)
-  alone = stride == length and not (second_segment or reverse_half or end)
-  ends = _ends(vocab, alone=alone) if both_directions else None
+  if reverse and (reverse_half or second_segment):
+    raise ValueError('reverse=True turns all rows round: leave out reverse_half and second_segment.')
+  alone = stride == length and not (second_segment or reverse_half or reverse or end)
+  if both_directions:
+    _check_ends(vocab, alone=alone)
   share = order.share(batch_size, host=host, hosts=hosts)
   end_id = _end_id(vocab, end)
   read = {'split': split, 'text': text, 'documents': documents, 'quality': quality, 'max_bytes': max_bytes}
-  tokens = tokenised(path, vocab=vocab, cache=cache, **read)
-  stream = _streams(tokens, end_id=end_id, seed=seed)
+  tokens, ends = _read(path, both_directions, vocab=vocab, cache=cache, **read)
+  stream = _streams(tokens, tokens.ids if ends is None else ends.ids, end_id=end_id, seed=seed)
   count = batch_size // 2 if reverse_half else batch_size
   total = stream(0, False).size
   if total < max(count, length):
     raise ValueError(f'{path} ({split}) has {total} tokens: too few for {count} lanes and rows of {length}.')
   second = length - stride - _MARKS if second_segment else 0
-  lanes = Lanes(total * np.arange(count + 1) // count, length, stride, second, reverse_half)
+  lanes = Lanes(total * np.arange(count + 1) // count, length, stride, second, reverse_half, reverse)
   log.info(f'{path} ({split}): {total} tokens, {lanes.steps} steps per epoch of {batch_size} rows of {length}.')
 
   def batch(chosen: Window) -> order.Batch:
@@ -246,7 +257,8 @@ def make(
     return made | reset | {'reversed': lanes.of(chosen.places)[2]}
 
   form = (length, batch_size, stride, second_segment, reverse_half, end_id)
-  digest = store.digest_of(tokens.digest, 'bptt', *form, *(('both_directions', ends.begin_id) if ends else ()))
+  form = (*form, *(('reverse',) if reverse else ()))
+  digest = store.digest_of(tokens.digest, 'bptt', *form, *(('both_directions', ends.begin_id, 'spelt') if ends else ()))
   windows = _windows(lanes, batch_size=batch_size, shuffle=shuffle)
   return order.serve(batch, windows, share=share, digest=digest, path=f'{path} ({split})')
 
@@ -278,26 +290,38 @@ def _check(vocab: Vocab, *, length: int, batch_size: int, stride: int, second: b
     raise ValueError('second_segment=True needs a vocabulary with a separator and a classification token.')
 
 
-def _ends(vocab: Vocab, *, alone: bool) -> Ends:
-  """What `both_directions` needs of a vocabulary; a ValueError where it stands beside settings that it excludes."""
+def _read(path: str, both_directions: bool, *, vocab: Vocab, **read: Any) -> tuple[store.Tokens, Ends | None]:
+  """The tokens of the text, and what `both_directions` adds to them."""
+  if not both_directions:
+    return tokenised(path, vocab=vocab, **read), None
+  tokens, ids = spelt(path, vocab=vocab, **read)
+  assert vocab.bos_id is not None and vocab.eos_id is not None  # `_check_ends` looks
+  return tokens, Ends(vocab.bos_id, vocab.eos_id, ids)
+
+
+def _check_ends(vocab: Vocab, *, alone: bool) -> None:
+  """Raises ValueError where `both_directions` stands beside settings that it excludes, or lacks a token for an end."""
   if not alone:
     raise ValueError(
-      'both_directions=True has rows of its own: leave out stride, second_segment, reverse_half and end.'
+      'both_directions=True has rows of its own: leave out stride, second_segment, reverse_half, reverse and end.'
     )
-  characters = chars.table(vocab)
-  assert vocab.bos_id is not None and vocab.eos_id is not None  # `chars.table` looks
-  return Ends(vocab.bos_id, vocab.eos_id, characters)
+  chars.check_ends(vocab)
 
 
-def _streams(tokens: store.Tokens, *, end_id: int, seed: int) -> Callable[[int, bool], Stream]:
-  """(epoch, shuffled) -> the documents that have a token, in the order of the epoch or in their own."""
+def _streams(
+  tokens: store.Tokens, ids: np.ndarray | store.Ids | SpeltIds, *, end_id: int, seed: int
+) -> Callable[[int, bool], Stream]:
+  """(epoch, shuffled) -> the documents that have a token, in the order of the epoch or in their own.
+
+  `ids` are those of the tokens, as `Stream` has them.
+  """
   sizes = np.diff(tokens.offsets)
   filled = np.flatnonzero(sizes > 0)
 
   @functools.lru_cache(maxsize=2)
   def stream(epoch: int, shuffled: bool) -> Stream:
     documents = filled[order.permutation(len(filled), seed, epoch)] if shuffled else filled
-    return Stream(tokens.ids, tokens.offsets[documents], np.cumsum(sizes[documents] + 1), end_id)
+    return Stream(ids, tokens.offsets[documents], np.cumsum(sizes[documents] + 1), end_id)
 
   return stream
 
@@ -342,17 +366,16 @@ def _two_streams(text: Stream, lanes: Lanes, chosen: Window, *, ends: Ends, pad_
     ids = text.inside(where, numbers)
     return np.where(real, np.where(ids < 0, np.int32(mark), ids), np.int32(pad_id))
 
-  tokens = read(lambda before, size: before - 1, ends.begin_id)
+  forward = read(lambda before, size: before - 1, ends.begin_id)
   backward = read(lambda before, size: size - before, ends.end_id)
-  spelt = lambda ids: ends.characters[ids] * real[..., None]  # noqa: E731
   return {
-    'tokens': tokens,
+    'tokens': ends.ids.tokens(forward),
     'segment_ids': real.astype(np.int32),
-    'next_tokens': read(lambda before, size: before, ends.end_id),
-    'characters': spelt(tokens),
-    'backward_tokens': backward,
-    'backward_next_tokens': read(lambda before, size: size - 1 - before, ends.begin_id),
-    'backward_characters': spelt(backward),
+    'next_tokens': ends.ids.tokens(read(lambda before, size: before, ends.end_id)),
+    'characters': ends.ids.characters(forward, real),
+    'backward_tokens': ends.ids.tokens(backward),
+    'backward_next_tokens': ends.ids.tokens(read(lambda before, size: size - 1 - before, ends.begin_id)),
+    'backward_characters': ends.ids.characters(backward, real),
   }
 
 

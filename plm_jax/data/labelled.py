@@ -8,10 +8,13 @@ The input format is a file of `rows/layouts/`, for one text A or a pair A, B (fu
   xlnet    A <sep> (B <sep>) <cls>
   plain    [beginning token] A end (B end)
   text     A (B) end
+  bare     A (B)
+  elmo     A (B), each a text of its own
 
 and what is labelled is a file of `rows/kinds/`: class, regression, words, text, options, spans. A row that is too long
 loses tokens from the end of its longest field, or is read in windows (kind='spans'); special tokens are never cut. A
 text to be written stands in keys of its own, `target_tokens` and `target_segment_ids`, in the layout `target_layout`.
+A model that reads words by their characters gets `characters`, those of a text for words that the vocabulary lacks.
 
 Classes are numbers, or names, which are kept: those of the data set (TFDS, `labels.json` beside the files), else what
 the rows of the training split hold, sorted. Every row is read and checked before anything is tokenised.
@@ -47,6 +50,8 @@ GIVES = (
   'swapped_tokens',
   'swapped_segment_ids',
   'swapped_type_ids',
+  'characters',
+  'swapped_characters',
 )
 
 
@@ -67,6 +72,7 @@ def make(
   *,
   vocab: Vocab,
   second_vocab: Vocab | None = None,
+  characters: bool = False,
   path: str,
   split: str | None = 'train',
   fields: tuple[str, ...] = (),
@@ -100,6 +106,7 @@ def make(
   Args:
     vocab: gives ids and special tokens.
     second_vocab: does so for what is read of rows with a text to be written, which is in `vocab`.
+    characters: rows have the characters of their words, which a run asks for where its model reads them.
     path: of the records, as `sources.open_source` takes it.
     split: part of it, TFDS slicing allowed. None: a run finds it (`training/from_data.py`), as it does with `label` and
       `layout`: of a folder the training split, and for an evaluation the validation split or a tenth of the former.
@@ -135,9 +142,9 @@ def make(
     hosts: number of processes.
 
   Returns:
-    Batches with the keys of `GIVES` (type_ids where the layout has them, the swapped ones with `both_orders`) and of
-    the kind. `row_id` is the row's index in the split. Only the last batch of an epoch may hold rows of weight 0.
-    `once` keeps the order of the split.
+    Batches with the keys of `GIVES` (type_ids where the layout has them, the swapped ones with `both_orders`,
+    characters where they are asked for) and of the kind. `row_id` is the row's index in the split. Only the last batch
+    of an epoch may hold rows of weight 0. `once` keeps the order of the split.
 
   Raises:
     ValueError: a setting that cannot be met, or a row that does not fit the kind.
@@ -154,13 +161,21 @@ def make(
   check_windows(given, kind=kind, both_orders=both_orders, stride=stride, question_length=question_length)
   if given.windows is None:
     read = vocab if given.target is None or second_vocab is None else second_vocab
-    laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders)
+    laid = lay(given, style, vocab=read, length=length, least=widths[0], both_orders=both_orders, characters=characters)
   else:
     given, laid = windows.lay_out(
-      given, style, vocab=vocab, length=length, stride=stride, question_length=question_length
+      given,
+      style,
+      vocab=vocab,
+      length=length,
+      stride=stride,
+      question_length=question_length,
+      characters=characters,
     )
   target = _target(given, target_layout or layout, target_length or length, lay=functools.partial(lay, vocab=vocab))
-  digest = store.digest_of(laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest)
+  digest = store.digest_of(
+    laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest, *['characters'] * characters
+  )
   rows = _order(laid.sizes, given.row_ids, share=share, widths=widths, seed=seed if shuffle else None)
   return _serve(given, laid, target, rows, share=share, length=length, digest=digest, path=f'{path} ({split})')
 

@@ -11,7 +11,8 @@ source, each once before any of them is repeated, so small sources are repeated 
 With per='step' a draw is not of a row but of a batch, and sources may differ in what they give: a batch has the keys
 of all of them, and rows as long as the longest source has them. What a source lacks is filled up (`types.BatchKey`),
 and read by nobody: `adapters/multitask`, or `objectives/mixture` without rates, runs that of its parts whose rows they
-are. Parts have the same names there.
+are. Parts have the same names there. Every second batch may be of one part, `alternate`, as unlabelled text is in
+cross-view training (Clark et al. 2018, §2.1).
 """
 
 from collections.abc import Mapping
@@ -76,6 +77,7 @@ def make(
   *,
   vocab: Vocab,
   second_vocab: Vocab | None = None,
+  characters: bool = False,
   parts: Mapping[str, Annotated[Mapping[str, Any], 'data']],
   length: Count,
   batch_size: Count,
@@ -85,6 +87,7 @@ def make(
   rates: Mapping[str, Annotated[float, '0 < x <= 1_000_000']] | Literal['equal'] | None = None,
   limit: Annotated[float, '1 <= x'] | None = None,
   temperature: Temperature = 1.0,
+  alternate: str | None = None,
   host: int = 0,
   hosts: int = 1,
 ) -> Source:
@@ -93,6 +96,7 @@ def make(
   Args:
     vocab: of every part.
     second_vocab: of the run, for parts that take one.
+    characters: rows have the characters of their words, which a run asks for where its model reads them.
     parts: name -> a file of `data/` and its keywords, without batch_size and seed. A part may have a split of its own,
       and with per='step' a smaller length.
     length: tokens per row.
@@ -103,6 +107,7 @@ def make(
     rates: name -> weight, or 'equal', instead of the rule.
     limit: most rows of a source that count.
     temperature: 1 gives shares in proportion to rows; higher is more even.
+    alternate: with per='step', a part that every second batch is of; rates and shares are those of the others.
     host: index of this process.
     hosts: number of processes.
 
@@ -116,9 +121,10 @@ def make(
   if not parts:
     raise ValueError('data.parts is empty: name at least one source')
   errors.one_of('data.per', per, Per)
+  _check_alternate(alternate, parts, per=per)
   share = order.share(batch_size, host=host, hosts=hosts)
   given: dict[str, Any] = {'seed': seed, 'vocab': vocab}
-  offered = {'second_vocab': second_vocab}
+  offered = {'second_vocab': second_vocab, 'characters': characters or None}
   if per == 'step':
     given |= {'batch_size': batch_size, 'host': host, 'hosts': hosts}
     _check_lengths(parts, length)
@@ -128,11 +134,14 @@ def make(
     settings = {name: {'split': split, **parts[name]} for name in sorted(parts)}
   sources = {name: build.make('data', block, offered=offered, **given) for name, block in settings.items()}
   rows = {name: source.rows for name, source in sources.items()}
-  part_shares = shares(rows, rates=rates, limit=limit, temperature=temperature)
-  per_round = counts(np.array([part_shares[name] for name in rows]), total=mixed.ROUND)
+  drawn = {name: count for name, count in rows.items() if name != alternate}
+  part_shares = shares(drawn, rates=rates, limit=limit, temperature=temperature)
+  total = mixed.ROUND // (1 if alternate is None else 2)
+  per_round = counts(np.array([part_shares[name] for name in drawn]), total=total)
   one: mixed.ByRow | mixed.ByStep
   if per == 'step':
-    one = mixed.ByStep(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id)
+    number = None if alternate is None else list(sources).index(alternate)
+    one = mixed.ByStep(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id, alternate=number)
   else:
     one = mixed.ByRow(sources, per_round=per_round, seed=seed, share=share)
   return Source(
@@ -141,7 +150,10 @@ def make(
     read=one.read,
     once=one.once,
     digest=store.digest_of(
-      [source.digest for source in sources.values()], per_round.tolist(), *([per] if per == 'step' else [])
+      [source.digest for source in sources.values()],
+      per_round.tolist(),
+      *([per] if per == 'step' else []),
+      *([alternate] if alternate else []),
     ),
     names=next(iter(sources.values())).names if per == 'row' and _alike(sources) else (),
     classes=max(source.classes for source in sources.values()) if per == 'row' else 0,
@@ -160,6 +172,15 @@ def _alike(sources: Mapping[str, Source]) -> bool:
   return len({source.names for source in sources.values()}) == 1
 
 
+def _check_alternate(alternate: str | None, parts: Mapping[str, Any], *, per: str) -> None:
+  """Raises ValueError where no batch is of the part that every second batch should be of, or none of another."""
+  if alternate is not None and (per != 'step' or alternate not in parts or len(parts) < 2):
+    raise ValueError(
+      f'alternate={alternate!r} with per={per!r} and the parts {", ".join(parts)}: name one of two parts or more, with '
+      "per='step'"
+    )
+
+
 def _check_lengths(parts: Mapping[str, Mapping[str, Any]], length: int) -> None:
   """Raises ValueError where the rows of a part are longer than those of the mixture."""
   for name, block in parts.items():
@@ -170,9 +191,17 @@ def _check_lengths(parts: Mapping[str, Mapping[str, Any]], length: int) -> None:
       )
 
 
-def look(*, parts: Mapping[str, Mapping[str, Any]], split: str = 'train', per: str = 'row', **rest: Any) -> Labels:
+def look(
+  *,
+  parts: Mapping[str, Mapping[str, Any]],
+  split: str = 'train',
+  per: str = 'row',
+  alternate: str | None = None,
+  **rest: Any,
+) -> Labels:
   """Looks at every part; what is wrong with one is a ValueError that names it."""
   del rest
+  _check_alternate(alternate, parts, per=per)
   found = {}
   for name in sorted(parts):
     try:

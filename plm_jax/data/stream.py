@@ -22,13 +22,13 @@ import numpy as np
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import boundaries, order, packing, store
 from plm_jax.data.rows.documents import look as look
-from plm_jax.data.rows.documents import tokenised
+from plm_jax.data.rows.documents import spelt, tokenised
 from plm_jax.types import Count, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
 QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke test (`file.py:quick`)
 
-GIVES = ('tokens', 'segment_ids')
+GIVES = ('tokens', 'segment_ids', 'characters')
 
 Name = Literal['stream', 'documents', 'rows', 'full']
 
@@ -76,6 +76,7 @@ class Frame(NamedTuple):
 def make(
   *,
   vocab: Vocab,
+  characters: bool = False,
   path: str,
   split: str = 'train',
   length: Count,
@@ -99,6 +100,7 @@ def make(
 
   Args:
     vocab: gives ids and special tokens.
+    characters: rows have the characters of their words, which a run asks for where its model reads them.
     path: of the text, as `sources.documents` takes it.
     split: part of it, TFDS slicing allowed.
     length: tokens per row, special ones counted.
@@ -121,8 +123,8 @@ def make(
     hosts: number of processes.
 
   Returns:
-    Batches with the keys of `GIVES`. `read` goes from epoch to epoch without a gap, so a batch may hold the end of one
-    and the beginning of the next.
+    Batches with the keys of `GIVES`, characters where they are asked for. `read` goes from epoch to epoch without a
+    gap, so a batch may hold the end of one and the beginning of the next.
 
   Raises:
     ValueError: a setting that cannot be met.
@@ -130,8 +132,12 @@ def make(
   frame = _frame(vocab, layout, length=length, whole_sentences=whole_sentences, begin=begin, end=end, bos=bos)
   share = order.share(batch_size, host=host, hosts=hosts)
   read = {'split': split, 'text': text, 'documents': documents, 'quality': quality, 'max_bytes': max_bytes}
-  tokens = tokenised(path, vocab=vocab, cache=cache, **read)
-  extra = ['sentences'] if whole_sentences else []
+  words = None
+  if characters:
+    tokens, words = spelt(path, vocab=vocab, cache=cache, **read)
+  else:
+    tokens = tokenised(path, vocab=vocab, cache=cache, **read)
+  extra = ['sentences'] * whole_sentences + ['characters'] * characters
   digest = store.digest_of(tokens.digest, layout, length, frame.before, frame.after, *extra)
 
   def plan() -> dict[str, np.ndarray]:
@@ -147,8 +153,12 @@ def make(
   )
 
   def batch(chosen: order.Chosen) -> order.Batch:
-    ids, numbers = packing.assemble(rows, tokens.ids, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
-    return {'tokens': ids, 'segment_ids': np.minimum(numbers, 1) if frame.layout.one_segment else numbers}
+    source = tokens.ids if words is None else words
+    ids, numbers = packing.assemble(rows, source, chosen.rows, frames=frames, length=length, pad=vocab.pad_id)
+    made = {'segment_ids': np.minimum(numbers, 1) if frame.layout.one_segment else numbers}
+    if words is not None:
+      made['characters'], ids = words.characters(ids, numbers > 0), words.tokens(ids)
+    return made | {'tokens': ids}
 
   each = order.shuffled(count, share, seed=seed, shuffle=shuffle)
   most = 1 if frame.layout.one_segment else int(np.diff(rows.rows).max(initial=1))

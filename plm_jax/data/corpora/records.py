@@ -108,7 +108,7 @@ class Records(Sequence[dict[str, Any]]):
 
 @dataclasses.dataclass(frozen=True)
 class Texts(Sequence[str]):
-  """One string field of records: the documents of a corpus.
+  """One string field of records: the documents of a corpus. A list of words is read with spaces between them.
 
   Attributes:
     records: the rows.
@@ -135,7 +135,14 @@ class Texts(Sequence[str]):
     return len(self.records if self.chosen is None else self.chosen)
 
   def __getitem__(self, index: int) -> str:  # type: ignore[override]  # no slices
-    return self.records.text(index if self.chosen is None else self.chosen[index], self.field)
+    row = index if self.chosen is None else self.chosen[index]
+    words = self.records.value(row, self.field)
+    return ' '.join(words) if is_words(words) else self.records.text(row, self.field)
+
+
+def is_words(value: Any) -> bool:
+  """Whether a value is a list of strings."""
+  return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 def _plain(value: Any) -> Any:

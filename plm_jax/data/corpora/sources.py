@@ -29,7 +29,7 @@ from plm_jax import errors, files
 from plm_jax.data.corpora import local, pydocs, splits
 from plm_jax.data.corpora.filters import FilterStats, filter_documents
 from plm_jax.data.corpora.formats.txt import Boundary
-from plm_jax.data.corpora.records import Opened, Records, Texts
+from plm_jax.data.corpora.records import Opened, Records, Texts, is_words
 from plm_jax.plugins import build, signatures, values
 
 __all__ = ['Boundary', 'FilterStats', 'Records', 'Texts', 'documents', 'filter_documents', 'open_source']
@@ -174,7 +174,7 @@ def documents(
 
   Args:
     path, split, cache, documents, max_bytes: as for `open_source`.
-    text: the field to read; by default `text`, or the only field that holds a string.
+    text: the field to read, of strings or of lists of words; by default `text`, or the only one that holds a string.
     by_tokens: take a slice by tokens, of which `Texts.split` is what the caller has to cut.
     quality: settings of `filter_documents`, by which documents are dropped; None keeps all. Reads every document once.
 
@@ -186,7 +186,7 @@ def documents(
   strings = [field for field, value in records[0].items() if isinstance(value, str)]
   if text is None:
     text = 'text' if 'text' in strings else strings[0] if len(strings) == 1 else None
-  if text not in strings:
+  if text is None or (text not in strings and not is_words(records[0].get(text))):
     wanted = 'no single field of text' if text is None else f'no text in a field {text!r}'
     raise ValueError(
       f'{path!r} has {wanted}; text=... takes one of {", ".join(strings) or "(none)"}.'

@@ -1,0 +1,235 @@
+"""Prepares a corpus for pre-training: leaves out what is no text, copies, and evaluation sets.
+
+python -m plm_jax.corpus stats SOURCE                                       what is in it
+python -m plm_jax.corpus filter SOURCE OUT --rules=gopher --against=../data/squad:validation
+python -m plm_jax.corpus dedup SOURCE OUT [--exact] [--threshold=0.8]
+python -m plm_jax.corpus split SOURCE OUT --validation=0.01 --test=0.01
+
+SOURCE is anything that a config may name as `data.path`: tfds:NAME, a file or a folder. OUT becomes a folder that a
+config names in turn: `train.jsonl`, `left_out.jsonl` with the row and the reason of all that is missing, and
+`corpus.json` with what was asked, counts and digests. Each pass reads the corpus once with bounded memory. A pass that
+was stopped or killed goes on with the same command, to the same bytes.
+
+--against leaves out documents that hold 13 words in a row of an evaluation set, and counts the rows of that set that
+were found. `split` draws by the text, so that copies of a document stay on one side.
+"""
+
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
+import argparse
+import hashlib
+import logging
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from plm_jax.cli import command, logs, progress, tables
+from plm_jax.errors import STOPPED, ConfigError, Interrupted, stage
+
+log = logging.getLogger(__name__)
+
+SHARE = command.number("Annotated[float, '0 <= x < 1']")
+ALIKE = command.number("Annotated[float, '0.1 <= x <= 0.99']")
+
+
+@signals.caught()
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line and runs one pass."""
+  arguments = _parser().parse_args(argv)
+  from plm_jax.data.corpora import sources
+
+  logs.start()
+  with stage('corpus'), signals.raising():
+    texts = sources.documents(arguments.source, split=arguments.split, text=arguments.text)
+  if arguments.command == 'stats':
+    _stats(texts)
+    return 0
+  with stage('corpus'):
+    make_judge, asked, more = PASSES[arguments.command](arguments)
+  from plm_jax.data.corpora.cleaning import passes
+
+  splits = ('train', 'validation', 'test') if arguments.command == 'split' else ('train',)
+  done = 0
+
+  with progress.Waiting(len(texts), 'documents') as bar:
+
+    def tell(count: int) -> None:
+      nonlocal done
+      done += count
+      bar.advance(count)
+      if signals.asked() and done < len(texts):
+        raise Interrupted(f'stopped at row {done:,} of {len(texts):,}; the same command goes on from here', STOPPED)
+
+    said = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, **asked}
+    report = passes.run(texts, arguments.out, make_judge, splits=splits, asked=said, more=more, tell=tell)
+  _show(report, arguments.out)
+  return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+  form = argparse.RawDescriptionHelpFormatter
+  parser = command.Parser(
+    prog='python -m plm_jax.corpus', description=__doc__, formatter_class=form, allow_abbrev=False
+  )
+  commands = parser.add_subparsers(dest='command', required=True, metavar='stats|filter|dedup|split')
+  made = {}
+  for name, what in (
+    ('stats', 'lengths, letters, scripts'),
+    ('filter', 'leave out what is not good text, and evaluation sets'),
+    ('dedup', 'leave out copies'),
+    ('split', 'draw validation and test documents'),
+  ):
+    one = made[name] = commands.add_parser(name, help=what, allow_abbrev=False)
+    one.add_argument('source', metavar='SOURCE', help='what a config names as data.path')
+    if name != 'stats':
+      one.add_argument('out', metavar='OUT', help='folder of the new corpus')
+    one.add_argument('--split', default='train', help="such as 'train' or 'train[:10%%]' (default: train)")
+    one.add_argument('--text', metavar='FIELD', help='the field that holds the text, if there are several')
+  one = made['filter']
+  one.add_argument(
+    '--rules', choices=('gopher', 'c4'), action='append', default=[], help='published rules; may be repeated'
+  )
+  one.add_argument('--min_chars', type=command.WHOLE, default=0, help='shortest document')
+  one.add_argument('--max_chars', type=command.COUNT, help='longest document')
+  one.add_argument('--min_letters', type=SHARE, default=0.0, help='share of letters among what is no space')
+  one.add_argument('--min_english', type=SHARE, default=0.0, help='share of English function words among words')
+  one.add_argument('--against', metavar='PATH:SPLIT', nargs='+', default=[], help='evaluation sets to keep out')
+  one = made['dedup']
+  one.add_argument('--exact', action='store_true', help='only equal texts, apart from case, spaces and punctuation')
+  one.add_argument('--threshold', type=ALIKE, default=0.8, help='share of common runs of 5 words of near duplicates')
+  one = made['split']
+  one.add_argument('--validation', type=SHARE, default=0.01, help='share of the documents')
+  one.add_argument('--test', type=SHARE, default=0.01, help='share of the documents')
+  one.add_argument('--seed', type=command.SEED, default=0, help='another one draws others')
+  return parser
+
+
+Connection = sqlite3.Connection
+Pass = tuple[Callable[[Connection], Any], dict[str, Any], Callable[[Connection], Mapping[str, Any]]]
+
+
+def _filter(arguments: argparse.Namespace) -> Pass:
+  from plm_jax.data.corpora.cleaning import contamination, quality
+  from plm_jax.data.corpora.cleaning.passes import Verdict
+
+  bounds = {key: vars(arguments)[key] for key in ('min_chars', 'max_chars', 'min_letters', 'min_english')}
+  rules = [quality.plain(**bounds), *(quality.RULES[name] for name in arguments.rules)]
+  sets = contamination.Sets(arguments.against)
+
+  def make(database: Connection) -> Callable[[int, str], Verdict]:
+    database.execute('create table if not exists found (name text, row integer, primary key (name, row))')
+
+    def judge(number: int, text: str) -> Verdict:
+      for rule in rules:
+        text, reason = rule(text)
+        if reason:
+          return Verdict('', text, reason)
+      found = sets.inside(text)
+      database.executemany('insert or ignore into found values (?, ?)', found)
+      return Verdict('', text, 'evaluation_set', found[0][0]) if found else Verdict('train', text)
+
+    return judge
+
+  def more(database: Connection) -> dict[str, Any]:
+    counts = dict(database.execute('select name, count(*) from found group by name').fetchall())
+    return {'evaluation_rows': {name: {'rows': rows, 'found': counts.get(name, 0)} for name, rows in sets.rows.items()}}
+
+  return make, {**bounds, 'rules': arguments.rules, 'against': arguments.against}, more
+
+
+def _dedup(arguments: argparse.Namespace) -> Pass:
+  from plm_jax.data.corpora.cleaning.copies import Copies
+  from plm_jax.data.corpora.cleaning.passes import Verdict
+
+  threshold = None if arguments.exact else arguments.threshold
+
+  def make(database: Connection) -> Callable[[int, str], Verdict]:
+    copies = Copies(database, threshold=threshold)
+
+    def judge(number: int, text: str) -> Verdict:
+      copy = copies.seen(number, text)
+      return Verdict('train', text) if copy is None else Verdict('', text, copy.reason, copy.row)
+
+    return judge
+
+  return make, {'threshold': threshold}, lambda database: {}
+
+
+def _split(arguments: argparse.Namespace) -> Pass:
+  from plm_jax.data.corpora.cleaning.passes import Verdict
+  from plm_jax.data.corpora.filters import alphanumeric
+
+  shares = {'validation': arguments.validation, 'test': arguments.test}
+  if sum(shares.values()) >= 1:
+    raise ConfigError(f'--validation={arguments.validation} and --test={arguments.test} leave nothing to train on')
+
+  def judge(number: int, text: str) -> Verdict:
+    digest = hashlib.blake2b(f'{arguments.seed}/{alphanumeric(text)}'.encode(), digest_size=8).digest()
+    place = int.from_bytes(digest, 'little') / 2**64
+    for name, share in shares.items():
+      if place < share:
+        return Verdict(name, text)
+      place -= share
+    return Verdict('train', text)
+
+  return lambda database: judge, {**shares, 'seed': arguments.seed}, lambda database: {}
+
+
+PASSES: dict[str, Callable[[argparse.Namespace], Pass]] = {'filter': _filter, 'dedup': _dedup, 'split': _split}
+
+
+def _show(report: Mapping[str, Any], out: str) -> None:
+  """Prints what a pass kept and left out."""
+  table = Table(title=f'{report["read"]:,} documents read, {out}')
+  for column in ('what', 'documents', 'share', 'characters'):
+    table.add_column(column, justify='left' if column == 'what' else 'right')
+  for name, count in report['kept'].items():
+    table.add_row(f'kept: {name}', f'{count:,}', f'{count / report["read"]:.2%}', f'{report["kept_chars"][name]:,}')
+  for name, count in sorted(report['dropped'].items(), key=lambda item: -item[1]):
+    table.add_row(f'left out: {name}', f'{count:,}', f'{count / report["read"]:.2%}', '')
+  tables.show(table)
+  for name, count in report.get('evaluation_rows', {}).items():
+    print(f'{name}: {count["found"]:,} of {count["rows"]:,} rows found in the corpus')
+
+
+def _stats(texts: Sequence[str]) -> None:
+  """Prints lengths, shares and scripts; holds a few numbers of each document."""
+  from plm_jax.data.corpora.cleaning import quality
+
+  measured = []
+  with progress.Waiting(len(texts), 'documents') as bar:
+    for text in texts:
+      signals.check()
+      measured.append(quality.measure(text))
+      bar.advance(1)
+  table = Table(title=f'{len(measured):,} documents, {sum(one.chars for one in measured):,} characters')
+  for column in ('of a document', '1 %', '25 %', 'median', '75 %', '99 %'):
+    table.add_column(column, justify='left' if column == 'of a document' else 'right')
+  for name in ('chars', 'words', 'letters', 'english'):
+    found = np.quantile([one._asdict()[name] for one in measured], [0.01, 0.25, 0.5, 0.75, 0.99])
+    whole = name in ('chars', 'words')
+    table.add_row(NAMES[name], *(f'{value:,.0f}' if whole else f'{value:.3f}' for value in found))
+  tables.show(table)
+  scripts = Counter(one.script or 'none' for one in measured)
+  shares = ', '.join(f'{name.lower()} {count / len(measured):.1%}' for name, count in scripts.most_common(6))
+  english = sum(one.english >= 0.15 for one in measured) / len(measured)
+  print(f'scripts: {shares}; English by its function words (15 % of all): {english:.1%}')
+
+
+NAMES = {
+  'chars': 'characters',
+  'words': 'words',
+  'letters': 'share of letters',
+  'english': 'share of English function words',
+}
+
+if __name__ == '__main__':
+  sys.exit(command.run(main))

@@ -1,0 +1,97 @@
+"""Evaluation sets inside a corpus: runs of words that both hold (Brown et al. 2020, appendix C).
+
+GPT-3 looks for 13 words in a row, in small letters and without punctuation, and cuts 200 characters on each side of
+what it finds; here the document is left out. An evaluation text of fewer words is looked for as a whole, from eight
+words on.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from plm_jax.data.corpora.sources import open_source
+
+IN_A_ROW = 13
+FEWEST = 8
+WORD = re.compile(r'\w+')
+
+
+class Sets:
+  """The runs of words of some evaluation sets, in memory: 24 bytes each.
+
+  Attributes:
+    rows: name of a set -> number of its rows.
+  """
+
+  def __init__(self, names: Iterable[str]):
+    """Reads the sets.
+
+    Args:
+      names: 'PATH:SPLIT', such as '../data/squad:validation'.
+
+    Raises:
+      ValueError: a name without a split, or a set that cannot be read.
+    """
+    self.rows: dict[str, int] = {}
+    by_size: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for number, name in enumerate(names):
+      path, colon, split = name.rpartition(':')
+      if not colon or not split or '/' in split:
+        raise ValueError(f'{name!r} is no PATH:SPLIT, such as ../data/squad:validation')
+      records = open_source(path, split=split)
+      self.rows[name] = len(records)
+      for row in range(len(records)):
+        for words in map(words_of, _texts(records[row])):
+          size = min(IN_A_ROW, len(words))
+          if size >= FEWEST:
+            hashes = hashed(words, size)
+            by_size.setdefault(size, []).append((hashes, np.tile([number, row], (len(hashes), 1))))
+    self._names = tuple(self.rows)
+    self._by_size = {size: _in_order(parts) for size, parts in by_size.items()}
+
+  def inside(self, text: str) -> list[tuple[str, int]]:
+    """The rows, as name of the set and number, of which a text holds a run of words; each once, in order."""
+    words = words_of(text)
+    found: set[tuple[int, int]] = set()
+    for size, (hashes, owners) in self._by_size.items():
+      own = hashed(words, size)
+      starts, ends = np.searchsorted(hashes, own), np.searchsorted(hashes, own, side='right')
+      for start, end in zip(starts[starts < ends], ends[starts < ends], strict=True):
+        found |= {(int(number), int(row)) for number, row in owners[start:end]}
+    return [(self._names[number], row) for number, row in sorted(found)]
+
+
+def _in_order(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+  hashes, owners = (np.concatenate(column) for column in zip(*parts, strict=True))
+  order = np.argsort(hashes, kind='stable')
+  return hashes[order], owners[order]
+
+
+def _texts(value: Any) -> Iterator[str]:
+  """Every string inside a row."""
+  if isinstance(value, str):
+    yield value
+  elif isinstance(value, Mapping):
+    for inner in value.values():
+      yield from _texts(inner)
+  elif isinstance(value, list | tuple):
+    for inner in value:
+      yield from _texts(inner)
+
+
+def words_of(text: str) -> list[str]:
+  """The words of a text in small letters, without punctuation."""
+  return WORD.findall(text.lower())
+
+
+def hashed(words: list[str], size: int) -> np.ndarray:
+  """A hash of each run of `size` words: uint64[len(words) - size + 1], or of length 0."""
+  # a b c, 2   ->   [hash('a b'), hash('b c')]
+  digests = (
+    hashlib.blake2b(' '.join(words[start : start + size]).encode(), digest_size=8).digest()
+    for start in range(len(words) - size + 1)
+  )
+  return np.frombuffer(b''.join(digests), '<u8')

@@ -1,0 +1,106 @@
+"""Which documents a corpus held before: the same text, or nearly the same by MinHash.
+
+All of it lies in a database on disk, so that memory does not grow with the corpus and a pass that is stopped goes on.
+"""
+
+import hashlib
+import sqlite3
+from typing import NamedTuple
+
+import numpy as np
+
+from plm_jax.data.corpora.cleaning.contamination import words_of
+from plm_jax.data.corpora.filters import alphanumeric
+from plm_jax.errors import ConfigError
+
+PERMUTATIONS = 128
+SHINGLE = 5  # words
+TABLES = """
+create table if not exists texts (hash blob primary key, row integer) without rowid;
+create table if not exists bands (band blob, row integer, primary key (band, row)) without rowid;
+create table if not exists signatures (row integer primary key, signature blob);
+"""
+
+
+class Copy(NamedTuple):
+  """Of which earlier document another one is a copy.
+
+  Attributes:
+    row: number of the earlier one.
+    reason: 'duplicate' or 'near_duplicate'.
+  """
+
+  row: int
+  reason: str
+
+
+class Copies:
+  """What was kept so far."""
+
+  def __init__(self, database: sqlite3.Connection, *, threshold: float | None):
+    """Begins or goes on; the caller commits.
+
+    Args:
+      database: an open one.
+      threshold: share of common runs of five words (Jaccard similarity) from which two texts are nearly the same; None
+        looks for equal ones only.
+
+    Raises:
+      ConfigError: datasketch is not installed.
+    """
+    self._database, self._threshold = database, threshold
+    database.executescript(TABLES)
+    if threshold is not None:
+      try:
+        from datasketch import MinHash, MinHashLSH
+      except ImportError:
+        raise ConfigError(
+          'near duplicates need the package datasketch: pip install -r requirements-corpus.txt; --exact does without'
+        ) from None
+      self._minhash = MinHash
+      bands = MinHashLSH(threshold=threshold, num_perm=PERMUTATIONS)  # their number and width for this threshold
+      self._bands, self._width = bands.b, bands.r
+
+  def seen(self, row: int, text: str) -> Copy | None:
+    """The earlier document that a text copies; None of one that is kept, and looked for from now on.
+
+    Two texts are equal apart from case, spaces and punctuation.
+    """
+    key = hashlib.blake2b(alphanumeric(text).encode(), digest_size=16).digest()
+    if found := self._database.execute('select row from texts where hash = ?', (key,)).fetchone():
+      return Copy(found[0], 'duplicate')
+    if self._threshold is not None:
+      signature = self._signature(text)
+      bands = self._cut(signature)
+      if (other := self._like(signature, bands)) is not None:
+        return Copy(other, 'near_duplicate')
+      self._database.execute('insert into signatures values (?, ?)', (row, signature.tobytes()))
+      self._database.executemany('insert or ignore into bands values (?, ?)', [(band, row) for band in bands])
+    self._database.execute('insert into texts values (?, ?)', (key, row))
+    return None
+
+  def _signature(self, text: str) -> np.ndarray:
+    words = words_of(text)
+    shingles = {' '.join(words[start : start + SHINGLE]) for start in range(max(1, len(words) - SHINGLE + 1))}
+    made = self._minhash(num_perm=PERMUTATIONS, seed=1)
+    made.update_batch([shingle.encode() for shingle in sorted(shingles)])
+    return np.asarray(made.hashvalues, np.uint64)
+
+  def _cut(self, signature: np.ndarray) -> list[bytes]:
+    """A key of each band of the signature, with the number of the band in front."""
+    width = self._width
+    return [
+      number.to_bytes(2, 'little')
+      + hashlib.blake2b(signature[number * width : (number + 1) * width].tobytes(), digest_size=12).digest()
+      for number in range(self._bands)
+    ]
+
+  def _like(self, signature: np.ndarray, bands: list[bytes]) -> int | None:
+    """The first kept document that shares a band, and by its signature a share of `threshold`."""
+    marks = ','.join('?' * len(bands))
+    asked = f'select distinct row from bands where band in ({marks}) order by row'
+    for (row,) in self._database.execute(asked, bands).fetchall():
+      (kept,) = self._database.execute('select signature from signatures where row = ?', (row,)).fetchone()
+      if (np.frombuffer(kept, np.uint64) == signature).mean() >= self._threshold:
+        return row
+    return None

@@ -1,0 +1,179 @@
+"""One pass over a corpus: each document goes into a file of the new corpus, or is left out for a reason.
+
+    OUT/train.jsonl ...     the rows that stay
+    OUT/left_out.jsonl      number of the row, reason, and the row or set that it copies
+    OUT/corpus.json         what was asked, counts, digests; written last, so that a folder with it is whole
+    OUT/.pass.sqlite        how far the pass came, removed at its end
+
+Files grow and the database is committed every `TOGETHER` rows; a pass that is stopped or killed cuts its files back to
+the last commit and goes on from there, to the same bytes.
+"""
+
+import contextlib
+import json
+import logging
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plm_jax import files
+from plm_jax.data.corpora.records import Texts
+from plm_jax.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+TOGETHER = 500
+LEFT_OUT = 'left_out'
+PROGRESS = '.pass.sqlite'
+REPORT = 'corpus.json'
+
+
+class Verdict(NamedTuple):
+  """What becomes of a document.
+
+  Attributes:
+    split: the file that it goes into; empty for none.
+    text: what is kept of it.
+    reason: why it is left out.
+    copies: the earlier row or the set that it copies.
+  """
+
+  split: str
+  text: str
+  reason: str = ''
+  copies: int | str | None = None
+
+
+Judge = Callable[[int, str], Verdict]
+
+
+def run(
+  texts: Texts,
+  out: files.Where,
+  make_judge: Callable[[sqlite3.Connection], Judge],
+  *,
+  splits: tuple[str, ...],
+  asked: Mapping[str, Any],
+  more: Callable[[sqlite3.Connection], Mapping[str, Any]] = lambda database: {},
+  tell: Callable[[int], None] = lambda count: None,
+) -> dict[str, Any]:
+  """Reads all documents once and writes the new corpus; a folder that is whole already is left as it is.
+
+  Args:
+    texts: of the old corpus.
+    out: folder of the new one.
+    make_judge: from the open database, in which it may keep what it needs.
+    splits: the files that documents may go into.
+    asked: what decides the result, as plain data; another request for the same folder is refused.
+    more: for the report, of the database once all is read.
+    tell: called with the number of rows that were read since the last call; it may stop the pass by raising.
+
+  Returns:
+    What `corpus.json` holds.
+
+  Raises:
+    ConfigError: the folder holds something else.
+  """
+  folder = files.path(out)
+  request = {**asked, 'source_digest': texts.digest}
+  if files.is_file(folder / REPORT):
+    report = files.read_json(folder / REPORT)
+    _agree(report['asked'], request, folder)
+    log.info(f'nothing to do: {folder} was made by the same request')
+    return report
+  if files.is_folder(folder) and not files.exists(folder / PROGRESS) and files.listing(folder):
+    raise ConfigError(f'{folder} holds files that are not of such a pass: name another folder')
+  files.make_folder(folder)
+  with files.locked(folder / '.lock', doing='preparing a corpus'), _open(folder / PROGRESS) as database:
+    _read(texts, folder, database, make_judge(database), splits=splits, request=request, tell=tell)
+    report = {'asked': request, **_counts(database), **more(database)}
+  report['sha256'] = {f'{name}.jsonl': files.sha256(folder / f'{name}.jsonl') for name in (*splits, LEFT_OUT)}
+  files.write_json(folder / REPORT, report)
+  files.remove(folder / PROGRESS)
+  return report
+
+
+@contextlib.contextmanager
+def _open(file: Path) -> Any:
+  with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
+    database.executescript(
+      'pragma journal_mode = delete; pragma synchronous = full; pragma cache_size = -65536;'
+      'create table if not exists state (key text primary key, value text);'
+    )
+    yield database
+
+
+def _agree(old: Mapping[str, Any], new: Mapping[str, Any], folder: Path) -> None:
+  plain = json.loads(json.dumps(new))
+  for key in sorted({*old, *plain}):
+    if old.get(key) != plain.get(key):
+      raise ConfigError(
+        f'{folder} was made with {key}={old.get(key)!r}, and {plain.get(key)!r} is asked now: name another folder'
+      )
+
+
+def _state(database: sqlite3.Connection, key: str, default: Any) -> Any:
+  found = database.execute('select value from state where key = ?', (key,)).fetchone()
+  return default if found is None else files.parse_json(found[0])
+
+
+def _keep(database: sqlite3.Connection, **values: Any) -> None:
+  for key, value in values.items():
+    database.execute('insert or replace into state values (?, ?)', (key, json.dumps(value)))
+
+
+def _counts(database: sqlite3.Connection) -> dict[str, Any]:
+  return {key: _state(database, key, {}) for key in ('read', 'kept', 'kept_chars', 'dropped')}
+
+
+def _read(
+  texts: Texts,
+  folder: Path,
+  database: sqlite3.Connection,
+  judge: Judge,
+  *,
+  splits: tuple[str, ...],
+  request: Mapping[str, Any],
+  tell: Callable[[int], None],
+) -> None:
+  names = (*splits, LEFT_OUT)
+  _agree(_state(database, 'asked', json.loads(json.dumps(request))), request, folder)
+  done, sizes = _state(database, 'read', 0), _state(database, 'sizes', dict.fromkeys(names, 0))
+  kept, chars, dropped = (Counter(_state(database, key, {})) for key in ('kept', 'kept_chars', 'dropped'))
+  with contextlib.ExitStack() as stack:
+    streams = {name: stack.enter_context(_cut_back(folder / f'{name}.jsonl', sizes[name])) for name in names}
+    tell(done)
+    began = time.monotonic()
+    for start in range(done, len(texts), TOGETHER):
+      stop = min(start + TOGETHER, len(texts))
+      database.execute('begin')
+      for number in range(start, stop):
+        verdict = judge(number, texts[number])
+        if verdict.split:
+          kept[verdict.split] += 1
+          chars[verdict.split] += len(verdict.text)
+          line: dict[str, Any] = {'text': verdict.text}
+        else:
+          dropped[verdict.reason] += 1
+          line = {'row': number, 'reason': verdict.reason, 'copies': verdict.copies}
+        streams[verdict.split or LEFT_OUT].write(json.dumps(line, ensure_ascii=False) + '\n')
+      for stream in streams.values():
+        files.flush_to_disk(stream)
+      sizes = {name: stream.tell() for name, stream in streams.items()}
+      _keep(database, asked=dict(request), read=stop, sizes=sizes, kept=kept, kept_chars=chars, dropped=dropped)
+      database.execute('commit')
+      tell(stop - start)
+  log.info(f'{len(texts) - done:,} documents in {time.monotonic() - began:.1f} s')
+
+
+@contextlib.contextmanager
+def _cut_back(file: Path, size: int) -> Any:
+  """A file to append to, without what was written behind the last commit."""
+  if files.exists(file):
+    with files.open(file, 'r+b') as stream:
+      stream.truncate(size)
+  with files.open(file, 'a') as text:
+    yield text

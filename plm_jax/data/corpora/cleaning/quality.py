@@ -1,0 +1,147 @@
+"""Which documents are text worth learning from: the rules of two published corpora, and plain bounds.
+
+A rule is a function (text) -> (text, reason): the text that is kept, some rules leaving lines out, and why none is, a
+word with underscores; empty where it is kept.
+"""
+
+import re
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+from plm_jax.data.corpora.filters import english
+
+Rule = Callable[[str], tuple[str, str]]
+
+STOP_WORDS = frozenset(('the', 'be', 'to', 'of', 'and', 'that', 'have', 'with'))
+BULLETS = ('•', '‣', '*', '-', '–')
+ELLIPSES = ('…', '...')
+ENDS = ('.', '!', '?', '"', '”', "'")
+POLICIES = ('terms of use', 'privacy policy', 'cookie policy', 'uses cookies', 'use of cookies', 'use cookies')
+
+
+def gopher(text: str) -> tuple[str, str]:
+  """The quality filters of MassiveText: Rae et al. 2021, §A.1.1, "Quality filtering" and "Repetition removal".
+
+  Of the repetition filters those over lines and paragraphs, and the most frequent 2-, 3- and 4-grams, with the bounds
+  of Table A1.
+  """
+  return text, _gopher_reason(text)
+
+
+def _gopher_reason(text: str) -> str:
+  words = text.split()
+  if not 50 <= len(words) <= 100_000:
+    return 'too_few_or_many_words'
+  if not 3 <= statistics.fmean(map(len, words)) <= 10:
+    return 'odd_word_length'
+  if any(text.count(symbol) > 0.1 * len(words) for symbol in ('#', *ELLIPSES)):
+    return 'many_symbols'
+  lines = [line for line in text.splitlines() if line.strip()]
+  if sum(line.lstrip().startswith(BULLETS) for line in lines) > 0.9 * len(lines):
+    return 'bullet_points'
+  if sum(line.rstrip().endswith(ELLIPSES) for line in lines) > 0.3 * len(lines):
+    return 'cut_lines'
+  if sum(any(map(str.isalpha, word)) for word in words) < 0.8 * len(words):
+    return 'few_words_with_letters'
+  if len(STOP_WORDS & {word.strip('.,;:!?"').lower() for word in words}) < 2:
+    return 'no_stop_words'
+  return _repeats(text, lines, words)
+
+
+def _repeats(text: str, lines: list[str], words: list[str]) -> str:
+  paragraphs = [part for part in re.split(r'\n\s*\n', text) if part.strip()]
+  for parts, most, most_chars in ((lines, 0.30, 0.20), (paragraphs, 0.30, 0.20)):
+    counts = Counter(part.strip() for part in parts)
+    again = {part: count - 1 for part, count in counts.items() if count > 1}
+    if sum(again.values()) > most * len(parts):
+      return 'repeated_lines'
+    if sum(len(part) * count for part, count in again.items()) > most_chars * len(text):
+      return 'repeated_lines'
+  for size, most in ((2, 0.20), (3, 0.18), (4, 0.16)):
+    grams = Counter(zip(*(words[start:] for start in range(size)), strict=False))
+    gram, count = grams.most_common(1)[0]
+    if count > 1 and count * sum(map(len, gram)) > most * sum(map(len, words)):
+      return 'repeated_phrases'
+  return ''
+
+
+def c4(text: str) -> tuple[str, str]:
+  """The heuristics of the Colossal Clean Crawled Corpus: Raffel et al. 2020, §2.2, and the released code.
+
+  Lines stay that end in a punctuation mark, have five words, and do not speak of JavaScript or policies; a document
+  stays with three sentences of them, without "lorem ipsum" and without a curly bracket. The released list of bad words
+  is not part of it.
+  """
+  lowered = text.lower()
+  if 'lorem ipsum' in lowered:
+    return text, 'lorem_ipsum'
+  if '{' in text:
+    return text, 'curly_bracket'
+  kept = [line for line in text.splitlines() if _is_sentence_line(line)]
+  clean = '\n'.join(kept)
+  if len(re.findall(r'[.!?]+["”\']?(?:\s|$)', clean)) < 3:
+    return text, 'few_sentences'
+  return clean, ''
+
+
+def _is_sentence_line(line: str) -> bool:
+  line, lowered = line.strip(), line.lower()
+  ends = line.endswith(ENDS) and not line.endswith(ELLIPSES)
+  return ends and len(line.split()) >= 5 and 'javascript' not in lowered and not any(map(lowered.count, POLICIES))
+
+
+def plain(
+  *,
+  min_chars: Annotated[int, '0 <= x'] = 0,
+  max_chars: Annotated[int, '1 <= x'] | None = None,
+  min_letters: Annotated[float, '0 <= x <= 1'] = 0.0,
+  min_english: Annotated[float, '0 <= x <= 1'] = 0.0,
+) -> Rule:
+  """Bounds on length, on the share of letters among what is no space, and of English function words among words."""
+
+  def rule(text: str) -> tuple[str, str]:
+    if len(text) < min_chars:
+      return text, 'too_short'
+    if max_chars is not None and len(text) > max_chars:
+      return text, 'too_long'
+    if min_letters and letters(text) < min_letters:
+      return text, 'few_letters'
+    return text, 'not_english' if min_english and english(text) < min_english else ''
+
+  return rule
+
+
+RULES: dict[str, Rule] = {'gopher': gopher, 'c4': c4}
+
+
+def letters(text: str) -> float:
+  """The share of letters among the characters that are not spaces."""
+  solid = [character for character in text if not character.isspace()]
+  return sum(map(str.isalpha, solid)) / max(len(solid), 1)
+
+
+class Measured(NamedTuple):
+  """What `stats` says of a document.
+
+  Attributes:
+    chars, words: numbers of them.
+    letters, english: shares, as the rules take them.
+    script: of most of its letters, as 'LATIN' or 'CJK'; empty without a letter.
+  """
+
+  chars: int
+  words: int
+  letters: float
+  english: float
+  script: str
+
+
+def measure(text: str) -> Measured:
+  """Length, shares of letters and of English, and the script."""
+  sample = [character for character in text[:2_000] if character.isalpha()]
+  scripts = Counter(unicodedata.name(character, '').partition(' ')[0] for character in sample)
+  script = scripts.most_common(1)[0][0] if scripts else ''
+  return Measured(len(text), len(text.split()), letters(text), english(text), script)
