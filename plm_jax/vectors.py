@@ -5,29 +5,39 @@ python -m plm_jax.vectors analogy --file=glove.6B.50d.txt --words=man,king,woman
 python -m plm_jax.vectors analogy --workdir=runs/word2vec/skipgram --questions=questions-words.txt
 python -m plm_jax.vectors similarity --workdir=runs/word2vec/skipgram --pairs=wordsim353.tsv
 python -m plm_jax.vectors save --workdir=runs/word2vec/skipgram --out=vectors.bin --form=binary
+python -m plm_jax.vectors project --workdir=runs/word2vec/skipgram --words=king,queen,bread,butter --out=map.png
+python -m plm_jax.vectors polysemy --workdir=runs/bert/base --word=bank --text="We sat on the bank of the river." \\
+  --text="The bank lent him money." --beside=runs/word2vec/skipgram
 
 The vectors are those of a run with model.name='static', or of a file in the form of word2vec or GloVe, .gz or not.
-Questions and pairs with a word that has no vector are left out of scores, and counted.
+Questions and pairs with a word that has no vector are left out of scores, and counted. `polysemy` asks any folder whose
+network reads text for the vectors of one word in several texts, at each of its layers.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError, stage
 
 if TYPE_CHECKING:
+  from plm_jax.inference.nearest import Table
   from plm_jax.weights.word_vectors import WordVectors
 
 WORDS = {'neighbours': 1, 'analogy': 3, 'similarity': 2}  # words of a question
 FILES = {'analogy': 'questions', 'similarity': 'pairs'}  # flag of a file of questions
+PICTURES = ('project', 'polysemy')
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Parses the command line and answers."""
   arguments = _parser().parse_args(argv)
+  if arguments.command == 'polysemy':
+    _polysemy(arguments)
+    return 0
   if (arguments.workdir is None) == (arguments.file is None):
     raise ConfigError('vectors: name either --workdir, a run, or --file, a file of vectors.')
   words = _words(arguments)
@@ -38,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
       word_vectors.write(arguments.out, vectors, form=arguments.form)
       print(f'{len(vectors.words):,} vectors of {vectors.vectors.shape[1]} in {arguments.out}')
+    elif arguments.command == 'project':
+      _project(arguments, vectors, words)
     else:
       _ask(arguments, vectors, words)
   return 0
@@ -48,18 +60,21 @@ def _parser() -> argparse.ArgumentParser:
   parser = command.Parser(
     prog='python -m plm_jax.vectors', description=__doc__, formatter_class=form, allow_abbrev=False
   )
-  commands = parser.add_subparsers(dest='command', required=True, metavar='neighbours|analogy|similarity|save')
   helps = {
     'neighbours': 'the words nearest to a word',
     'analogy': 'A,B,C: what is to C as B is to A; or the share of a file of questions that is answered right',
     'similarity': 'the cosine of A,B; or the correlation with a file of pairs that people have judged',
     'save': 'write the vectors of a run, or those of a file in another form',
+    'project': 'draw a map of words, by the principal components of their vectors',
+    'polysemy': 'how alike the vectors of one word in several texts are at each layer of a network',
   }
+  commands = parser.add_subparsers(dest='command', required=True, metavar='|'.join(helps))
   for name, text in helps.items():
     one = commands.add_parser(name, help=text, allow_abbrev=False)
-    one.add_argument('--workdir', metavar='DIR', help='the run')
+    one.add_argument('--workdir', required=name == 'polysemy', metavar='DIR', help='the run')
     command.add_step(one)
-    one.add_argument('--file', help='a file of vectors in the form of word2vec (.bin: binary) or GloVe')
+    if name != 'polysemy':
+      one.add_argument('--file', help='a file of vectors in the form of word2vec (.bin: binary) or GloVe')
     if name in WORDS:
       one.add_argument('--words', metavar='WORD,...', help=f'{WORDS[name]}, separated by commas')
       one.add_argument('--top', type=command.COUNT, default=10, help='words to show (default 10)')
@@ -68,15 +83,23 @@ def _parser() -> argparse.ArgumentParser:
     if name == 'save':
       one.add_argument('--out', required=True, help='the file to write')
       one.add_argument('--form', choices=('word2vec', 'binary', 'glove'), default='word2vec', help='default: word2vec')
+    if name in PICTURES:
+      one.add_argument('--out', type=Path, default=f'{name}.png', help=f'the picture (default: {name}.png)')
+    if name == 'project':
+      one.add_argument('--words', required=True, metavar='WORD,...', help='three or more, separated by commas')
+    if name == 'polysemy':
+      one.add_argument('--word', required=True, help='the word')
+      one.add_argument('--text', action='append', required=True, help='a text with the word; give two or more')
+      one.add_argument('--beside', metavar='DIR|FILE', help='a run or a file of vectors without context, to compare')
   return parser
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:
   """The words of a question, or none where a file has the questions; a ConfigError where neither is right."""
+  words = [word for word in (vars(arguments).get('words') or '').split(',') if word]
   if arguments.command not in WORDS:
-    return []
+    return words
   count, file = WORDS[arguments.command], FILES.get(arguments.command, '')
-  words = [word for word in (arguments.words or '').split(',') if word]
   if file and (vars(arguments)[file] is None) == (not words):
     raise ConfigError(f'vectors {arguments.command}: name either --words or --{file}.')
   if len(words) != count and not (file and not words):
@@ -93,6 +116,43 @@ def _vectors(arguments: argparse.Namespace) -> 'WordVectors':
   from plm_jax.inference import nearest, opened
 
   return nearest.of_run(opened.open(arguments.workdir, step=step_named(arguments.step)))
+
+
+def _project(arguments: argparse.Namespace, vectors: 'WordVectors', words: list[str]) -> None:
+  """Draws the map, and prints where the words are."""
+  from plm_jax.inference import nearest, projection
+
+  found = projection.project(nearest.Table(vectors), words)
+  projection.draw(found, arguments.out)
+  for word, (across, up) in zip(found.words, found.places, strict=True):
+    print(f'{across:7.3f} {up:7.3f}  {word}')
+  print(f'{sum(found.share):.1%} of the variance; the picture is in {arguments.out}')
+
+
+def _polysemy(arguments: argparse.Namespace) -> None:
+  """Prints and draws the cosines of a word in several texts."""
+  from plm_jax.checkpoint import step_named
+  from plm_jax.inference import opened, polysemy
+
+  with stage('vectors'):
+    network = opened.open(arguments.workdir, step=step_named(arguments.step))
+    table = None if arguments.beside is None else _beside(arguments.beside)
+    uses = polysemy.look(network, arguments.word, arguments.text, table=table)
+    for number, text in enumerate(arguments.text, start=1):
+      print(f'{number}  {text}')
+    polysemy.show(uses)
+    polysemy.draw(uses, arguments.out)
+  print(f'The picture is in {arguments.out}')
+
+
+def _beside(where: str) -> 'Table':
+  """The vectors without context of a run or a file."""
+  from plm_jax.inference import nearest, opened
+  from plm_jax.weights import word_vectors
+
+  if word_vectors.is_vectors(where):
+    return nearest.Table(word_vectors.read(where))
+  return nearest.Table(nearest.of_run(opened.open(where)))
 
 
 def _ask(arguments: argparse.Namespace, vectors: 'WordVectors', asked: list[str]) -> None:

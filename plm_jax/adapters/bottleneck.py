@@ -22,7 +22,9 @@ from plm_jax.adapters.wrapped import Axes
 from plm_jax.layers.linear import truncated_normal
 from plm_jax.types import Array, Count, Paper, Std, Task, Vocab
 
-PAPER = Paper(year=2019, title='Houlsby et al.', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2019, title='Houlsby et al.', architecture='any', objective_family='supervised', supervision='supervised'
+)
 READS = ()  # beside what the inner task reads
 ADDS = 'bottleneck'
 

@@ -18,7 +18,9 @@ from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Std, Task, Vocab, Weight, Whole
 
-PAPER = Paper(year=2018, title='BERT §4.4, GPT §3.3', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2018, title='BERT §4.4, GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised'
+)
 READS = ('tokens[bkl]', 'segment_ids[bkl]', 'label')
 NEVER = -1e30  # the score of an option that is not there
 
@@ -27,11 +29,11 @@ class Setup(NamedTuple):
   """What is read and scored.
 
   Attributes:
-    two_stacks: the trunk has an encoder and a decoder.
+    inputs: what the trunk reads.
     lm_weight: of the auxiliary language model.
   """
 
-  two_stacks: bool
+  inputs: tuple[str, ...]
   lm_weight: float
 
 
@@ -71,7 +73,7 @@ def make(
   texts.check_head('choose', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   if same_dropout and hidden:
     raise ValueError(f'adapter.same_dropout is for a head of one layer, and adapter.hidden={hidden}: leave one out')
-  s = Setup(texts.has_two_stacks(trunk), lm_weight)
+  s = Setup(texts.inputs_of(trunk), lm_weight)
   head = dropout, hidden, activation, frozen, pool, init_std, same_dropout
   model = sequences.Model(trunk, 'each', 1, *head)
   functions = partial(prepare, s), partial(loss, s), predict
@@ -90,7 +92,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   }
   if s.lm_weight:
     targets |= texts.lm_targets(batch['tokens'], batch['segment_ids'])
-  return Example(sequences.read(batch, two_stacks=s.two_stacks), targets)
+  return Example(sequences.read(batch, s.inputs), targets)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

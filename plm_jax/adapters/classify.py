@@ -2,7 +2,8 @@
 
 BERT reads the [CLS] vector through its tanh pooler, GPT the state of the last real token. `lm_weight` adds the language
 model's loss on the task text, L3 = L2 + lambda L1 (GPT eq. 5; both are negative log-likelihoods to minimise). Several
-layers may be read together (`layers`, `join`): each is pooled by itself, and the vectors are joined.
+layers may be read together (`layers`, `join`): each is pooled by itself, and the vectors are joined. ULMFiT reads a
+text in windows (`window`, `last`) and, for the second of two classifiers, from its end (`backward`).
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import errors
-from plm_jax.adapters import texts
+from plm_jax.adapters import texts, windows
 from plm_jax.adapters.texts import Pool, label_weights, read_text, scaled_class_weights
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.losses import cross_entropy
@@ -23,6 +24,7 @@ from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layer
 from plm_jax.types import (
   Array,
   Batch,
+  Count,
   Example,
   Forward,
   LayerNumber,
@@ -37,7 +39,9 @@ from plm_jax.types import (
   Whole,
 )
 
-PAPER = Paper(year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2018, title='BERT §4.1, GPT §3.2', architecture='any', objective_family='supervised', supervision='supervised'
+)
 READS = ('tokens', 'segment_ids', 'label')
 QUICK = dict(kind='class', layers=(), layer_weights=(), class_weights=())  # of a smoke test (`file.py:quick`)
 
@@ -62,6 +66,8 @@ class Model(nn.Module):
     init_std: of the head's kernels.
     bias: the last layer has one.
     norms: LayerNorms before both layers.
+    window: tokens that are read at a time; None for whole rows.
+    last: tokens of a row in whose windows states are pooled; None for all.
   """
 
   trunk: nn.Module
@@ -77,6 +83,8 @@ class Model(nn.Module):
   init_std: float
   bias: bool
   norms: bool
+  window: int | None
+  last: int | None
 
   def setup(self) -> None:
     self.states = JoinedStates(self.join, self.layer_weights)
@@ -93,9 +101,13 @@ class Model(nn.Module):
 
   def __call__(self, train: bool = False, **inputs: Array) -> tuple[Array, Array]:
     """(outputs f32[b, c], the states they came from [b, l, d])."""
-    out = self.trunk(**inputs, train=train and not self.frozen)
+    noisy, segment_ids = train and not self.frozen, texts.segments_of(inputs)
+    if self.window is None:
+      out = self.trunk(**inputs, train=noisy)
+    else:
+      out = windows.read(self.trunk, inputs['tokens'], segment_ids, window=self.window, train=noisy)
+      segment_ids = windows.kept(segment_ids, window=self.window, last=self.last)
     pool = partial(texts.pooled, self.trunk, pool=self.pool, frozen=self.frozen)
-    segment_ids = texts.segments_of(inputs)
     each = [pool(hidden, segment_ids) for hidden in read_layers(out, self.layers)]  # [b, l, d] -> [b, d]
     vectors = self.states(each).astype(jnp.float32)
     if self.hidden:
@@ -112,16 +124,18 @@ class Setup(NamedTuple):
   """What is read and scored.
 
   Attributes:
-    two_stacks: the trunk has an encoder and a decoder.
+    inputs: what the trunk reads.
     regression: one number is predicted and no class.
     lm_weight: of the auxiliary language model.
     class_weights: of the loss of each class; () where all weigh the same.
+    backward: rows are read from their last token to their first.
   """
 
-  two_stacks: bool
+  inputs: tuple[str, ...]
   regression: bool
   lm_weight: float
   class_weights: tuple[float, ...]
+  backward: bool
 
 
 def make(
@@ -144,6 +158,9 @@ def make(
   bias: bool = True,
   norms: bool = False,
   class_weights: tuple[Weight, ...] = (),
+  window: Count | None = None,
+  last: Count | None = None,
+  backward: bool = False,
 ) -> Task:
   """Classification over `classes` labels, or regression of one number.
 
@@ -171,6 +188,10 @@ def make(
       would make rows depend on each other and keep averages from step to step.
     class_weights: of the loss of each class, in the order of their numbers; the loss is the weighted mean. Weights of
       rows / (classes x rows of the class) balance the classes. Accuracy counts every row alike.
+    window: read rows in windows of so many tokens, each from the state behind the one before, without a gradient from
+      one into another (ULMFiT's BPT3C: 70); for a causal trunk with a carry. None reads whole rows.
+    last: pool, and so train on, the windows that begin among so many last tokens of a row (there: 1,400); None for all.
+    backward: read rows from their last token to their first, for a trunk that was trained so (`data.bptt`, reverse).
   """
   del vocab
   if hidden and not bias:
@@ -188,12 +209,25 @@ def make(
   class_weights = scaled_class_weights(class_weights, classes=count)
   if class_weights and lm_weight:
     raise ValueError(f'adapter.class_weights do not go with adapter.lm_weight={lm_weight}: leave one of them out')
-  s = Setup(texts.has_two_stacks(trunk), kind == 'regression', lm_weight, class_weights)
+  check_reading(trunk, window=window, last=last, backward=backward)
+  s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight, class_weights, backward)
   states = layers, join, tuple(layer_weights)
-  model = Model(trunk, count or 1, dropout, hidden, activation, *states, frozen, pool, init_std, bias, norms)
+  head = dropout, hidden, activation
+  model = Model(trunk, count or 1, *head, *states, frozen, pool, init_std, bias, norms, window, last)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s.regression)
   task = Task(model, *functions, in_words=in_words, trains=texts.trained(frozen))
   return scored(task, regression=s.regression, classes=count)
+
+
+def check_reading(trunk: nn.Module, *, window: int | None, last: int | None, backward: bool) -> None:
+  """Raises ValueError where rows cannot be read so; arguments as of `make`."""
+  if last is not None and window is None:
+    raise ValueError(f'adapter.last={last} counts tokens in whose windows states are pooled: give adapter.window too')
+  if window is not None:
+    errors.require(trunk, user="adapter 'classify' with window", attention=('causal',), inputs=('carry',))
+  if backward:
+    user, inputs = "adapter 'classify' with backward", ('tokens', 'segment_ids')
+    errors.require(trunk, user=user, attention=('causal',), inputs=inputs)
 
 
 def class_count(kind: str, *, classes: int | None) -> int:
@@ -220,6 +254,8 @@ def scored(task: Task, *, regression: bool, classes: int) -> Task:
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The text and its label; the next tokens where the language model is trained as well."""
   del root
+  if s.backward:
+    batch = {**batch, 'tokens': windows.turned(batch['tokens'], batch['segment_ids'])}
   weights = batch['row_weight']
   targets = {'label': batch['label'], 'weights': weights}
   if s.class_weights:
@@ -227,7 +263,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   targets['scale'] = batch_scale(weights)
   if s.lm_weight:
     targets |= texts.lm_targets(batch['tokens'][:, None], batch['segment_ids'][:, None])
-  return Example(read_text(batch, two_stacks=s.two_stacks), targets)
+  return Example(read_text(batch, s.inputs), targets)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

@@ -25,7 +25,9 @@ from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.vocab_head import make_head
 from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
-PAPER = Paper(year=2020, title='PET §3.1, GLM §2.3', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2020, title='PET §3.1, GLM §2.3', architecture='any', objective_family='supervised', supervision='supervised'
+)
 READS = ('tokens', 'segment_ids', 'option_tokens', 'option_segment_ids', 'label')
 SENTINEL = '<extra_id_0>'
 
@@ -87,7 +89,7 @@ def make(
     mask: token of the blank, which the data put there (`data.blank`); None is the vocabulary's mask, or '<extra_id_0>'
       for an encoder-decoder.
     start: what the decoder reads first, see `adapters/sequence.py`.
-    logit_rows: rows whose logits are in memory at a time, each option a row.
+    logit_rows: rows of each device whose logits are in memory at a time, each option a row.
 
   Raises:
     ValueError: a trunk that fills no blank, a word that is not one token where it has to be, or no mask.

@@ -28,10 +28,16 @@ from plm_jax.plugins import build
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Task, Temperature, Vocab
 
 PAPER = Paper(
-  year=2015, title='Hinton et al.', architecture='any', objective_family='supervised', extension='compressed'
+  year=2015,
+  title='Hinton et al.',
+  architecture='any',
+  objective_family='supervised',
+  supervision='supervised',
+  extension='compressed',
 )
 READS = ()  # beside what the inner task reads
 ADDS = 'distil'
+TAUGHT = 'taught'  # what the teacher reads, among the inputs of the student
 ALONE = True  # the rest of the parameters is a whole network: weights/folders.py leaves these out
 
 
@@ -50,13 +56,16 @@ class Model:
   def __init__(self, student: Any, teacher: Any):
     self.student, self.teacher = student, teacher
 
-  def init(self, key: Array, train: bool = False, **inputs: Any) -> dict[str, PyTree]:
+  def init(self, key: Array, train: bool = False, *, taught: Mapping[str, Array], **inputs: Any) -> dict[str, PyTree]:
     """Parameters of the student, the same as without a teacher, and those of the teacher under `distil`."""
-    own, taught = (one.init(key, train=train, **inputs)['params'] for one in (self.student, self.teacher))
-    return {'params': {**own, ADDS: taught}}
+    own, other = self.student.init(key, train=train, **inputs), self.teacher.init(key, train=train, **taught)
+    return {'params': {**own['params'], ADDS: other['params']}}
 
-  def apply(self, variables: Mapping[str, PyTree], *, teacher: bool = False, **arguments: Any) -> Any:
-    """Runs the student, or the teacher."""
+  def apply(
+    self, variables: Mapping[str, PyTree], *, teacher: bool = False, taught: Any = None, **arguments: Any
+  ) -> Any:
+    """Runs the student, or the teacher; `taught` is what the teacher reads, which `compare` hands it."""
+    del taught
     params = variables['params']
     if teacher:
       return self.teacher.apply({'params': params[ADDS]}, **arguments)
@@ -114,9 +123,10 @@ def _joined(s: Setup, *, name: str) -> Task:
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
-  """What the inner task makes, and the weight of each row."""
+  """What the inner task makes, the weight of each row, and what the teacher reads: one may read letters, one tokens."""
   inputs, targets = s.student.prepare(root, batch)
-  return Example(inputs, targets | row_terms(batch['row_weight']))
+  taught = s.teacher.prepare(root, batch).inputs
+  return Example({**inputs, TAUGHT: taught}, targets | row_terms(batch['row_weight']))
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
@@ -139,7 +149,8 @@ def compare(s: Setup, own: Forward, theirs: Forward, example: Example) -> Array:
   """
   assert s.student.predict is not None and s.teacher.predict is not None
   ours = s.student.predict(own, example)
-  taught = jax.tree.map(jax.lax.stop_gradient, s.teacher.predict(theirs, example))
+  read = example._replace(inputs=example.inputs[TAUGHT])
+  taught = jax.tree.map(jax.lax.stop_gradient, s.teacher.predict(theirs, read))
   if 'value' in ours:
     return jnp.square(ours['value'] - taught['value'])
   if 'probability' not in ours or ours['probability'].ndim != 2:

@@ -22,7 +22,9 @@ from plm_jax.adapters.wrapped import Axes
 from plm_jax.layers.dropout import drop
 from plm_jax.types import HEADS, Array, Count, Paper, Task, Vocab
 
-PAPER = Paper(year=2021, title='Hu et al., LoRA', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2021, title='Hu et al., LoRA', architecture='any', objective_family='supervised', supervision='supervised'
+)
 READS = ()  # beside what the inner task reads
 ADDS = 'lora'
 

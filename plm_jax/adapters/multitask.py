@@ -23,7 +23,13 @@ from plm_jax.layers.tasks import Tasks
 from plm_jax.plugins import build
 from plm_jax.types import EVERYTHING, Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
-PAPER = Paper(year=2019, title='T5 §3.5.2; Liu et al., MT-DNN', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2019,
+  title='T5 §3.5.2; Liu et al., MT-DNN',
+  architecture='any',
+  objective_family='supervised',
+  supervision='supervised',
+)
 READS = ('part',)  # beside what its parts read
 TAKEN = ('trunk', 'train', 'part')  # what else stands beside parameters, inputs and predictions of parts
 
@@ -57,6 +63,16 @@ def make(
   tasks.check(made, where='adapter.parts')
   if unknown := sorted(set(scores) - set(made)):
     raise ValueError(f'adapter.scores names {unknown[0]!r}, and adapter.parts {", ".join(made)}')
+  return join(made, scores=scores)
+
+
+def join(made: Tasks, *, scores: Mapping[str, tuple[str, ...]] = {}) -> Task:
+  """The task of several tasks, by name in the order of names, each of which trains on rows of its own.
+
+  Args:
+    made: their models have the same trunk, and may be given other heads than their own (`Forward` with `part`).
+    scores: of those whose scores are not those that they name themselves.
+  """
   of_parts = {name: scores.get(name, task.scores) for name, task in made.items()}
   model: Any = tasks.Model(made, own_heads=True)
   return Task(

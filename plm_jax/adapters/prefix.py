@@ -24,7 +24,13 @@ from plm_jax.adapters import wrapped
 from plm_jax.layers.linear import normal
 from plm_jax.types import HEADS, Array, Count, Paper, Std, Task, Vocab, Whole
 
-PAPER = Paper(year=2021, title='Li and Liang, prefix tuning', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2021,
+  title='Li and Liang, prefix tuning',
+  architecture='any',
+  objective_family='supervised',
+  supervision='supervised',
+)
 READS = ()  # beside what the inner task reads
 ADDS = 'prefix'
 

@@ -26,7 +26,13 @@ from plm_jax.layers.losses import perplexity
 from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
-PAPER = Paper(year=2020, title='Brown et al., GPT-3 §2.4', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2020,
+  title='Brown et al., GPT-3 §2.4',
+  architecture='any',
+  objective_family='supervised',
+  supervision='supervised',
+)
 READS = (
   'tokens', 'segment_ids', 'target_tokens', 'target_segment_ids', 'option_tokens', 'option_segment_ids',
   'option_lead', 'option_characters', 'label',
@@ -70,7 +76,7 @@ def make(
     against: this other text.
     start: what the decoder reads first, see `adapters/sequence.py`.
     mask: token of the blank that a GLM fills; None is the vocabulary's mask.
-    logit_rows: rows whose logits are in memory at a time, each option a row.
+    logit_rows: rows of each device whose logits are in memory at a time, each option a row.
 
   Raises:
     ValueError: a trunk that writes no text, or an empty `against` where it is needed.

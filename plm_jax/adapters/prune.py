@@ -23,7 +23,14 @@ from plm_jax.adapters.wrapped import Axes
 from plm_jax.compression import prune
 from plm_jax.types import Array, Count, Paper, Task, Vocab, Whole
 
-PAPER = Paper(year=2017, title='Zhu & Gupta', architecture='any', objective_family='supervised', extension='compressed')
+PAPER = Paper(
+  year=2017,
+  title='Zhu & Gupta',
+  architecture='any',
+  objective_family='supervised',
+  supervision='supervised',
+  extension='compressed',
+)
 READS = ()  # beside what the inner task reads
 ADDS = 'prune'
 

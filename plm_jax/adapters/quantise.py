@@ -24,7 +24,12 @@ from plm_jax.paths import flat
 from plm_jax.types import Array, Paper, Task, Vocab
 
 PAPER = Paper(
-  year=2017, title='Jacob et al.', architecture='any', objective_family='supervised', extension='compressed'
+  year=2017,
+  title='Jacob et al.',
+  architecture='any',
+  objective_family='supervised',
+  supervision='supervised',
+  extension='compressed',
 )
 READS = ()  # beside what the inner task reads
 ADDS = 'quantise'

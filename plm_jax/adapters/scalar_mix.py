@@ -2,23 +2,32 @@
 2018, §3.2 and §3.3).
 
 A token is ELMo_k = gamma sum_j softmax(w)_j h_k,j over the trunk's embeddings and layers; `vectors` puts a vector x_k
-of the task's own in front of it, [x_k; ELMo_k]. The adapter `inner` sees these in place of the trunk's states: `tag`
-with `lstm_layers` and `crf` is the paper's network for names, `classify` takes the largest value of each component over
-a row. The trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim`
-says; what is new, and trains, is `trunk/scalar_mix/weights`, `trunk/scalar_mix/gamma` and `trunk/vectors/table`.
+of the task's own in front of it, [x_k; ELMo_k], which `init_from` may read from a file of word vectors. The adapter
+`inner` sees these in place of the trunk's states: `tag` with `crf` is the paper's network for names, `classify` takes
+the largest value of each component over a row. With `lstm_layers` the network of the task has layers of LSTM here, and
+`side` says where its words meet the mix (Table 3):
+
+    input    LSTM([x; ELMo])             output    [LSTM(x); ELMo']
+    both     [LSTM([x; ELMo]); ELMo']    none      LSTM(x), the network without the trunk
+
+where ELMo' has weights of its own. `layers=(-1,)` with `vectors` is [GloVe(x); CoVe(x)] (McCann et al. 2017, §4). The
+trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim` says; what is
+new, and trains, stands in `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and `trunk/vectors`.
 """
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax.errors import one_of
 from plm_jax.layers import pooling
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal
+from plm_jax.layers.lstm import StackedLstm
 from plm_jax.layers.means import row_terms
 from plm_jax.layers.scalar_mix import ScalarMix, read_layers
 from plm_jax.plugins import build
@@ -27,9 +36,11 @@ from plm_jax.types import (
   Array,
   AttentionKind,
   Batch,
+  Count,
   Example,
   Execution,
   Forward,
+  LayerNumber,
   Loss,
   Paper,
   PyTree,
@@ -46,10 +57,15 @@ PAPER = Paper(
   title='Peters et al., ELMo',
   architecture='any',
   objective_family='supervised',
+  supervision='supervised',
   adapters=('tag', 'classify'),
 )
 READS = ()  # what `inner` reads
-QUICK = dict(vectors=8)  # of a smoke test (`file.py:quick`)
+QUICK = dict(vectors=8, lstm_dim=16, layers=())  # of a smoke test (`file.py:quick`)
+ADDED = 'trunk/(scalar_mix|output_mix|task_lstm|vectors)/.*'  # parameters beside those of the trunk
+
+Side = Literal['input', 'output', 'both', 'none']
+MIXES = {'scalar_mix': ('input', 'both'), 'output_mix': ('output', 'both')}  # name -> sides that have it
 
 
 class MixedTrunk(nn.Module):
@@ -63,6 +79,10 @@ class MixedTrunk(nn.Module):
     dropout: rate on the mix and on these vectors.
     norm: see `ScalarMix`.
     init_std: of the table.
+    layers: which are mixed; () for all.
+    side: of the layers of LSTM, see the head of this file.
+    lstm_layers: of the network of the task.
+    lstm_dim: width of the state of each of their directions.
   """
 
   trunk: nn.Module
@@ -70,25 +90,43 @@ class MixedTrunk(nn.Module):
   dropout: float
   norm: bool
   init_std: float
+  layers: tuple[int, ...] = ()
+  side: Side = 'input'
+  lstm_layers: int = 0
+  lstm_dim: int = 0
 
   def setup(self) -> None:
     nn.share_scope(self, self.trunk)
-    self.scalar_mix = ScalarMix(self.norm)
     self.mix_dropout, self.vector_dropout = Dropout(self.dropout), Dropout(self.dropout)
+    if self.side in MIXES['scalar_mix']:
+      self.scalar_mix = ScalarMix(self.norm)
+    if self.side in MIXES['output_mix']:
+      self.output_mix, self.output_mix_dropout = ScalarMix(self.norm), Dropout(self.dropout)
+    if self.lstm_layers:
+      self.task_lstm = StackedLstm(self.lstm_dim, self.lstm_layers, self.dropout, self.trunk.execution.dtype)
     if self.vectors:
       self.table = Embed(
         self.vocab_size, self.vectors, ('vocab', 'embed'), normal(self.init_std), name='vectors'
       )  # fmt: skip
 
   def __call__(self, train: bool = False, **inputs: Array) -> dict[str, Any]:
-    """'hidden' f32[b, l, vectors + d]; 'layers' [1, b, l, vectors + d] holds it again; 'carry'."""
-    out = self.trunk(**inputs, train=False)
+    """'hidden' f32[b, l, e], e as `hidden_dim`; 'layers' [1, b, l, e] holds it again; 'carry'."""
+    out = self.trunk(**{name: value for name, value in inputs.items() if name in self.trunk.INPUTS}, train=False)
     # embeddings first, the output last
-    states = jax.lax.stop_gradient(read_layers(out, (*range(len(out['layers']) - 1), -1)))
-    hidden = self.mix_dropout(self.scalar_mix(states), train=train)  # n of [b, l, d] -> [b, l, d]
+    states = jax.lax.stop_gradient(read_layers(out, self.layers or (*range(len(out['layers']) - 1), -1)))
+    parts = []
     if self.vectors:
       own = self.table(inputs['encoder_tokens'] if 'encoder_tokens' in inputs else inputs['tokens'])
-      hidden = jnp.concatenate([self.vector_dropout(own, train=train), hidden], axis=-1)
+      parts.append(self.vector_dropout(own, train=train))
+    if self.side in MIXES['scalar_mix']:
+      parts.append(self.mix_dropout(self.scalar_mix(states), train=train))  # n of [b, l, d] -> [b, l, d]
+    hidden = jnp.concatenate(parts, axis=-1)
+    if self.lstm_layers:
+      segments = inputs['encoder_segment_ids'] if 'encoder_segment_ids' in inputs else inputs['segment_ids']
+      hidden = self.task_lstm(hidden, segments, train=train)
+    if self.side in MIXES['output_mix']:
+      mixed = self.output_mix_dropout(self.output_mix(states), train=train)
+      hidden = jnp.concatenate([hidden.astype(mixed.dtype), mixed], axis=-1)
     return {'hidden': hidden, 'layers': hidden[None], 'carry': out['carry']}
 
   def pool(self, hidden: Array, segment_ids: Array) -> Array:
@@ -96,19 +134,24 @@ class MixedTrunk(nn.Module):
     return pooling.largest(hidden, segment_ids)
 
   def squared_weights(self, train: bool = False) -> Array:
-    """Sum of the squares of w, before the softmax: f32[]."""
+    """Sum of the squares of w of both sides, before the softmax: f32[]."""
     del train
-    return jnp.square(self.scalar_mix.variables['params']['weights']).sum()
+    own = self.variables['params']
+    return sum((jnp.square(own[name]['weights']).sum() for name in MIXES if name in own), jnp.zeros(()))
 
   @property
   def hidden_dim(self) -> int:
     """Width of 'hidden'."""
-    return self.vectors + self.trunk.hidden_dim
+    mix = self.trunk.hidden_dim
+    width = self.vectors + mix * (self.side in MIXES['scalar_mix'])
+    width = 2 * self.lstm_dim if self.lstm_layers else width
+    return width + mix * (self.side in MIXES['output_mix'])
 
   @property
   def INPUTS(self) -> tuple[str, ...]:
-    """Those of the trunk, and so with the other attributes."""
-    return self.trunk.INPUTS
+    """Those of the trunk, and so with the other attributes; `vectors` are for tokens, whatever the trunk reads."""
+    own = {'tokens', 'encoder_tokens'}.isdisjoint(self.trunk.INPUTS) and self.vectors
+    return ('tokens', *self.trunk.INPUTS) if own else self.trunk.INPUTS
 
   @property
   def ATTENTION(self) -> AttentionKind:
@@ -158,6 +201,10 @@ def make(
   norm: bool = False,
   penalty: Weight = 0.0,
   init_std: Std = 0.02,
+  layers: tuple[LayerNumber, ...] = (),
+  side: Side = 'input',
+  lstm_layers: Whole = 0,
+  lstm_dim: Count = 256,
 ) -> Task:
   """The task of `inner` on a mix of all layers of the trunk.
 
@@ -172,9 +219,22 @@ def make(
     penalty: lambda of the penalty on the squared L2 norm of w: at 1 the mix stays near a plain average, at 0.001 the
       weights vary.
     init_std: of the table of `vectors`.
+    layers: which are mixed, -1 for the trunk's output and 0 for its embeddings; () for all.
+    side: where the network of the task reads the mix, see the head of this file.
+    lstm_layers: layers of LSTM of the network of the task, below the head of `inner`; 0 for none.
+    lstm_dim: width of the state of each of their directions.
+
+  Raises:
+    ValueError: a side without what it needs.
   """
-  task = build.make('adapters', inner, trunk=MixedTrunk(trunk, vectors, dropout, norm, init_std), vocab=vocab)
-  task = task._replace(trains=(*HEADS, 'trunk/(scalar_mix|vectors)/.*'))
+  one_of('adapter.side', side, Side)
+  if side != 'input' and not lstm_layers:
+    raise ValueError(f"adapter.side={side!r} is a side of layers of LSTM: set adapter.lstm_layers, or side='input'")
+  if side in ('output', 'none') and not vectors:
+    raise ValueError(f'adapter.side={side!r}: the layers of LSTM then read `vectors` alone; set adapter.vectors')
+  mixed = MixedTrunk(trunk, vectors, dropout, norm, init_std, tuple(layers), side, lstm_layers, lstm_dim)
+  task = build.make('adapters', inner, trunk=mixed, vocab=vocab)
+  task = task._replace(trains=(*HEADS, ADDED))
   s = Setup(task, penalty)
   if not penalty:
     return task

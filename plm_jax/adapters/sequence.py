@@ -40,7 +40,9 @@ from plm_jax.types import (
   Whole,
 )
 
-PAPER = Paper(year=2019, title='T5 §2.4, BART §3.3', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2019, title='T5 §2.4, BART §3.3', architecture='any', objective_family='supervised', supervision='supervised'
+)
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
 
@@ -114,7 +116,7 @@ def make(
     mask: token of the blank that a GLM fills; None is the vocabulary's mask.
     label_smoothing: share of the loss that all tokens of the vocabulary have alike (BART: .1).
     decoding: how an evaluation writes text.
-    logit_rows: batch rows whose logits are in memory at a time.
+    logit_rows: rows of each device whose logits are in memory at a time.
 
   Raises:
     ValueError: a trunk that writes no text, no end token, or settings of `decoding` that do not fit together.

@@ -1,6 +1,6 @@
 """What adapters share that read several texts per row: options to choose from, a pair in both orders."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import flax.linen as nn
@@ -71,17 +71,17 @@ class Model(nn.Module):
     return self.trunk.attend(features)
 
 
-def read(batch: Mapping[str, Array], *, two_stacks: bool) -> dict[str, Array]:
+def read(batch: Mapping[str, Array], inputs: Sequence[str]) -> dict[str, Array]:
   """The inputs of a trunk for rows of k texts, [b, k, l] each.
 
   Args:
-    batch: with tokens and segment_ids int[b, k, l], and type_ids where they are of this shape too.
-    two_stacks: the trunk has an encoder and a decoder.
+    batch: with tokens and segment_ids int[b, k, l], and type_ids and characters where they are of this shape too.
+    inputs: those of `texts.inputs_of`.
   """
   shape = batch['tokens'].shape
-  names = [name for name in ('tokens', 'segment_ids', 'type_ids') if name in batch and batch[name].shape == shape]
-  inputs = texts.read_text({name: fold(batch[name]) for name in names}, two_stacks=two_stacks)
-  return {name: value.reshape(shape) for name, value in inputs.items()}
+  names = [name for name in texts.OF_TEXT if name in batch and batch[name].shape[:3] == shape]
+  read = texts.read_text({name: fold(batch[name]) for name in names}, inputs)
+  return {name: value.reshape(*shape, *value.shape[2:]) for name, value in read.items()}
 
 
 def fold(values: Array) -> Array:

@@ -16,7 +16,7 @@ from plm_jax.adapters.texts import Pool
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Rate, Std, Task, Vocab, Weight, Whole
 
-PAPER = Paper(year=2018, title='GPT §3.3', architecture='any', objective_family='supervised')
+PAPER = Paper(year=2018, title='GPT §3.3', architecture='any', objective_family='supervised', supervision='supervised')
 READS = ('tokens', 'segment_ids', 'swapped_tokens', 'swapped_segment_ids', 'label')
 QUICK = dict(kind='class')  # of a smoke test (`file.py:quick`)
 
@@ -25,12 +25,12 @@ class Setup(NamedTuple):
   """What is read and scored.
 
   Attributes:
-    two_stacks: the trunk has an encoder and a decoder.
+    inputs: what the trunk reads.
     regression: one number is predicted and no class.
     lm_weight: of the auxiliary language model.
   """
 
-  two_stacks: bool
+  inputs: tuple[str, ...]
   regression: bool
   lm_weight: float
 
@@ -71,7 +71,7 @@ def make(
   del vocab
   texts.check_head('similarity', trunk, activation=activation, pool=pool, frozen=frozen, lm_weight=lm_weight)
   count = classify.class_count(kind, classes=classes)
-  s = Setup(texts.has_two_stacks(trunk), kind == 'regression', lm_weight)
+  s = Setup(texts.inputs_of(trunk), kind == 'regression', lm_weight)
   head = dropout, hidden, activation, frozen, pool, init_std
   model = sequences.Model(trunk, 'sum', count or 1, *head)
   functions = partial(prepare, s), partial(loss, s), partial(classify.predict, s.regression)
@@ -82,13 +82,13 @@ def make(
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """Both orders of each pair [b, 2, l] and its label; the next tokens where the language model is trained as well."""
   del root
-  names = [name for name in ('tokens', 'segment_ids', 'type_ids') if name in batch and f'swapped_{name}' in batch]
+  names = [name for name in texts.OF_TEXT if name in batch and f'swapped_{name}' in batch]
   both = {name: jnp.stack([batch[name], batch[f'swapped_{name}']], axis=1) for name in names}
   weights = batch['row_weight']
   targets = {'label': batch['label'], 'weights': weights, 'scale': batch_scale(weights)}
   if s.lm_weight:
     targets |= texts.lm_targets(both['tokens'], both['segment_ids'])
-  return Example(sequences.read(both, two_stacks=s.two_stacks), targets)
+  return Example(sequences.read(both, s.inputs), targets)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from plm_jax import errors
-from plm_jax.adapters.texts import has_two_stacks, read_text, trained
+from plm_jax.adapters.texts import inputs_of, read_text, trained
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy
@@ -29,7 +29,9 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.scores import squad
 from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Std, Task, Vocab, Weight
 
-PAPER = Paper(year=2018, title='BERT §4.2, §4.3', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2018, title='BERT §4.2, §4.3', architecture='any', objective_family='supervised', supervision='supervised'
+)
 READS = ('tokens', 'segment_ids', 'start', 'end', 'context')
 End = Literal['independent', 'conditional']
 SHOWN, MAXIMUM, NO_ANSWER = 1, 2, 3  # what stands in `context`, as `data/rows/windows.py` writes it
@@ -123,7 +125,7 @@ class Setup(NamedTuple):
   """What is read and predicted.
 
   Attributes:
-    two_stacks: the trunk has an encoder and a decoder.
+    inputs: what the trunk reads.
     n_best: pairs that are predicted.
     max_answer: tokens of the longest answer that is predicted.
     threshold: by which no answer has to score more than the best one.
@@ -131,7 +133,7 @@ class Setup(NamedTuple):
     weight: of the classifier that tells whether there is an answer.
   """
 
-  two_stacks: bool
+  inputs: tuple[str, ...]
   n_best: int
   max_answer: int
   threshold: float
@@ -178,7 +180,7 @@ def make(
   """
   del vocab
   errors.one_of('adapter.end', end, End)
-  s = Setup(has_two_stacks(trunk), n_best, max_answer, threshold, starts, answerable_weight)
+  s = Setup(inputs_of(trunk), n_best, max_answer, threshold, starts, answerable_weight)
   conditional = end == 'conditional'
   model = Model(trunk, dropout, frozen, init_std, conditional)
   losses, predictions = (conditional_loss, conditional_predict) if conditional else (loss, predict)
@@ -198,7 +200,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
     'weights': weights,
     'scale': batch_scale(weights),
   }
-  return Example(read_text(batch, two_stacks=s.two_stacks), targets)
+  return Example(read_text(batch, s.inputs), targets)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:

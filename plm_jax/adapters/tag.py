@@ -1,9 +1,9 @@
 """A label for every word: parts of speech, names, chunks (BERT §5.3; BART §3.2).
 
-The state of a word's first piece is classified by one dense layer, or by layers of LSTM below it that read the states
-both ways (BERT's Table 7, for a frozen trunk). `crf` scores the labels of a text together, as one path (Lample et al.
-2016, §2.2). Encoders and decoders give the states of their own tokens; an encoder-decoder reads the text on both sides,
-and the top state of its decoder labels each token.
+The state of a word's first piece is classified by one dense layer or two, or by layers of LSTM below them that read the
+states both ways (BERT's Table 7, for a frozen trunk). `crf` scores the labels of a text together, as one path (Lample
+et al. 2016, §2.2). Encoders and decoders give the states of their own tokens; an encoder-decoder reads the text on both
+sides, and the top state of its decoder labels each token.
 
 Where the labels are BIO, a span counts as found if its first word, its last word and its type are right, as in the
 shared task of CoNLL (Tjong Kim Sang and De Meulder 2003): F1 = 2 tp / (2 tp + fp + fn) over all rows.
@@ -18,13 +18,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.adapters.texts import has_two_stacks, label_weights, read_text, scaled_class_weights, segments_of, trained
+from plm_jax.adapters.texts import (
+  inputs_of,
+  label_weights,
+  make_head,
+  read_text,
+  scaled_class_weights,
+  segments_of,
+  trained,
+)
+from plm_jax.errors import one_of
 from plm_jax.layers.crf import Chain, Crf, best_path, log_likelihood, probabilities, side_by_side
 from plm_jax.layers.dropout import Dropout
-from plm_jax.layers.linear import Dense, normal
-from plm_jax.layers.losses import cross_entropy
+from plm_jax.layers.losses import smoothed_cross_entropy
 from plm_jax.layers.lstm import StackedLstm
 from plm_jax.layers.means import batch_scale, metric
+from plm_jax.layers.mlp import Activation
 from plm_jax.layers.scalar_mix import Join, JoinedStates, check_join, read_layers
 from plm_jax.scores.seqeval import tags_of
 from plm_jax.types import (
@@ -45,7 +54,9 @@ from plm_jax.types import (
   Whole,
 )
 
-PAPER = Paper(year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised')
+PAPER = Paper(
+  year=2018, title='BERT §5.3, BART §3.2', architecture='any', objective_family='supervised', supervision='supervised'
+)
 READS = ('tokens', 'segment_ids', 'labels')
 QUICK = dict(  # of a smoke test (`file.py:quick`)
   tags=('O', 'B-name', 'I-name', 'B-type', 'I-type'),
@@ -57,12 +68,14 @@ QUICK = dict(  # of a smoke test (`file.py:quick`)
 
 
 class Model(nn.Module):
-  """Trunk, layers of LSTM where asked, dropout and one dense layer over every token; the parameters of a CRF.
+  """Trunk, layers of LSTM where asked, dropout and one or two dense layers over every token; parameters of a CRF.
 
   Attributes:
     trunk: any trunk.
     outputs: columns of the last layer.
     dropout: rate before it.
+    hidden: width of a dense layer before the last one; 0 for none.
+    activation: behind it.
     layers: whose states are read; -1 is the trunk's output, 0 the embeddings.
     join: how they become one, see `JoinedStates`.
     layer_weights: of join='weighted'.
@@ -70,12 +83,14 @@ class Model(nn.Module):
     lstm_layers: of LSTM below the last layer; 0 for none.
     lstm_dim: width of the state of each of their directions.
     crf: labels of a text are scored as a path.
-    init_std: of the last layer's kernel.
+    init_std: of the kernels of dense layers.
   """
 
   trunk: nn.Module
   outputs: int
   dropout: float
+  hidden: int
+  activation: str
   layers: tuple[int, ...]
   join: Join
   layer_weights: tuple[float, ...]
@@ -89,7 +104,13 @@ class Model(nn.Module):
     self.states = JoinedStates(self.join, self.layer_weights)
     self.lstm = StackedLstm(self.lstm_dim, self.lstm_layers, self.dropout, self.trunk.execution.dtype)
     self.label_path = Crf(self.outputs)
-    self.head = Dense(self.outputs, axes=('embed', 'classes'), kernel_init=normal(self.init_std))
+    self.head = make_head(
+      self.outputs,
+      hidden=self.hidden,
+      activation=self.activation,
+      dropout=self.dropout,
+      init_std=self.init_std,
+    )
     self.head_dropout = Dropout(self.dropout)
 
   def __call__(self, train: bool = False, **inputs: Array) -> Array:
@@ -103,7 +124,10 @@ class Model(nn.Module):
       hidden = self.lstm(hidden, segments_of(inputs), train=train)
     if self.crf and self.is_initializing():
       self.label_path()
-    return self.head(self.head_dropout(hidden.astype(jnp.float32), train=train))
+    hidden = hidden.astype(jnp.float32)
+    if self.hidden:
+      return self.head(hidden, train=train)
+    return self.head(self.head_dropout(hidden, train=train))
 
   def chain(self, train: bool = False) -> Chain:
     """What neighbouring labels score, for a CRF."""
@@ -122,16 +146,18 @@ class Setup(NamedTuple):
   """What is read and scored.
 
   Attributes:
-    two_stacks: the trunk has an encoder and a decoder.
+    inputs: what the trunk reads.
     scheme: of the labels, where they are BIO.
     crf: labels of a text are scored as a path.
     class_weights: of the loss of each label; () where all weigh the same.
+    label_smoothing: share of the loss that all labels have alike.
   """
 
-  two_stacks: bool
+  inputs: tuple[str, ...]
   scheme: Scheme | None
   crf: bool
   class_weights: tuple[float, ...]
+  label_smoothing: float
 
 
 def make(
@@ -140,6 +166,8 @@ def make(
   vocab: Vocab,
   tags: tuple[str, ...] = (),
   dropout: Rate = 0.1,
+  hidden: Whole = 0,
+  activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layers: tuple[LayerNumber, ...] = (-1,),
   join: Join = 'concat',
   layer_weights: tuple[Annotated[float, 'any'], ...] = (),
@@ -148,6 +176,7 @@ def make(
   lstm_dim: Count = 768,
   crf: bool = False,
   class_weights: tuple[Weight, ...] = (),
+  label_smoothing: Rate = 0.0,
   init_std: Std = 0.02,
 ) -> Task:
   """Labels of words from the states of their first pieces.
@@ -157,7 +186,9 @@ def make(
     vocab: of the rows, as `data/labelled.py` makes them with kind='words'.
     tags: names of the labels in the order of their numbers. Where all are 'O', 'B-...' or 'I-...', spans are scored.
       (): a run finds them in its training data.
-    dropout: rate before the last layer, and before each layer of LSTM.
+    dropout: rate before each dense layer, and before each layer of LSTM.
+    hidden: width of a dense layer before the last one; 0 leaves it out.
+    activation: behind that layer, a name of `layers.mlp.ACTIVATIONS`.
     layers: whose states are read; -1 is the trunk's output, 0 its embeddings. (-4, -3, -2, -1) side by side is the best
       choice of BERT's Table 7 for a frozen trunk.
     join: 'concat' puts the states side by side, 'sum' adds them, 'weighted' adds them times `layer_weights`, 'mix'
@@ -169,7 +200,9 @@ def make(
     crf: the labels of a text are one path of a conditional random field; the loss is its negative log-likelihood over
       the number of words, so that rates carry over.
     class_weights: of the loss of each tag; the loss is the weighted mean. Not for a CRF.
-    init_std: of the last layer's kernel.
+    label_smoothing: share a of the loss that all labels have alike: words train on 1 - a of the right label and a / c
+      of each of the c labels (Szegedy et al. 2016, §7). The metric is the loss without it. Not for a CRF.
+    init_std: of the kernels of the dense layers.
 
   Raises:
     ValueError: fewer than two tags, a tag twice, or settings that contradict each other.
@@ -180,10 +213,14 @@ def make(
   check_join(layers=layers, join=join, weights=layer_weights)
   if crf and class_weights:
     raise ValueError('adapter.class_weights weigh words, and adapter.crf scores whole texts: leave one of them out')
+  if crf and label_smoothing:
+    raise ValueError('adapter.label_smoothing is of words, and adapter.crf scores whole texts: leave one of them out')
+  one_of('adapter.activation', activation, Activation)
   class_weights = scaled_class_weights(class_weights, classes=len(tags))
-  s = Setup(has_two_stacks(trunk), bio(tuple(tags)), crf, class_weights)
+  s = Setup(inputs_of(trunk), bio(tuple(tags)), crf, class_weights, label_smoothing)
   states = tuple(layers), join, tuple(layer_weights)
-  model = Model(trunk, len(tags), dropout, *states, frozen, lstm_layers, lstm_dim, crf, init_std)
+  head = dropout, hidden, activation
+  model = Model(trunk, len(tags), *head, *states, frozen, lstm_layers, lstm_dim, crf, init_std)
   task = Task(model, partial(prepare, s), partial(loss, s), partial(predict, s), summary=span_scores, in_words=in_words)
   return task._replace(classes=len(tags), class_names=tuple(tags), trains=trained(frozen))
 
@@ -203,7 +240,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   if s.class_weights:
     targets['loss_weights'] = weights * label_weights(batch['labels'], s.class_weights)
     targets['scale'] = batch_scale(targets['loss_weights'])
-  return Example(read_text(batch, two_stacks=s.two_stacks), targets)
+  return Example(read_text(batch, s.inputs), targets)
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
@@ -217,17 +254,18 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
     words, order = side_by_side(labels >= 0, targets['segment_ids'])
     scores, right = to_words(logits, order), to_words(labels, order)
     chain = forward(method='chain')
-    values = -log_likelihood(scores, right, words, chain)[:, None]  # [b, 1]
+    values = trained_values = -log_likelihood(scores, right, words, chain)[:, None]  # [b, 1]
     predicted = to_tokens(best_path(scores, words, chain), order)
   else:
-    values = cross_entropy(logits, jnp.maximum(labels, 0)) * loss_weights  # [b, l]
+    nats, smoothed = smoothed_cross_entropy(logits, jnp.maximum(labels, 0), smoothing=s.label_smoothing)
+    values, trained_values = nats * loss_weights, smoothed * loss_weights  # [b, l]
     predicted = logits.argmax(axis=-1)
   total = weights.sum()
   metrics = {'loss': (values.sum(), loss_weights.sum()), 'accuracy': metric(predicted == labels, weights)}
   if s.scheme is not None:
     counts = span_counts(predicted, labels, targets['segment_ids'], s.scheme)
     metrics |= {name: (count, total) for name, count in zip(('tp', 'fp', 'fn'), counts, strict=True)}
-  return Loss((values.sum(axis=1) * targets['scale']).sum(), metrics)
+  return Loss((trained_values.sum(axis=1) * targets['scale']).sum(), metrics)
 
 
 def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:

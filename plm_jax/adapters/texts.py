@@ -16,17 +16,18 @@ from plm_jax.layers.mlp import ACTIVATIONS, PredictionHead
 from plm_jax.types import EVERYTHING, HEADS, Array, Attends, Batch, Forward
 
 Pool = Literal['trunk', 'mean', 'concat']
+OF_TEXT = ('tokens', 'characters', 'segment_ids', 'type_ids')  # keys of a batch
 LM_ROWS = 8  # texts whose vocabulary logits are in memory at a time
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
-def read_text(batch: Batch, *, two_stacks: bool) -> dict[str, Array]:
-  """The inputs of a trunk, or of one with an encoder and a decoder, for the text of a batch."""
-  if two_stacks:
+def read_text(batch: Batch, inputs: Sequence[str]) -> dict[str, Array]:
+  """What a trunk reads of the text of a batch; `inputs` are those of `inputs_of`."""
+  if 'encoder_tokens' in inputs:
     return both_sides(batch['tokens'], batch['segment_ids'])
-  return {name: batch[name] for name in ('tokens', 'segment_ids', 'type_ids') if name in batch}
+  return {name: batch[name] for name in OF_TEXT if name in inputs and name in batch}
 
 
 def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
@@ -55,16 +56,16 @@ def both_sides(tokens: Array, segment_ids: Array) -> dict[str, Array]:
   }
 
 
-def has_two_stacks(trunk: nn.Module) -> bool:
-  """Whether the trunk has an encoder and a decoder.
+def inputs_of(trunk: nn.Module) -> tuple[str, ...]:
+  """The names of what a trunk reads.
 
   Raises:
-    ValueError: it reads no tokens, but words by their characters, which the rows of adapters do not have.
+    ValueError: it reads no texts.
   """
-  if 'encoder_tokens' in trunk.INPUTS:
-    return True
-  errors.require(trunk, user='adapter', inputs=('tokens', 'segment_ids'))
-  return False
+  if 'encoder_tokens' not in trunk.INPUTS:
+    words = 'characters' if 'characters' in trunk.INPUTS else 'tokens'
+    errors.require(trunk, user='adapter', inputs=(words, 'segment_ids'))
+  return tuple(trunk.INPUTS)
 
 
 def segments_of(inputs: Mapping[str, Array]) -> Array:

@@ -27,7 +27,12 @@ from plm_jax.plugins import build
 from plm_jax.types import Attends, Count, Decodes, Paper, Rate, ReadsStates, Task, Vocab
 
 PAPER = Paper(
-  year=2019, title='BART §3.4', architecture='encoder-decoder', objective_family='supervised', adapters=('sequence',)
+  year=2019,
+  title='BART §3.4',
+  architecture='encoder-decoder',
+  objective_family='supervised',
+  supervision='supervised',
+  adapters=('sequence',),
 )
 READS = ('tokens', 'segment_ids', 'target_tokens', 'target_segment_ids')
 
@@ -63,7 +68,7 @@ def make(
     start: what the decoder reads first.
     label_smoothing: share of the loss that all tokens of the vocabulary have alike.
     decoding: how an evaluation writes text.
-    logit_rows: batch rows whose logits are in memory at a time.
+    logit_rows: rows of each device whose logits are in memory at a time.
 
   Raises:
     ValueError: a trunk whose encoder cannot read states, or an encoder that does not fit it.

@@ -58,6 +58,9 @@ def look(settings: Settings, folder: RunFolder, *, text: str, step: Step = None)
 
 def _weights(trunk: nn.Module, params: Any, ids: Sequence[int]) -> np.ndarray:
   """f32[n, h, l, l] of one row, from what the blocks sow into the collection 'attention'."""
+  missing = ConfigError(f'heads: a {trunk.NAME} has no attention weights; name the folder of a model with attention')
+  if 'tokens' not in trunk.INPUTS:  # it reads words by their letters, as ELMo
+    raise missing
   tokens = jnp.asarray([ids])
   look = jax.jit(
     lambda params: trunk.apply({'params': params}, tokens, segment_ids=jnp.ones_like(tokens), mutable=['attention'])
@@ -65,7 +68,7 @@ def _weights(trunk: nn.Module, params: Any, ids: Sequence[int]) -> np.ndarray:
   _, sown = look(params)
   found = _in_order(sown.get('attention', {}))
   if not found:
-    raise ConfigError(f'heads: a {trunk.NAME} has no attention weights; name the folder of a model with attention')
+    raise missing
   return np.concatenate([layers[:, 0] for layers in found])
 
 

@@ -8,7 +8,9 @@ import numpy as np
 from plm_jax import files
 from plm_jax.errors import ConfigError, suggest
 from plm_jax.inference.opened import Opened
+from plm_jax.plugins import build
 from plm_jax.scores import correlation
+from plm_jax.types import WordTable
 from plm_jax.weights.word_vectors import WordVectors
 
 
@@ -47,13 +49,21 @@ class Table:
     self.words = vectors.words
     self.unit = vectors.vectors / np.maximum(norms, 1e-30)
     self._ids = {word: number for number, word in enumerate(vectors.words)}
+    self._unseen = vectors.unseen
 
   def __contains__(self, word: str) -> bool:
     return word in self._ids
 
+  def has_vector(self, word: str) -> bool:
+    """Whether a word has a vector, be it one that its letters make."""
+    return word in self or self._unseen is not None
+
   def vector(self, word: str) -> np.ndarray:
     """f32[d], of length 1; raises a ConfigError for a word without a vector."""
     if word not in self._ids:
+      if self._unseen is not None:
+        vector = self._unseen(word)
+        return vector / max(float(np.linalg.norm(vector)), 1e-30)
       raise ConfigError(
         f'vectors: there is no vector of {word!r} among {len(self.words):,}.{suggest(word, self.words)}'
       )
@@ -74,13 +84,16 @@ class Table:
 
   def _nearest(self, target: np.ndarray, *, but: Sequence[str], top: int) -> list[Near]:
     cosines = self.unit @ target
-    cosines[[self._ids[word] for word in but]] = -np.inf
-    order = np.argsort(-cosines, kind='stable')[: max(min(top, len(self.words) - len(set(but))), 0)]
+    own = {self._ids[word] for word in but if word in self._ids}
+    cosines[list(own)] = -np.inf
+    order = np.argsort(-cosines, kind='stable')[: max(min(top, len(self.words) - len(own)), 0)]
     return [Near(self.words[number], float(cosines[number])) for number in order]
 
 
 def of_run(opened: Opened) -> WordVectors:
   """The vectors of a run whose trunk is a table, without those of special tokens.
+
+  An objective that makes them of more than the trunk says so by a function `word_table` of its file.
 
   Raises:
     ConfigError: the vectors of its trunk depend on the text.
@@ -90,9 +103,20 @@ def of_run(opened: Opened) -> WordVectors:
       f'vectors: the {opened.trunk.NAME} in {opened.folder} gives a word another vector in each text: name a run of '
       "model.name='static'"
     )
-  table = np.asarray(opened.params['token_embed']['table'], np.float32)
-  kept = [number for number in range(opened.vocab.size) if number not in set(opened.vocab.special_ids)]
-  return WordVectors(tuple(opened.vocab.token(number) for number in kept), table[kept])
+  found = _word_table(opened)
+  special = set(opened.vocab.special_ids)
+  kept = [number for number in range(opened.vocab.size) if number not in special]
+  return WordVectors(tuple(opened.vocab.token(number) for number in kept), found.vectors[kept], found.unseen)
+
+
+def _word_table(opened: Opened) -> WordTable:
+  """The vectors of all ids: as the objective makes them, else the rows of the trunk."""
+  if opened.task and not opened.adapted:
+    settings = {key: value for key, value in opened.task.items() if key != 'name'}
+    make = getattr(build.import_file(f'objectives.{opened.task["name"]}'), 'word_table', None)
+    if make is not None:
+      return make(opened.loaded[1], opened.vocab, **settings)
+  return WordTable(np.asarray(opened.params['token_embed']['table'], np.float32))
 
 
 def answer(table: Table, file: files.Where) -> dict[str, Share]:
@@ -132,7 +156,7 @@ def agree(table: Table, file: files.Where) -> Agreement:
       if pairs:
         raise ValueError(f'{file}, line {number}: expected two words and a number') from None
       continue  # names of columns
-  known = [pair for pair in pairs if pair[0] in table and pair[1] in table]
+  known = [pair for pair in pairs if table.has_vector(pair[0]) and table.has_vector(pair[1])]
   predictions = [{'value': table.similarity(one, other)} for one, other, _ in known]
   scores = correlation.score(predictions, [{'label': label} for *_, label in known])
   return Agreement(scores['spearman'], len(known), len(pairs))

@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -31,12 +32,14 @@ class Read(NamedTuple):
     types: of its tokens, as the tokenizer gives them.
     before: how many special tokens stand before the text.
     after: how many stand behind it.
+    unknown: place in `ids` -> the word there, for unknown tokens.
   """
 
   ids: list[int]
   types: list[int]
   before: int
   after: int
+  unknown: Mapping[int, str] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,20 +183,29 @@ class Opened:
     Raises:
       ConfigError: a run that reads texts in another vocabulary than it writes.
     """
-    if self.settings.get('second_vocab'):
+    # the rows of a translation are read in the first one
+    if self.settings.get('second_vocab') and self.settings['data'].get('second') != 'targets':
       raise ConfigError(f'{self.folder} reads texts in a vocabulary of their own (second_vocab): name another folder')
     bare = self.marked.post_processor is None
     found = []
-    for text in self.marked.encode_batch(list(texts)):
+    for text, read in zip(texts, self.marked.encode_batch(list(texts)), strict=True):
+      unknown = self._unknown(text, read)
       if bare:  # of an older run
-        ids = with_ends(text.ids, self.vocab)
-        around = (len(ids) - len(text.ids)) // 2
-        found.append(Read(ids, [0] * len(ids), around, around))
+        ids = with_ends(read.ids, self.vocab)
+        around = (len(ids) - len(read.ids)) // 2
+        unknown = {place + around: word for place, word in unknown.items()}
+        found.append(Read(ids, [0] * len(ids), around, around, unknown))
         continue
-      inside = [place for place, special in enumerate(text.special_tokens_mask) if not special]
-      before, after = (inside[0], len(text.ids) - inside[-1] - 1) if inside else (len(text.ids), 0)
-      found.append(Read(text.ids, text.type_ids, before, after))
+      inside = [place for place, special in enumerate(read.special_tokens_mask) if not special]
+      before, after = (inside[0], len(read.ids) - inside[-1] - 1) if inside else (len(read.ids), 0)
+      found.append(Read(read.ids, read.type_ids, before, after, unknown))
     return found
+
+  def _unknown(self, text: str, read: tokenizers.Encoding) -> dict[int, str]:
+    """The unknown words of a text by their places."""
+    spans = {place: read.offsets[place] for place, one in enumerate(read.ids) if one == self.vocab.unk_id}
+    words = {place: self.vocab.normalise(text[slice(*span)]) for place, span in spans.items()}
+    return {place: word for place, word in words.items() if word}
 
 
 def with_ends(ids: list[int], vocab: types.Vocab) -> list[int]:

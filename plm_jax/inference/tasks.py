@@ -122,7 +122,8 @@ def check(opened: Opened, wanted: str) -> None:
     name = opened.weights.adapter.get('name')
     what = f'has a head of adapter {name!r}' if name else 'has a head that no adapter computes'
   else:
-    what = 'holds a pre-trained network without a task'
+    words = '' if opened.kind != 'bidirectional' or opened.weights.heads else ' and without a head that predicts words'
+    what = f'holds a pre-trained network without a task{words}'
   needed = next((adapter for adapter, own in _ADAPTERS.items() if own == wanted), None)
   cure = f'fine-tune it with adapter {needed!r}, or load a run that was' if needed else 'load another folder'
   raise ConfigError(f'{wanted}: {opened.folder} {what}. It can {", ".join(able)}; to {wanted}, {cure}')

@@ -81,7 +81,9 @@ def layers_of(opened: Opened, layer: int | str | Sequence[int]) -> tuple[int, ..
   """
   trunk, params = opened.network
   ones = np.ones((1, 2), np.int32)
-  count = len(jax.eval_shape(functools.partial(_run, trunk), params, _inputs(opened, ones, ones, ones))['layers'])
+  _, table = _spelt(opened, [])
+  inputs = _inputs(opened, ones, ones, ones, table)
+  count = len(jax.eval_shape(functools.partial(_run, trunk), params, inputs)['layers'])
   if layer == 'all':
     return (*range(count - 1), -1)
   asked: Any = [layer] if isinstance(layer, int) else layer
@@ -110,14 +112,15 @@ def encode(
     for each text f32[k, d]; with pool='none' its `TokenVectors`, f32[l, k, d].
   """
   trunk, params = opened.network
-  reads = opened.read(texts)
+  written = opened.read(texts)
+  reads, table = _spelt(opened, written)
   every = pieces(reads, limit=opened.limit, causal=opened.kind == 'causal')
   shares = [_shares(piece, len(reads[piece.text].ids), pool) for piece in every]
 
   def compute(members: np.ndarray, width: int) -> Array:
     tokens, segments = batches.padded([every[row].ids for row in members], width, filler=opened.vocab.pad_id)
     types, _ = batches.padded([every[row].types for row in members], width, filler=0)
-    inputs = _inputs(opened, tokens, segments, types)
+    inputs = _inputs(opened, tokens, segments, types, table)
     if pool == 'none':
       return states(trunk, layers, params, inputs)
     weights = np.zeros((len(members), width), np.float32)
@@ -132,7 +135,7 @@ def encode(
     parts[piece.text].append(made[: len(piece.ids)][piece.own] if pool == 'none' else made)
   if pool != 'none':
     return [np.sum(part, axis=0) for part in parts]
-  names = [[opened.vocab.token(token) for token in read.ids] for read in reads]
+  names = [[opened.vocab.token(token) for token in read.ids] for read in written]
   return [TokenVectors(name, np.concatenate(part)) for name, part in zip(names, parts, strict=True)]
 
 
@@ -149,11 +152,35 @@ def _shares(piece: Piece, size: int, pool: Pool) -> np.ndarray:
   return shares
 
 
-def _inputs(opened: Opened, tokens: np.ndarray, segments: np.ndarray, types: np.ndarray) -> dict[str, np.ndarray]:
-  """What a network reads; the decoder of an encoder-decoder, which is not asked, reads a token."""
+def _spelt(opened: Opened, reads: list[Read]) -> tuple[list[Read], np.ndarray | None]:
+  """Texts with an id from v on for each of their unknown words, and int32[v + k, 50], the characters of all ids.
+
+  Where the network reads no characters, the texts as they are and None.
+  """
+  if 'characters' not in opened.trunk.INPUTS:
+    return reads, None
+  words = list(dict.fromkeys(word for read in reads for word in read.unknown.values()))
+  ids = {word: opened.vocab.size + number for number, word in enumerate(words)}
+  spelt = []
+  for read in reads:
+    own = {place: ids[word] for place, word in read.unknown.items()}
+    spelt.append(read._replace(ids=[own.get(place, one) for place, one in enumerate(read.ids)]))
+  known = _spelling(opened.vocab)
+  return spelt, np.concatenate([known, *(chars.of_word(word)[None] for word in words)])
+
+
+def _inputs(
+  opened: Opened, tokens: np.ndarray, segments: np.ndarray, types: np.ndarray, table: np.ndarray | None
+) -> dict[str, np.ndarray]:
+  """What a network reads; the decoder of an encoder-decoder, which is not asked, reads a token.
+
+  `table` has the characters of ids, for a network that reads them.
+  """
   trunk = opened.trunk
-  if 'characters' in trunk.INPUTS:
-    return {'characters': _spelling(opened.vocab)[tokens], 'segment_ids': segments, 'type_ids': types}
+  if table is not None:
+    inputs = {'tokens': tokens, 'characters': table[tokens], 'segment_ids': segments, 'type_ids': types}
+    inputs['tokens'] = np.where(tokens < opened.vocab.size, tokens, opened.vocab.unk_id or 0)  # those from v on
+    return {name: value for name, value in inputs.items() if name in trunk.INPUTS}
   if 'encoder_tokens' not in trunk.INPUTS:
     # what sees a prefix both ways reads all of the text as one
     prefix = {'prefix': np.full(len(tokens), tokens.shape[1], np.int32)} if 'prefix' in trunk.INPUTS else {}
