@@ -7,14 +7,17 @@ any, arrays are cut at that axis. Nothing else in the package mentions a mesh ax
 import contextlib
 import contextvars
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from plm_jax.errors import suggest
 from plm_jax.types import Array, PyTree
@@ -42,14 +45,28 @@ RULES: dict[str, Rules] = {
   'fsdp': (('batch', 'data'), ('embed', 'data')),
   'tensor': (('batch', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model')),
   'fsdp_tensor': (('batch', 'data'), ('embed', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model')),
+  'fsdp_any': (('batch', 'data'),),
 }
+# Tables that cut each parameter along 'data' at one of these axes: the first of which a device keeps WIDE, else the
+# one of which it keeps most. 'fsdp' keeps a model whole whose hidden width the devices do not divide.
+SPREAD: dict[str, Sequence[str]] = {'fsdp_any': ('embed', 'mlp', 'vocab', 'embed_out', 'heads')}
+WIDE = 128  # columns of a matrix unit: fewer make small products, and transfers of many small parts
 
 
 class Layout(NamedTuple):
-  """A mesh with the rules that apply on it."""
+  """A mesh with the rules that apply on it.
+
+  Attributes:
+    mesh: of all devices.
+    rules: axis -> mesh axis; None, as an axis that is missing, is not cut.
+    described: its devices are known by their description alone: programs can be compiled for them, and none can run.
+    spread: axes of parameters of which one is cut along 'data' (`SPREAD`).
+  """
 
   mesh: Mesh
   rules: dict[str, str | None]
+  described: bool = False
+  spread: Sequence[str] = ()
 
 
 _LAYOUT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout', default=None)
@@ -60,43 +77,128 @@ def _log_once(message: str) -> None:
   log.info(message)
 
 
-def make_mesh(shape: Mapping[str, int]) -> Mesh:
+def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh over all devices.
+
+  Neighbours along 'model' are neighbours in the network of the chips. Slices, which only a slower network connects,
+  are cut along 'data' alone. The places of a process along 'data' are next to each other, since it feeds their rows.
 
   Args:
     shape: mesh axis ('data', 'model') -> number of devices along it; one may be -1, which takes the rest.
+    devices: of one kind, or their descriptions; None takes those of this process's backend.
 
   Raises:
-    ValueError: the sizes do not multiply to the number of devices.
+    ValueError: the sizes do not multiply to the number of devices, or do not fit how they are connected.
+  """
+  devices = list(jax.devices() if devices is None else devices)
+  sizes = sizes_of(shape, len(devices))
+  if math.prod(sizes) != len(devices):
+    raise ValueError(
+      f'sharding.mesh={dict(shape)} does not use all {len(devices)} devices; set one size to -1. '
+      f'Nearest that do: {_nearest(sizes[1], devices)}'
+    )
+  try:
+    placed = _place(sizes, devices)
+  except (ValueError, NotImplementedError, AssertionError) as error:
+    raise ValueError(_cannot_place(sizes, devices, why=error)) from error
+  return Mesh(_by_process(placed), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+
+
+def sizes_of(shape: Mapping[str, int], count: int) -> tuple[int, int]:
+  """The sizes of 'data' and 'model' over `count` devices; whether they use all of them is not asked.
+
+  Raises:
+    ValueError: no such axis, or no such size.
   """
   sizes = dict(shape)
   unknown = set(sizes) - {'data', 'model'}
   if unknown:
     raise ValueError(f'sharding.mesh: unknown axis {sorted(unknown)}; axes are data and model')
-  devices = jax.device_count()
   free = [name for name, size in sizes.items() if size == -1]
   fixed = math.prod(size for size in sizes.values() if size != -1)
   if len(free) > 1 or fixed < 1 or any(size < 1 and size != -1 for size in sizes.values()):
     raise ValueError(f'sharding.mesh={dict(shape)}: sizes are positive, and at most one is -1')
   if free:
-    sizes[free[0]] = devices // fixed
-  if math.prod(sizes.values()) != devices:
-    raise ValueError(f'sharding.mesh={dict(shape)} does not use all {devices} devices; set one size to -1')
-  sizes = {'data': sizes.get('data', 1), 'model': sizes.get('model', 1)}
-  return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=(AxisType.Auto,) * len(sizes))
+    sizes[free[0]] = count // fixed
+  return sizes.get('data', 1), sizes.get('model', 1)
 
 
-def make_layout(mesh: Mesh, rules: str | Rules) -> Layout:
+def slices_of(devices: Sequence[Any]) -> int:
+  """Into how many slices, each with a fast network of its own, the chips of TPUs fall; 1 for all other devices."""
+  # one slice alone may not number itself
+  return len({getattr(device, 'slice_index', 0) if device.platform == 'tpu' else 0 for device in devices})
+
+
+def _place(sizes: tuple[int, int], devices: Sequence[Any]) -> np.ndarray:
+  """Devices [data, model]; whole axes of the network along an axis of the mesh where that is possible, else parts."""
+  data, model = sizes
+  slices = slices_of(devices)
+  if data % slices:
+    raise ValueError(f'data is {data}, and only data goes over slices: make it a multiple of {slices}')
+
+  def placed(split: bool) -> np.ndarray:
+    if slices == 1:
+      return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=split)
+    return mesh_utils.create_hybrid_device_mesh(
+      (data // slices, model), (slices, 1), devices, allow_split_physical_axes=split
+    )
+
+  try:
+    return placed(split=False)
+  except NotImplementedError:
+    return placed(split=True)
+
+
+def _cannot_place(sizes: tuple[int, int], devices: Sequence[Any], *, why: Exception) -> str:
+  """What a mesh was asked for, of what, and the sizes nearest to it that can be placed."""
+  reason = str(why) if isinstance(why, ValueError) else 'their coordinates do not fill a box that it could cut'
+  return (
+    f'sharding.mesh data={sizes[0]}, model={sizes[1]} cannot be placed on {len(devices)} x {devices[0].device_kind} in '
+    f'{slices_of(devices)} slice(s): {reason}. Nearest that can: {_nearest(sizes[1], devices)}'
+  )
+
+
+def _nearest(model: int, devices: Sequence[Any]) -> str:
+  """The two meshes that can be placed whose size of 'model' is the fewest times smaller or larger."""
+
+  def works(size: int) -> bool:
+    try:
+      _place((len(devices) // size, size), devices)
+    except (ValueError, NotImplementedError, AssertionError):
+      return False
+    return True
+
+  divisors = [size for size in range(1, len(devices) + 1) if len(devices) % size == 0]
+  by_ratio = sorted(divisors, key=lambda size: abs(math.log(size / max(model, 1))))
+  found = itertools.islice(filter(works, by_ratio), 2)
+  return ' or '.join(f'data={len(devices) // size}, model={size}' for size in found) or 'none'
+
+
+def _by_process(placed: np.ndarray) -> np.ndarray:
+  """Devices [data, model] with the places along data in an order in which those of each process are together.
+
+  A process feeds the rows of its places as one block (`feed.host_share`), and the network's order has its chips apart.
+  """
+  # processes at the places 0 1 0 1 2 3 2 3   order of places 0 2 1 3 4 6 5 7
+  holders = [frozenset(device.process_index for device in there) for there in placed]
+  first = {held: place for place, held in reversed(list(enumerate(holders)))}
+  return placed[sorted(range(len(placed)), key=lambda place: first[holders[place]])]
+
+
+def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> Layout:
   """A mesh with rules that fit it.
 
   Args:
     mesh: of all devices.
     rules: a name of `RULES`, or pairs (axis, mesh axis or None).
+    described: see `Layout`.
 
   Raises:
     ValueError: no such table, axis or mesh axis.
   """
+  spread: Sequence[str] = ()
   if isinstance(rules, str):
+    spread = SPREAD.get(rules, ())
     if rules not in RULES:
       raise ValueError(
         f'sharding.rules: there is no table {rules!r}.{suggest(rules, RULES)} Tables: {", ".join(RULES)}'
@@ -113,7 +215,7 @@ def make_layout(mesh: Mesh, rules: str | Rules) -> Layout:
     _log_once(
       f'sharding.rules cut nothing along {", ".join(sorted(idle))}, which has size 1 in mesh {dict(mesh.shape)}'
     )
-  return Layout(mesh, table)
+  return Layout(mesh, table, described, spread)
 
 
 def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> PartitionSpec:
@@ -126,6 +228,8 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
     shape: of the array.
     layout: mesh and rules.
   """
+  if layout.spread and 'batch' not in axes:
+    return _spread(axes, shape, layout)
   taken: set[str] = set()
   out: list[str | None] = []
   for axis, size in zip(axes, shape, strict=True):
@@ -150,6 +254,22 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
       taken.add(mesh_axis)
       out.append(mesh_axis)
   return PartitionSpec(*out)
+
+
+def _spread(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> PartitionSpec:
+  """A parameter cut along 'data' at one axis; whole where the devices divide none of them."""
+  parts = layout.mesh.shape['data']
+  sizes = {axis: size for axis, size in zip(axes, shape, strict=True) if axis in layout.spread}
+  fitting = [axis for axis in layout.spread if axis in sizes and sizes[axis] % parts == 0]
+  if parts == 1 or not fitting:
+    if parts > 1 and sizes:
+      _log_once(f'axes {tuple(axes)} of sizes {tuple(shape)} are replicated: {parts} devices divide none of them')
+    return PartitionSpec(*(None,) * len(axes))
+  # over 128 devices: embed 1600 does not fit; mlp 6400 keeps 50, heads 25 does not fit   -> mlp
+  wide = [axis for axis in fitting if sizes[axis] // parts >= WIDE]
+  chosen = wide[0] if wide else max(fitting, key=lambda axis: sizes[axis])
+  place = list(axes).index(chosen)
+  return PartitionSpec(*('data' if i == place else None for i in range(len(axes))))
 
 
 def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
@@ -180,13 +300,23 @@ def batch_sharding(layout: Layout) -> NamedSharding:
 
 @contextlib.contextmanager
 def use(layout: Layout) -> Iterator[None]:
-  """While the body runs, `constrain` and `on_each_device` use `layout`."""
+  """While the body runs, `constrain`, `on_each_device` and `device` use `layout`."""
   token = _LAYOUT.set(layout)
   try:
-    with jax.set_mesh(layout.mesh):
+    # what runs outside of a compiled function would go to the devices of the mesh, and described ones run nothing
+    with contextlib.nullcontext() if layout.described else jax.set_mesh(layout.mesh):
       yield
   finally:
     _LAYOUT.reset(token)
+
+
+def device() -> Any:
+  """A device of those that are computed for: of the layout in `use`, else of this process's backend."""
+  layout = _LAYOUT.get()
+  mesh: Any = None if layout is None else layout.mesh
+  if mesh is None or isinstance(mesh, AbstractMesh):  # sizes to count with, of no devices
+    return jax.devices()[0]
+  return mesh.devices.flat[0]
 
 
 def constrain(x: Array, *axes: str | None) -> Array:
@@ -217,3 +347,53 @@ def on_each_device(
   )
   cut = jax.shard_map(function, mesh=layout.mesh, in_specs=specs, out_specs=specs[0], check_vma=False)
   return cut(*arrays)
+
+
+def row_parts(rows: int) -> int:
+  """Into how many equal parts the devices cut so many rows; 1 where they cannot, and outside `use`."""
+  layout = _LAYOUT.get()
+  axis = None if layout is None else layout.rules.get('batch')
+  parts = 1 if layout is None or axis is None else layout.mesh.shape[axis]
+  return 1 if rows % parts else parts
+
+
+def map_rows(
+  loop: Callable[[Callable[[PyTree], PyTree], PyTree], PyTree],
+  function: Callable[[PyTree], PyTree],
+  arrays: PyTree,
+  *,
+  rows: int,
+) -> PyTree:
+  """`loop(function, arrays)` where no row needs another: each device loops over its own rows.
+
+  What `function` reads beside the rows, such as a table, is gathered once and not in each round, and so is its gradient
+  summed.
+
+  Args:
+    loop: (function, arrays [b, ...] each) -> arrays that lead with b.
+    function: arrays that lead with `rows` -> likewise.
+    arrays: [b, ...] each.
+    rows: that `loop` hands to `function`.
+  """
+  layout = _LAYOUT.get()
+  if layout is None or row_parts(jax.tree.leaves(arrays)[0].shape[0]) == 1:
+    return loop(function, arrays)
+  axis = layout.rules['batch']
+  part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), arrays)
+  types = {axis: AxisType.Manual}  # as they are inside, where `constrain` has nothing left to say
+  token = _LAYOUT.set(None)
+  try:
+    with jax.sharding.use_abstract_mesh(layout.mesh.abstract_mesh.update_axis_types(types)):
+      closed, beside = jax.closure_convert(function, part)
+  finally:
+    _LAYOUT.reset(token)
+  whole, cut = PartitionSpec(), PartitionSpec(axis)
+  own = jax.shard_map(
+    lambda arrays, beside: loop(lambda part: closed(part, *beside), arrays),
+    mesh=layout.mesh,
+    in_specs=(cut, whole),
+    out_specs=cut,
+    axis_names={axis},
+    check_vma=False,
+  )
+  return own(arrays, beside)

@@ -1,0 +1,193 @@
+"""What a compiled program sends between devices, read from its text with the loops multiplied out."""
+
+import collections
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+KINDS = ('all-gather', 'all-reduce', 'reduce-scatter', 'collective-permute', 'all-to-all')
+BYTES = {
+  'pred': 1, 's4': 0.5, 'u4': 0.5, 's8': 1, 'u8': 1, 's16': 2, 'u16': 2, 'bf16': 2, 'f16': 2,
+  's32': 4, 'u32': 4, 'f32': 4, 's64': 8, 'u64': 8, 'f64': 8,
+}  # fmt: skip
+
+_HEAD = re.compile(r'(?P<entry>ENTRY )?%?(?P<name>[\w.\-]+) \(.*\) -> .* \{')
+# layouts hold parentheses, as {1,0:T(8,128)}: the operation is the first word with "(" behind the shape
+_INSTRUCTION = re.compile(
+  r'\s+(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=]*?\)|\S+) (?P<kind>[\w\-]+)\((?P<rest>.*)'
+)
+_CALLS = re.compile(r'(?:calls|to_apply|branch_computations|called_computations)=\{?(%?[\w.\-]+(?:, ?%?[\w.\-]+)*)\}?')
+_ARRAY = re.compile(r'\b([a-z]\w*)\[([\d,]*)\]')
+
+
+class Instruction(NamedTuple):
+  """A line of a computation: `name = shape kind(operands), attributes`."""
+
+  name: str
+  kind: str
+  shape: str
+  rest: str
+
+
+class Program(NamedTuple):
+  """The computations of a module by name, and which of them is run."""
+
+  computations: dict[str, list[Instruction]]
+  entry: str
+
+
+class Collective(NamedTuple):
+  """A transfer between devices.
+
+  Attributes:
+    kind: of `KINDS`.
+    bytes: on a device and in a run: of what goes in or of what comes out, whichever is more.
+    runs: in a call of the program.
+    shape: of what comes out.
+    source: the function in the program's source.
+  """
+
+  kind: str
+  bytes: float
+  runs: int
+  shape: str
+  source: str
+
+  @property
+  def total(self) -> float:
+    """Bytes on a device in a call of the program."""
+    return self.bytes * self.runs
+
+
+def read(text: str) -> Program:
+  """The computations of a module.
+
+  Args:
+    text: `compiled.as_text()`.
+
+  Raises:
+    ValueError: it has no entry.
+  """
+  computations: dict[str, list[Instruction]] = {}
+  entry, inside = '', ''
+  for line in re.sub(r'/\*.*?\*/', '', text).splitlines():
+    if head := _HEAD.match(line):
+      inside = head['name']
+      computations[inside] = []
+      entry = inside if head['entry'] else entry
+    elif inside and (found := _INSTRUCTION.match(line)):
+      computations[inside].append(Instruction(**found.groupdict()))
+  if not entry:
+    raise ValueError('the text of the program has no ENTRY computation')
+  return Program(computations, entry)
+
+
+def runs(program: Program) -> collections.Counter[str]:
+  """How often each computation runs in a call of the program; a loop of unknown length counts as one round."""
+  counted: collections.Counter[str] = collections.Counter()
+
+  def visit(name: str, times: int) -> None:
+    counted[name] += times
+    for instruction in program.computations.get(name, ()):
+      if instruction.kind == 'while':
+        visit(_named('body', instruction), times * _rounds(program, instruction))
+      elif instruction.kind in ('call', 'fusion', 'async-start', 'conditional') or instruction.kind.endswith('-start'):
+        for called in _called(instruction):
+          visit(called, times)
+
+  visit(program.entry, 1)
+  return counted
+
+
+def collectives(text: str) -> list[Collective]:
+  """The transfers of a program, those with the most bytes first.
+
+  One that overlaps a loop is written into its start, its rounds and its end, all with one channel: it counts once.
+
+  Args:
+    text: `compiled.as_text()`.
+
+  Raises:
+    ValueError: the text is not that of a program.
+  """
+  program = read(text)
+  counted = runs(program)
+  found: dict[str, Collective] = {}
+  for name, instructions in program.computations.items():
+    shapes = {instruction.name: instruction.shape for instruction in instructions}
+    for instruction in instructions:
+      kind = instruction.kind.removesuffix('-start')
+      if kind not in KINDS or not counted[name]:
+        continue
+      channel = re.search(r'channel_id=(\d+)', instruction.rest)
+      source = re.search(r'op_name="([^"]*)"', instruction.rest)
+      one = Collective(
+        kind, _size(instruction, shapes), counted[name], instruction.shape, source[1] if source else instruction.name
+      )
+      key = channel[1] if channel else instruction.name
+      if key not in found or one.runs < found[key].runs:
+        found[key] = one
+  return sorted(found.values(), key=lambda one: -one.total)
+
+
+def by_kind(found: Iterable[Collective]) -> dict[str, tuple[int, int, float]]:
+  """Kind -> (operations, runs, bytes on a device) in a call of the program."""
+  table: dict[str, tuple[int, int, float]] = {}
+  for one in found:
+    operations, times, size = table.get(one.kind, (0, 0, 0.0))
+    table[one.kind] = operations + 1, times + one.runs, size + one.total
+  return table
+
+
+def cycles(text: str) -> int | None:
+  """What the compiler for TPUs estimates that a call takes, loops multiplied out; None where it says nothing.
+
+  A figure of its model, for comparisons of programs for one chip: no time.
+  """
+  program = read(text)
+  counted = runs(program)
+  found = [
+    counted[name] * int(cost[1])
+    for name, instructions in program.computations.items()
+    for one in instructions
+    if (cost := re.search(r'"estimated_cycles":"(\d+)"', one.rest))
+  ]
+  return sum(found) if found else None
+
+
+def _rounds(program: Program, loop: Instruction) -> int:
+  """What the compiler found, else the largest constant that the condition may compare with, else 1."""
+  if known := re.search(r'known_trip_count\D*(\d+)', loop.rest):
+    return int(known[1])
+  condition = program.computations.get(_named('condition', loop), ())
+  constants = [re.match(r'\d+(?=\))', one.rest) for one in condition if one.kind == 'constant']
+  return max((int(one[0]) for one in constants if one), default=1)
+
+
+def _named(attribute: str, instruction: Instruction) -> str:
+  found = re.search(rf'{attribute}=%?([\w.\-]+)', instruction.rest)
+  return found[1] if found else ''
+
+
+def _called(instruction: Instruction) -> Iterator[str]:
+  for names in _CALLS.findall(instruction.rest):
+    yield from (name.strip().lstrip('%') for name in names.split(','))
+
+
+def _size(instruction: Instruction, shapes: dict[str, str]) -> float:
+  """Bytes of the larger side of a transfer on a device."""
+  out = _bytes(instruction.shape)
+  if instruction.kind in ('all-gather-start', 'collective-permute-start'):  # (what goes in, what comes out, ...)
+    return max(out)
+  operands = re.findall(r'%([\w.\-]+)', instruction.rest.partition(')')[0])
+  return max(sum(out), sum(sum(_bytes(shapes.get(name, ''))) for name in operands))
+
+
+def _bytes(shape: str) -> Sequence[float]:
+  """Of each array of a shape, which may be a tuple."""
+  return [
+    BYTES[name] * math.prod(int(size) for size in sizes.split(',') if size)
+    for name, sizes in _ARRAY.findall(shape)
+    if name in BYTES
+  ] or [0.0]

@@ -1,0 +1,165 @@
+"""A plan: what is known of a run on a topology, as plain data and as text."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plm_jax.planning import compile as compiling
+from plm_jax.planning import search as searching
+from plm_jax.planning import topology as topologies
+from plm_jax.planning.topology import Topology
+from plm_jax.training.parts import Settings
+from plm_jax.types import Vocab
+
+
+def plan(
+  settings: Settings,
+  vocab: Vocab,
+  topology: Topology,
+  *,
+  state_only: bool = False,
+  search: bool = False,
+  header: str = '',
+) -> dict[str, Any]:
+  """What is known of a run on a topology.
+
+  Args:
+    settings: of the run.
+    vocab: of the run, or `stand_in.Words`.
+    topology: of the devices.
+    state_only: only what is counted; nothing is compiled.
+    search: where the training step does not fit, look for the cheapest change with which it does.
+    header: docstring of the config, of which the estimate is repeated.
+
+  Raises:
+    ConfigError: the run could not begin on these devices, or there is no compiler for them.
+  """
+  devices = None if state_only else topologies.describe(topology)
+  made = compiling.make(settings, vocab, topology, devices)
+  limit = topology.chip.memory
+  found: dict[str, Any] = {
+    'topology': topology.name,
+    'slices': topology.slices,
+    'devices': topology.devices,
+    'kind': topology.chip.kind,
+    'mesh': dict(made.layout.mesh.shape),
+    'rules': settings['sharding']['rules'],
+    'rows_per_device': made.rows,
+    'accumulate': settings['accumulate'],
+    'limit_gib': limit,
+    'state': compiling.state(made),
+    **compiling.hours(made, settings, topology),
+    'header': _estimate(header),
+  }
+  if state_only:
+    return found
+  found['train'] = compiling.compiled_train(made, settings)
+  found['evaluate'] = {
+    name: compiling.compiled_evaluation(made, block['data']) for name, block in settings['eval'].items()
+  }
+  if found['train']['fits']:
+    found['noise'] = compiling.noise_share(made, found['train'])
+  elif search:
+    found['search'] = _searched(settings, vocab, topology, devices, found)
+  return found
+
+
+def _searched(
+  settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence[Any] | None, found: Mapping[str, Any]
+) -> dict[str, Any]:
+  """The change of `search.search` in words, with what was tried."""
+
+  def changed(change: searching.Change) -> compiling.Made:
+    return compiling.make(searching.applied(settings, change), vocab, topology, devices)
+
+  def state(change: searching.Change) -> float:
+    return compiling.state(changed(change))['gib']
+
+  def needs(change: searching.Change) -> tuple[float, bool]:
+    step = compiling.compiled_train(changed(change), searching.applied(settings, change))
+    needed = step['peak_gib'] if step['fits'] else step['needed_gib']
+    return needed or 2 * topology.chip.memory, step['fits']
+
+  def choices(change: searching.Change) -> list[searching.Candidate]:
+    rows = settings['data']['batch_size'] // settings['accumulate'] // changed(change).layout.mesh.shape['data']
+    return searching.candidates(settings, rows=rows, taken=found['train']['attention'])
+
+  result = searching.search(
+    settings,
+    limit=topology.chip.memory,
+    state=state,
+    needs=needs,
+    choices=choices,
+    first=found['train']['needed_gib'],
+    devices=topology.devices,
+  )
+  tried = [{'flags': searching.flags(change), 'needed_gib': needed} for change, needed in result.tried]
+  return {'flags': None if result.change is None else searching.flags(result.change), 'tried': tried}
+
+
+def _estimate(header: str) -> str:
+  """The paragraph of a config's docstring that says on what it ran, or would run, and for how long."""
+  start = header.find('Hardware:')
+  if start < 0:
+    return ''
+  rest = header[start:].split('\n\n')[0].split('\nExpect')[0]
+  return ' '.join(rest.split())
+
+
+# Words ---------------------------------------------------------------------------------------------------------------
+
+
+def text(found: Mapping[str, Any]) -> str:
+  """A plan for a reader."""
+  mesh, state = found['mesh'], found['state']
+  slices = f' in {found["slices"]} slices' if found['slices'] > 1 else ''
+  accumulated = f', {found["accumulate"]} times a step' if found['accumulate'] > 1 else ''
+  lines = [
+    f'devices     {found["devices"]} x {found["kind"]} ({found["topology"]}{slices}), {found["limit_gib"]} GiB each',
+    f'mesh        data={mesh["data"]} x model={mesh["model"]}, rules {found["rules"]}; '
+    f'{found["rows_per_device"]} rows a device at once{accumulated}',
+    f'state       {state["gib"]:.2f} GiB a device, {state["even_gib"]:.2f} if all were cut evenly',
+  ]
+  if state['whole_gib'] >= 0.005:  # else they are biases and scales
+    lines.append(
+      f'            {state["whole_gib"]:.2f} GiB in {state["whole_arrays"]} arrays that are not cut over all devices:'
+    )
+  for one in (one for one in state['whole'] if one['gib'] >= 2**-10):
+    lines.append(f'              {one["gib"]:.2f} GiB, cut into {one["parts"]}: {one["array"]} {one["shape"]}')
+  lines += [f'            {line}' for line in state['axes']]
+  if state['gib'] > found['limit_gib']:
+    lines.append('            DOES NOT FIT: the state alone is more than the memory of a device')
+  if 'train' in found:
+    lines += _step('train', found['train'], found['limit_gib'])
+    for name, step in found['evaluate'].items():
+      lines += _step('evaluation', step, found['limit_gib'], of=f'{name} ')
+  if found.get('noise') is not None:
+    lines.append(f'noise       {100 * found["noise"]:.1f} % of the step, by the cycles that the compiler estimates')
+  lines.append(f'work        {found["tflop_per_step"]:,.1f} TFLOP a step, counted, without what is computed again')
+  if hours := found.get('hours'):
+    shares = ', '.join(f'{one:,.1f} at {share}' for share, one in hours.items())
+    lines.append(f'hours       {shares} of the peak')
+  if found['header']:
+    lines.append(f'the config  {found["header"]}')
+  if 'search' in found:
+    for one in found['search']['tried']:
+      lines.append(f'tried       {one["needed_gib"]:.2f} GiB: {one["flags"]}')
+    lines.append(f'fits with   {found["search"]["flags"] or "no change that was tried; take more devices"}')
+  return '\n'.join(lines)
+
+
+def _step(name: str, step: Mapping[str, Any], limit: float, *, of: str = '') -> list[str]:
+  """What the compiler says of a step, with the transfers of which a device sends a MiB or more."""
+  if step['fits']:
+    verdict = f'fits: {step["peak_gib"]:.2f} of {limit} GiB at most'
+  elif step['needed_gib'] is None:
+    verdict = f'DOES NOT FIT into {limit} GiB: {step["message"]}'
+  else:
+    verdict = f'DOES NOT FIT: needs {step["needed_gib"]:.2f} of {limit} GiB'
+  lines = [f'{name:11} {of}{verdict}', *(f'            {line}' for line in step['attention'])]
+  for kind, one in sorted(step.get('collectives', {}).items(), key=lambda pair: -pair[1]['gib']):
+    lines.append(f'            {kind}: {one["operations"]} operations run {one["runs"]} times, {one["gib"]:.2f} GiB')
+  for one in (one for one in step.get('largest', ()) if one['gib'] >= 2**-10):
+    lines.append(f'              {one["gib"]:.3f} GiB in {one["runs"]} runs: {one["kind"]} of {one["source"][-90:]}')
+  if 'unread' in step:
+    lines.append(f'            what it sends is unknown: this jax cannot read the program ({step["unread"][:80]})')
+  return lines

@@ -1,0 +1,129 @@
+"""TPUs that are described and not there: the compiler for TPUs, libtpu, compiles programs for them on any machine."""
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from plm_jax.errors import ConfigError, check_choice
+
+PIP = 'pip install -r requirements-plan.txt'
+# The compiler asks the machine for its TPU and complains where there is none; several may use the library at once.
+ENVIRONMENT = {
+  'TPU_SKIP_MDS_QUERY': '1',
+  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+  'TPU_WORKER_HOSTNAMES': 'localhost',
+  'TPU_WORKER_ID': '0',
+  'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
+  'TPU_MIN_LOG_LEVEL': '3',
+}
+
+
+class Chip(NamedTuple):
+  """A generation of TPUs.
+
+  Attributes:
+    kind: its `device_kind`, which `training.flops.PEAK` lists.
+    memory: GiB that the compiler lets a program use of each device, as its messages say it.
+    axes: of a topology: 2 for a plane, 3 for a box.
+    largest: chips of the largest slice (cloud.google.com/tpu/docs/system-architecture-tpu-vm).
+    devices: that jax sees of a chip.
+    options: what describes a topology beside its name.
+  """
+
+  kind: str
+  memory: float
+  axes: int
+  largest: int
+  devices: int = 1
+  options: tuple[tuple[str, Any], ...] = ()
+
+
+CHIPS = {
+  'v4': Chip('TPU v4', 30.75, axes=3, largest=4096, options=(('chip_config_name', 'megacore'),)),
+  'v5e': Chip('TPU v5 lite', 15.75, axes=2, largest=256),
+  'v5p': Chip('TPU v5', 95.73, axes=3, largest=8960),
+  'v6e': Chip('TPU v6 lite', 31.24, axes=2, largest=256),
+  'tpu7x': Chip('TPU7x', 94.74, axes=3, largest=9216, devices=2),
+}
+
+
+class Topology(NamedTuple):
+  """So many equal slices of chips.
+
+  Attributes:
+    name: such as 'v5e:4x4'.
+    chip: of `CHIPS`.
+    slices: each with a fast network inside, and a slower one between them.
+    devices: of all slices.
+  """
+
+  name: str
+  chip: Chip
+  slices: int
+  devices: int
+
+
+def parse(name: str, *, slices: int = 1) -> Topology:
+  """The topology of a name such as 'v5e:4x4' or 'v5p:4x4x8'; the compiler is not asked.
+
+  Raises:
+    ConfigError: no such chip, or sizes that it does not come in.
+  """
+  generation, _, shape = name.partition(':')
+  check_choice('--topology', 'chip', generation, CHIPS)
+  chip = CHIPS[generation]
+  example = 'x'.join('4' * chip.axes)
+  if not re.fullmatch(r'[1-9]\d*(x[1-9]\d*)*', shape):
+    raise ConfigError(f'--topology={name}: expected a chip and its sizes, such as {generation}:{example}')
+  sizes = [int(size) for size in shape.split('x')]
+  if len(sizes) != chip.axes:
+    raise ConfigError(f'--topology={name}: {generation} has {chip.axes} axes, such as {generation}:{example}')
+  if (chips := math.prod(sizes)) > chip.largest:
+    raise ConfigError(
+      f'--topology={name}: {chips:,} chips, and the largest slice of {generation} has {chip.largest:,}: name a smaller '
+      'one, and several by --slices'
+    )
+  return Topology(name, chip, slices, chips * chip.devices * slices)
+
+
+def installed() -> bool:
+  """Whether the compiler for TPUs is there."""
+  try:
+    return bool(os.environ.get('TPU_LIBRARY_PATH') or metadata.version('libtpu'))
+  except metadata.PackageNotFoundError:
+    return False
+
+
+def check_installed(topology: Topology) -> None:
+  """Raises ConfigError where there is no compiler for TPUs."""
+  if not installed():
+    raise ConfigError(
+      f'--topology={topology.name}: programs for TPUs are compiled by libtpu, which is not installed. {PIP} brings it, '
+      'also where there is no TPU; --state_only counts without it.'
+    )
+
+
+def describe(topology: Topology) -> Sequence[Any]:
+  """Descriptions of the devices of a topology: programs can be compiled for them.
+
+  Raises:
+    ConfigError: libtpu is not installed, or knows no such topology.
+  """
+  check_installed(topology)
+  for name, value in ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
+  options = dict(topology.chip.options)
+  if topology.slices > 1:
+    options['num_slices'] = topology.slices
+  if set(topology.name.partition(':')[2].split('x')) == {'1'}:  # a host has more chips by default
+    options['chips_per_host_bounds'] = (1, 1, 1)
+  try:
+    return topologies.get_topology_desc(platform='tpu', topology_name=topology.name, **options).devices
+  except jax.errors.JaxRuntimeError as error:
+    raise ConfigError(f'--topology={topology.name}: the compiler refuses it: {error}') from error
