@@ -3,15 +3,22 @@
 python -m plm_jax.params                                           every published size, beside the paper's figure
 python -m plm_jax.params --config=experiments/bert/base.py         the model of a config, with its head
 python -m plm_jax.params --json                                    the same for a program
+python -m plm_jax.params --taxonomy [--md]                         where each model, objective and adapter stands
 
 Operations are those of one forward row. Sharing layers divides the parameters, not the operations.
+The taxonomy is that of Qiu et al. 2020: representation, architecture, task and extension.
 """
 
 import json
 import sys
 from collections.abc import Sequence
 
+from rich.console import Console
+from rich.table import Table
+
 from plm_jax.cli import command
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import taxonomy
 from plm_jax.training.model_from import expand
 
 
@@ -20,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = command.command('params', __doc__)
   parser.add_argument('--all', action='store_true', help='every published size; the default without --config')
   parser.add_argument('--json', action='store_true', help='print JSON')
+  parser.add_argument('--taxonomy', action='store_true', help='where each model, objective and adapter stands')
+  parser.add_argument('--md', action='store_true', help='print the taxonomy as a table of Markdown')
   words = list(sys.argv[1:] if argv is None else argv)
   of_config = any(word.startswith('--config') or word == '--list' for word in words)
   arguments, settings = (
@@ -27,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   if of_config and settings is None:
     return 0
+  if (arguments.taxonomy and of_config) or (arguments.md and not arguments.taxonomy):
+    raise ConfigError('--taxonomy stands without --config, and --md only beside --taxonomy')
+  if arguments.taxonomy:
+    return _print_taxonomy(as_json=arguments.json, as_markdown=arguments.md)
   from plm_jax.training import sizes  # loads jax
 
   rows = sizes.published() if settings is None else [sizes.of_config(settings)]
@@ -34,6 +47,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(json.dumps(rows, indent=2))
   else:
     sizes.show(rows)
+  return 0
+
+
+def _print_taxonomy(*, as_json: bool, as_markdown: bool) -> int:
+  rows = taxonomy.rows()
+  if as_json or as_markdown:
+    print(json.dumps(rows, indent=2) if as_json else taxonomy.markdown(rows))
+    return 0
+  lines = [taxonomy.cells(row) for row in rows]
+  table = Table(title='After Qiu et al. 2020: representation, architecture, task, extension')
+  for column, *values in zip(taxonomy.COLUMNS, *lines, strict=True):
+    whole = None if column == 'paper' else max(map(len, (column, *values)))  # only titles may be folded
+    table.add_column(column, overflow='fold', min_width=whole)
+  for line in lines:
+    table.add_row(*line)
+  Console(width=max(Console().width, 200)).print(table)
   return 0
 
 

@@ -141,8 +141,7 @@ def open_subject(settings: Settings, workdir: Where, *, step: Step, name: str | 
   settings = build.unwrapped(settings)  # what a wrapper did is in the parameters that `weights` opens
   folder = RunFolder.at(workdir)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
-  with stage('sharding'):
-    layout = sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
+  layout = parts.make_layout(settings)
   feed.check_evaluations({chosen: settings['eval'][chosen]}, mesh=layout.mesh)
   (source,) = parts.make_evaluations(settings, made.vocab, reader=made, names=(chosen,)).values()
   opened = weights.open(folder.root, step=step)

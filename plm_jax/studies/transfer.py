@@ -29,6 +29,7 @@ from plm_jax.training.parts import (
   check_vocab_of,
   init_params_from,
   make_evaluations,
+  make_layout,
   make_parts,
   make_source,
   make_vocab,
@@ -149,9 +150,7 @@ class Trainer:
     self._vocab = make_vocab(settings)
     self._parts = make_parts(settings, self._vocab)
     self._task = self._parts.task
-    with stage('sharding'):
-      mesh = sharding.make_mesh(settings['sharding']['mesh'])
-      self._layout = sharding.make_layout(mesh, settings['sharding']['rules'])
+    self._layout = make_layout(settings)
     self._sources = make_evaluations(settings, self._vocab, reader=self._parts, names=('validation', 'test'))
     signals.check()
     for entry in settings['init_from']:

@@ -1,0 +1,272 @@
+"""Many runs of one config whose keys are points of a space: choosing the points, making the runs, surviving kills.
+
+The engine of `python -m plm_jax.sweep`. A worker holds the lock of the folder while it chooses a trial, and the lock of
+the trial until its end is in the journal. What a killed worker left is a trial under way whose lock is free: the next
+worker goes on with it. A trial is a process of its own (`sweep_trial.py`), which ends when its worker does.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from plm_jax import config, files, seals
+from plm_jax.cli import signals
+from plm_jax.errors import ConfigError, RunError
+from plm_jax.studies import sweep_space
+from plm_jax.studies.sweep_journal import Direction, open_study
+from plm_jax.studies.sweep_space import Changed, Method, Point, Space
+
+log = logging.getLogger(__name__)
+
+FIRST_TRIALS = 10  # that TPE draws at random (Bergstra et al. 2011 begin with 20; 10 is Optuna's)
+REASON, STOP = 'reason', 'stopped_at'  # attributes of a trial
+POLL, WAIT = 0.2, 1.0  # seconds between looks at the process of a trial, and at trials of other workers
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+  """What all workers of a sweep agree on.
+
+  Attributes:
+    folder: of the sweep: `journal.jsonl`, `sweep.json`, `trials/0000/`, ..., each an ordinary run folder.
+    space: the keys and their values.
+    method: how points are chosen. 'halving' draws them at random and stops trials early (`pruner`).
+    trials: how many there are; points of a grid come in its order.
+    metric: the one of `best`.
+    direction: of the metric.
+    seed: of the choice of points.
+    first_rung: steps after which 'halving' stops a trial for the first time.
+    factor: one in so many goes on from each rung; the next rung is so many times as far.
+    settings: of the base config, complete.
+    changed: the base config with changes, not complete.
+  """
+
+  folder: Path
+  space: Space
+  method: Method
+  trials: int
+  metric: str
+  direction: Direction
+  seed: int
+  first_rung: int
+  factor: int
+  settings: Mapping[str, Any]
+  changed: Changed
+
+  def study(self) -> optuna.Study:
+    """The study as the journal has it now."""
+    return open_study(self.folder / 'journal.jsonl', direction=self.direction)
+
+  def trial_folder(self, number: int) -> Path:
+    """The run folder of a trial."""
+    return self.folder / 'trials' / f'{number:04}'
+
+  def lock(self, name: str) -> Path:
+    """A lock of the sweep or of a trial."""
+    return self.folder / 'locks' / name
+
+  def pruner(self) -> optuna.pruners.BasePruner:
+    """What stops trials early: successive halving without waiting (Li et al. 2018, ASHA), or nothing."""
+    if self.method != 'halving':
+      return optuna.pruners.NopPruner()
+    return optuna.pruners.SuccessiveHalvingPruner(min_resource=self.first_rung, reduction_factor=self.factor)
+
+
+# Points --------------------------------------------------------------------------------------------------------------
+
+
+def template(sweep: Sweep, trials: Sequence[FrozenTrial]) -> FrozenTrial:
+  """The next trial, with all of its parameters, so that one line of the journal creates it.
+
+  It depends on the number of the trial and, for TPE, on the trials before it; not on which worker asks.
+  """
+  number = len(trials)
+  params: Mapping[str, Any]
+  kinds: dict[str, optuna.distributions.BaseDistribution]
+  if sweep.method == 'grid':
+    params = sweep_space.grid(sweep.space)[number]
+    kinds = {key.name: optuna.distributions.CategoricalDistribution(key.steps()) for key in sweep.space}
+  else:
+    draft = optuna.create_study(sampler=_sampler(sweep, number), direction=sweep.direction)
+    if sweep.method == 'tpe':
+      draft.add_trials(trials)
+    asked = draft.ask()
+    sweep_space.suggest(sweep.space, asked)
+    params, kinds = asked.params, asked.distributions
+  kinds = {name: kinds[name] for name in params}
+  return optuna.trial.create_trial(state=TrialState.RUNNING, params=dict(params), distributions=kinds)
+
+
+def _sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
+  seed = (sweep.seed * 1_000_003 + number) % 2**32
+  if sweep.method != 'tpe':
+    return optuna.samplers.RandomSampler(seed=seed)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore', optuna.exceptions.ExperimentalWarning)  # of these settings
+    # keys are drawn together, those of each condition apart; trials under way count as bad, so that workers spread
+    return optuna.samplers.TPESampler(
+      seed=seed, n_startup_trials=FIRST_TRIALS, multivariate=True, group=True, constant_liar=True
+    )
+
+
+def preview(sweep: Sweep) -> list[Point]:
+  """The points that are known before any result: of TPE, the first ones only."""
+  known = min(sweep.trials, FIRST_TRIALS) if sweep.method == 'tpe' else sweep.trials
+  trials: list[FrozenTrial] = []
+  for _ in range(known):
+    trials.append(template(sweep, trials))
+  return [sweep_space.point_of(trial.params, sweep.space) for trial in trials]
+
+
+# A worker ------------------------------------------------------------------------------------------------------------
+
+
+def work(sweep: Sweep, words: Sequence[str]) -> list[FrozenTrial]:
+  """Makes trials until all are over, those of other workers included.
+
+  Args:
+    sweep: what is swept.
+    words: of the command of the sweep; with `--trial=N` behind them it makes one trial.
+
+  Returns:
+    The trials, by number.
+
+  Raises:
+    ConfigError: the folder holds another sweep, or the first trial cannot begin.
+    signals.Interrupted: a signal came; what is under way is saved.
+  """
+  waiting = False
+  with files.locked(sweep.lock('sweep'), doing='choosing a trial'):
+    _agree(sweep)
+    study = sweep.study()
+  while True:
+    signals.check()
+    with contextlib.ExitStack() as held:
+      number = _claim(sweep, study, held)
+      if number is not None:
+        waiting = False
+        _make(sweep, study, number, words)
+        continue
+    trials = study.get_trials(deepcopy=False)
+    if all(trial.state.is_finished() for trial in trials):
+      return trials
+    if not waiting:
+      log.info('%d trials of other workers are under way; waiting for them', len(_under_way(study)))
+      waiting = True
+    time.sleep(WAIT)
+
+
+def _agree(sweep: Sweep) -> None:
+  """Writes what is swept to the folder, or compares it with what is there."""
+  own = files.parse_json(
+    files.json_text(
+      {
+        'space': [key._asdict() for key in sweep.space],
+        'method': sweep.method,
+        'seed': sweep.seed,
+        'halving': [sweep.first_rung, sweep.factor] if sweep.method == 'halving' else None,
+        'settings': sweep.settings,
+      }
+    )
+  )
+  old = seals.read_json(sweep.folder / 'sweep.json', default=None)
+  if old is None:
+    seals.write(sweep.folder, {'sweep.json': files.json_text(own)})
+    return
+  other = [name for name in own if name != 'settings' and own[name] != old.get(name)]
+  if other:
+    raise ConfigError(f'{sweep.folder} holds a sweep with another {", ".join(other)}: name another --workdir')
+  config.check_resume(sweep.settings, old['settings'])
+
+
+def _under_way(study: optuna.Study) -> list[FrozenTrial]:
+  return study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+
+def _claim(sweep: Sweep, study: optuna.Study, held: contextlib.ExitStack) -> int | None:
+  """A trial that this worker makes, whose lock `held` holds then: one that was left, or a new one; None: none is."""
+  with files.locked(sweep.lock('sweep'), doing='choosing a trial'):
+    for trial in _under_way(study):
+      try:
+        held.enter_context(files.locked(sweep.lock(f'{trial.number:04}'), doing='making the trial', wait=False))
+      except BlockingIOError:
+        continue
+      if not _state(study, trial.number).is_finished():  # its worker may have ended it in between
+        return trial.number
+      held.close()
+    trials = study.get_trials(deepcopy=False)
+    if len(trials) >= sweep.trials:
+      return None
+    number = len(trials)
+    held.enter_context(files.locked(sweep.lock(f'{number:04}'), doing='making the trial'))
+    study.add_trial(template(sweep, trials))
+    return number
+
+
+def _state(study: optuna.Study, number: int) -> TrialState:
+  return study.get_trials(deepcopy=False)[number].state
+
+
+def _make(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) -> None:
+  """Makes one trial in a process of its own, or goes on with it, and sees that its end is in the journal."""
+  trial = study.get_trials(deepcopy=False)[number]
+  point = sweep_space.as_flags(sweep_space.point_of(trial.params, sweep.space))
+  log.info('trial %d of %d: %s', number, sweep.trials, point)
+  began = time.monotonic()
+  code = _run([sys.executable, '-m', 'plm_jax.sweep', *words, f'--trial={number}'])
+  seconds = time.monotonic() - began
+  if not _state(study, number).is_finished():
+    over = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+    if code in (signals.STOPPED, signals.KILLED) or signals.asked():
+      said = f'stopped by a signal: {over} of {sweep.trials} trials are over, the same command goes on from here'
+      raise signals.Interrupted(said, signals.STOPPED)
+    if code == 2:
+      raise ConfigError(f'trial {number} could not begin, and none was made before it: the message is above')
+    if code == 1 and not over:
+      raise RunError(f'trial {number} failed, and none was made before it: the message is above')
+    fail(study, number, _how(code))
+  trial = study.get_trials(deepcopy=False)[number]
+  value = 'no value' if trial.value is None else f'{sweep.metric} {trial.value:.5g}'
+  remark = f', {trial.user_attrs[REASON]}' if REASON in trial.user_attrs else ''
+  log.info('trial %d: %s%s, made in %.1f s', number, value, remark, seconds)
+
+
+def _how(code: int) -> str:
+  """How a process ended that could not say it itself."""
+  if code >= 0:
+    return f'its process ended with exit code {code}'
+  name = signal.Signals(-code).name
+  return f'its process was ended by {name}{", as by a system out of memory" if name == "SIGKILL" else ""}'
+
+
+def fail(study: optuna.Study, number: int, reason: str) -> None:
+  """Writes to the journal that a trial has no result, and why."""
+  trial = study.get_trials(deepcopy=False)[number]
+  study._storage.set_trial_user_attr(trial._trial_id, REASON, reason)
+  study.tell(number, state=TrialState.FAIL)
+
+
+def _run(command: Sequence[str]) -> int:
+  """The exit code of a process that ends, having saved, when this one is asked to stop or is killed: its stdin closes.
+
+  It is not in the group of the terminal, so that Ctrl-C reaches it once.
+  """
+  with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
+    assert process.stdin is not None  # a pipe
+    while True:
+      try:
+        return process.wait(POLL)
+      except subprocess.TimeoutExpired:
+        if signals.asked():
+          process.stdin.close()

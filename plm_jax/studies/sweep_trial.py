@@ -1,0 +1,112 @@
+"""One trial of a sweep, in a process of its own: an ordinary run, whose metric is told to the journal on the way."""
+
+import logging
+import math
+import os
+import signal
+import threading
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from plm_jax import config, files
+from plm_jax.cli import signals
+from plm_jax.errors import ConfigError, RunError
+from plm_jax.files import RunFolder
+from plm_jax.studies.sweep import REASON, STOP, Sweep, fail
+from plm_jax.studies.sweep_space import point_of
+from plm_jax.training import loop, metrics, run_folder
+
+log = logging.getLogger(__name__)
+
+
+def run(sweep: Sweep, number: int) -> int:
+  """Makes a trial, or goes on with it, and tells the journal how it ended.
+
+  Args:
+    sweep: what is swept.
+    number: of a trial of the journal.
+
+  Returns:
+    The exit code of the process: 0 where the journal has its end, 3 where a signal stopped it.
+
+  Raises:
+    ConfigError: the trial cannot begin, and no trial is over: the cause is likely to be that of all.
+    RunError: likewise, a file or a disk.
+  """
+  _end_with_the_worker()
+  with files.locked(sweep.lock(f'{number:04}.run'), doing='ending this trial'):  # of a worker that was killed
+    study = sweep.study()
+    study.pruner = sweep.pruner()
+    trial = study.get_trials(deepcopy=False)[number]
+    if trial.state.is_finished():
+      return 0
+    try:
+      return _train(sweep, study, trial)
+    except Exception as error:  # whatever a config, a library or a disk raises is the result of this trial
+      if isinstance(error, ConfigError | RunError) and not _any_over(study):
+        raise
+      log.exception('trial %d failed', number)
+      fail(study, number, f'{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}'[:300])
+      return 0
+
+
+def _any_over(study: optuna.Study) -> bool:
+  return any(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
+
+
+def _end_with_the_worker() -> None:
+  """Asks this process to stop, as a signal does, when its stdin closes: the worker was stopped or killed."""
+
+  def watch() -> None:
+    while os.read(0, 64):
+      pass
+    if not signals.asked():
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  threading.Thread(target=watch, name='worker', daemon=True).start()
+
+
+def _train(sweep: Sweep, study: optuna.Study, trial: FrozenTrial) -> int:
+  storage, number = study._storage, trial.number
+  folder = sweep.trial_folder(number)
+
+  def gives_up(step: int, value: float) -> bool:
+    storage.set_trial_intermediate_value(trial._trial_id, step, value)
+    stop = study.pruner.prune(study, study.get_trials(deepcopy=False)[number])
+    if stop:
+      storage.set_trial_user_attr(trial._trial_id, STOP, step)
+    return stop
+
+  if STOP not in trial.user_attrs:  # decided, and killed before it was told
+    settings = config.resolve(sweep.changed(list(point_of(trial.params, sweep.space).items())))
+    outcome = loop.train(settings, folder, gives_up=gives_up)
+    if outcome.exit_code == loop.INTERRUPTED:
+      return signals.STOPPED
+    if outcome.exit_code == loop.DIVERGED:
+      return _stop(study, number, f'diverged at step {outcome.result["step"]}')
+    if outcome.result['finished']:
+      return _complete(sweep, study, number)
+  step = study.get_trials(deepcopy=False)[number].user_attrs[STOP]
+  return _stop(study, number, f'stopped at step {step}: not among the best of its rung')
+
+
+def _stop(study: optuna.Study, number: int, reason: str) -> int:
+  """Ends a trial that was not worth its last step; samplers learn from it."""
+  study._storage.set_trial_user_attr(study.get_trials(deepcopy=False)[number]._trial_id, REASON, reason)
+  study.tell(number, state=TrialState.PRUNED)
+  return 0
+
+
+def _complete(sweep: Sweep, study: optuna.Study, number: int) -> int:
+  """Ends a trial with the best value of its metric, that of the checkpoint which `best` keeps."""
+  folder = RunFolder.at(sweep.trial_folder(number))
+  values = [value for value in metrics.history(folder.root, sweep.metric) if math.isfinite(value)]
+  if not values:
+    fail(study, number, f'no value of {sweep.metric} is a number')
+    return 0
+  result = run_folder.read_result(folder)
+  for name in ('step', 'best_step', 'seconds'):
+    study._storage.set_trial_user_attr(study.get_trials(deepcopy=False)[number]._trial_id, name, result.get(name))
+  study.tell(number, (max if sweep.direction == 'maximize' else min)(values))
+  return 0

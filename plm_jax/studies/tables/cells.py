@@ -1,0 +1,172 @@
+"""What came out of the runs of a table: `cells.json`, from which alone a table is rendered.
+
+scale, command      of the command that made it
+cells               row -> column -> digests of runs, by seed of pre-training and then of fine-tuning
+runs                digest -> metrics, what each row of the evaluation scored, digests of the data, cost, versions
+failed              digest -> why there is no result
+plateau             loss of the reference row and entropy of its vocabulary's frequencies, in nats
+machine, code       where the newest run was made, and by which commit
+"""
+
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from plm_jax import files, scores
+from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.studies.tables.file import Table
+from plm_jax.studies.tables.runs import PREDICTIONS, Cell, Run
+from plm_jax.training import metrics, predicted, run_folder, scoring
+
+EMPTY: dict[str, Any] = {
+  'scale': '',
+  'command': '',
+  'cells': {},
+  'runs': {},
+  'failed': {},
+  'plateau': {},
+  'machine': '',
+  'code': '',
+}
+CLOSE = 1e-6  # a mean over rows that is a score up to rounding
+
+
+def read(file: files.Path) -> dict[str, Any]:
+  """The content of a `cells.json`; that of none where there is no such file.
+
+  Raises:
+    ConfigError: the file is damaged.
+  """
+  try:
+    kept = files.read_json(file, default={})
+    if not isinstance(kept, dict) or not all(
+      isinstance(kept.get(key, default), type(default)) for key, default in EMPTY.items()
+    ):
+      raise ValueError('it does not hold what a table keeps')
+  except ValueError as error:
+    raise ConfigError(
+      f'{file} is damaged ({error}): restore it or move it away; finished runs are found again'
+    ) from None
+  return {key: kept.get(key, type(default)(default)) for key, default in EMPTY.items()}
+
+
+def write(file: files.Path, kept: Mapping[str, Any]) -> None:
+  """Writes a `cells.json`; runs that no cell names, and that none of these begins with, are left out."""
+  named = {digest for row in kept['cells'].values() for by_seed in row.values() for runs in by_seed for digest in runs}
+  named |= {run['source'] for digest, run in kept['runs'].items() if digest in named and run.get('source')}
+  pruned = {
+    key: {digest: kept[key][digest] for digest in sorted(kept[key]) if digest in named} for key in ('runs', 'failed')
+  }
+  files.write_text(file, files.json_text({**kept, **pruned}, indent=1) + '\n')
+
+
+def names(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, dict[str, list[list[str]]]]:
+  """The digests of the runs of each cell."""
+  found: dict[str, dict[str, list[list[str]]]] = {}
+  for cell, by_seed in plan.items():
+    found.setdefault(cell.row, {})[cell.column] = [[run.digest for run in runs] for runs in by_seed]
+  return found
+
+
+def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
+  """What came out of a finished run.
+
+  Args:
+    run: which one.
+    folder: where it lies.
+    asked: metrics of columns, whose parts by row are kept where there are predictions.
+  """
+  result = run_folder.read_result(folder)
+  counted = ('seconds', 'tokens', 'parameters', 'steps')
+  kept: dict[str, Any] = {key: result[key] for key in counted if key in result}
+  data = run_folder.read_json(folder.data)
+  digests = {key: value for key, value in data.items() if key.endswith('_digest')}
+  numbers = {key: value for key, value in result['metrics'].items() if '/' in key and isinstance(value, int | float)}
+  found: dict[str, Any] = {
+    'name': run.name,
+    'source': run.source and run.source.digest,
+    **kept,
+    'metrics': metrics.plain(numbers),
+    'data': digests,
+    'versions': result['versions'],
+  }
+  if files.is_file(folder.root / PREDICTIONS):
+    found['rows'] = {}
+    for metric in asked:
+      if (values := by_row(folder.root / PREDICTIONS, metric)) is not None:
+        found['rows'][metric] = packed(values)
+  return found
+
+
+def by_row(file: files.Path, metric: str) -> np.ndarray | None:
+  """What each row of a file of predictions scores, f64[rows]; None where the metric is no mean over rows.
+
+  Windows of one question and the like are one row.
+
+  Args:
+    file: as `evaluate --predictions` writes it.
+    metric: such as 'validation/accuracy'.
+  """
+  short = metric.rpartition('/')[2]
+  predictions, records = predicted.join([file])
+  fitting = [name for name in predicted.fitting(predictions, records) if short in scoring.known(name).metrics]
+  if not fitting:
+    return None
+  try:
+    whole = scoring.score(fitting[0], predictions, records)[short]
+    groups = scores.grouped(predictions, records)
+    rows = np.array([scoring.score(fitting[0], *group)[short] for group in groups])
+  except (ConfigError, ZeroDivisionError):  # no score of a single row
+    return None
+  return rows if abs(rows.mean() - whole) < CLOSE * max(1.0, abs(whole)) else None
+
+
+def packed(rows: np.ndarray) -> dict[str, Any]:
+  """Scores of rows as JSON: those that are 0 or 1 in hexadecimal digits, four rows each."""
+  if set(np.unique(rows)) <= {0.0, 1.0}:
+    return {'count': len(rows), 'bits': np.packbits(rows.astype(bool)).tobytes().hex()}
+  return {'count': len(rows), 'values': [round(float(value), 4) for value in rows]}
+
+
+def unpacked(kept: Mapping[str, Any]) -> np.ndarray:
+  """The scores that `packed` packed, f64[rows]."""
+  if 'bits' in kept:
+    return np.unpackbits(np.frombuffer(bytes.fromhex(kept['bits']), np.uint8), count=kept['count']).astype(float)
+  return np.array(kept['values'])
+
+
+def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
+  """The loss of a pre-training beside that of a network that knows word frequencies only, in nats a token.
+
+  Empty where the run has no perplexity, or its vocabulary no counts.
+  """
+  from plm_jax.text import tokenizer
+
+  measured = metrics.last(folder.root)
+  perplexity = measured.get(table.plateau)
+  counts = tokenizer.load(folder.vocab).counts if files.is_folder(folder.vocab) else None
+  if perplexity is None or counts is None:
+    return {}
+  share = np.asarray(counts, float)
+  share = share[share > 0] / share.sum()
+  return {'loss': round(math.log(perplexity), 4), 'frequencies': round(float(-(share * np.log(share)).sum()), 4)}
+
+
+def machine() -> str:
+  """The machine, in words."""
+  return f'{platform.machine()}, {os.cpu_count()} cores, {platform.system()}'
+
+
+def code() -> str:
+  """The commit of the package, where it stands in a repository."""
+  asked = ['git', '-C', str(files.path(__file__).parent), 'rev-parse', '--short=12', 'HEAD']
+  try:
+    return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+  except (OSError, subprocess.SubprocessError):
+    return ''

@@ -1,0 +1,211 @@
+"""Table files: which rows and columns a table of a paper has, what was published, and what its authors claim.
+
+A table file has `get_table(scale)`, which returns plain data: a dict with the fields of `Table`, whose rows, columns
+and claims are dicts with the fields of `Row`, `Column` and `Claim`. It may import `experiments.common` and
+`experiments.tables.common`, and nothing else.
+"""
+
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from plm_jax import errors, files
+from plm_jax.config.load import call
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import signatures
+
+Scale = Literal['tiny', 'small', 'paper']
+Of = Literal['tuning', 'pretraining', 'parameters']
+Better = Literal['max', 'min']
+Summary = Literal['mean', 'median']
+Start = Literal['pretrained', 'scratch']
+SCALES: tuple[str, ...] = get_args(Scale)
+T = TypeVar('T')
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+  """What is measured of every row.
+
+  Attributes:
+    metric: as `result.json` names it, such as 'validation/accuracy'; of a number of parameters, anything.
+    of: the run it is of: fine-tuning, pre-training, or no run, only the number of parameters.
+    better: whether large or small values are good.
+    configs: of fine-tuning, by the family of a row: 'experiments/bert/glue.py:sst2'.
+    keys: changes of these configs, dotted key -> value.
+    folder: of the data, below the folder that `--data` names; empty for the path of the config.
+    times: what the measured value is multiplied by, 100 where the paper prints per cent.
+    note: why the published numbers stand for something else than what is measured, for the reader.
+    empty: why it is not measured at this scale; empty where it is.
+  """
+
+  metric: str = ''
+  of: Of = 'tuning'
+  better: Better = 'max'
+  configs: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  folder: str = ''
+  times: float = 1.0
+  note: str = ''
+  empty: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """A way to pre-train, or to begin.
+
+  Attributes:
+    config: of the pre-training.
+    keys: changes of it, dotted key -> value.
+    family: of the fine-tuning configs, a key of `Column.configs`.
+    tuning: changes of every fine-tuning config of this row.
+    start: 'scratch' fine-tunes fresh parameters of the same sizes.
+    published: column -> number of the paper.
+    empty: why the row is not measured at this scale; empty where it is.
+  """
+
+  config: str = ''
+  keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  family: str = 'bert'
+  tuning: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  start: Start = 'pretrained'
+  published: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  empty: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A difference that the paper draws a conclusion from.
+
+  Attributes:
+    column: where it shows.
+    better: the row that does better.
+    than: the row that it is compared with.
+  """
+
+  column: str
+  better: str
+  than: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+  """A table of a paper.
+
+  Attributes:
+    title: with its number.
+    paper: authors and year, and what was trained there.
+    mark: how sure the published numbers are: A seen in the official repository, B in the paper's text, C in another's
+      notes, D remembered.
+    rows: by name, in order.
+    columns: by name, in order.
+    claims: differences that the paper claims.
+    pretraining_seeds: number of pre-trainings of a row.
+    tuning_seeds: number of fine-tunings of each of them.
+    summary: how the runs of a cell become one number.
+    reference: the row whose pre-training has to have left the plateau of word frequencies; empty for none.
+    plateau: the perplexity of its pre-training that says so.
+    note: for the reader: what differs from the paper at this scale.
+  """
+
+  title: str
+  paper: str
+  mark: Literal['A', 'B', 'C', 'D']
+  rows: Mapping[str, Row]
+  columns: Mapping[str, Column]
+  claims: Sequence[Claim] = ()
+  pretraining_seeds: int = 1
+  tuning_seeds: int = 3
+  summary: Summary = 'mean'
+  reference: str = ''
+  plateau: str = 'validation/perplexity'
+  note: str = ''
+
+
+def known() -> list[str]:
+  """The table files that come with the package."""
+  folder = signatures.ROOT.parent / 'experiments' / 'tables'
+  return [str(file) for file in files.listing(folder, '*.py') if file.name != 'common.py']
+
+
+def read(name: str, scale: str) -> Table:
+  """The table of a file at a scale.
+
+  Raises:
+    ConfigError: no such file, or what it returns is no table; names the row or column, and the key.
+  """
+  errors.check_choice('--scale', 'scale', scale, SCALES)
+  path = files.path(name)
+  if path.suffix != '.py' or not files.is_file(path):
+    raise ConfigError(f'{name}: there is no such table file.{errors.suggest(name, known())} There are: {_listed()}.')
+  data = call(path.resolve(), lambda module: module.get_table(scale))
+  if not isinstance(data, Mapping):
+    raise ConfigError(f'{name}: get_table returned {type(data).__name__}, and a table is a dict.')
+  parts = {
+    'rows': {key: _made(Row, value, f'{name}: row {key!r}') for key, value in _mapping(data, 'rows', name).items()},
+    'columns': {
+      key: _made(Column, value, f'{name}: column {key!r}') for key, value in _mapping(data, 'columns', name).items()
+    },
+    'claims': [_made(Claim, claim, f'{name}: claim {place}') for place, claim in enumerate(data.get('claims', ()))],
+  }
+  table = _made(Table, {**data, **parts}, name)
+  _check(table, name)
+  return table
+
+
+def _listed() -> str:
+  return ', '.join(known()) or 'none'
+
+
+def _mapping(data: Mapping[str, Any], key: str, label: str) -> Mapping[str, Any]:
+  value = data.get(key)
+  if not isinstance(value, Mapping) or not value:
+    raise ConfigError(f'{label}: {key!r} is a dict, name -> dict, with at least one of them.')
+  return value
+
+
+def _made(kind: type[T], data: Any, label: str) -> T:
+  """A dataclass from a dict with its fields, whose plain types are checked."""
+  if not isinstance(data, Mapping):
+    raise ConfigError(f'{label}: expected a dict, got {data!r}.')
+  hints = get_type_hints(kind)
+  for key, value in data.items():
+    errors.check_choice(label, 'key', key, list(hints))
+    hint = hints[key]
+    if get_origin(hint) is Literal:
+      errors.check_choice(f'{label}: {key}', 'value', value, get_args(hint))
+    plain = get_origin(hint) or hint
+    plain = (int, float) if plain is float else plain
+    if not isinstance(plain, types.GenericAlias) and plain is not Literal and not isinstance(value, plain):
+      raise ConfigError(f'{label}: {key}={value!r} is no {getattr(plain, "__name__", "number")}.')
+  try:
+    return kind(**data)
+  except TypeError as error:  # a field without a default
+    raise ConfigError(f'{label}: {str(error).partition("() ")[2]}.') from None
+
+
+def _check(table: Table, label: str) -> None:
+  """Names that do not fit together."""
+  for claim in table.claims:
+    errors.check_choice(f'{label}: claims', 'column', claim.column, list(table.columns))
+    for compared in (claim.better, claim.than):
+      errors.check_choice(f'{label}: claims', 'row', compared, list(table.rows))
+  if table.reference:
+    errors.check_choice(f'{label}: reference', 'row', table.reference, list(table.rows))
+  for seeds in (table.pretraining_seeds, table.tuning_seeds):
+    if seeds < 1:
+      raise ConfigError(f'{label}: {seeds} seeds; there is at least one.')
+  for name, row in table.rows.items():
+    for printed in row.published:
+      errors.check_choice(f'{label}: row {name!r}: published', 'column', printed, list(table.columns))
+    if not row.config and not row.empty:
+      raise ConfigError(f'{label}: row {name!r} has neither a config nor a reason why it stays empty.')
+  for name, column in table.columns.items():
+    if column.empty:
+      continue
+    if not column.metric and column.of != 'parameters':
+      raise ConfigError(f'{label}: column {name!r} has no metric.')
+    lacking = {row.family for row in table.rows.values() if not row.empty} - set(column.configs)
+    if column.of == 'tuning' and lacking:
+      raise ConfigError(f'{label}: column {name!r} has no config for the family {sorted(lacking)[0]!r}.')

@@ -1,0 +1,140 @@
+"""Fills a table: makes the runs that are missing, keeps what came out, and renders after each of them."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plm_jax import files
+from plm_jax.cli import signals
+from plm_jax.cli.progress import Waiting, clock
+from plm_jax.errors import Interrupted
+from plm_jax.studies.tables import cells, render, runs
+from plm_jax.studies.tables.file import Table
+from plm_jax.studies.tables.runs import Cell, Places, Run
+
+log = logging.getLogger(__name__)
+
+BUSY = 'another process is making it'
+
+
+def fill(
+  table: Table,
+  plan: Mapping[Cell, Sequence[Sequence[Run]]],
+  places: Places,
+  out: Path,
+  *,
+  scale: str,
+  command: str,
+  run: bool,
+  minutes: float,
+) -> dict[str, Any]:
+  """Makes what is missing and renders the table.
+
+  Args:
+    table: from `file.read`.
+    plan: from `runs.plan`.
+    places: where runs lie.
+    out: the folder of `cells.json` and of what is rendered.
+    scale: at which the table was read.
+    command: that made it, for the reader.
+    run: whether missing runs are made; else what is there is rendered.
+    minutes: no run begins after so many.
+
+  Returns:
+    What `cells.json` holds.
+
+  Raises:
+    Interrupted: by a signal, with the number of runs that are left.
+  """
+  files.make_folder(out)
+  file = out / 'cells.json'
+  kept = cells.read(file)
+  if run or not kept['cells']:
+    kept |= {'scale': scale, 'cells': cells.names(plan), 'command': command}
+    kept |= {'machine': cells.machine(), 'code': cells.code()}
+  asked = metrics_of(table, plan)
+  todo = runs.needed(plan)
+  log.info(f'{table.title}: {len(todo)} runs, {sum(one.digest in kept["runs"] for one in todo)} of them known')
+  began = time.monotonic()
+  with Waiting(len(todo), 'runs') as bar:
+    for number, one in enumerate(todo):
+      late = time.monotonic() - began > 60 * minutes
+      try:
+        _settle(one, table, kept, places, asked[one.digest], run=run and not late)
+      except Interrupted as interrupted:
+        cells.write(file, kept)
+        left = sum(other.digest not in kept['runs'] for other in todo)
+        raise Interrupted(f'{interrupted}\n{left} of {len(todo)} runs are left', interrupted.exit_code) from None
+      bar.advance(1)
+      if run:
+        cells.write(file, kept)
+        _say(number + 1, len(todo), one, kept, began)
+  _look_at_the_reference(table, plan, kept, places)
+  cells.write(file, kept)
+  render.write(table, kept, out)
+  return kept
+
+
+def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> dict[str, tuple[str, ...]]:
+  """By digest of a run: the metrics that columns ask of it; none of one that is only to be counted."""
+  asked: dict[str, tuple[str, ...]] = {}
+  for cell, by_seed in plan.items():
+    column = table.columns[cell.column]
+    for one in (one for group in by_seed for one in group):
+      mine = () if column.of == 'parameters' else (column.metric,)
+      asked[one.digest] = (*asked.get(one.digest, ()), *mine)
+      if one.source is not None:  # made because others begin with it
+        asked[one.source.digest] = (*asked.get(one.source.digest, ()), table.plateau)
+  return asked
+
+
+def _settle(one: Run, table: Table, kept: dict[str, Any], places: Places, asked: Sequence[str], *, run: bool) -> None:
+  """Records a run, once it is made."""
+  signals.check()
+  if one.digest in kept['runs'] and 'metrics' in kept['runs'][one.digest]:
+    return
+  if not asked:
+    if one.digest not in kept['runs']:
+      kept['runs'][one.digest] = {'name': one.name, **runs.sizes(one)}
+    return
+  folder = runs.folder_of(one, places)
+  if run:
+    if one.source is not None and one.source.digest in kept['failed'].keys() - kept['runs'].keys():
+      kept['failed'][one.digest] = f'the run that it begins with, {one.source.name}, failed'
+      return
+    kept['failed'].pop(one.digest, None)
+    try:
+      with files.locked(folder.root.with_suffix('.lock'), doing='making runs of a table', wait=False):
+        failed = runs.make(one, places, predict=one.source is not None)
+    except BlockingIOError:
+      failed = BUSY
+    if failed:
+      kept['failed'][one.digest] = failed
+      log.warning(f'{one.name}: {failed}')
+      return
+  if runs.is_finished(folder):
+    kept['runs'][one.digest] = found = cells.record(one, folder, asked)
+    if lacking := [metric for metric in asked if metric != table.plateau and metric not in found['metrics']]:
+      kept['failed'][one.digest] = f'it has no {lacking[0]}; there are {", ".join(found["metrics"])}'
+
+
+def _say(number: int, total: int, one: Run, kept: Mapping[str, Any], began: float) -> None:
+  """A line on a run that was just settled, with an estimate of the time left."""
+  spent = time.monotonic() - began
+  left = clock(spent / number * (total - number))
+  what = kept['failed'].get(one.digest) or f'{kept["runs"].get(one.digest, {}).get("seconds", 0):.0f} s'
+  log.info(f'{number}/{total}  {one.name}: {what}  left {left}')
+
+
+def _look_at_the_reference(
+  table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], kept: dict[str, Any], places: Places
+) -> None:
+  """Notes where the pre-training of the reference row stands beside word frequencies."""
+  first = next((by_seed[0][0] for cell, by_seed in plan.items() if cell.row == table.reference), None)
+  if first is None:
+    return
+  folder = runs.folder_of(first.source or first, places)
+  if runs.is_finished(folder) and (found := cells.plateau(table, folder)):
+    kept['plateau'] = found

@@ -1,0 +1,239 @@
+"""A table as Markdown, as CSV and as a picture, made from its file and its `cells.json` alone."""
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from plm_jax import files
+from plm_jax.studies.tables import cells, intervals
+from plm_jax.studies.tables.file import Claim, Column, Table
+from plm_jax.studies.tables.intervals import Measured
+
+LEFT = 0.5  # nats below the entropy of word frequencies, from which on a network counts as one that learned more
+MARKS = {'A': 'official repository', 'B': 'text of the paper', 'C': "another's notes", 'D': 'remembered, unverified'}
+MEASURED, PUBLISHED = '#1f5f8b', '#b3541e'
+
+
+def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Measured | None:
+  """The runs of a cell, scaled as the paper prints them; None where none has a result."""
+  by_seed = kept['cells'].get(row, {}).get(column)
+  if not by_seed:
+    return None
+  of = table.columns[column]
+  found = [[kept['runs'].get(digest) for digest in runs] for runs in by_seed]
+  values = np.array([[_value(run, of) for run in runs] for runs in found]) * of.times
+  if np.isnan(values).all():
+    return None
+  rows = [[_rows(run, of) for run in runs] for runs in found]
+  there = [one for runs in rows for one in runs if one is not None]
+  if len(there) < np.count_nonzero(~np.isnan(values)) or len({len(one) for one in there}) != 1:
+    return Measured(values)
+  nothing = np.zeros(len(there[0]))  # of a run without a result, which nobody reads
+  return Measured(values, np.array([[nothing if one is None else one for one in runs] for runs in rows]) * of.times)
+
+
+def _rows(run: Mapping[str, Any] | None, column: Column) -> np.ndarray | None:
+  packed = (run or {}).get('rows', {}).get(column.metric)
+  return None if packed is None else cells.unpacked(packed)
+
+
+def _value(run: Mapping[str, Any] | None, column: Column) -> float:
+  if run is None:
+    return math.nan
+  found = run.get('parameters') if column.of == 'parameters' else run.get('metrics', {}).get(column.metric)
+  return math.nan if found is None else float(found)
+
+
+def shown(value: float) -> str:
+  """A number with the digits that a reader can use: 12,345; 84.31; 0.184."""
+  return f'{value:,.0f}' if abs(value) >= 1_000 else f'{value:.2f}' if abs(value) >= 1 else f'{value:.3f}'
+
+
+def said(cell: Measured | None, table: Table) -> str:
+  """A cell in words: '78.3 ± 0.4 (3)', the number of runs in brackets."""
+  if cell is None:
+    return ''
+  values = cell.values[~np.isnan(cell.values)]
+  spread = f' ± {shown(float(values.std(ddof=1)))}' if len(values) > 1 and values.std() > 0 else ''
+  return f'{shown(intervals.summarise(cell.values, table.summary))}{spread} ({len(values)})'
+
+
+def write(table: Table, kept: Mapping[str, Any], folder: files.Path) -> None:
+  """Writes `table.md`, `table.csv` and `table.png` into a folder."""
+  files.write_text(folder / 'table.md', markdown(table, kept))
+  files.write_text(folder / 'table.csv', comma_separated(table, kept))
+  draw(table, kept, folder / 'table.png')
+
+
+# Text ----------------------------------------------------------------------------------------------------------------
+
+
+def markdown(table: Table, kept: Mapping[str, Any]) -> str:
+  """The table with what its paper claims, what it stands on, and why cells are empty."""
+  lines = [f'# {table.title}', '', f'{table.paper}. Published numbers: {MARKS[table.mark]}.']
+  lines += [table.note] if table.note else []
+  lines += ['', f'Made by `{kept["command"]}`.', '']
+  lines += _grid(table, kept)
+  lines += _claims(table, kept)
+  lines += ['', '## What stands behind it', '', *(f'- {fact}' for fact in _facts(table, kept))]
+  return '\n'.join([*lines, ''])
+
+
+def _grid(table: Table, kept: Mapping[str, Any]) -> list[str]:
+  heads, columns = ['row'], []
+  for name, column in table.columns.items():
+    published = any(name in row.published for row in table.rows.values())
+    columns.append((name, published, not column.empty))
+    heads += [f'{name}, published'] * published + [f'{name}, measured'] * (not column.empty)
+  lines = [_line(heads), _line(['---'] * len(heads))]
+  for row_name, row in table.rows.items():
+    line = [row_name]
+    for name, published, filled in columns:
+      line += [_published(row.published.get(name))] * published
+      line += [said(measured(table, kept, row_name, name), table)] * filled
+    lines.append(_line(line))
+  return lines
+
+
+def _published(value: float | None) -> str:
+  return '' if value is None else f'{value:,g}' if abs(value) < 10_000 else f'{value:,.0f}'
+
+
+def _line(items: list[str]) -> str:
+  return f'| {" | ".join(items)} |'
+
+
+def _claims(table: Table, kept: Mapping[str, Any]) -> list[str]:
+  if not table.claims:
+    return []
+  level = f'{intervals.LEVEL:.0%}'
+  lines = ['', '## What the paper claims', '']
+  lines += [_line(['column', 'better', 'than', 'published', 'measured', f'{level} interval', 'sign', 'beyond noise'])]
+  lines += [_line(['---'] * 8)]
+  return lines + [_line(_claim(table, kept, claim)) for claim in table.claims]
+
+
+def _claim(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[str]:
+  first, second = (table.rows[row].published.get(claim.column) for row in (claim.better, claim.than))
+  published = '' if first is None or second is None else f'{first - second:+.4g}'
+  both = [measured(table, kept, row, claim.column) for row in (claim.better, claim.than)]
+  line = [claim.column, claim.better, claim.than, published]
+  if both[0] is None or both[1] is None:
+    return [*line, '', '', 'not measured', '']
+  found = intervals.difference(both[0], both[1], table.summary)
+  agrees = found.difference > 0 if table.columns[claim.column].better == 'max' else found.difference < 0
+  single = both[0].values.size == 1 and both[0].rows is None
+  return [
+    *line,
+    f'{found.difference:+.4g}',
+    'none: one run' if single else f'{found.low:+.4g} to {found.high:+.4g}',
+    'agrees' if agrees else 'none' if found.difference == 0 else 'opposite',
+    'not known' if single else 'yes' if found.is_sure else 'no',
+  ]
+
+
+def _facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
+  """What a reader has to know before believing the numbers."""
+  runs, scale = kept['runs'].values(), kept['scale']
+  facts = [f'Scale: {scale}. A cell is the {table.summary} of its runs ± their standard deviation (number of runs).']
+  facts.append('The last step of each run counts; no step, rate or seed was chosen by a score.')
+  if table.pretraining_seeds == 1:
+    facts.append('One pre-training a row: its noise is not in the intervals.')
+  facts.append('Intervals: bootstrap over seeds and, where a score is a mean over them, over the rows of the test set.')
+  facts += _plateau_facts(table, kept)
+  facts += [f'{name}: {column.note}.' for name, column in table.columns.items() if column.note]
+  facts += [f'{name} stays empty: {column.empty}.' for name, column in table.columns.items() if column.empty]
+  facts += [f'{name} stays empty: {row.empty}.' for name, row in table.rows.items() if row.empty]
+  for digest, reason in kept['failed'].items():
+    facts.append(f'Run {digest} has no result: {reason}.')
+  hours = sum(run.get('seconds', 0) for run in runs) / 3600
+  if runs:
+    versions = sorted({f'jax {run["versions"]["jax"]}' for run in runs if 'versions' in run})
+    facts.append(f'{len(kept["runs"])} runs, {hours:.2f} hours: {kept["machine"]}; {", ".join(versions)}.')
+    facts.append(f'Code: {kept["code"] or "no repository"}. Digests of runs and data: cells.json.')
+  return facts
+
+
+def _plateau_facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
+  found = kept['plateau']
+  if not table.reference or not found:
+    return []
+  far = found['frequencies'] - found['loss']
+  verdict = (
+    'it learned more than frequencies' if far >= LEFT else 'IT DID NOT LEAVE THE PLATEAU, and the table says little'
+  )
+  return [
+    f'The pre-training of {table.reference!r} ends at {found["loss"]:.2f} nats a token, {far:.2f} below the entropy of '
+    f'word frequencies ({found["frequencies"]:.2f}): {verdict}.'
+  ]  # fmt: skip
+
+
+def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
+  """One line a cell: published, measured, deviation, number of runs, and the value of each run."""
+  out = io.StringIO()
+  writer = csv.writer(out, lineterminator='\n')
+  writer.writerow(['row', 'column', 'published', 'measured', 'deviation', 'runs', 'values', 'empty'])
+  for row_name, row in table.rows.items():
+    for name, column in table.columns.items():
+      cell = measured(table, kept, row_name, name)
+      values = np.array([]) if cell is None else cell.values[~np.isnan(cell.values)]
+      number = '' if cell is None else f'{intervals.summarise(cell.values, table.summary):.6g}'
+      spread = f'{values.std(ddof=1):.6g}' if len(values) > 1 else ''
+      each = ' '.join(f'{value:.6g}' for value in values)
+      why = row.empty or column.empty or ('' if len(values) else 'not run')
+      writer.writerow([row_name, name, row.published.get(name, ''), number, spread, len(values), each, why])
+  return out.getvalue()
+
+
+# The picture ---------------------------------------------------------------------------------------------------------
+
+
+def draw(table: Table, kept: Mapping[str, Any], file: files.Path) -> None:
+  """One panel a column: rows from top to bottom, runs as dots, published numbers as diamonds on their own axis."""
+  from matplotlib.figure import Figure
+
+  columns = [name for name in table.columns if any(measured(table, kept, row, name) for row in table.rows)]
+  columns = columns or list(table.columns)[:1]
+  height = 1.6 + 0.36 * len(table.rows)
+  figure = Figure(figsize=(2.2 + 2.6 * len(columns), height), layout='constrained')
+  panels = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+  places = {row: len(table.rows) - place for place, row in enumerate(table.rows)}
+  for axes, name in zip(panels, columns, strict=True):
+    _panel(axes, table, kept, name, places)
+  panels[0].set_yticks(list(places.values()), list(places))
+  panels[0].set_ylim(0.4, len(places) + 0.6)
+  warning = any('PLATEAU' in fact for fact in _plateau_facts(table, kept))
+  figure.suptitle(table.title + ('\nThe pre-training did not leave the plateau of word frequencies' if warning else ''))
+  with files.replacing(file) as temporary:
+    figure.savefig(temporary, format='png', dpi=120, metadata={'Software': None})
+
+
+def _panel(axes: Any, table: Table, kept: Mapping[str, Any], name: str, places: Mapping[str, int]) -> None:
+  other = axes.twiny()
+  for row, place in places.items():
+    if (cell := measured(table, kept, row, name)) is not None:
+      values = cell.values[~np.isnan(cell.values)]
+      axes.plot(values, np.full(len(values), place + 0.12), 'o', color=MEASURED, alpha=0.35, markersize=4)
+      axes.plot(
+        intervals.summarise(cell.values, table.summary),
+        place + 0.12,
+        '|',
+        color=MEASURED,
+        markersize=14,
+        markeredgewidth=2.5,
+      )
+    if (published := table.rows[row].published.get(name)) is not None:
+      other.plot(published, place - 0.12, 'D', color=PUBLISHED, markerfacecolor='none', markersize=5)
+  better = 'more is better' if table.columns[name].better == 'max' else 'less is better'
+  axes.set_xlabel(f'{name}, measured\n({better})', color=MEASURED)
+  if any(name in row.published for row in table.rows.values()):
+    other.set_xlabel('published', color=PUBLISHED)
+  else:
+    other.set_xticks([])
+  axes.margins(x=0.15)
+  other.margins(x=0.15)
+  axes.grid(axis='y', alpha=0.25)

@@ -1,0 +1,280 @@
+"""The runs behind a table: which ones it needs, where they lie, and how one is made.
+
+A run is an ordinary run folder, made by the command `train` in a process of its own, so that a run which fails takes
+nothing with it. It lies in `WORKDIR/runs/` under a digest of its config and of the pre-training that it begins with:
+tables that need the same run share it, and a run that was stopped goes on from its checkpoint.
+"""
+
+import functools
+import hashlib
+import json
+import logging
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from plm_jax import config, files
+from plm_jax.cli import signals
+from plm_jax.config import overrides
+from plm_jax.errors import KILLED, STOPPED, ConfigError
+from plm_jax.files import RunFolder
+from plm_jax.plugins import signatures
+from plm_jax.studies.tables.file import Column, Row, Table
+from plm_jax.training import run_folder
+
+log = logging.getLogger(__name__)
+
+ON_ITS_WAY = ('extend', 'skip')  # keys of a run in a folder; see training/history.py
+PREDICTIONS = 'predictions.jsonl'
+DIGITS = 12  # of a digest, in names
+
+
+class Run(NamedTuple):
+  """One run of `train`.
+
+  Attributes:
+    config: the file of its config, with words.
+    changes: (dotted key, value as text) pairs.
+    settings: the whole config.
+    source: the run whose model, vocabulary and, unless `scratch`, parameters it begins with.
+    scratch: whether it begins with fresh parameters.
+    digest: of all of this.
+  """
+
+  config: str
+  changes: tuple[tuple[str, str], ...]
+  settings: Mapping[str, Any]
+  source: 'Run | None'
+  scratch: bool
+  digest: str
+
+  @property
+  def name(self) -> str:
+    """Of its folder."""
+    return f'{Path(self.config.partition(":")[0]).stem}-{self.digest}'
+
+
+class Cell(NamedTuple):
+  """A row and a column."""
+
+  row: str
+  column: str
+
+
+class Places(NamedTuple):
+  """Where runs lie and what they read.
+
+  Attributes:
+    workdir: that of the command; runs of all tables lie below it.
+    data: the folder of the task sets; None for the paths of the configs.
+    corpus: the text that is pre-trained on; None for the paths of the configs.
+    adopt: folders of runs, and folders that hold such folders.
+  """
+
+  workdir: Path
+  data: str | None = None
+  corpus: str | None = None
+  adopt: tuple[str, ...] = ()
+
+
+def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
+  """The runs of each cell that is measured, by seed of pre-training and then by seed of fine-tuning.
+
+  Raises:
+    ConfigError: a config that does not resolve; names row, column and key.
+  """
+  found: dict[Cell, list[list[Run]]] = {}
+  for row_name, row in table.rows.items():
+    if row.empty:
+      continue
+    for column_name, column in table.columns.items():
+      if not column.empty:
+        found[Cell(row_name, column_name)] = _of_cell(table, Cell(row_name, column_name), row, column, places)
+  return found
+
+
+def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places) -> list[list[Run]]:
+  label = f'row {cell.row!r}'
+  runs = []
+  for seed in range(table.pretraining_seeds):
+    keys = {**row.keys, **({'data.path': places.corpus} if places.corpus else {}), 'seed': seed}
+    pretraining = _run(row.config, keys, label=f'{label}, pre-training')
+    if column.of != 'tuning':
+      runs.append([pretraining])
+      continue
+    path = {'data.path': str(files.path(places.data) / column.folder)} if places.data and column.folder else {}
+    runs.append([
+      _run(
+        column.configs[row.family],
+        {**column.keys, **row.tuning, **path, 'seed': seed * table.tuning_seeds + number},
+        label=f'{label}, column {cell.column!r}',
+        source=pretraining,
+        scratch=row.start == 'scratch',
+      )
+      for number in range(table.tuning_seeds)
+    ])  # fmt: skip
+  return runs
+
+
+def _run(target: str, keys: Mapping[str, Any], *, label: str, source: Run | None = None, scratch: bool = False) -> Run:
+  changes = tuple((key, value if isinstance(value, str) else repr(value)) for key, value in keys.items())
+  try:
+    settings = _resolved(target, tuple(change for change in changes if change[0] != 'seed')) | {'seed': keys['seed']}
+  except ConfigError as error:
+    raise ConfigError(f'{label}: {target}: {error}') from error
+  said = {key: value for key, value in settings.items() if key not in ON_ITS_WAY}
+  identity = json.dumps([said, source and source.digest, scratch], sort_keys=True)
+  digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]
+  return Run(target, changes, settings, source, scratch, digest)
+
+
+@functools.lru_cache(maxsize=1_000)
+def _resolved(target: str, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+  """The whole config of a run but for its seed, in which the runs of a cell differ."""
+  return config.resolve(overrides.apply(config.load(_target(target)), changes)[0])
+
+
+def _target(target: str) -> str:
+  """A config file as it is named from here: those of the package are found from any folder."""
+  file, colon, words = target.partition(':')
+  here = files.path(file)
+  own = signatures.ROOT.parent / file
+  return f'{own if not files.is_file(here) and files.is_file(own) else here}{colon}{words}'
+
+
+def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
+  """Every run once, each behind the one that it begins with."""
+  found: dict[str, Run] = {}
+  for by_seed in plan.values():
+    for run in (run for runs in by_seed for run in runs):
+      for one in (run.source, run):
+        if one is not None:
+          found.setdefault(one.digest, one)
+  return sorted(found.values(), key=lambda run: run.source is not None)
+
+
+def folder_of(run: Run, places: Places) -> RunFolder:
+  """Where a run lies: in the work folder, or in a folder to adopt that holds the same config."""
+  own = RunFolder(places.workdir / 'runs' / run.name)
+  if files.is_folder(own.root) or run.source is not None:
+    return own
+  asked = {key: value for key, value in run.settings.items() if key not in ON_ITS_WAY}
+  for folder in _adoptable(places.adopt):
+    try:
+      kept = config.resolve(config.load(str(folder.root)))
+    except ConfigError:
+      continue
+    if {key: value for key, value in kept.items() if key not in ON_ITS_WAY} == asked:
+      return folder
+  return own
+
+
+def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
+  for name in adopt:
+    for root in (files.path(name), *files.listing(name)):
+      if files.is_file(RunFolder(root).config):
+        yield RunFolder(root)
+
+
+def is_finished(folder: RunFolder) -> bool:
+  """Whether a run has nothing left to do."""
+  return bool(files.is_file(folder.result) and run_folder.read_result(folder).get('finished'))
+
+
+def words(run: Run, places: Places) -> list[str]:
+  """The words of the command that makes a run."""
+  changes = dict(run.changes)
+  if run.source is not None:
+    changes['model.from'] = str(folder_of(run.source, places).root)
+  if run.scratch:
+    changes['init_from'] = '[]'
+  named = [f'--config={_target(run.config)}', f'--workdir={folder_of(run, places).root}']
+  return ['train', *named, *(f'--config.{key}={value}' for key, value in changes.items())]
+
+
+def spelt(run: Run, places: Places) -> str:
+  """The command that makes a run, as a person types it."""
+  name, *rest = words(run, places)
+  return f'python -m plm_jax.{name} {shlex.join(rest)}'
+
+
+def make(run: Run, places: Places, *, predict: bool) -> str:
+  """Makes a run, or goes on with it.
+
+  Args:
+    run: which one.
+    places: where runs lie.
+    predict: also write what it predicts for each row of its last evaluation.
+
+  Returns:
+    Why it failed; empty where it did not.
+
+  Raises:
+    Interrupted: by a signal; the run keeps what it has.
+  """
+  folder = folder_of(run, places)
+  files.make_folder(folder.root.parent)
+  if not is_finished(folder):
+    failed = _call(words(run, places), folder.root.with_suffix('.out'))
+    if failed or not is_finished(folder):
+      return failed or f'it ended before its last step; {folder.root.with_suffix(".out")} says more'
+  if predict and not files.is_file(folder.root / PREDICTIONS):
+    name = next(iter(run.settings['eval']))
+    asked = ['evaluate', f'--workdir={folder.root}', '--step=newest', f'--evaluation={name}']
+    return _call([*asked, f'--predictions={folder.root / PREDICTIONS}'], folder.root.with_suffix('.out'))
+  return ''
+
+
+def _call(command: Sequence[str], out: Path) -> str:
+  """Runs a command of the package in a process of its own; returns the last line of its output where it fails."""
+  name, *rest = command
+  with files.open(out, 'a') as stream:
+    child = subprocess.Popen(
+      [sys.executable, '-m', f'plm_jax.{name}', *rest],
+      stdout=stream,
+      stderr=subprocess.STDOUT,
+      start_new_session=True,  # a Ctrl-C reaches it once, through us
+    )
+    stopping = False
+    while child.poll() is None:
+      if signals.asked() and not stopping:
+        stopping = True
+        child.send_signal(signal.SIGTERM)
+      time.sleep(signals.ONE)
+  if stopping or child.returncode in (STOPPED, KILLED):
+    raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
+  if child.returncode == 0:
+    return ''
+  said = [line for line in files.read_text(out).splitlines() if line.strip()]
+  return f'exit {child.returncode}: {said[-1].strip() if said else "without a word"}'
+
+
+def sizes(run: Run) -> dict[str, int]:
+  """Parameters and operations of a run's model with its head, counted without training.
+
+  Returns:
+    'parameters', and 'flops' of a row forward.
+
+  Raises:
+    ConfigError: they cannot be counted, as without the vocabulary.
+  """
+  changes = {key: value for key, value in run.changes if key != 'seed'}
+  if run.source is not None:  # its sizes are those of the pre-training
+    changes |= {key: repr(dict(run.source.settings[key])) for key in ('model', 'vocab')}
+  return _counted(run.config, tuple(changes.items()))
+
+
+@functools.lru_cache(maxsize=1_000)
+def _counted(target: str, changes: tuple[tuple[str, str], ...]) -> dict[str, int]:
+  flags = [f'--config={_target(target)}', *(f'--config.{key}={value}' for key, value in changes)]
+  asked = [sys.executable, '-m', 'plm_jax.params', '--json', *flags]
+  done = subprocess.run(asked, capture_output=True, text=True, check=False)
+  if done.returncode:
+    raise ConfigError(f'{target} cannot be counted: {done.stderr.strip().splitlines()[-1]}')
+  found = files.parse_json(done.stdout)[0]
+  return {'parameters': found['parameters'], 'flops': round(1e9 * found['gflop_per_row'])}

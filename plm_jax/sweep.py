@@ -1,0 +1,156 @@
+"""Sweeps over keys of a config: grid, random, TPE or successive halving, with any number of workers.
+
+python -m plm_jax.sweep --config=experiments/bert/glue.py:sst2 --workdir=runs/sweep --trials=20 \\
+    --space="{'optim.rate': {'low': 1e-5, 'high': 1e-3, 'scale': 'log'}, 'data.batch_size': [16, 32], 'seed': [0, 1]}"
+python -m plm_jax.sweep --config=experiments/bert/glue.py:mrpc --space=experiments/bert/glue.py --workdir=runs/grid
+
+A space is dotted key -> values, or a range {'low': ..., 'high': ..., 'scale': 'linear' or 'log'}, of whole numbers
+where both ends are; a grid needs a 'count' of values with it. With 'when': {'optim.name': ['adamw']} a key is there
+only where an earlier one has such a value. A Python file that has the literal as SPACE will do as well; it is read and
+not executed.
+
+Each trial is an ordinary run in DIR/trials/, judged by the best value of the metric of `best`. --method=halving stops
+trials early: those that are not among the best of FACTOR at --first_rung steps, at FACTOR times as many, and so on.
+Trials that differ in nothing but `seed` are one row of the table, ranked by their median.
+
+Any number of workers join by the same command, on one machine or on several that share DIR by a file system with locks
+(NFS does). A worker that is stopped or killed loses nothing: start it again, and what was under way goes on from its
+checkpoint. A worker uses every accelerator that it sees; several on a TPU VM take a chip each, the first one by
+TPU_VISIBLE_CHIPS=0 TPU_CHIPS_PER_PROCESS_BOUNDS=1,1,1 TPU_PROCESS_BOUNDS=1,1,1 before the command. A trial that
+diverges or fails is a row with its reason.
+
+Writes table.txt, table.json, importance.png, parallel.png and journal.jsonl (Optuna's) to DIR. Optuna is an extra:
+bash launch/setup.sh sweep. Exit codes: 0 all trials are over, 2 wrong usage, 3 stopped by a signal.
+"""
+
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
+import argparse
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, get_args
+
+from plm_jax import config, files
+from plm_jax.cli import command, memory
+from plm_jax.errors import ConfigError
+from plm_jax.studies import sweep_space
+from plm_jax.studies.sweep_space import Method
+from plm_jax.training.model_from import expand
+
+if TYPE_CHECKING:
+  from plm_jax.studies.sweep import Sweep
+
+METHODS: tuple[Method, ...] = get_args(Method)
+
+
+@signals.caught()
+def main(argv: Sequence[str] | None = None) -> int:
+  """Parses the command line; the space and every value in it are checked before the first trial."""
+  words = list(sys.argv[1:] if argv is None else argv)
+  parser = _parser()
+  arguments, settings = command.parse(parser, words, expand=expand)
+  if settings is None:
+    return 0
+  _check(arguments, settings)
+  for package in ('optuna', 'scikit-learn'):
+    try:
+      metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+      raise ConfigError(f'sweep needs {package}, which is not installed: bash launch/setup.sh sweep') from None
+  from plm_jax.cli import logs
+  from plm_jax.studies import sweep
+
+  logs.start()
+  made = _sweep(arguments, settings)
+  if arguments.trial is not None:
+    memory.reuse()
+    from plm_jax.studies import sweep_trial  # loads jax
+
+    return sweep_trial.run(made, arguments.trial)
+  if arguments.dry_run:
+    points = sweep.preview(made)
+    later = '' if len(points) == made.trials else f', then {made.trials - len(points)} that depend on the results'
+    lines = [f'{number:4}  {sweep_space.as_flags(point)}' for number, point in enumerate(points)]
+    command.show('\n'.join([f'{len(points)} trials{later}:', *lines]))
+    return 0
+  trials = sweep.work(made, words)
+  from plm_jax.studies import sweep_report
+
+  with files.locked(made.lock('sweep'), doing='writing the table'):
+    sweep_report.report(made, trials, command=_before(arguments))
+  return 0
+
+
+def _parser() -> command.Parser:
+  parser = command.command('sweep', __doc__)
+  add = parser.add_argument
+  add('--space', metavar='SPACE', help='a literal, or a Python file with one as SPACE')
+  add('--trials', type=command.COUNT, metavar='N', help='number of trials (grid: all points)')
+  add('--method', choices=METHODS, help='how points are chosen (default: grid where every key has values, else tpe)')
+  add('--seed', type=command.SEED, default=0, help='of the choice of points (default 0)')
+  add('--first_rung', type=command.COUNT, metavar='STEPS', help='halving: steps before the first stop (eval_every)')
+  add('--factor', type=command.number("Annotated[int, '2 <= x']"), default=3, help='halving: one in FACTOR goes on (3)')
+  add('--dry_run', action='store_true', help='print the trials, and exit')
+  add('--trial', type=command.WHOLE, help=argparse.SUPPRESS)  # of the process that a worker starts
+  return parser
+
+
+def _check(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
+  """Raises ConfigError for what is missing beside the config."""
+  if arguments.space is None:
+    raise ConfigError("sweep: needs --space=SPACE, such as \"{'optim.rate': [1e-4, 3e-4], 'seed': [0, 1]}\"")
+  if settings['best'] is None:
+    raise ConfigError(
+      "sweep: trials are compared by the metric of config.best: --config.best=\"('validation/loss', 'min')\""
+    )
+  if arguments.first_rung and arguments.method != 'halving':
+    raise ConfigError('sweep: --first_rung is for --method=halving')
+
+
+def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep':
+  """What the flags ask for, once every value of the space is one that the config takes."""
+  from plm_jax.studies.sweep import Sweep
+
+  space = sweep_space.read(arguments.space)
+  method: Method = arguments.method or ('grid' if all(key.values or key.points for key in space) else 'tpe')
+
+  @functools.cache
+  def changed_by(changes: tuple[tuple[str, str], ...]) -> Mapping[str, Any]:
+    return command.changed(arguments, [*arguments.changes, *changes], expand=expand)[0]
+
+  points = sweep_space.grid(space) if method == 'grid' else []
+  if arguments.trials is None and method != 'grid':
+    raise ConfigError(f'sweep: --method={method} needs --trials=N')
+  if arguments.trials is not None and method == 'grid' and arguments.trials > len(points):
+    raise ConfigError(f'sweep: --trials={arguments.trials}: the grid has {len(points)} points')
+  if arguments.trial is None:
+    sweep_space.check(space, lambda changes: changed_by(tuple(changes)), points=points[: arguments.trials])
+  metric, better = settings['best']
+  return Sweep(
+    folder=files.path(arguments.workdir),
+    space=space,
+    method=method,
+    trials=arguments.trials or len(points),
+    metric=metric,
+    direction='maximize' if better == 'max' else 'minimize',
+    seed=arguments.seed,
+    first_rung=arguments.first_rung or settings['eval_every'],
+    factor=arguments.factor,
+    settings=config.resolve(settings),
+    changed=lambda changes: changed_by(tuple(changes)),
+  )
+
+
+def _before(arguments: argparse.Namespace) -> list[str]:
+  """The words of a `train` command that makes a run of the base config."""
+  own = [f'--config.{key}={value}' for key, value in arguments.changes]
+  return [f'--config={arguments.config}', f'--workdir={arguments.workdir}/best', *own]
+
+
+if __name__ == '__main__':
+  command.leave(command.run(main))
