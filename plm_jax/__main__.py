@@ -22,11 +22,22 @@ from plm_jax.plugins import build, signatures
 
 # Purpose -> commands, in the order of the list. A command in no row is shown under OTHERS.
 PURPOSES: dict[str, tuple[str, ...]] = {
-  'Train': ('train', 'rewind', 'sample_efficiency', 'compress', 'probe', 'quickstart'),
+  'Train': (
+    'train',
+    'plan',
+    'rewind',
+    'sweep',
+    'compare',
+    'sample_efficiency',
+    'compress',
+    'probe',
+    'tables',
+    'quickstart',
+  ),
   'Score and predict': ('evaluate', 'predict', 'lm_eval'),
   'Look inside': ('fill', 'generate', 'heads', 'vectors', 'params'),
   'Weights and vocabularies': ('convert', 'vocab'),
-  'Data and noise': ('noise', 'data.pydocs'),
+  'Data and noise': ('noise', 'corpus', 'data.pydocs'),
 }
 OTHERS = 'Others'
 

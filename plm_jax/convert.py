@@ -1,8 +1,10 @@
 """Published weights <-> ours, on the command line.
 
     python -m plm_jax.convert import SRC DST   a Hugging Face folder -> parameters for `init_from` and `weights.load`
+    python -m plm_jax.convert import SRC DST   a folder of ELMo's files (*options.json, *.hdf5, vocab*.txt) -> the same
     python -m plm_jax.convert export SRC DST   a run folder or an import -> a Hugging Face folder
     python -m plm_jax.convert export SRC DST --form=peft    what a run of adapter 'lora' trained -> a folder of PEFT
+    python -m plm_jax.convert export SRC DST --form=own     the trunk of a run, of any model -> an import
 
 An import holds one tensor of the source in memory at a time. It writes safetensors files with one array per leaf, or
 per layer of a stacked leaf, an index with their digests, and model.json, which says what trunk they belong to. The
@@ -23,7 +25,7 @@ from plm_jax.errors import ConfigError
 if TYPE_CHECKING:
   from plm_jax.types import Template  # loads jax, which the check of the command line does without
 
-Form = Literal['import', 'release', 'peft']  # what is written
+Form = Literal['import', 'release', 'peft', 'own']  # what is written
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,9 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument(
     '--form',
-    choices=('release', 'peft'),
+    choices=('release', 'peft', 'own'),
     default='release',
-    help="release: the whole model, updates of 'lora' merged (default); peft: those updates and the head alone",
+    help="release: the whole model, updates of 'lora' merged (default); peft: those updates and the head alone; own: "
+    'the trunk, with the heads of --heads, in the form of an import, which any model has',
   )
   parser.add_argument(
     '--shard', type=float, default=4, metavar='GB', help='the most GB per file of weights (default 4)'
@@ -65,10 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   form: Form = 'import' if arguments.direction == 'import' else arguments.form
   _check_target(source, target, form=form, force=arguments.force)
   from plm_jax.cli import logs
-  from plm_jax.weights.convert import export, import_release  # loads jax
+  from plm_jax.weights import bilm  # loads jax
+  from plm_jax.weights.convert import export, export_own, import_bilm, import_release
 
   logs.start()
-  if arguments.direction == 'import':
+  if arguments.direction == 'import' and arguments.architecture is None and bilm.is_bilm(source):
+    import_bilm(source, target, shard=shard)
+  elif arguments.direction == 'import':
     import_release(source, target, architecture=arguments.architecture, shard=shard)
   else:
     if arguments.step not in ('newest', 'best') and not arguments.step.isdigit():
@@ -80,6 +86,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       from plm_jax.weights import peft
 
       peft.export(source, target, step=step, architecture=arguments.architecture, template=_template(source))
+      return 0
+    if arguments.form == 'own':
+      export_own(source, target, step=step, part=arguments.part, heads=heads or (), shard=shard)
       return 0
     how = {'architecture': arguments.architecture, 'part': arguments.part, 'heads': heads}
     export(source, target, step=step, shard=shard, template=_template(source), **how)
@@ -106,7 +115,9 @@ def _check_target(source: Path, target: Path, *, form: Form, force: bool) -> Non
     raise ConfigError(f'{target} is a file: name a folder')
   if not files.listing(target):
     return
-  ours = {'import': 'params.index.json', 'release': 'model*.safetensors', 'peft': 'adapter_model.safetensors'}[form]
+  index = 'params.index.json'
+  named = {'import': index, 'own': index, 'release': 'model*.safetensors', 'peft': 'adapter_model.safetensors'}
+  ours = named[form]
   if target == source or files.exists(files.RunFolder(target).checkpoints) or not files.listing(target, ours):
     raise ConfigError(
       f'{target} is not empty, and no {"import" if form == "import" else "export"} wrote it: name another folder'

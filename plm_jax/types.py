@@ -157,6 +157,18 @@ class Source(NamedTuple):
   parts: 'Mapping[str, Source]' = MappingProxyType({})
 
 
+class WordTable(NamedTuple):
+  """The word vectors of a task, as `word_table` of its file makes them of its parameters.
+
+  Attributes:
+    vectors: f32[v, d], of each id.
+    unseen: a word that has no id -> f32[d]; None where only words of the vocabulary have vectors.
+  """
+
+  vectors: np.ndarray
+  unseen: Callable[[str], np.ndarray] | None = None
+
+
 class Template(NamedTuple):
   """The special tokens around the fields of a row, so that a tokenizer that is exported writes rows as training read.
 
@@ -235,6 +247,8 @@ class Vocab(Protocol):
 
   def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]: ...
 
+  def unknown(self, text: str) -> list[tuple[int, str]]: ...
+
   def decode(self, ids: Sequence[int]) -> str: ...
 
   def token(self, token_id: int) -> str: ...
@@ -247,6 +261,9 @@ class Vocab(Protocol):
 @dataclasses.dataclass(frozen=True)
 class Paper:
   """Where an architecture or an objective stands in the field; `--list` and the taxonomy read it.
+
+  The choices are those of the survey of Qiu et al. 2020, §3, and 'co-occurrence' for its first generation (§2): which
+  words stand near each other, counted (GloVe) or predicted, where no other word is drawn for a contrast.
 
   Attributes:
     year: of first publication.
@@ -261,10 +278,10 @@ class Paper:
   year: int
   title: str
   architecture: Literal['encoder', 'decoder', 'encoder-decoder', 'lstm', 'cnn', 'static', 'any']
-  objective_family: Literal['autoregressive', 'denoising', 'permutation', 'contrastive', 'supervised']
+  objective_family: Literal['autoregressive', 'denoising', 'permutation', 'contrastive', 'co-occurrence', 'supervised']
   supervision: Literal['self-supervised', 'supervised', 'unsupervised'] = 'self-supervised'
   adapters: tuple[str, ...] = ()
-  extension: str | None = None
+  extension: Literal['knowledge-enriched', 'multilingual', 'multi-modal', 'domain-specific', 'compressed'] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -443,8 +460,9 @@ class Decodes(Protocol):
   def init_cache(self, batch_size: int, length: int) -> PyTree:
     """An empty cache with a slot for each of `length` tokens, a dictionary.
 
-    'index' int32[], slots in use; 'segment_ids' and 'positions' int32[b, m]; 'keys' and 'values' [n, b h, m, k]. What
-    else there is has no slots; all leaves of four axes are kept per layer.
+    'index' int32[], slots in use; 'segment_ids' and 'positions' int32[b, m]; 'keys' and 'values' [n, b h, m, k], or
+    the states of a recurrent trunk under these names. What else there is has no slots; all leaves of four axes are kept
+    per layer.
     """
 
   def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]:
@@ -476,7 +494,10 @@ class Refines(Protocol):
 
 
 class Directions(Protocol):
-  """A recurrent trunk that reads both ways."""
+  """A recurrent trunk that reads both ways; the directions of its first layer have not seen each other."""
+
+  def with_dropout(self, rate: float) -> Any:
+    """The same trunk, with the same names of parameters, under another rate of dropout."""
 
   def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
     """States of each layer read forward and backward: [n+1, b, l, d] and int[b, l] -> two of [n, b, l, f]."""
@@ -585,6 +606,11 @@ BATCH: Mapping[str, BatchKey] = MappingProxyType(
     'backward_tokens': BatchKey('bl', 'int32', 'tokens of the same texts, each from its end to its beginning', None),
     'backward_next_tokens': BatchKey('bl', 'int32', 'what follows each of `backward_tokens`', None),
     'backward_characters': BatchKey('blc', 'int32', '`characters` of `backward_tokens`'),
+    'swapped_characters': BatchKey('blc', 'int32', '`characters` of `swapped_tokens`'),
+    'neighbours': BatchKey('bl', 'int32', 'a word near each of `tokens`, `Vocab.pad_id` where there is none', None),
+    'cooccurrence': BatchKey(
+      'bl', 'float32', 'how often the word and its neighbour stand near each other, 0 on padding'
+    ),
     'reversed': BatchKey('b', 'bool', 'the row holds text from its end to its beginning'),
     'row_id': BatchKey('b', 'int32', 'number of the row in its source, -1 where the row weighs nothing'),
     'epoch': BatchKey('b', 'int32', 'how often the source was gone through before'),

@@ -38,6 +38,8 @@ class Entry:
       tables end in rows that keep their fresh values, 'mean_rows' in rows that start from the mean of the source's
       (ULMFiT's released code, for new words); several may be given, in a sequence.
     dtype: the dtype of this model's parameters, required if the source has another one.
+    fresh_zeros: rows that are zero in the source, as those of words that a file of vectors lacks, keep the fresh values
+      of this model.
     add: add to what earlier entries put there, for a source that keeps a parameter as a sum (DeBERTa-v3's token table).
     fitting: take the part where it has the same leaves of the same shapes as here, and the head of a task where it also
       tells the same classes apart in the same way (`training/parts.py`); elsewhere it stays new.
@@ -50,6 +52,7 @@ class Entry:
   layers: Sequence[Whole] | None = None
   resize: Resize | Sequence[Resize] | None = None
   dtype: str | None = None
+  fresh_zeros: bool = False
   add: bool = False
   fitting: bool = False
 
@@ -65,6 +68,8 @@ class Entry:
     entry = cls(**fields)
     for resize in entry.resizes:
       one_of('init_from: resize', resize, Resize)
+    if entry.add and entry.fresh_zeros:
+      raise ValueError('init_from: add=True adds to what is there, zeros too: leave fresh_zeros out')
     return entry
 
   @property
@@ -146,6 +151,9 @@ def initialise(
         skipped.append(f'{entry.source}:{origin}')
         continue
       fitted, how = _fit(path, value, fresh[path], entry, before=_before(path, position_rows))
+      if entry.fresh_zeros:
+        fitted, zeros = _with_fresh(fitted, fresh[path])
+        how += f', {zeros} rows of zeros new'
       if not entry.add:
         leaves[path], restored[path] = fitted, f'{entry.source}:{origin}{how}'
       elif path in restored:
@@ -276,6 +284,17 @@ def _put_first(value: np.ndarray, fresh: Array) -> Array:
     lambda fresh, value: jax.lax.dynamic_update_slice(fresh, value, (0,) * fresh.ndim), out_shardings=fresh.sharding
   )
   return put(fresh, value)
+
+
+def _with_fresh(fitted: Array, fresh: Array) -> tuple[Array, int]:
+  """`fitted` with the rows of `fresh` in place of those that are zero, [n, ...] each, and how many these are."""
+
+  def fill(fitted: Array, fresh: Array) -> tuple[Array, Array]:
+    zero = (fitted == 0).reshape(len(fitted), -1).all(axis=1)
+    return jnp.where(zero.reshape(-1, *(1,) * (fitted.ndim - 1)), fresh, fitted), zero.sum()
+
+  filled, zeros = jax.jit(fill)(fitted, fresh)
+  return jax.device_put(filled, fresh.sharding), int(zeros)
 
 
 def _rest(whole: Array, first: Array, fresh: Array, *, rows: int) -> Array:

@@ -135,7 +135,8 @@ def parse(
 
   Args:
     parser: from `command`.
-    argv: the words after the command; None takes those of this process.
+    argv: the words after the command; None takes those of this process. Its changes of the config are returned as
+      `changes` of the flags.
     workdir: whether the command needs `--workdir`.
     expand: (config, changes, run folder or None) -> both, without keys that stand for several (`model.from`).
     without: whether these flags ask for something that needs no config, which is None then.
@@ -145,6 +146,7 @@ def parse(
   """
   changes, rest = _split_changes(list(sys.argv[1:] if argv is None else argv))
   arguments = parser.parse_args(rest)
+  arguments.changes = changes
   if arguments.list:
     from plm_jax.plugins import listing
 
@@ -163,11 +165,8 @@ def parse(
     )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
-  written, changes = expand(
-    load(arguments.config or str(folder.config)), changes, folder if arguments.workdir else None
-  )
-  changed, remarks = overrides.apply(written, changes)
-  settings = resolve(changed)
+  changed_config, remarks = changed(arguments, changes, expand=expand)
+  settings = resolve(changed_config)
   for remark in remarks:
     print(remark, file=sys.stderr)
   if arguments.print_config:
@@ -176,6 +175,19 @@ def parse(
   if workdir and arguments.workdir is None:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')
   return arguments, settings
+
+
+def changed(
+  arguments: argparse.Namespace, changes: Sequence[tuple[str, str]], *, expand: Expand
+) -> tuple[dict[str, Any], list[str]]:
+  """The config that `--config` or `--workdir` names with single keys changed, not complete; remarks for the user.
+
+  Raises:
+    ConfigError: no such config or key, or a value that a key does not take.
+  """
+  folder = RunFolder.at(arguments.workdir or '')
+  written, rest = expand(load(arguments.config or str(folder.config)), changes, folder if arguments.workdir else None)
+  return overrides.apply(written, rest)
 
 
 def run(main: Callable[[], int | None]) -> int:

@@ -23,7 +23,7 @@ GIVEN = {
   'models': ('vocab_size', 'execution'),
   'objectives': ('trunk', 'vocab', 'second_vocab'),
   'adapters': ('trunk', 'vocab', 'second_vocab'),
-  'data': ('vocab', 'second_vocab', 'seed', 'host', 'hosts'),
+  'data': ('vocab', 'second_vocab', 'characters', 'seed', 'host', 'hosts'),
   'optim.optimiser:make': ('params', 'steps', 'trains'),
   'data.corpora.filters:filter_documents': ('text',),
 }

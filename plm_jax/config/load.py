@@ -11,7 +11,8 @@ import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 from plm_jax import errors, files, seals
@@ -71,21 +72,35 @@ def _read_json(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _read_python(path: pathlib.Path, argument: str) -> dict[str, Any]:
+  config = call(path, lambda module: module.get_config(argument))
+  if not isinstance(config, Mapping):
+    cure = 'does it end with `return`?' if config is None else 'return a dict or an ml_collections.ConfigDict.'
+    raise ConfigError(f'{path}: get_config returned {type(config).__name__}, and a config has keys: {cure}')
+  return blocks.plain(config, 'config')
+
+
+def call(path: pathlib.Path, ask: Callable[[ModuleType], Any]) -> Any:
+  """What a file of `experiments/` answers; a ConfigDict as plain data.
+
+  Args:
+    path: of the file.
+    ask: calls a function of it.
+
+  Raises:
+    ConfigError: whatever the file raises, with the place.
+  """
   with _importable(path):
     spec = importlib.util.spec_from_file_location(f'config_{path.stem}', path)
     assert spec is not None and spec.loader is not None  # a .py file has both
     module = importlib.util.module_from_spec(spec)
     try:
       spec.loader.exec_module(module)
-      config = module.get_config(argument)
-      if not isinstance(config, Mapping) and (to_dict := getattr(config, 'to_dict', None)):
-        config = to_dict()
+      value = ask(module)
+      if not isinstance(value, Mapping) and (to_dict := getattr(value, 'to_dict', None)):
+        value = to_dict()
     except (Exception, SystemExit) as error:  # whatever the user's file raises
       raise ConfigError(_where(error, path)) from error
-  if not isinstance(config, Mapping):
-    cure = 'does it end with `return`?' if config is None else 'return a dict or an ml_collections.ConfigDict.'
-    raise ConfigError(f'{path}: get_config returned {type(config).__name__}, and a config has keys: {cure}')
-  return blocks.plain(config, 'config')
+  return value
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', '
 
 def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
   """The keys in which two configs differ, as 'optim.rate: 0.001 -> 0.0001' (old -> new), in the order of the keys."""
-  after, before = _leaves(new), _leaves(old)
+  after, before = leaves(new), leaves(old)
   keys = list(dict.fromkeys([*before, *after]))
   return [
     f'{key}: {before.get(key, "not there")} -> {after.get(key, "not there")}'
@@ -59,7 +59,7 @@ def _how_to_extend(new: Mapping[str, Any], old: Mapping[str, Any]) -> str:
 _ABSENT = object()
 
 
-def _leaves(value: Any, prefix: str = '') -> dict[str, Any]:
+def leaves(value: Any, prefix: str = '') -> dict[str, Any]:
   """Dotted keys and plain values; a list is one value unless it holds blocks."""
   if isinstance(value, Mapping):
     items: Any = value.items()
@@ -67,4 +67,4 @@ def _leaves(value: Any, prefix: str = '') -> dict[str, Any]:
     items = enumerate(value)
   else:
     return {prefix: list(value) if isinstance(value, tuple) else value}
-  return {k: v for key, item in items for k, v in _leaves(item, f'{prefix}.{key}' if prefix else str(key)).items()}
+  return {k: v for key, item in items for k, v in leaves(item, f'{prefix}.{key}' if prefix else str(key)).items()}

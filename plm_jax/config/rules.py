@@ -59,7 +59,7 @@ def _check_save(settings: Settings) -> None:
   if not settings['init_from']:
     raise ConfigError("config.save='trained': needs config.init_from, from which frozen parameters are read again.")
   for number, entry in enumerate(settings['init_from']):
-    if odd := [key for key in ('resize', 'add') if entry.get(key)]:
+    if odd := [key for key in ('resize', 'fresh_zeros', 'add') if entry.get(key)]:
       raise ConfigError(
         f"config.save='trained': config.init_from.{number}.{odd[0]} makes parameters that no source has; leave it out, "
         "or set save='all'."

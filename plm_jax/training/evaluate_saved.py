@@ -121,7 +121,7 @@ def evaluate_run(
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
   _check_predicts(made, predictions)
-  layout = _layout(settings)
+  layout = parts.make_layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
     check_names(folder, evaluator.sources)
@@ -154,7 +154,7 @@ def predict_run(
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
   _check_predicts(made, nowhere)
-  number, layout = records.choose(folder.checkpoints, step), _layout(settings)
+  number, layout = records.choose(folder.checkpoints, step), parts.make_layout(settings)
   block = settings['eval'][name]
   rows = feed.whole(block['data']['batch_size'], mesh=layout.mesh)  # predictions are the same in batches of any size
   settings = {**settings, 'eval': {name: {**block, 'data': {**block['data'], 'batch_size': rows}}}}
@@ -192,7 +192,7 @@ def evaluate_folder(
   made, params = _model_of(source, settings)
   signals.check()
   _check_predicts(made, predictions)
-  layout = _layout(settings)
+  layout = parts.make_layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
     opened = weights.open(source)
@@ -227,11 +227,6 @@ def _check_predicts(made: Parts, predictions: Output | None) -> None:
   """Raises ConfigError where predictions are asked of a task that makes none."""
   if predictions and made.task.predict is None:
     raise ConfigError(f'--predictions: {made.user} makes no predictions; leave the flag out')
-
-
-def _layout(settings: Settings) -> sharding.Layout:
-  with errors.stage('sharding'):
-    return sharding.make_layout(sharding.make_mesh(settings['sharding']['mesh']), settings['sharding']['rules'])
 
 
 def _evaluator(

@@ -45,6 +45,7 @@ from plm_jax.training.parts import (
   fit,
   init_params_from,
   make_evaluations,
+  make_layout,
   make_parts,
   make_source,
   make_template,
@@ -74,7 +75,12 @@ class Outcome(NamedTuple):
 
 
 def train(
-  settings: Mapping[str, Any], workdir: Where, *, stop_at: int | None = None, extend: int | None = None
+  settings: Mapping[str, Any],
+  workdir: Where,
+  *,
+  stop_at: int | None = None,
+  extend: int | None = None,
+  gives_up: Callable[[int, float], bool] = lambda step, value: False,
 ) -> Outcome:
   """Trains to the last step, from the newest checkpoint of the run folder if there is one.
 
@@ -84,6 +90,7 @@ def train(
     stop_at: save and end after this step; the horizon of the schedule stays as it is.
     extend: so many steps more than the run has; from here on its schedule is that of a run of so many steps in all.
       A run on its way through an extension of as many steps goes on with that one.
+    gives_up: called with each value of the metric of `best` and its step, but for the last step; True saves and ends.
 
   Raises:
     ConfigError: the settings do not fit each other, the folder or the data.
@@ -113,9 +120,8 @@ def train(
     stopping.check()
 
     # --- mesh --------------------------------------------------------------------------------------------------------
-    with errors.stage('sharding'):
-      mesh = sharding.make_mesh(settings['sharding']['mesh'])
-      layout = sharding.make_layout(mesh, settings['sharding']['rules'])
+    layout = make_layout(settings)
+    mesh = layout.mesh
     stack.enter_context(sharding.use(layout))
     place = sharding.batch_sharding(layout)
     rows = feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=mesh)
@@ -202,7 +208,9 @@ def train(
       name = settings['best'][0].partition('/')[0]
       spec, wanted = evaluations[name].spec, scored_by[name]
       preflight.check_best(settings['best'], spec, state.params, task=task, scores=wanted, step=eval_steps.plain)
-    meter = Meter(sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], hosts=share[1])
+    meter = Meter(
+      sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], mesh=mesh, hosts=share[1]
+    )
     tokens_before, seconds_before = run_folder.spent(folder, start)
     counts = sizes.parameter_counts(state, tx)
     log.info(
@@ -211,7 +219,7 @@ def train(
     )
     log.info(
       f'batch {settings["data"]["batch_size"]} rows = {rows} per device x {mesh.shape["data"]} x '
-      f'{settings["accumulate"]} accumulated; {mesh.size} x {jax.devices()[0].device_kind}; '
+      f'{settings["accumulate"]} accumulated; {mesh.size} x {mesh.devices.flat[0].device_kind}; '
       f'{source.rows:,} rows per epoch; steps {start} to {last} of {total}'
     )
 
@@ -225,13 +233,13 @@ def train(
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
     # two steps in flight hide the host's work; simulated devices starve when steps queue up
     in_flight = 0 if feed.simulated(mesh) else 2
-    skipped_in_a_row, code, done = 0, DONE, start
+    skipped_in_a_row, code, done, given_up = 0, DONE, start, False
     if restored is not None and (broken := _broken(unsound_fn(state))):
       log.error(f'step {start} holds numbers that are not finite, in {broken}')
       code = DIVERGED
     scores: dict[str, float] = {}
     began = time.monotonic()
-    while code == DONE and done < last and not patience.lost:
+    while code == DONE and done < last and not patience.lost and not given_up:
       host_batch, batch = next(batches)
       state, summed, sums = step_of(history.horizon(settings, done))(state, summed, batch, key)
       done += 1
@@ -276,6 +284,7 @@ def train(
             watched = scores[settings['best'][0]]
             state = dataclasses.replace(state, opt_state=tx.observe(state.opt_state, watched))
             patience.see(watched)
+            given_up = done < last and gives_up(done, watched)
       if saving and (broken := _broken(unsound_fn(state))):
         log.error(f'step {done} is not saved: numbers are not finite in {broken}')
         # while updates are skipped, `max_skipped` says when it is over; else nothing would ever stop or save this run

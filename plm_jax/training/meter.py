@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
 
 from plm_jax.training import flops
 
@@ -14,16 +15,18 @@ from plm_jax.training import flops
 class Meter:
   """Measures the speed over the steps since it was last read. Padding is not counted."""
 
-  def __init__(self, flops_per_row: float, *, dtype: str, hosts: int):
+  def __init__(self, flops_per_row: float, *, dtype: str, mesh: Mesh, hosts: int):
     """Starts the clock.
 
     Args:
       flops_per_row: operations of a training step per row.
       dtype: of the matrix products.
+      mesh: of the devices.
       hosts: into how many parts the hosts cut a batch.
     """
     self._flops_per_row = flops_per_row
-    self._peak = flops.peak_flops(jax.devices()[0].device_kind, dtype)
+    self._peak = flops.peak_flops(mesh.devices.flat[0].device_kind, dtype)
+    self._devices = mesh.size
     self._hosts = hosts
     self._all_tokens = self._tokens = self._rows = 0
     self._since = time.monotonic()
@@ -40,7 +43,7 @@ class Meter:
     seconds = max(time.monotonic() - self._since, 1e-9)
     rates = {'tokens_per_second': self._tokens * self._hosts / seconds}
     if self._peak is not None:
-      rates['mfu'] = self._rows * self._hosts * self._flops_per_row / seconds / (self._peak * jax.device_count())
+      rates['mfu'] = self._rows * self._hosts * self._flops_per_row / seconds / (self._peak * self._devices)
     self._tokens = self._rows = 0
     self._since = time.monotonic()
     return rates

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import config, errors, files, weights
+from plm_jax import config, errors, files, sharding, weights
 from plm_jax.checkpoint import init_from
 from plm_jax.checkpoint.params import Params, in_memory
 from plm_jax.checkpoint.records import Step
@@ -21,8 +21,9 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
+from plm_jax.sharding import Layout
 from plm_jax.text import tokenizer
-from plm_jax.types import Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
+from plm_jax.types import BATCH, Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
 from plm_jax.weights import task_heads, word_vectors
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,23 @@ def make_parts(settings: Settings, vocab: Vocab, folder: RunFolder | None = None
   return parts_of(trunk, settings, vocab, folder)
 
 
+def make_layout(settings: Settings, devices: Sequence[Any] | None = None, *, described: bool = False) -> Layout:
+  """The mesh and the rules of the settings.
+
+  Args:
+    settings: of a run.
+    devices: to place it on; None takes those of this process's backend.
+    described: they are descriptions of devices (`sharding.Layout`).
+
+  Raises:
+    ConfigError: the mesh does not fit the devices, or there are no such rules.
+  """
+  block = settings['sharding']
+  with errors.stage('sharding'):
+    mesh = sharding.make_mesh(block['mesh'], devices)
+    return sharding.make_layout(mesh, block['rules'], described=described)
+
+
 def make_template(settings: Settings, vocab: Vocab) -> Template | None:
   """The special tokens around a text in the rows of a run; None where rows have no one form."""
   rows, settings = build.template('data', settings['data'], vocab=vocab), build.unwrapped(settings)
@@ -117,7 +135,16 @@ def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFold
     )
   for where, block in config.of_data(settings).items():
     check_length(trunk, task.row_length(block['length']), where=where)
-  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', config.reads(settings), second)
+  reads = _with_characters(config.reads(settings), trunk)
+  return Parts(vocab, trunk, task, f'{role} {settings[role]["name"]!r}', reads, second)
+
+
+def _with_characters(reads: tuple[str, ...], trunk: nn.Module) -> tuple[str, ...]:
+  """What a task reads, and the characters of its tokens where the trunk reads words by them."""
+  if 'characters' not in trunk.INPUTS or 'characters' in reads:
+    return reads
+  axes = dict(map(axes_of, reads)).get('tokens', BATCH['tokens'].axes)
+  return (*reads, f'characters[{axes}c]')
 
 
 def check_length(trunk: nn.Module, length: int, *, where: str) -> None:
@@ -152,7 +179,8 @@ def make_source(
     ConfigError: the rows have no key that the task of `reader` reads, or labels that it has no class for.
   """
   host, hosts = share
-  offered = {'second_vocab': second_vocab or (reader and reader.second_vocab)}
+  spelt = reader is not None and 'characters' in dict(map(axes_of, reader.reads))
+  offered = {'second_vocab': second_vocab or (reader and reader.second_vocab), 'characters': spelt or None}
   with errors.stage(where), signals.raising():
     source = build.make('data', block, offered=offered, vocab=vocab, seed=seed, host=host, hosts=hosts)
   if reader is not None:

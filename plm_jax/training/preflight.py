@@ -11,10 +11,10 @@ from plm_jax import config, errors, optim, sharding
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
-from plm_jax.optim import groups
+from plm_jax.optim import groups, rows
 from plm_jax.plugins import build
 from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
-from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_parts, make_vocab
+from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
 from plm_jax.training.step import abstract_params, eval_step, state_maker
 from plm_jax.types import BATCH, Labels, PyTree, Source, Task
 
@@ -34,11 +34,9 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
     metrics.check_sinks(settings['log'])
   check_sources(settings['init_from'])
   parts = make_parts(settings, make_vocab(settings))
-  with errors.stage('sharding'):
-    mesh = sharding.make_mesh(settings['sharding']['mesh'])
-    layout = sharding.make_layout(mesh, settings['sharding']['rules'])
-  feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=mesh)
-  feed.check_evaluations(settings['eval'], mesh=mesh)
+  layout = make_layout(settings)
+  feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
+  feed.check_evaluations(settings['eval'], mesh=layout.mesh)
   labels = look(config.of_data(settings), parts)
   for where, found in labels.items():
     if found.unlabelled:
@@ -121,10 +119,13 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
     batch = read_spec(parts, block['data'])
     memory.check(memory.leaves(state, tx, batch, layout=layout), parts.trunk, {'data': block['data']})
   prepared = jax.eval_shape(lambda batch: parts.task.prepare(noise_root(key), with_step(batch, 0)), spec)
-  rows = layout.mesh.shape['data']
+  places = layout.mesh.shape['data']
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
-    one = memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, leaf.size * leaf.dtype.itemsize // rows)
-    memory.check([one], parts.trunk, settings)
+    size = leaf.size * leaf.dtype.itemsize // places
+    memory.check([memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, size)], parts.trunk, settings)
+  with errors.stage('optim'):
+    trainable, task = tx.split(shapes)[0], parts.task
+    tx.check_rows(jax.eval_shape(lambda example, params: rows.find(task.rows(example), params), prepared, trainable))
   scores = evaluation.asked(settings, parts.task)
   for name, names in scores.items():
     evaluation.check_scores(names, parts, batch_spec(parts, settings['eval'][name]['data']), where=f'eval.{name}')
