@@ -16,8 +16,8 @@ CORPORA = {
   'web': 'tfds:c4/webtextlike',  # for GPT-2's WebText
 }
 # Labelled rows of the embedded corpus, for adapters: keywords of the data block, classes.
-SINGLES = dict(path='pydocs/package', fields=('text',), kind='class'), 8
-PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), kind='class'), 2
+SINGLES = dict(path='pydocs/package', fields=('text',), label='label', kind='class'), 8
+PAIRS = dict(path='pydocs/summary_pair', fields=('summary', 'body'), label='label', kind='class'), 2
 # Rows of it as text, by adapter: path and form.
 TEXTS = {
   'sequence': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
@@ -49,6 +49,8 @@ OPTIONS = {
   'record': ('tfds:super_glue/record', 'answers', 'validation', ('passage', '{query} {entities}')),
 }  # fmt: skip
 OPTION_SCORES = {'record': ('record',)}  # what is reported beside accuracy
+# Sizes of ELMo for a text of ten million words, on a CPU
+ELMO_CUT = dict(hidden_dim=256, mlp_dim=256, filters=(16, 32, 64), highway_layers=1)
 # Labelled words. name: (path, field of labels, label names in the order of their numbers)
 TAGGING = {
   'conll2003': (

@@ -5,12 +5,13 @@ python -m plm_jax.probe --config=experiments/probe/words.py:ewt --workdir=runs/p
     --config.model.from=MODEL --config.data.path=../shared/data/universal_dependencies_en_ewt
 python -m plm_jax.train --config=experiments/probe/words.py:ewt --workdir=runs/probe/last
 
-MODEL is a folder in Hugging Face's form, an import or a run. The second command trains the probe of the last layer of
-BERT-base alone.
+MODEL is a folder in Hugging Face's form, an import or a run; with a run of ELMo, --config.data.layout=elmo. The second
+command trains the probe of the last layer of BERT-base alone.
 
 Hardware: two CPU cores, minutes for a small MODEL; one accelerator, minutes.
 Expect (ELMo on Penn Treebank POS, accuracy in per cent): first layer 97.3, second 96.8; lower layers know more of
-parts of speech than higher ones, of meanings less.
+parts of speech than higher ones, of meanings less. Our own figures, ewt, `cut` of experiments/elmo/pretrain.py, rate
+0.005, 400 steps, one seed, validation: words 75.8, first layer 83.1, second 83.1.
 
 Arguments: a set (ewt, wnut17, conll2003), `quick`.
 Differs from the paper: other treebanks and other trunks; the probe is one linear layer on the first piece of a word.

@@ -8,7 +8,7 @@ vocabulary (--config.vocab.extra) start from the mean of the others.
 Hardware: one accelerator, minutes; `small` two CPU cores, minutes.
 Expect: no published figure for the language model. Without this stage the classifier's validation error rises from 5.00
 to 5.86 or more (IMDb) and from 5.69 to 6.54 (TREC-6; Table 6: `full`, no discriminative rates and no triangle).
-Arguments: a set (imdb, trec), a size (full, small), `quick`.
+Arguments: a set (imdb, trec), a size (full, small), a direction (forward, backward), `quick`.
 Differs from the paper: the labelled texts alone, where the paper has IMDb's unlabelled ones too; subwords, so that
 hardly a word is new.
 """
@@ -20,17 +20,19 @@ SETS = {'imdb': ('tfds:imdb_reviews', 'text', 15), 'trec': ('tfds:trec', 'text',
 
 
 def get_config(arg=''):
-  """Takes a set, a size and `quick`."""
+  """Takes a set, a size, a direction and `quick`."""
   name, size = common.chosen(arg, tuple(SETS)), common.chosen(arg, ('full', 'small'))
   path, text, epochs = SETS[name]
-  c = common.run(arg, choices=(*SETS, 'full', 'small'), epochs=epochs)
+  c = common.run(arg, choices=(*SETS, 'full', 'small', 'forward', 'backward'), epochs=epochs)
   c.vocab = dict(name='byte_bpe', path=common.vocab('ulmfit' if size == 'full' else 'small'))
   c.model = dict(name='awd_lstm', variant='ulmfit', overrides=common.AWD_LSTM[size])
   c.objective = dict(name='causal_lm', memory=True, activation=2.0, temporal=1.0)
   c.data = dict(name='bptt', path=path, text=text, split='train[:90%]', length=70, batch_size=64)
+  c.data['reverse'] = 'backward' in common.words(arg)
   c.optim = dict(name='adam', rate=4e-3, schedule='stlr', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
   c.optim['scale'] = common.awd_groups(2.6)
-  c.init_from = (dict(source='runs/ulmfit/pretrain', from_='trunk', to='trunk', resize='mean_rows'),)
+  source = 'runs/ulmfit/pretrain-backward' if c.data.reverse else 'runs/ulmfit/pretrain'
+  c.init_from = (dict(source=source, from_='trunk', to='trunk', resize='mean_rows'),)
   c.eval = {'validation': dict(data=dict(split='train[90%:]'))}
   c.best = ('validation/loss', 'min')
   c.log_every, c.eval_every, c.save_every = 20, 100, 100

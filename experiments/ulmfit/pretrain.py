@@ -5,12 +5,13 @@ python -m plm_jax.train --config=experiments/ulmfit/pretrain.py --workdir=runs/u
 
 `small` has layers of 256, 256 and 128 and the vocabulary and text of experiments/small/pretrain.py. `asgd` has the
 optimiser of Merity et al. 2018 in place of Adam: the mean of the parameters is evaluated, from the evaluation on at
-which the loss was worse than the best one of those before the last five (NT-ASGD).
+which the loss was worse than the best one of those before the last five (NT-ASGD). `backward` reads
+the text from its end, for the second of two classifiers whose predictions are averaged.
 
 Hardware: one accelerator, a day; `small` two CPU cores, an hour.
 Expect: no published figure for the language model; Merity et al. have a perplexity of 65.8 on WikiText-2 (test, words,
 33 M parameters, asgd).
-Arguments: a size (full, small), an optimiser (adam, asgd), `quick`.
+Arguments: a size (full, small), an optimiser (adam, asgd), a direction (forward, backward), `quick`.
 Differs from the paper: English Wikipedia for WikiText-103 and subwords for words; windows of 70 tokens, where the paper
 draws their lengths; 10 epochs; Adam's rate rises and falls by the slanted triangle, where the released code has cycles.
 """
@@ -22,13 +23,14 @@ ASGD = dict(name='asgd', rate=30.0, schedule='constant', nonmonotone=5, decay=1.
 
 
 def get_config(arg=''):
-  """Takes a size, an optimiser and `quick`."""
+  """Takes a size, an optimiser, a direction and `quick`."""
   size, optimiser = common.chosen(arg, ('full', 'small')), common.chosen(arg, ('adam', 'asgd'))
-  c = common.run(arg, choices=('full', 'small', 'adam', 'asgd'), epochs=10)
+  c = common.run(arg, choices=('full', 'small', 'adam', 'asgd', 'forward', 'backward'), epochs=10)
   c.vocab = dict(name='byte_bpe', path=common.vocab('ulmfit'))
   c.model = dict(name='awd_lstm', variant='ulmfit', overrides=dict(common.AWD_LSTM[size], dropout=0.5))
   c.objective = dict(name='causal_lm', memory=True, activation=2.0, temporal=1.0)
   c.data = dict(name='bptt', path=common.corpus('wiki'), length=70, batch_size=64)
+  c.data['reverse'] = 'backward' in common.words(arg)
   c.optim = dict(ADAM if optimiser == 'adam' else ASGD)
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')

@@ -1,0 +1,33 @@
+"""Word vectors made of letters: Bojanowski et al. 2017, "Enriching Word Vectors with Subword Information", §3; defaults
+of the released code (`fasttext skipgram`).
+
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
+python -m plm_jax.train --config=experiments/fasttext/fasttext.py --workdir=runs/fasttext/fasttext
+python -m plm_jax.vectors neighbours --workdir=runs/fasttext/fasttext --words=unforeseeably
+
+Hardware: two cores of a CPU, 2 GB for the vectors of words and n-grams.
+Expect: vectors of words that were never seen, near to words of the same stem. Not measured yet: no run of this config
+was compared with the released code.
+
+Arguments: `quick`.
+Differs from the paper: the text is Wikipedia of one language edition; the pairs of BATCH rows move the vectors at once,
+by the sum of their gradients; the gradient of a mean is divided by the number of its parts, and the released code gives
+each part the whole of it; the vectors of words begin as U(-.5, .5) / d, there as U(-1, 1) / d.
+"""
+
+from experiments import common
+
+LENGTH, BATCH = 128, 8
+
+
+def get_config(arg=''):
+  """Takes `quick`."""
+  c = common.run(arg, epochs=5)
+  c.vocab = dict(name='words', path=common.vocab('words'))
+  c.model = dict(name='static', variant='word2vec')
+  c.objective = dict(name='fasttext', window=5, negatives=5, shortest=3, longest=6, buckets=2_000_000, update='rows')
+  c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCH)
+  c.optim = dict(name='sgd', rate=0.05, schedule='linear', warmup=0)
+  c.eval, c.best = common.validation(), ('validation/loss', 'min')
+  c.eval_every, c.save_every = 20_000, 20_000
+  return common.quick(c, arg)

@@ -1,0 +1,31 @@
+"""Word vectors from counts: Pennington et al. 2014, "GloVe: Global Vectors for Word Representation", §3 and §4.2;
+defaults of the released glove.c.
+
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=400000 --out=runs/vocab/words
+python -m plm_jax.train --config=experiments/glove/glove.py --workdir=runs/glove/glove
+python -m plm_jax.vectors save --workdir=runs/glove/glove --out=glove.txt --form=glove
+
+Hardware: two cores of a CPU.
+Expect: the vectors of the released code on the same text. Not measured yet: no run of this config was compared with it.
+Arguments: `quick`.
+Differs from the paper: the text is Wikipedia of one language edition; the pairs of BATCH rows move the vectors at once,
+by the sum of their gradients, where glove.c moves them one by one; AdaGrad divides by what it has gathered with the
+present gradient, and glove.c without it; the gradient of a batch is cut at 100, in glove.c that of a pair.
+"""
+
+from experiments import common
+
+LENGTH, BATCH = 128, 32
+
+
+def get_config(arg=''):
+  """Takes `quick`."""
+  c = common.run(arg, epochs=25)
+  c.vocab = dict(name='words', path=common.vocab('words'))
+  c.model = dict(name='static', variant='glove-50')
+  c.objective = dict(name='glove', x_max=100.0, alpha=0.75, update='rows')
+  c.data = dict(name='cooccurrence', path=common.corpus('wiki'), length=LENGTH, batch_size=BATCH, window=15)
+  c.optim = dict(name='adagrad', rate=0.05, accumulator=1.0, schedule='constant', clip=100.0, clip_by='element')
+  c.eval, c.best = common.validation(), ('validation/loss', 'min')
+  c.eval_every, c.save_every = 20_000, 20_000
+  return common.quick(c, arg)

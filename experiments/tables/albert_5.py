@@ -1,0 +1,38 @@
+"""ALBERT, Table 5: no second task, next sentences, sentence order (Lan et al. 2019, §4.6).
+
+python -m plm_jax.tables experiments/tables/albert_5.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Small: three pre-trainings a row, of rows of 64 tokens: a pair has two segments of 30.
+"""
+
+from experiments.tables import common
+
+ROWS = {  # SQuAD 1.1 F1, MNLI, SST-2, RACE
+  'none': (('mlm',), (88.6, 81.5, 89.9, 61.7)),
+  'NSP': (('nsp',), (88.4, 81.6, 91.1, 62.3)),
+  'SOP': ((), (89.3, 82.0, 90.3, 64.0)),
+}
+COLUMNS = ('SQuAD F1', 'MNLI', 'SST-2', 'RACE')
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rate = {} if scale == 'paper' else dict(objective__where__rate=0.4)
+  small = dict(common.SIZES, embed_dim=64)
+  rows = {
+    name: common.pretraining(scale, 'albert/pretrain.py', *words, small=small, **rate)
+    | dict(published=dict(zip(COLUMNS, published, strict=True)))
+    for name, (words, published) in ROWS.items()
+  }
+  return dict(
+    title='ALBERT, Table 5: sentence order against next sentences',
+    paper='Lan et al. 2019, §4.6; base, 125,000 steps of 4,096 rows',
+    mark='B',
+    columns=common.columns(scale, *COLUMNS),
+    rows=rows,
+    claims=common.claims(('SST-2', 'MNLI', 'SQuAD F1'), ('SOP', 'none'), ('SOP', 'NSP')),
+    pretraining_seeds=3 if scale == 'small' else 1,
+    tuning_seeds=dict(tiny=1, small=1, paper=1)[scale],
+    reference='none',
+    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, so that little text teaches more.',
+  )

@@ -1,0 +1,50 @@
+"""BART, Table 1: eleven ways to pre-train (Lewis et al. 2019, §4).
+
+python -m plm_jax.tables experiments/tables/bart_1.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Small: three pre-trainings a row; two stacks of 2 layers, or one of 4.
+"""
+
+from experiments.tables import common
+
+ROWS = {  # word of the config: name, family, SQuAD F1, MNLI, and perplexities of ELI5, XSum, ConvAI2, CNN/DM
+  'masked_lm': ('masked LM', 'bert', (90.0, 83.5, 24.77, 7.87, 12.59, 7.06)),
+  'masked_seq2seq': ('masked seq2seq', 'bart', (87.0, 82.1, 23.40, 6.80, 11.43, 6.19)),
+  'lm': ('LM', 'gpt', (76.7, 80.1, 21.40, 7.00, 11.51, 6.56)),
+  'permuted_lm': ('permuted LM', 'bert', (89.1, 83.7, 24.03, 7.69, 12.23, 6.96)),
+  'multitask': ('multitask masked LM', 'bert', (89.2, 82.4, 23.73, 7.50, 12.39, 6.74)),
+  'masking': ('token masking', 'bart', (90.4, 84.1, 25.05, 7.08, 11.73, 6.10)),
+  'deletion': ('token deletion', 'bart', (90.4, 84.1, 24.61, 6.90, 11.46, 5.87)),
+  'infilling': ('text infilling', 'bart', (90.8, 84.0, 24.26, 6.61, 11.05, 5.83)),
+  'rotation': ('document rotation', 'bart', (77.2, 75.3, 53.69, 17.14, 19.87, 10.59)),
+  'shuffling': ('sentence shuffling', 'bart', (85.4, 81.5, 41.87, 10.93, 16.67, 7.89)),
+  'infill_shuffle': ('infilling + shuffling', 'bart', (90.8, 83.8, 24.17, 6.62, 11.12, 5.41)),
+}
+COLUMNS = ('SQuAD F1', 'MNLI', 'SST-2', 'ELI5', 'XSum', 'ConvAI2', 'CNN/DM')
+PUBLISHED = tuple(name for name in COLUMNS if name != 'SST-2')
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rows = {}
+  for word, (name, family, published) in ROWS.items():
+    small = dict(common.SIZES, num_layers=2) if family == 'bart' else common.SIZES
+    rows[name] = common.pretraining(scale, 'bart/comparison.py', word, small=small)
+    rows[name] |= dict(family=family, published=dict(zip(PUBLISHED, published, strict=True)))
+  return dict(
+    title='BART, Table 1: ways to pre-train',
+    paper='Lewis et al. 2019, §4; base, a million steps; perplexities of written text, less is better',
+    mark='C',
+    columns=common.columns(scale, *COLUMNS),
+    rows=rows,
+    claims=common.claims(
+      ('SQuAD F1', 'MNLI'),
+      ('text infilling', 'document rotation'),
+      ('text infilling', 'sentence shuffling'),
+      ('masked LM', 'LM'),
+      ('token deletion', 'document rotation'),
+    ),
+    pretraining_seeds=3 if scale == 'small' else 1,
+    tuning_seeds=dict(tiny=1, small=1, paper=1)[scale],
+    reference='masked LM',
+  )

@@ -1,0 +1,36 @@
+"""BERT, Table 5: what its two tasks are worth (Devlin et al. 2018, §5.1).
+
+python -m plm_jax.tables experiments/tables/bert_5.py --scale=small --workdir=runs/tables --data=../shared/data
+"""
+
+from experiments.tables import common
+
+ROWS = {  # config, words, family, MNLI, QNLI, MRPC, SST-2, SQuAD F1
+  'BERT base': ('bert/base.py', (), 'bert', (84.4, 88.4, 86.7, 92.7, 88.5)),
+  'No NSP': ('bert/base.py', ('mlm',), 'bert', (83.9, 84.9, 86.5, 92.6, 87.9)),
+  'LTR & No NSP': ('bert/ltr.py', (), 'bert', (82.1, 84.3, 77.5, 92.1, 77.8)),
+}
+COLUMNS = ('MNLI', 'QNLI', 'MRPC', 'SST-2', 'SQuAD F1')
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rows = {}
+  for name, (config, words, family, published) in ROWS.items():
+    masked = scale != 'paper' and config.endswith('base.py')
+    rate = dict(objective__where__rate=0.4, objective__where__max_count=None) if masked else {}
+    rows[name] = common.pretraining(scale, config, *words, **rate)
+    rows[name] |= dict(family=family, published=dict(zip(COLUMNS, published, strict=True)))
+  bilstm = dict(zip(COLUMNS, (82.1, 84.1, 75.7, 91.6, 84.9), strict=True))
+  rows['+ BiLSTM'] = dict(empty='no head here puts a BiLSTM on a trunk that is fine-tuned', published=bilstm)
+  return dict(
+    title='BERT, Table 5: what the two tasks are worth',
+    paper='Devlin et al. 2018, §5.1; base, dev sets',
+    mark='C',
+    columns=common.columns(scale, *COLUMNS),
+    rows=rows,
+    claims=common.claims(('MNLI', 'MRPC', 'SST-2', 'SQuAD F1'), ('BERT base', 'No NSP'), ('No NSP', 'LTR & No NSP')),
+    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    reference='No NSP',
+    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, so that little text teaches more.',
+  )

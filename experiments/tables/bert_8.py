@@ -1,0 +1,40 @@
+"""BERT, Table 8: what stands in place of a chosen token (Devlin et al. 2018, appendix C.2).
+
+python -m plm_jax.tables experiments/tables/bert_8.py --scale=small --workdir=runs/tables --data=../shared/data
+"""
+
+from experiments.tables import common
+
+ROWS = {  # shares of [MASK] and of random tokens: MNLI, NER by fine-tuning, NER by features
+  '80 / 10 / 10': ((0.8, 0.1), (84.2, 95.4, 94.9)),
+  '100 / 0 / 0': ((1.0, 0.0), (84.3, 94.9, 94.0)),
+  '80 / 0 / 20': ((0.8, 0.2), (84.1, 95.2, 94.6)),
+  '80 / 20 / 0': ((0.8, 0.0), (84.4, 95.2, 94.7)),
+  '0 / 20 / 80': ((0.0, 0.8), (83.7, 94.8, 94.6)),
+  '0 / 0 / 100': ((0.0, 1.0), (83.6, 94.9, 94.6)),
+}
+PUBLISHED = ('MNLI', 'NER', 'NER by features')
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rate = {} if scale == 'paper' else dict(objective__where__rate=0.4, objective__where__max_count=None)
+  rows = {}
+  for name, ((mask, random), published) in ROWS.items():
+    edit = dict(name='bert_80_10_10', mask=mask, random=random)
+    rows[name] = common.pretraining(scale, 'bert/base.py', 'mlm', objective__edit=edit, **rate)
+    rows[name] |= dict(published=dict(zip(PUBLISHED, published, strict=True)))
+  return dict(
+    title='BERT, Table 8: [MASK], the same token, a random one',
+    paper='Devlin et al. 2018, appendix C.2; base, dev sets; NER is CoNLL-2003',
+    mark='D',
+    columns=common.columns(scale, *PUBLISHED, 'SST-2', 'WNUT-17'),
+    rows=rows,
+    claims=[
+      *common.claims(('MNLI', 'SST-2'), ('80 / 10 / 10', '0 / 0 / 100')),
+      *common.claims(('WNUT-17',), ('80 / 10 / 10', '0 / 0 / 100'), ('80 / 10 / 10', '100 / 0 / 0')),
+    ],
+    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    reference='80 / 10 / 10',
+    note='' if scale == 'paper' else 'Here 40 % of the tokens are chosen, so that little text teaches more.',
+  )

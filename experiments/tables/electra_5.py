@@ -1,0 +1,40 @@
+"""ELECTRA, Table 5: what makes it efficient (Clark et al. 2020, §3.4).
+
+python -m plm_jax.tables experiments/tables/electra_5.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Small: a generator half as wide as the trunk; rows of 64 tokens.
+"""
+
+from experiments.tables import common
+
+ROWS = {  # what the trunk predicts, weight of its loss: average of GLUE
+  'ELECTRA': ('all', 50.0, 85.0),
+  'all-tokens MLM': ('all_tokens_mlm', 1.0, 84.3),
+  'replace MLM': ('replace_mlm', 1.0, 82.4),
+  'ELECTRA 15 %': ('masked', 50.0, 82.4),
+}
+TASKS = ('SST-2', 'MRPC', 'CoLA')
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rows = {}
+  small = dict(common.SIZES, embed_dim=256)
+  generator = dict(small, hidden_dim=128, mlp_dim=512, num_heads=2)
+  for name, (predict, weight, published) in ROWS.items():
+    keys = dict(objective__generator__overrides=generator) if scale == 'small' else {}
+    rows[name] = common.pretraining(
+      scale, 'electra/base.py', small=small, objective__predict=predict, objective__weight=weight, **keys
+    )
+    rows[name] |= dict(published={'GLUE': published})
+  rows['BERT'] = common.pretraining(scale, 'bert/base.py', 'mlm') | dict(published={'GLUE': 82.2})
+  return dict(
+    title='ELECTRA, Table 5: what makes it efficient',
+    paper='Clark et al. 2020, §3.4; base, average of GLUE on dev',
+    mark='B',
+    columns={'GLUE': dict(empty='QQP and QNLI are not among the small data'), **common.columns(scale, *TASKS)},
+    rows=rows,
+    claims=common.claims(TASKS, ('ELECTRA', 'BERT'), ('ELECTRA', 'ELECTRA 15 %'), ('all-tokens MLM', 'replace MLM')),
+    tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
+    reference='BERT',
+  )

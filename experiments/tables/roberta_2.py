@@ -1,0 +1,40 @@
+"""RoBERTa, Table 2: four formats of the input (Liu et al. 2019, §4.2).
+
+python -m plm_jax.tables experiments/tables/roberta_2.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Small: rows of 64 tokens in all formats, so that a pair has two segments of 30; the paper's have 512.
+"""
+
+from experiments.tables import common
+
+FORMATS = {  # word of the config: name, published
+  'segment_pair': ('SEGMENT-PAIR+NSP', (90.4, 84.0, 92.9, 64.2)),
+  'sentence_pair': ('SENTENCE-PAIR+NSP', (88.7, 82.9, 92.1, 63.0)),
+  'full': ('FULL-SENTENCES', (90.4, 84.7, 92.5, 64.8)),
+  'doc': ('DOC-SENTENCES', (90.6, 84.7, 92.7, 65.6)),
+}
+COLUMNS = ('SQuAD F1', 'MNLI', 'SST-2', 'RACE')
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rate = {} if scale == 'paper' else dict(objective__where__rate=0.4)
+  rows = {
+    name: common.pretraining(scale, 'roberta/formats.py', word, **rate)
+    | dict(published=dict(zip(COLUMNS, published, strict=True)))
+    for word, (name, published) in FORMATS.items()
+  }
+  return dict(
+    title='RoBERTa, Table 2: formats of the input',
+    paper='Liu et al. 2019, §4.2; base, a million steps of 256 rows, SQuAD 1.1, medians of five',
+    mark='B',
+    columns=common.columns(scale, *COLUMNS),
+    rows=rows,
+    claims=common.claims(
+      ('SST-2', 'MNLI', 'SQuAD F1'), ('FULL-SENTENCES', 'SENTENCE-PAIR+NSP'), ('DOC-SENTENCES', 'SEGMENT-PAIR+NSP')
+    ),
+    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    summary='median' if scale == 'paper' else 'mean',
+    reference='FULL-SENTENCES',
+    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, so that little text teaches more.',
+  )

@@ -1,0 +1,47 @@
+"""T5, Table 2: architectures, each with denoising or language modelling (Raffel et al. 2020, §3.2).
+
+python -m plm_jax.tables experiments/tables/t5_2.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Small: stacks of 2 layers (`six`: of 1), rows of 64 tokens, AdamW; SST-2 written as text and scored by exact match.
+"""
+
+from experiments.tables import common
+
+ROWS = {  # words of the config: name, GLUE, CNN/DM, SQuAD, SuperGLUE
+  ('enc_dec',): ('encoder-decoder', (83.28, 19.24, 80.88, 71.36)),
+  ('shared',): ('shared encoder-decoder', (82.81, 18.78, 80.63, 70.73)),
+  ('six',): ('half as many layers', (80.88, 18.97, 77.59, 68.42)),
+  ('decoder',): ('language model', (74.70, 17.93, 61.14, 55.02)),
+  ('prefix',): ('prefix language model', (81.82, 18.61, 78.94, 68.11)),
+  ('enc_dec', 'lm'): ('encoder-decoder, LM objective', (79.56, 18.59, 76.02, 64.29)),
+}
+COLUMNS = ('GLUE', 'CNN/DM', 'SQuAD', 'SuperGLUE')
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rows = {}
+  for words, (name, published) in ROWS.items():
+    small = common.T5 | dict.fromkeys(('num_layers', 'num_decoder_layers'), 1 if 'six' in words else 2)
+    small |= {'shared': dict(structure='shared'), 'decoder': dict(structure='decoder')}.get(words[0], {})
+    small |= dict(structure='prefix') if words[0] == 'prefix' else {}
+    keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
+    rows[name] = common.pretraining(scale, 't5/architectures.py', *words, small=small, **keys)
+    rows[name] |= dict(family='t5', published=dict(zip(COLUMNS, published, strict=True)))
+  empty = {name: dict(empty='it is an average, or a set, that is not among the small data') for name in COLUMNS}
+  return dict(
+    title='T5, Table 2: architectures',
+    paper='Raffel et al. 2020, §3.2; base, 2^19 steps, fine-tuned on each benchmark',
+    mark='C',
+    columns={**empty, **common.written(scale, 'SST-2')},
+    rows=rows,
+    claims=common.claims(
+      ('SST-2',),
+      ('encoder-decoder', 'language model'),
+      ('encoder-decoder', 'encoder-decoder, LM objective'),
+      ('prefix language model', 'language model'),
+      ('encoder-decoder', 'half as many layers'),
+    ),
+    tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
+    reference='encoder-decoder',
+  )

@@ -1,0 +1,53 @@
+"""T5, Tables 4 to 7: what is corrupted, how much of it, and in how long spans (Raffel et al. 2020, §3.3).
+
+python -m plm_jax.tables experiments/tables/t5_4.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Small: two stacks of 2 layers, rows of 64 tokens, AdamW; SST-2 written as text and scored by exact match.
+"""
+
+from experiments.tables import common
+
+ROWS = {  # word of the config: name, GLUE, CNN/DM, SQuAD, SuperGLUE
+  'prefix_lm': ('prefix LM', (80.69, 18.94, 77.99, 65.27)),
+  'bert': ('BERT-style', (82.96, 19.17, 80.65, 69.85)),
+  'deshuffle': ('deshuffling', (73.17, 18.59, 67.61, 58.47)),
+  'mass': ('MASS-style', (82.32, 19.16, 80.10, 69.28)),
+  'iid': ('replace spans', (83.28, 19.24, 80.88, 71.36)),
+  'drop': ('drop tokens', (84.44, 19.31, 80.52, 68.67)),
+  'iid10': ('10 % corrupted', (82.82, 19.00, 80.38, 69.55)),
+  'iid25': ('25 % corrupted', (83.00, 19.54, 80.96, 70.48)),
+  'iid50': ('50 % corrupted', (81.27, 19.32, 79.80, 70.33)),
+  'span2': ('spans of 2', (83.54, 19.39, 82.09, 72.20)),
+  'span3': ('spans of 3', (83.49, 19.62, 81.84, 72.53)),
+  'span5': ('spans of 5', (83.40, 19.24, 82.05, 72.23)),
+  'span10': ('spans of 10', (82.85, 19.33, 81.84, 70.44)),
+}
+COLUMNS = ('GLUE', 'CNN/DM', 'SQuAD', 'SuperGLUE')
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rows = {}
+  for word, (name, published) in ROWS.items():
+    keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
+    rows[name] = common.pretraining(scale, 't5/pretrain.py', word, small=common.T5, **keys)
+    rows[name] |= dict(family='t5', published=dict(zip(COLUMNS, published, strict=True)))
+  empty = {name: dict(empty='it is an average, or a set, that is not among the small data') for name in COLUMNS}
+  return dict(
+    title='T5, Tables 4 to 7: objectives, rates, lengths of spans',
+    paper='Raffel et al. 2020, §3.3; base, 2^19 steps, fine-tuned on each benchmark',
+    mark='B',
+    columns={**empty, **common.written(scale, 'SST-2')},
+    rows=rows,
+    claims=common.claims(
+      ('SST-2',),
+      ('BERT-style', 'prefix LM'),
+      ('BERT-style', 'deshuffling'),
+      ('replace spans', 'deshuffling'),
+      ('replace spans', '50 % corrupted'),
+      ('spans of 3', 'replace spans'),
+      ('spans of 3', 'spans of 10'),
+    ),
+    tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
+    reference='replace spans',
+  )
