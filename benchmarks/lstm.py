@@ -1,0 +1,214 @@
+"""How fast are LSTMs? A step (forward, backward, Adam) beside torch.nn.LSTM of the same size, and memory of long rows.
+
+    python -m benchmarks.lstm [--sizes=elmo,awd_lstm,encoder] [--rows=16] [--length=64] [--steps=7]
+    taskset -c 0 python -m benchmarks.lstm --clock=cpu      one core, for a machine on which others compute as well
+
+`elmo` is two layers of two directions with 1,024 cells and a projection to 128 (ELMo-small), `awd_lstm` three layers of
+1150, 1150 and 400 (ULMFiT), `encoder` two layers of 256 that read both ways. Both sides have the same matrices and
+compute the same states; torch's layers have a second bias. Times are medians and least ones of steps taken in turn, so
+that a busy machine slows both alike; the clock 'cpu' counts the seconds that the process itself computed.
+
+The second table is what XLA plans to keep at work in the gradient of a layer over rows of 512: of all tokens at once,
+and in windows under `jax.checkpoint`, of which one at a time is computed again.
+
+On a TPU the same program has what counts there: input products outside the recurrence, one product for the four gates
+of a step, one in the backward pass, and the gradient of the weights one product a row. A step of 64 rows of 1150
+multiplies 0.7 GFLOP, 3 microseconds at 200 TFLOP/s, and reads 10.6 MB of weights in bfloat16, 13 microseconds at 800
+GB/s: further rows are free up to some 250, and unrolling gains little beside that. None was at hand.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+
+from plm_jax.cli import memory
+from plm_jax.layers.lstm import both_ways, recur
+from plm_jax.types import Array, PyTree
+
+Step = Callable[[], Any]
+ROW, WINDOWS = 512, (512, 128, 64, 32)
+CLOCKS = {'wall': time.perf_counter, 'cpu': time.process_time}
+
+
+class Size(NamedTuple):
+  """A stack of layers.
+
+  Attributes:
+    inputs: width of what it reads.
+    cells: of each layer.
+    directions: 1 or 2.
+    projection: width of the states; None for that of the cells.
+    joined: each direction reads both of the layer below, and not its own alone.
+  """
+
+  inputs: int
+  cells: tuple[int, ...]
+  directions: int = 1
+  projection: int | None = None
+  joined: bool = False
+
+
+SIZES = {
+  'elmo': Size(128, (1024, 1024), directions=2, projection=128),
+  'awd_lstm': Size(400, (1150, 1150, 400)),
+  'encoder': Size(256, (256, 256), directions=2, joined=True),
+}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--sizes', default=','.join(SIZES))
+  parser.add_argument('--rows', type=int, default=16)
+  parser.add_argument('--length', type=int, default=64)
+  parser.add_argument('--steps', type=int, default=7, help='timed steps of each, after two that are not')
+  parser.add_argument('--clock', choices=CLOCKS, default='wall')
+  arguments = parser.parse_args()
+  memory.reuse()  # serves both sides
+  table = Table(title=f'a step of {arguments.rows} x {arguments.length} tokens, float32, {arguments.clock} time')
+  for column in ('layers', 'ms: median', 'least', 'torch: median', 'least', 'times torch: medians', 'least'):
+    table.add_column(column, justify='left' if column == 'layers' else 'right')
+  for name in arguments.sizes.split(','):
+    size, x = SIZES[name], inputs(SIZES[name], arguments.rows, arguments.length)
+    times = taken_in_turn([ours(size, x), theirs(size, x)], arguments.steps, clock=CLOCKS[arguments.clock])
+    medians, least = [statistics.median(each) for each in times], [min(each) for each in times]
+    ms = [f'{1e3 * each[side]:,.0f}' for side in (0, 1) for each in (medians, least)]
+    table.add_row(name, *ms, *(f'{each[1] / each[0]:.2f}' for each in (medians, least)))
+  Console(width=110).print(table)
+  table = Table(title=f'memory of the gradient of a layer of 400 to 1,150, {arguments.rows} x {ROW} tokens')
+  table.add_column('tokens of a window')
+  table.add_column('MiB', justify='right')
+  for window in WINDOWS:
+    table.add_row('all' if window == ROW else str(window), f'{planned(arguments.rows, window) / 2**20:,.0f}')
+  Console(width=110).print(table)
+
+
+def inputs(size: Size, rows: int, length: int) -> np.ndarray:
+  """f32[b, l, d], random."""
+  return np.random.default_rng(0).normal(size=(rows, length, size.inputs)).astype(np.float32)
+
+
+def taken_in_turn(steps: list[Step], count: int, *, clock: Callable[[], float]) -> list[list[float]]:
+  """Seconds of so many steps of each, after two that are not counted."""
+  times: list[list[float]] = [[] for _ in steps]
+  for turn in range(count + 2):
+    for step, seconds in zip(steps, times, strict=True):
+      began = clock()
+      step()
+      if turn >= 2:
+        seconds.append(clock() - began)
+  return times
+
+
+# Ours ----------------------------------------------------------------------------------------------------------------
+
+
+def parameters(size: Size) -> list[dict[str, Array]]:
+  """Of each layer, all from N(0, 1 / f)."""
+  random, made, width = np.random.default_rng(1), [], size.inputs
+  c, p = size.directions, size.projection
+  for f in size.cells:
+    shapes = {'kernel': (width, c, 4, f), 'recurrent': (c, p or f, 4, f), 'bias': (c, 4, f)}
+    shapes |= {'projection': (c, f, p)} if p else {}
+    made.append({name: jnp.asarray(random.normal(size=s) / f**0.5, jnp.float32) for name, s in shapes.items()})
+    width = (p or f) * (c if size.joined else 1)
+  return made
+
+
+def read(size: Size, params: list[dict[str, Array]], x: Array) -> Array:
+  """States of the last layer: [b, l, d] -> [b, l, c, p] as they were read, or [b, l, c p] of joined directions."""
+  c, (b, length, _) = size.directions, x.shape
+  if not size.joined:
+    x = jnp.repeat(x[:, :, None], c, axis=2)
+    x = both_ways(x) if c == 2 else x
+  fresh = jnp.zeros((b, length, c), bool)
+  for layer in params:
+    gates = jnp.einsum('bld,dcgf->blcgf' if size.joined else 'blcd,dcgf->blcgf', x, layer['kernel']) + layer['bias']
+    (_, p, _, f), projection = layer['recurrent'].shape, layer.get('projection')
+    state = jnp.zeros((b, c, p)), jnp.zeros((b, c, f))
+    gates = both_ways(gates) if size.joined else gates
+    _, x = recur(gates, layer['recurrent'], state, fresh=fresh, projection=projection)
+    x = both_ways(x).reshape(b, length, -1) if size.joined else x
+  return x
+
+
+def ours(size: Size, x: np.ndarray) -> Step:
+  """A step of Adam on the mean square of the states."""
+  params, tx = parameters(size), optax.adam(1e-3)
+
+  @partial(jax.jit, donate_argnums=(0, 1))
+  def step(params: PyTree, state: Any, x: Array) -> tuple[PyTree, Any]:
+    gradient = jax.grad(lambda params: jnp.square(read(size, params, x)).mean())(params)
+    updates, state = tx.update(gradient, state)
+    return optax.apply_updates(params, updates), state
+
+  box, x = [(params, tx.init(params))], jnp.asarray(x)
+
+  def run() -> None:
+    box[0] = jax.block_until_ready(step(*box[0], x))
+
+  return run
+
+
+def planned(rows: int, window: int) -> int:
+  """Bytes at work in the gradient of a layer, read in windows that are computed again in the backward pass."""
+  size = Size(400, (1150,))
+  layer, x = parameters(size)[0], jnp.asarray(inputs(size, rows, ROW))
+  pieces = jnp.moveaxis(x.reshape(rows, ROW // window, window, -1), 1, 0)  # [windows, b, window, d]
+
+  def loss(layer: dict[str, Array]) -> Array:
+    @jax.checkpoint
+    def one(state: Any, piece: Array) -> tuple[Any, Array]:
+      gates = (jnp.einsum('bld,dcgf->blcgf', piece, layer['kernel'])) + layer['bias']
+      state, states = recur(gates, layer['recurrent'], state, fresh=jnp.zeros(gates.shape[:3], bool))
+      return state, jnp.square(states).mean()
+
+    zeros = jnp.zeros((rows, 1, size.cells[0]))
+    return jax.lax.scan(one, (zeros, zeros), pieces)[1].mean()
+
+  return jax.jit(jax.grad(loss)).lower(layer).compile().memory_analysis().temp_size_in_bytes
+
+
+# torch ---------------------------------------------------------------------------------------------------------------
+
+
+def theirs(size: Size, x: np.ndarray) -> Step:
+  """The same by torch.nn.LSTM; directions that do not read each other are stacks of their own."""
+  import torch
+
+  both = size.directions == 2
+  stacks: list[list[Any]] = [[] for _ in range(2 if both and not size.joined else 1)]
+  for stack in stacks:
+    width = size.inputs
+    for f in size.cells:
+      options = dict(batch_first=True, bidirectional=size.joined, proj_size=size.projection or 0)
+      stack.append(torch.nn.LSTM(width, f, **options))
+      width = (size.projection or f) * (2 if size.joined else 1)
+  weights = [leaf for stack in stacks for layer in stack for leaf in layer.parameters()]
+  optimiser, rows = torch.optim.Adam(weights, lr=1e-3, fused=True), torch.from_numpy(x)
+
+  def run() -> None:
+    total = torch.zeros(())
+    for number, stack in enumerate(stacks):
+      states = rows.flip(1) if number else rows
+      for layer in stack:
+        states, _ = layer(states)
+      total = total + states.square().mean() / len(stacks)
+    total.backward()
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+
+  return run
+
+
+if __name__ == '__main__':
+  main()
