@@ -73,8 +73,8 @@ def settings(kind: str, folder: pathlib.Path, /, **changes: Any) -> dict[str, An
   """A resolved config.
 
   Args:
-    kind: 'mlm' (BERT), 'causal_lm' (GPT), 'permutation_lm' (XLNet, with its memory), 'bidirectional_lm' (ELMo) or
-      'classify' (BERT, rows of two lengths).
+    kind: 'mlm' (BERT), 'causal_lm' (GPT), 'permutation_lm' (XLNet, with its memory), 'bidirectional_lm' (ELMo),
+      'awd_lstm' (with its carry) or 'classify' (BERT, rows of two lengths).
     folder: made by `write_data`.
     changes: keys of the config; a dict changes the keys that it names.
   """
@@ -103,6 +103,10 @@ def settings(kind: str, folder: pathlib.Path, /, **changes: Any) -> dict[str, An
     plain['objective'] = {'name': kind}
     plain['model'] = {'name': 'elmo', 'variant': 'tiny', 'overrides': {'hidden_dim': 32, 'mlp_dim': 48}}
     plain['data'] |= {'name': 'bptt', 'both_directions': True, 'length': 8}
+  elif kind == 'awd_lstm':
+    plain['objective'] = {'name': 'causal_lm', 'memory': True, 'activation': 2.0, 'temporal': 1.0}
+    plain['model'] = {'name': kind, 'variant': 'tiny', 'overrides': {'hidden_dim': 32, 'mlp_dim': 48}}
+    plain['data'] |= {'name': 'bptt', 'length': 16}
   else:
     plain['objective'] = {'name': kind}
     plain['data'] |= {'name': 'stream', 'layout': 'stream' if kind == 'causal_lm' else 'documents'}

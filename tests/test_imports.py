@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
                         'objectives', 'adapters', 'checkpoint', 'compression', 'scores', 'weights'},
 }  # fmt: skip
 MAY_IMPORT['inference'] = MAY_IMPORT['training'] | {'training'}
+MAY_IMPORT['planning'] = MAY_IMPORT['training'] | {'training'}
 MAY_IMPORT['studies'] = MAY_IMPORT['inference'] | {'inference'}
 WITHOUT_JAX = ('errors', 'words', 'files', 'seals', 'plugins', 'config', 'cli', 'text', 'scores')
 DEVICE = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
@@ -95,7 +96,11 @@ def forbidden_import(module: str, name: str) -> str | None:
     allowed = {'import_module': BUILD, 'util': 'plm_jax.config.load'}
     return None if allowed.get((rest or ['import_module'])[0]) == module else 'only build.py turns a string into code'
   if package == 'experiments':
-    return None if top in PLAIN or name.startswith('experiments.common') else 'a config is plain data'
+    return (
+      None
+      if top in PLAIN or name.startswith(('experiments.common', 'experiments.tables.common'))
+      else 'a config is plain data'
+    )
   if package != 'plm_jax':
     return None
   if top in PEERS:

@@ -240,7 +240,7 @@ def test_local_passes_signals_on() -> None:
 
 def test_local_processes_meet() -> None:
   code = """
-import argparse, jax, numpy
+import argparse, jax, numpy, sys
 from jax.experimental import multihost_utils
 parser = argparse.ArgumentParser()
 for name, kind in {'coordinator': str, 'processes': int, 'process': int}.items():
@@ -248,7 +248,8 @@ for name, kind in {'coordinator': str, 'processes': int, 'process': int}.items()
 given = parser.parse_args()
 jax.distributed.initialize(given.coordinator, num_processes=given.processes, process_id=given.process)
 total = multihost_utils.process_allgather(numpy.array(given.process + 1)).sum()
-print('total', total, 'devices', jax.device_count(), jax.local_device_count())
+# one write that begins and ends with a line's end: Gloo prints from a thread of its own at the same time
+sys.stdout.write(f'\\ntotal {total} devices {jax.device_count()} {jax.local_device_count()}\\n')
 """
   done = local(code, '--processes=2', '--devices=2', JAX_PLATFORMS='cpu')
   assert done.returncode == 0, done.stdout

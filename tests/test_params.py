@@ -72,6 +72,7 @@ EXACT = {
   'gpt3-13b': (12_853_386_240, 12_952_938_780),
   'gpt3-175b': (174_604_259_328,),
   'cove': (3_609_600,),
+  'cvt': (17_044_513,),
   'palm-8b': (8_632_012_800,),
   'palm-62b': (62_495_662_080,),
   'palm-540b': (540_356_474_880,),
@@ -197,12 +198,13 @@ def test_what_else_is_counted_is_exact(family, counted):
 def test_every_known_number_is_printed(counted):
   for variant, numbers in EXACT.items():
     assert set(numbers) <= {counted[variant]['parameters'], *counted[variant]['also'].values()}, variant
-  assert sum(map(len, EXACT.values())) == 100
+  assert sum(map(len, EXACT.values())) == 101
 
 
 # first systems of each kind, by the year of their papers' first publication
 TIMELINE = {
   'cove': (2017, 'lstm', 'supervised'),
+  'cvt': (2018, 'lstm', 'supervised'),
   'gpt': (2018, 'decoder', 'autoregressive'),
   'bert-base': (2018, 'encoder', 'denoising'),
   'ulmfit': (2018, 'lstm', 'autoregressive'),

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 
 import flax.linen as nn
 import jax
@@ -13,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from plm_jax import sharding
 from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm
+from plm_jax.planning import hlo
 from plm_jax.training import step
 from tests import tiny
 
@@ -23,6 +25,7 @@ MESHES = {
   'fsdp': {'data': 4, 'model': 1},
   'tensor': {'data': 1, 'model': 4},
   'fsdp_tensor': {'data': 2, 'model': 2},
+  'fsdp_any': {'data': 4, 'model': 1},
 }
 
 
@@ -108,6 +111,24 @@ def test_what_does_not_divide_is_replicated_and_said_once(said):
   (line,) = said()
   assert "axis 'vocab' of size 50257 is replicated: 2 devices" in line
   assert '50258 would (model.overrides.vocab_multiple pads a vocabulary)' in line
+
+
+@pytest.mark.parametrize(
+  ('axes', 'shape', 'expected'),
+  [
+    (('embed', 'mlp'), (512, 2048), ('data', None)),  # 128 columns are kept of embed
+    (('embed', 'mlp'), (508, 2048), (None, 'data')),  # 127 are few
+    (('embed', 'mlp'), (6, 2048), (None, 'data')),  # 4 devices do not divide it
+    (('embed', 'mlp'), (8, 16), (None, 'data')),  # both are narrow: the wider one
+    (('embed', 'mlp'), (16, 8), ('data', None)),
+    (('layers', 'embed', 'heads', 'head_dim'), (4, 6, 8, 4), (None, None, 'data', None)),
+    (('layers', 'embed', 'heads', 'head_dim'), (4, 6, 5, 4), (None, None, None, None)),
+    (('batch', 'length', 'embed'), (8, 8, 512), ('data', None, None)),  # no parameter
+  ],
+)
+def test_a_parameter_is_cut_where_much_is_kept(axes, shape, expected, said):
+  assert sharding.spec(axes, shape, make_layout('fsdp_any')) == PartitionSpec(*expected)
+  assert bool(said()) == (expected == (None,) * 4)
 
 
 def test_a_name_that_is_not_an_axis_is_refused():
@@ -280,3 +301,40 @@ def test_the_carry_lies_with_its_rows():
   batch = tiny.make_batch(LENGTHS, length=8)
   maker = step.state_maker(task, make_optimiser(task, batch), tiny.spec(batch), layout=make_layout('data'))
   assert maker.places.carry['state'].spec == PartitionSpec('data')
+
+
+# The vocabulary's product in chunks -----------------------------------------------------------------------------------
+
+
+def compiled_loss(rules: str, *, rows: int, logit_rows: int):
+  """The text of a compiled gradient of a loss over `rows` rows on four devices, and the rows of its largest logits."""
+  layout = make_layout(rules)
+  trunk = tiny.make_trunk('gpt', vocab_size=1024, hidden_dim=8, mlp_dim=16, num_heads=4, num_layers=1)
+  task = causal_lm.make(trunk=trunk, vocab=tiny.FakeVocab(size=1024), logit_rows=logit_rows)
+  batch = tiny.spec(tiny.make_batch(((8,),) * rows, length=8))
+  maker = step.state_maker(task, make_optimiser(task, batch), batch, layout=layout)
+  with sharding.use(layout):
+
+    def loss(params, batch):
+      example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
+      return task.loss(step.bind(task, params, train=True, rng=jax.random.key(1)), example, (), jax.random.key(2)).value
+
+    places = maker.places.params, sharding.batch_sharding(layout)
+    run = jax.jit(jax.grad(loss), in_shardings=places, out_shardings=maker.places.params)
+    text = run.lower(maker.abstract.params, batch).compile().as_text()
+  logits = re.findall(rf'f32\[(\d+),8,{1024 // layout.mesh.shape["model"]}\]', text)
+  return text, max(map(int, logits))
+
+
+@pytest.mark.parametrize('rules', ['data', 'fsdp', 'fsdp_tensor'])
+def test_each_device_scores_its_own_rows_and_gathers_the_table_once(rules):
+  text, rows = compiled_loss(rules, rows=16, logit_rows=2)
+  devices = MESHES[rules]['data']
+  assert rows == 2  # of the 16 / devices that it has, and no row of another device
+  head = [one for one in hlo.collectives(text) if one.bytes >= 4 * 1024 * 8 / MESHES[rules]['model']]
+  assert {one.runs for one in head} == {1}
+  # the table comes for the tokens and for the logits, and again for the gradient of the states
+  gathers = [one for one in head if one.kind == 'all-gather']
+  assert 0 < len(gathers) <= 3 if rules != 'data' else not gathers
+  chunks = re.findall(r'known_trip_count\D*(\d+)', text)
+  assert str(16 // devices // 2) in chunks

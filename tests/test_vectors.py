@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from plm_jax import vectors
+from plm_jax import config, vectors
 from plm_jax.errors import ConfigError
 from plm_jax.inference import nearest
+from plm_jax.text import words
+from plm_jax.training import loop
 from plm_jax.weights import word_vectors
 from plm_jax.weights.word_vectors import WordVectors
 
@@ -19,8 +21,8 @@ def file(tmp_path):
   return tmp_path / 'v.txt'
 
 
-def ask(capsys, *words):
-  assert vectors.main(list(words)) == 0
+def ask(capsys, *flags):
+  assert vectors.main(list(flags)) == 0
   return capsys.readouterr().out
 
 
@@ -54,6 +56,26 @@ def test_cosines_are_those_of_gensim(file):
     assert [near.cosine for near in ours.neighbours(word, top=4)] == pytest.approx(
       [cosine for _, cosine in expected], abs=1e-6
     )
+
+
+def test_a_run_of_fasttext_knows_unseen_words(tmp_path, capsys):
+  """The nearest word to a plural that the text has not is its singular."""
+  known = words.train(['the kitchen garden castle village forest river'], size=12, min_frequency=1)
+  known.save(tmp_path / 'vocab')
+  (tmp_path / 'train.txt').write_text('the kitchen garden castle village forest river\n' * 40)
+  one = {
+    'steps': 2, 'log_every': 1, 'eval_every': 2, 'save_every': 2,
+    'vocab': {'name': 'words', 'path': str(tmp_path / 'vocab')},
+    'model': {'name': 'static', 'variant': 'tiny'},
+    'objective': {'name': 'fasttext', 'buckets': 5000, 'subsample': 0.0},
+    'data': {'name': 'stream', 'path': str(tmp_path), 'layout': 'stream', 'length': 16, 'batch_size': 4},
+    'optim': {'name': 'adam', 'rate': 1e-2, 'schedule': 'constant', 'warmup': 0},
+  }  # fmt: skip
+  one['data']['cache'] = str(tmp_path / 'cache')
+  assert loop.train(config.resolve(one), tmp_path / 'run').exit_code == loop.DONE
+  for word, near in (('kitchens', 'kitchen'), ('villages', 'village')):
+    printed = ask(capsys, 'neighbours', f'--workdir={tmp_path / "run"}', f'--words={word}', '--top=1')
+    assert near in printed.split(), printed
 
 
 @pytest.mark.parametrize(

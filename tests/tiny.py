@@ -64,6 +64,10 @@ class FakeVocab:
     first = len(self.special_ids)
     return [first + byte % (self.size - first) for byte in text.encode()]
 
+  def token(self, number: int) -> str:
+    """A word of one to four letters; other numbers have other words."""
+    return ''.join('abcdefghij'[int(digit)] for digit in str(number))
+
   def id(self, token: str) -> int:
     """The mask, whatever its name; there are no other tokens with names."""
     assert self.mask_id is not None and token.startswith('<'), token
@@ -135,6 +139,13 @@ def make_pairs(
     batch[name] = jnp.asarray(np.where(np.arange(length) < sizes[:, None], ids, VOCAB.pad_id).astype(np.int32))
     batch[f'{name}_length'] = jnp.asarray(sizes)
   return batch
+
+
+def make_counted(rows: Batch) -> Batch:
+  """Counted pairs: the tokens of the rows with others that stand near them, from .5 to 15 times."""
+  neighbours, places = jnp.roll(rows['tokens'], 1, axis=0), jnp.arange(rows['tokens'].size) % 30
+  counts = 0.5 + 0.5 * places.reshape(neighbours.shape).astype(jnp.float32)
+  return {'neighbours': neighbours, 'cooccurrence': jnp.where(rows['segment_ids'] > 0, counts, 0)}
 
 
 def make_streams(rows: Batch) -> Batch:

@@ -10,14 +10,16 @@ import pytest
 
 from plm_jax import paths
 from plm_jax.adapters import scalar_mix, tag
+from plm_jax.layers.lstm import StackedLstm
 from plm_jax.models import bart
 from plm_jax.noise import keys
 from plm_jax.training import step
-from tests import tiny
+from tests import test_contract, tiny
 
 NAMES = ('O', 'B-name', 'I-name')
 TAG = {'name': 'tag', 'tags': NAMES, 'dropout': 0.0}
 DROPOUT = {'dropout': 0.5, 'attention_dropout': 0.5}
+ADDED = ('scalar_mix', 'output_mix', 'task_lstm', 'vectors')
 SCALE = (('trunk/(scalar_mix|vectors)/.*', 1.0), ('trunk/.*', None), ('.*', 1.0))
 
 
@@ -48,7 +50,7 @@ def outputs_of(task, params, *, train=False, key=0):
 
 def trunk_of(params):
   """The parameters without those of the mix, as the trunk alone has them."""
-  return {name: leaf for name, leaf in params['trunk'].items() if name not in ('scalar_mix', 'vectors')}
+  return {name: leaf for name, leaf in params['trunk'].items() if name not in ADDED}
 
 
 @pytest.mark.parametrize('norm', [False, True])
@@ -68,6 +70,67 @@ def test_a_token_is_its_own_vector_and_the_mix_of_all_layers(norm):
   expected = np.concatenate([own, mixed], axis=-1) @ np.asarray(params['head']['kernel']) + params['head']['bias']
   assert params['head']['kernel'].shape == (38, 3)
   assert tiny.worst(outputs_of(task, params), expected) < 1e-5
+
+
+@pytest.mark.parametrize('side', ['input', 'output', 'both', 'none'])
+def test_the_network_of_the_task_meets_the_mix_on_either_side(side):
+  task = make_task(vectors=6, dropout=0.0, side=side, lstm_layers=1, lstm_dim=5, layers=(0, -1))
+  params = tiny.init_params(task, BATCH)
+  own = params['trunk']
+  for number, name in enumerate(('scalar_mix', 'output_mix')):
+    if name in own:  # so that the two sides differ
+      own[name] = {'weights': jnp.array([0.3 + number, -1.0]), 'gamma': jnp.array(1.5 + number)}
+  assert {name for name in ADDED if name in own} == {
+    'vectors', 'task_lstm', *({'input': ['scalar_mix'], 'output': ['output_mix'], 'both': ADDED[:2]}.get(side, ()))
+  }  # fmt: skip
+  out = jax.jit(lambda p: tiny.make_trunk().apply({'params': p}, **INPUTS))(trunk_of(params))
+
+  def mixed(name):
+    shares = np.exp(np.asarray(own[name]['weights'], np.float64))
+    first, last = (np.asarray(state, np.float64) for state in (out['layers'][0], out['hidden']))
+    return float(own[name]['gamma']) * (shares[0] * first + shares[1] * last) / shares.sum()
+
+  vectors = np.asarray(own['vectors']['table'])[np.asarray(BATCH['tokens'])]
+  read = np.concatenate([vectors, mixed('scalar_mix')], axis=-1) if 'scalar_mix' in own else vectors
+  states = StackedLstm(5, 1).apply({'params': own['task_lstm']}, jnp.asarray(read), BATCH['segment_ids'], train=False)
+  states = np.concatenate([states, mixed('output_mix')], axis=-1) if 'output_mix' in own else np.asarray(states)
+  expected = states @ np.asarray(params['head']['kernel']) + params['head']['bias']
+  assert params['head']['kernel'].shape == (states.shape[-1], 3)
+  assert tiny.worst(outputs_of(task, params), expected) < 1e-5
+
+
+@pytest.mark.parametrize('model', ['elmo', 'awd_lstm', 'cvt', 'lstm', 'bert'])
+def test_its_own_parts_have_names_that_no_trunk_uses(model):
+  trunk = test_contract.make_trunk(model)
+  settings = dict(vectors=6, side='both', lstm_layers=1, lstm_dim=5, inner={'name': 'tag', 'tags': ('O', 'B-name')})
+  task = scalar_mix.make(trunk=trunk, vocab=tiny.VOCAB, **settings)
+  shapes = jax.eval_shape(lambda: tiny.init_params(task, BATCH | tiny.make_streams(BATCH)))
+  assert {'scalar_mix', 'output_mix', 'vectors', 'task_lstm'} <= set(shapes['trunk'])
+
+
+@pytest.mark.parametrize(
+  ('settings', 'said'),
+  [
+    ({'side': 'both'}, r"adapter\.side='both' is a side of layers of LSTM"),
+    ({'side': 'none', 'lstm_layers': 1}, r"adapter\.side='none': the layers of LSTM then read"),
+    ({'side': 'left'}, r"adapter\.side='left'; choices are input, output, both, none"),
+  ],
+)
+def test_a_side_without_what_it_needs_is_refused(settings, said):
+  with pytest.raises(ValueError, match=said):
+    make_task(**settings)
+
+
+def test_the_penalty_counts_the_weights_of_both_sides():
+  task = make_task(vectors=6, side='both', lstm_layers=1, lstm_dim=5, penalty=0.25, dropout=0.0)
+  params = tiny.init_params(task, BATCH)
+  for name, value in (('scalar_mix', 2.0), ('output_mix', 3.0)):
+    params['trunk'][name]['weights'] = jnp.full(3, value)
+  example = task.prepare(jax.random.key(0), keys.with_step(BATCH, 0))
+  forward = step.bind(task, params, train=True, rng=jax.random.key(0))
+  found = task.loss(forward, example, (), jax.random.key(0))
+  total, share = found.metrics['penalty']
+  assert float(total / share) == pytest.approx(0.25 * 3 * (4 + 9))
 
 
 def test_the_trunk_keeps_its_paths_and_its_initial_values():

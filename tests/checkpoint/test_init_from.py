@@ -201,6 +201,27 @@ def test_new_rows_may_start_from_the_mean(pretrained: pathlib.Path) -> None:
   assert report.restored['trunk/token_embed/embedding'].endswith(', rows 20 to 22 their mean')
 
 
+def test_rows_of_zeros_stay_fresh_where_asked(tmp_path: pathlib.Path) -> None:
+  saved = trunk(5)
+  gaps = np.asarray(saved['token_embed']['embedding']).copy()
+  gaps[[0, 7]] = 0
+  gaps[3, 0] = 0  # one number of a row is no row
+  saved['token_embed']['embedding'] = jnp.asarray(gaps)
+  checkpoint.save_params(tmp_path / 'gaps', {'trunk': saved})
+  for sizes, resize in (({}, None), ({'vocab': 23}, 'new_rows')):
+    asked = entry(tmp_path / 'gaps', from_='trunk/token_embed', to='trunk/token_embed', resize=resize)
+    params, report = initialise(fresh(**sizes), [{**asked[0], 'fresh_zeros': True}])
+    own = np.asarray(fresh(**sizes)['trunk']['token_embed']['embedding'])
+    expected = np.concatenate([gaps, own[20:]])
+    expected[[0, 7]] = own[[0, 7]]
+    assert np.array_equal(params['trunk']['token_embed']['embedding'], expected)
+    assert '2 rows of zeros new' in report.restored['trunk/token_embed/embedding']
+    params, _ = initialise(fresh(**sizes), asked)
+    assert not np.asarray(params['trunk']['token_embed']['embedding'])[[0, 7]].any()
+  with pytest.raises(ValueError, match='leave fresh_zeros out'):
+    initialise(fresh(), entry(tmp_path / 'gaps', fresh_zeros=True, add=True))
+
+
 def test_a_dtype_is_changed_only_where_asked(pretrained: pathlib.Path) -> None:
   half = fresh(dtype=jnp.bfloat16)
   with pytest.raises(ValueError, match=r"trunk/.* is float32 in .* and bfloat16 here: dtype='bfloat16' in this entry"):

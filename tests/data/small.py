@@ -50,6 +50,9 @@ class NumberVocab:
   def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     return self.encode(text), [match.span() for match in re.finditer(r'\S+', text)]
 
+  def unknown(self, text: str) -> list[tuple[int, str]]:
+    return []
+
   def decode(self, ids: Sequence[int]) -> str:
     return ' '.join(self.token(token_id) for token_id in ids)
 

@@ -16,6 +16,7 @@ FORMS = {
   'lanes': {},
   'stride': {'stride': 10},
   'reversed': {'reverse_half': True},
+  'backward': {'reverse': True},
   'segments': {'second_segment': True},
   'both directions': {'both_directions': True},
   'xlnet': {'second_segment': True, 'reverse_half': True, 'stride': 7},
@@ -110,9 +111,9 @@ def test_lanes_hold_each_token_once_and_in_order(folder):
     assert ((batch['row_id'] >= 0) == (batch['row_weight'] > 0)).all()
 
 
-@pytest.mark.parametrize('reverse', [False, True])
-def test_the_next_token_is_the_first_of_the_next_row(folder, reverse):
-  source = make(folder, reverse_half=reverse)
+@pytest.mark.parametrize('form', [{}, {'reverse_half': True}, {'reverse': True}])
+def test_the_next_token_is_the_first_of_the_next_row(folder, form):
+  source = make(folder, **form)
   batches = take(source, 0, source.steps_per_epoch + 1)
   for batch, after in itertools.pairwise(batches[:-1]):
     np.testing.assert_array_equal(batch['next_token'], after['tokens'][:, 0])
@@ -138,6 +139,19 @@ def test_odd_rows_read_the_lane_backward(folder):
   np.testing.assert_array_equal(lanes[0], lanes[1][::-1])
   np.testing.assert_array_equal(np.concatenate([lanes[0], lanes[2]]), whole_stream())
   np.testing.assert_array_equal(lanes[2], lanes[3][::-1])
+
+
+def test_all_rows_read_their_lanes_backward(folder):
+  forward, backward = (make(folder, reverse=reverse, shuffle=False) for reverse in (False, True))
+  read = []
+  for source in (forward, backward):
+    batches = take(source, 0, source.steps_per_epoch)
+    rows = [[b['tokens'][row][b['segment_ids'][row] > 0] for b in batches] for row in range(4)]
+    read.append([np.concatenate(row) for row in rows])
+    assert all(batch['reversed'].all() == (source is backward) for batch in batches)
+  for one, other in zip(*read, strict=True):
+    np.testing.assert_array_equal(one, other[::-1])
+  np.testing.assert_array_equal(np.concatenate(read[0]), whole_stream())
 
 
 def test_every_epoch_has_its_own_order_of_documents(folder):
@@ -185,7 +199,7 @@ def test_other_settings_have_other_digests(folder):
   assert make(folder).digest == digest == make(folder, seed=4).digest
   changed = [make(folder, **settings) for settings in list(FORMS.values())[1:]]
   changed += [make(folder, length=8), make(folder, batch_size=8), make(folder, end='<s>')]
-  assert len({digest, *(source.digest for source in changed)}) == 9
+  assert len({digest, *(source.digest for source in changed)}) == 10
 
 
 @pytest.mark.parametrize(
@@ -195,6 +209,8 @@ def test_other_settings_have_other_digests(folder):
     ({'stride': 17}, 'at most 16'),
     ({'stride': 12, 'second_segment': True}, 'at most 11 with second_segment=True'),
     ({'reverse_half': True, 'batch_size': 3}, 'even batch_size'),
+    ({'reverse_half': True, 'reverse': True}, 'leave out reverse_half'),
+    ({'second_segment': True, 'reverse': True}, 'leave out reverse_half and second_segment'),
     ({'vocab': small.NumberVocab(without=('eos', 'sep'))}, 'no end token'),
     ({'vocab': small.NumberVocab(without=('cls',)), 'second_segment': True}, 'a classification token'),
     ({'batch_size': 10_000}, 'too few for 10000 lanes'),

@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from plm_jax.data import bptt, labelled, mixture, pairs, stream, text_to_text
+from plm_jax.data import bptt, cooccurrence, labelled, mixture, pairs, stream, text_to_text
 from plm_jax.plugins import build, signatures
 from plm_jax.types import BATCH
 from tests.data import small
 
 ALWAYS = {'row_id', 'epoch', 'row_weight'}
 SOURCES = {
-  'bptt': bptt, 'labelled': labelled, 'mixture': mixture, 'pairs': pairs, 'stream': stream,
-  'text_to_text': text_to_text,
+  'bptt': bptt, 'cooccurrence': cooccurrence, 'labelled': labelled, 'mixture': mixture, 'pairs': pairs,
+  'stream': stream, 'text_to_text': text_to_text,
 }  # fmt: skip
 
 
@@ -21,14 +21,15 @@ def part(**settings):
 
 FORMS = {
   'bptt': [{}, {'second_segment': True}, {'both_directions': True}],
-  'labelled': [{'layout': 'gpt'}, {'both_orders': True}, {'kind': 'regression'},
+  'cooccurrence': [{}, {'window': 2}],
+  'labelled': [{'layout': 'gpt'}, {'both_orders': True, 'characters': True}, {'kind': 'regression'},
                {'kind': 'words', 'fields': ('words',), 'label': 'tags'},
                {'kind': 'options', 'fields': ('text', 'words')},
                {'kind': 'spans', 'fields': ('sentence2', 'text'), 'label': 'answers', 'question_length': 4},
                {'kind': 'text', 'label': 'sentence2'}],
-  'mixture': [{'parts': {'a': part(), 'b': part(split='train[:50%]')}}],
+  'mixture': [{'parts': {'a': part(), 'b': part(split='train[:50%]')}, 'characters': True}],
   'pairs': [{}, {'unit': 'sentence'}],
-  'stream': [{}, {'layout': 'full'}],
+  'stream': [{}, {'layout': 'full', 'characters': True}],
   'text_to_text': [{'form': {'name': 'template', 'inputs': '{sentence1}', 'target': '{sentence2}'}},
                    {'form': {'name': 'template', 'inputs': '{sentence1}', 'options': ('1', '2 3')}}],
 }  # fmt: skip
@@ -59,7 +60,7 @@ def specs(name, folder):
   place = {'path': str(folder), 'cache': str(folder)}
   for form in FORMS[name]:
     if name == 'mixture':
-      form = {'parts': {key: {**block, **place, 'text': 'text'} for key, block in form['parts'].items()}}
+      form = form | {'parts': {key: {**block, **place, 'text': 'text'} for key, block in form['parts'].items()}}
     settings = form if name == 'mixture' else {**place, **form, **text}
     source = SOURCES[name].make(vocab=small.NumberVocab(), length=16, batch_size=2, seed=0, **settings)
     yield form, source

@@ -250,6 +250,30 @@ def test_steps_are_drawn_by_rate_and_reading_is_a_pure_function_of_the_step(task
       same(one, other)
 
 
+def test_every_second_step_is_of_the_part_that_alternates(tasks):
+  """The others have their rates among themselves, here the square roots of their numbers of rows."""
+  source = by_step(tasks, alternate='value', temperature=2.0)
+  batches = take(source, 0, 4096)
+  drawn = np.array([batch['part'][0] for batch in batches])
+  names = sorted(LABELLED)
+  assert (drawn[1::2] == names.index('value')).all()
+  roots = {name: COUNTS[name] ** 0.5 for name in names if name != 'value'}
+  wanted = [2048 * roots.get(name, 0.0) / sum(roots.values()) for name in names]
+  assert np.abs(np.bincount(drawn[::2], minlength=4) - wanted).max() <= 1
+  for start in (1, 78, 4090):
+    for one, other in zip(take(source, start, 3), batches[start : start + 3], strict=False):
+      same(one, other)
+  assert source.digest != by_step(tasks, temperature=2.0).digest
+
+
+@pytest.mark.parametrize('settings', [{'alternate': 'valu'}, {'alternate': 'value', 'per': 'row'}])
+def test_a_part_that_cannot_alternate_is_refused(tasks, settings):
+  with pytest.raises(ValueError, match=r"alternate='valu.*the parts .*pair.*per='step'"):
+    by_step(tasks, **settings)
+  with pytest.raises(ValueError, match="name one of two parts or more, with per='step'"):
+    mixture.look(parts={'one': {}}, per='step', alternate='one')
+
+
 @pytest.mark.parametrize(
   ('settings', 'expected'),
   [

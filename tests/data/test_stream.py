@@ -8,6 +8,7 @@ import pytest
 
 from plm_jax.data import stream
 from plm_jax.data.rows import store
+from plm_jax.text import chars, words
 from tests.data import small
 from tests.data.small import BOS, CLS, EOS, PAD, SEP, START
 
@@ -33,6 +34,33 @@ def make(folder, **changes):
     'cache': str(folder),
   }
   return stream.make(**(settings | changes))
+
+
+@pytest.mark.parametrize('layout', ['rows', 'stream'])
+def test_words_have_their_characters(tmp_path, layout):
+  """A known word those of the vocabulary, an unknown one those of the text, padding none; tokens stay as they are."""
+  vocab = words.train(['the dog saw the dax'], size=9, min_frequency=2)
+  assert vocab.encode('dog dax') == [vocab.unk_id] * 2
+  (tmp_path / 'train.txt').write_text('the dog\n\nsaw the dax the')
+  given = {
+    'path': str(tmp_path),
+    'cache': str(tmp_path),
+    'vocab': vocab,
+    'length': 4,
+    'batch_size': 2,
+    'shuffle': False,
+  }
+  given |= {'begin': '', 'end': ''} if layout == 'rows' else {'end': ''}
+  (batch,) = make(tmp_path, **given, layout=layout, characters=True).once()
+  (plain,) = make(tmp_path, **given, layout=layout).once()
+  assert batch['characters'].shape == (2, 4, chars.SLOTS) and 'characters' not in plain
+  for key in plain:
+    np.testing.assert_array_equal(batch[key], plain[key])
+  text = [['the', 'dog', '', ''], ['saw', 'the', 'dax', 'the']]
+  if layout == 'stream':
+    text = [['the', 'dog', 'saw', 'the'], ['dax', 'the', '', '']]
+  wanted = [[chars.of_word(word) if word else np.zeros(chars.SLOTS) for word in row] for row in text]
+  np.testing.assert_array_equal(batch['characters'], wanted)
 
 
 def take(source, start, count):

@@ -1,6 +1,7 @@
 """Generation: token for token Hugging Face's, the uncached loop's, and the distributions of draws in closed form."""
 
 import functools
+import itertools
 import math
 import re
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from plm_jax.generate import decode, generate, reader, rules, sample
-from plm_jax.models import glm, gpt, t5
+from plm_jax.models import awd_lstm, glm, gpt, t5
 from tests import tiny
 from tests.generate import peers
 
@@ -80,6 +81,11 @@ def make_t5(structure: str):
   return t5.make(vocab_size=peers.VOCAB, variant='t5-small', overrides=sizes)
 
 
+def make_awd_lstm():
+  sizes = {'hidden_dim': 16, 'num_layers': 3, 'mlp_dim': 24}
+  return awd_lstm.make(vocab_size=peers.VOCAB, variant='tiny', overrides=sizes)
+
+
 def run_uncached(trunk, params, inputs, *, first: np.ndarray, new: int) -> np.ndarray:
   """The best token, `new` times, each from a whole pass; `inputs(texts int[b, n])` gives what the trunk reads.
 
@@ -116,15 +122,49 @@ def behind(texts: np.ndarray, *, start: int | None = None) -> tuple[np.ndarray, 
 SIZES = np.array(peers.LENGTHS)
 
 
-def test_a_causal_trunk_goes_on_as_without_a_cache():
-  trunk, params = make_t5('decoder'), peers.draw_params(make_t5('decoder'))
-  tokens, segments = peers.prompts()
+@pytest.mark.parametrize('left', [False, True])
+@pytest.mark.parametrize('make', [functools.partial(make_t5, 'decoder'), make_awd_lstm], ids=['t5', 'awd_lstm'])
+def test_a_causal_trunk_goes_on_as_without_a_cache(make, left):
+  trunk = make()
+  params = peers.draw_params(trunk)
+  tokens, segments = peers.prompts(left=left)
   made = generate(trunk, params, tokens, segment_ids=segments, max_new=7).tokens
 
   def inputs(texts):
     return dict(zip(('tokens', 'segment_ids'), behind(texts), strict=True))
 
-  assert np.array_equal(made, run_uncached(trunk, params, inputs, first=SIZES - 1, new=7))
+  expected = run_uncached(trunk, params, inputs, first=SIZES - 1, new=7)
+  assert np.array_equal(made, expected)
+  assert len({tuple(text) for text in expected.tolist()}) == ROWS
+
+
+@pytest.mark.parametrize('make', [functools.partial(make_t5, 'decoder'), make_awd_lstm], ids=['t5', 'awd_lstm'])
+def test_a_search_that_keeps_every_text_finds_the_likeliest(make):
+  """Every text of three tokens is read as a whole; with 5 x 5 beams no text of two tokens is lost."""
+  trunk, words, new = make().clone(vocab_size=5), 5, 3
+  params = jax.tree.map(lambda leaf: 2 * leaf, peers.draw_params(trunk))
+  prompts = [prompt for size in (1, 2) for prompt in itertools.product(range(words), repeat=size)]
+  tokens, segments = (np.zeros((len(prompts), 2), np.int32) for _ in range(2))
+  for row, prompt in enumerate(prompts):
+    tokens[row, : len(prompt)], segments[row, : len(prompt)] = prompt, 1
+  texts = np.array(list(itertools.product(range(words), repeat=new)), np.int32)
+
+  @jax.jit
+  def nats_of(rows):
+    hidden = trunk.apply({'params': params}, rows, segment_ids=jnp.ones_like(rows))['hidden']
+    return jax.nn.log_softmax(trunk.apply({'params': params}, hidden, method='attend'))
+
+  run = functools.partial(generate, trunk, params, tokens, segment_ids=segments, max_new=new)
+  made = run(method='beam', beams=words**2, length_penalty=0.0)
+  likeliest = []
+  for prompt in prompts:
+    rows = np.concatenate([np.tile(np.array(prompt, np.int32), (len(texts), 1)), texts], axis=1)
+    nats = np.asarray(nats_of(rows))[:, len(prompt) - 1 : -1]  # of each next token
+    sums = np.take_along_axis(nats, texts[..., None], axis=2)[..., 0].sum(axis=1)
+    likeliest.append((texts[sums.argmax()].tolist(), sums.max()))
+  assert made.tokens.tolist() == [text for text, _ in likeliest]
+  np.testing.assert_allclose(made.scores, [score for _, score in likeliest], rtol=1e-5)
+  assert not np.array_equal(run().tokens, made.tokens)  # the best text does not begin with the best token everywhere
 
 
 def test_an_encoder_decoder_goes_on_as_without_a_cache():

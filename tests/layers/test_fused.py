@@ -14,6 +14,7 @@ import pytest
 from plm_jax import sharding
 from plm_jax.layers import attention, fused
 from plm_jax.layers.masks import Mask
+from plm_jax.planning import topology
 from tests import conftest, tiny
 
 LENGTH = 150  # two blocks of the TPU kernel, the second mostly padding, and 5 chunks of 32 with a rest
@@ -221,7 +222,7 @@ def test_the_kernel_compiles_for_a_tpu(tmp_path):
   """Ahead of time, with the compiler of TPUs and without one at hand, in a process of its own."""
   done = subprocess.run(
     [sys.executable, '-c', COMPILE, *sorted(TAKES['flash'])],
-    env={**os.environ, 'JAX_PLATFORMS': 'cpu', 'TPU_SKIP_MDS_QUERY': '1', 'TPU_LOG_DIR': str(tmp_path)},
+    env={**os.environ, **topology.ENVIRONMENT, 'JAX_PLATFORMS': 'cpu', 'TPU_LOG_DIR': str(tmp_path)},
     cwd=conftest.ROOT,
     capture_output=True,
     text=True,
@@ -353,7 +354,7 @@ def test_what_cannot_be_taken_is_refused_with_the_reason(name, device, inputs, m
 
 
 def test_the_choice_is_logged_once(caplog):
-  attention._say_once.cache_clear()
+  attention._log_once.cache_clear()
   args = operands(MASKS['causal'])
   with caplog.at_level('INFO', 'plm_jax'):
     for name in ('auto', 'auto', 'chunked', 'chunked'):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, most_likely
+from plm_jax.layers.losses import chunked_cross_entropy, cross_entropy, most_likely, smoothed_cross_entropy
 from tests import tiny
 
 
@@ -20,6 +20,17 @@ def test_equals_the_formula():
   draw = np.random.default_rng(0)
   logits, targets = draw.normal(0, 4, (3, 5, 17)), draw.integers(0, 17, (3, 5))
   assert tiny.worst(cross_entropy(jnp.asarray(logits), jnp.asarray(targets)), formula(logits, targets)) < 1e-6
+
+
+@pytest.mark.parametrize('smoothing', [0.0, 0.1, 1.0])
+def test_smoothed_targets_are_a_mixture_with_the_uniform_ones(smoothing):
+  draw = np.random.default_rng(1)
+  logits, targets = draw.normal(0, 3, (4, 5)).astype(np.float32), draw.integers(0, 5, 4)
+  logs = logits - np.log(np.exp(logits.astype(np.float64)).sum(axis=-1, keepdims=True))
+  wanted = (1 - smoothing) * np.eye(5)[targets] + smoothing / 5
+  nats, smoothed = smoothed_cross_entropy(jnp.asarray(logits), jnp.asarray(targets), smoothing=smoothing)
+  np.testing.assert_allclose(nats, formula(logits, targets), rtol=1e-5)
+  np.testing.assert_allclose(smoothed, -(wanted * logs).sum(axis=-1), rtol=1e-5)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])

@@ -70,3 +70,98 @@ def test_dropout_is_on_the_inputs_of_layers_in_training():
   first, again, other = run(jax.random.key(0)), run(jax.random.key(0)), run(jax.random.key(1))
   assert tiny.same(first, again)
   assert not tiny.same(first, other)
+
+
+def test_gradients_equal_torch():
+  """Of all weights and of the input, on rows without boundaries."""
+  torch, made = pytest.importorskip('torch'), peer()
+  x = torch.tensor(np.asarray(X, np.float64), requires_grad=True)
+  factors = np.random.default_rng(1).normal(size=(3, 7, 2 * WIDTH))
+  (made(x)[0] * torch.tensor(factors)).sum().backward()
+
+  def total(params, x):
+    return (STACK.apply({'params': params}, x, jnp.ones((3, 7), jnp.int32), train=False) * factors).sum()
+
+  params, inputs = jax.jit(jax.grad(total, argnums=(0, 1)))(PARAMS, X)
+  np.testing.assert_allclose(inputs, x.grad, atol=1e-4)
+  for layer in range(LAYERS):
+    own = params[f'layer_{layer}']
+    for direction, suffix in enumerate(('', '_reverse')):
+      grad = lambda name: made.get_parameter(f'{name}_l{layer}{suffix}').grad.numpy()  # noqa: B023, E731
+      kernel = np.asarray(own['input']['kernel'])[:, direction].reshape(-1, 4 * WIDTH).T
+      recurrent = np.asarray(own['recurrent'])[direction].reshape(WIDTH, 4 * WIDTH).T
+      np.testing.assert_allclose(kernel, grad('weight_ih'), atol=1e-4)
+      np.testing.assert_allclose(recurrent, grad('weight_hh'), atol=1e-4)
+      np.testing.assert_allclose(np.asarray(own['bias'])[direction].reshape(-1), grad('bias_ih'), atol=1e-4)
+
+
+ROWS, TOKENS, CELLS, STATES = 3, 5, 4, 3
+
+
+def drawn(*shape):
+  return jnp.asarray(np.random.default_rng(sum(shape)).normal(size=shape), jnp.float32)
+
+
+def token_by_token(values, fresh, passed, *, projected, clipped):
+  """The recurrence as its formulas say it, without a scan, for jax to differentiate."""
+  h, c = values['h'], values['c']
+  states = []
+  for t in range(TOKENS):
+    renew, stay = fresh[:, t, :, None], passed[:, t, :, None]
+    h_old, c_old = jnp.where(renew, values['h0'], h), jnp.where(renew, values['c0'], c)
+    pre = [values['gates'][:, t, :, g] + jnp.einsum('bcp,cpf->bcf', h_old, values['u'][:, :, g]) for g in range(4)]
+    squash = lambda x: 1 / (1 + jnp.exp(-x))  # noqa: E731
+    c_new = squash(pre[1]) * c_old + squash(pre[0]) * jnp.tanh(pre[2])
+    c_new = jnp.clip(c_new, -0.7, 0.7) if clipped else c_new
+    h_new = squash(pre[3]) * jnp.tanh(c_new)
+    if projected:
+      h_new = jnp.einsum('bcf,cfp->bcp', h_new, values['p'])
+      h_new = jnp.clip(h_new, -0.5, 0.5) if clipped else h_new
+    h, c = jnp.where(stay, h, h_new), jnp.where(stay, c, c_new)
+    states.append(h)
+  return (h, c), jnp.stack(states, axis=1)
+
+
+@pytest.mark.parametrize('clipped', [False, True])
+@pytest.mark.parametrize('projected', [False, True])
+def test_values_and_gradients_are_those_of_the_formulas(projected, clipped):
+  width = STATES if projected else CELLS
+  values = {
+    'gates': 2 * drawn(ROWS, TOKENS, 2, 4, CELLS),
+    'u': drawn(2, width, 4, CELLS),
+    'h': drawn(ROWS, 2, width),
+    'c': drawn(ROWS, 2, CELLS),
+    'h0': drawn(2, width),
+    'c0': drawn(2, CELLS),
+    'p': drawn(2, CELLS, width),
+  }
+  random = np.random.default_rng(3)
+  fresh, passed = (jnp.asarray(random.random((ROWS, TOKENS, 2)) < 0.3) for _ in range(2))
+  clips = dict(cell_clip=0.7, projection_clip=0.5) if clipped else {}
+
+  def ours(values):
+    return lstm.recur(
+      values['gates'],
+      values['u'],
+      (values['h'], values['c']),
+      fresh=fresh,
+      begin=(values['h0'], values['c0']),
+      passed=passed,
+      projection=values['p'] if projected else None,
+      **(clips if projected else {key: clip for key, clip in clips.items() if key == 'cell_clip'}),
+    )
+
+  def theirs(values):
+    return token_by_token(values, fresh, passed, projected=projected, clipped=clipped)
+
+  made, expected = jax.jit(ours)(values), jax.jit(theirs)(values)
+  assert tiny.worst(made, expected) < 1e-5
+  factors = jax.tree.map(lambda part: drawn(*part.shape), expected)
+
+  def total(values, run):
+    return sum(jax.tree.leaves(jax.tree.map(lambda a, b: (a * b).sum(), run(values), factors)))
+
+  found, wanted = (jax.jit(jax.grad(total), static_argnums=1)(values, run) for run in (ours, theirs))
+  assert tiny.worst(found, wanted) < 1e-4
+  moved = {name for name, leaf in wanted.items() if float(jnp.abs(leaf).max()) > 1e-3}
+  assert moved == set(values) - (set() if projected else {'p'})

@@ -10,6 +10,7 @@ import pytest
 
 from plm_jax.models import awd_lstm
 from tests import tiny
+from tests.models import stepping
 
 WIDTHS = (24, 24, 32)
 
@@ -161,3 +162,9 @@ def test_parameters_start_as_those_of_torch():
       assert 0.9 / np.sqrt(width) < np.abs(leaf).max() <= 1 / np.sqrt(width)
       assert leaf.std() == pytest.approx(1 / np.sqrt(3 * width), rel=0.1)
   assert np.abs(params['token_embed']['table']).max() == pytest.approx(0.1, rel=0.01)
+
+
+@pytest.mark.parametrize('left', [False, True])
+def test_steps_give_the_logits_of_whole_rows(left):
+  trunk, params, _ = form()
+  stepping.check(trunk, params, left=left)

@@ -10,6 +10,7 @@ import pytest
 
 from plm_jax.adapters import classify
 from plm_jax.models import elmo
+from plm_jax.noise import keys
 from plm_jax.text import chars
 from tests import tiny
 
@@ -181,7 +182,28 @@ def test_sizes_that_do_not_fit_are_refused(fields, message):
     elmo.make(vocab_size=9, variant='tiny', overrides=fields)
 
 
-def test_adapters_refuse_a_trunk_that_reads_no_tokens():
+def test_adapters_read_words_by_their_characters():
+  task = classify.make(trunk=elmo.make(vocab_size=9, variant='tiny'), vocab=tiny.VOCAB, classes=2)
+  words = jnp.asarray(np.stack([chars.of_word(word) for word in ('zog', 'dax', 'cat')]))
+  batch = {
+    'tokens': jnp.ones((1, 3), jnp.int32),
+    'characters': words[None],
+    'segment_ids': jnp.ones((1, 3), jnp.int32),
+    'label': jnp.zeros(1, jnp.int32),
+    'row_weight': jnp.ones(1),
+  }
+  example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
+  assert set(example.inputs) == {'characters', 'segment_ids'}
+  params = task.model.init(jax.random.key(0), **example.inputs)
+  one = task.model.apply(params, **example.inputs)[0]
+  other = task.model.apply(params, **{**example.inputs, 'characters': words[None, jnp.array([1, 1, 2])]})[0]
+  assert not np.allclose(one, other)  # two unknown words
+
+
+def test_the_second_sentence_of_a_row_is_read_as_if_it_stood_alone():
   trunk = elmo.make(vocab_size=9, variant='tiny')
-  with pytest.raises(ValueError, match=r'adapter hands over tokens, and Elmo takes characters.*choose another'):
-    classify.make(trunk=trunk, vocab=tiny.VOCAB, classes=2)
+  words = jnp.asarray(np.stack([chars.of_word(word) for word in ['the', 'cat', 'saw', 'a', 'dog']]))[None]
+  params = trunk.init(jax.random.key(0), method='init_all')
+  whole = trunk.apply(params, words, segment_ids=jnp.array([[1, 1, 1, 2, 2]]))['layers']
+  alone = trunk.apply(params, words[:, 3:], segment_ids=jnp.array([[1, 1]]))['layers']
+  np.testing.assert_allclose(whole[:, :, 3:], alone, atol=1e-6)

@@ -60,7 +60,7 @@ def inputs_of(trunk: Any, shape: tuple[int, int]) -> dict[str, jax.Array]:
   """Ones for what every trunk reads of a row: tokens, or the characters of words, and segments."""
   sides = ('encoder_', 'decoder_') if 'encoder_tokens' in trunk.INPUTS else ('',)
   ones = jnp.ones(shape, jnp.int32)
-  if 'characters' in trunk.INPUTS:
+  if 'tokens' not in trunk.INPUTS and 'characters' in trunk.INPUTS:
     return {'characters': jnp.ones((*shape, chars.SLOTS), jnp.int32), 'segment_ids': ones}
   return {f'{side}{one}': ones for side in sides for one in ('tokens', 'segment_ids')}
 
@@ -187,6 +187,7 @@ def test_init_all_makes_what_a_call_pooling_and_logits_use(name):
     'mlp_dim': 16,
     'embed_dim': 4,
     'word_dim': 4,
+    'filters': (2, 2),
   }
   known = {field.name for field in dataclasses.fields(file.Config)}
   sizes = {size: value for size, value in sizes.items() if size in known}
@@ -214,9 +215,9 @@ OFFERS = {
   SharesTokens: set(signatures.names('models')) - {'elmo'},
   Attends: set(signatures.names('models')) - {'elmo'},
   Shares: {'bert'},
-  Decodes: {'bart', 'glm', 'gpt', 'llama', 'palm', 't5'},
+  Decodes: {'awd_lstm', 'bart', 'glm', 'gpt', 'llama', 'palm', 't5'},
   Refines: {'deberta'},
-  Directions: {'lstm'},
+  Directions: {'cvt', 'lstm'},
   Remembers: {'xlnet'},
   Streams: {'elmo'},
   Ends: {'cove'},

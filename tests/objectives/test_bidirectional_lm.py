@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from plm_jax.layers import sampled_softmax
 from plm_jax.models import elmo, lstm
 from plm_jax.noise import keys
 from plm_jax.objectives import bidirectional_lm
@@ -108,3 +109,71 @@ def test_another_trunk_is_refused():
   trunk = lstm.make(vocab_size=tiny.VOCAB.size, variant='tiny')
   with pytest.raises(ValueError, match=r'hands over characters.*Streams.*choose another model\.name'):
     bidirectional_lm.make(trunk=trunk, vocab=tiny.VOCAB)
+
+
+# Sampled softmax ------------------------------------------------------------------------------------------------------
+
+NEGATIVES = 9
+
+
+def sampled(**settings):
+  """(task, parameters) with a few words drawn per step."""
+  trunk = elmo.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=SIZES)
+  return bidirectional_lm.make(trunk=trunk, vocab=tiny.VOCAB, negatives=NEGATIVES, **settings), form()[1]
+
+
+def test_the_sampled_loss_is_that_of_tensorflow():
+  """tf.nn.sampled_softmax_loss: true and drawn logits less log Q, accidental hits left out, one draw a direction."""
+  task, params = sampled()
+  forward = step.bind(task, params, train=True, rng=jax.random.key(0))
+  example = task.prepare(jax.random.key(3), keys.with_step(BATCH, 5))
+  value = task.loss(forward, example, task.init_carry(4), jax.random.key(0)).value
+  states, _ = forward(forward=BATCH['characters'], backward=BATCH['backward_characters'])
+  table, bias = (np.asarray(params['softmax'][one], np.float64) if one == 'bias' else np.asarray(
+    params['softmax'][one]['table'], np.float64) for one in ('output', 'bias'))  # fmt: skip
+  counts = np.log(sampled_softmax.expected_counts(sampled_softmax.log_uniform(tiny.VOCAB.size), NEGATIVES))
+  drawn = np.asarray(example.targets['drawn'])
+  assert drawn.shape == (4, 2, NEGATIVES) and (drawn == drawn[:1]).all()
+  assert set(drawn[0, 0].tolist()) != set(drawn[0, 1].tolist())
+  following = np.concatenate([BATCH['next_tokens'], BATCH['backward_next_tokens']], axis=1)
+  nats = np.zeros(following.shape)
+  for row, place in np.ndindex(following.shape):
+    words = [following[row, place], *(word for word in drawn[0, place // 16] if word != following[row, place])]
+    logits = np.array([np.asarray(states[row, place], np.float64) @ table[k] + bias[k] - counts[k] for k in words])
+    nats[row, place] = np.log(np.exp(logits - logits[0]).sum())
+  real = np.concatenate([REAL, REAL], axis=1)
+  assert float(value) == pytest.approx(nats[real].mean(), rel=1e-4)
+
+
+def test_another_step_draws_other_words_and_an_evaluation_takes_all():
+  task, params = sampled()
+  forward = step.bind(task, params, train=False, rng=jax.random.key(0))
+  one, other = (task.prepare(jax.random.key(3), keys.with_step(BATCH, number)) for number in (0, 1))
+  assert set(one.targets['drawn'][0, 0].tolist()) != set(other.targets['drawn'][0, 0].tolist())
+  found = task.evaluate(forward, one, task.init_carry(4), jax.random.key(0))
+  value, *_ = compiled()(BATCH, task.init_carry(4))
+  assert float(found.value) == pytest.approx(float(value), rel=1e-6)
+
+
+def test_rows_that_are_read_give_the_step_of_whole_tables():
+  states = []
+  for update in ('tables', 'rows'):
+    task, _ = sampled(update=update)
+    tx = tiny.make_optimiser(task, BATCH, name='adagrad', rate=0.1, accumulator=1.0, clip=10.0)
+    run = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
+    states.append(run(tiny.make_state(task, BATCH, tx), BATCH, jax.random.key(1))[0])
+  (table, before), (rows, _) = ((state.params, tiny.make_state(task, BATCH, tx).params) for state in states)
+  assert tiny.worst(rows, table) < 1e-6 < tiny.worst(rows, before)
+
+
+@pytest.mark.parametrize(
+  ('settings', 'said'),
+  [
+    ({'negatives': tiny.VOCAB.size}, 'set fewer, or 0 for all'),
+    ({'negatives': 0, 'update': 'rows'}, 'a whole softmax reads every row'),
+  ],
+)
+def test_negatives_that_cannot_be_drawn_are_refused(settings, said):
+  trunk = elmo.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=SIZES)
+  with pytest.raises(ValueError, match=said):
+    bidirectional_lm.make(trunk=trunk, vocab=tiny.VOCAB, **settings)

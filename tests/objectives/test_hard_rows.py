@@ -50,11 +50,13 @@ def make_batch(rows=tuple(HARD), *, seed: int = 0):
     'label': np.arange(len(rows)) % 2,
     'row_id': len(rows) * seed + np.arange(len(rows)),
     'epoch': np.zeros(len(rows)),
+    'labels': np.where(segments > 0, tokens % 4 - 1, -1),
+    'part': np.ones(len(rows)),  # of `multiview`, unlabelled
   }
   batch = {field: jnp.asarray(value, jnp.int32) for field, value in fields.items()}
   batch |= tiny.make_pairs(PAIRS[: len(rows)], seed=seed) | {'row_weight': jnp.ones(len(rows))}
   batch |= {f'target_{name}': batch[name] for name in ('tokens', 'segment_ids')}
-  return batch | tiny.make_streams(batch)
+  return batch | tiny.make_streams(batch) | tiny.make_counted(batch)
 
 
 def given(name: str, batch):

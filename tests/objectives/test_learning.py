@@ -163,8 +163,27 @@ def test_neighbours_are_told_from_drawn_letters():
   assert before['loss'] > share and after['loss'] < share - 0.1
 
 
+@pytest.mark.slow
+def test_the_way_to_a_neighbour_is_told_better_than_by_frequency():
+  task = make_task('hierarchical_softmax', 'static', window=1, subsample=0.0, reduction='mean')
+  before, after, _ = train(task, 'hierarchical_softmax', length=32, steps=300, rate=1e-2)
+  assert before['loss'] > 3 and after['loss'] < before['loss'] - 1.0
+
+
 def test_every_objective_has_a_run():
-  """Those of `distill` and `translate` are beside their other tests, with what they need in front of them."""
+  """Those of `distill`, `multiview`, `translate`, `glove`, `fasttext` and `ranking` are beside their other tests."""
   here = {run.objective for run in RUNS.values()}
-  here |= {'permuted_lm', 'mixture', 'contrastive', 'distill', 'skipgram', 'translate'}
+  here |= {
+    'permuted_lm',
+    'mixture',
+    'contrastive',
+    'distill',
+    'multiview',
+    'skipgram',
+    'translate',
+    'glove',
+    'fasttext',
+    'hierarchical_softmax',
+    'ranking',
+  }
   assert here == set(signatures.names('objectives'))

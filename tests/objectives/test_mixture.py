@@ -116,7 +116,8 @@ def test_without_rates_a_step_is_that_of_the_part_of_its_rows(number):
     return loss.value, loss.metrics
 
   ours, theirs = (jax.jit(functools.partial(value, one))(params) for one in (task, other))
-  jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+  same = functools.partial(np.testing.assert_allclose, rtol=1e-6)  # two programs, whose sums a CPU may order otherwise
+  jax.tree.map(same, ours, theirs)
   assert ours[1][f'{name}/loss'][1] > 0
   metrics, _ = step.eval_step(params, batch, (), KEY, task=task)
   assert (metrics['bert/loss'][1] > 0, metrics['many/loss'][1] > 0) == (number == 0, number == 1)

@@ -22,6 +22,7 @@ WRAPPERS = ('bottleneck', 'lora', 'prefix', 'prune', 'quantise', 'scalar_mix')
 SETTINGS: dict[str, dict[str, Any]] = {
   'mixture': {'parts': {'one': {'name': 'mlm'}, 'two': {'name': 'span_boundary'}}, 'rates': {'one': 1.0, 'two': 1.0}},
   'multitask': {'parts': {'one': {'name': 'classify'}, 'two': {'name': 'tag', 'tags': ('O', 'B-name')}}},
+  'multiview': {'tags': {'one': ('O', 'B-name')}},
   'tag': {'tags': ('O', 'B-name')},
   **{name: {'inner': {'name': 'classify'}} for name in WRAPPERS},
   'distil': {
@@ -112,6 +113,7 @@ PROTOCOLS = (
   types.Attends,
   types.SharesTokens,
   types.Shares,
+  types.Directions,
   types.Refines,
   types.Remembers,
   types.Streams,

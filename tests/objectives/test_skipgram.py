@@ -7,7 +7,7 @@ import pytest
 
 from plm_jax.models import static
 from plm_jax.noise import keys
-from plm_jax.objectives import skipgram
+from plm_jax.objectives import skipgram, windows
 from tests import tiny
 
 VOCAB = tiny.FakeVocab(size=40)
@@ -100,12 +100,12 @@ def test_reaches_are_uniform():
 
 
 def test_words_stay_by_their_frequency():
-  rates = skipgram.keep_rates(COUNTS, 0.01)
+  rates = windows.keep_rates(COUNTS, 0.01)
   frequency = COUNTS / COUNTS.sum()
   for word in (7, 20, 39):  # word2vec.c: (sqrt(f / t) + 1) t / f
     expected = min((np.sqrt(frequency[word] / 0.01) + 1) * 0.01 / frequency[word], 1)
     assert rates[word] == pytest.approx(expected)
-  assert not rates[:7].any() and (skipgram.keep_rates(COUNTS, 0.0)[7:] == 1).all()
+  assert not rates[:7].any() and (windows.keep_rates(COUNTS, 0.0)[7:] == 1).all()
 
 
 def test_negatives_are_drawn_by_frequency():

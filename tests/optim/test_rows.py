@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import sharding
+from plm_jax import paths, sharding
 from plm_jax.errors import ConfigError
 from plm_jax.models import static
+from plm_jax.noise import keys
 from plm_jax.objectives import skipgram
 from plm_jax.optim import rows
 from plm_jax.training import step
@@ -75,6 +76,40 @@ def test_untouched_rows_keep_their_bits():
   changed = np.asarray(before.params['trunk']['token_embed']['table'] != after.params['trunk']['token_embed']['table'])
   read = np.unique(batch['tokens'])
   assert changed.any(axis=1).sum() > 10 and set(np.flatnonzero(changed.any(axis=1))) <= set(read.tolist())
+
+
+def test_adagrad_gathers_the_squares_of_each_row_by_itself():
+  task, batch = make_task('rows', negatives=1), tiny.make_batch()
+  real = batch['segment_ids'] > 0
+  halves = [jnp.where(real, first + batch['tokens'] % 90, 0) for first in (10, 105)]  # no word is in both
+  tx = tiny.make_optimiser(task, batch, name='adagrad', **RULES['adagrad'])
+  state, seen = tiny.make_state(task, batch, tx), []
+  run = jax.jit(functools.partial(step.train_step, task=task, tx=tx))
+  expected = np.full((VOCAB.size, 8), 1.0)  # `accumulator`
+  for number, tokens in enumerate(halves):
+    rows_of_step = batch | {'tokens': tokens}
+    example = task.prepare(keys.noise_root(jax.random.key(1)), keys.with_step(rows_of_step, number))
+
+    def loss_of(params, example=example):
+      forward = step.bind(task, params, train=True, rng=jax.random.key(0))
+      return task.loss(forward, example, (), jax.random.key(0)).value
+
+    gradient = jax.grad(loss_of)(state.params)['trunk']['token_embed']['table']
+    expected += np.square(np.asarray(gradient, np.float64))
+    seen.append(np.unique(tokens[real]))
+    before, (state, _) = gathered(state), run(state, rows_of_step, jax.random.key(1))
+    others = np.setdiff1d(np.arange(VOCAB.size), seen[-1])
+    assert np.array_equal(gathered(state)[others], before[others])
+    assert (gathered(state)[seen[-1]] > before[seen[-1]]).any(axis=1).mean() > 0.9
+  assert not set(seen[0]) & set(seen[1])
+  assert np.allclose(gathered(state), expected, rtol=1e-6, atol=0)
+
+
+def gathered(state):
+  """AdaGrad's sums for the table of words, f32[v, d]."""
+  leaves = paths.flat(state.opt_state)
+  (name,) = (name for name in leaves if 'sum_of_squares' in name and name.endswith('trunk/token_embed/table'))
+  return np.asarray(leaves[name])
 
 
 def test_rows_in_parts():

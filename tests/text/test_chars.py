@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plm_jax import types
+from plm_jax.layers import characters
 from plm_jax.models import elmo
 from plm_jax.text import chars, words
 
@@ -56,4 +57,4 @@ def test_the_trunk_numbers_characters_alike():
   assert chars.SLOTS == types.SLOTS
   for word, character in ((elmo.BEGINS, chars.SENTENCE_BEGINS), (elmo.ENDS, chars.SENTENCE_ENDS)):
     assert chars.boundary(character)[:3].tolist() == list(word)
-  assert elmo.PADDING == chars.PADDING == elmo.CHARACTERS - 1
+  assert elmo.PADDING == chars.PADDING == characters.CHARACTERS - 1

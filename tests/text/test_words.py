@@ -50,6 +50,12 @@ def test_names_as_in_bilm(tmp_path):
   assert vocab.pad_id == vocab.eos_id and vocab.mask_id is None
 
 
+def test_a_list_of_bilm_keeps_its_ids():
+  vocab = words.of_list(['</S>', '<S>', '<UNK>', "don't", 'cat'])
+  assert (vocab.eos_id, vocab.bos_id, vocab.unk_id, vocab.pad_id) == (0, 1, 2, 0)
+  assert vocab.encode("cat  don't <S> dog") == [4, 3, 2, 2]  # words end at white space, and '<S>' in a text is a word
+
+
 def test_survives_saving(tmp_path):
   made = words.train(TEXT, size=100, min_frequency=1, lowercase=True)
   made.save(tmp_path, template=words.template(made))

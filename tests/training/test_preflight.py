@@ -14,8 +14,9 @@ from plm_jax import config
 from plm_jax.errors import ConfigError
 from plm_jax.studies import transfer
 from plm_jax.text import tokenizer
+from plm_jax.text import words as word_vocabulary
 from plm_jax.training import evaluate_saved, loop, memory, preflight, run_folder
-from plm_jax.training.parts import make_parts, make_vocab
+from plm_jax.training.parts import make_layout, make_parts, make_vocab
 from plm_jax.types import Labels
 from tests import runs
 
@@ -134,6 +135,36 @@ def test_a_mistake_is_told_before_text_is_read(
     assert word in told
 
 
+@pytest.mark.parametrize(
+  ('optim', 'said'),
+  [
+    ({'name': 'lamb'}, "optim.name='lamb' moves whole tensors: choose optim.name sgd or adagrad"),
+    ({'name': 'adafactor'}, "optim.name='adafactor' moves whole tensors"),
+    ({'name': 'sgd'}, 'few rows of output/table per step, and optim.decay shrinks all of its rows'),
+    ({'name': 'sgd', 'decay': 0.0, 'ema': 0.9}, 'evaluation reads an average of all of its rows'),
+    (
+      {'name': 'sgd', 'decay': 0.0, 'scale': (('output/.*', None), ('.*', 1.0))},
+      "reads rows of 'output/table', which does not train",
+    ),
+  ],
+)
+def test_rows_that_cannot_be_updated_alone_are_refused_before_text_is_read(
+  optim: Any, said: str, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  word_vocabulary.train((data / 'corpus' / 'train.txt').read_text().splitlines(), size=100).save(tmp_path / 'words')
+  settings = runs.settings(
+    'mlm',
+    data,
+    vocab={'name': 'words', 'path': str(tmp_path / 'words')},
+    model={'name': 'static', 'overrides': {'hidden_dim': 8}},
+    objective={'name': 'skipgram', 'update': 'rows'},
+    optim=optim,
+    save_every=6,
+  )
+  told = refused(settings, tmp_path)
+  assert told.startswith('optim: ') and said in told
+
+
 def test_classes_and_labels_are_compared_before_text_is_read(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   rows = [{'text': 'a', 'label': 0}, {'text': 'b', 'label': 3}]
   folder = tmp_path / 'labelled'
@@ -217,7 +248,7 @@ def test_a_score_by_itself_checks_every_evaluation_first(
   settings = runs.settings('classify', data, eval=evaluations)
   made = make_parts(settings, make_vocab(settings))
   with pytest.raises(ConfigError, match=r"eval.second.data: labels of mixture, part 'b' reach 2"):
-    layout = evaluate_saved._layout(settings)
+    layout = make_layout(settings)
     evaluate_saved._evaluator(settings, made, ['first', 'second'], layout=layout, predictions=None)
 
 

@@ -30,7 +30,9 @@ KINDS: dict[str, dict[str, Any]] = {
   'classify': {'eval': {'validation': {'data': {'split': 'validation'}, 'every': 5}}},
   'permutation_lm': {'accumulate': 2},  # with a carry
   'bidirectional_lm': {'accumulate': 2},  # likewise
+  'awd_lstm': {'accumulate': 2},  # likewise
 }
+CARRIED = ('permutation_lm', 'bidirectional_lm', 'awd_lstm')
 
 
 pytestmark = pytest.mark.usefixtures('log')
@@ -53,7 +55,14 @@ def logged(workdir: pathlib.Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
   ('kind', 'stop_at', 'signal_at'),
-  [('mlm', 5, None), ('causal_lm', 3, 6), ('classify', 7, None), ('permutation_lm', 5, 7), ('bidirectional_lm', 5, 7)],
+  [
+    ('mlm', 5, None),
+    ('causal_lm', 3, 6),
+    ('classify', 7, None),
+    ('permutation_lm', 5, 7),
+    ('bidirectional_lm', 5, 7),
+    ('awd_lstm', 5, 7),
+  ],
 )
 def test_pieces_make_the_whole(
   kind: str,
@@ -75,7 +84,7 @@ def test_pieces_make_the_whole(
   state = runs.saved_state(tmp_path)
   assert len(state) > 40
   carried = [leaf for name, leaf in state.items() if name.startswith('carry/')]
-  assert bool(carried) == (kind in ('permutation_lm', 'bidirectional_lm')) and all(leaf.any() for leaf in carried)
+  assert bool(carried) == (kind in CARRIED) and all(leaf.any() for leaf in carried)
   assert not runs.differing(state, runs.saved_state(whole[kind]))
   assert logged(tmp_path) == logged(whole[kind])
   other = loop.train(settings, whole[kind]).result

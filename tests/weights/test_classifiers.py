@@ -75,7 +75,7 @@ def test_a_head_that_classifies_is_read_and_written(name: str, tmp_path: pathlib
 
   @jax.jit
   def run(params: Any, batch: dict[str, np.ndarray]) -> jax.Array:
-    inputs = read_text(batch, two_stacks='encoder_tokens' in trunk.INPUTS)
+    inputs = read_text(batch, trunk.INPUTS)
     return task.model.apply({'params': params}, **inputs)[0]
 
   assert tiny.worst(run({'trunk': params, 'head': head}, make_batch()), outputs_of_theirs(model)) < 1e-5
@@ -169,7 +169,7 @@ def test_a_head_is_written_where_theirs_has_its_activation(name: str, activation
   peer = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / 'out').eval()
   peer.config.pad_token_id, peer.config.eos_token_id = 1, EOS  # the vocabulary of the run has no names for them
   task = classify.make(trunk=trunk, vocab=tiny.VOCAB, **{key: value for key, value in adapter.items() if key != 'name'})
-  inputs = read_text(make_batch(), two_stacks='encoder_tokens' in trunk.INPUTS)
+  inputs = read_text(make_batch(), trunk.INPUTS)
   ours = jax.jit(lambda params: task.model.apply({'params': params}, **inputs)[0])(params)
   assert tiny.worst(ours, outputs_of_theirs(peer)) < 1e-5
 

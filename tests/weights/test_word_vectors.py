@@ -98,6 +98,16 @@ def test_rows_are_matched_by_word_and_others_are_zero(tmp_path, name, caplog):
   assert '4 words, 3 numbers each. 2 of 4 words of the vocabulary have a vector' in caplog.text
 
 
+def test_words_in_capitals_have_the_vector_of_small_letters_where_they_have_none(tmp_path):
+  vocab = words.train(['The THE the Cat Dog dog Zog'], size=50, min_frequency=1)
+  (tmp_path / 'v.txt').write_text('the 1 1\nTHE 2 2\nthe 9 9\ndog 3 3\n')
+  made = word_vectors.for_vocab(tmp_path / 'v.txt', vocab)
+  own = {word: made.vectors[vocab.id(word)].tolist() for word in ('The', 'THE', 'the', 'Cat', 'Dog', 'dog', 'Zog')}
+  one, two, three, none = [1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [0.0, 0.0]
+  assert own == {'The': one, 'THE': two, 'the': one, 'Cat': none, 'Dog': three, 'dog': three, 'Zog': none}
+  assert made.hits == 5
+
+
 def test_glove_is_read():
   file = conftest.SHARED_DATA / 'glove' / 'glove.6B.50d.5k.txt.gz'
   if not file.is_file():

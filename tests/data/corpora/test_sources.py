@@ -278,6 +278,18 @@ def test_the_field_of_the_text(tmp_path):
     found({'premise': 'a', 'hypothesis': 'b'}, text='premis')
   with pytest.raises(ValueError, match=r'\(none\)'):
     found({'label': 1})
+  with pytest.raises(ValueError, match="no text in a field 'tags'"):
+    found({'text': 'a', 'tags': [1, 2]}, text='tags')
+
+
+def test_words_in_a_list_are_a_text_with_spaces(tmp_path):
+  rows = [{'text': 'Do not', 'tokens': ['Do', "n't"]}, {'text': 'go', 'tokens': ['go']}]
+  (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+  found = sources.documents(str(tmp_path / 'a.jsonl'), cache=str(tmp_path), text='tokens')
+  assert list(found) == ["Do n't", 'go']
+  (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, [rows[0], {'text': 'go', 'tokens': [1]}])))
+  with pytest.raises(ValueError, match=r"row 1 of .* holds no text in 'tokens', but \[1\]"):
+    list(sources.documents(str(tmp_path / 'a.jsonl'), cache=str(tmp_path), text='tokens'))
 
 
 # TensorFlow Datasets.

@@ -1,0 +1,141 @@
+"""Counted pairs: the same numbers as loops in Python, however little memory; what a kill or damage leaves is used."""
+
+import collections
+import json
+
+import numpy as np
+import pytest
+
+from plm_jax.data import cooccurrence
+from plm_jax.text import words
+
+TEXT = '\n\n'.join(' '.join(f'w{n * n % 23 % (5 + d)}' for n in range(d, 60 + 7 * d)) for d in range(9))
+HARD = '\n\n\n\n'.join(['a b a c', '', 'b', 'a unknown b', 'c a'])
+
+
+@pytest.fixture
+def folder(tmp_path):
+  (tmp_path / 'train.txt').write_text(TEXT + '\n\nrare words\n')
+  (tmp_path / 'hard.txt').write_text(HARD)
+  return tmp_path
+
+
+def make(folder, *, file='train.txt', known=None, **settings):
+  text = (folder / file).read_text() if known is None else known
+  vocab = words.train(text.split('\n\n'), size=100, min_frequency=1 if known else 2)
+  source = cooccurrence.make(
+    vocab=vocab,
+    path=str(folder / file),
+    length=8,
+    batch_size=4,
+    seed=1,
+    cache=str(folder / 'cache'),
+    **settings,
+  )
+  return source, vocab
+
+
+def found(source, vocab):
+  """(word, neighbour) -> count of all rows; each pair once."""
+  counts = {}
+  for batch in source.once():
+    rows = batch['row_weight'] > 0
+    for word, real, other, count in zip(*(batch[key][rows].ravel() for key in cooccurrence.GIVES), strict=True):
+      if real:
+        pair = vocab.token(int(word)), vocab.token(int(other))
+        counts[pair] = counts.get(pair, 0) + float(count)
+  return counts
+
+
+def in_python(text, *, known, window):
+  """cooccur.c, written out: words that are not known are no words, and count in no distance."""
+  counts = collections.Counter()
+  for document in text.split('\n\n'):
+    kept = [word for word in document.split() if word in known]
+    for place, word in enumerate(kept):
+      for back in range(1, min(window, place) + 1):
+        counts[word, kept[place - back]] += 1 / back
+        counts[kept[place - back], word] += 1 / back
+  return counts
+
+
+def rows_once(source):
+  return [batch for batch in source.once() if batch['row_weight'].all()]
+
+
+@pytest.mark.parametrize(('window', 'room'), [(15, 16_000_000), (15, 2000), (1, 120), (1000, 200_000)])
+def test_counts_are_those_of_a_loop(folder, window, room):
+  source, vocab = make(folder, window=window, room=room)
+  known = {vocab.token(number) for number in range(vocab.size) if number not in vocab.special_ids}
+  expected = in_python(TEXT, known=known, window=window)
+  ours = found(source, vocab)
+  assert len(known) + 15 > 20 and ours.keys() == expected.keys() and len(expected) > 40
+  for pair, count in expected.items():
+    assert ours[pair] == pytest.approx(count, rel=1e-6), pair
+  assert (source.rows - 1) * 8 < len(expected) <= source.rows * 8
+
+
+def test_unknown_words_and_ends_of_documents(folder):
+  ours = found(*make(folder, file='hard.txt', known='a b c', window=15))
+  expected = {
+    ('a', 'b'): 1 + 1 + 1, ('a', 'a'): 2 * 1 / 2, ('a', 'c'): 1 + 1 / 3 + 1, ('b', 'c'): 1 / 2,
+  }  # fmt: skip
+  expected |= {(other, word): count for (word, other), count in expected.items()}
+  assert ours == pytest.approx(expected)
+
+
+def test_triples_are_in_random_order(folder):
+  source, _ = make(folder, shuffle=False)
+  order = np.concatenate([batch['tokens'].ravel() for batch in rows_once(source)])
+  steps = np.diff(order)
+  assert 0.3 < (steps < 0).mean() < 0.6 and len(set(order[:8].tolist())) > 3
+
+
+def table_folder(folder):
+  (manifest,) = folder.glob('cache/tokens/*/cooccurrence-*/manifest.json')
+  return manifest.parent
+
+
+def test_a_counting_that_was_cut_off_goes_on(folder, monkeypatch, caplog):
+  caplog.set_level('INFO')
+  pairs_of, calls = cooccurrence.pairs_of, []
+
+  def cut_off(*args, **settings):
+    calls.append(1)
+    if len(calls) == 4:
+      raise KeyboardInterrupt
+    return pairs_of(*args, **settings)
+
+  monkeypatch.setattr(cooccurrence, 'pairs_of', cut_off)
+  with pytest.raises(KeyboardInterrupt):
+    make(folder, room=3000)
+  (journal,) = folder.glob('cache/tokens/*/cooccurrence-*/runs.json')
+  assert len(json.loads(journal.read_text())['runs']) == 3
+  (journal.parent / 'run-00002.bin').write_bytes(b'damaged')
+  again = found(*make(folder, room=3000))
+  parts = len(calls)
+  assert 'continuing after 2 counted parts' in caplog.text and 'run-00002.bin is damaged' in caplog.text
+  calls[:] = [1] * 10
+  assert not list(journal.parent.glob('run-*')) and not list(journal.parent.glob('hand-*')) and not journal.exists()
+  assert found(*make(folder, room=3000)) == again and len(calls) == 10 and parts > 5
+  expected = found(*make(folder))
+  assert again == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_merge_that_was_cut_off_and_a_damaged_table_are_made_again(folder, monkeypatch, caplog):
+  with monkeypatch.context() as patched:
+    patched.setattr(cooccurrence.files, 'read_array', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+      make(folder, room=3000)
+  whole = found(*make(folder, room=3000))
+  for name, content in (('triples.bin', b'short'), ('manifest.json', b'{"sha')):
+    (table_folder(folder) / name).write_bytes(content)
+    assert found(*make(folder, room=3000)) == whole
+    assert 'is damaged: counting again' in caplog.text
+    caplog.clear()
+
+
+def test_a_text_without_pairs_is_refused(folder):
+  (folder / 'one.txt').write_text('word\n\nword\n\nword\n')
+  with pytest.raises(ValueError, match='no two words of the vocabulary stand within 15 of each other'):
+    make(folder, file='one.txt')

@@ -1,0 +1,90 @@
+"""AWD-LSTM after training: saved by itself, writing texts by every method, scored, mixed and probed by layer."""
+
+import json
+
+import numpy as np
+import pytest
+
+import plm_jax
+from plm_jax import config, convert, probe
+from plm_jax.generate import __main__ as generate
+from plm_jax.generate.settings import DEFAULTS
+from plm_jax.inference import continued, likelihood
+from plm_jax.training import loop
+from tests import runs
+
+PROMPTS = ['In the morning Anna', 'One']
+
+
+@pytest.fixture(scope='module')
+def trained(data):
+  """A short run."""
+  one = runs.settings('awd_lstm', data, steps=40, eval_every=20, save_every=20)
+  assert loop.train(one, data / 'AWD').exit_code == loop.DONE
+  return data / 'AWD'
+
+
+@pytest.fixture(scope='module')
+def exported(trained, data):
+  """The trunk by itself."""
+  assert convert.main(['export', str(trained), str(data / 'AWD_OWN'), '--form=own', '--step=newest']) == 0
+  return data / 'AWD_OWN'
+
+
+def test_what_is_saved_by_itself_says_the_same_as_the_run(trained, exported):
+  run, alone = plm_jax.load(trained, step='newest'), plm_jax.load(exported)
+  np.testing.assert_array_equal(run.encode(PROMPTS), alone.encode(PROMPTS))
+  assert run.generate(PROMPTS, max_new=6) == alone.generate(PROMPTS, max_new=6)
+  assert run.score(PROMPTS) == alone.score(PROMPTS)
+
+
+def test_the_command_writes(trained, capsys):
+  def run(*flags):
+    assert (
+      generate.main((f'--workdir={trained}', *(f'--prompt={text}' for text in PROMPTS), '--max_new=6', *flags)) == 0
+    )
+    return capsys.readouterr().out.splitlines()
+
+  greedy, beam = run(), run('--method=beam', '--beams=3')
+  drawn = ('--method=sample', '--draws=3', '--top_p=0.95')
+  assert [text.startswith(prompt) for text, prompt in zip(greedy[::2], PROMPTS, strict=True)] == [True, True]
+  assert all(len(text) > len(prompt) for text, prompt in zip(beam[::2], PROMPTS, strict=True))
+  assert run(*drawn) == run(*drawn) != run(*drawn, '--seed=1')
+
+
+@pytest.mark.parametrize(
+  'settings', [{}, {'method': 'beam', 'beams': 3, 'length_penalty': 0.0}], ids=['greedy', 'beam']
+)
+def test_a_text_is_scored_as_it_was_written(trained, settings):
+  """What generation sums up is what the whole text has beyond its prompt, read without a cache."""
+  model = plm_jax.load(trained, step='newest')
+  every = {**DEFAULTS, **settings, 'max_new': 5}
+  for prompt, (made,) in zip(PROMPTS, continued.write(model.folder, PROMPTS, every), strict=True):
+    ids = np.array([[*made.prompt, *made.ids]], np.int32)
+    nats = likelihood.next_nats(*model.folder.network, ids, np.ones_like(ids))[0, len(made.prompt) - 1 :]
+    assert len(made.ids) == 5 and made.before == prompt
+    assert -nats.sum() == pytest.approx(made.score, abs=1e-4)
+
+
+def settings_of(trained, data, adapter):
+  start = ({'source': str(trained), 'from_': 'trunk', 'to': 'trunk'},)
+  one = runs.settings('classify', data)
+  return config.resolve(one | {'model': config.load(str(trained))['model'], 'adapter': adapter, 'init_from': start})
+
+
+def test_its_states_are_mixed(trained, data):
+  inner = {'name': 'classify', 'classes': len(runs.CLASSES)}
+  adapter = {'name': 'scalar_mix', 'inner': inner, 'lstm_layers': 0}
+  assert loop.train(settings_of(trained, data, adapter), data / 'AWD_MIX').exit_code == loop.DONE
+  before, after = (runs.params_of(runs.saved_state(run)) for run in (trained, data / 'AWD_MIX'))
+  moved = [name for name, leaf in before.items() if not np.array_equal(leaf, after[name])]
+  assert not moved and after['params/trunk/scalar_mix/weights'].any()
+  assert {row['label'] for row in plm_jax.load(data / 'AWD_MIX').classify(PROMPTS)} <= set(runs.CLASSES)
+
+
+def test_each_layer_is_probed(trained, data, tmp_path):
+  adapter = {'name': 'classify', 'classes': len(runs.CLASSES)}
+  file = runs.write_config(tmp_path / 'config.json', settings_of(trained, data, adapter))
+  assert probe.main([f'--config={file}', f'--workdir={tmp_path / "probe"}', '--layers=0,1,mix']) == 0
+  rows = json.loads((tmp_path / 'probe' / 'table.json').read_text())['rows']
+  assert [row['layer'] for row in rows] == [0, 1, 'mix'] and (tmp_path / 'probe' / 'layers.png').stat().st_size > 1000

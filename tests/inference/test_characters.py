@@ -1,0 +1,99 @@
+"""Models that read words by their characters: pre-trained, fine-tuned and asked, with words that were never seen."""
+
+import json
+
+import numpy as np
+import pytest
+
+import plm_jax
+from plm_jax import config, predict
+from plm_jax.errors import ConfigError
+from plm_jax.text import words
+from plm_jax.training import loop
+from tests import conftest, runs
+
+BIO = ('O', 'B-name', 'I-name')
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  folder = runs.write_data(tmp_path_factory.mktemp('data'))
+  texts = (folder / 'corpus' / 'train.txt').read_text().split('\n\n')
+  words.train(texts, size=60, min_frequency=2, specials='elmo').save(folder / 'words')
+  return folder
+
+
+def settings(kind, data, /, **changes):
+  common = {'vocab': {'name': 'words', 'path': str(data / 'words')}, 'steps': 4, 'eval_every': 4, 'save_every': 4}
+  elmo = runs.settings('bidirectional_lm', data)['model']
+  return runs.settings(kind, data, **{**common, 'model': elmo, **changes})
+
+
+@pytest.fixture(scope='module')
+def pretrained(data):
+  assert loop.train(settings('bidirectional_lm', data), data / 'ELMO').exit_code == loop.DONE
+  return data / 'ELMO'
+
+
+def start(pretrained):
+  return ({'source': str(pretrained), 'from_': 'trunk', 'to': 'trunk'},)
+
+
+def test_a_text_is_encoded_by_the_characters_of_its_words(pretrained):
+  model = plm_jax.load(pretrained)
+  zog, dax, other, again = model.encode(['the zog', 'the dax', 'the zogdax', 'the zog'], pool='last')
+  np.testing.assert_array_equal(zog, again)
+  assert min(np.abs(zog - dax).max(), np.abs(zog - other).max(), np.abs(dax - other).max()) > 1e-4
+  every = model.encode(['the zog', 'the dax'], pool='none', layer=0)  # the vectors of words
+  assert [one.tokens for one in every] == [['the', '<UNK>']] * 2
+  np.testing.assert_allclose(every[0].vectors[0], every[1].vectors[0], atol=1e-6)
+  long = ['x' * 48 + end for end in ('', 'y', 'z' * 30)]  # 48 bytes are read
+  one, *others = model.encode(long, pool='last')
+  for each in others:
+    np.testing.assert_allclose(one, each, atol=1e-6)
+
+
+def test_classes_of_texts(data, pretrained, tmp_path):
+  about = {'name': 'labelled', 'layout': 'elmo', 'path': str(data / 'labelled'), 'buckets': (16,)}
+  run = data / 'CLASSES'
+  one = settings('classify', data, init_from=start(pretrained), data=about)
+  assert loop.train(one, run).exit_code == loop.DONE
+  model = plm_jax.load(run)
+  rows = [{'text': text} for text in ('Anna is in the zog.', 'Anna is in the dax.')]
+  (tmp_path / 'rows.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+  assert predict.main([f'--workdir={run}', f'--file={tmp_path / "rows.jsonl"}', f'--out={tmp_path / "out.jsonl"}']) == 0
+  written = [json.loads(line) for line in (tmp_path / 'out.jsonl').read_text().splitlines()]
+  asked = model.classify([row['text'] for row in rows])
+  assert [one['prediction'] for one in written] == [one['label'] for one in asked]
+  first, second = ([*one['probabilities'].values()] for one in asked)
+  assert np.abs(np.subtract(first, second)).max() > 1e-6
+
+
+def test_tags_of_words_through_a_mix_of_layers(data, pretrained):
+  rows = [{'tokens': ['Anna', 'is', 'in', place], 'tags': [1, 0, 0, 0]} for place in conftest.PLACES]
+  folder = data / 'tags'
+  folder.mkdir()
+  for split in ('train', 'validation'):
+    (folder / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+  about = {'name': 'labelled', 'layout': 'elmo', 'path': str(folder), 'buckets': ()}
+  kind = {'kind': 'words', 'fields': ('tokens',), 'label': 'tags'}
+  adapter = {'name': 'scalar_mix', 'vectors': 8, 'inner': {'name': 'tag', 'tags': BIO, 'lstm_layers': 1, 'lstm_dim': 8}}
+  plain = settings('classify', data, init_from=start(pretrained))
+  evaluated = {'validation': {'data': {'split': 'validation'}}}
+  changed = {
+    **plain,
+    'data': {**about, **kind, 'length': 16, 'batch_size': 4, 'cache': str(data / 'cache')},
+    'adapter': adapter,
+    'eval': evaluated,
+  }
+  run = data / 'TAGS'
+  assert loop.train(config.resolve(changed), run).exit_code == loop.DONE
+  answers = plm_jax.load(run).tag([['Anna', 'saw', 'zog'], ['Anna', 'saw', 'dax']])
+  assert [[word['word'] for word in answer] for answer in answers] == [['Anna', 'saw', 'zog'], ['Anna', 'saw', 'dax']]
+  assert answers[0][2]['probability'] != answers[1][2]['probability']
+
+
+def test_data_without_characters_is_refused(data, tmp_path):
+  one = settings('bidirectional_lm', data, data={'both_directions': False})
+  with pytest.raises(ConfigError, match="data 'bptt' does not give next_tokens, characters"):
+    loop.train(one, tmp_path / 'run')

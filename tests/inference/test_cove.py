@@ -1,0 +1,113 @@
+"""CoVe from translation to its use: stopped and gone on, saved by itself, read beside word vectors, probed by layer."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+import plm_jax
+from plm_jax import config, convert, probe
+from plm_jax.text import words
+from plm_jax.training import loop
+from tests import conftest, runs
+
+BIO = ('O', 'B-name')
+
+
+def write(file, rows):
+  file.write_text('\n'.join(map(json.dumps, rows)) + '\n')
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  """Sentences and the same backwards, labelled words, word vectors, vocabularies of both languages."""
+  folder, draw = tmp_path_factory.mktemp('cove'), random.Random(0)
+  texts = [f'{draw.choice(conftest.NAMES)} is in the {draw.choice(conftest.PLACES)}' for _ in range(24)]
+  for name in ('parallel', 'tags'):
+    (folder / name).mkdir()
+  for split in ('train', 'validation'):
+    write(folder / 'parallel' / f'{split}.jsonl', [{'en': text, 'de': text[::-1]} for text in texts])
+    tagged = [{'tokens': text.split(), 'tags': [1, *[0] * (len(text.split()) - 1)]} for text in texts]
+    write(folder / 'tags' / f'{split}.jsonl', tagged)
+  known = words.train(texts, size=60, min_frequency=1)
+  known.save(folder / 'en')
+  words.train([text[::-1] for text in texts], size=60, min_frequency=1).save(folder / 'de')
+  numbers = np.random.default_rng(0).normal(size=(known.size, 8))
+  lines = [' '.join([word, *map(str, row)]) for word, row in zip(known.tokens, numbers, strict=True)]
+  (folder / 'vectors.txt').write_text('\n'.join(lines[5:]) + '\n')
+  return folder
+
+
+def settings(data, **changes):
+  return {
+    'steps': 6, 'log_every': 2, 'eval_every': 6, 'save_every': 3,
+    'vocab': {'name': 'words', 'path': str(data / 'en')},
+    'model': {'name': 'cove', 'variant': 'tiny', 'overrides': {'word_dim': 8, 'hidden_dim': 16}},
+    'data': {'length': 16, 'batch_size': 8, 'cache': str(data / 'cache')},
+    'optim': {'name': 'adamw', 'rate': 1e-2, 'schedule': 'constant', 'warmup': 0},
+    'eval': {'validation': {'data': {'split': 'validation'}}},
+    **changes,
+  }  # fmt: skip
+
+
+@pytest.fixture(scope='module')
+def translated(data):
+  form = {'name': 'template', 'inputs': '{en}', 'target': '{de}'}
+  rows = {'name': 'text_to_text', 'path': str(data / 'parallel'), 'form': form, 'second': 'targets'}
+  rows |= {'layout': 'bare', 'target_layout': 'text'}
+  plain = settings(
+    data,
+    second_vocab={'name': 'words', 'path': str(data / 'de')},
+    objective={'name': 'translate', 'word_dim': 8, 'decoding': {'method': 'greedy', 'max_new': 4}},
+    init_from=({'source': str(data / 'vectors.txt'), 'from_': '', 'to': 'trunk/token_embed'},),
+  )
+  plain['data'] |= rows
+  plain['eval']['validation']['scores'] = ()
+  one = config.resolve(plain)
+  whole, stopped = data / 'WHOLE', data / 'COVE'
+  assert loop.train(one, whole).exit_code == loop.DONE
+  assert loop.train(one, stopped, stop_at=3).exit_code == loop.DONE
+  assert loop.train(one, stopped).exit_code == loop.DONE
+  assert not runs.differing(runs.saved_state(whole), runs.saved_state(stopped))
+  return stopped
+
+
+def test_what_is_saved_by_itself_says_the_same_as_the_run(translated, tmp_path):
+  assert convert.main(['export', str(translated), str(tmp_path / 'out'), '--form=own', '--step=newest']) == 0
+  texts = ['Anna is in the kitchen', 'Boris is in the zog']
+  ours, theirs = (plm_jax.load(folder).encode(texts, pool='mean') for folder in (translated, tmp_path / 'out'))
+  np.testing.assert_array_equal(ours, theirs)
+  assert np.abs(ours[0] - ours[1]).max() > 1e-4
+
+
+def tagging(data, translated, adapter):
+  rows = {'name': 'labelled', 'path': str(data / 'tags'), 'layout': 'bare', 'kind': 'words'}
+  start = ({'source': str(translated), 'from_': 'trunk', 'to': 'trunk'},)
+  plain = settings(data, adapter=adapter, best=('validation/accuracy', 'max'), init_from=start)
+  plain['data'] |= {**rows, 'fields': ('tokens',), 'label': 'tags'}
+  return plain
+
+
+def test_a_word_is_its_vector_beside_its_states(data, translated):
+  adapter = {'name': 'scalar_mix', 'vectors': 8, 'layers': (-1,), 'lstm_layers': 1, 'lstm_dim': 8}
+  plain = tagging(data, translated, {**adapter, 'inner': {'name': 'tag', 'tags': BIO}})
+  beside = {'source': str(translated), 'from_': 'trunk/token_embed', 'to': 'trunk/vectors'}
+  scale = (('trunk/(scalar_mix|task_lstm)/.*', 1.0), ('trunk/.*', None), ('.*', 1.0))
+  plain |= {'init_from': (*plain['init_from'], beside), 'optim': {**plain['optim'], 'scale': scale}}
+  assert loop.train(config.resolve(plain), data / 'TAGS').exit_code == loop.DONE
+  before, after = (runs.params_of(runs.saved_state(run)) for run in (translated, data / 'TAGS'))
+  table = before['params/trunk/token_embed/table']
+  np.testing.assert_array_equal(after['params/trunk/vectors/table'], table)
+  np.testing.assert_array_equal(after['params/trunk/token_embed/table'], table)
+  assert after['params/trunk/task_lstm/layer_0/input/kernel'].shape[0] == 8 + 16  # [GloVe(x); CoVe(x)]
+  asked = plm_jax.load(data / 'TAGS').tag([['Anna', 'is', 'here']])
+  assert [word['word'] for word in asked[0]] == ['Anna', 'is', 'here']
+
+
+def test_each_layer_is_probed(data, translated, tmp_path):
+  plain = tagging(data, translated, {'name': 'tag', 'tags': BIO})
+  file = runs.write_config(tmp_path / 'config.json', config.resolve(plain))
+  assert probe.main([f'--config={file}', f'--workdir={tmp_path / "probe"}', '--layers=0,2,mix']) == 0
+  rows = json.loads((tmp_path / 'probe' / 'table.json').read_text())['rows']
+  assert [row['layer'] for row in rows] == [0, 2, 'mix'] and (tmp_path / 'probe' / 'layers.png').stat().st_size > 1000

@@ -1,0 +1,185 @@
+"""What a plan counts, against numpy; what the compiler for TPUs says of a tiny run; the command."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from plm_jax import errors, plan
+from plm_jax.errors import ConfigError
+from plm_jax.planning import compile as compiling
+from plm_jax.planning import report, stand_in, topology
+from tests import conftest, runs
+from tests.planning import described
+
+SIZES = {'hidden_dim': 128, 'mlp_dim': 512, 'num_heads': 2, 'num_layers': 2, 'max_length': 32}
+
+
+def settings(folder, kind: str = 'causal_lm', **changes):
+  found = runs.settings(kind, folder, **changes)
+  model = {**found['model'], 'overrides': {**found['model']['overrides'], **SIZES, 'vocab_multiple': 8}}
+  return {**found, 'model': model}
+
+
+def made_of(settings, name: str):
+  place = topology.parse(name)
+  return compiling.make(settings, stand_in.Words(1000), place, None), place
+
+
+@pytest.mark.parametrize('rules', ['data', 'fsdp', 'fsdp_any', 'fsdp_tensor'])
+def test_the_state_is_counted_as_numpy_does(data, rules):
+  model = 4 if rules == 'fsdp_tensor' else 1
+  block = {'mesh': {'data': -1, 'model': model}, 'rules': rules}
+  changed = settings(data, sharding=block, data={'batch_size': 64})
+  made, place = made_of(changed, 'v5e:4x4')
+  cut = {'data': 16 // model, 'model': model}
+  # by hand: d 128, f 512, v 1000, l 32, 2 layers of 2 heads of 64; weights, and two moments
+  sizes = {
+    (1000, 'vocab', 128, 'embed'): 1,
+    (32, '', 128, 'embed'): 1,
+    (2, '', 128, 'embed', 2, 'heads', 64, ''): 3,  # query, key, value
+    (2, '', 2, 'heads', 64, ''): 3,
+    (2, '', 2, 'heads', 64, '', 128, 'embed'): 1,
+    (2, '', 128, 'embed', 512, 'mlp'): 1,
+    (2, '', 512, 'mlp'): 1,
+    (2, '', 512, 'mlp', 128, 'embed'): 1,
+    (2, '', 128, 'embed'): 6,  # two biases of sublayers, two norms
+    (128, 'embed'): 2,  # the last norm
+  }
+  along = {
+    'data': {},
+    'fsdp': {'embed': 'data'},
+    'fsdp_tensor': {'embed': 'data', 'vocab': 'model', 'heads': 'model', 'mlp': 'model'},
+  }
+  held = 0
+  for shape, count in sizes.items():
+    pairs = list(zip(shape[::2], shape[1::2], strict=True))
+    if rules == 'fsdp_any':
+      dividing = [(size, axis) for size, axis in pairs if axis and size % 16 == 0]
+      own = math.prod(size for size, _ in pairs) / (16 if dividing else 1)
+    else:
+      of = [(size, cut.get(along[rules].get(axis, ''), 1)) for size, axis in pairs]
+      own = math.prod(size // parts if size % parts == 0 else size for size, parts in of)
+    held += count * own
+  counted = compiling.state(made)
+  scalars = sum(one.size * one.dtype.itemsize for one in jax.tree.leaves(made.maker.abstract) if not one.shape)
+  assert counted['gib'] * compiling.GIB == pytest.approx(3 * 4 * held + scalars)
+  total = sum(one.size * one.dtype.itemsize for one in jax.tree.leaves(made.maker.abstract))
+  assert counted['even_gib'] * compiling.GIB == pytest.approx(total / 16)
+  heads = ['heads of 2 is not cut over model=4, and computed 4 times; 4 would be'] if rules == 'fsdp_tensor' else []
+  assert counted['axes'] == heads
+  assert place.devices == 16
+
+
+def test_hours_are_operations_by_the_peak(data):
+  changed = settings(data, execution={'dtype': 'bfloat16'}, data={'batch_size': 16})
+  made, place = made_of(changed, 'v5e:4x4')
+  found = compiling.hours(made, changed, place)
+  # a row: 2 x 12 d^2 a layer and position, 4 l d of attention, 2 d v of logits; three times
+  row = 3 * 32 * (2 * (2 * 12 * 128**2 + 4 * 32 * 128) + 2 * 128 * 1000)
+  assert found['tflop_per_step'] * 1e12 == pytest.approx(16 * row, rel=1e-6)
+  seconds = 16 * row / (197e12 * 0.4 * 16)
+  assert found['hours']['40 %'] == pytest.approx(seconds * changed['steps'] / 3600, rel=1e-6)
+
+
+@pytest.mark.plan
+def test_a_tiny_run_is_compiled(data, tmp_path):
+  described.tpus('v5e:2x2')
+  changed = settings(data, sharding={'mesh': {'data': -1}, 'rules': 'fsdp'}, data={'batch_size': 16})
+  config = tmp_path / 'config.json'
+  config.write_text(json.dumps(changed))
+  # in a process of its own: the flags of the tests are for CPUs
+  done = subprocess.run(
+    [sys.executable, '-m', 'plm_jax.plan', f'--config={config}', '--topology=v5e:2x2', '--vocab_size=1000', '--json'],
+    cwd=conftest.ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+    check=False,
+  )
+  assert done.returncode == 0, done.stderr[-4000:]
+  found = json.loads(done.stdout)
+  step = found['train']
+  assert step['fits']
+  assert found['state']['gib'] < step['peak_gib'] < 1
+  assert step['collectives']
+  assert step['attention'][0].startswith('attention: xla, since of flash it cannot drop out attention weights')
+  assert found['evaluate']['validation']['fits']
+  assert 0 < found['noise'] < 0.5
+  words = report.text(found)
+  assert 'mesh        data=4 x model=1, rules fsdp; 4 rows a device at once' in words
+
+
+def test_what_does_not_fit_says_what_it_needs():
+  said = (
+    'RESOURCE_EXHAUSTED: XLA:TPU compile permanent error. Ran out of memory in memory space hbm. Used {} of 15.75G hbm.'
+  )
+  assert compiling.needed(said.format('70.45G')) == 70.45
+  assert compiling.needed(said.format('512.00M')) == 0.5
+  assert compiling.needed('RESOURCE_EXHAUSTED: no room') is None
+
+
+@pytest.mark.parametrize(
+  ('name', 'message'),
+  [
+    ('v5x:4x4', "no chip 'v5x'. Did you mean 'v5p' or 'v5e'|no chip 'v5x'. Did you mean 'v5e' or 'v5p'"),
+    ('v5e', r'expected a chip and its sizes, such as v5e:4x4'),
+    ('v5e:4x4x4', r'v5e has 2 axes, such as v5e:4x4'),
+    ('v5p:4x4', r'v5p has 3 axes, such as v5p:4x4x4'),
+    ('v5e:32x32', r'1,024 chips, and the largest slice of v5e has 256: .* --slices'),
+  ],
+)
+def test_a_topology_that_is_none_is_refused(name, message):
+  with pytest.raises(ConfigError, match=message):
+    topology.parse(name)
+
+
+def test_devices_of_slices():
+  assert topology.parse('v5p:4x4x8', slices=2).devices == 256
+  assert topology.parse('tpu7x:4x4x4').devices == 128  # two a chip
+
+
+def test_without_a_compiler_the_command_says_how_to_get_one(monkeypatch, capsys):
+  monkeypatch.setattr(topology, 'installed', lambda: False)
+  for name in ('JAX_PLATFORMS', 'XLA_FLAGS'):  # as the tests have them, put back afterwards
+    monkeypatch.setenv(name, os.environ[name])
+  with pytest.raises(ConfigError, match=r'pip install -r requirements-plan.txt brings it.*--state_only'):
+    plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4'])
+  assert plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only']) == 0
+  assert 'state       1.23 GiB a device, 0.08 if all were cut evenly' in capsys.readouterr().out
+
+
+HEADER = """Something.
+
+python -m plm_jax.vocab train --source=tfds:a --name=byte_bpe --size=50257 \\
+    --specials=gpt2 --out=runs/vocab/gpt2
+python -m plm_jax.vocab train --source=tfds:b --size=32000 --out=runs/vocab/t5
+
+Hardware: none. Estimate: 9
+hours.
+Expect: nothing.
+"""
+
+
+@pytest.mark.parametrize(('path', 'size'), [('runs/vocab/gpt2', 50257), ('runs/vocab/t5', 32000)])
+def test_a_vocabulary_that_is_not_there_has_the_size_of_the_header(path, size, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  block = {'vocab': {'name': 'byte_bpe', 'path': path, 'extra': ('<a>', '<b>')}}
+  vocab = stand_in.vocab_of(block, header=HEADER)
+  assert vocab.size == size + 2
+  assert vocab.id('<b>') == size + 1
+  assert vocab.special_ids[-2:] == (size, size + 1)
+  assert len(vocab.starts_word) == len(vocab.num_bytes) == len(vocab.counts) == vocab.size
+  assert not np.asarray(vocab.num_bytes)[list(vocab.special_ids)].any()
+  assert stand_in.vocab_of(block, size=7000).size == 7002
+  with pytest.raises(errors.ConfigError, match=r'there is no vocabulary .*--vocab_size=N'):
+    stand_in.vocab_of(block)
+
+
+def test_the_estimate_of_a_header_is_one_line():
+  assert report._estimate(HEADER) == 'Hardware: none. Estimate: 9 hours.'

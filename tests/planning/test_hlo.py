@@ -1,0 +1,105 @@
+# ruff: noqa: E501
+"""The reader of programs: rounds of nested loops and bytes of transfers by hand, and programs that jax compiles."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from plm_jax.planning import hlo
+
+# three layers, each of which has four chunks: gathers 12 times, adds 3 times before and once after
+NESTED = """HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[8,64]{1,0})->f32[8,64]{1,0}}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(f32[] %a, f32[] %b)
+}
+
+%inner_body (p: (s32[], bf16[16,64])) -> (s32[], bf16[16,64]) {
+  %p = (s32[], bf16[16,64]{1,0}) parameter(0)
+  %x = bf16[16,64]{1,0:T(8,128)(2,1)} get-tuple-element((s32[], bf16[16,64]{1,0}) %p), index=1
+  %gather = bf16[64,64]{1,0:T(8,128)(2,1)} all-gather(%x), channel_id=1, replica_groups=[1,4]<=[4], dimensions={0}, metadata={op_name="jit(step)/head"}
+  ROOT %t = (s32[], bf16[16,64]{1,0}) tuple(%i, %x)
+}
+
+%inner_condition (p: (s32[], bf16[16,64])) -> pred[] {
+  %p = (s32[], bf16[16,64]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element((s32[], bf16[16,64]{1,0}) %p), index=0
+  %limit = s32[]{:T(128)} constant(4)
+  ROOT %less = pred[] compare(%i, %limit), direction=LT
+}
+
+%outer_body (p: (s32[], bf16[16,64])) -> (s32[], bf16[16,64]) {
+  %p = (s32[], bf16[16,64]{1,0}) parameter(0)
+  %y = f32[32]{0} fusion(%p), kind=kLoop, calls=%fused
+  %reduce = f32[32]{0} all-reduce(%y), channel_id=2, to_apply=%add, metadata={op_name="jit(step)/norm"}
+  ROOT %loop = (s32[], /*index=1*/bf16[16,64]{1,0}) while((s32[], bf16[16,64]{1,0}) %p), condition=%inner_condition, body=%inner_body
+}
+
+%outer_condition (p: (s32[], bf16[16,64])) -> pred[] {
+  %p = (s32[], bf16[16,64]{1,0}) parameter(0)
+  ROOT %less = pred[] constant(true)
+}
+
+%unused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %never = f32[1024]{0} all-gather(%p), channel_id=9, dimensions={0}
+}
+
+ENTRY %main (x: f32[8,64]) -> f32[8,64] {
+  %x = f32[8,64]{1,0} parameter(0)
+  %scatter = f32[2,64]{1,0} reduce-scatter(%x), channel_id=3, dimensions={0}, to_apply=%add
+  %start = (bf16[4]{0}, bf16[4]{0}, u32[], u32[]) collective-permute-start(%z), channel_id=4, source_target_pairs={{0,1},{1,0}}
+  %done = bf16[4]{0} collective-permute-done((bf16[4]{0}, bf16[4]{0}, u32[], u32[]) %start)
+  ROOT %loop = (s32[], bf16[16,64]{1,0}) while((s32[], bf16[16,64]{1,0}) %t), condition=%outer_condition, body=%outer_body, backend_config={"known_trip_count":{"n":"3"}}
+}
+"""
+
+
+def test_nested_loops_are_multiplied_out():
+  found = {one.kind: one for one in hlo.collectives(NESTED)}
+  assert {kind: one.runs for kind, one in found.items()} == {
+    'all-gather': 3 * 4, 'all-reduce': 3, 'reduce-scatter': 1, 'collective-permute': 1,
+  }  # fmt: skip
+  assert {kind: one.bytes for kind, one in found.items()} == {
+    'all-gather': 64 * 64 * 2,  # what comes out
+    'all-reduce': 32 * 4,
+    'reduce-scatter': 8 * 64 * 4,  # what goes in
+    'collective-permute': 4 * 2,
+  }
+  assert found['all-gather'].source == 'jit(step)/head'
+  assert hlo.collectives(NESTED)[0] == found['all-gather']
+  assert hlo.by_kind(hlo.collectives(NESTED))['all-gather'] == (1, 12, 12 * 64 * 64 * 2)
+
+
+def test_a_transfer_that_overlaps_a_loop_counts_once():
+  twice = NESTED.replace('channel_id=3,', 'channel_id=1,')
+  (kept,) = [one for one in hlo.collectives(twice) if one.kind in ('all-gather', 'reduce-scatter')]
+  assert (kept.kind, kept.runs) == ('reduce-scatter', 1)
+
+
+def test_what_is_no_program_is_refused():
+  with pytest.raises(ValueError, match='no ENTRY'):
+    hlo.collectives('HloModule empty')
+
+
+@pytest.mark.skipif(jax.device_count() < 4, reason='needs four devices')
+def test_a_program_of_jax():
+  mesh = jax.make_mesh((4,), ('data',), axis_types=(AxisType.Auto,), devices=jax.devices()[:4])
+  cut, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (('data',), ()))
+
+  def program(x, w):
+    def layer(x, w):
+      return jax.lax.with_sharding_constraint(jnp.tanh(x @ jax.lax.with_sharding_constraint(w, whole)), cut), None
+
+    return jax.lax.scan(layer, x, w)[0].sum()
+
+  x, w = jax.ShapeDtypeStruct((64, 32), jnp.float32), jax.ShapeDtypeStruct((5, 32, 32), jnp.float32)
+  place = NamedSharding(mesh, PartitionSpec(None, 'data'))
+  text = jax.jit(program, in_shardings=(cut, place)).lower(x, w).compile().as_text()
+  table = hlo.by_kind(hlo.collectives(text))
+  gathered = table['all-gather']
+  assert gathered[2] == 5 * 32 * 32 * 4  # each layer's weights once, one by one or all at once
+  assert table['all-reduce'] == (1, 1, 4)  # the sum

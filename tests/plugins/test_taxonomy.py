@@ -1,0 +1,72 @@
+"""The taxonomy against the figure of its survey, and against the `PAPER` of every file."""
+
+import importlib
+import json
+
+import pytest
+
+from plm_jax import params
+from plm_jax.errors import ConfigError
+from plm_jax.plugins import signatures, taxonomy
+
+# Qiu et al. 2020, Figure 3: where it puts systems that stand in files here; 'co-occurrence' for GloVe is ours
+SURVEY = {
+  ('objectives', 'glove'): ('non-contextual', 'static', 'co-occurrence', 'unsupervised', None),
+  ('objectives', 'skipgram'): ('non-contextual', 'static', 'contrastive', 'self-supervised', None),
+  ('models', 'elmo'): ('contextual', 'lstm', 'autoregressive', 'self-supervised', None),
+  ('models', 'cove'): ('contextual', 'lstm', 'supervised', 'supervised', None),
+  ('models', 'bert'): ('contextual', 'encoder', 'denoising', 'self-supervised', None),
+  ('models', 'albert'): ('contextual', 'encoder', 'denoising', 'self-supervised', 'compressed'),  # shared layers
+  ('models', 'xlnet'): ('contextual', 'encoder', 'permutation', 'self-supervised', None),
+  ('models', 'gpt'): ('contextual', 'decoder', 'autoregressive', 'self-supervised', None),
+  ('models', 'bart'): ('contextual', 'encoder-decoder', 'denoising', 'self-supervised', None),
+  ('models', 't5'): ('contextual', 'encoder-decoder', 'denoising', 'self-supervised', None),
+  ('objectives', 'rtd'): ('contextual', 'encoder', 'contrastive', 'self-supervised', None),
+  ('objectives', 'distill'): ('contextual', 'encoder', 'denoising', 'self-supervised', 'compressed'),
+}
+WAYS = ('representation', 'architecture', 'task', 'supervision', 'extension')
+
+
+def test_systems_stand_where_the_survey_puts_them() -> None:
+  rows = {(row['kind'], row['name']): row for row in taxonomy.rows()}
+  for place, ways in SURVEY.items():
+    assert tuple(rows[place][way] for way in WAYS) == ways, place
+
+
+@pytest.mark.parametrize('kind', taxonomy.KINDS)
+def test_every_file_has_the_row_that_its_paper_says(kind: str) -> None:
+  rows = {row['name']: row for row in taxonomy.rows() if row['kind'] == kind}
+  assert set(rows) == set(signatures.names(kind))
+  for name, row in rows.items():
+    paper = importlib.import_module(f'plm_jax.{kind}.{name}').PAPER
+    told = (row['architecture'], row['task'], row['supervision'], row['extension'], row['year'], row['paper'])
+    assert told == (
+      paper.architecture, paper.objective_family, paper.supervision, paper.extension, paper.year, paper.title,
+    )  # fmt: skip
+    assert row['adapters'] == list(paper.adapters)
+    assert (row['task'] == 'supervised') == (row['supervision'] == 'supervised'), f'{name} contradicts itself'
+
+
+def test_values_are_choices_of_the_type() -> None:
+  known = signatures.keywords('types', 'Paper')
+  for row in taxonomy.rows():
+    for field, way in (('architecture',) * 2, ('objective_family', 'task'), ('supervision',) * 2):
+      assert repr(row[way]) in known[field].annotation, (row['name'], field)
+    assert row['extension'] is None or repr(row['extension']) in known['extension'].annotation
+
+
+def test_it_is_printed_as_json_as_markdown_and_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+  assert params.main(['--taxonomy', '--json']) == 0
+  assert json.loads(capsys.readouterr().out) == taxonomy.rows()
+  assert params.main(['--taxonomy', '--md']) == 0
+  lines = capsys.readouterr().out.splitlines()
+  assert len(lines) == 2 + len(taxonomy.rows())
+  assert {line.count('|') for line in lines} == {1 + len(taxonomy.COLUMNS)}
+  assert params.main(['--taxonomy']) == 0
+  assert 'hierarchical_softmax' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize('words', [['--md'], ['--taxonomy', '--config=experiments/bert/base.py']])
+def test_words_that_do_not_go_together_are_refused(words: list[str]) -> None:
+  with pytest.raises(ConfigError, match='--taxonomy'):
+    params.main(words)

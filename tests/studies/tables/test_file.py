@@ -1,0 +1,106 @@
+"""Table files: those that come with the package resolve at every scale, and mistakes are named."""
+
+import pathlib
+
+import pytest
+
+from plm_jax.errors import ConfigError
+from plm_jax.studies.tables import file, runs
+
+FILES = file.known()
+GOOD = """
+def get_table(scale):
+  made = dict(config='experiments/quickstart/pretrain.py:quick')
+  return dict(
+    title='A', paper='B', mark='B',
+    rows={'one': dict(made, published={'c': 1.0}), 'two': made},
+    columns={'c': dict(metric='validation/loss', of='pretraining', better='min')},
+    claims=[dict(column='c', better='one', than='two')],
+  )
+"""
+
+
+def read(tmp_path, text, scale='tiny'):
+  path = tmp_path / 'mine.py'
+  path.write_text(text)
+  return file.read(str(path), scale)
+
+
+def plan(table, tmp_path):
+  return runs.plan(table, runs.Places(tmp_path))
+
+
+def test_there_are_tables():
+  assert {'roberta_1', 'bart_1', 'albert_4', 't5_4'} <= {pathlib.Path(name).stem for name in FILES}
+
+
+@pytest.mark.parametrize('name', FILES, ids=lambda name: pathlib.Path(name).stem)
+@pytest.mark.parametrize('scale', file.SCALES)
+def test_every_run_of_a_table_has_a_sound_config(name, scale, tmp_path):
+  table = file.read(name, scale)
+  found = plan(table, tmp_path)
+  filled = [row for row in table.rows.values() if not row.empty]
+  assert len(found) == len(filled) * sum(not column.empty for column in table.columns.values())
+  assert all(len(by_seed) == table.pretraining_seeds for by_seed in found.values())
+  assert len({run.digest for run in runs.needed(found)}) == len(runs.needed(found))
+
+
+@pytest.mark.parametrize('name', FILES, ids=lambda name: pathlib.Path(name).stem)
+def test_rows_of_a_table_differ(name, tmp_path):
+  """Each row has a pre-training of its own, or fine-tunes otherwise."""
+  found = plan(file.read(name, 'small'), tmp_path)
+  by_row = {}
+  for cell, by_seed in found.items():
+    by_row.setdefault(cell.row, []).append(tuple(run.digest for group in by_seed for run in group))
+  assert len(set(map(tuple, by_row.values()))) == len(by_row)
+
+
+def test_tables_share_a_pretraining(tmp_path):
+  folder = pathlib.Path(FILES[0]).parent
+  first, second = (
+    plan(file.read(str(folder / f'{name}.py'), 'small'), tmp_path) for name in ('roberta_1', 'roberta_2')
+  )
+  assert {run.digest for run in runs.needed(first) if run.source is None} & {
+    run.digest for run in runs.needed(second) if run.source is None
+  }
+
+
+@pytest.mark.parametrize(
+  ('old', 'new', 'message'),
+  [
+    ("mark='B'", "mark='E'", "mark: there is no value 'E'"),
+    ("title='A', ", '', "missing 1 required positional argument: 'title'"),
+    ("better='min'", "better='low'", "column 'c': better: there is no value 'low'"),
+    ("of='pretraining'", "off='pretraining'", "column 'c': there is no key 'off'.*Did you mean 'of'"),
+    ("than='two'", "than='three'", "claims: there is no row 'three'"),
+    ("column='c'", "column='d'", "claims: there is no column 'd'"),
+    ("published={'c': 1.0}", "published={'d': 1.0}", "row 'one': published: there is no column 'd'"),
+    ("published={'c': 1.0}", 'published=3', "row 'one': published=3 is no"),
+    ("'two': made", "'two': {}", "row 'two' has neither a config nor a reason"),
+    (", of='pretraining'", '', "column 'c' has no config for the family 'bert'"),
+    ("metric='validation/loss', ", '', "column 'c' has no metric"),
+    ('claims=', 'tuning_seeds=0, claims=', '0 seeds'),
+    ('return dict(', 'return 3 or dict(', 'get_table returned int'),
+    ('return dict(', 'return 1 / 0 or dict(', 'line 4: ZeroDivisionError'),
+  ],
+)
+def test_a_mistake_is_named(tmp_path, old, new, message):
+  assert old in GOOD
+  with pytest.raises(ConfigError, match=message):
+    read(tmp_path, GOOD.replace(old, new, 1))
+
+
+def test_a_config_that_does_not_resolve_names_row_and_key(tmp_path):
+  table = read(tmp_path, GOOD.replace("'two': made", "'two': dict(made, keys={'optim.rat': 1.0})"))
+  with pytest.raises(ConfigError, match=r"row 'two', pre-training: .*config\.optim.*rat"):
+    plan(table, tmp_path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+  with pytest.raises(ConfigError, match=r'there is no such table file.*bart_1\.py'):
+    file.read(str(tmp_path / 'none.py'), 'small')
+
+
+def test_a_scale_that_is_not_there():
+  with pytest.raises(ConfigError, match=r"there is no scale 'large'.*tiny, small, paper"):
+    file.read(FILES[0], 'large')

@@ -1,0 +1,241 @@
+"""A table is filled run by run: nothing is made twice, a failure is a result, `cells.json` is enough to render it."""
+
+import csv
+import dataclasses
+import io
+import json
+
+import pytest
+
+from plm_jax.cli import signals
+from plm_jax.errors import STOPPED, ConfigError, Interrupted
+from plm_jax.studies.tables import cells, file, filling, render, runs
+from plm_jax.tables import main
+
+TABLE = """
+def get_table(scale):
+  made = dict(config='experiments/quickstart/pretrain.py:quick')
+  glue = dict(configs=dict(bert='experiments/bert/glue.py:sst2,quick'), metric='validation/accuracy', times=100)
+  return dict(
+    title='Table', paper='Paper', mark='B', pretraining_seeds=2, tuning_seeds=2, reference='one',
+    rows={
+      'one': dict(made, published={'score': 90.0, 'loss': 2.0}),
+      'two': dict(made, keys={'optim.rate': 1e-4}, published={'score': 80.0, 'loss': 3.0}),
+      'three': dict(made, start='scratch'),
+      'four': dict(empty='it is too large', published={'score': 95.0}),
+    },
+    columns={
+      'loss': dict(metric='validation/loss', of='pretraining', better='min'),
+      'score': glue,
+      'other': dict(empty='there are no data'),
+    },
+    claims=[dict(column='score', better='one', than='two'), dict(column='loss', better='two', than='one')],
+  )
+"""
+PRETRAININGS, TUNINGS = 4, 12  # row three begins with nothing and takes its sizes from the pre-training of row one
+
+
+class Machine:
+  """In place of `runs.make`: writes what a finished run leaves, and remembers what it was asked for."""
+
+  def __init__(self, places, *, fails=(), stops_after=None):
+    self.places, self.fails, self.stops_after, self.made = places, fails, stops_after, []
+
+  def __call__(self, run, places, *, predict):
+    if len(self.made) == self.stops_after:
+      raise Interrupted('stopped by a signal', STOPPED)
+    self.made.append(run.digest)
+    if run.digest in self.fails:
+      return 'exit 1: it is broken'
+    folder = runs.folder_of(run, places)
+    folder.root.mkdir(parents=True)
+    score = 0.25 * (run.settings['seed'] % 4)
+    result = dict(finished=True, seconds=10.0, tokens=5, parameters=7, steps=20, versions=dict(jax='1'))
+    result['metrics'] = {'validation/loss': 2.5 + run.settings['seed'], 'validation/accuracy': score, 'loss': 1.0}
+    folder.result.write_text(json.dumps(result))
+    folder.data.write_text(json.dumps(dict(data_digest='abc', vocab_digest='def', class_names=['a'])))
+    if predict:
+      rows = [dict(row_id=n, label=int(n < 4 * score), record=dict(label=1)) for n in range(4)]
+      (folder.root / runs.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    return ''
+
+
+@pytest.fixture
+def set_up(tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text(TABLE)
+  table = file.read(str(path), 'tiny')
+  places = runs.Places(tmp_path / 'work')
+  return table, runs.plan(table, places), places
+
+
+def fill(set_up, tmp_path, machine, monkeypatch, *, run=True):
+  table, plan, places = set_up
+  monkeypatch.setattr(runs, 'make', machine)
+  where = dict(scale='tiny', command='the command', run=run, minutes=float('inf'))
+  return filling.fill(table, plan, places, tmp_path / 'out', **where)
+
+
+def test_every_run_is_made_once_and_its_source_before_it(set_up, tmp_path, monkeypatch):
+  machine = Machine(set_up[2])
+  kept = fill(set_up, tmp_path, machine, monkeypatch)
+  assert len(machine.made) == len(set(machine.made)) == PRETRAININGS + TUNINGS
+  place = {digest: number for number, digest in enumerate(machine.made)}
+  for run in runs.needed(set_up[1]):
+    assert run.source is None or place[run.source.digest] < place[run.digest]
+  assert len(kept['runs']) == PRETRAININGS + TUNINGS
+  again = Machine(set_up[2])
+  fill(set_up, tmp_path, again, monkeypatch)
+  assert again.made == []
+
+
+def test_seeds_of_finetuning_differ_over_all_pretrainings(set_up):
+  by_seed = set_up[1][runs.Cell('one', 'score')]
+  assert [[run.settings['seed'] for run in group] for group in by_seed] == [[0, 1], [2, 3]]
+  assert [group[0].source.settings['seed'] for group in by_seed] == [0, 1]
+
+
+def test_a_fresh_start_takes_the_sizes_of_a_pretraining_and_none_of_its_parameters(set_up):
+  (run, *_), _ = set_up[1][runs.Cell('three', 'score')]
+  words = runs.words(run, set_up[2])
+  assert '--config.init_from=[]' in words
+  assert any(word.startswith('--config.model.from=') for word in words)
+
+
+def test_an_interruption_keeps_what_is_done_and_the_same_call_goes_on(set_up, tmp_path, monkeypatch):
+  with pytest.raises(Interrupted, match='stopped by a signal\n11 of 16 runs are left') as caught:
+    fill(set_up, tmp_path, Machine(set_up[2], stops_after=5), monkeypatch)
+  assert caught.value.exit_code == STOPPED
+  rest = Machine(set_up[2])
+  fill(set_up, tmp_path, rest, monkeypatch)
+  assert len(rest.made) == PRETRAININGS + TUNINGS - 5
+
+
+def test_a_failed_run_is_a_result_and_is_tried_again_by_the_next_call(set_up, tmp_path, monkeypatch):
+  broken = set_up[1][runs.Cell('two', 'loss')][0][0].digest
+  machine = Machine(set_up[2], fails=[broken])
+  kept = fill(set_up, tmp_path, machine, monkeypatch)
+  assert kept['failed'][broken] == 'exit 1: it is broken'
+  assert sum('failed' in reason for reason in kept['failed'].values()) == 2  # the fine-tunings that begin with it
+  text = (tmp_path / 'out' / 'table.md').read_text()
+  assert f'Run {broken} has no result: exit 1: it is broken.' in text
+  rest = Machine(set_up[2])
+  assert fill(set_up, tmp_path, rest, monkeypatch)['failed'] == {}
+  assert len(rest.made) == 3
+
+
+def test_a_metric_that_a_run_does_not_have_is_named_with_those_that_it_has(set_up, tmp_path, monkeypatch):
+  table, plan, places = set_up
+  other = dataclasses.replace(table.columns['loss'], metric='validation/perplexity_of_words')
+  table = dataclasses.replace(table, columns={**table.columns, 'loss': other})
+  kept = fill((table, plan, places), tmp_path, Machine(places), monkeypatch)
+  assert set(kept['failed'].values()) == {
+    'it has no validation/perplexity_of_words; there are validation/loss, validation/accuracy'
+  }
+
+
+def test_a_run_that_another_process_makes_is_left_to_it(set_up, tmp_path, monkeypatch):
+  first = runs.needed(set_up[1])[0]
+  lock = runs.folder_of(first, set_up[2]).root.with_suffix('.lock')
+  lock.parent.mkdir(parents=True)
+  from plm_jax import files
+
+  with files.locked(lock, doing='testing'):
+    machine = Machine(set_up[2])
+    kept = fill(set_up, tmp_path, machine, monkeypatch)
+  assert kept['failed'][first.digest] == filling.BUSY
+  assert first.digest not in machine.made
+
+
+def test_print_makes_nothing(set_up, tmp_path, monkeypatch):
+  machine = Machine(set_up[2])
+  fill(set_up, tmp_path, machine, monkeypatch, run=False)
+  assert machine.made == []
+  assert '| three |  |  |  |  |' in (tmp_path / 'out' / 'table.md').read_text()
+
+
+def test_the_rendered_table(set_up, tmp_path, monkeypatch):
+  fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
+  text = (tmp_path / 'out' / 'table.md').read_text()
+  assert '| row | loss, published | loss, measured | score, published | score, measured |' in text
+  # losses 2.5 and 3.5; accuracies 0, .25, .5, .75
+  assert '| one | 2 | 3.00 ± 0.707 (2) | 90 | 37.50 ± 32.27 (4) |' in text
+  assert '| score | one | two | +10 | +0 |' in text
+  assert '| none | no |' in text
+  assert '| loss | two | one | +1 | +0 |' in text
+  assert 'other stays empty: there are no data.' in text
+  assert 'four stays empty: it is too large.' in text
+  lines = list(csv.DictReader(io.StringIO((tmp_path / 'out' / 'table.csv').read_text())))
+  cell = next(line for line in lines if (line['row'], line['column']) == ('one', 'score'))
+  assert (cell['measured'], cell['runs'], cell['values']) == ('37.5', '4', '0 25 50 75')
+  assert (tmp_path / 'out' / 'table.png').stat().st_size > 5_000
+
+
+def test_rendering_again_from_cells_alone_gives_the_same_bytes(set_up, tmp_path, monkeypatch):
+  fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
+  before = [(tmp_path / 'out' / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')]
+  kept = cells.read(tmp_path / 'out' / 'cells.json')
+  render.write(set_up[0], kept, tmp_path)
+  assert [(tmp_path / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')] == before
+
+
+def test_the_plateau_is_said(set_up):
+  kept = {**cells.EMPTY, 'scale': 'small', 'plateau': dict(loss=6.1, frequencies=6.4)}
+  assert 'DID NOT LEAVE THE PLATEAU' in render.markdown(set_up[0], kept)
+  kept['plateau'] = dict(loss=5.0, frequencies=6.4)
+  assert 'ends at 5.00 nats a token, 1.40 below' in render.markdown(set_up[0], kept)
+
+
+def test_a_folder_of_the_same_config_is_adopted(set_up, tmp_path):
+  _, plan, _ = set_up
+  run = plan[runs.Cell('one', 'loss')][0][0]
+  mine = tmp_path / 'elsewhere' / 'mine'
+  mine.mkdir(parents=True)
+  (mine / 'config.json').write_text(json.dumps(dict(run.settings)))
+  places = runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),))
+  assert runs.folder_of(run, places).root == mine
+  other = plan[runs.Cell('two', 'loss')][0][0]
+  assert runs.folder_of(other, places).root != mine
+
+
+def test_a_process_that_fails_gives_its_last_line(tmp_path):
+  failed = runs._call(['train', '--config=no/such.py', '--workdir=x'], tmp_path / 'run.out')
+  assert failed.startswith('exit 2: --config=no/such.py: there is no file')
+
+
+def test_a_mistake_in_the_table_ends_the_command(tmp_path):
+  (tmp_path / 'mine.py').write_text(TABLE.replace("'optim.rate'", "'optim.rat'"))
+  with pytest.raises(ConfigError, match=r"row 'two', pre-training.*rat"):
+    main([str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}'])
+  assert not (tmp_path / 'work').exists()
+  assert not signals.asked()
+
+
+REAL = """
+SIZES = dict(num_layers=1, num_heads=2, hidden_dim=32, mlp_dim=64)
+
+
+def get_table(scale):
+  text = {{'vocab.path': '{data}/vocab', 'data.path': '{data}/corpus', 'model.overrides': SIZES}}
+  held_out = dict(validation=dict(data=dict(split='validation')))
+  rows = {{'data.path': '{data}/labelled', 'data.fields': ('text',), 'adapter.classes': 2, 'eval': held_out}}
+  score = dict(configs=dict(bert='experiments/bert/glue.py:sst2,quick'), metric='validation/accuracy', keys=rows)
+  made = dict(config='experiments/bert/base.py:mlm,quick', keys=dict(text, eval=held_out))
+  return dict(title='A', paper='B', mark='B', tuning_seeds=1, rows=dict(one=made), columns=dict(score=score))
+"""
+
+
+@pytest.mark.slow
+def test_a_table_from_pretraining_to_rows(data, tmp_path, monkeypatch):
+  """One pre-training and its fine-tuning, by the command as a person types it; the second call makes nothing."""
+  (tmp_path / 'mine.py').write_text(REAL.format(data=data))
+  asked = [str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}']
+  assert main(asked) == 0
+  kept = cells.read(tmp_path / 'work' / 'mine' / 'tiny' / 'cells.json')
+  assert kept['failed'] == {}
+  (tuned,) = (run for run in kept['runs'].values() if run['name'].startswith('glue'))
+  rows = cells.unpacked(tuned['rows']['validation/accuracy'])
+  assert len(rows) == 24
+  assert rows.mean() == pytest.approx(tuned['metrics']['validation/accuracy'])
+  monkeypatch.setattr(runs, 'make', Machine(None, stops_after=0))
+  assert main(asked) == 0

@@ -1,0 +1,81 @@
+"""The bootstrap against closed forms, and how often its intervals hold the truth."""
+
+import numpy as np
+import pytest
+
+from plm_jax.studies.tables import intervals
+from plm_jax.studies.tables.intervals import Measured
+
+
+def test_rows_alone_give_the_normal_interval_of_a_paired_difference():
+  rng = np.random.default_rng(0)
+  a, b = rng.random(2_000) < 0.8, rng.random(2_000) < 0.7
+  rows = [Measured(np.array([[one.mean()]]), one[None, None].astype(float)) for one in (a, b)]
+  found = intervals.difference(*rows, 'mean')
+  half = 1.96 * (a.astype(float) - b).std() / np.sqrt(2_000)
+  assert found.difference == pytest.approx(a.mean() - b.mean())
+  assert found.high - found.low == pytest.approx(2 * half, rel=0.08)
+  assert found.is_sure
+
+
+def test_rows_are_drawn_alike_for_both_cells():
+  """Two cells that score the same rows differ by nothing, however the rows are drawn."""
+  rows = (np.random.default_rng(0).random(100) < 0.5).astype(float)[None, None]
+  cell = Measured(rows.mean(-1), rows)
+  found = intervals.difference(cell, cell, 'mean')
+  assert (found.difference, found.low, found.high) == pytest.approx((0, 0, 0))
+  assert not found.is_sure
+
+
+def test_seeds_alone_give_the_variance_of_a_resampled_mean():
+  values = np.array([[1.0, 2.0, 4.0, 9.0]])
+  found = intervals.difference(Measured(values), Measured(np.zeros((1, 1))), 'mean', draws=20_000)
+  drawn = np.random.default_rng(1).choice(values[0], size=(200_000, 4)).mean(1)
+  assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=0.26)  # a step is .25
+
+
+def test_a_level_with_one_seed_adds_nothing():
+  found = intervals.difference(Measured(np.array([[3.0]])), Measured(np.array([[1.0]])), 'mean')
+  assert found == (2.0, 2.0, 2.0)
+
+
+def test_seeds_of_pretraining_are_drawn_as_wholes():
+  """Fine-tunings of one pre-training agree here, so the interval is that of three numbers and not of nine."""
+  values = np.repeat([[0.0], [1.0], [2.0]], 3, axis=1)
+  found = intervals.difference(Measured(values), Measured(np.zeros((1, 1))), 'mean', draws=8_000)
+  drawn = np.random.default_rng(2).choice([0.0, 1.0, 2.0], size=(200_000, 3)).mean(1)
+  assert (found.low, found.high) == pytest.approx(np.quantile(drawn, [0.025, 0.975]), abs=1e-9)
+
+
+def test_runs_without_a_result_are_left_out():
+  values = np.array([[1.0, np.nan, 3.0]])
+  assert intervals.summarise(values, 'mean') == 2
+  assert intervals.summarise(np.array([[1.0, np.nan, 3.0, 8.0]]), 'median') == 3
+  assert np.isfinite(intervals.difference(Measured(values), Measured(np.zeros((1, 1))), 'mean')).all()
+
+
+def trials(scores, count=200):
+  """How many intervals of a difference of .05 hold it; `scores` makes f64[1, seeds, rows] of a level."""
+  held = 0
+  for trial in range(count):
+    rng = np.random.default_rng(trial)
+    cells = [Measured(rows.mean(-1), rows) for rows in (scores(rng, 0.70), scores(rng, 0.65))]
+    found = intervals.difference(*cells, 'mean', seed=trial, draws=400)
+    held += found.low <= 0.05 <= found.high
+  return held / count
+
+
+def test_intervals_hold_the_truth_about_as_often_as_they_say():
+  """Rows and seeds that add up, 200 of one and 10 of the other: 95 %, a little less since ten seeds are few."""
+
+  def scores(rng, level):
+    return level + 0.3 * rng.standard_normal((1, 1, 200)) + 0.02 * rng.standard_normal((1, 10, 1))
+
+  assert 0.89 <= trials(scores) <= 0.985
+
+
+def test_intervals_are_too_wide_where_rows_and_seeds_share_their_noise():
+  def scores(rng, level):
+    return (rng.random((1, 10, 200)) < level).astype(float)
+
+  assert trials(scores) > 0.97

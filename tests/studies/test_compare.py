@@ -1,0 +1,121 @@
+"""Curves of many runs: means and bands, groups, damaged lines, what is refused."""
+
+import json
+import logging
+import math
+import statistics
+
+import numpy as np
+import pytest
+
+from plm_jax import compare
+from plm_jax.errors import ConfigError
+from plm_jax.studies import compare as study
+
+
+def write(folder, *, rate, seed, values, name='validation/loss', **more):
+  """A run with a value at each tenth step."""
+  folder.mkdir(parents=True)
+  settings = {'optim': {'rate': rate}, 'seed': seed, 'best': ['validation/loss', 'min'], **more}
+  (folder / 'config.json').write_text(json.dumps(settings))
+  rows = [{'step': 10 * place, name: value} for place, value in enumerate(values, start=1)]
+  (folder / 'metrics.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+  return folder
+
+
+@pytest.fixture
+def runs(tmp_path):
+  """Two rates with three seeds each."""
+  return [
+    write(tmp_path / f'{rate}_{seed}', rate=rate, seed=seed, values=[3.0, 1.0 + seed, rate + 2.0 * seed])
+    for rate in (0.1, 0.2)
+    for seed in (0, 1, 2)
+  ]
+
+
+def test_runs_that_differ_in_their_seed_are_one_curve(runs, tmp_path, capsys):
+  assert compare.main([*map(str, runs), f'--out={tmp_path / "new" / "x.png"}']) == 0
+  printed = capsys.readouterr().out
+  assert (tmp_path / 'new' / 'x.png').read_bytes().startswith(b'\x89PNG')
+  table = study.compare(runs, tmp_path / 'x.png')
+  assert table['metric'] == 'validation/loss'
+  for row, rate in zip(table['rows'], (0.1, 0.2), strict=True):
+    last = [rate, rate + 2, rate + 4]
+    best = [rate, 2.0, 3.0]  # the smallest of each run
+    assert (row['name'], row['n'], row['step']) == (f'optim.rate={rate}', 3, 30)
+    assert (row['last'], row['last_deviation']) == (statistics.fmean(last), statistics.stdev(last))
+    assert (row['best'], row['best_deviation']) == (statistics.fmean(best), statistics.stdev(best))
+    assert row['name'] in printed and f'{row["last"]:.5g}' in printed
+
+
+def test_by_puts_other_differences_into_one_curve(runs, tmp_path):
+  rows = study.compare(runs, tmp_path / 'x.png', by=['seed'])['rows']
+  assert [(row['name'], row['n']) for row in rows] == [('seed=0', 2), ('seed=1', 2), ('seed=2', 2)]
+  rows = study.compare(runs[:3], tmp_path / 'x.png')['rows']  # nothing but the seed differs
+  assert [(row['name'], row['n']) for row in rows] == [(runs[0].name, 3)]
+
+
+def test_a_sweep_stands_for_its_trials(runs, tmp_path):
+  for number in (0, 1):
+    write(tmp_path / 'sweep' / 'trials' / f'{number:04}', rate=0.3, seed=number, values=[1.0])
+  rows = study.compare([tmp_path / 'sweep', runs[0]], tmp_path / 'x.png')['rows']
+  assert [row['n'] for row in rows] == [2, 1]
+
+
+def test_the_band_is_that_of_numpy_where_steps_agree_and_straight_between_steps():
+  steps = np.arange(1, 9)
+  values = np.random.default_rng(0).normal(size=(5, 8))
+  at, mean, deviation = study.band([(steps, one) for one in values])
+  np.testing.assert_allclose(at, steps)
+  np.testing.assert_allclose(mean, values.mean(axis=0), rtol=1e-12)
+  np.testing.assert_allclose(deviation, values.std(axis=0, ddof=1), rtol=1e-12)
+  # the second run has no step 2, where a straight line through (1, 4) and (3, 8) has 6, and ends before step 4
+  at, mean, deviation = study.band(
+    [(np.array([1, 2, 3, 4]), np.array([0.0, 0, 0, 7])), (np.array([1, 3]), np.array([4.0, 8]))]
+  )
+  np.testing.assert_allclose(at, [1, 2, 3, 4])
+  np.testing.assert_allclose(mean, [2, 3, 4, 7])
+  np.testing.assert_allclose(deviation, [2 * math.sqrt(2), 3 * math.sqrt(2), 4 * math.sqrt(2), 0])
+
+
+def test_long_curves_become_means_of_stretches():
+  steps = np.arange(10 * study.POINTS)
+  at, mean, _ = study.band([(steps, np.where(steps % 2, 1.0, 3.0))])
+  assert len(at) == study.POINTS and set(mean) == {2.0}
+
+
+@pytest.mark.parametrize('rows', [3, 500])
+def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path, caplog, rows):
+  run = write(tmp_path / 'a', rate=1, seed=0, values=[float(n) for n in range(rows)], name='loss')
+  file = run / 'metrics.jsonl'
+  lines = file.read_bytes().splitlines(keepends=True)
+  lines[1] = lines[1][:9] + b'\xff\n'
+  lines.append(b'{"step": 99')  # still being written
+  file.write_bytes(b''.join(lines))
+  with caplog.at_level(logging.WARNING, 'plm_jax'):
+    steps, values = study.series(file, 'loss')
+  assert [record.getMessage() for record in caplog.records] == [f'{file}, line 2 is damaged and left out']
+  assert list(values) == [0.0, *range(2, rows)] and list(steps[:2]) == [10, 30]
+
+
+def test_values_that_are_not_finite_are_left_out(tmp_path):
+  file = tmp_path / 'metrics.jsonl'
+  file.write_text('{"step": 1, "loss": "nan"}\n{"step": 2, "loss": 3.0}\n{"step": 3, "other": 1.0}\n')
+  steps, values = study.series(file, 'loss')
+  assert (list(steps), list(values)) == ([2], [3.0])
+
+
+@pytest.mark.parametrize(
+  ('more', 'said'),
+  [
+    (['--by=optim.rat'], "no key 'optim.rat'. Did you mean 'optim.rate'"),
+    (['--metric=validation/los'], "no run has it. Did you mean 'validation/loss'"),
+    (['no_such_run'], 'no_such_run: there is no such folder'),
+    (['--out=x.jpg'], r'--out=x\.jpg: the picture is a \.png'),
+  ],
+)
+def test_what_cannot_be_compared_is_refused(runs, tmp_path, more, said):
+  with pytest.raises(ConfigError, match=said):
+    compare.main([str(runs[0]), *more, *([] if more[0].startswith('--out') else [f'--out={tmp_path / "x.png"}'])])
+  with pytest.raises(ConfigError, match='needs folders of runs and --out=FILE'):
+    compare.main([])

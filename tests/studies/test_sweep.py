@@ -1,0 +1,313 @@
+"""Sweeps: who makes which trial, kills and restarts, trials that diverge or fail, the table, what is refused."""
+
+import contextlib
+import functools
+import json
+import math
+import random
+import re
+import signal
+import time
+
+import pytest
+
+from plm_jax import files, sweep
+from plm_jax.config import overrides
+from plm_jax.errors import ConfigError, RunError
+from plm_jax.files import RunFolder
+from tests import runs
+
+optuna = pytest.importorskip('optuna', reason='needs the extra sweep: bash launch/setup.sh sweep')
+
+from plm_jax.studies import sweep as study  # noqa: E402
+from plm_jax.studies import sweep_report, sweep_space, sweep_trial  # noqa: E402
+
+SPACE = {'optim.rate': [1e-2, 1e-3], 'seed': [0, 1, 2]}
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return runs.write_data(tmp_path_factory.mktemp('data'))
+
+
+def made(folder, *, literal=SPACE, method='grid', trials=6, settings=None, **changes):
+  """A sweep whose trials need not be runs."""
+  settings = settings or {'best': ['validation/loss', 'min']}
+  files.make_folder(folder)
+  one = study.Sweep(
+    folder=folder, space=sweep_space.parse(literal), method=method, trials=trials, metric='validation/loss',
+    direction='minimize', seed=0, first_rung=2, factor=2, settings=settings,
+    changed=lambda given: overrides.apply(settings, given)[0],
+  )  # fmt: skip
+  return study.dataclasses.replace(one, **changes)
+
+
+def number_of(words):
+  return int(words[-1].removeprefix('--trial='))
+
+
+def value_of(number):
+  return [3.0, 1.0, 2.0, 9.0, 0.5, 8.0][number % 6]
+
+
+def table_of(one):
+  return [(trial.number, trial.params, trial.value, trial.state.name) for trial in one.study().trials]
+
+
+# Who makes which trial. The process of a trial is replaced by a function that tells a value.
+
+
+def test_a_killed_worker_loses_no_trial_and_makes_none_twice(tmp_path, monkeypatch):
+  """A worker dies before or behind the end of a trial, at random, and is started again."""
+  draw, ended, deaths = random.Random(3), [], []
+
+  class Killed(BaseException):
+    pass
+
+  def run(one, chance, words):
+    number = number_of(words)
+    if draw.random() < chance:
+      raise Killed
+    one.study().tell(number, value_of(number))
+    ended.append(number)
+    if draw.random() < chance:
+      raise Killed  # behind the end of the trial
+    return 0
+
+  tables = []
+  for name, chance in {'alone': 0.0, 'killed': 0.6}.items():
+    one = made(tmp_path / name)
+    monkeypatch.setattr(study, '_run', functools.partial(run, one, chance))
+    ended.clear()
+    for _ in range(80):
+      with contextlib.suppress(Killed):
+        study.work(one, [])
+        break
+      deaths.append(name)
+    assert sorted(ended) == list(range(6))
+    tables.append(table_of(one))
+  assert tables[0] == tables[1]
+  assert deaths.count('killed') > 3 and 'alone' not in deaths
+
+
+def test_a_trial_whose_worker_lives_is_left_to_it(tmp_path):
+  one = made(tmp_path, trials=3)
+  first, second, third = (contextlib.ExitStack() for _ in range(3))
+  with first, second, third:
+    journal = one.study()
+    assert study._claim(one, journal, first) == 0
+    assert study._claim(one, journal, second) == 1
+    first.close()  # as the system does when a process ends
+    assert study._claim(one, journal, third) == 0
+    assert study._claim(one, journal, first) == 2
+    with contextlib.ExitStack() as fourth:
+      assert study._claim(one, journal, fourth) is None
+
+
+@pytest.mark.parametrize('method', ['grid', 'random', 'tpe', 'halving'])
+def test_points_depend_on_the_trials_and_not_on_the_worker(tmp_path, method):
+  literal = SPACE if method == 'grid' else {'optim.rate': {'low': 1e-5, 'high': 1.0, 'scale': 'log'}, **SPACE}
+  literal = {**literal, 'seed': {'low': 0, 'high': 9}} if method != 'grid' else literal
+  tables = []
+  for name in ('one', 'again'):
+    one = made(tmp_path / name, literal=literal, method=method, trials=6 if method == 'grid' else 14)
+    journal = one.study()
+    for number in range(one.trials):
+      with contextlib.ExitStack() as held:
+        assert study._claim(one, one.study() if name == 'again' else journal, held) == number
+        journal.tell(number, value_of(number))
+    tables.append(table_of(one))
+  assert tables[0] == tables[1]
+  known = study.preview(one)
+  assert [sweep_space.point_of(params, one.space) for _, params, _, _ in tables[0]][: len(known)] == known
+  assert len(known) == {'grid': 6, 'tpe': study.FIRST_TRIALS}.get(method, 14)
+
+
+def test_tpe_draws_where_values_were_good(tmp_path):
+  """The mean distance of log10 rate from the best one shrinks once results are known."""
+  one = made(tmp_path, literal={'optim.rate': {'low': 1e-6, 'high': 1.0, 'scale': 'log'}}, method='tpe', trials=40)
+  journal, away = one.study(), []
+  for number in range(one.trials):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    rate = journal.trials[number].params['optim.rate']
+    away.append(abs(math.log10(rate) + 2))
+    journal.tell(number, away[-1])
+  assert sum(away[-15:]) / 15 < sum(away[:10]) / 10 / 2
+
+
+@pytest.mark.parametrize(
+  ('code', 'over', 'said'),
+  [
+    (-9, False, 'ended by SIGKILL, as by a system out of memory'),
+    (7, False, 'exit code 7'),
+    (2, False, ConfigError),
+    (1, False, RunError),
+    (2, True, ConfigError),
+    (3, True, study.signals.Interrupted),
+  ],
+)
+def test_the_end_of_a_process_that_told_nothing(tmp_path, monkeypatch, code, over, said):
+  one = made(tmp_path, trials=2)
+  if over:
+    with contextlib.ExitStack() as held:
+      study._claim(one, one.study(), held)
+      one.study().tell(0, 1.0)
+  monkeypatch.setattr(study, '_run', lambda words: code)
+  if isinstance(said, str):
+    trials = study.work(one, [])
+    assert all(said in trial.user_attrs['reason'] and trial.state.name == 'FAIL' for trial in trials)
+  else:
+    with pytest.raises(said):
+      study.work(one, [])
+    assert table_of(one)[-1][-1] == 'RUNNING'  # the same command goes on with it
+
+
+def test_a_folder_holds_one_sweep(tmp_path, monkeypatch):
+  settings = runs.settings('classify', tmp_path, best=('validation/loss', 'min'))
+  one = made(tmp_path / 'sweep', settings=settings)
+  monkeypatch.setattr(study, '_run', lambda words: one.study().tell(number_of(words), 1.0) and 0)
+  study.work(one, [])
+  study.work(study.dataclasses.replace(one, settings={**settings, 'log_every': 7}), [])  # changes no result
+  with pytest.raises(ConfigError, match='holds a sweep with another space: name another --workdir'):
+    study.work(study.dataclasses.replace(one, space=sweep_space.parse({'seed': [0]})), [])
+  with pytest.raises(ConfigError, match='steps: 12 -> 99'):
+    study.work(study.dataclasses.replace(one, settings={**settings, 'steps': 99}), [])
+
+
+# The table.
+
+
+def test_seeds_are_one_row_with_their_median_and_those_without_a_value_count_as_worst(tmp_path):
+  one = made(tmp_path)
+  journal = one.study()
+  for number, value in enumerate([0.1, 0.2, 0.9, 0.3, None, None]):
+    with contextlib.ExitStack() as held:
+      study._claim(one, journal, held)
+    if value is not None:
+      journal.tell(number, value)
+    elif number == 4:
+      sweep_trial._stop(journal, number, 'diverged at step 3')
+    else:
+      study.fail(journal, number, 'ValueError: broken')
+  first, second = sweep_report.rows(one, journal.trials)
+  assert (first.point, first.numbers, first.score) == ({'optim.rate': '0.01'}, (0, 1, 2), 0.2)
+  # the seed that diverged is infinitely bad, the one that failed is left out: the median of 0.3 and infinity
+  assert (second.score, second.values) == (float('inf'), (0.3,))
+  assert second.reasons == ('diverged at step 3', 'ValueError: broken')
+  table = sweep_report.report(one, journal.trials, command=['--config=x.py', '--workdir=a b'])
+  assert json.loads(json.dumps(table)) == json.loads((tmp_path / 'table.json').read_text())
+  assert table['best']['command'] == "python -m plm_jax.train --config=x.py '--workdir=a b' --config.optim.rate=0.01"
+  row = table['rows'][0]
+  # the closed form of the deviation of a sample of 0.1, 0.2, 0.9
+  assert (row['mean'], row['n']) == (pytest.approx(0.4), 3) and row['deviation'] == pytest.approx(0.19**0.5)
+  assert table['trials'] == {'COMPLETE': 4, 'PRUNED': 1, 'FAIL': 1} and table['best']['trial'] == 0
+  for picture in ('importance.png', 'parallel.png'):
+    assert (tmp_path / picture).read_bytes().startswith(b'\x89PNG')
+  assert 'diverged at step 3' in (tmp_path / 'table.txt').read_text()
+
+
+# Real trials.
+
+
+def flags(data, folder, literal, *more, **changes):
+  settings = runs.settings(
+    'classify', data, **{'best': ('validation/loss', 'min'), 'steps': 6, 'eval_every': 2, **changes}
+  )
+  config = runs.write_config(data / f'{folder.name}.json', settings)
+  return [f'--config={config}', f'--workdir={folder}', f'--space={literal!r}', *more]
+
+
+def test_a_trial_is_an_ordinary_run_and_one_that_diverges_or_fails_is_a_row(data, tmp_path, capfd):
+  literal = {'data.batch_size': [8, 6], 'optim.rate': [1e-2], 'accumulate': [1, 4]}  # 6 rows are no 4 micro-batches
+  words = flags(data, tmp_path / 'sweep', literal, '--config.save_every=2')
+  with pytest.raises(ConfigError, match=r'the space, data.batch_size=6 optim.rate=0.01 accumulate=4'):
+    sweep.main(words)  # known before the first trial
+  assert not (tmp_path / 'sweep').exists()
+  literal = {
+    'optim.name': ['sgd'],
+    'optim.rate': [1e-2, 1000.0],
+    'optim.clip': [None],
+    'data.path': [str(data / 'labelled'), 'no_such_data'],
+  }
+  words = flags(data, tmp_path / 'sweep', literal, max_skipped=1)
+  done = runs.command('sweep', *words)
+  assert done.returncode == 0, done.stderr
+  table = json.loads((tmp_path / 'sweep' / 'table.json').read_text())
+  by_number = {row['numbers'][0]: row for row in table['rows']}
+  result = json.loads(RunFolder(tmp_path / 'sweep' / 'trials' / '0000').result.read_text())
+  values = [
+    row['validation/loss'] for row in runs.curve(tmp_path / 'sweep' / 'trials' / '0000') if 'validation/loss' in row
+  ]
+  assert result['finished'] and by_number[0]['values'] == [min(values)]
+  assert 'no_such_data' in by_number[1]['reasons'][0] and by_number[1]['n'] == 0
+  assert 'best: validation/loss' in done.stdout
+  before = runs.snapshot(tmp_path / 'sweep' / 'trials' / '0000')
+  assert sweep.main(words) == 0  # all are over
+  assert runs.snapshot(tmp_path / 'sweep' / 'trials' / '0000') == before
+
+
+def test_halving_stops_a_trial_at_its_rung(data, tmp_path):
+  literal = {'optim.rate': {'low': 1e-9, 'high': 1e-1, 'scale': 'log'}}
+  words = flags(data, tmp_path / 'sweep', literal, '--method=halving', '--trials=4', '--first_rung=2', '--factor=2')
+  done = runs.command('sweep', *words)
+  assert done.returncode == 0, done.stderr
+  table = json.loads((tmp_path / 'sweep' / 'table.json').read_text())
+  stopped = [row for row in table['rows'] if row['reasons']]
+  assert stopped and table['trials']['PRUNED'] == sum(len(row['reasons']) for row in stopped)
+  for row in stopped:
+    step = int(re.search(r'stopped at step (\d+)', row['reasons'][0]).group(1))
+    for number in row['numbers']:
+      folder = tmp_path / 'sweep' / 'trials' / f'{number:04}'
+      assert json.loads(RunFolder(folder).result.read_text())['step'] == step < 6
+
+
+@pytest.mark.slow
+def test_two_workers_that_are_killed_make_the_same_sweep(data, tmp_path):
+  literal = {'seed': [0, 1, 2]}
+  outcomes, draw = [], random.Random(0)
+  for name, kills in {'alone': 0, 'killed': 4}.items():
+    folder, log = tmp_path / name, tmp_path / f'{name}.log'
+    words = runs.words('sweep', *flags(data, folder, literal, steps=30, save_every=2))
+    with contextlib.ExitStack() as stack:
+      workers = [stack.enter_context(runs.started(words, log=log)) for _ in range(2 if kills else 1)]
+      for _ in range(kills):
+        time.sleep(draw.uniform(4, 12))
+        victim = workers.pop(draw.randrange(2))
+        victim.send_signal(draw.choice([signal.SIGKILL, signal.SIGTERM]))
+        victim.wait()
+        workers.append(stack.enter_context(runs.started(words, log=log)))
+      assert [worker.wait(600) for worker in workers] == [0] * len(workers), log.read_text()[-3000:]
+    table = json.loads((folder / 'table.json').read_text())
+    table['best'].pop('command')
+    curves = {trial.name: runs.curve(trial) for trial in sorted((folder / 'trials').iterdir())}
+    outcomes.append((table, curves))
+  assert outcomes[0] == outcomes[1]
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+  ('literal', 'more', 'said'),
+  [
+    ({'optim.rat': [1]}, (), "Did you mean 'rate'"),
+    ({'optim.rate': ['x']}, (), "got 'x'"),
+    ({'optim.rate': {'low': 1e-4, 'high': 1e-2}}, (), '--method=tpe needs --trials=N'),
+    (SPACE, ('--trials=7',), 'the grid has 6 points'),
+    (SPACE, ('--config.best=None', '--config.early_stop=None'), r'--config\.best='),
+    (SPACE, ('--first_rung=2',), 'is for --method=halving'),
+    (SPACE, ('--method=gird',), 'gird'),
+  ],
+)
+def test_mistakes_end_before_the_first_trial(data, tmp_path, literal, more, said):
+  with pytest.raises(ConfigError, match=said):
+    sweep.main(flags(data, tmp_path / 'sweep', literal, *more))
+  assert not (tmp_path / 'sweep').exists()
+
+
+def test_a_dry_run_prints_the_trials_and_makes_nothing(data, tmp_path, capsys):
+  assert sweep.main(flags(data, tmp_path / 'sweep', SPACE, '--dry_run')) == 0
+  said = capsys.readouterr().out
+  assert said.startswith('6 trials:') and '5  optim.rate=0.001 seed=2' in said
+  assert not (tmp_path / 'sweep').exists()

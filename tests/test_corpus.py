@@ -1,0 +1,167 @@
+"""`python -m plm_jax.corpus`: a pass keeps and drops what it says, and goes on where it was stopped or killed."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from plm_jax import corpus
+from plm_jax.data.corpora import sources
+from plm_jax.data.corpora.cleaning import passes
+from plm_jax.errors import ConfigError
+from tests import conftest
+
+
+@pytest.fixture
+def source(tmp_path):
+  """Sixty stories, of which every tenth stands there twice."""
+  draw = random.Random(0)
+  stories = [conftest.story(draw) for _ in range(60)]
+  stories += [story.upper() for story in stories[::10]]
+  path = tmp_path / 'old'
+  path.mkdir()
+  (path / 'train.txt').write_text('\n\n'.join(stories) + '\n')
+  return path
+
+
+def texts(folder, split='train'):
+  return [json.loads(line)['text'] for line in (folder / f'{split}.jsonl').read_text().splitlines()]
+
+
+def left_out(folder):
+  return [json.loads(line) for line in (folder / 'left_out.jsonl').read_text().splitlines()]
+
+
+def test_copies_are_left_out_and_named(source, tmp_path, capsys):
+  out = tmp_path / 'new'
+  assert corpus.main(['dedup', str(source), str(out), '--exact']) == 0
+  assert len(texts(out)) == 60
+  assert left_out(out) == [{'row': 60 + n, 'reason': 'duplicate', 'copies': 10 * n} for n in range(6)]
+  assert 'left out: duplicate' in capsys.readouterr().out
+  report = json.loads((out / 'corpus.json').read_text())
+  assert (report['read'], report['kept'], report['dropped']) == (66, {'train': 60}, {'duplicate': 6})
+  assert sources.documents(str(out))[0] == texts(out)[0]  # a config reads it
+  assert {file.name for file in out.iterdir()} == {'train.jsonl', 'left_out.jsonl', 'corpus.json', '.lock'}
+
+
+def test_splits_are_drawn_by_the_text(source, tmp_path):
+  out = tmp_path / 'new'
+  corpus.main(['split', str(source), str(out), '--validation=0.2', '--test=0.1'])
+  parts = {name: {text.lower() for text in texts(out, name)} for name in ('train', 'validation', 'test')}
+  assert sum(map(len, parts.values())) == 60  # both copies of a text are on one side
+  assert all(parts.values())
+  assert sum(len(texts(out, name)) for name in parts) == 66
+  other = tmp_path / 'other'
+  corpus.main(['split', str(source), str(other), '--validation=0.2', '--test=0.1', '--seed=1'])
+  assert texts(other, 'validation') != texts(out, 'validation')
+
+
+def test_evaluation_sets_are_kept_out_and_counted(source, tmp_path, capsys):
+  held = tmp_path / 'held'
+  held.mkdir()
+  story = sources.documents(str(source))[7]
+  (held / 'test.jsonl').write_text(
+    json.dumps({'text': story}) + '\n' + json.dumps({'text': 'nothing of it ' * 9}) + '\n'
+  )
+  out = tmp_path / 'new'
+  corpus.main(['filter', str(source), str(out), '--min_chars=10', '--against', f'{held}:test'])
+  assert {row['reason'] for row in left_out(out)} == {'evaluation_set'}
+  assert 7 in {row['row'] for row in left_out(out)}
+  assert json.loads((out / 'corpus.json').read_text())['evaluation_rows'] == {f'{held}:test': {'rows': 2, 'found': 1}}
+  assert f'{held}:test: 1 of 2 rows found' in capsys.readouterr().out
+
+
+def test_stats(source, capsys):
+  corpus.main(['stats', str(source)])
+  said = capsys.readouterr().out
+  assert '66 documents' in said
+  assert 'scripts: latin 100.0%' in said
+
+
+def test_the_same_request_again_does_nothing_and_another_is_refused(source, tmp_path):
+  out = tmp_path / 'new'
+  asked = ['filter', str(source), str(out), '--min_chars=10']
+  corpus.main(asked)
+  before = (out / 'train.jsonl').stat().st_mtime_ns
+  assert corpus.main(asked) == 0
+  assert (out / 'train.jsonl').stat().st_mtime_ns == before
+  with pytest.raises(ConfigError, match='was made with min_chars=10, and 20 is asked now'):
+    corpus.main(['filter', str(source), str(out), '--min_chars=20'])
+  (source / 'train.txt').write_text('Another text.\n')
+  with pytest.raises(ConfigError, match='source_digest'):
+    corpus.main(asked)
+
+
+def test_a_folder_of_something_else_is_left_alone(source, tmp_path):
+  (tmp_path / 'new').mkdir()
+  (tmp_path / 'new' / 'train.jsonl').write_text('mine')
+  with pytest.raises(ConfigError, match='holds files that are not of such a pass'):
+    corpus.main(['filter', str(source), str(tmp_path / 'new')])
+  assert (tmp_path / 'new' / 'train.jsonl').read_text() == 'mine'
+
+
+@pytest.mark.parametrize(
+  ('words', 'message'),
+  [
+    (['dedup', 'SOURCE', 'OUT', '--threshold=2'], 'threshold'),
+    (['split', 'SOURCE', 'OUT', '--validation=0.6', '--test=0.5'], 'leave nothing to train on'),
+    (['filter', 'SOURCE', 'OUT', '--rules=c5'], 'c5'),
+    (['filter', 'SOURCE', 'OUT', '--against', 'nowhere'], 'is no PATH:SPLIT'),
+    (['filter', 'no/such', 'OUT'], 'no/such'),
+    (['filter', 'SOURCE', 'OUT', '--split=dev'], 'dev'),
+  ],
+)
+def test_a_mistake_is_named_before_anything_is_written(source, tmp_path, words, message):
+  places = {'SOURCE': str(source), 'OUT': str(tmp_path / 'new')}
+  with pytest.raises(ConfigError, match=message):
+    corpus.main([places.get(word, word) for word in words])
+  assert not (tmp_path / 'new').exists()
+
+
+def test_a_pass_that_dies_anywhere_ends_with_the_same_bytes(source, tmp_path, monkeypatch):
+  """It dies in the middle of a batch, whose rows were written in part and not committed."""
+  monkeypatch.setattr(passes, 'TOGETHER', 7)
+  whole = tmp_path / 'whole'
+  corpus.main(['dedup', str(source), str(whole), '--exact'])
+  real = passes.Verdict
+  for dies_at in (0, 3, 7, 20, 65):
+    out, asked = tmp_path / f'cut{dies_at}', 0
+
+    def verdict(*args, dies_at=dies_at):
+      nonlocal asked
+      asked += 1
+      if asked == dies_at + 1:
+        raise KeyboardInterrupt
+      return real(*args)
+
+    monkeypatch.setattr(passes, 'Verdict', verdict)
+    with pytest.raises(KeyboardInterrupt):
+      corpus.main(['dedup', str(source), str(out), '--exact'])
+    assert not (out / 'corpus.json').exists()
+    monkeypatch.setattr(passes, 'Verdict', real)
+    corpus.main(['dedup', str(source), str(out), '--exact'])
+    for name in ('train.jsonl', 'left_out.jsonl'):
+      assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_killed_processes_end_with_the_same_bytes(tmp_path):
+  """SIGKILL and SIGTERM at random times, on 20,000 short texts."""
+  draw = random.Random(3)
+  source = tmp_path / 'old.txt'
+  source.write_text('\n\n'.join(f'text {draw.randrange(15_000)} of many' for _ in range(20_000)))
+  made = {}
+  for name, kills in (('whole', 0), ('cut', 8)):
+    words = [sys.executable, '-m', 'plm_jax.corpus', 'dedup', str(source), str(tmp_path / name), '--exact']
+    for number in range(kills):
+      child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+      time.sleep(1.0 + draw.random())
+      child.send_signal(signal.SIGTERM if number % 2 else signal.SIGKILL)
+      assert child.wait(60) in (-signal.SIGKILL, 0, 3, 130)
+    assert subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    made[name] = (tmp_path / name / 'train.jsonl').read_bytes()
+  assert made['whole'] == made['cut']
