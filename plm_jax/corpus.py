@@ -99,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
   )
   one.add_argument('--min_chars', type=command.WHOLE, default=0, help='shortest document')
   one.add_argument('--max_chars', type=command.COUNT, help='longest document')
-  one.add_argument('--min_letters', type=SHARE, default=0.0, help='share of letters among what is no space')
+  one.add_argument('--min_alpha', type=SHARE, default=0.0, help='share of letters among what is no space')
   one.add_argument('--min_english', type=SHARE, default=0.0, help='share of English function words among words')
   one.add_argument('--against', metavar='PATH:SPLIT', nargs='+', default=[], help='evaluation sets to keep out')
   one = made['dedup']
@@ -120,7 +120,7 @@ def _filter(arguments: argparse.Namespace) -> Pass:
   from plm_jax.data.corpora.cleaning import contamination, quality
   from plm_jax.data.corpora.cleaning.passes import Verdict
 
-  bounds = {key: vars(arguments)[key] for key in ('min_chars', 'max_chars', 'min_letters', 'min_english')}
+  bounds = {key: vars(arguments)[key] for key in ('min_chars', 'max_chars', 'min_alpha', 'min_english')}
   rules = [quality.plain(**bounds), *(quality.RULES[name] for name in arguments.rules)]
   sets = contamination.Sets(arguments.against)
 

@@ -75,7 +75,7 @@ def filter_documents(
   for document in documents:
     read += 1
     words = text(document)
-    reason = _quality(
+    reason = out_of_bounds(
       words, min_chars=min_chars, max_chars=max_chars, min_alpha=min_alpha, min_english=min_english
     ) or (dedup and _copy(words, seen=seen, prefix=dedup_prefix))
     if reason:
@@ -97,27 +97,32 @@ def english(text: str) -> float:
   return sum(word in FUNCTION_WORDS for word in words) / max(len(words), 1)
 
 
-def _quality(text: str, *, min_chars: int, max_chars: int | None, min_alpha: float, min_english: float) -> str:
+def letters(text: str) -> tuple[int, int]:
+  """How many of the characters of a text are letters, and how many are not spaces."""
+  solid = re.sub(r'\s+', '', text)
+  return sum(map(str.isalpha, solid)), len(solid)
+
+
+def out_of_bounds(text: str, *, min_chars: int, max_chars: int | None, min_alpha: float, min_english: float) -> str:
+  """Why a text is outside the bounds of `filter_documents`, by the name of its count; empty where it is inside."""
   if len(text) < min_chars:
     return 'too_short'
   if max_chars is not None and len(text) > max_chars:
     return 'too_long'
-  solid = re.sub(r'\s+', '', text)
-  if sum(map(str.isalpha, solid)) < min_alpha * len(solid):
+  alphabetic, solid = letters(text)
+  if alphabetic < min_alpha * solid:
     return 'few_letters'
-  if min_english and english(text) < min_english:
-    return 'not_english'
-  return ''
+  return 'not_english' if min_english and english(text) < min_english else ''
 
 
 def _copy(text: str, *, seen: set[bytes], prefix: int | None) -> str:
-  letters = alphanumeric(text)
-  whole = hashlib.blake2b(letters.encode(), digest_size=16).digest()
+  solid = alphanumeric(text)
+  whole = hashlib.blake2b(solid.encode(), digest_size=16).digest()
   if whole in seen:
     return 'duplicate'
   beginning = whole
-  if prefix is not None and len(letters) > prefix:
-    beginning = hashlib.blake2b(letters[:prefix].encode(), digest_size=16, person=b'prefix').digest()
+  if prefix is not None and len(solid) > prefix:
+    beginning = hashlib.blake2b(solid[:prefix].encode(), digest_size=16, person=b'prefix').digest()
     if beginning in seen:
       return 'near_duplicate'
   seen |= {whole, beginning}

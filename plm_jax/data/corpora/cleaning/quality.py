@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Annotated, NamedTuple
 
-from plm_jax.data.corpora.filters import english
+from plm_jax.data.corpora.filters import english, letters, out_of_bounds
 
 Rule = Callable[[str], tuple[str, str]]
 
@@ -97,30 +97,20 @@ def plain(
   *,
   min_chars: Annotated[int, '0 <= x'] = 0,
   max_chars: Annotated[int, '1 <= x'] | None = None,
-  min_letters: Annotated[float, '0 <= x <= 1'] = 0.0,
+  min_alpha: Annotated[float, '0 <= x <= 1'] = 0.0,
   min_english: Annotated[float, '0 <= x <= 1'] = 0.0,
 ) -> Rule:
-  """Bounds on length, on the share of letters among what is no space, and of English function words among words."""
+  """The bounds of `filters.filter_documents` on length, letters and English function words."""
 
   def rule(text: str) -> tuple[str, str]:
-    if len(text) < min_chars:
-      return text, 'too_short'
-    if max_chars is not None and len(text) > max_chars:
-      return text, 'too_long'
-    if min_letters and letters(text) < min_letters:
-      return text, 'few_letters'
-    return text, 'not_english' if min_english and english(text) < min_english else ''
+    return text, out_of_bounds(
+      text, min_chars=min_chars, max_chars=max_chars, min_alpha=min_alpha, min_english=min_english
+    )
 
   return rule
 
 
 RULES: dict[str, Rule] = {'gopher': gopher, 'c4': c4}
-
-
-def letters(text: str) -> float:
-  """The share of letters among the characters that are not spaces."""
-  solid = [character for character in text if not character.isspace()]
-  return sum(map(str.isalpha, solid)) / max(len(solid), 1)
 
 
 class Measured(NamedTuple):
@@ -144,4 +134,5 @@ def measure(text: str) -> Measured:
   sample = [character for character in text[:2_000] if character.isalpha()]
   scripts = Counter(unicodedata.name(character, '').partition(' ')[0] for character in sample)
   script = scripts.most_common(1)[0][0] if scripts else ''
-  return Measured(len(text), len(text.split()), letters(text), english(text), script)
+  alphabetic, solid = letters(text)
+  return Measured(len(text), len(text.split()), alphabetic / max(solid, 1), english(text), script)
