@@ -447,6 +447,11 @@ class RunFolder:
     return self.root / 'evaluations.jsonl'
 
   @property
+  def spikes(self) -> Path:
+    """One JSON object per line and spike of the loss that the run went back for; see `training/spikes.py`."""
+    return self.root / 'spikes.jsonl'
+
+  @property
   def by_class(self) -> Path:
     """What became of each class in each evaluation (`evaluate --by_class`), as JSON."""
     return self.root / 'by_class.json'

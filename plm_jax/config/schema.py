@@ -39,6 +39,7 @@ class Run:
     best: the metric that decides which checkpoint is best, and 'min' or 'max', as in ('validation/loss', 'min').
     early_stop: the run ends after this many evaluations in a row without a better `best`; None: it does not.
     max_skipped: the run counts as diverged after this many updates in a row that are not finite; None: never.
+    spikes: see `Spikes`; None: the run does not look for them.
     log: where metrics are written besides metrics.jsonl.
     sharding: see `Sharding`.
     execution: see `types.Execution`.
@@ -67,6 +68,7 @@ class Run:
   best: tuple[str, Literal['min', 'max']] | None = None
   early_stop: Count | None = None
   max_skipped: Count | None = 10
+  spikes: Annotated[Mapping[str, Any], 'config.schema:Spikes'] | None = None
   log: Sequence[Literal['tensorboard', 'wandb']] = ('tensorboard',)
   sharding: Annotated[Mapping[str, Any], 'config.schema:Sharding'] = field(default_factory=dict)
   execution: Annotated[Mapping[str, Any], 'types:Execution'] = field(default_factory=dict)
@@ -85,6 +87,24 @@ class Sharding:
 
   mesh: Mapping[Literal['data', 'model'], Count | Literal[-1]] = field(default_factory=lambda: {'data': -1})
   rules: Annotated[str, 'sharding:RULES'] | Sequence[tuple[str, str | None]] = 'data'
+
+
+class Spikes:
+  """When a jump of the loss takes a run back to a saved step, as Chowdhery 2022 (PaLM), section 5.1, did by hand.
+
+  Attributes:
+    deviations: a loss so many standard deviations above its running mean is a spike.
+    memory: steps over which the running mean and deviation forget; no step before it is judged.
+    back: the run goes back to the newest saved step that is at least so many steps before the spike.
+    after: batches that are left out behind the spike, besides those from the saved step to the spike.
+    most: how often in all; later spikes are only told.
+  """
+
+  deviations: Annotated[float, '0 < x'] = 6.0
+  memory: Annotated[int, '2 <= x'] = 128
+  back: Count = 100
+  after: Whole = 100
+  most: Whole = 3
 
 
 class Evaluation:

@@ -23,7 +23,7 @@ from plm_jax import files, optim, sharding
 from plm_jax.cli import signals, tables
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import Where
-from plm_jax.training import evaluation, feed, from_data, preflight
+from plm_jax.training import evaluation, feed, from_data, history, preflight
 from plm_jax.training.metrics import write_json
 from plm_jax.training.parts import (
   check_vocab_of,
@@ -106,8 +106,8 @@ def _run_missing(
   settings: Mapping[str, Any], cells: Sequence[Cell], *, record: Path, metric: str
 ) -> dict[Cell, dict[str, Any]]:
   """What came out of each cell: read from `record`, or run and appended to it, one JSON object per line."""
-  on_its_way = ('extend', 'skip')  # of one run in a folder; runs of before these keys keep their digest
-  fingerprint = hash_text(json.dumps({k: v for k, v in settings.items() if k not in on_its_way}, sort_keys=True))
+  kept = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
+  fingerprint = hash_text(json.dumps(kept, sort_keys=True))
   done: dict[Cell, dict[str, Any]] = {}
   for number, line in enumerate(files.read_text(record).splitlines() if files.exists(record) else (), start=1):
     try:

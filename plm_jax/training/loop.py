@@ -34,6 +34,7 @@ from plm_jax.training import (
   preflight,
   run_folder,
   sizes,
+  spikes,
   trained_part,
 )
 from plm_jax.training.evaluation import evaluate
@@ -95,6 +96,23 @@ def train(
   Raises:
     ConfigError: the settings do not fit each other, the folder or the data.
   """
+  outcome = _train(settings, workdir, stop_at=stop_at, extend=extend, gives_up=gives_up)
+  while isinstance(outcome, spikes.Spike):
+    spikes.go_back(RunFolder.at(workdir), outcome)
+    settings = {**settings, 'extend': (), 'skip': ()}  # the folder knows more of them now
+    outcome = _train(settings, workdir, stop_at=stop_at, extend=extend, gives_up=gives_up)
+  return outcome
+
+
+def _train(
+  settings: Mapping[str, Any],
+  workdir: Where,
+  *,
+  stop_at: int | None,
+  extend: int | None,
+  gives_up: Callable[[int, float], bool],
+) -> Outcome | spikes.Spike:
+  """What `train` does up to its end or to a spike of the loss."""
   with contextlib.ExitStack() as stack:
     # --- run folder, vocabulary, model, task -------------------------------------------------------------------------
     stopping = stack.enter_context(catch_signals())
@@ -229,6 +247,8 @@ def train(
     judged_by = settings['best'][0] if settings['best'] else None
     bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main, best=judged_by))
     patience = Patience(settings, folder, start=start)
+    watch = spikes.Watch(settings, folder, sums=run_folder.summed(folder, start))
+    spike: spikes.Spike | None = None
     batches = feed.to_devices(history.read(source, start, skip=settings['skip']), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
     # two steps in flight hide the host's work; simulated devices starve when steps queue up
@@ -262,7 +282,11 @@ def train(
           means = {**means, **task.summary(means), **meter.read()}
           writer.write(number, means)
           bar.show(number, means)
+        if watch.on and (spike := watch.see(number, spikes.loss_of(sums), saved)):
+          break
       bar.advance(done)
+      if spike:
+        break  # nothing of it is saved
       if settings['max_skipped'] is not None and skipped_in_a_row >= settings['max_skipped']:
         log.error(f'step {done}: {skipped_in_a_row} updates in a row were not finite (max_skipped): training diverged')
         code = DIVERGED
@@ -295,7 +319,7 @@ def train(
         with meter.paused():
           spent = {'tokens': tokens_before + meter.all_tokens(), 'seconds': seconds_before + time.monotonic() - began}
           measured = {**scores, **spent} if evaluating else spent
-          sums = interval.to_sums(summed, measures)
+          sums = {**interval.to_sums(summed, measures), **watch.sums()}
           saved.save(done, part(state), metrics=measured, sums=sums, best_allowed=skipped_in_a_row == 0)
       if interrupted:
         log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
@@ -304,6 +328,8 @@ def train(
 
     # --- the result --------------------------------------------------------------------------------------------------
     saved.wait()
+    if spike:
+      return spike
     over = code == DONE and (done == total or patience.lost)
     if code == DIVERGED:
       log.error(_way_on(folder, [step for step in saved.steps() if done > start or step < start], done))
@@ -321,6 +347,7 @@ def train(
       'seconds': round(seconds_before + time.monotonic() - began, 3),
       'tokens': tokens_before + meter.all_tokens(),
       'skipped': int(jax.device_get(state.skipped)),
+      'spikes': spikes.read(folder),
       **counts,
       **facts,
       'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,

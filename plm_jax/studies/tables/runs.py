@@ -25,11 +25,10 @@ from plm_jax.errors import KILLED, STOPPED, ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.plugins import signatures
 from plm_jax.studies.tables.file import Column, Row, Table
-from plm_jax.training import run_folder
+from plm_jax.training import history, run_folder
 
 log = logging.getLogger(__name__)
 
-ON_ITS_WAY = ('extend', 'skip')  # keys of a run in a folder; see training/history.py
 PREDICTIONS = 'predictions.jsonl'
 DIGITS = 12  # of a digest, in names
 
@@ -127,7 +126,7 @@ def _run(target: str, keys: Mapping[str, Any], *, label: str, source: Run | None
     settings = _resolved(target, tuple(change for change in changes if change[0] != 'seed')) | {'seed': keys['seed']}
   except ConfigError as error:
     raise ConfigError(f'{label}: {target}: {error}') from error
-  said = {key: value for key, value in settings.items() if key not in ON_ITS_WAY}
+  said = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
   identity = json.dumps([said, source and source.digest, scratch], sort_keys=True)
   digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]
   return Run(target, changes, settings, source, scratch, digest)
@@ -163,13 +162,13 @@ def folder_of(run: Run, places: Places) -> RunFolder:
   own = RunFolder(places.workdir / 'runs' / run.name)
   if files.is_folder(own.root) or run.source is not None:
     return own
-  asked = {key: value for key, value in run.settings.items() if key not in ON_ITS_WAY}
+  asked = {key: value for key, value in run.settings.items() if key not in history.ON_ITS_WAY}
   for folder in _adoptable(places.adopt):
     try:
       kept = config.resolve(config.load(str(folder.root)))
     except ConfigError:
       continue
-    if {key: value for key, value in kept.items() if key not in ON_ITS_WAY} == asked:
+    if {key: value for key, value in kept.items() if key not in history.ON_ITS_WAY} == asked:
       return folder
   return own
 
