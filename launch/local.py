@@ -6,7 +6,8 @@ The words after `--` are arguments of this Python; `--coordinator=localhost:PORT
 them. Each process sees `--devices` simulated CPU devices unless JAX_PLATFORMS names others. Each line of output begins
 with the index of its process. SIGINT and SIGTERM are passed on, and a second one kills. If a process fails, the others
 get SIGTERM; a process that still runs `--grace` seconds after the first exit or signal is killed. The exit code is the
-highest of the processes that ended by themselves.
+highest of the processes that ended by themselves. With `--restarts=N` all are started again, at most N times, when one
+was killed or ended with a code that `plm_jax.train` does not give by itself; each run goes on from its newest checkpoint.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 POLL_SECONDS = 0.05
+OWN_CODES = (0, 2, 3, 4)  # of plm_jax.train: done, wrong usage, stopped by a signal, diverged
 DEVICE_COUNT = '--xla_force_host_platform_device_count'
 
 
@@ -33,10 +35,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
   parser.add_argument('--processes', type=int, default=2, help='number of processes (default 2)')
   parser.add_argument('--devices', type=int, default=2, help='simulated CPU devices per process (default 2)')
   parser.add_argument('--grace', type=float, default=30, help='seconds from the first exit to a kill (default 30)')
+  parser.add_argument('--restarts', type=int, default=0, help='how often all are started again (default 0)')
   parser.add_argument('command', nargs='+', help='arguments of Python: -m module ... or file.py ...')
   arguments = parser.parse_args(argv)
-  if arguments.processes < 1 or arguments.devices < 1 or arguments.grace < 0:
-    parser.error('--processes and --devices are at least 1, --grace at least 0')
+  if arguments.processes < 1 or arguments.devices < 1 or arguments.grace < 0 or arguments.restarts < 0:
+    parser.error('--processes and --devices are at least 1, --grace and --restarts at least 0')
   return arguments
 
 
@@ -131,6 +134,16 @@ class Processes:
 
 def main(argv: Sequence[str] | None = None) -> int:
   arguments = parse(argv)
+  for left in range(arguments.restarts, -1, -1):
+    code, asked = run(arguments)
+    if code in OWN_CODES or asked or not left:
+      break
+    print(f'[local.py] a process ended with {code}: all are started again, at most {left} times', flush=True)
+  return code
+
+
+def run(arguments: argparse.Namespace) -> tuple[int, bool]:
+  """The exit code of all processes, started once, and whether a signal asked this program to end."""
   env = environment(arguments.devices, os.environ)
   join = [f'--coordinator=localhost:{free_port()}', f'--processes={arguments.processes}']
   processes = Processes(grace=arguments.grace)
@@ -138,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(number, processes.on_signal)
   for i in range(arguments.processes):
     processes.start([sys.executable, *arguments.command, *join, f'--process={i}'], env=env)
-  return processes.wait()
+  return processes.wait(), processes.signals > 0
 
 
 if __name__ == '__main__':

@@ -255,3 +255,23 @@ sys.stdout.write(f'\\ntotal {total} devices {jax.device_count()} {jax.local_devi
   assert done.returncode == 0, done.stdout
   for i in range(2):
     assert f'[{i}] total 3 devices 4 2' in done.stdout.splitlines()
+
+
+def test_local_starts_all_again_when_one_was_killed(tmp_path: pathlib.Path) -> None:
+  code = f"""
+import os, pathlib, signal, sys, time
+first = pathlib.Path({str(tmp_path)!r}) / 'first'
+index = sys.argv[-1].partition('=')[2]
+if index == '1' and not first.exists():
+  first.touch()
+  os.kill(os.getpid(), signal.SIGKILL)
+if not first.exists():
+  time.sleep(60)
+"""
+  done = local(code, '--restarts=2', '--grace=1')
+  assert done.returncode == 0, done.stdout
+  assert done.stdout.count('[local.py] a process ended with 137: all are started again, at most 2 times') == 1
+  assert local('import sys; sys.exit(4)', '--restarts=2').stdout == ''
+  again = local('import sys; sys.exit(1)', '--restarts=2')
+  assert again.returncode == 1
+  assert [line.split()[-2] for line in again.stdout.splitlines()] == ['2', '1']
