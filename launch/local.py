@@ -7,7 +7,7 @@ them. Each process sees `--devices` simulated CPU devices unless JAX_PLATFORMS n
 with the index of its process. SIGINT and SIGTERM are passed on, and a second one kills. If a process fails, the others
 get SIGTERM; a process that still runs `--grace` seconds after the first exit or signal is killed. The exit code is the
 highest of the processes that ended by themselves. With `--restarts=N` all are started again, at most N times, when one
-was killed or ended with a code that `plm_jax.train` does not give by itself; each run goes on from its newest checkpoint.
+was killed or ended with a code that `plm_jax.train` does not give by itself; a run goes on from its newest checkpoint.
 """
 
 import argparse
