@@ -1,0 +1,201 @@
+"""What grows as a run does: with more chips, and with longer rows, wider, deeper networks and more words.
+
+    python -m benchmarks.growth --out=DIR [--config=experiments/bert/base.py] [--rows=8] [--only=chips,devices,sizes]
+
+chips    the training step compiled for 1, 4, 16, 64, 256 and 1,024 chips of TPU v5e (the last as four slices), with the
+         same rows on each chip: GiB at most, GiB sent and cycles of a chip, as the compiler gives them. No chip is
+         needed, but libtpu (requirements-plan.txt). What is flat costs nothing; what is not is named
+devices  seconds of a step of the config's `quick` form on 1, 2 and 4 simulated devices, rows of the batch held: what
+         spreading a step costs by itself, since the devices share the cores
+sizes    cycles, GiB and operations of a step on one chip against length, width, depth and size of the vocabulary, with
+         the exponent of the last doubling
+
+Prints tables and draws DIR/growth.png. A part that is in DIR/growth.json already is not measured again.
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+
+matplotlib.use('Agg')
+
+from matplotlib import pyplot as plt
+from rich.console import Console
+from rich.table import Table
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SLICES = {1: ('v5e:1x1', 1), 4: ('v5e:2x2', 1), 16: ('v5e:4x4', 1), 64: ('v5e:8x8', 1), 256: ('v5e:16x16', 1),
+          1024: ('v5e:16x16', 4)}  # fmt: skip
+FLAT = 1.05  # what grows by less from one number of chips to the next counts as flat
+LENGTHS, WIDTHS, DEPTHS, WORDS = (128, 256, 512, 1024), (384, 768, 1536), (6, 12, 24), (8_000, 16_000, 32_000, 64_000)
+Point = dict[str, float]
+
+
+def python(*words: str, devices: int = 1) -> str:
+  """What `python -m` prints, in a process of its own."""
+  flags = f'--xla_force_host_platform_device_count={devices}'
+  env = {**os.environ, 'JAX_PLATFORMS': 'cpu', 'XLA_FLAGS': flags}
+  done = subprocess.run([sys.executable, '-m', *words], cwd=ROOT, env=env, stdin=subprocess.DEVNULL,
+                        capture_output=True, text=True, check=False)  # fmt: skip
+  if done.returncode:
+    raise SystemExit(f'{" ".join(words)} ended with {done.returncode}:\n{done.stderr[-2000:]}')
+  return done.stdout
+
+
+def planned(config: str, chips: int, *, rows: int, words: int = 30_522, keys: Mapping[str, Any]) -> Point:
+  """What the compiler says of a training step with so many rows on each chip."""
+  topology, slices = SLICES[chips]
+  flags = [f'--config.{key}={value}' for key, value in keys.items()]
+  target = ['--config=' + config, f'--topology={topology}', f'--slices={slices}', f'--vocab_size={words}', '--json']
+  found = json.loads(python('plm_jax.plan', *target, f'--config.data.batch_size={rows * chips}', *flags))
+  step = found['train']
+  if not step['fits']:
+    return {'TFLOP': found['tflop_per_step'] / chips}
+  return {
+    'GiB at most': step['peak_gib'],
+    'GiB of state': found['state']['gib'],
+    'GiB sent': sum(one['gib'] for one in step.get('collectives', {}).values()),
+    'Mcycles': (step.get('cycles') or math.nan) / 1e6,
+    'TFLOP': found['tflop_per_step'] / chips,
+  }
+
+
+def chips_of(arguments: argparse.Namespace) -> dict[str, Point]:
+  """By number of chips."""
+  keys = {'accumulate': 1, 'eval': '{}', 'best': None}
+  return {str(chips): planned(arguments.config, chips, rows=arguments.rows, keys=keys) for chips in SLICES}
+
+
+def devices_of(arguments: argparse.Namespace) -> dict[str, Point]:
+  """By number of simulated devices: seconds of the fastest logged stretch of steps."""
+  found = {}
+  with tempfile.TemporaryDirectory() as temporary:
+    vocab = pathlib.Path(temporary) / 'vocab'
+    python('plm_jax.vocab', 'train', '--source=pydocs', '--name=byte_bpe', '--size=2000', f'--out={vocab}')
+    keys = {'vocab.path': vocab, 'steps': 40, 'log_every': 5, 'save_every': 40, 'eval_every': 40, 'log': '()'}
+    flags = [f'--config.{key}={value}' for key, value in {**keys, 'data.batch_size': 32, 'best': None}.items()]
+    for devices in (1, 2, 4):
+      folder = pathlib.Path(temporary) / str(devices)
+      python('plm_jax.train', f'--config={arguments.config}:quick', f'--workdir={folder}', *flags, devices=devices)
+      rows = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
+      speed = max(row['tokens_per_second'] for row in rows[1:] if 'tokens_per_second' in row)
+      found[str(devices)] = {'tokens/s': speed}
+  return found
+
+
+def sizes_of(arguments: argparse.Namespace) -> dict[str, dict[str, Point]]:
+  """By what grows, and its size."""
+
+  def one(rows: int = 8, words: int = 30_522, **keys: Any) -> Point:
+    overrides = {'max_length': max(LENGTHS)} | keys.pop('overrides', {})
+    fixed = {'accumulate': 1, 'eval': '{}', 'best': None, 'model.overrides': overrides, 'data.length': 128}
+    return planned(arguments.config, 1, rows=rows, words=words, keys=fixed | keys)
+
+  return {
+    'length': {str(size): one(**{'data.length': size}) for size in LENGTHS},
+    'width': {
+      str(size): one(overrides=dict(hidden_dim=size, num_heads=size // 64, mlp_dim=4 * size)) for size in WIDTHS
+    },
+    'depth': {str(size): one(overrides=dict(num_layers=size)) for size in DEPTHS},
+    'vocabulary': {str(size): one(words=size) for size in WORDS},
+  }
+
+
+def exponent(points: Mapping[str, Point], name: str) -> float:
+  """Of the last two sizes: 1 where the cost doubles with the size."""
+  (x, before), (y, after) = list(points.items())[-2:]
+  if name not in before or name not in after:
+    return math.nan
+  return math.log(after[name] / before[name]) / math.log(int(y) / int(x))
+
+
+def rises(points: Mapping[str, Point], name: str) -> list[str]:
+  """Where a figure stops being flat, as '64 chips: x 1.31'."""
+  pairs = zip(points, list(points)[1:], strict=False)
+  ratios = {b: points[b][name] / points[a][name] for a, b in pairs if points[a].get(name) and points[b].get(name)}
+  return [f'{chips} chips: x {ratio:.2f}' for chips, ratio in ratios.items() if ratio > FLAT]
+
+
+def show(console: Console, title: str, points: Mapping[str, Point], *, last: Mapping[str, str] | None = None) -> None:
+  """A table of one part; `last` is one more row."""
+  names = list(dict.fromkeys(name for point in points.values() for name in point))
+  table = Table(title=title)
+  for name in ('', *names):
+    table.add_column(name, justify='right')
+  for label, point in points.items():
+    table.add_row(label, *(f'{point[name]:,.3f}' if name in point else 'does not fit' for name in names))
+  if last:
+    table.add_row(last[''], *(last.get(name, '') for name in names))
+  console.print(table)
+
+
+def draw(found: Mapping[str, Any], file: pathlib.Path) -> None:
+  """Figures of a chip against the number of chips, and cycles against sizes."""
+  figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout='constrained')
+  for name in ('GiB at most', 'GiB of state', 'GiB sent', 'Mcycles'):
+    points = [(int(x), point[name]) for x, point in found.get('chips', {}).items() if point.get(name)]
+    if points:
+      axes[0].plot(*zip(*points, strict=True), marker='o', label=name)
+  for name, by_size in found.get('sizes', {}).items():
+    points = [(int(x), point['Mcycles']) for x, point in by_size.items() if 'Mcycles' in point]
+    if points:
+      start = points[0]
+      axes[1].plot([x / start[0] for x, _ in points], [y / start[1] for _, y in points], marker='o', label=name)
+  for axis, title, label in (
+    (axes[0], 'a chip of TPU v5e, same rows on each', 'chips'),
+    (axes[1], 'cycles of a step against size', 'times the smallest'),
+  ):
+    axis.set(title=title, xlabel=label, xscale='log', yscale='log')
+    axis.grid(alpha=0.3)
+    if axis.lines:
+      axis.legend()
+  figure.savefig(file, dpi=130)
+
+
+PARTS = {'chips': chips_of, 'devices': devices_of, 'sizes': sizes_of}
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--out', type=pathlib.Path, required=True)
+  parser.add_argument('--config', default='experiments/bert/base.py')
+  parser.add_argument('--rows', type=int, default=8, help='on each chip')
+  parser.add_argument('--only', default=','.join(PARTS), help='parts, by commas')
+  arguments = parser.parse_args()
+  arguments.out.mkdir(parents=True, exist_ok=True)
+  kept = arguments.out / 'growth.json'
+  found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+  for name in arguments.only.split(','):
+    if name not in found:
+      found[name] = PARTS[name](arguments)
+      kept.write_text(json.dumps(found, indent=1))
+  report(found, arguments.config)
+  draw(found, arguments.out / 'growth.png')
+
+
+def report(found: Mapping[str, Any], config: str) -> None:
+  """Prints what was measured."""
+  console = Console(width=110)
+  if chips := found.get('chips'):
+    show(console, f'{config}: a chip of TPU v5e', chips)
+    for name in ('GiB at most', 'GiB sent', 'Mcycles'):
+      console.print(f'{name}: {"; ".join(rises(chips, name)) or "flat"}')
+  if devices := found.get('devices'):
+    show(console, 'simulated devices on the cores of this machine, 32 rows in all', devices)
+  for name, points in found.get('sizes', {}).items():
+    columns: Sequence[str] = ('GiB at most', 'Mcycles', 'TFLOP')
+    last = {'': 'exponent', **{column: f'{exponent(points, column):.2f}' for column in columns}}
+    show(console, f'{name}: one chip, 8 rows', points, last=last)
+
+
+if __name__ == '__main__':
+  main()
