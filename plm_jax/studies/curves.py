@@ -113,7 +113,8 @@ def read(paths: Sequence[Path], wanted: Wanted) -> list[Metrics]:
     wanted: which metrics to read, by their names; 'step' is always read.
   """
   with concurrent.futures.ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as threads:
-    pieces = [[threads.submit(_block, path, *span, wanted) for span in _spans(path)] for path in paths]
+    seen: dict[bytes, set[str]] = {}
+    pieces = [[threads.submit(_block, path, *span, wanted, seen) for span in _spans(path)] for path in paths]
     return [_joined(path, [one.result() for one in own]) for path, own in zip(paths, pieces, strict=True)]
 
 
@@ -131,14 +132,14 @@ def _spans(file: Path) -> Iterator[tuple[int, int]]:
       start = stop
 
 
-def _block(file: Path, start: int, stop: int, wanted: Wanted) -> _Part:
+def _block(file: Path, start: int, stop: int, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Part:
   """What the lines in a range of bytes hold; a last one without a newline is still being written, and left out."""
   with files.open(file, 'rb') as stream:
     stream.seek(start)
     content = stream.read(stop - start)
   content = content[: content.rfind(b'\n') + 1]
   try:
-    return _at_once(content, wanted)
+    return _at_once(content, wanted, seen)
   except ValueError:  # pyarrow's errors are
     with files.open(file, 'rb') as stream:
       first = 1 + sum(stream.read(size).count(b'\n') for size in _sizes(start))
@@ -149,7 +150,7 @@ def _sizes(total: int) -> list[int]:
   return [min(BLOCK, total - start) for start in range(0, total, BLOCK)]
 
 
-def _at_once(content: bytes, wanted: Wanted) -> _Part:
+def _at_once(content: bytes, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Part:
   """The same of lines without damage.
 
   Raises:
@@ -159,9 +160,9 @@ def _at_once(content: bytes, wanted: Wanted) -> _Part:
   from pyarrow import json as reader
 
   content.decode()
-  known = _names_in(content)
+  known = _names_in(content, seen)
   chosen = sorted(filter(wanted, known))
-  plain = functools.reduce(lambda text, word: text.replace(b'"%b"' % word.encode(), b'null'), NOT_FINITE, content)
+  plain = functools.reduce(lambda text, word: text.replace(b'"%b"' % word, b'null'), (b'nan', b'inf', b'-inf'), content)
   schema = pyarrow.schema([('step', pyarrow.int64()), *((name, pyarrow.float64()) for name in chosen)])
   table = reader.read_json(
     pyarrow.BufferReader(plain or b'{}'),
@@ -172,25 +173,29 @@ def _at_once(content: bytes, wanted: Wanted) -> _Part:
     raise ValueError('a line that is no object, or has no step')
   steps = table['step'].to_numpy()
   columns = {name: table[name].to_numpy().astype(float) for name in chosen}
-  not_finite = {} if plain is content or plain == content else _first_not_finite(content, chosen)
+  not_finite = {} if plain is content else _first_not_finite(content, chosen)
   return _Part(steps, columns, frozenset(known), (), not_finite)
 
 
-def _names_in(content: bytes) -> set[str]:
+def _names_in(content: bytes, seen: dict[bytes, set[str]]) -> set[str]:
   """The metrics of some lines that are numbers.
 
   Lines with the same keys are the same once their digits are gone, so that one of them is read for all; where digits
   are in a key, all keys are looked at.
+
+  Args:
+    content: the lines.
+    seen: such a line without digits -> its metrics; what is new is added.
   """
-  shapes = content.translate(None, b'0123456789').split(b'\n')
-  lines = content.split(b'\n')
-  examples = {shape: place for place, shape in enumerate(shapes[:-1])}
-  found: set[str] = set()
-  for place in examples.values():
-    row = files.parse_json(lines[place].decode())
+  shapes = content.translate(None, b'0123456789').split(b'\n')[:-1]
+  own = set(shapes)
+  for shape in own - seen.keys():
+    place = shapes.index(shape)
+    row = files.parse_json(content.split(b'\n', place + 1)[place].decode())
     if not _is_row(row):
       raise ValueError('no line of metrics')
-    found |= {name for name, value in row.items() if name != 'step' and (_is_number(value) or value in NOT_FINITE)}
+    seen[shape] = {name for name, value in row.items() if name != 'step' and (_is_number(value) or value in NOT_FINITE)}
+  found = set().union(*(seen[shape] for shape in own))
   if any(map(re.compile(r'\d').search, found)):
     found |= {name.decode() for name in set(re.findall(rb'"([^"\\]+)": *[-0-9]', content))} - {'step'}
   return found
