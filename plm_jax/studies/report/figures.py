@@ -18,7 +18,7 @@ BUDGET = 3_000_000  # bytes of all curves
 POINT = 12  # bytes of a point, a step and a value
 STRETCHES = (40, 400)  # fewest and most stretches of a curve
 SMOOTH = 160  # points of a line of means
-DOTS = 60  # points of a curve up to which each is a dot
+DOTS = 30  # points of a curve up to which each is a dot
 SPIKE = 30  # times the median: a value that would flatten everything else on a linear axis
 LAST = ('learning_rate', 'gradient_norm', 'gradient_norm_max', 'tokens_per_second', 'mfu')  # behind the others
 
@@ -74,6 +74,7 @@ def _figure(metric: str, groups: Mapping[str, Sequence[Run]], runs: Sequence[Run
       bands.append({'group': place, 'n': len(there), **_points((steps, mean)), 'deviation': _short(deviation)})
   return {
     'metric': metric,
+    'rare': 2 * len(lines) < len(runs),
     'log': _needs_log([values for _, values in lines.values()]),
     'dots': max((len(steps) for steps, _ in lines.values()), default=0) <= DOTS,
     'lines': [{'run': place, **_line(line, stretches)} for place, line in lines.items()],

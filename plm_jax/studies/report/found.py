@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 DEEPEST = 4  # folders below one that is named, which are looked at
 DIVERGED = 4  # exit code of a run
+DIVERGING = ('loss', 'gradient_norm')  # ends of metrics that say more than that nothing was counted
 HIDDEN = ('checkpoints', 'vocab', 'second_vocab', 'cache', 'locks')
 PART_NORMS = ('gradient_norm/', 'parameter_norm/', 'update_norm/')  # a metric for each part of a network
 _DEVICES = re.compile(r'accumulated; (\d+ x [^;]+);')  # in the log of a run
@@ -163,7 +164,7 @@ def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run |
     shown = ', '.join(map(str, metrics.damaged[: curves.NAMED]))
     more = f' and {len(metrics.damaged) - curves.NAMED} more' if len(metrics.damaged) > curves.NAMED else ''
     mine.append(f'{own.metrics.name}: damaged and left out: line {shown}{more}')
-  for metric, step in metrics.not_finite.items():
+  for metric, step in ((name, at) for name, at in metrics.not_finite.items() if name.endswith(DIVERGING)):
     mine.append(f'{metric} is not finite at step {step:,}')
   return Run(name, folder, settings, leaves(settings), result, digests, _devices(own.log), metrics, mine)
 

@@ -21,6 +21,7 @@ class Cell(NamedTuple):
   quiet: bool = False
 
 
+SORTED = 3  # fewest rows of a table that sorts
 NOTHING = Cell('', None)
 
 
@@ -43,20 +44,23 @@ def number(value: Any, digits: int = 5) -> Cell:
   return Cell(shown, float(value))
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str, frozen: bool = True) -> str:
-  """A table that sorts by its heads, in a box of its own that scrolls.
+def table(heads: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str, left: bool = False) -> str:
+  """A table that sorts by its heads, in a box of its own that scrolls; its first column stays in sight.
 
   Args:
     heads: of the columns.
     rows: as many cells each.
     label: what the table is, for readers that do not see it.
-    frozen: whether the first column stays in sight.
+    left: whether numbers stand on the left, where a column holds other things too.
   """
-  buttons = ''.join(f'<th scope="col"><button type="button">{text(head)}</button></th>' for head in heads)
-  body = ''.join(f'<tr>{"".join(_cell(cell, first=not place) for place, cell in enumerate(row))}</tr>' for row in rows)
-  kind = ' class="frozen"' if frozen else ''
+  lines = [''.join(_cell(cell, first=not place) for place, cell in enumerate(row)) for row in rows]
+  sorts = len(lines) >= SORTED
+  names = [f'<button type="button">{text(head)}</button>' if sorts else text(head) for head in heads]
+  buttons = ''.join(f'<th scope="col">{name}</th>' for name in names)
+  body = ''.join(f'<tr>{line}</tr>' for line in lines)
+  kind = 'frozen left' if left else 'frozen'
   return (
-    f'<div class="scroll" role="region" tabindex="0" aria-label="{text(label)}"><table{kind}>'
+    f'<div class="scroll" role="region" tabindex="0" aria-label="{text(label)}"><table class="{kind}">'
     f'<thead><tr>{buttons}</tr></thead><tbody>{body}</tbody></table></div>'
   )
 

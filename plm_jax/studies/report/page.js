@@ -64,21 +64,23 @@ function swatch(group) {
   return make('svg', {width: 26, height: 12, 'aria-hidden': 'true'}, line);
 }
 
-const short = (value) => {
+// A tick, with as many digits as tell it from the next one, which is `step` away.
+function short(value, step) {
   if (value === 0) return '0';
-  const size = Math.abs(value);
+  const size = Math.abs(value), digits = Math.max(1, Math.floor(Math.log10(size)) - Math.floor(Math.log10(step)) + 1);
+  const plain = (one) => Number(one.toPrecision(Math.min(digits, 12)));
   for (const [unit, sign] of [[1e9, 'G'], [1e6, 'M'], [1e3, 'k']]) {
-    if (size >= unit) return `${Number((value / unit).toPrecision(3))}${sign}`;
+    if (size >= unit) return `${plain(value / unit)}${sign}`;
   }
-  return size < 1e-3 ? value.toExponential(1).replace('.0e', 'e') : String(Number(value.toPrecision(3)));
-};
+  return size < 1e-3 ? plain(value).toExponential() : String(plain(value));
+}
 
 function ticks(low, high, count) {
   const rough = (high - low) / count, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
-  const found = [];
-  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) found.push(tick);
-  return found.map((tick) => Number(tick.toPrecision(12)));
+  const first = Math.ceil(low / step - 1e-9), found = [];
+  for (let place = first; place * step <= high + step * 1e-9; place++) found.push(Number((place * step).toPrecision(12)));
+  return found.map((tick) => [tick, short(tick, step)]);
 }
 
 function logTicks(low, high) {
@@ -87,7 +89,7 @@ function logTicks(low, high) {
   for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
     for (const one of wanted) {
       const tick = Number((one * 10 ** power).toPrecision(6));
-      if (tick >= low && tick <= high) found.push(tick);
+      if (tick >= low && tick <= high) found.push([tick, short(tick, tick / 10)]);
     }
   }
   return found;
@@ -170,17 +172,18 @@ function draw(card, width, state) {
   Object.assign(card, {x, y, at, edge, width, height});
   card.plot.setAttribute('viewBox', `0 0 ${width} ${height}`);
   const bottom = height - edge.bottom;
-  for (const tick of log ? logTicks(at.low, at.high) : ticks(at.low, at.high, 5)) {
+  const heights = log ? logTicks(at.low, at.high) : [];
+  for (const [tick, label] of heights.length > 1 ? heights : ticks(at.low, at.high, 6)) {
     const place = y(tick);
     card.plot.append(
       make('line', {x1: edge.left, x2: width - edge.right, y1: place, y2: place, class: 'grid'}),
-      make('text', {x: edge.left - 6, y: place + 4, 'text-anchor': 'end'}, short(tick)));
+      make('text', {x: edge.left - 6, y: place + 4, 'text-anchor': 'end'}, label));
   }
   card.plot.append(make('line', {x1: edge.left, x2: width - edge.right, y1: bottom, y2: bottom, class: 'axis'}));
-  for (const tick of ticks(at.left, at.right, Math.max(2, Math.floor(width / 110)))) {
+  for (const [tick, label] of ticks(at.left, at.right, Math.max(2, Math.floor(width / 90)))) {
     card.plot.append(
       make('line', {x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4, class: 'axis'}),
-      make('text', {x: x(tick), y: bottom + 18, 'text-anchor': 'middle'}, short(tick)));
+      make('text', {x: x(tick), y: bottom + 18, 'text-anchor': 'middle'}, label));
   }
   card.plot.append(make('text', {x: width - edge.right, y: bottom + 34, 'text-anchor': 'end'}, 'step'));
   for (const layer of ['band', 'faint', 'main']) {
@@ -286,12 +289,12 @@ function cardOf(figure) {
   return card;
 }
 
-const place = document.getElementById('figures');
+const place = document.getElementById('figures'), more = document.getElementById('more');
 const cards = place ? data.figures.map(cardOf) : [];
 const state = {together: false, smooth: true};
 
-function redraw(width) {
-  for (const card of cards) draw(card, Math.round(width || card.node.clientWidth) || 320, state);
+function redraw() {
+  for (const card of cards) if (card.node.clientWidth) draw(card, Math.round(card.node.clientWidth), state);
 }
 
 function press(button, group, on) {
@@ -333,7 +336,12 @@ function controls() {
 
 if (place) {
   controls();
-  place.append(...cards.map((card) => card.node));
+  const rare = cards.filter((card) => card.figure.rare);
+  place.append(...cards.filter((card) => !card.figure.rare).map((card) => card.node));
+  more.querySelector('.figures').append(...rare.map((card) => card.node));
+  more.querySelector('summary').textContent = `${rare.length} more that fewer than half of the runs have`;
+  more.hidden = rare.length === 0;
+  more.addEventListener('toggle', redraw);
   redraw();
   let before = place.clientWidth;
   new ResizeObserver(() => {
@@ -343,4 +351,5 @@ if (place) {
 
 window.addEventListener('beforeprint', () => {
   for (const one of document.querySelectorAll('details')) one.open = true;
+  redraw();
 });

@@ -3,7 +3,6 @@
 import datetime
 import itertools
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from plm_jax import errors, files
 from plm_jax.cli import signals
+from plm_jax.cli.progress import clock
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.studies import curves
@@ -61,9 +61,8 @@ def report(
   groups = _named(curves.grouped(what.runs, by), by) if what.runs else {}
   answers = _answers(groups, ask)
   parts = _parts(what, groups, metric, answers)
-  page = _page(
-    title or _title(what, groups), what, parts, figures.make(groups, figures.drawn(what.runs, metric)), command
-  )
+  drawn = figures.make(groups, figures.drawn(what.runs, metric))
+  page = _page(title or _title(what, groups), _summary(what.runs), parts, drawn, command)
   files.make_folder(target.parent)
   files.write_text(target, page)
   log.info(f'{target}: {len(what.runs)} runs, {files.size(target) / 1e6:.1f} MB')
@@ -88,11 +87,16 @@ def _named(groups: Mapping[str, Sequence[Run]], by: Sequence[str]) -> dict[str, 
     return dict(groups)
   named: dict[str, Sequence[Run]] = {}
   for own in groups.values():
-    common = os.path.commonprefix([run.name for run in own])
-    name = re.sub(r'[-_./]*(seed)?[-_]*\d*$', '', common) if len(own) > 1 else common
+    name = own[0].name if len(own) == 1 else _common([run.name for run in own])
     free = (one for one in itertools.chain([name or own[0].name, own[0].name], _numbered(name)) if one not in named)
     named[next(free)] = own
   return named
+
+
+def _common(names: Sequence[str]) -> str:
+  """What names begin with, without what seeds left at its end."""
+  alike = [letters[0] for letters in itertools.takewhile(lambda one: len(set(one)) == 1, zip(*names, strict=False))]
+  return re.sub(r'[-_./]*(seed)?[-_]*\d*$', '', ''.join(alike))
 
 
 def _numbered(name: str) -> Sequence[str]:
@@ -142,13 +146,25 @@ def _title(what: Found, groups: Mapping[str, Sequence[Run]]) -> str:
   return ', '.join(f'{count} {noun}{"s" * (count > 1)}' for noun, count in counts.items() if count)
 
 
-def _page(title: str, what: Found, parts: Sequence[str], drawn: Mapping[str, Any], command: str) -> str:
+def _summary(runs: Sequence[Run]) -> str:
+  """How many runs are finished, and what they took, in a sentence."""
+  if not runs:
+    return ''
+  done = sum(run.state == 'finished' for run in runs)
+  seconds = sum(markup.number(run.result.get('seconds')).key or 0 for run in runs)
+  devices = ', '.join(dict.fromkeys(run.devices for run in runs if run.devices))
+  said = 'The run is finished' if done == len(runs) == 1 else f'{done} of {len(runs)} runs are finished'
+  return f'{said}. {clock(seconds)} of training{" on " if devices else ""}{devices}.'
+
+
+def _page(title: str, summary: str, parts: Sequence[str], drawn: Mapping[str, Any], command: str) -> str:
   heads = [re.search(r'<section id="(\w+)"><h2>(.*?)</h2>', part) for part in parts]
   links = ''.join(f'<a href="#{head[1]}">{head[2]}</a>' for head in heads if head)
   now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%d %H:%M UTC')
   made = f'plm_jax, {now}.' + (f' <code>{markup.text(command)}</code>' if command else '')
   holes = {
     'TITLE': markup.text(title),
+    'SUMMARY': markup.text(summary),
     'STYLE': files.read_text(HERE / 'page.css'),
     'LINKS': links,
     'PARTS': ''.join(parts),

@@ -12,7 +12,7 @@ from plm_jax.studies.report.found import Found, Run
 from plm_jax.studies.report.markup import Cell
 
 Groups = Mapping[str, Sequence[Run]]
-LONGEST = 160  # characters of a value in a table
+LONGEST = 100  # characters of a value in a table
 MASKS = ('', 'allowed', 'permutation mask')  # labels of the lines of a mask of attention
 MARKS = {'changed': 'changed', 'predicted': 'predicted', 'special': 'special token'}
 
@@ -86,7 +86,7 @@ def configs(groups: Groups) -> str:
   if keys:
     firsts = {name: own[0].settings for name, own in groups.items()}
     rows = [[Cell(key), *_values([own.get(key, _ABSENT) for own in firsts.values()])] for key in keys]
-    body = markup.table(['key', *firsts], rows, label='differences between the configs')
+    body = markup.table(['key', *firsts], rows, label='differences between the configs', left=True)
     note = f'{len(keys)} keys differ; grey is what most have.'
   elif len(every) > 1:
     note = 'The configs differ in nothing but the seed.'
@@ -94,10 +94,9 @@ def configs(groups: Groups) -> str:
     note = 'One run.'
   same = [key for key in every[0].settings if key not in keys and key != curves.SEED]
   rest = [[Cell(key), Cell(_said(every[0].settings[key]))] for key in same]
-  folded = markup.folded(
-    f'{len(same)} keys that are the same in all', markup.table(['key', 'value'], rest, label='keys')
-  )
-  return markup.section('configs', 'Differences between the configs', body + folded, note=note)
+  shown = markup.table(['key', 'value'], rest, label='keys that are the same')
+  body += markup.folded(f'{len(same)} keys that are the same in all', shown)
+  return markup.section('configs', 'Differences between the configs', body, note=note)
 
 
 _ABSENT = object()
@@ -113,7 +112,7 @@ def _values(values: Sequence[Any]) -> list[Cell]:
 
 
 def _said(value: Any) -> str:
-  shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+  shown = value or "''" if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
   return shown if len(shown) <= LONGEST else f'{shown[:LONGEST]}…'
 
 
@@ -156,7 +155,11 @@ def noise(answers: Mapping[str, Mapping[str, Any]]) -> str:
   if not found:
     return ''
   key = ' '.join(f'<span class="{kind}">{text}</span>' for kind, text in MARKS.items())
-  body = f'<p class="note">{key}</p>' + ''.join(_noise(name, own) for name, own in found.items())
+  alike: dict[str, list[str]] = {}
+  for name, own in found.items():
+    alike.setdefault(json.dumps(own), []).append(name)
+  body = f'<p class="note">{key}</p>'
+  body += ''.join(_noise(', '.join(names), found[names[0]]) for names in alike.values())
   return markup.section('noise', 'What the noise does to a text', body)
 
 
