@@ -160,24 +160,26 @@ def _at_once(content: bytes, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Pa
   from pyarrow import json as reader
 
   content.decode()
-  known = _names_in(content, seen)
+  shapes = content.translate(None, b'0123456789').split(b'\n')[:-1]
+  known = _names_in(content, shapes, seen)
   chosen = sorted(filter(wanted, known))
-  plain = functools.reduce(lambda text, word: text.replace(b'"%b"' % word, b'null'), (b'nan', b'inf', b'-inf'), content)
+  odd = [word for word in (b'"nan"', b'"inf"', b'"-inf"') if any(word in shape for shape in set(shapes))]
+  plain = functools.reduce(lambda text, word: text.replace(word, b'null'), odd, content)
   schema = pyarrow.schema([('step', pyarrow.int64()), *((name, pyarrow.float64()) for name in chosen)])
   table = reader.read_json(
     pyarrow.BufferReader(plain or b'{}'),
     read_options=reader.ReadOptions(use_threads=False, block_size=len(plain) + 2),
     parse_options=reader.ParseOptions(explicit_schema=schema, unexpected_field_behavior='ignore'),
   )
-  if table.num_rows != content.count(b'\n') or table['step'].null_count:
+  if table.num_rows != len(shapes) or table['step'].null_count:
     raise ValueError('a line that is no object, or has no step')
   steps = table['step'].to_numpy()
   columns = {name: table[name].to_numpy().astype(float) for name in chosen}
-  not_finite = {} if plain is content else _first_not_finite(content, chosen)
+  not_finite = _first_not_finite(content, chosen) if odd else {}
   return _Part(steps, columns, frozenset(known), (), not_finite)
 
 
-def _names_in(content: bytes, seen: dict[bytes, set[str]]) -> set[str]:
+def _names_in(content: bytes, shapes: Sequence[bytes], seen: dict[bytes, set[str]]) -> set[str]:
   """The metrics of some lines that are numbers.
 
   Lines with the same keys are the same once their digits are gone, so that one of them is read for all; where digits
@@ -185,9 +187,9 @@ def _names_in(content: bytes, seen: dict[bytes, set[str]]) -> set[str]:
 
   Args:
     content: the lines.
-    seen: such a line without digits -> its metrics; what is new is added.
+    shapes: each of them without its digits.
+    seen: such a line -> its metrics; what is new is added.
   """
-  shapes = content.translate(None, b'0123456789').split(b'\n')[:-1]
   own = set(shapes)
   for shape in own - seen.keys():
     place = shapes.index(shape)
@@ -339,7 +341,8 @@ def thinned(values: np.ndarray, points: int = POINTS) -> np.ndarray:
   """Means of at most `points` stretches of an array."""
   if len(values) <= points:
     return values.astype(float)
-  return np.array([part.mean() for part in np.array_split(values, points)])
+  starts = np.arange(points) * len(values) // points
+  return np.add.reduceat(values.astype(float), starts) / np.diff(starts, append=len(values))
 
 
 def extremes(line: Line, stretches: int) -> Line:
@@ -355,8 +358,14 @@ def extremes(line: Line, stretches: int) -> Line:
   edges = np.linspace(steps[0], steps[-1], stretches + 1)[1:-1]
   starts = np.unique(np.concatenate([[0], np.searchsorted(steps, edges)]))
   starts = starts[starts < len(steps)]
-  stops = np.append(starts[1:], len(steps))
-  low = [start + int(values[start:stop].argmin()) for start, stop in zip(starts, stops, strict=True)]
-  high = [start + int(values[start:stop].argmax()) for start, stop in zip(starts, stops, strict=True)]
-  kept = np.unique(np.concatenate([low, high]))
+  stretch = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(steps)))
+  kept = np.unique(np.concatenate([
+    _first_of_each(values == choose.reduceat(values, starts)[stretch], stretch) for choose in (np.minimum, np.maximum)
+  ]))  # fmt: skip
   return steps[kept], values[kept]
+
+
+def _first_of_each(there: np.ndarray, stretch: np.ndarray) -> np.ndarray:
+  """The first place of each stretch where something is there, int[stretches]."""
+  places = np.flatnonzero(there)
+  return places[np.unique(stretch[places], return_index=True)[1]]

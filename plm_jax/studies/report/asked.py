@@ -27,7 +27,8 @@ TEXT = (
 )
 OTHER = 'A transformer reads all words of a sentence at once.'  # of another text, for pairs
 FEWEST, MOST = 12, 28  # words of a text that is shown
-TOKENS = 48  # of it
+TOKENS = 48  # of it, at most
+AROUND = 8  # tokens that stand around a text, or before its blanks
 ROWS = 200  # by which rates are measured
 FIRST_BLANK, EVERY = 3, 7  # which words are hidden
 PROMPT, NEW = 8, 24  # words of a prompt, and tokens that follow it
@@ -54,7 +55,7 @@ def ask(folder: Path) -> dict[str, Any]:
   answers: dict[str, Any] = {'of': _identity(folder), 'remarks': []}
   try:
     run = opened.open(folder)
-    answers['text'] = _text(run)
+    answers['text'] = _fitting(run, _text(run))
     answers |= _noise(run, answers['text'])
     answers |= _samples(run, answers['text'])
   except (ConfigError, RunError, OSError) as error:
@@ -87,6 +88,14 @@ def _text(run: 'Opened') -> str:
     if (found := _document(block)) is not None:
       return found
   return TEXT
+
+
+def _fitting(run: 'Opened', text: str) -> str:
+  """The beginning of a text that the positions of a network hold, with its special tokens."""
+  words, room = text.split(), min(TOKENS, (run.limit or TOKENS) - AROUND)
+  while len(words) > 1 and len(run.vocab.encode(' '.join(words))) > room:
+    words.pop()
+  return ' '.join(words)
 
 
 def _document(block: Mapping[str, Any]) -> str | None:
@@ -127,7 +136,7 @@ def _noise(run: 'Opened', text: str) -> dict[str, Any]:
     return {}
   made = parts.make_parts(settings, run.vocab, RunFolder(run.folder))
   reads = {batches.name_of(entry) for entry in config.reads(settings)}
-  words = run.vocab.encode(text)[:TOKENS]
+  words = run.vocab.encode(text)
   plain = settings['data'].get('layout') == 'stream' or settings['data']['name'] == 'bptt'
   kind: shown.Rows = 'pair' if 'first' in reads else 'plain' if plain else 'text'
   batch = shown.batch(kind, words, run.vocab, rows=ROWS, other=run.vocab.encode(OTHER))
@@ -158,13 +167,13 @@ def _samples(run: 'Opened', text: str) -> dict[str, Any]:
   if 'fill' in able:
     return {'blanks': _blanks(model, text)}
   if 'generate' in able:
-    return {'written': _written(model, text, blank=run.kind == 'prefix')}
+    return {'written': _written(run, model, text)}
   return {}
 
 
 def _blanks(model: Any, text: str) -> dict[str, Any]:
   """Words of a text that are hidden, and what stands there for the model."""
-  words = text.split()[:MOST]
+  words = text.split()
   hidden = list(range(FIRST_BLANK, len(words), EVERY))
   given = ' '.join('[MASK]' if place in hidden else word for place, word in enumerate(words))
   filled = model.fill(given, top=TOP)
@@ -172,9 +181,11 @@ def _blanks(model: Any, text: str) -> dict[str, Any]:
   return {'text': filled.text, 'hidden': [words[place] for place in hidden], 'found': found}
 
 
-def _written(model: Any, text: str, *, blank: bool) -> dict[str, Any]:
+def _written(run: 'Opened', model: Any, text: str) -> dict[str, Any]:
   """What a model writes after the beginning of a text, or in a blank behind it: the likeliest, and two draws."""
-  prompt = ' '.join([*text.split()[:PROMPT], *(['[MASK]'] if blank else [])])
-  greedy = model.generate(prompt, max_new=NEW)
-  drawn: Sequence[str] = model.generate(prompt, max_new=NEW, method='sample', top_p=0.9, draws=2)
+  words = text.split()
+  prompt = ' '.join([*words[: min(PROMPT, len(words) // 2)], *(['[MASK]'] if run.kind == 'prefix' else [])])
+  new = max(1, min(NEW, (run.limit or NEW + TOKENS) - len(run.vocab.encode(prompt)) - AROUND // 2))
+  greedy = model.generate(prompt, max_new=new)
+  drawn: Sequence[str] = model.generate(prompt, max_new=new, method='sample', top_p=0.9, draws=2)
   return {'prompt': prompt, 'texts': [['greedy', greedy], *(['drawn, top_p=0.9', one] for one in drawn)]}

@@ -96,7 +96,7 @@ def _named(groups: Mapping[str, Sequence[Run]], by: Sequence[str]) -> dict[str, 
 def _common(names: Sequence[str]) -> str:
   """What names begin with, without what seeds left at its end."""
   alike = [letters[0] for letters in itertools.takewhile(lambda one: len(set(one)) == 1, zip(*names, strict=False))]
-  return re.sub(r'[-_./]*(seed)?[-_]*\d*$', '', ''.join(alike))
+  return re.sub(r'[-_./]+(s|seed)?[-_]*\d*$', '', ''.join(alike))
 
 
 def _numbered(name: str) -> Sequence[str]:
