@@ -28,6 +28,7 @@ PURPOSES: dict[str, tuple[str, ...]] = {
     'rewind',
     'sweep',
     'compare',
+    'report',
     'sample_efficiency',
     'compress',
     'probe',

@@ -462,6 +462,11 @@ class RunFolder:
     return self.root / 'curves.png'
 
   @property
+  def samples(self) -> Path:
+    """What a report asked the run, as JSON; it is asked again where this is missing."""
+    return self.root / 'samples.json'
+
+  @property
   def log(self) -> Path:
     """The text of the log."""
     return self.root / 'log.txt'

@@ -1,0 +1,53 @@
+"""Tables of papers on a page: the Markdown that `plm_jax.tables` writes, its headings, paragraphs, lists and tables."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from plm_jax.studies.report import markup
+from plm_jax.studies.report.markup import Cell
+
+_NUMBER = re.compile(r'[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?')
+
+
+def as_html(content: str, *, label: str) -> str:
+  """A `table.md` as HTML; its title becomes a heading below that of the section.
+
+  Args:
+    content: the text of the file.
+    label: which table it is, for readers that do not see it.
+  """
+  return ''.join(_block(kind, lines, label) for kind, lines in _blocks(content))
+
+
+def _blocks(content: str) -> Iterator[tuple[str, list[str]]]:
+  """(kind, lines) of what stands together: '|' a table, '- ' a list, '#' a heading, '' a paragraph."""
+  kind, lines = '', list[str]()
+  for line in [*content.splitlines(), '']:
+    mine = next((mark for mark in ('|', '- ', '#') if line.startswith(mark)), '')
+    if lines and (mine != kind or not line.strip() or kind == '#'):
+      yield kind, lines
+      lines = []
+    kind = mine
+    if line.strip():
+      lines.append(line)
+
+
+def _block(kind: str, lines: Sequence[str], label: str) -> str:
+  if kind == '#':
+    depth = len(lines[0]) - len(lines[0].lstrip('#'))
+    tag = 'h3' if depth == 1 else 'h4'
+    return f'<{tag}>{markup.text(lines[0].lstrip("# "))}</{tag}>'
+  if kind == '- ':
+    return markup.bullets(line.removeprefix('- ') for line in lines)
+  if kind == '|':
+    rows = [[part.strip() for part in line.strip().strip('|').split('|')] for line in lines]
+    heads, body = rows[0], [row for row in rows[1:] if set(''.join(row)) - set('-: ')]
+    width = len(heads)
+    return markup.table(heads, ([*map(cell, row), *[markup.NOTHING] * width][:width] for row in body), label=label)
+  return f'<p>{markup.text(" ".join(lines).replace("`", ""))}</p>'
+
+
+def cell(shown: str) -> Cell:
+  """A cell, sorted by the number that it begins with."""
+  found = _NUMBER.match(shown)
+  return Cell(shown, float(found[0].replace(',', '').replace('−', '-')) if found else None)

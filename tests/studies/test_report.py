@@ -1,0 +1,437 @@
+"""The page about runs: what is on it, that nothing of a run breaks out of it, what is damaged, what is refused."""
+
+import html.parser
+import itertools
+import json
+import logging
+import math
+import re
+import statistics
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from plm_jax import report
+from plm_jax.errors import ConfigError
+from plm_jax.studies import curves
+from plm_jax.studies.report import asked, figures, papers
+from plm_jax.training import loop
+from tests import conftest
+from tests import runs as tiny_runs
+from tests.browser import pages
+
+EVIL = '</script><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\'"{{DATA}}'
+ADDRESSES = {'src', 'href', 'action', 'data', 'poster', 'srcset'}
+
+
+def write(folder, *, rate=0.1, seed=0, values=(3.0, 2.0, 2.5), name='validation/loss', result=True, **more):
+  """A run with a value at each tenth step."""
+  folder.mkdir(parents=True)
+  settings = {'model': {'name': 'bert'}, 'optim': {'rate': rate}, 'seed': seed, 'best': [name, 'min'], **more}
+  (folder / 'config.json').write_text(json.dumps(settings))
+  rows = [{'step': 10 * place, name: value, 'loss': 2.0 * place} for place, value in enumerate(values, start=1)]
+  (folder / 'metrics.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+  if result:
+    told = {'finished': True, 'seconds': 61.0, 'tokens': 12345, 'versions': {'jax': '0.10.2', 'python': '3.11'}}
+    (folder / 'result.json').write_text(json.dumps(told))
+  (folder / 'log.txt').write_text('batch 8 rows = 8 per device x 1 x 1 accumulated; 4 x TPU v5 lite; 9 rows\n')
+  return folder
+
+
+class Page(html.parser.HTMLParser):
+  """What a browser makes of a page: its tags with attributes, its text, its tables, its scripts."""
+
+  def __init__(self, content):
+    super().__init__()
+    self.tags, self.text, self.scripts, self.tables = [], '', [], []
+    self._inside = []
+    self.feed(content)
+    self.data = json.loads(self.scripts[0])
+
+  def handle_starttag(self, tag, attributes):
+    self.tags.append((tag, dict(attributes)))
+    if tag not in ('meta', 'link', 'input', 'br', 'img'):
+      self._inside.append(tag)
+    if tag == 'script':
+      self.scripts.append('')
+    elif tag == 'table':
+      self.tables.append([])
+    elif tag == 'tr':
+      self.tables[-1].append([])
+    elif tag in ('th', 'td'):
+      self.tables[-1][-1].append('')
+
+  def handle_endtag(self, tag):
+    assert self._inside.pop() == tag
+
+  def handle_data(self, data):
+    if self._inside[-1:] == ['script']:
+      self.scripts[-1] += data
+      return
+    self.text += data
+    if {'th', 'td'} & set(self._inside):
+      self.tables[-1][-1][-1] += data
+
+  def table(self, first_head):
+    """The rows of a table by their first cell: head -> cell."""
+    table = next(table for table in self.tables if table[0][0] == first_head)
+    return {row[0]: dict(zip(table[0], row, strict=True)) for row in table[1:]}
+
+
+def made(tmp_path, *words):
+  out = tmp_path / 'new' / 'x.html'
+  assert report.main([*map(str, words), f'--out={out}', '--samples=0']) == 0
+  return Page(out.read_text())
+
+
+@pytest.fixture
+def runs(tmp_path):
+  """Two rates with three seeds each."""
+  return [
+    write(tmp_path / 'runs' / f'{rate}_{seed}', rate=rate, seed=seed, values=[3.0, 1.0 + seed, rate + 2.0 * seed])
+    for rate in (0.1, 0.2)
+    for seed in (0, 1, 2)
+  ]
+
+
+# What is on it -------------------------------------------------------------------------------------------------------
+
+
+def test_runs_and_seeds_are_in_tables(runs, tmp_path):
+  page = made(tmp_path, tmp_path / 'runs')
+  table = page.table('run')
+  assert list(table) == [run.name for run in runs]
+  row = table['0.2_1']
+  assert (row['curve'], row['seed'], row['state'], row['step']) == ('optim.rate=0.2', '1', 'finished', '30')
+  assert (row['best validation/loss'], row['at step'], row['last validation/loss']) == ('2', '20', '2.2')
+  assert (row['tokens'], row['time']) == ('12,345', '0:01:01')
+  together = page.table('curve')['optim.rate=0.2']
+  ends = [0.2, 2.2, 4.2]
+  assert together['runs'] == '3' and together['last validation/loss'] == f'{statistics.fmean(ends):.5g}'
+  assert together['deviation'] == f'{statistics.stdev(ends):.5g}'
+  assert '6 of 6 runs are finished' in page.text and '0:06:06 of training on 4 x TPU v5 lite' in page.text
+
+
+def test_curves_are_those_of_the_metrics(runs, tmp_path):
+  page = made(tmp_path, tmp_path / 'runs')
+  assert [group['n'] for group in page.data['groups']] == [3, 3]
+  first, second = page.data['figures']
+  assert (first['metric'], second['metric']) == ('validation/loss', 'loss')
+  line = first['lines'][4]
+  assert page.data['runs'][line['run']] == {'name': '0.2_1', 'group': 1}
+  assert np.cumsum(line['steps']).tolist() == [10, 20, 30] and line['values'] == [3, 2, 2.2]
+  band = first['bands'][1]
+  assert band['values'] == [3, 2, pytest.approx(2.2)] and band['deviation'] == [0, 1, 2]
+
+
+def test_differences_between_configs(runs, tmp_path):
+  write(tmp_path / 'runs' / 'other', objective={'name': 'mlm'}, text='x' * 500)
+  page = made(tmp_path, tmp_path / 'runs')
+  keys = page.table('key')
+  assert list(keys) == ['optim.rate', 'objective.name', 'text']  # and neither the seed nor what is the same
+  assert list(keys['optim.rate'].values())[1:] == ['0.1', '0.2', '0.1']
+  assert list(keys['objective.name'].values())[1:] == ['–', '–', 'mlm']
+  assert len(max(keys['text'].values(), key=len)) < 200
+
+
+def test_environment_and_data_have_a_row_for_runs_that_agree(tmp_path):
+  for name, path in (('a', 'x'), ('b', 'x'), ('c', 'y')):
+    write(tmp_path / 'runs' / name, data={'path': path, 'split': 'train'}, seed=ord(name))
+  page = made(tmp_path, tmp_path / 'runs')
+  environment, data = (table for table in page.tables if table[0][0] == 'runs')
+  assert environment == [['runs', 'devices', 'jax', 'python'], ['all', '4 x TPU v5 lite', '0.10.2', '3.11']]
+  assert [row[:2] for row in data[1:]] == [['a, b', 'x'], ['c', 'y']]
+
+
+def test_sweeps_and_tables_of_papers(tmp_path):
+  write(tmp_path / 'w' / 'sweep' / 'trials' / '0000')
+  rows = [{'point': {'optim.rate': '0.1'}, 'numbers': [0], 'score': 2.5, 'mean': 2.5, 'deviation': None, 'n': 1}]
+  table = {'metric': 'validation/loss', 'rows': rows, 'best': {'command': 'python -m plm_jax.train --x'}}
+  (tmp_path / 'w' / 'sweep' / 'table.json').write_text(json.dumps(table))
+  (tmp_path / 'w' / 'paper' / 'small').mkdir(parents=True)
+  text = '# Table 1\n\nA paper <b>.\n\n| row | acc, measured |\n| --- | --- |\n| a | 78.3 ± 0.4 (3) |\n| b | |\n\n- one'
+  (tmp_path / 'w' / 'paper' / 'small' / 'table.md').write_text(text)
+  page = made(tmp_path, tmp_path / 'w')
+  assert page.table('optim.rate')['0.1']['validation/loss, median'] == '2.5'
+  assert page.table('row')['a'] == {'row': 'a', 'acc, measured': '78.3 ± 0.4 (3)'}
+  assert 'python -m plm_jax.train --x' in page.text and 'A paper <b>.' in page.text
+  assert papers.cell('1,234.5 ± 2').key == 1234.5 and papers.cell('-').key is None
+  assert list(page.table('run')) == ['sweep/trials/0000']
+
+
+def test_answers_that_are_kept_are_shown(runs, tmp_path):
+  (runs[0] / 'vocab').mkdir()
+  words = [[['I', '']], [['<mask>', 'changed']], [['you', 'predicted']]]
+  noise = {
+    'objective': 'mlm',
+    'lines': [{'label': 'reads', 'gap': ' ', 'items': words}],
+    'rates': '15.0% of the text',
+  }
+  blanks = {'text': 'I <mask> you', 'hidden': ['love'], 'found': [[['see', 0.25], [EVIL, 0.125]]]}
+  kept = {'of': asked._identity(runs[0]), 'remarks': [], 'noise': noise, 'blanks': blanks}
+  (runs[0] / 'samples.json').write_text(json.dumps(kept))
+  page = made(tmp_path, tmp_path / 'runs')
+  assert ('span', {'class': 'changed'}) in page.tags and '15.0% of the text' in page.text
+  row = page.table('blank')['1']
+  assert (row['stood there'], row['1.'], row['2.']) == ('love', 'see  25.0%', f'{EVIL}  12.5%')
+  (runs[0] / 'checkpoints' / '7').mkdir(parents=True)  # another checkpoint: the answers are of an older one
+  assert 'stood there' not in made(tmp_path, tmp_path / 'runs').text
+
+
+# What a run says stays text ------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_a_run_breaks_out(tmp_path):
+  folder = write(
+    tmp_path / 'runs' / 'a<b>&', name='</script><b>', note=EVIL, **{EVIL: 1}, data={'path': EVIL, 'split': EVIL}
+  )
+  write(tmp_path / 'runs' / 'plain', note='x')
+  (folder / 'result.json').write_text(json.dumps({'versions': {EVIL: EVIL}, 'seconds': EVIL, 'tokens': [EVIL]}))
+  with open(folder / 'metrics.jsonl', 'a') as file:
+    file.write(f'{json.dumps({"step": 99, EVIL: 1.0, "</script><b>": 2.0})}\n{json.dumps({"step": 100, EVIL: 2.0})}\n')
+  (tmp_path / 'runs' / 'paper').mkdir()
+  (tmp_path / 'runs' / 'paper' / 'table.md').write_text(f'# {EVIL}\n\n| {EVIL} | b |\n|---|---|\n| {EVIL} | {EVIL} |\n')
+  page = made(tmp_path, tmp_path / 'runs', f'--title={EVIL}')
+  tags = [tag for tag, _ in page.tags]
+  assert len(page.scripts) == 2 and 'img' not in tags and 'b' not in tags
+  assert not [name for _, attributes in page.tags for name in attributes if name.startswith('on')]
+  assert EVIL in page.text
+  assert EVIL in [figure['metric'] for figure in page.data['figures']]
+  assert 'a<b>&' in page.table('run')
+
+
+def test_the_page_asks_for_nothing(runs, tmp_path):
+  page = made(tmp_path, tmp_path / 'runs')
+  addresses = [value for _, attributes in page.tags for name, value in attributes.items() if name in ADDRESSES]
+  assert addresses and all(address.startswith('#') or address == 'data:,' for address in addresses)
+  policy = next(one['content'] for tag, one in page.tags if tag == 'meta' and 'http-equiv' in one)
+  assert policy.startswith("default-src 'none'")
+  content = (tmp_path / 'new' / 'x.html').read_text()
+  assert not re.search(r'@import|url\(|fetch\(|XMLHttpRequest|\bimport\(', content)
+
+
+# Damage --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_line_is_named_and_the_others_are_drawn(runs, tmp_path, caplog):
+  file = runs[0] / 'metrics.jsonl'
+  lines = file.read_bytes().splitlines(keepends=True)
+  lines[1] = lines[1][:9] + b'\xff\n'
+  file.write_bytes(b''.join([*lines, b'{"step": 99']))
+  (runs[1] / 'config.json').write_text('{')
+  (runs[2] / 'result.json').write_text('[]')
+  with caplog.at_level(logging.WARNING, 'plm_jax'):
+    page = made(tmp_path, tmp_path / 'runs')
+  assert f'{file}, line 2 is damaged and left out' in caplog.text
+  assert f'{runs[0].name}: metrics.jsonl: damaged and left out: line 2' in page.text
+  assert f'{runs[1].name} is left out' in page.text
+  assert f'{runs[2].name}: result.json cannot be read' in page.text
+  assert len(page.data['runs']) == 5
+  assert np.cumsum(page.data['figures'][0]['lines'][0]['steps']).tolist() == [10, 30]
+
+
+def test_what_is_not_finite_is_named(tmp_path):
+  write(tmp_path / 'a', values=[3.0, 'nan', 2.0, 'inf'], result=False)
+  page = made(tmp_path, tmp_path / 'a')
+  assert 'a: validation/loss is not finite at step 20' in page.text
+  assert page.data['figures'][0]['lines'][0]['values'] == [3, 2]
+  assert page.table('run')['a']['state'] == 'no end yet'
+
+
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    (['{0}', '--by=optim.rat'], "no key 'optim.rat'. Did you mean 'optim.rate'"),
+    (['{0}', '--metric=validation/los'], "no run has it. Did you mean 'validation/loss'"),
+    (['{0}/no_such_run'], 'no_such_run: there is no such folder'),
+    (['{0}/0.1_0/empty'], 'no run began there'),
+    (['{0}', '--out=x.png'], r'--out=x\.png: the page is a \.html'),
+    (['{0}', '--out={0}/d.html'], r'is a folder: name a file'),
+    ([], 'needs folders of runs and --out=FILE'),
+  ],
+)
+def test_what_cannot_be_reported_is_refused(runs, tmp_path, words, said):
+  (runs[0] / 'empty').mkdir()
+  (tmp_path / 'runs' / 'd.html').mkdir()
+  words = [word.format(tmp_path / 'runs') for word in words]
+  with pytest.raises(ConfigError, match=said):
+    report.main([*words, *([] if any('--out' in word for word in words) else [f'--out={tmp_path / "x.html"}'])])
+
+
+def test_tables_and_curves_need_no_jax(runs, tmp_path):
+  words = [str(tmp_path / 'runs'), f'--out={tmp_path / "x.html"}']
+  code = (
+    f'import sys\nfrom plm_jax import report\nreport.main({words!r})\nassert not {{"jax", "flax"}} & sys.modules.keys()'
+  )
+  done = subprocess.run([sys.executable, '-c', code], cwd=conftest.ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stderr
+
+
+# Long curves ---------------------------------------------------------------------------------------------------------
+
+
+def test_no_spike_is_lost():
+  steps = np.arange(0, 1_000_000, 10)
+  values = np.random.default_rng(0).normal(size=len(steps))
+  values[[0, 77_777, 99_999]] = 100.0, -50.0, 60.0
+  at, kept = curves.extremes((steps, values), 300)
+  assert len(at) <= 600
+  assert {100.0, -50.0, 60.0} <= set(kept) and (np.diff(at) > 0).all()
+  assert all(values[step // 10] == value for step, value in zip(at, kept, strict=True))
+  edges = np.linspace(steps[0], steps[-1], 301)
+  for left, right in itertools.pairwise([*edges[:-1], np.inf]):  # of each stretch both extremes
+    inside = values[(steps >= left) & (steps < right)]
+    mine = kept[(at >= left) & (at < right)]
+    assert mine.min() == inside.min() and mine.max() == inside.max()
+  short = steps[:600], values[:600]
+  assert curves.extremes(short, 300) is short
+
+
+def test_a_page_of_many_long_curves_stays_small(monkeypatch):
+  run = {
+    f'metric_{number}/x': (np.arange(5_000), np.random.default_rng(number).normal(size=5_000)) for number in range(9)
+  }
+
+  class Run:
+    name, metrics = 'run', curves.Metrics(run, list(run), 5_000, (), {})
+
+  assert len(json.dumps(figures.make({'a': [Run()] * 30}, list(run)))) < 1.3 * figures.BUDGET + 30 * 9 * 300
+  monkeypatch.setattr(figures, 'BUDGET', 100_000)
+  assert len(json.dumps(figures.make({'a': [Run()] * 2}, list(run)))) < 200_000
+
+
+@pytest.mark.parametrize('size', [64, 1_000, 2**23])
+def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch, size):
+  draw = np.random.default_rng(0)
+  rows = [{'step': 2 * place, 'loss': float(draw.normal()), 'gradient_norm/a1': 1e-7 * place} for place in range(1, 60)]
+  for place, row in enumerate(rows):
+    if place % 7 == 0:
+      row |= {'wikitext2/loss': place, 'text': 'no number', 'flag': True}
+    if place % 7 == 3:
+      row |= {'wikitext103/loss': place}
+  rows[8]['loss'], rows[30]['loss'] = 'nan', '-inf'
+  lines = [json.dumps(row) for row in rows]
+  lines[20] = lines[20][:30]
+  lines[40] = '{"loss": 1.0}'
+  lines[41] = '{"step": 1.5, "loss": 1.0}'
+  file = tmp_path / 'metrics.jsonl'
+  file.write_text('\n'.join(lines) + '\n{"step": 9')
+  monkeypatch.setattr(curves, 'BLOCK', size)
+  (read,) = curves.read([file], lambda name: 'loss' in name)
+  assert list(read.damaged) == [21, 41, 42] and read.count == 59 - 3
+  assert read.not_finite == {'loss': 18}
+  assert list(read.names) == ['gradient_norm/a1', 'loss', 'wikitext103/loss', 'wikitext2/loss']
+  assert set(read.lines) == {'loss', 'wikitext103/loss', 'wikitext2/loss'}
+  sound = [row for place, row in enumerate(rows) if place not in (20, 40, 41)]
+  for name, (steps, values) in read.lines.items():
+    there = [row for row in sound if isinstance(row.get(name), int | float)]
+    assert steps.tolist() == [row['step'] for row in there]
+    assert values.tolist() == [float(row[name]) for row in there] and all(map(math.isfinite, values))
+
+
+def test_names_of_curves_are_short_where_configs_differ_much(tmp_path):
+  for name, more in (('bert_s0', {}), ('bert_s1', {'seed': 1}), ('gpt_0', {f'key_{n}': 'value' for n in range(9)})):
+    write(tmp_path / 'runs' / name, **more)
+  page = made(tmp_path, tmp_path / 'runs')
+  assert [group['name'] for group in page.data['groups']] == ['bert', 'gpt_0']
+
+
+# Asking runs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return tiny_runs.write_data(tmp_path_factory.mktemp('data'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('kind', 'found'), [('mlm', 'blanks'), ('causal_lm', 'written')])
+def test_a_run_is_asked_once(data, tmp_path, monkeypatch, kind, found):
+  folder = tmp_path / 'runs' / kind
+  loop.train(tiny_runs.settings(kind, data, steps=2, eval_every=2, save_every=2), folder)
+  out = tmp_path / 'x.html'
+  assert report.main([str(folder), f'--out={out}']) == 0
+  page = Page(out.read_text())
+  kept = json.loads((folder / 'samples.json').read_text())
+  assert found in kept and kept['noise']['objective'] == kind
+  text = kept['text'].split()
+  assert (data / 'corpus' / 'validation.txt').read_text().split()[: len(text)] == text  # of that run
+  assert 5 < len(text) < asked.MOST  # the network has 32 positions
+  if kind == 'mlm':
+    hidden = text[asked.FIRST_BLANK :: asked.EVERY]
+    assert kept['blanks']['hidden'] == hidden and len(kept['blanks']['found']) == len(hidden)
+    assert all(len(blank) == asked.TOP for blank in kept['blanks']['found'])
+    assert ('span', {'class': 'changed predicted'}) in page.tags or ('span', {'class': 'changed'}) in page.tags
+  else:
+    prompt = kept['written']['prompt'].split()
+    assert len(prompt) > 2 and prompt == text[: len(prompt)] and len(kept['written']['texts']) == 3
+  assert kept['text'].split()[0] in page.text and kept['noise']['rates'] in page.text
+  monkeypatch.setattr(asked, 'ask', None)
+  assert report.main([str(folder), f'--out={out}']) == 0  # from what is kept
+
+
+def test_a_run_that_cannot_be_asked_is_named(tmp_path, monkeypatch):
+  folder = write(tmp_path / 'a')
+  (folder / 'vocab').mkdir()  # and nothing in it
+  out = tmp_path / 'x.html'
+  assert report.main([str(folder), f'--out={out}']) == 0
+  assert 'vocab' in Page(out.read_text()).text.split('Samples')[-1]
+  assert not (folder / 'samples.json').exists()
+
+
+# In a browser --------------------------------------------------------------------------------------------------------
+
+SHOWN = 'return [...document.querySelectorAll("#figures .plot")].map((one) => one.querySelectorAll(".curve").length)'
+WIDTHS = 'return [document.documentElement.scrollWidth, document.documentElement.clientWidth]'
+
+
+@pytest.fixture(scope='module')
+def browser(tmp_path_factory):
+  with pages(tmp_path_factory.mktemp('browser')) as page:
+    yield page
+
+
+@pytest.mark.parametrize('width', [1200, 360])
+@pytest.mark.parametrize('dark', [False, True])
+def test_the_page_in_a_browser(browser, runs, tmp_path, width, dark):
+  write(tmp_path / 'runs' / 'other', rate=0.3, note=EVIL, values=np.random.default_rng(0).normal(size=1_000).tolist())
+  out = tmp_path / 'x.html'
+  assert report.main([str(tmp_path / 'runs'), f'--out={out}', '--samples=0', f'--title={EVIL}']) == 0
+  browser.show(out, width=width, dark=dark)
+  assert browser.complaints() == []
+  scroll, client = browser.run(WIDTHS)
+  assert scroll <= client == width  # nothing is wider than the screen
+  assert browser.run('return document.querySelector("h1").textContent') == EVIL
+  paper = browser.run('return getComputedStyle(document.body).backgroundColor')
+  assert (sum(map(int, re.findall(r'\d+', paper))) < 200) == dark
+  small = 'return [...document.querySelectorAll("body *")].filter((e) => e.textContent.trim() && e.clientWidth)'
+  assert min(browser.run(f'{small}.map((e) => parseFloat(getComputedStyle(e).fontSize))')) >= 13
+  # the legend: a click, and a key, hide a curve; the mean of seeds is a curve for each config
+  assert browser.run(SHOWN) == [3, 3]
+  browser.run('document.querySelector("#legend button").click()')
+  assert browser.run(SHOWN) == [2, 2]
+  assert browser.run('return document.querySelector("#legend button").getAttribute("aria-pressed")') == 'false'
+  browser.run('document.querySelector("#every").click(); document.querySelector("#together").click()')
+  assert browser.run(SHOWN) == [7, 7]
+  browser.run('document.querySelector("#none").click()')
+  assert browser.run('return [...document.querySelectorAll(".nothing")].every((one) => !one.hidden)')
+  browser.run('document.querySelector("#every").click()')
+  # a table sorts by numbers, both ways, empty cells last
+  heads = 'const heads = [...document.querySelectorAll("#runs thead button")];'
+  click = 'heads.find((one) => one.textContent.startsWith("best")).click();'
+  column = 'return [...document.querySelectorAll("#runs .scroll tbody")][0].rows.length && '
+  column += '[...document.querySelectorAll("#runs tbody")[0].rows].map((row) => Number(row.cells[5].dataset.key))'
+  up = browser.run(f'{heads}{click}{column}')
+  assert up == sorted(up) and len(set(up)) > 3
+  assert browser.run(f'{heads}{click}{column}') == sorted(up, reverse=True)
+  # the values at a place of a plot, by the keyboard
+  browser.run(
+    'const plot = document.querySelector(".plot"); plot.focus();'
+    'plot.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight", bubbles: true}))'
+  )
+  assert 'step' in browser.run('return document.querySelector(".readout").textContent')
+  browser.run('document.querySelector(".scale").click()')
+  assert browser.run('return document.querySelector(".scale").textContent') == 'logarithmic'
+  assert browser.complaints() == []
