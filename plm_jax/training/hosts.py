@@ -102,7 +102,7 @@ def detected() -> Cluster | None:
 
 def _applies(kind: Any) -> bool:
   """Whether an environment is worth asking: those of TPUs where TPUs compute, and where somebody answers."""
-  platforms = (jax.config.jax_platforms or 'tpu').split(',')
+  platforms = (jax.config.read('jax_platforms') or 'tpu').split(',')
   if kind.name in OF_TPUS and 'tpu' not in platforms:
     return False
   return kind.name != 'gcetpu' or not clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm or _has_metadata()
@@ -177,8 +177,8 @@ def _connect(found: Cluster, flags: Flags) -> None:
     signals.waiting(initialise, told=told)
   except OSError as error:
     raise ConfigError(
-      f'process 0 cannot wait for the others at {address[0]} ({os.strerror(error.errno or errno.EIO)}): is another run there? Name '
-      'another port: --coordinator, or JAX_COORDINATOR_PORT in the environment'
+      f'process 0 cannot wait for the others at {address[0]} ({os.strerror(error.errno or errno.EIO)}): is another '
+      'run there? Name another port: --coordinator, or JAX_COORDINATOR_PORT in the environment'
     ) from error
   except (RuntimeError, ValueError) as error:
     where = address[0] if address else 'process 0'
