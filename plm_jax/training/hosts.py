@@ -9,12 +9,13 @@ import errno
 import logging
 import os
 import socket
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import clusters  # the list that `jax.distributed.initialize` itself goes through
+from jax._src import clusters, distributed  # the list that `jax.distributed.initialize` itself goes through
 
 from plm_jax.cli import signals
 from plm_jax.cli.hosts import Flags
@@ -102,7 +103,7 @@ def detected() -> Cluster | None:
 
 def _applies(kind: Any) -> bool:
   """Whether an environment is worth asking: those of TPUs where TPUs compute, and where somebody answers."""
-  platforms = (jax.config.read('jax_platforms') or 'tpu').split(',')
+  platforms = (jax.config.jax_platforms or 'tpu').split(',')  # type: ignore[attr-defined]
   if kind.name in OF_TPUS and 'tpu' not in platforms:
     return False
   return kind.name != 'gcetpu' or not clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm or _has_metadata()
@@ -215,3 +216,49 @@ def _unreached(address: str) -> str:
       return ''
   except OSError as error:
     return error.strerror or str(error)
+
+
+# What processes tell each other, whatever state their devices are in --------------------------------------------------
+
+
+def tell_all(key: str, text: str, *, timeout: int) -> list[str | None]:
+  """What each process said under a key, in their order; None of one that said nothing within the timeout, in seconds.
+
+  It goes through the coordinator, and needs no device. All processes call it, with a new key each time.
+  """
+  client = distributed.global_state.client
+  if client is None:
+    return [text]
+  client.key_value_set(f'plm_jax/{key}/{distributed.global_state.process_id}', text)
+  ends = time.monotonic() + timeout
+  heard: list[str | None] = []
+  for process in range(distributed.global_state.num_processes):
+    try:
+      left = max(int(1000 * (ends - time.monotonic())), 1)
+      heard.append(client.blocking_key_value_get(f'plm_jax/{key}/{process}', left))
+    except jax.errors.JaxRuntimeError as error:
+      log.warning(f'process {process} did not say its {key}: {str(error).splitlines()[0]}')
+      heard.append(None)
+  return heard
+
+
+def meet(key: str, *, timeout: int) -> bool:
+  """Returns in all processes at the same moment, as near as a network allows; False where one did not come in time."""
+  client = distributed.global_state.client
+  try:
+    if client is not None:
+      client.wait_at_barrier(f'plm_jax/{key}', 1000 * timeout)
+  except jax.errors.JaxRuntimeError as error:
+    log.warning(f'not all processes came to {key}: {str(error).splitlines()[0]}')
+    return False
+  return True
+
+
+def alone() -> bool:
+  """Whether this process joined no other."""
+  return distributed.global_state.client is None
+
+
+def first() -> bool:
+  """Whether this process is number 0."""
+  return distributed.global_state.process_id == 0
