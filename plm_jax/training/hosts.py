@@ -94,19 +94,22 @@ def detected() -> Cluster | None:
         return _asked(kind, name)
     except Exception as error:  # noqa: BLE001 - a service of the environment does not answer, in whatever way
       log.warning(
-        f'{name} could not be asked for the other processes ({type(error).__name__}: {error}), so this one runs alone; '
+        f'{name} could not be asked for the other processes ({type(error).__name__}: {error}); if there are some, '
         '--coordinator, --processes and --process name them'
       )
-      return None
   return None
 
 
 def _applies(kind: Any) -> bool:
   """Whether an environment is worth asking: those of TPUs where TPUs compute, and where somebody answers."""
-  platforms = (jax.config.jax_platforms or 'tpu').split(',')  # type: ignore[attr-defined]
-  if kind.name in OF_TPUS and 'tpu' not in platforms:
+  if kind.name in OF_TPUS and 'tpu' not in _platforms():
     return False
   return kind.name != 'gcetpu' or not clusters.cloud_tpu_cluster.running_in_cloud_tpu_vm or _has_metadata()
+
+
+def _platforms() -> list[str]:
+  """Where this process may compute; jax takes a TPU if nothing is said."""
+  return (jax.config.jax_platforms or 'tpu').split(',')  # type: ignore[attr-defined]
 
 
 def _has_metadata() -> bool:
