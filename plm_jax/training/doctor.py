@@ -5,6 +5,7 @@ and every host comes to the same verdict. What only shows between hosts is tried
 devices.
 """
 
+import contextlib
 import functools
 import json
 import logging
@@ -150,7 +151,8 @@ def _folder(workdir: Where) -> Answer:
       )
   hosts.meet('seen', timeout=QUICK_S)
   if own is not None:
-    files.remove(own)
+    with contextlib.suppress(OSError):  # it was never written
+      files.remove(own)
   hosts.meet('removed', timeout=QUICK_S)
   if root is not None and new and process == 0 and not files.listing(root):
     files.remove_folder(root)
