@@ -25,6 +25,8 @@ PURPOSES: dict[str, tuple[str, ...]] = {
   'Train': (
     'train',
     'plan',
+    'prepare',
+    'doctor',
     'rewind',
     'sweep',
     'compare',

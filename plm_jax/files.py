@@ -276,6 +276,12 @@ def modified_ns(file: Where) -> int:
   return Path(file).stat().st_mtime_ns
 
 
+def free_bytes(folder: Where) -> int | None:
+  """Bytes that can still be written to the disk of a folder, which need not exist yet; None where nobody knows."""
+  near = next((one for one in (Path(folder), *Path(folder).absolute().parents) if one.exists()), None)
+  return None if near is None else shutil.disk_usage(near).free
+
+
 def listing(folder: Where, pattern: str = '*') -> list[Path]:
   """The files and folders in a folder whose names match, sorted; empty if there is no such folder."""
   return sorted(Path(folder).glob(pattern))

@@ -17,11 +17,9 @@ from plm_jax.cli import signals
 if __name__ == '__main__':
   signals.begin()  # before the other imports, which take a while
 
-import argparse
 from collections.abc import Sequence
 
-from plm_jax.cli import command, memory
-from plm_jax.errors import ConfigError
+from plm_jax.cli import command, hosts, memory
 from plm_jax.training.model_from import expand
 
 
@@ -33,37 +31,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--stop_at', type=command.COUNT, help='save and end after this step; the schedule ends at `steps`'
   )
   parser.add_argument('--extend', type=command.COUNT, metavar='N', help='N more steps than the run in the folder has')
-  parser.add_argument('--coordinator', help='HOST:PORT of process 0, for a run of several processes')
-  parser.add_argument('--processes', type=command.COUNT, help='number of processes')
-  parser.add_argument('--process', type=command.WHOLE, help='index of this process, from 0')
+  hosts.add_flags(parser)
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
-  _check_processes(arguments)
+  flags = hosts.given(arguments)
   signals.check()
   memory.reuse()
   from plm_jax.cli import logs
+  from plm_jax.training import hosts as joining
   from plm_jax.training import loop  # loads jax
 
   logs.start()
   signals.check()
-  loop.start_processes(arguments.coordinator, arguments.processes, arguments.process)
+  joining.join(flags)
   return loop.train(settings, arguments.workdir, stop_at=arguments.stop_at, extend=arguments.extend).exit_code
-
-
-def _check_processes(arguments: argparse.Namespace) -> None:
-  """Raises ConfigError where the flags of a run of several processes do not go together."""
-  coordinator, processes, process = arguments.coordinator, arguments.processes, arguments.process
-  given = [value is not None for value in (coordinator, processes, process)]
-  if not any(given):
-    return
-  if not all(given):
-    raise ConfigError('--coordinator, --processes and --process are given together or not at all')
-  if process >= processes:
-    raise ConfigError(f'--process={process}: the {processes} processes are numbered 0 to {processes - 1}')
-  host, colon, port = coordinator.rpartition(':')
-  if not host or not colon or not port.isdigit() or not 0 < int(port) < 65_536:
-    raise ConfigError(f'--coordinator={coordinator}: give HOST:PORT of process 0, such as localhost:1234')
 
 
 if __name__ == '__main__':

@@ -2,7 +2,8 @@
 
 Orbax writes `<workdir>/checkpoints/<step>/` in the background and gives the folder its name when everything is written.
 The record of `records.py` is written before that, and older steps are deleted after it: whenever a process is killed,
-the folders named by a step are complete. Before a step is read, it is compared with its record.
+the folders named by a step are complete. Before a step is read, it is compared with its record. Digests are made by the
+processes that write files, and checked by those that read them (`digests.py`).
 """
 
 import dataclasses
@@ -20,7 +21,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
 from plm_jax import files
-from plm_jax.checkpoint import records
+from plm_jax.checkpoint import digests, records
 from plm_jax.checkpoint.records import CheckpointError, Leaves, Record, Step, best_step
 from plm_jax.paths import flat
 from plm_jax.types import PyTree
@@ -28,6 +29,7 @@ from plm_jax.types import PyTree
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 3600
+WRITTEN = 'async_write_complete'  # in the name of the barrier where Orbax waits for the files of all processes
 NOTHING = -1  # the step of a run without checkpoints
 
 
@@ -82,6 +84,7 @@ class Checkpoints:
     self._prepared = False
     self._saving: Record | None = None
     self._keep_best = _KeepBest(best[1] if best else 'min')
+    self._barrier = ocp.multihost.get_barrier_sync_fn()
     policies = [checkpoint_managers.LatestN(keep), self._keep_best]
     try:
       if jax.process_index() == 0:
@@ -93,7 +96,11 @@ class Checkpoints:
         options=ocp.CheckpointManagerOptions(
           preservation_policy=checkpoint_managers.AnyPreservationPolicy(policies),
           cleanup_tmp_directories=True,
-          async_options=ocp.options.AsyncOptions(timeout_secs=TIMEOUT_S, post_finalization_callback=self._write_record),
+          async_options=ocp.options.AsyncOptions(
+            timeout_secs=TIMEOUT_S,
+            barrier_sync_fn=self._wait_for_others,
+            post_finalization_callback=self._write_record,
+          ),
         ),
       )
     except OSError as error:
@@ -213,11 +220,25 @@ class Checkpoints:
     }
     self._prepared = True
 
+  def _wait_for_others(self, *, key: str, timeout_ms: int) -> None:
+    """Called by Orbax in the thread of a save, in every process of several, before it goes on with the others."""
+    if WRITTEN in key:
+      try:
+        digests.write_own(self._unfinished(), process=jax.process_index(), item=records.ITEM)
+      except OSError as error:  # the others wait at the barrier; a disk that is full stops process 0
+        log.warning('digests of process %d were not written (%s): process 0 makes them', jax.process_index(), error)
+    self._barrier(key=key, timeout_ms=timeout_ms)
+
   def _write_record(self) -> None:
     """Called by Orbax in process 0, after all processes have written and before the step gets its name."""
     assert self._saving is not None
+    records.write(self._unfinished(), self._saving)
+
+  def _unfinished(self) -> Path:
+    """The folder of the step that is being saved."""
+    assert self._saving is not None
     unnamed = _unnamed(self.folder, self._saving.step)
-    records.write(unnamed if files.exists(unnamed) else self.folder / str(self._saving.step), self._saving)
+    return unnamed if files.exists(unnamed) else self.folder / str(self._saving.step)
 
   def _give_up(self, error: BaseException) -> NoReturn:
     """Removes what the failed save left, and raises CheckpointError with the steps that are complete."""
@@ -240,7 +261,7 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
   Args:
     folder: `<workdir>/checkpoints`.
     abstract_state: the state as `jax.ShapeDtypeStruct` with shardings; a leaf without one goes to the first device.
-    step: see `records.pick`.
+    step: see `records.choose`.
 
   Returns:
     (step, state), of the same types as `abstract_state` and bit for bit what was saved.

@@ -130,7 +130,7 @@ def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Par
   Args:
     source: a run folder, its `checkpoints`, a folder made by `save_params` or the `.safetensors` file in it, or a
       folder made by `python -m plm_jax.convert import`.
-    step: of a run; see `records.pick`.
+    step: of a run; see `records.choose`.
 
   Raises:
     CheckpointError: nothing there, or damaged.

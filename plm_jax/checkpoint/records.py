@@ -4,14 +4,13 @@ Orbax restores damaged bytes and casts dtypes without an error. So each step fol
 leaves, `digest.json`, and nothing is read from a step that differs from its record.
 """
 
-import concurrent.futures
 import dataclasses
 import hashlib
 import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,12 +19,14 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from plm_jax import files
+from plm_jax.checkpoint import digests
 from plm_jax.errors import ConfigError, RunError
 
 log = logging.getLogger(__name__)
 
 ITEM, RECORD = 'state', 'digest.json'
-UNSOUND = -1  # what process 0 broadcasts if it finds no sound step
+UNSOUND = -1  # what process 0 broadcasts if it finds no further step to try
+SOUND, UNREADABLE = -1, -2  # what a process says of its share of a step, where it names no damaged file
 FAILURES = (OSError, ValueError, RuntimeError)  # what Orbax and TensorStore raise on a full or broken disk
 UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', 'commit_success.txt'}  # Orbax touches these later; a restore reads none
 SET_ASIDE = 'set_aside'  # the folder of steps that a later save moved away
@@ -71,10 +72,14 @@ def local(folder: str | os.PathLike[str]) -> Path:
 
 
 def write(folder: Path, record: Record) -> None:
-  """Writes the record; its `files` are those that the folder holds now."""
+  """Writes the record; its `files` are those that the folder holds now.
+
+  The digests that other processes made of their files (`digests.write_own`) are taken over.
+  """
+  known = digests.collect(folder)
   paths = _files(folder)
-  hashes = _hashes(paths)
-  sized = {name: (files.size(path), hashes[name]) for name, path in paths.items()}
+  made = digests.of_files({name: path for name, path in paths.items() if name not in known})
+  sized = {name: (known | made)[name] for name in paths}
   # strict JSON has no NaN: the words are read back as numbers
   sums = {name: [x if math.isfinite(x) else str(x) for x in pair] for name, pair in record.sums.items()}
   content = dataclasses.asdict(dataclasses.replace(record, files=sized)) | {'sums': sums}
@@ -107,20 +112,50 @@ def read(folder: Path) -> Record:
 
 
 def check(folder: Path) -> Record:
-  """Reads the record and compares every byte of the folder with it.
+  """Reads the record and compares every byte of the folder with it; this process alone.
 
   Raises:
     Damaged: as for `read`, or the content of a file changed.
   """
   record = read(folder)
+  if (name := _changed(folder, record, record.files)) is not None:
+    raise Damaged(f'{name} has another sha256 than when it was written')
+  return record
+
+
+def check_together(folder: Path) -> Record:
+  """`check` by all processes, each of which reads its share of the bytes; all of them call it and come to one answer.
+
+  Raises:
+    Damaged: in every process where one of them found damage.
+  """
+  if jax.process_count() == 1:
+    return check(folder)
+  record, names, said = None, [], SOUND
   try:
-    hashes = _hashes({name: folder / name for name in record.files})
+    record = read(folder)
+    names = list(record.files)
+    mine = digests.deal(record.files, jax.process_count())[jax.process_index()]
+    name = _changed(folder, record, mine)
+    said = SOUND if name is None else names.index(name)
+  except Damaged as error:
+    log.warning('%s: %s (seen by process %d)', folder, error, jax.process_index())
+    said = UNREADABLE
+  heard = multihost_utils.process_allgather(np.int32(said)).tolist()
+  if UNREADABLE in heard or record is None:
+    raise Damaged(f'process {heard.index(UNREADABLE)} cannot read it: its log says why')
+  for process, number in enumerate(heard):
+    if number != SOUND:
+      raise Damaged(f'{names[number]} has another sha256 than when it was written, says process {process}')
+  return record
+
+
+def _changed(folder: Path, record: Record, names: Iterable[str]) -> str | None:
+  """The first of these files with another sha256 than the record has; Damaged where one cannot be read."""
+  try:
+    return digests.changed(folder, record.files, names)
   except OSError as error:
     raise Damaged(f'{error.filename} cannot be read ({error.strerror})') from error
-  for name, (_, sha256) in record.files.items():
-    if hashes[name] != sha256:
-      raise Damaged(f'{name} has another sha256 than when it was written')
-  return record
 
 
 def numbered(folder: Path) -> list[int]:
@@ -162,17 +197,43 @@ def best_step(folder: str | os.PathLike[str]) -> int | None:
   return best_of(*scores(whole))
 
 
-def pick(folder: Path, step: Step) -> int:
-  """The step to read, once every byte of it is checked.
+def choose(folder: Path, step: Step) -> int:
+  """The step to read, once every byte of it is checked. All processes call it: each checks its share.
 
   Args:
-    folder: the folder of checkpoints.
+    folder: the folder of checkpoints. Which step it is, process 0 says.
     step: a number; 'newest', which skips damaged steps and names them in the log; 'best'; None is 'best' if steps have
       scores, else 'newest'.
 
   Raises:
     CheckpointError: no such step, or a damaged one.
   """
+  candidates: list[int] = []
+  failure = None
+  if jax.process_index() == 0:
+    try:
+      candidates = _candidates(folder, step)
+    except CheckpointError as error:
+      failure = error  # the other processes wait for the broadcast
+  only, damaged = len(candidates) == 1 and step != 'newest', dict[int, Damaged]()
+  while (number := _agreed(candidates.pop(0) if candidates else UNSOUND)) != UNSOUND:
+    try:
+      check_together(folder / str(number))
+    except Damaged as error:
+      damaged[number] = error
+      continue
+    for bad, why in damaged.items():
+      log.warning('step %d in %s is damaged (%s); taking step %d instead', bad, folder, why, number)
+    return number
+  if failure is not None:
+    raise failure
+  if jax.process_index():
+    raise CheckpointError(f'process 0 found no sound checkpoint in {folder}: its log says why')
+  raise CheckpointError(_words(folder, damaged, only=only))
+
+
+def _candidates(folder: Path, step: Step) -> list[int]:
+  """The steps to try, one after the other; raises CheckpointError as `choose`."""
   present = numbered(folder)
   if not present:
     raise CheckpointError(f'no checkpoint in {folder}: expected folders named by step, as in <workdir>/checkpoints')
@@ -182,49 +243,26 @@ def pick(folder: Path, step: Step) -> int:
       raise CheckpointError(f"no step in {folder} has a score, so none is best; ask for 'newest' or one of {present}")
     step = 'newest' if best is None else best
   if step == 'newest':
-    return _newest(folder, present)
+    return present[::-1]
   if step not in present:
     raise CheckpointError(f'no step {step} in {folder}; there are {present}')
-  try:
-    check(folder / str(step))
-  except Damaged as error:
-    others = [number for number in present if number != step]
+  return [step]
+
+
+def _agreed(number: int) -> int:
+  """The number of process 0."""
+  return number if jax.process_count() == 1 else int(multihost_utils.broadcast_one_to_all(np.int32(number)))
+
+
+def _words(folder: Path, damaged: Mapping[int, Damaged], *, only: bool) -> str:
+  """What is wrong with the steps that were tried; `only` where no other one could take the place of the one."""
+  if only:
+    [(step, error)] = damaged.items()
+    others = [number for number in numbered(folder) if number != step]
     cure = f"there are also {others}, and 'newest' is the last complete one" if others else 'there is no other'
-    raise CheckpointError(f'step {step} in {folder} is damaged: {error}; {cure}') from error
-  return step
-
-
-def choose(folder: Path, step: Step) -> int:
-  """`pick` in process 0, whose answer all processes return."""
-  if jax.process_count() == 1:
-    return pick(folder, step)
-  answer, failure = UNSOUND, None
-  if jax.process_index() == 0:
-    try:
-      answer = pick(folder, step)
-    except CheckpointError as error:
-      failure = error  # the other processes wait for the broadcast
-  answer = int(multihost_utils.broadcast_one_to_all(np.int32(answer)))
-  if failure is not None:
-    raise failure
-  if answer == UNSOUND:
-    raise CheckpointError(f'process 0 found no sound checkpoint in {folder}: its log says why')
-  return answer
-
-
-def _newest(folder: Path, present: list[int]) -> int:
-  damaged: dict[int, Damaged] = {}
-  for step in reversed(present):
-    try:
-      check(folder / str(step))
-    except Damaged as error:
-      damaged[step] = error
-      continue
-    for bad, why in damaged.items():
-      log.warning('step %d in %s is damaged (%s); taking step %d instead', bad, folder, why, step)
-    return step
+    return f'step {step} in {folder} is damaged: {error}; {cure}'
   found = '; '.join(f'step {step}: {why}' for step, why in damaged.items())
-  raise CheckpointError(
+  return (
     f'every checkpoint in {folder} is damaged ({found}). Restore a copy of one, or start again in another --workdir'
   )
 
@@ -232,11 +270,6 @@ def _newest(folder: Path, present: list[int]) -> int:
 def _files(folder: Path) -> dict[str, Path]:
   names = {path.relative_to(folder).as_posix(): path for path in files.files_below(folder)}
   return {name: path for name, path in names.items() if name not in UNCHECKED}
-
-
-def _hashes(paths: Mapping[str, Path]) -> dict[str, str]:
-  with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the interpreter lock
-    return dict(zip(paths, pool.map(files.sha256, paths.values()), strict=True))
 
 
 def _sha256(content: Any) -> str:

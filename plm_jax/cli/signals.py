@@ -111,10 +111,14 @@ def raising() -> Iterator[None]:
     check()
 
 
-def waiting(work: Callable[[], T]) -> T:
+def waiting(work: Callable[[], T], *, told: Callable[[float], None] = lambda seconds: None) -> T:
   """What `work` returns or raises; it runs in a thread, and a signal ends the waiting for it.
 
   The thread goes on until the process ends, so a command that waits ends by `command.leave`.
+
+  Args:
+    work: what takes long.
+    told: is called with the seconds so far, again and again; what it raises ends the waiting.
   """
   found: list[T] = []
   failed: list[BaseException] = []
@@ -127,8 +131,10 @@ def waiting(work: Callable[[], T]) -> T:
 
   thread = threading.Thread(target=run, name=f'{HANGS}: {work}', daemon=True)
   thread.start()
+  began = time.monotonic()
   while thread.is_alive():
     check()
+    told(time.monotonic() - began)
     thread.join(ONE)
   if failed:
     raise failed[0]

@@ -20,6 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from plm_jax import files
+from plm_jax.data import made
 from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.documents import look as look
@@ -145,11 +146,15 @@ def counted(c: Counting) -> np.ndarray:
   """
   assert c.tokens.folder is not None, 'the text is stored'
   folder = c.tokens.folder / f'cooccurrence-{_digest(c)[:16]}'
+  if not files.exists(folder / 'manifest.json'):
+    made.missing('pairs of words', digest=_digest(c), folder=folder)
   with files.locked(folder / 'lock', doing='counting pairs of words'), files.named(folder):
-    if not _is_whole(folder):
+    if not (found := _is_whole(folder)):
       files.remove(folder / 'manifest.json')
       runs = list(_runs(c, folder))
       _merge(c, folder, runs)
+    size = f'{files.size(folder / "triples.bin") // TRIPLE.itemsize:,} pairs of words'
+    made.tell('pairs of words', digest=_digest(c), folder=folder, size=size, found=found)
     if not files.size(folder / 'triples.bin'):
       return np.zeros(0, TRIPLE)
     return files.map_array(folder / 'triples.bin', TRIPLE)

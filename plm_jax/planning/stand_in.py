@@ -104,6 +104,15 @@ class Words:
     return self._ids[token]
 
 
+def vocab_command(header: str, path: Any) -> str | None:
+  """The flags behind `python -m plm_jax.vocab train` in a config's docstring that make the vocabulary in `path`."""
+  for made in re.findall(r'plm_jax\.vocab train(.*?)(?:\n\s*\n|\npython|\Z)', header.replace('\\\n', ' '), re.DOTALL):
+    out = re.search(r'--out=(\S+)', made)
+    if out and out[1] == str(path):
+      return made
+  return None
+
+
 def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None = None) -> Vocab:
   """The vocabulary of a config, or one of its size where it has not been made yet.
 
@@ -121,10 +130,9 @@ def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None 
     return Words(size, extra)
   if tokenizer.exists(files.path(str(block['path']))):
     return make_vocab(settings)
-  for made in re.findall(r'plm_jax\.vocab train(.*?)(?:\n\s*\n|\npython|\Z)', header.replace('\\\n', ' '), re.DOTALL):
-    out, number = re.search(r'--out=(\S+)', made), re.search(r'--size=(\d+)', made)
-    if out and number and out[1] == str(block['path']):
-      return Words(int(number[1]), extra)
+  made = vocab_command(header, block['path'])
+  if made is not None and (number := re.search(r'--size=(\d+)', made)):
+    return Words(int(number[1]), extra)
   raise ConfigError(
     f'vocab.path: there is no vocabulary {block["path"]} yet, and the config does not say its size: '
     '--vocab_size=N plans for one of N ids'

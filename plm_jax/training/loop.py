@@ -436,16 +436,3 @@ def versions() -> dict[str, str]:
 
   packages = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy')
   return {'plm_jax': __version__, 'python': platform.python_version(), **{name: version(name) for name in packages}}
-
-
-def start_processes(coordinator: str | None, processes: int | None, process: int | None) -> None:
-  """Connects to the other processes of a run; without arguments there are none.
-
-  Raises:
-    ConfigError: some of the three are given and others not.
-  """
-  given = [value is not None for value in (coordinator, processes, process)]
-  if any(given) and not all(given):
-    raise ConfigError('--coordinator, --processes and --process are given together or not at all')
-  if coordinator is not None:
-    jax.distributed.initialize(coordinator, num_processes=processes, process_id=process)

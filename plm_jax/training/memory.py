@@ -94,9 +94,11 @@ def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any]) -> N
   for leaf in found:
     parts[leaf.part] = parts.get(leaf.part, 0) + leaf.bytes
   largest = max(found, key=lambda leaf: leaf.bytes)
-  shares = ', '.join(f'{part} {_text(size)}' for part, size in sorted(parts.items(), key=lambda one: -one[1]) if size)
+  shares = ', '.join(
+    f'{part} {in_words(size)}' for part, size in sorted(parts.items(), key=lambda one: -one[1]) if size
+  )
   raise ConfigError(
-    f'config: the run needs at least {_text(needed)} of memory, and {where} {_text(limit)}: '
+    f'config: the run needs at least {in_words(needed)} of memory, and {where} {in_words(limit)}: '
     f'{shares}. The largest array is {largest.path} {list(largest.shape)} ({largest.part}): '
     f'{_cure(largest, trunk, settings)}'
   )
@@ -119,7 +121,8 @@ def _bytes(leaf: Any) -> int:
   return math.prod(shape) * leaf.dtype.itemsize
 
 
-def _text(size: float) -> str:
+def in_words(size: float) -> str:
+  """Bytes, such as '1.5 GiB'."""
   return f'{size / 2**30:,.1f} GiB' if size >= 2**30 else f'{size / 2**20:,.1f} MiB'
 
 

@@ -15,7 +15,7 @@ from plm_jax.optim import groups, rows
 from plm_jax.plugins import build
 from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
 from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
-from plm_jax.training.step import abstract_params, eval_step, state_maker
+from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker
 from plm_jax.types import BATCH, Labels, PyTree, Source, Task
 
 log = logging.getLogger(__name__)
@@ -108,12 +108,8 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   memory.check_table(parts.trunk, settings)
   data, key = settings['data'], jax.random.key(settings['seed'])
   spec, read = batch_spec(parts, data), read_spec(parts, data)
-  with errors.stage(parts.user):
-    shapes = abstract_params(parts.task, spec)
-  with errors.stage('optim'):
-    steps = settings['steps'] or history.MOST_STEPS
-    tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
-  state = state_maker(parts.task, tx, spec, layout=layout).abstract
+  state, tx = abstract_state(settings, parts, layout)
+  shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.params)
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
   for block in settings['eval'].values():
     batch = read_spec(parts, block['data'])
@@ -135,6 +131,21 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
     name = best[0].partition('/')[0]
     of_evaluation = batch_spec(parts, settings['eval'][name]['data'])
     check_best(best, of_evaluation, shapes, task=parts.task, scores=scores[name], step=step, label=label)
+
+
+def abstract_state(settings: Settings, parts: Parts, layout: sharding.Layout) -> tuple[TrainState, optim.Optimiser]:
+  """Shapes with shardings of the state that a run begins with, and its optimiser; rows as the settings say.
+
+  Raises:
+    ConfigError: `optim` speaks of parameters that are not there.
+  """
+  spec = batch_spec(parts, settings['data'])
+  with errors.stage(parts.user):
+    shapes = abstract_params(parts.task, spec)
+  with errors.stage('optim'):
+    steps = settings['steps'] or history.MOST_STEPS
+    tx = optim.make(params=shapes, steps=steps, trains=parts.task.trains, **settings['optim'])
+  return state_maker(parts.task, tx, spec, layout=layout).abstract, tx
 
 
 def batch_spec(parts: Parts, block: Settings) -> dict[str, jax.ShapeDtypeStruct]:

@@ -126,7 +126,7 @@ def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   if not old or result.get('steps') != history.total(old):
     return {}
   try:
-    records.check(folder.step(result['step']))
+    records.check_together(folder.step(result['step']))
   except records.Damaged as error:
     log.warning(f'{folder.root} was finished, and step {result["step"]} is damaged now ({error}): it is repeated')
     return {}

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from plm_jax import files, seals
+from plm_jax.data import made
 from plm_jax.data.corpora import docstrings, filters, pydocs_tasks
 from plm_jax.data.corpora.docstrings import Document, Package
 
@@ -119,11 +120,16 @@ def prepare(
   packages = PACKAGES if packages is None else packages
   build = key(packages)
   root = files.path(cache) / 'tfds' / 'pydocs'
+  if not files.exists(root / f'{build}.json'):
+    made.missing('docstrings', digest=build, folder=root)
   with files.locked(root / '.lock', doing='building the corpus'):
     known = _summary(root, build)
-    if known is None or any(_is_damaged(root, name, known) for name in sets or SETS):
+    if not (found := known is not None and not any(_is_damaged(root, name, known) for name in sets or SETS)):
       _build(packages, build=build, root=root, quiet=quiet)
       known = files.read_json(root / f'{build}.json')
+    assert known is not None
+    made.tell('docstrings', digest=build, folder=root, size=f'{sum(known["rows"]["corpus"].values()):,} documents',
+              found=found)  # fmt: skip
   return {name: root / f'{name}-{build}' / '1.0.0' for name in SETS if known['rows'][name]}
 
 

@@ -1,6 +1,7 @@
 """TensorFlow Datasets sets, read as ArrayRecord: no TensorFlow. Importing this file imports `tensorflow_datasets`."""
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from plm_jax import errors, files
+from plm_jax.data import made
 from plm_jax.data.corpora import splits, tfds_folders
 from plm_jax.data.corpora.records import Opened
 
@@ -48,6 +50,7 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   """The builder of a set, which is downloaded and prepared if it is not on disk."""
   folder = tfds_folders.check_name(name)
   own = files.path(cache) / 'tfds'
+  tell = functools.partial(made.tell, 'files of a data set', digest=name, folder=own / folder, size='')
   usual = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   for data_dir in (own, files.path(usual)):
     tfds_folders.check_all(data_dir / folder)
@@ -55,12 +58,14 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
       builder = _builder(name, data_dir=data_dir)
       prepared = builder.is_prepared()
     if prepared:
+      tell(found=True)
       return builder
   with quiet():
     builder = _builder(name, data_dir=own)
+  made.missing('files of a data set', digest=name, folder=own / folder)
   command = f'python -m tensorflow_datasets.scripts.cli.main build {name} --file_format={_FORMAT} --data_dir={own}'
   with files.locked(own / f'.{builder.name}.lock', doing=f'preparing {builder.name}'), quiet():
-    if not builder.is_prepared():
+    if not (found := builder.is_prepared()):
       version = Path(builder.data_path)
       for left in files.listing(version.parent, f'{version.name}.incomplete*'):  # by a process that was killed
         files.remove_folder(left)
@@ -74,6 +79,7 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
         ) from error
       except (OSError, tfds.download.DownloadError, ValueError, AssertionError) as error:
         raise ValueError(f'tfds:{name} could not be made here ({error}); make it with: {command}') from error
+  tell(found=found)
   return builder
 
 

@@ -25,6 +25,7 @@ import rich.console
 import rich.progress
 
 from plm_jax import files
+from plm_jax.data import made
 from plm_jax.errors import STOPPED, Interrupted, RunError
 from plm_jax.types import Vocab
 
@@ -140,7 +141,9 @@ def in_memory(texts: Texts, *, vocab: Vocab) -> Tokens:
   encoded = [_encode(documents, vocab) for documents in _blocks(texts, 0)]
   ids = np.concatenate([ids for ids, _ in encoded]) if encoded else np.zeros(0, _dtype(vocab))
   lengths = np.concatenate([lengths for _, lengths in encoded]) if encoded else np.zeros(0, _LENGTH)
-  return Tokens(ids, _offsets(lengths), _digest(texts, vocab))
+  digest = _digest(texts, vocab)
+  made.tell('tokens', digest=digest, folder=None, size=_size(len(texts), len(ids)), found=True)
+  return Tokens(ids, _offsets(lengths), digest)
 
 
 def with_characters(texts: Texts, *, vocab: Vocab) -> tuple[Tokens, np.ndarray]:
@@ -165,6 +168,8 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   """
   digest = _digest(texts, vocab)
   folder = files.path(cache) / 'tokens' / digest
+  if not files.exists(folder / 'manifest.json'):
+    made.missing('tokens', digest=digest, folder=folder, size=f'{len(texts):,} documents')
   with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
     files.remove(folder / 'checked.json')  # of earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
@@ -175,9 +180,10 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
         raise _lost(folder, error) from error
       log.warning('%s are not as manifest.json says: tokenising everything again.', error)
       blocks = []
-    if not blocks:
+    if not (found := bool(blocks)):
       blocks, large = _build(folder, texts, vocab), False
   offsets = _offsets(files.read_array(folder / 'lengths.bin', _LENGTH))
+  made.tell('tokens', digest=digest, folder=folder, size=_size(len(texts), int(offsets[-1])), found=found)
   if not offsets[-1]:
     return Tokens(np.zeros(0, _dtype(vocab)), offsets, digest, folder)
   ids = np.asarray(files.map_array(folder / 'tokens.bin', _dtype(vocab)))
@@ -203,11 +209,25 @@ def _lost(folder: Path, error: Unlike) -> RunError:
 def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
   """`make()`, kept beside the store as `<name>.npz`: a digest in hex, a line feed and numpy's format.
 
-  A damaged file is made again, and one of an earlier version, without a digest.
+  A damaged file is made again, and one of an earlier version, without a digest. Of many processes one makes it.
   """
   if tokens.folder is None:
     return make()
   path = tokens.folder / f'{name}.npz'
+  digest = name.rpartition('-')[2]
+  if not files.exists(path):
+    made.missing('rows', digest=digest, folder=path)
+  with files.locked(tokens.folder / f'{name}.lock', doing='planning its rows'):
+    if not (found := (arrays := _kept(path)) is not None):
+      arrays = make()
+      _keep(path, arrays)
+  made.tell('rows', digest=digest, folder=path, size='', found=found)
+  assert arrays is not None
+  return arrays
+
+
+def _kept(path: Path) -> dict[str, np.ndarray] | None:
+  """The arrays of a file that is as `_keep` wrote it; None where there is none."""
   if files.is_file(path):
     with files.open(path, 'rb') as file:
       head = file.read(_HEAD)
@@ -216,7 +236,10 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
         with np.load(file, allow_pickle=False) as saved:
           return dict(saved)
     log.warning('%s is damaged, or of an earlier version: making it again.', path)
-  arrays = make()
+  return None
+
+
+def _keep(path: Path, arrays: dict[str, np.ndarray]) -> None:
   with files.replacing(path) as part:
     with files.open(part, 'wb') as file:
       file.write(bytes(_HEAD))
@@ -226,7 +249,6 @@ def cached(tokens: Tokens, name: str, make: Callable[[], dict[str, np.ndarray]])
       digest = files.sha256_of_rest(file)
       file.seek(0)
       file.write(f'{digest}\n'.encode())
-  return arrays
 
 
 def _build(folder: Path, texts: Texts, vocab: Vocab) -> list[Block]:
@@ -424,6 +446,10 @@ def _blocks(texts: Texts, first: int) -> Iterator[list[str]]:
       block, characters = [], 0
   if block:
     yield block
+
+
+def _size(documents: int, tokens: int) -> str:
+  return f'{documents:,} documents, {tokens:,} tokens'
 
 
 def _extent(blocks: Sequence[Block]) -> tuple[int, int]:

@@ -1,0 +1,134 @@
+"""Makes the vocabulary and the token stores of a run ahead of it, on a machine without a TPU.
+
+python -m plm_jax.prepare --config=experiments/bert/base.py [--config.data.cache=/mnt/shared/cache] [--vocab_size=30522]
+
+`train` makes token stores where it finds none, on every host for itself if hosts share no disk. This command makes the
+same, once, in `data.cache`: name there a folder that all hosts see. A second call finds everything, two
+calls at once take turns, and one that was killed goes on. It prints where things are, and the digests that `data.json`
+of the run will have.
+
+Where vocab.path holds no vocabulary, one is trained: by the command in the head of the config that makes it there, or,
+with --vocab_size=N, of N ids from the text of the config. The text is downloaded if it is a set of TensorFlow Datasets.
+"""
+
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin()  # before the other imports, which take a while
+
+import contextlib
+import json
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from plm_jax import files, vocab
+from plm_jax.cli import command
+from plm_jax.errors import ConfigError
+from plm_jax.training.model_from import expand
+
+if TYPE_CHECKING:
+  from plm_jax.training.prepare import Prepared
+
+
+@signals.caught()
+def main(argv: Sequence[str] | None = None) -> int:
+  """Prints what there is for a run in the end."""
+  parser = command.command('prepare', __doc__)
+  parser.add_argument(
+    '--vocab_size', type=command.COUNT, metavar='N', help='ids of the vocabulary, where vocab.path holds none yet'
+  )
+  parser.add_argument('--json', action='store_true', help='print JSON')
+  os.environ['JAX_PLATFORMS'] = 'cpu'  # nothing is computed, and a TPU that is there may be in use
+  arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
+  if settings is None:
+    return 0
+  signals.check()
+  from plm_jax.cli import logs
+  from plm_jax.training import prepare  # loads jax
+
+  logs.start()
+  with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+    _make_vocab(settings, config=arguments.config or '', size=arguments.vocab_size)
+  found = prepare.prepare(settings)
+  if arguments.json:
+    command.show(json.dumps(_plain(found), indent=2))
+  else:
+    _show(found)
+  return 0
+
+
+def _make_vocab(settings: Mapping[str, Any], *, config: str, size: int | None) -> None:
+  """Trains the vocabulary of the settings where there is none; one process of several that ask for it does."""
+  from plm_jax.text import tokenizer
+
+  path = files.path(settings['vocab']['path'])
+  if tokenizer.exists(path):
+    return
+  words = _of_text(settings, size) if size is not None else _of_header(settings, config)
+  with files.locked(path.parent / f'.{path.name}.lock', doing='training the vocabulary'):
+    if not tokenizer.exists(path):
+      print(f'python -m plm_jax.vocab {shlex.join(words)}', flush=True)
+      vocab.main(words)
+
+
+def _of_text(settings: Mapping[str, Any], size: int) -> list[str]:
+  """The words of a command that trains a vocabulary on the text that the run is trained on."""
+  data, kind = settings['data'], settings['vocab']['name']
+  if kind not in vocab.KINDS:
+    raise ConfigError(f'--vocab_size={size}: vocabularies {kind!r} are not trained here; put one into vocab.path')
+  if not data.get('path'):
+    raise ConfigError(
+      f'--vocab_size={size}: data {data["name"]!r} has no one text to train a vocabulary on; make it with: '
+      f'python -m plm_jax.vocab train --source=TEXT --name={kind} --size={size} --out={settings["vocab"]["path"]}'
+    )
+  flags = {
+    'source': data['path'],
+    'split': data.get('split') or 'train',
+    'text': data.get('text'),
+    'name': kind,
+    'size': size,
+    'max_bytes': data.get('max_bytes'),
+    'cache': data.get('cache'),
+    'out': settings['vocab']['path'],
+  }
+  return ['train', *(f'--{flag}={value}' for flag, value in flags.items() if value is not None)]
+
+
+def _of_header(settings: Mapping[str, Any], config: str) -> list[str]:
+  """The words of the command in the head of the config that makes its vocabulary; ConfigError where it has none."""
+  from plm_jax.planning import stand_in
+
+  path = settings['vocab']['path']
+  made = stand_in.vocab_command(stand_in.header_of(config), path)
+  if made is None:
+    raise ConfigError(
+      f'vocab.path: there is no vocabulary in {path}, and the head of the config does not say how it is made: '
+      '--vocab_size=N trains one of N ids on the text of the config'
+    )
+  return ['train', *shlex.split(made)]
+
+
+def _plain(found: 'Prepared') -> dict[str, Any]:
+  lines = [{'place': place, **one._asdict(), 'folder': one.folder and str(one.folder)} for place, one in found.lines]
+  return {'made': lines, **found.facts}
+
+
+def _show(found: 'Prepared') -> None:
+  from rich.table import Table
+
+  from plm_jax.cli import tables
+
+  table = Table('', 'what', 'is', 'digest', 'size', 'where')
+  for place, one in found.lines:
+    state = 'in memory' if one.folder is None else 'there' if one.found else 'made'
+    table.add_row(place, one.what, state, one.digest[:12], one.size, str(one.folder or ''))
+  tables.show(table)
+  for name, digest in found.facts.items():
+    print(f'{name:<20}{digest}')
+
+
+if __name__ == '__main__':
+  command.leave(command.run(main))

@@ -1,0 +1,167 @@
+"""`prepare`: what a run reads is there before it, made once, whoever asks and whenever one is killed."""
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from plm_jax import prepare
+from plm_jax.data.rows import store
+from plm_jax.errors import ConfigError
+from plm_jax.text import tokenizer
+from plm_jax.training import loop
+from tests import conftest, runs
+
+FACTS = ('data_digest', 'vocab_digest', 'first_ten_batches')
+
+
+def write_config(folder: pathlib.Path, data: pathlib.Path, **changes: Any) -> pathlib.Path:
+  """A config whose caches, that of its evaluation as well, lie in the folder."""
+  cache = {'cache': str(folder / 'cache')}
+  evaluation = {'validation': {'data': {'split': 'validation', **cache}}}
+  settings = runs.settings('mlm', data, data=cache, eval=evaluation, **changes)
+  return runs.write_config(folder / 'config.json', settings)
+
+
+def prepared(config: pathlib.Path, capsys: pytest.CaptureFixture[str], *flags: str) -> dict[str, Any]:
+  assert prepare.main([f'--config={config}', '--json', *flags]) == 0
+  return json.loads(capsys.readouterr().out)
+
+
+def start(config: pathlib.Path) -> subprocess.Popen[str]:
+  return subprocess.Popen(
+    runs.words('prepare', f'--config={config}', '--json'), cwd=conftest.ROOT, env=runs.environment(devices=1),
+    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+  )  # fmt: skip
+
+
+def test_training_finds_what_was_prepared(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  config = write_config(tmp_path, data)
+  first = prepared(config, capsys)
+  assert [(one['place'], one['what'], one['found']) for one in first['made']] == [
+    (place, what, False) for place in ('data', 'eval.validation.data') for what in ('tokens', 'rows')
+  ]
+  before = runs.snapshot(tmp_path / 'cache')
+  assert {pathlib.Path(one['folder']) for one in first['made']} <= {tmp_path / 'cache' / name for name in before}
+  second = prepared(config, capsys)
+  assert all(one['found'] for one in second['made'])
+  assert runs.snapshot(tmp_path / 'cache') == before  # a second call does nothing
+  loop.train(json.loads(config.read_text()), tmp_path / 'run', stop_at=1)
+  assert runs.snapshot(tmp_path / 'cache') == before
+  kept = json.loads((tmp_path / 'run' / 'data.json').read_text())
+  assert {name: first[name] for name in FACTS} == {name: kept[name] for name in FACTS}
+
+
+def test_the_table_says_where_things_are(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  assert prepare.main([f'--config={write_config(tmp_path, data)}']) == 0
+  said = capsys.readouterr().out
+  assert '64 documents, 10,647 tokens' in said
+  assert str(tmp_path / 'cache' / 'tokens') in said
+  assert 'first_ten_batches' in said
+
+
+def test_a_vocabulary_is_made_where_there_is_none(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  path = tmp_path / 'new' / 'vocab'
+  config = write_config(tmp_path, data, vocab={'path': str(path)})
+  with pytest.raises(ConfigError, match=f'no vocabulary in {path}.*--vocab_size=N'):
+    prepare.main([f'--config={config}'])
+  first = prepared(config, capsys, '--vocab_size=300')
+  assert tokenizer.load(path).size == 300
+  assert tokenizer.load(path).digest == first['vocab_digest']
+  assert prepared(config, capsys)['vocab_digest'] == first['vocab_digest']
+
+
+HEADED = '''"""A config.
+
+python -m plm_jax.vocab train --source={corpus} --name=byte_bpe --size=310 --specials=roberta \\\\
+    --out={vocab}
+python -m plm_jax.train --config=this.py --workdir=run
+"""
+import json
+import ml_collections
+
+def get_config(arg=''):
+  return ml_collections.ConfigDict({settings!r})
+'''
+
+
+def test_a_vocabulary_is_made_as_the_config_says(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  vocab = tmp_path / 'vocab'
+  settings = json.loads(write_config(tmp_path, data, vocab={'path': str(vocab)}).read_text())
+  file = tmp_path / 'this.py'
+  file.write_text(HEADED.format(corpus=data / 'corpus', vocab=vocab, settings=settings))
+  assert prepared(file, capsys)['made']
+  made = tokenizer.load(vocab)
+  assert (made.size, made.record['request']['specials']) == (310, 'roberta')
+
+
+def test_two_at_once_make_each_thing_once(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  config = write_config(tmp_path, data)
+  running = [start(config) for _ in range(2)]
+  ends = [process.communicate(timeout=120) for process in running]
+  assert [process.returncode for process in running] == [0, 0], ends
+  first, second = (json.loads(out) for out, _ in ends)
+  for one, other in zip(first['made'], second['made'], strict=True):
+    assert {one['found'], other['found']} == {True, False}
+    assert one['folder'] == other['folder']
+  assert {name: first[name] for name in FACTS} == {name: second[name] for name in FACTS}
+
+
+SLOW = """
+import time
+from plm_jax import prepare
+from plm_jax.cli import command
+from plm_jax.data.rows import store
+
+encode, store._BLOCK_DOCUMENTS = store._encode, 10
+
+def slowly(documents, vocab):
+  time.sleep(0.3)
+  return encode(documents, vocab)
+
+store._encode = slowly
+command.leave(command.run(prepare.main))
+"""
+
+
+def test_a_kill_loses_nothing_and_leaves_nothing_half(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  """Killed in the middle of seven blocks, which are tokenised slowly."""
+  folders = {name: tmp_path / name for name in ('killed', 'whole')}
+  for folder in folders.values():
+    folder.mkdir()
+  killed, tokens = write_config(folders['killed'], data), folders['killed'] / 'cache' / 'tokens'
+  log = tmp_path / 'log'
+  with runs.started([sys.executable, '-c', SLOW, f'--config={killed}'], log=log) as process:
+
+    def begun() -> bool:
+      return any(file.read_text().count('\n') >= 3 for file in tokens.glob('*/blocks.jsonl'))
+
+    runs.wait_until(begun, process=process, log=log)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+  assert not list(tokens.glob('*/manifest.json'))
+  [journal] = tokens.glob('*/blocks.jsonl')
+  kept, seen = len(journal.read_text().splitlines()), []
+  with pytest.MonkeyPatch.context() as patch:
+    encode = store._encode
+    patch.setattr(store, '_encode', lambda documents, vocab: seen.extend(documents) or encode(documents, vocab))
+    found = prepared(killed, capsys)
+  assert len(seen) == 64 - 10 * kept + 16  # what was not made, and the evaluation
+  whole = prepared(write_config(folders['whole'], data), capsys)
+  assert {name: found[name] for name in FACTS} == {name: whole[name] for name in FACTS}
+  store_of = {name: folder / 'cache' / 'tokens' / journal.parent.name for name, folder in folders.items()}
+  assert (store_of['killed'] / 'tokens.bin').read_bytes() == (store_of['whole'] / 'tokens.bin').read_bytes()
