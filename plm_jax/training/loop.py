@@ -32,6 +32,7 @@ from plm_jax.training import (
   interval,
   metrics,
   preflight,
+  profiling,
   run_folder,
   sizes,
   trained_part,
@@ -80,6 +81,7 @@ def train(
   *,
   stop_at: int | None = None,
   extend: int | None = None,
+  profile: profiling.Steps | None = None,
   gives_up: Callable[[int, float], bool] = lambda step, value: False,
 ) -> Outcome:
   """Trains to the last step, from the newest checkpoint of the run folder if there is one.
@@ -90,6 +92,7 @@ def train(
     stop_at: save and end after this step; the horizon of the schedule stays as it is.
     extend: so many steps more than the run has; from here on its schedule is that of a run of so many steps in all.
       A run on its way through an extension of as many steps goes on with that one.
+    profile: steps to trace.
     gives_up: called with each value of the metric of `best` and its step, but for the last step; True saves and ends.
 
   Raises:
@@ -229,6 +232,7 @@ def train(
     judged_by = settings['best'][0] if settings['best'] else None
     bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main, best=judged_by))
     patience = Patience(settings, folder, start=start)
+    tracer = stack.enter_context(profiling.Tracer(profile, folder.profile, start=start, main=main, paused=meter.paused))
     batches = feed.to_devices(history.read(source, start, skip=settings['skip']), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
     # two steps in flight hide the host's work; simulated devices starve when steps queue up
@@ -240,11 +244,14 @@ def train(
     scores: dict[str, float] = {}
     began = time.monotonic()
     while code == DONE and done < last and not patience.lost and not given_up:
-      host_batch, batch = next(batches)
-      state, summed, sums = step_of(history.horizon(settings, done))(state, summed, batch, key)
+      with tracer.step(done + 1, state):
+        with meter.waiting():
+          host_batch, batch = next(batches)
+        state, summed, sums = step_of(history.horizon(settings, done))(state, summed, batch, key)
       done += 1
       meter.count(host_batch)
       pending.append((done, sums))
+      tracer.stepped(done, state)
 
       # what is due at a step does not depend on where the run was stopped, so that a resumed run does the same
       interrupted = stopping.agreed(done)
