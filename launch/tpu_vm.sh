@@ -193,7 +193,9 @@ state_of_tpu() {
       [[ $node == READY ]] || state=${node:-TERMINATED}
     done
   fi
-  printf '%s\n' "$state"
+  if [[ -n $state ]]; then
+    printf '%s\n' "$state"
+  fi
 }
 
 state_of() {
@@ -333,7 +335,7 @@ fetch() {
   local workdir excluded=()
   workdir="$(argument_of --workdir)"
   if [[ $workdir == gs://* ]]; then
-    [[ $without_checkpoints -eq 0 ]] || excluded=('--exclude=^checkpoints/')
+    [[ $without_checkpoints -eq 0 ]] || excluded=('--exclude=checkpoints/.*')  # a ^ in front would be gcloud's own
     run mkdir -p "$to/$(basename "$workdir")"
     run gcloud storage rsync "$workdir" "$to/$(basename "$workdir")" --recursive \
       ${excluded[@]+"${excluded[@]}"} ${project:+--project="$project"}
@@ -450,8 +452,9 @@ exec 3>&1  # for what a dry run prints where the output of a command is taken
 case $command in
   tail) on first ssh "$name" --command="$worker tail" ;;
   state)
-    state_of_tpu
-    state_of_run
+    tpu="$(state_of_tpu)"
+    run="$(state_of_run)"
+    [[ $dry_run -eq 1 ]] || printf '%s\n' "TPU: ${tpu:-none}" "run: ${run:-no answer}"
     ;;
   delete) delete_tpu ;;
   *) "$command" ;;

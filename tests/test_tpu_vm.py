@@ -179,7 +179,7 @@ VARIANTS = {
   'slices': ('--slices=2', '--spot'),
   'direct': ('--direct', '--spot'),
 }
-COMMANDS = ('up', 'tail', 'state', 'stop', 'fetch', 'delete', 'watch')
+COMMANDS = ('up', 'state', 'stop', 'fetch', 'delete')
 
 
 def dry(cloud: Cloud, command: str, *flags: str) -> list[list[str]]:
@@ -203,30 +203,26 @@ def only_changes(commands: list[list[str]]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize('variant', VARIANTS)
-def test_a_dry_run_prints_what_a_run_does(cloud: Cloud, variant: str) -> None:
+def test_a_dry_run_prints_what_a_run_does(cloud: Cloud, variant: str, tmp_path: pathlib.Path) -> None:
+  """And Google's own parser can read it."""
   flags = VARIANTS[variant]
   (cloud.folder / 'end').write_text('0')
-  printed = [words for command in ('up', 'delete') for words in dry(cloud, command, *flags)]
-  for command in ('up', 'delete'):
+  printed = [words for command in COMMANDS for words in dry(cloud, command, *flags)]
+  for command in COMMANDS:
     cloud.run(command, *TPU, *flags, *RUN)
   assert only_changes(printed) == only_changes(cloud.asked())
-  assert len(only_changes(printed)) == 7
-  assert {tuple(words) for words in cloud.asked() if 'describe' in words} >= {
-    tuple(words) for words in printed if 'describe' in words
-  }
+  assert len(only_changes(printed)) == 10
+  assert {tuple(words) for words in printed if 'describe' in words} <= {tuple(words) for words in cloud.asked()}
+  commands = [*cloud.asked(), *dry(cloud, 'tail', *flags), *dry(cloud, 'fetch', '--without_checkpoints')]
+  check_by_gcloud(sorted({shlex.join(words) for words in commands if words[0] == 'gcloud'}), tmp_path)
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
-def test_gcloud_knows_every_command_and_flag(cloud: Cloud, variant: str, tmp_path: pathlib.Path) -> None:
-  """Google's own parser reads what a dry run prints."""
+def check_by_gcloud(commands: list[str], folder: pathlib.Path) -> None:
   if shutil.which('gcloud') is None:
     pytest.skip('gcloud is not installed')
-  commands = [words for command in COMMANDS for words in dry(cloud, command, *VARIANTS[variant])]
-  commands += dry(cloud, 'fetch', '--without_checkpoints')
-  texts = sorted({shlex.join(words) for words in commands if words[0] == 'gcloud'})
-  assert len(texts) > 8
-  assert all(lint(texts, tmp_path).values())
-  assert not any(lint([text.replace('--zone', '--zones') for text in texts if '--zone' in text], tmp_path).values())
+  assert all(found := lint(commands, folder).values()), found
+  changed = [text.replace('--zone', '--zones') for text in commands if '--zone' in text]
+  assert not any(lint(changed, folder).values())
 
 
 def lint(commands: list[str], folder: pathlib.Path) -> dict[str, bool]:
@@ -246,6 +242,7 @@ def test_arguments_reach_every_host_as_they_were_given(cloud: Cloud) -> None:
   strange = ['--config.log=["x", \'y\']', '--config.note=$HOME `a` "b" \\ *', "--config.data.path=it's here"]
   cloud.run('up', *TPU, "--env=GREETING=it's $me", *RUN, *strange)
   for host in (0, 1):
+    cloud.wait_for(lambda host=host: (cloud.folder / f'host{host}' / 'greetings').exists())
     train, rest = ['-m', 'plm_jax.train', *RUN[1:], *strange], cloud.python(host)
     assert rest == [['-m', 'plm_jax.doctor'], ['-m', 'plm_jax.prepare', RUN[1], *strange], train]
     assert (cloud.folder / f'host{host}' / 'greetings').read_text() == "it's $me\n"
@@ -260,10 +257,10 @@ def test_every_command_may_be_repeated(cloud: Cloud) -> None:
   assert 'one exists (ACTIVE)' in said
   assert said.count('the run is going on') == 2
   assert cloud.trained() == cloud.trained(1) == 1
-  assert cloud.run('state', *TPU) == 'ACTIVE\nrunning\n'
+  assert cloud.run('state', *TPU) == 'TPU: ACTIVE\nrun: running\n'
   for _ in range(2):
     cloud.run('stop', *TPU)
-    assert cloud.run('state', *TPU).splitlines()[1] == 'ended 3'
+    assert cloud.run('state', *TPU).splitlines()[1] == 'run: ended 3'
   cloud.run('delete', *TPU)
   assert 'there is no one in us-west4-a' in cloud.run('delete', *TPU)
   assert len(cloud.of_kind('create')) == len(cloud.of_kind('delete')) == 1
@@ -278,7 +275,9 @@ def test_what_cannot_be_asked_is_not_gone(cloud: Cloud) -> None:
   assert (cloud.folder / 'state').exists()
 
 
-@pytest.mark.parametrize('variant', ['spot', 'slices', 'direct'])
+@pytest.mark.parametrize(
+  'variant', ['spot', *(pytest.param(name, marks=pytest.mark.slow) for name in ('slices', 'direct'))]
+)
 def test_watch_goes_on_after_a_preemption_and_ends_with_the_run(cloud: Cloud, variant: str) -> None:
   state = 'PREEMPTED' if variant == 'direct' else 'SUSPENDED'
   watch = cloud.start('watch', *TPU, *VARIANTS[variant], '--delete', *RUN)
