@@ -473,6 +473,11 @@ class RunFolder:
     return self.root / 'samples.json'
 
   @property
+  def profile(self) -> Path:
+    """The folder of its traces (`train --profile`)."""
+    return self.root / 'profile'
+
+  @property
   def log(self) -> Path:
     """The text of the log."""
     return self.root / 'log.txt'

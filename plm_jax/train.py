@@ -10,6 +10,9 @@ checkpoint. The schedule is stretched from there on: the learning rate becomes t
 (what is a fraction of the run, such as a warmup, too), so that after a decay to 0 it rises again; steps that are made
 keep theirs. The order of data goes on. `config.json` records it, later commands need no --extend, and the same command
 again, if the run was stopped in between, goes on without adding more.
+
+--profile=3 traces three steps, once the process is warm; --profile=10:13 the steps 10, 11 and 12 of the run. The trace
+is in the folder `profile` of the run: xprof --logdir=WORKDIR/profile shows it, launch/README.md says how to read it.
 """
 
 from plm_jax.cli import signals
@@ -20,6 +23,7 @@ if __name__ == '__main__':
 from collections.abc import Sequence
 
 from plm_jax.cli import command, hosts, memory
+from plm_jax.training import profiling
 from plm_jax.training.model_from import expand
 
 
@@ -31,11 +35,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--stop_at', type=command.COUNT, help='save and end after this step; the schedule ends at `steps`'
   )
   parser.add_argument('--extend', type=command.COUNT, metavar='N', help='N more steps than the run in the folder has')
+  parser.add_argument('--profile', metavar='STEPS', help='trace so many steps, or FIRST:END, for xprof')
   hosts.add_flags(parser)
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
   flags = hosts.given(arguments)
+  profile = None if arguments.profile is None else profiling.steps(arguments.profile)
   signals.check()
   memory.reuse()
   from plm_jax.cli import logs
@@ -45,7 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   logs.start()
   signals.check()
   joining.join(flags)
-  return loop.train(settings, arguments.workdir, stop_at=arguments.stop_at, extend=arguments.extend).exit_code
+  asked = {'stop_at': arguments.stop_at, 'extend': arguments.extend, 'profile': profile}
+  return loop.train(settings, arguments.workdir, **asked).exit_code
 
 
 if __name__ == '__main__':

@@ -31,7 +31,14 @@ from tests import conftest
 
 STEPS = 12  # of short runs, 6 epochs of the labelled rows
 SIZES = {'hidden_dim': 32, 'num_layers': 2, 'num_heads': 2, 'mlp_dim': 64, 'max_length': 32}
-SPEED = ('tokens_per_second', 'mfu')
+SPEED = (
+  'tokens_per_second',
+  'mfu',
+  'host_wait_seconds',
+  'device_memory_gib',
+  'device_memory_peak_gib',
+  'host_memory_gib',
+)
 VOCAB_SIZE = 400
 CLASSES = ('outside', 'inside')
 

@@ -81,6 +81,19 @@ def caught() -> Iterator[None]:
       end()
 
 
+def notice() -> None:
+  """Asks the command to stop as a first signal does, from any thread, where signals are taken; nothing else changes.
+
+  It counts as no signal: what the system sends next, as it ends its processes, is the first one. In the body of
+  `raising` it waits for the end of the body.
+  """
+  if _State.undo is None:
+    return
+  _State.asked = True
+  if _State.pass_on is not None:
+    signal.raise_signal(_State.pass_on)
+
+
 def asked() -> bool:
   """Whether a signal asked the command to stop."""
   return _State.asked

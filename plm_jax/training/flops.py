@@ -17,7 +17,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from plm_jax.types import PyTree
 
-# dense bfloat16 operations per second of one chip, by jax's `device_kind`
+# dense bfloat16 operations per second of one device as jax sees it, by its `device_kind`
 PEAK = {
   'TPU v4': 275e12,  # glennklockwood.com/garden/tpuv4, quoting Google's page
   'TPU v5 lite': 197e12,  # cloud.google.com/tpu/docs/v5e
@@ -26,6 +26,7 @@ PEAK = {
   'TPU v5p': 459e12,
   'TPU v6 lite': 918e12,  # cloud.google.com/tpu/docs/v6e
   'TPU v6e': 918e12,
+  'TPU7x': 2307e12 / 2,  # docs.cloud.google.com/tpu/docs/tpu7x: 2,307 of a chip, of which jax sees two devices
   # NVIDIA's data sheets, without sparsity; float16 runs at the same rate. Cards that are not listed differ
   'NVIDIA A100-SXM4-40GB': 312e12,
   'NVIDIA A100-SXM4-80GB': 312e12,

@@ -32,6 +32,7 @@ from plm_jax.training import (
   interval,
   metrics,
   preflight,
+  profiling,
   run_folder,
   sizes,
   spikes,
@@ -81,6 +82,7 @@ def train(
   *,
   stop_at: int | None = None,
   extend: int | None = None,
+  profile: profiling.Steps | None = None,
   gives_up: Callable[[int, float], bool] = lambda step, value: False,
 ) -> Outcome:
   """Trains to the last step, from the newest checkpoint of the run folder if there is one.
@@ -91,25 +93,27 @@ def train(
     stop_at: save and end after this step; the horizon of the schedule stays as it is.
     extend: so many steps more than the run has; from here on its schedule is that of a run of so many steps in all.
       A run on its way through an extension of as many steps goes on with that one.
+    profile: steps to trace.
     gives_up: called with each value of the metric of `best` and its step, but for the last step; True saves and ends.
 
   Raises:
     ConfigError: the settings do not fit each other, the folder or the data.
   """
-  outcome = _train(settings, workdir, stop_at=stop_at, extend=extend, gives_up=gives_up)
+  part = functools.partial(_train, workdir=workdir, stop_at=stop_at, extend=extend, profile=profile, gives_up=gives_up)
+  outcome = part(settings)
   while isinstance(outcome, spikes.Spike):
     spikes.go_back(RunFolder.at(workdir), outcome)
-    settings = {**settings, 'extend': (), 'skip': ()}  # the folder knows more of them now
-    outcome = _train(settings, workdir, stop_at=stop_at, extend=extend, gives_up=gives_up)
+    outcome = part({**settings, 'extend': (), 'skip': ()})  # the folder knows more of them now
   return outcome
 
 
 def _train(
   settings: Mapping[str, Any],
-  workdir: Where,
   *,
+  workdir: Where,
   stop_at: int | None,
   extend: int | None,
+  profile: profiling.Steps | None,
   gives_up: Callable[[int, float], bool],
 ) -> Outcome | spikes.Spike:
   """What `train` does up to its end or to a spike of the loss."""
@@ -249,6 +253,7 @@ def _train(
     patience = Patience(settings, folder, start=start)
     watch = spikes.Watch(settings, folder, sums=run_folder.summed(folder, start))
     spike: spikes.Spike | None = None
+    tracer = stack.enter_context(profiling.Tracer(profile, folder.profile, start=start, main=main, paused=meter.paused))
     batches = feed.to_devices(history.read(source, start, skip=settings['skip']), place)
     pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
     # two steps in flight hide the host's work; simulated devices starve when steps queue up
@@ -260,11 +265,14 @@ def _train(
     scores: dict[str, float] = {}
     began = time.monotonic()
     while code == DONE and done < last and not patience.lost and not given_up:
-      host_batch, batch = next(batches)
-      state, summed, sums = step_of(history.horizon(settings, done))(state, summed, batch, key)
+      with tracer.step(done + 1, state):
+        with meter.waiting():
+          host_batch, batch = next(batches)
+        state, summed, sums = step_of(history.horizon(settings, done))(state, summed, batch, key)
       done += 1
       meter.count(host_batch)
       pending.append((done, sums))
+      tracer.stepped(done, state)
 
       # what is due at a step does not depend on where the run was stopped, so that a resumed run does the same
       interrupted = stopping.agreed(done)

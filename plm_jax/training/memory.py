@@ -47,6 +47,23 @@ def free() -> Free:
   return Free(min(known, default=None), min(limits, default=None))
 
 
+def in_use() -> dict[str, float]:
+  """GiB in use: of the fullest device of this process, now and at most so far, and of the process on its host.
+
+  Returns:
+    'device_memory_gib' and 'device_memory_peak_gib' where devices have a memory of their own that they tell of;
+    'host_memory_gib' where the system has /proc.
+  """
+  found = {}
+  for name, key in (('device_memory_gib', 'bytes_in_use'), ('device_memory_peak_gib', 'peak_bytes_in_use')):
+    known = [stats[key] for device in jax.local_devices() if key in (stats := device.memory_stats() or {})]
+    if known:
+      found[name] = max(known) / 2**30
+  if resident := re.search(r'^VmRSS:\s+(\d+) kB', _read('/proc/self/status'), re.MULTILINE):
+    found['host_memory_gib'] = int(resident[1]) / 2**20
+  return found
+
+
 def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, layout: Layout) -> list[Leaf]:
   """Every array that exists when an update is made, but for activations: state, gradients, and the batch.
 

@@ -1,4 +1,4 @@
-"""The speed of a run: tokens per second, and the share of the peak of its chips (model FLOPs utilisation)."""
+"""The speed of a run: tokens per second, the share of the peak of its chips (model FLOPs utilisation), what waits."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from plm_jax.training import flops
+from plm_jax.training import flops, memory
 
 
 class Meter:
@@ -28,7 +28,8 @@ class Meter:
     self._peak = flops.peak_flops(mesh.devices.flat[0].device_kind, dtype)
     self._devices = mesh.size
     self._hosts = hosts
-    self._all_tokens = self._tokens = self._rows = 0
+    self._all_tokens = self._tokens = self._rows = self._steps = 0
+    self._waited = 0.0
     self._since = time.monotonic()
 
   def count(self, batch: Mapping[str, np.ndarray]) -> None:
@@ -37,16 +38,34 @@ class Meter:
     self._all_tokens += fed
     self._tokens += fed
     self._rows += batch['row_id'].shape[0]
+    self._steps += 1
+
+  @contextlib.contextmanager
+  def waiting(self) -> Iterator[None]:
+    """The body makes the next batch and hands it to the devices; nothing else goes on in the loop meanwhile."""
+    began = time.monotonic()
+    try:
+      yield
+    finally:
+      self._waited += time.monotonic() - began
 
   def read(self) -> dict[str, float]:
-    """Rates since the last reading; 'mfu' only where the chip's peak is known."""
+    """What was measured since the last reading.
+
+    Returns:
+      'tokens_per_second' of the whole run; 'mfu' where the chip's peak is known; 'host_wait_seconds', the time per step
+      that the loop of this process waited for its next batch, while the devices work on the steps in flight; and
+      memory as it is now, from `memory.in_use`.
+    """
     seconds = max(time.monotonic() - self._since, 1e-9)
     rates = {'tokens_per_second': self._tokens * self._hosts / seconds}
     if self._peak is not None:
       rates['mfu'] = self._rows * self._hosts * self._flops_per_row / seconds / (self._peak * self._devices)
-    self._tokens = self._rows = 0
+    rates['host_wait_seconds'] = self._waited / max(self._steps, 1)
+    self._tokens = self._rows = self._steps = 0
+    self._waited = 0.0
     self._since = time.monotonic()
-    return rates
+    return {**rates, **memory.in_use()}
 
   def all_tokens(self) -> int:
     """Tokens that all hosts have fed since the start; every process must call it."""

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from plm_jax.cli import signals
+from plm_jax.cli import notices, signals
 from plm_jax.files import RunFolder
 from plm_jax.training import metrics
 
@@ -70,9 +70,11 @@ class Stopping:
 def catch_signals() -> Iterator[Stopping]:
   """While the body runs, SIGTERM and SIGINT ask the run to stop; a second one ends the process at once.
 
-  With several processes jax handles SIGTERM and tells the others, so SIGINT is passed on as SIGTERM.
+  With several processes jax handles SIGTERM and tells the others, so SIGINT is passed on as SIGTERM. A notice that the
+  machine will be taken away does the same.
   """
   with signals.caught():
     if jax.process_count() > 1:
       signals.pass_on(signal.SIGTERM)
-    yield Stopping()
+    with notices.watched():
+      yield Stopping()

@@ -1,0 +1,461 @@
+#!/usr/bin/env bash
+# Trains on a Cloud TPU from your own machine, through gcloud; launch/README.md goes through it step by step.
+#
+#   bash launch/tpu_vm.sh COMMAND NAME [flags] [-- arguments of plm_jax.train]
+#
+# Commands, each of which may be repeated without harm:
+#   create     asks for the TPU NAME and waits until it is there
+#   install    copies this checkout to every host and installs it (launch/tpu_worker.sh)
+#   doctor     checks that the hosts agree (plm_jax.doctor)
+#   prepare    makes the vocabulary and the token store ahead of training (plm_jax.prepare), on every host
+#   start      starts the run on every host, where it outlives your connection
+#   up         the five above, in this order
+#   tail       prints what the first host says, until Ctrl-C
+#   state      prints the state of the TPU and of the run
+#   stop       SIGTERM to the run: it saves and ends
+#   fetch      copies the run folder to --to
+#   delete     gives the TPU back; disks of its hosts are lost
+#   watch      up, then goes on after preemptions, maintenance and crashes until the run is finished
+#
+# Flags:
+#   --zone=ZONE           such as us-west4-a
+#   --project=PROJECT     default: that of gcloud
+#   --type=TYPE           accelerator type, such as v5litepod-16
+#   --runtime=VERSION     software of the hosts; default: by the type
+#   --spot                cheaper, and may be taken away at any moment
+#   --slices=N            so many slices of that type, for one run over all of them (default 1)
+#   --direct              create the TPU at once or fail, in place of a queued resource
+#   --create_flag=FLAG    another flag of gcloud's create, such as --create_flag=--network=mine; may be repeated
+#   --internal_ip         connect by internal addresses, from a machine in the same network
+#   --env=NAME=VALUE      a variable of the environment of the run; may be repeated
+#   --to=FOLDER           where fetch puts the run folder (default fetched/NAME)
+#   --without_checkpoints fetch leaves checkpoints out (of folders on gs://)
+#   --tries=N             watch: TPUs made again and runs started again, in all (default 20)
+#   --poll=SECONDS        between two looks at a state (default 30)
+#   --delete              watch: delete the TPU when the run is finished
+#   --dry_run             print the commands and run none
+set -euo pipefail
+
+root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
+folder=plm_jax  # of the checkout, in the home of a host
+worker="bash $folder/launch/tpu_worker.sh"
+commands=' create install doctor prepare start up tail state stop fetch delete watch '
+
+say() { printf '[tpu_vm] %s\n' "$*" >&2; }
+
+fail() {
+  say "$1"
+  exit 2
+}
+
+# Arguments as one line that a shell reads as the same arguments.
+quoted() {
+  local word line=''
+  for word in "$@"; do
+    case $word in
+      '' | *[!A-Za-z0-9_./:=,@%+-]*) word="'$(printf '%s' "$word" | sed "s/'/'\\\\''/g")'" ;;
+    esac
+    line="$line${line:+ }$word"
+  done
+  printf '%s\n' "$line"
+}
+
+# Runs a command, or prints it.
+run() {
+  if [[ $dry_run -eq 1 ]]; then
+    quoted "$@"
+  else
+    "$@"
+  fi
+}
+
+# Prints what gcloud says of one thing, nothing where there is no such thing, and fails where it cannot tell. In a dry
+# run prints the command.
+ask() {
+  local said
+  if [[ $dry_run -eq 1 ]]; then
+    quoted "$@" >&3
+  elif said="$("$@" 2>"$errors")"; then
+    printf '%s\n' "$said"
+  elif ! grep -qiE 'NOT_FOUND|was not found' "$errors"; then
+    cat "$errors" >&2
+    return 1
+  fi
+}
+
+parse() {
+  [[ $# -ge 1 && $commands == *" $1 "* ]] || fail "name a command:$commands(the head of this file explains them)"
+  command=$1
+  [[ $# -ge 2 && $2 =~ ^[a-z][a-z0-9-]{0,60}$ ]] ||
+    fail 'name the TPU after the command: lower-case letters, digits and -, a letter first'
+  name=$2
+  shift 2
+  while [[ $# -gt 0 ]]; do
+    case $1 in
+      --zone=?*) zone=${1#*=} ;;
+      --project=?*) project=${1#*=} ;;
+      --type=?*) type=${1#*=} ;;
+      --runtime=?*) runtime=${1#*=} ;;
+      --spot) spot=1 ;;
+      --slices=?*) slices="$(number "$1")" ;;
+      --direct) direct=1 ;;
+      --create_flag=--?*) create_flags+=("${1#*=}") ;;
+      --internal_ip) internal_ip=1 ;;
+      --env=[A-Za-z_]*=*) variables+=("${1#*=}") ;;
+      --to=?*) to=${1#*=} ;;
+      --without_checkpoints) without_checkpoints=1 ;;
+      --tries=?*) tries="$(number "$1")" ;;
+      --poll=?*) poll="$(number "$1")" ;;
+      --delete) delete=1 ;;
+      --dry_run) dry_run=1 ;;
+      --)
+        shift
+        arguments=("$@")
+        break
+        ;;
+      *) fail "there is no flag $1; the head of $0 lists them, and arguments of the run stand behind --" ;;
+    esac
+    shift
+  done
+}
+
+number() {
+  [[ ${1#*=} =~ ^[1-9][0-9]{0,5}$ ]] || fail "$1: a whole number from 1 on"
+  printf '%s\n' "${1#*=}"
+}
+
+check() {
+  [[ -n $zone ]] || fail 'where? --zone=ZONE, such as --zone=us-west4-a'
+  case $type in
+    tpu7x*) fail 'tpu7x is to be had through Google Kubernetes Engine only: launch/gke.yaml' ;;
+  esac
+  if [[ $direct -eq 1 && $slices -gt 1 ]]; then
+    fail 'several slices are made together through a queued resource: leave --direct out'
+  fi
+  case $command in
+    create | up | watch) [[ -n $type ]] || fail 'what? --type=TYPE, such as --type=v5litepod-16' ;;
+  esac
+  case $command in
+    start | up | watch | prepare)
+      argument_of --config >/dev/null || fail 'what to train? -- --config=experiments/... --workdir=gs://BUCKET/run'
+      argument_of --workdir >/dev/null || fail 'where to? -- --config=... --workdir=gs://BUCKET/run'
+      ;;
+    fetch)
+      argument_of --workdir >/dev/null || fail 'which folder? -- --workdir=gs://BUCKET/run, as for start'
+      ;;
+  esac
+  if [[ $dry_run -eq 0 ]] && ! command -v gcloud >/dev/null; then
+    fail 'gcloud is not installed: https://cloud.google.com/sdk/docs/install; --dry_run needs none'
+  fi
+}
+
+# The value of an argument of the run, such as --workdir=VALUE.
+argument_of() {
+  local argument
+  for argument in ${arguments[@]+"${arguments[@]}"}; do
+    if [[ $argument == "$1="?* ]]; then
+      printf '%s\n' "${argument#*=}"
+      return
+    fi
+  done
+  return 1
+}
+
+# The software that Google names for each type (cloud.google.com/tpu/docs/runtimes).
+runtime_of() {
+  case $1 in
+    v5lite* | v5e*) echo v2-alpha-tpuv5-lite ;;
+    v5p*) echo v2-alpha-tpuv5 ;;
+    v6e*) echo v2-alpha-tpuv6e ;;
+    *) echo tpu-ubuntu2204-base ;;
+  esac
+}
+
+queued() { gcloud_tpus queued-resources "$@"; }
+vm() { gcloud_tpus tpu-vm "$@"; }
+
+# gcloud compute tpus GROUP COMMAND ..., where and in which project.
+gcloud_tpus() {
+  run gcloud compute tpus "$@" --zone="$zone" ${project:+--project="$project"} --quiet
+}
+
+# What gcloud says of the TPU in one word: ACTIVE or READY where it can be used, nothing where there is none.
+state_of_tpu() {
+  local state node
+  if [[ $direct -eq 1 ]]; then
+    state_of tpu-vm "$name" state
+    return
+  fi
+  state="$(state_of queued-resources "$name" state.state)" || return
+  if [[ $state == ACTIVE ]]; then
+    for node in $(nodes); do  # one that is preempted or repaired is not always one for the queue
+      node="$(state_of tpu-vm "$node" state)" || return
+      [[ $node == READY ]] || state=${node:-TERMINATED}
+    done
+  fi
+  if [[ -n $state ]]; then
+    printf '%s\n' "$state"
+  fi
+}
+
+state_of() {
+  ask gcloud compute tpus "$1" describe "$2" --format="value($3)" --zone="$zone" ${project:+--project="$project"} --quiet
+}
+
+# The names of the slices.
+nodes() {
+  local i
+  if [[ $slices -eq 1 ]]; then
+    echo "$name"
+  else
+    for ((i = 0; i < slices; i++)); do echo "$name-$i"; done
+  fi
+}
+
+is_there() { [[ $1 == ACTIVE || $1 == READY ]]; }
+is_gone() {
+  case $1 in
+    '' | SUSPENDED | FAILED | PREEMPTED | TERMINATED | STOPPED) return 0 ;;
+    *) return 1 ;;
+  esac
+}
+
+# Which hosts: all, or first. One slice is a node, several are a queued resource.
+on() {
+  local which=$1 verb=$2
+  shift 2
+  local where=(tpu-vm "$verb")
+  local hosts=(--worker=all)
+  [[ $which == all ]] || hosts=(--worker=0)
+  if [[ $slices -gt 1 ]]; then
+    where=(queued-resources "$verb")
+    hosts=("--node=${hosts[0]#*=}" "${hosts[@]}")
+  fi
+  if [[ $internal_ip -eq 1 ]]; then
+    hosts+=(--internal-ip)
+  fi
+  gcloud_tpus "${where[@]}" "$@" "${hosts[@]}"
+}
+
+create() {
+  local state flags=()
+  state="$(state_of_tpu)"
+  while [[ $state == SUSPENDING || $state == DELETING ]]; do
+    say "$name is $state; looking again in $poll s."
+    sleep "$poll"
+    state="$(state_of_tpu)"
+  done
+  if [[ -n $state ]] && is_gone "$state"; then
+    say "$name is $state: deleting what is left of it."
+    delete_tpu
+    state=''
+  fi
+  if [[ -n $state ]]; then
+    say "$name exists ($state)."
+  else
+    [[ $spot -eq 0 ]] || flags+=(--spot)
+    flags+=(${create_flags[@]+"${create_flags[@]}"})
+    if [[ $direct -eq 1 ]]; then
+      vm create "$name" --accelerator-type="$type" --version="$runtime" ${flags[@]+"${flags[@]}"}
+    elif [[ $slices -gt 1 ]]; then
+      queued create "$name" --node-count="$slices" --node-prefix="$name" --accelerator-type="$type" \
+        --runtime-version="$runtime" ${flags[@]+"${flags[@]}"}
+    else
+      queued create "$name" --node-id="$name" --accelerator-type="$type" --runtime-version="$runtime" \
+        ${flags[@]+"${flags[@]}"}
+    fi
+  fi
+  wait_for_tpu
+}
+
+# Waits until the TPU is there, for as long as it is in the queue. Fails where it is gone.
+wait_for_tpu() {
+  local state before=''
+  while true; do
+    state="$(state_of_tpu)"
+    if [[ $dry_run -eq 1 ]] || is_there "$state"; then
+      return
+    fi
+    if is_gone "$state"; then
+      say "$name is gone (${state:-no such TPU})."
+      return 1
+    fi
+    if [[ $state != "$before" ]]; then
+      say "$name is $state; looking again every $poll s."
+      before=$state
+    fi
+    sleep "$poll"
+  done
+}
+
+install() {
+  local archive=${TMPDIR:-/tmp}/plm_jax_$name.tar.gz
+  local unpack="mkdir -p $folder && tar -C $folder -xzf plm_jax.tar.gz && $worker install"
+  # the files that git knows, as they are now, changes included
+  # shellcheck disable=SC2016
+  run bash -c 'git -C "$1" ls-files -z | tar -C "$1" --null -T - -czf "$2"' tar "$root" "$archive"
+  on all scp "$archive" "$name:plm_jax.tar.gz"
+  on all ssh "$name" --command="$unpack"
+}
+
+# Every flag that names the config or changes it, which doctor and prepare take as well.
+config_arguments() {
+  local argument
+  for argument in "${arguments[@]}"; do
+    [[ $argument != --config=* && $argument != --config.* ]] || printf '%s\n' "$argument"
+  done
+}
+
+prepare() {
+  local line words=()
+  while IFS= read -r line; do words+=("$line"); done < <(config_arguments)
+  on all ssh "$name" --command="$worker python -m plm_jax.prepare $(quoted "${words[@]}")"
+}
+
+doctor() {
+  on all ssh "$name" --command="$worker python -m plm_jax.doctor"
+}
+
+start() {
+  local before=''
+  [[ ${#variables[@]} -eq 0 ]] || before="$(quoted env "${variables[@]}") "
+  on all ssh "$name" --command="$before$worker start $(quoted "${arguments[@]}")"
+}
+
+# 'running', 'ended CODE', 'lost' or 'none', of the first host.
+state_of_run() {
+  if [[ $dry_run -eq 1 ]]; then
+    on first ssh "$name" --command="$worker state" >&3
+  else
+    on first ssh "$name" --command="$worker state" 2>/dev/null | tail -n 1 || true
+  fi
+}
+
+fetch() {
+  local workdir excluded=()
+  workdir="$(argument_of --workdir)"
+  if [[ $workdir == gs://* ]]; then
+    [[ $without_checkpoints -eq 0 ]] || excluded=('--exclude=checkpoints/.*')  # a ^ in front would be gcloud's own
+    run mkdir -p "$to/$(basename "$workdir")"
+    run gcloud storage rsync "$workdir" "$to/$(basename "$workdir")" --recursive \
+      ${excluded[@]+"${excluded[@]}"} ${project:+--project="$project"}
+  else
+    [[ $workdir == /* ]] || workdir="$folder/$workdir"
+    run mkdir -p "$to"
+    on first scp "$name:$workdir" "$to" --recurse
+  fi
+}
+
+delete_tpu() {
+  local state
+  state="$(state_of_tpu)"
+  if [[ $dry_run -eq 0 && -z $state ]]; then
+    say "there is no $name in $zone."
+  elif [[ $direct -eq 1 ]]; then
+    vm delete "$name"
+  else
+    queued delete "$name" --force
+  fi
+}
+
+up() {
+  create
+  install
+  doctor
+  prepare
+  start
+}
+
+# Brings the run to its end. Every TPU that is made again and every run that is started again is a try.
+watch() {
+  local tried=0 state='' code=0
+  until again up; do
+    state="$(state_of_tpu)" || state=unknown
+    if is_there "$state"; then
+      say "$name is there, and the run could not be started on it: see above."
+      exit 1
+    fi
+    try "$state"
+  done
+  while true; do
+    state="$(what_is_up)"
+    case $state in
+      'ended 0') break ;;
+      'ended 2' | 'ended 4')
+        code=${state#ended }
+        say "the run ended with exit code $code, which another start would not mend: tail says why."
+        break
+        ;;
+      waiting | running) sleep "$poll" ;;
+      none | away)
+        try "$state"
+        again up || say 'that did not work out; looking again.'
+        ;;
+      *)
+        try "$state"
+        { again stop && again start; } || say 'that did not work out; looking again.'
+        ;;
+    esac
+  done
+  if [[ $delete -eq 1 && $code -eq 0 ]]; then
+    delete_tpu
+  else
+    say "$name is there until you delete it: bash launch/tpu_vm.sh delete $name --zone=$zone"
+  fi
+  exit "$code"
+}
+
+# Another command with the same flags, as a process of its own, which ends at its first error.
+again() { bash "${BASH_SOURCE[0]}" "$1" ${given[@]+"${given[@]}"}; }
+
+# What `state` says of the run; 'away' where the TPU is gone, 'waiting' where nobody knows.
+what_is_up() {
+  local state
+  state="$(state_of_tpu)" || state=unknown
+  if [[ $dry_run -eq 1 ]]; then
+    state_of_run
+    echo 'ended 0'
+  elif is_gone "$state"; then
+    echo away
+  elif is_there "$state"; then
+    state="$(state_of_run)"
+    [[ $state =~ ^(running|lost|none|ended\ [0-9]+)$ ]] || state=waiting
+    echo "$state"
+  else
+    echo waiting
+  fi
+}
+
+try() {
+  if [[ $tried -ge $tries ]]; then
+    say "$1, and $tries tries are used up (--tries)."
+    exit 1
+  fi
+  tried=$((tried + 1))
+  say "${1:-gone}: try $tried of $tries."
+  sleep "$poll"
+}
+
+stop() { on all ssh "$name" --command="$worker stop"; }
+
+command='' name='' zone='' project='' type='' runtime='' to='' slices=1 tries=20 poll=30
+spot=0 direct=0 internal_ip=0 without_checkpoints=0 delete=0 dry_run=0
+create_flags=() variables=() arguments=()
+given=("${@:2}")
+parse "$@"
+check
+errors="$(mktemp)"
+trap 'rm -f -- "$errors"' EXIT
+runtime=${runtime:-$(runtime_of "$type")}
+to=${to:-fetched/$name}
+exec 3>&1  # for what a dry run prints where the output of a command is taken
+case $command in
+  tail) on first ssh "$name" --command="$worker tail" ;;
+  state)
+    tpu="$(state_of_tpu)"
+    run="$(state_of_run)"
+    [[ $dry_run -eq 1 ]] || printf '%s\n' "TPU: ${tpu:-none}" "run: ${run:-no answer}"
+    ;;
+  delete) delete_tpu ;;
+  *) "$command" ;;
+esac

@@ -1,0 +1,381 @@
+"""launch/tpu_vm.sh and launch/tpu_worker.sh, with a gcloud that keeps its TPUs in a folder of this machine.
+
+Each host is a folder there, in which the commands for it really run; its python writes down what it was asked for, and
+trains until it is told how to end. Where Google's own gcloud is installed, its parser reads every command as well.
+"""
+
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests import conftest
+
+SETUP = """#!/usr/bin/env bash
+# in place of launch/setup.sh: a python that notes its arguments and ends as the file `end` beside the host says
+set -eu
+root="$(cd -- "$(dirname -- "$0")/.." && pwd -P)"
+mkdir -p "$root/.venv/bin"
+cat >"$root/.venv/bin/python" <<'PYTHON'
+#!/usr/bin/env bash
+trap 'exit 3' TERM
+for word in "$@"; do printf '%s\\0' "$word" >>"$HOME/asked"; done
+printf '\\n' >>"$HOME/asked"
+[[ ${2:-} == plm_jax.train ]] || exit "$(cat "$HOME/../code_of_others" 2>/dev/null || echo 0)"
+printf '%s\\n' "${GREETING:-}" >>"$HOME/greetings"
+while [[ ! -e $HOME/../end ]]; do sleep 0.05; done
+exit "$(cat "$HOME/../end")"
+PYTHON
+chmod +x "$root/.venv/bin/python"
+"""
+
+GCLOUD = '''#!{python}
+"""Stands in for gcloud: the TPUs are folders, and what is said to a host runs in its folder."""
+import json, os, pathlib, shutil, subprocess, sys
+
+cloud = pathlib.Path({cloud!r})
+words = sys.argv[1:]
+with open(cloud / 'asked.jsonl', 'a') as file:
+  file.write(json.dumps(['gcloud', *words]) + '\\n')
+flags = dict(word.partition('=')[::2] for word in words if word.startswith('--'))
+plain = [word for word in words if not word.startswith('--')]
+if plain[0] == 'storage':
+  sys.exit(0)
+kind, verb, *names = plain[2:]
+state = cloud / 'state'
+slices = int((cloud / 'slices').read_text()) if (cloud / 'slices').exists() else 1
+hosts = [cloud / f'host{{i}}' for i in range(2 * slices)]
+if verb == 'create':
+  if state.exists():
+    sys.exit('ERROR: ALREADY_EXISTS')
+  (cloud / 'slices').write_text(flags.get('--node-count', '1'))
+  state.write_text('ACTIVE')
+elif verb == 'delete':
+  state.unlink()
+  for host in cloud.glob('host*'):
+    shutil.rmtree(host)
+elif (cloud / 'broken').exists():
+  sys.exit('ERROR: (gcloud) PERMISSION_DENIED: no')
+elif not state.exists():
+  sys.exit(f'ERROR: (gcloud.{{kind}}.describe) NOT_FOUND: Resource was not found')
+elif verb == 'describe':
+  found = state.read_text()
+  print({{'ACTIVE': 'READY'}}.get(found, found) if kind == 'tpu-vm' else found)
+elif state.read_text() != 'ACTIVE':
+  sys.exit('ERROR: no such host')
+else:
+  chosen = hosts if flags['--worker'] == 'all' else hosts[:1]
+  code = 0
+  for host in chosen:
+    host.mkdir(exist_ok=True)
+    if verb == 'scp':
+      source, target = names
+      if ':' in target:
+        shutil.copy(source, host / target.partition(':')[2])
+      else:
+        shutil.copytree(host / source.partition(':')[2], pathlib.Path(target) / pathlib.Path(source).name)
+    else:
+      env = dict(os.environ, HOME=str(host))
+      code |= subprocess.run(['bash', '-c', flags['--command']], cwd=host, env=env).returncode
+  sys.exit(code)
+'''
+
+
+class Cloud:
+  """A checkout, a gcloud, and the folder of its TPUs.
+
+  Attributes:
+    folder: has `state`, `end` (the exit code with which runs end), and the hosts.
+  """
+
+  def __init__(self, folder: pathlib.Path):
+    self.folder = folder / 'cloud'
+    self.folder.mkdir()
+    tools = folder / 'tools'
+    tools.mkdir()
+    self.script = folder / 'check out' / 'launch' / 'tpu_vm.sh'
+    self.script.parent.mkdir(parents=True)
+    for name in ('tpu_vm.sh', 'tpu_worker.sh'):
+      shutil.copy(conftest.ROOT / 'launch' / name, self.script.parent)
+    (self.script.parent / 'setup.sh').write_text(SETUP)
+    checkout = self.script.parent.parent
+    for words in (['init', '-q'], ['add', '.']):
+      subprocess.run(['git', '-C', str(checkout), *words], check=True)
+    (checkout / 'not for git').write_text('large')
+    (tools / 'gcloud').write_text(GCLOUD.format(python=sys.executable, cloud=str(self.folder)))
+    (tools / 'gcloud').chmod(0o755)
+    self.env = {**os.environ, 'PATH': f'{tools}:{os.environ["PATH"]}', 'TMPDIR': str(folder)}
+
+  def start(self, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+      ['bash', str(self.script), *words],
+      cwd=self.folder,
+      env=self.env,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.STDOUT,
+      text=True,
+    )
+
+  def run(self, *words: str, code: int | None = 0) -> str:
+    process = self.start(*words)
+    out = process.communicate(timeout=120)[0]
+    assert code is None or process.returncode == code, out
+    return out
+
+  def asked(self) -> list[list[str]]:
+    """The commands of gcloud so far."""
+    file = self.folder / 'asked.jsonl'
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+  def python(self, host: int) -> list[list[str]]:
+    """The arguments of every python that a host has run."""
+    lines = (self.folder / f'host{host}' / 'asked').read_text().splitlines()
+    return [line.split('\0')[:-1] for line in lines]
+
+  def of_kind(self, verb: str) -> list[list[str]]:
+    return [words for words in self.asked() if verb in words]
+
+  def wait_for(self, true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+      assert time.monotonic() < deadline
+      time.sleep(0.02)
+
+  def trained(self, host: int = 0) -> int:
+    """How often training began on a host, as it is now."""
+    file = self.folder / f'host{host}' / 'asked'
+    return sum('plm_jax.train' in words for words in self.python(host)) if file.exists() else 0
+
+
+@pytest.fixture
+def cloud(tmp_path: pathlib.Path):
+  cloud = Cloud(tmp_path)
+  yield cloud
+  (cloud.folder / 'end').write_text('0')  # ends what a test has left running
+  deadline = time.monotonic() + 10
+  while any(processes(cloud)) and time.monotonic() < deadline:
+    time.sleep(0.05)
+
+
+def processes(cloud: Cloud) -> list[str]:
+  """The ids of the runs that are going on."""
+  ids = [file.read_text().strip() for file in cloud.folder.glob('host*/plm_jax_run/process')]
+  return [number for number in ids if pathlib.Path('/proc', number).exists()]
+
+
+TPU = ('one', '--zone=us-west4-a', '--type=v5litepod-16', '--poll=1')
+RUN = ('--', '--config=experiments/bert/base.py', '--workdir=gs://bucket/run')
+VARIANTS = {
+  'queued': (),
+  'spot': ('--spot', '--project=mine', '--internal_ip', '--create_flag=--network=net'),
+  'slices': ('--slices=2', '--spot'),
+  'direct': ('--direct', '--spot'),
+}
+COMMANDS = ('up', 'state', 'stop', 'fetch', 'delete')
+
+
+def dry(cloud: Cloud, command: str, *flags: str) -> list[list[str]]:
+  """The commands that a dry run prints."""
+  before = len(cloud.asked())
+  process = subprocess.run(
+    ['bash', str(cloud.script), command, *TPU, '--dry_run', *flags, *RUN],
+    cwd=cloud.folder,
+    env={**cloud.env, 'PATH': os.environ['PATH']},
+    capture_output=True,
+    text=True,
+    check=True,
+  )
+  assert len(cloud.asked()) == before
+  return [shlex.split(line) for line in process.stdout.splitlines()]
+
+
+def only_changes(commands: list[list[str]]) -> list[list[str]]:
+  """Those that do something: states are asked for as often as it takes."""
+  return [words for words in commands if words[0] == 'gcloud' and 'describe' not in words]
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_a_dry_run_prints_what_a_run_does(cloud: Cloud, variant: str, tmp_path: pathlib.Path) -> None:
+  """And Google's own parser can read it."""
+  flags = VARIANTS[variant]
+  (cloud.folder / 'end').write_text('0')
+  printed = [words for command in COMMANDS for words in dry(cloud, command, *flags)]
+  for command in COMMANDS:
+    cloud.run(command, *TPU, *flags, *RUN)
+  assert only_changes(printed) == only_changes(cloud.asked())
+  assert len(only_changes(printed)) == 10
+  assert {tuple(words) for words in printed if 'describe' in words} <= {tuple(words) for words in cloud.asked()}
+  commands = [*cloud.asked(), *dry(cloud, 'tail', *flags), *dry(cloud, 'fetch', '--without_checkpoints')]
+  check_by_gcloud(sorted({shlex.join(words) for words in commands if words[0] == 'gcloud'}), tmp_path)
+
+
+def check_by_gcloud(commands: list[str], folder: pathlib.Path) -> None:
+  if shutil.which('gcloud') is None:
+    pytest.skip('gcloud is not installed')
+  assert all(found := lint(commands, folder).values()), found
+  changed = [text.replace('--zone', '--zones') for text in commands if '--zone' in text]
+  assert not any(lint(changed, folder).values())
+
+
+def lint(commands: list[str], folder: pathlib.Path) -> dict[str, bool]:
+  """Whether gcloud can read each command; it runs none of them, and asks nobody."""
+  (folder / 'commands.json').write_text(json.dumps([{'command_string': text} for text in commands]))
+  settings = {'CLOUDSDK_CONFIG': str(folder), 'CLOUDSDK_CORE_DISABLE_USAGE_REPORTING': '1'}
+  words = ['gcloud', 'meta', 'lint-gcloud-commands', f'--commands-file={folder / "commands.json"}', '--quiet']
+  done = subprocess.run(words, env={**os.environ, **settings}, capture_output=True, text=True, check=False)
+  if done.returncode or not done.stdout:
+    pytest.skip(f'this gcloud cannot check commands: {done.stderr[:200]}')
+  found = json.loads(done.stdout)
+  assert len(found) == len(commands)
+  return {one['command_string']: one['success'] for one in found}
+
+
+def test_arguments_reach_every_host_as_they_were_given(cloud: Cloud) -> None:
+  strange = ['--config.log=["x", \'y\']', '--config.note=$HOME `a` "b" \\ *', "--config.data.path=it's here"]
+  cloud.run('up', *TPU, "--env=GREETING=it's $me", *RUN, *strange)
+  for host in (0, 1):
+    cloud.wait_for(lambda host=host: (cloud.folder / f'host{host}' / 'greetings').exists())
+    train, rest = ['-m', 'plm_jax.train', *RUN[1:], *strange], cloud.python(host)
+    assert rest == [['-m', 'plm_jax.doctor'], ['-m', 'plm_jax.prepare', RUN[1], *strange], train]
+    assert (cloud.folder / f'host{host}' / 'greetings').read_text() == "it's $me\n"
+  unpacked = cloud.folder / 'host0' / 'plm_jax'
+  assert (unpacked / 'launch' / 'tpu_vm.sh').exists()
+  assert not (unpacked / 'not for git').exists()
+
+
+def test_every_command_may_be_repeated(cloud: Cloud) -> None:
+  cloud.run('up', *TPU, *RUN)
+  said = cloud.run('up', *TPU, *RUN)
+  assert 'one exists (ACTIVE)' in said
+  assert said.count('the run is going on') == 2
+  assert cloud.trained() == cloud.trained(1) == 1
+  assert cloud.run('state', *TPU) == 'TPU: ACTIVE\nrun: running\n'
+  for _ in range(2):
+    cloud.run('stop', *TPU)
+    assert cloud.run('state', *TPU).splitlines()[1] == 'run: ended 3'
+  cloud.run('delete', *TPU)
+  assert 'there is no one in us-west4-a' in cloud.run('delete', *TPU)
+  assert len(cloud.of_kind('create')) == len(cloud.of_kind('delete')) == 1
+
+
+def test_what_cannot_be_asked_is_not_gone(cloud: Cloud) -> None:
+  cloud.run('create', *TPU)
+  (cloud.folder / 'broken').touch()
+  said = cloud.run('delete', *TPU, code=None)
+  assert 'PERMISSION_DENIED' in said
+  assert 'there is no' not in said
+  assert (cloud.folder / 'state').exists()
+
+
+@pytest.mark.parametrize(
+  'variant', ['spot', *(pytest.param(name, marks=pytest.mark.slow) for name in ('slices', 'direct'))]
+)
+def test_watch_goes_on_after_a_preemption_and_ends_with_the_run(cloud: Cloud, variant: str) -> None:
+  state = 'PREEMPTED' if variant == 'direct' else 'SUSPENDED'
+  watch = cloud.start('watch', *TPU, *VARIANTS[variant], '--delete', *RUN)
+  cloud.wait_for(lambda: cloud.trained() == 1)
+  first = processes(cloud)
+  (cloud.folder / 'state').write_text(state)
+  for number in first:
+    os.kill(int(number), 9)
+  cloud.wait_for(lambda: len(cloud.of_kind('create')) == 2 and cloud.trained() == 1)
+  (cloud.folder / 'end').write_text('0')
+  said = watch.communicate(timeout=60)[0]
+  assert watch.returncode == 0, said
+  assert 'try 1 of 20' in said
+  assert len(cloud.of_kind('delete')) == 2
+  assert not (cloud.folder / 'state').exists()
+
+
+def test_watch_starts_again_what_was_stopped_or_crashed(cloud: Cloud) -> None:
+  """A run that a notice of maintenance has stopped, and one whose host was restarted under it."""
+  watch = cloud.start('watch', *TPU, *RUN)
+  cloud.wait_for(lambda: cloud.trained() == 1 and cloud.trained(1) == 1)
+  for number in processes(cloud):
+    os.kill(int(number), 15)
+  cloud.wait_for(lambda: cloud.trained() == 2 and cloud.trained(1) == 2)
+  for host in cloud.folder.glob('host*'):  # the wrapper that notes the exit code dies with its host
+    parent = pathlib.Path('/proc', (host / 'plm_jax_run' / 'process').read_text().strip(), 'stat')
+    os.kill(int(parent.read_text().split()[3]), 9)
+  for number in processes(cloud):
+    os.kill(int(number), 9)
+  cloud.wait_for(lambda: cloud.trained() == 3)
+  (cloud.folder / 'end').write_text('0')
+  said = watch.communicate(timeout=60)[0]
+  assert watch.returncode == 0, said
+  assert 'ended 3: try 1 of 20' in said
+  assert 'lost: try 2 of 20' in said
+  assert len(cloud.of_kind('create')) == 1
+  assert 'one is there until you delete it' in said
+
+
+@pytest.mark.parametrize(('ends', 'code', 'starts'), [(2, 2, 1), (4, 4, 1), (134, 1, 3)])
+def test_watch_does_not_repeat_for_ever(cloud: Cloud, ends: int, code: int, starts: int) -> None:
+  (cloud.folder / 'end').write_text(str(ends))
+  said = cloud.run('watch', *TPU, '--tries=2', *RUN, code=code)
+  assert cloud.trained() == starts
+  assert ('2 tries are used up' in said) == (ends == 134)
+
+
+def test_watch_ends_where_the_hosts_do_not_agree(cloud: Cloud) -> None:
+  (cloud.folder / 'code_of_others').write_text('2')
+  said = cloud.run('watch', *TPU, *RUN, code=1)
+  assert 'the run could not be started on it' in said
+  assert cloud.trained() == 0
+
+
+def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None:
+  cloud.run('up', *TPU, '--', '--config=c.py', '--workdir=runs/mine')
+  (cloud.folder / 'host0' / 'plm_jax' / 'runs' / 'mine').mkdir(parents=True)
+  (cloud.folder / 'host0' / 'plm_jax' / 'runs' / 'mine' / 'result.json').write_text('{}')
+  cloud.run('fetch', *TPU, '--', '--workdir=runs/mine')
+  assert (cloud.folder / 'fetched' / 'one' / 'mine' / 'result.json').exists()
+
+
+@pytest.mark.parametrize(
+  ('words', 'cure'),
+  [
+    ([], 'name a command'),
+    (['launch', 'one'], 'name a command'),
+    (['up'], 'name the TPU'),
+    (['up', '--zone=a'], 'name the TPU'),
+    (['up', 'One', '--zone=a'], 'lower-case'),
+    (['create', 'one', '--type=v4-8'], '--zone=ZONE'),
+    (['create', 'one', '--zone=a'], '--type=TYPE'),
+    (['create', 'one', '--zone=a', '--type=tpu7x-8'], 'gke.yaml'),
+    (['create', 'one', '--zone=a', '--type=v4-8', '--direct', '--slices=2'], '--direct'),
+    (['create', 'one', '--zone=a', '--type=v4-8', '--slices=0'], 'a whole number'),
+    (['create', 'one', '--zone=a', '--type=v4-8', '--sport'], 'there is no flag --sport'),
+    (['create', 'one', '--zone=a', '--type=v4-8', '--config=c.py'], 'behind --'),
+    (['up', 'one', '--zone=a', '--type=v4-8'], 'what to train'),
+    (['up', 'one', '--zone=a', '--type=v4-8', '--', '--config=c.py'], 'where to'),
+    (['fetch', 'one', '--zone=a'], 'which folder'),
+  ],
+)
+def test_wrong_usage_is_explained(cloud: Cloud, words: list[str], cure: str) -> None:
+  assert cure in cloud.run(*words, code=2)
+  assert not cloud.asked()
+
+
+def test_a_worker_explains_itself(cloud: Cloud) -> None:
+  done = subprocess.run(
+    ['bash', cloud.script.parent / 'tpu_worker.sh', 'dance'], capture_output=True, text=True, check=False
+  )
+  assert (done.returncode, 'start, state' in done.stderr) == (2, True)
+
+
+def test_the_scripts_are_sound() -> None:
+  """shellcheck, where it is installed."""
+  if shutil.which('shellcheck') is None:
+    pytest.skip('shellcheck is not installed')
+  scripts = [conftest.ROOT / 'launch' / name for name in ('tpu_vm.sh', 'tpu_worker.sh', 'slurm.sh')]
+  done = subprocess.run(['shellcheck', *scripts], capture_output=True, text=True, check=False)
+  assert done.returncode == 0, done.stdout
