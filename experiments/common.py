@@ -143,6 +143,10 @@ def bert_adam(rate: float, *, warmup: float, **changes: Any) -> dict[str, Any]:
 
 
 AWD_LSTM = {'full': {}, 'small': dict(hidden_dim=128, mlp_dim=256)}  # sizes of ULMFiT's trunk
+# Rates of its dropout under a classifier (Howard and Ruder 2018, §4.1)
+AWD_DROPOUT = dict(
+  input_dropout=0.4, weight_dropout=0.5, embedding_dropout=0.05, hidden_dropout=0.3, output_dropout=0.4
+)
 AWD_GROUPS = ('trunk/(lstm_2|output_bias)/.*', 'trunk/lstm_1/.*', 'trunk/lstm_0/.*', 'trunk/.*')
 
 
