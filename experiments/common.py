@@ -271,7 +271,7 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
       if 'decoding' in user:
         user.decoding = ConfigDict(dict(method='beam', beams=2, max_new=8))
       c.best = c.best and (f'{c.best[0].partition("/")[0]}/loss', 'min')
-    c.optim = dict(c.optim, rate=1e-3, warmup=2)
+    c.optim = dict(c.optim, rate=1e-3, warmup=0 if c.optim.schedule == 'stlr' else 2)  # it has its own
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10
   return c

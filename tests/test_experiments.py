@@ -74,6 +74,7 @@ def test_quick_is_small_and_needs_no_network(name):
     assert values['steps'] <= 20
     assert values['data']['length'] * values['data']['batch_size'] <= 1024
     assert values['init_from'] == []
+    schedules.make(name=values['optim']['schedule'], rate=1e-3, steps=20, warmup=values['optim']['warmup'])
     for data in (values['data'], *(block['data'] for block in values['eval'].values())):
       for part in data.get('parts', {'': data}).values():
         assert part['path'].partition('/')[0] == 'pydocs'

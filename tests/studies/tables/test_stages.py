@@ -8,7 +8,6 @@ from plm_jax.errors import ConfigError
 from plm_jax.studies.tables import cells, file, render, runs
 from tests.studies.tables.test_filling import Machine, fill
 
-
 STAGES = """
 BEFORE = '{before}'
 
@@ -112,7 +111,7 @@ def test_error_rates_and_numbers_of_tokens(stages, tmp_path, monkeypatch):
 def test_a_row_comes_after_an_earlier_one(tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(STAGES.replace("after='teacher'", "after='direct'"))
-  with pytest.raises(ConfigError, match="row 'student': after: there is no earlier row 'direct'.*teacher"):
+  with pytest.raises(ConfigError, match=r"row 'student': after: there is no earlier row 'direct'.*teacher"):
     file.read(str(path), 'tiny')
   path.write_text(STAGES.replace('between=dict(lm=between)', 'between=dict(bert=between)'))
   with pytest.raises(ConfigError, match="column 'error' has no config between for the family 'lm'"):
