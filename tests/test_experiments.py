@@ -13,6 +13,7 @@ import pytest
 from plm_jax import config
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.optim import schedules
 from plm_jax.plugins import signatures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

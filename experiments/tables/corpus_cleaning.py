@@ -1,4 +1,4 @@
-"""What a corpus gains from rules of quality and from the removal of copies: `plm_jax.corpus`, at equal numbers of steps.
+"""What a corpus gains from rules of quality and without copies: `plm_jax.corpus`, at equal numbers of steps.
 
 python -m plm_jax.corpus filter runs/data/english runs/data/english_filtered --rules=gopher
 python -m plm_jax.corpus dedup runs/data/english runs/data/english_unique

@@ -3,8 +3,8 @@
 python -m plm_jax.tables experiments/tables/roberta_2.py --scale=small --workdir=runs/tables --data=../shared/data
 
 Small: rows of 64 tokens in all formats, so that a pair has two segments of 30; the paper's have 512. Batches have as
-many tokens as those of full sentences, padding left out: on classic books, with 8,000 pieces, a row of segment pairs has
-63.9, of sentence pairs 53.9, of full sentences 50.3, of documents 59.3. The column `tokens` says what was read.
+many tokens as those of full sentences, padding left out: on classic books, with 8,000 pieces, a row of segment pairs
+has 63.9, of sentence pairs 53.9, of full sentences 50.3, of documents 59.3. The column `tokens` says what was read.
 """
 
 from experiments.tables import common

@@ -20,7 +20,7 @@ from plm_jax.paths import flat
 from plm_jax.types import Array, PyTree, Whole
 
 Resize = Literal['interpolate', 'new_rows', 'mean_rows', 'same_tokens']
-TOKEN_TABLE = 'token_embed/embedding'  # the end of its path
+TOKEN_TABLE = 'token_embed/table'  # the end of its path
 STACKED = 'layers'  # the path component below which axis 0 numbers the layers
 
 
@@ -267,7 +267,7 @@ def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: in
 def _tables(
   source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: Entry, tokens: SameTokens | None
 ) -> tuple[int, int]:
-  """Rows of the tables of both vocabularies: those of the token tables, which may be padded, else the numbers of ids."""
+  """Rows of the tables of both vocabularies: those of the token tables, which may be padded, else how many ids."""
   if tokens is None:
     return 0, 0
   for name, value in source.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import numpy as np
 
 from plm_jax import config, errors, files, sharding, weights
 from plm_jax.checkpoint import init_from
