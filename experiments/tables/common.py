@@ -154,16 +154,20 @@ def pretraining(
   return dict(config=target, keys=own)
 
 
-def distilled(scale: str, *, objective: Mapping[str, Any] | None = None, fresh: bool = False) -> list[dict[str, Any]]:
+def distilled(
+  scale: str, teacher_config: str, config: str, *, objective: Mapping[str, Any] | None = None, fresh: bool = False
+) -> list[dict[str, Any]]:
   """BERT as a teacher, and DistilBERT as the row behind it.
 
   Args:
     scale: of the table.
+    teacher_config: below experiments/.
+    config: of the student.
     objective: changes of the student's objective.
     fresh: the student begins with parameters of its own.
   """
   rate = {} if scale == 'paper' else dict(objective__where__rate=0.4, objective__where__max_count=None)
-  teacher = pretraining(scale, 'bert/base.py', *(() if scale == 'paper' else ('mlm',)), **rate)
+  teacher = pretraining(scale, teacher_config, *(() if scale == 'paper' else ('mlm',)), **rate)
   before = '{before}'  # the run of the teacher
   begin = [dict(source=before, from_='', to='teacher')]
   if not fresh:
@@ -173,7 +177,7 @@ def distilled(scale: str, *, objective: Mapping[str, Any] | None = None, fresh: 
   if scale == 'small':
     keys |= {'objective.teacher': dict(name='bert', variant='bert-base', overrides=SIZES)}
     keys |= {'objective.where.rate': 0.4, 'optim.scale': (('teacher/.*', None), ('.*', 1.0)), 'epochs': None}
-  student = pretraining(scale, 'distilbert/base.py', small=dict(SIZES, num_layers=2))
+  student = pretraining(scale, config, small=dict(SIZES, num_layers=2))
   return [teacher, dict(student, keys=student['keys'] | keys | {'init_from': tuple(begin)})]
 
 
@@ -195,17 +199,18 @@ def on_a_laptop(scale: str) -> dict[str, Any]:
   return {} if scale == 'paper' else dict(_ON_A_LAPTOP)
 
 
-def elmo_rows(scale: str, rows: Mapping[str, tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
+def elmo_rows(scale: str, config: str, rows: Mapping[str, tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
   """Rows of ELMo's tables over one trunk.
 
   Args:
     scale: of the table.
+    config: of the pre-training, below experiments/.
     rows: name -> (side, layers, lambda, published numbers of the first columns of `ELMO`).
   """
   made = {}
   for name, (side, layers, penalty, published) in rows.items():
     tuning = {'adapter.side': side, 'adapter.layers': layers, 'adapter.penalty': penalty}
-    made[name] = staged(scale, 'elmo/pretrain.py', small='cut')
+    made[name] = staged(scale, config, small='cut')
     made[name] |= dict(family='elmo', tuning=tuning, published=dict(zip(ELMO[:3], published, strict=True)))
   return made
 

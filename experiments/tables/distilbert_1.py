@@ -7,6 +7,7 @@ Small: a student of two layers and a teacher of four, both 256 wide.
 
 from experiments.tables import common
 
+CONFIGS = 'bert/base.py', 'distilbert/base.py'  # of the teacher and the student
 GLUE = ('GLUE', 'CoLA', 'MNLI', 'MRPC', 'QNLI', 'QQP', 'RTE', 'SST-2', 'STS-B', 'WNLI')
 AGAIN = 'DistilBERT, distilled again on SQuAD'
 PUBLISHED = {  # as GLUE above; IMDb; SQuAD EM and F1; millions of parameters, seconds of a pass over STS-B
@@ -29,7 +30,7 @@ EMPTY = {
 
 def get_table(scale):
   """Takes a scale."""
-  teacher, whole = common.distilled(scale)
+  teacher, whole = common.distilled(scale, *CONFIGS)
   rows = {'ELMo': dict(empty='ELMo has no task of GLUE here'), 'BERT base': teacher}
   rows['DistilBERT'] = whole | dict(after='BERT base')
   rows[AGAIN] = dict(empty='no config distils SQuAD while it is fine-tuned')

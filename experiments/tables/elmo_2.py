@@ -19,7 +19,7 @@ ROWS = {  # side, layers, lambda: SQuAD, SNLI, SRL
 
 def get_table(scale):
   """Takes a scale."""
-  rows = common.elmo_rows(scale, ROWS)
+  rows = common.elmo_rows(scale, 'elmo/pretrain.py', ROWS)
   baseline, last, even, free = rows
   return dict(
     title='ELMo, Table 2: which layers are mixed',

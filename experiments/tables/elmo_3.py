@@ -17,7 +17,7 @@ ROWS = {  # side, layers, lambda: SQuAD, SNLI, SRL
 
 def get_table(scale):
   """Takes a scale."""
-  rows = common.elmo_rows(scale, ROWS)
+  rows = common.elmo_rows(scale, 'elmo/pretrain.py', ROWS)
   below, both, above = rows
   return dict(
     title='ELMo, Table 3: where the mix is put',
