@@ -143,6 +143,10 @@ def bert_adam(rate: float, *, warmup: float, **changes: Any) -> dict[str, Any]:
 
 
 AWD_LSTM = {'full': {}, 'small': dict(hidden_dim=128, mlp_dim=256)}  # sizes of ULMFiT's trunk
+# Rates of its dropout under a classifier (Howard and Ruder 2018, §4.1)
+AWD_DROPOUT = dict(
+  input_dropout=0.4, weight_dropout=0.5, embedding_dropout=0.05, hidden_dropout=0.3, output_dropout=0.4
+)
 AWD_GROUPS = ('trunk/(lstm_2|output_bias)/.*', 'trunk/lstm_1/.*', 'trunk/lstm_0/.*', 'trunk/.*')
 
 
@@ -267,7 +271,7 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
       if 'decoding' in user:
         user.decoding = ConfigDict(dict(method='beam', beams=2, max_new=8))
       c.best = c.best and (f'{c.best[0].partition("/")[0]}/loss', 'min')
-    c.optim = dict(c.optim, rate=1e-3, warmup=2)
+    c.optim = dict(c.optim, rate=1e-3, warmup=0 if c.optim.schedule == 'stlr' else 2)  # it has its own
     c.sharding, c.execution, c.init_from, c.accumulate = {}, {}, (), 1
     c.steps, c.epochs, c.log_every, c.eval_every, c.save_every = 20, None, 5, 10, 10
   return c

@@ -13,6 +13,7 @@ import pytest
 from plm_jax import config
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.optim import schedules
 from plm_jax.plugins import signatures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -74,6 +75,7 @@ def test_quick_is_small_and_needs_no_network(name):
     assert values['steps'] <= 20
     assert values['data']['length'] * values['data']['batch_size'] <= 1024
     assert values['init_from'] == []
+    schedules.make(name=values['optim']['schedule'], rate=1e-3, steps=20, warmup=values['optim']['warmup'])
     for data in (values['data'], *(block['data'] for block in values['eval'].values())):
       for part in data.get('parts', {'': data}).values():
         assert part['path'].partition('/')[0] == 'pydocs'

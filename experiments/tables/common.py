@@ -12,6 +12,20 @@ tiny    `quick` configs: it shows that a table works, and nothing else
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments import common
+
+ULMFIT = ('IMDb', 'TREC-6', 'AG')  # the columns of its tables
+ELMO = ('SQuAD', 'SNLI', 'SRL', 'POS', 'WNUT-17')
+_NOT_ELMO = (  # why the first three stay empty
+  'no network for answers reads the mix here',
+  'no network for pairs reads the mix here',
+  'its data are not free',
+)
+LABELS = {  # numbers of labelled texts, by task
+  'paper': {'IMDb': (100, 500, 1_000, 5_000, 20_000), 'TREC-6': (100, 500, 1_000, 4_000)},
+  'small': {'IMDb': (100, 500, 1_500), 'TREC-6': (100, 500, 4_000)},
+  'tiny': {'IMDb': (100,), 'TREC-6': (100,)},
+}
 SIZES = dict(num_layers=4, num_heads=4, hidden_dim=256, mlp_dim=1024, dropout=0.0, attention_dropout=0.0)
 T5 = dict(num_layers=2, num_decoder_layers=2, num_heads=4, head_dim=64, hidden_dim=256, mlp_dim=1024, dropout=0.0)
 SENTINELS = tuple(f'<extra_id_{k}>' for k in range(100))
@@ -45,7 +59,29 @@ _TASKS = {
   'STS-B': ('glue_stsb', _PAIRS, ':stsb', 'validation/spearman', 100, 600),
   'MNLI': ('glue_mnli', _GLUE, ':mnli', 'validation_matched/accuracy', 100, 1_000),
   'WNUT-17': ('wnut_17', {'bert': 'tagging/fine_tune.py'}, ':wnut17,bert', 'validation/f1', 100, 600),
+  'POS': (
+    'universal_dependencies_en_ewt',
+    {'bert': 'tagging/fine_tune.py'},
+    ':ewt,bert',
+    'validation/accuracy',
+    100,
+    600,
+  ),
+  'IMDb': ('imdb_reviews', {'bert': 'finetune/classify.py'}, '', 'validation/accuracy', 100, 600),
   'SQuAD F1': ('squad', _SQUAD, '', 'validation/f1', 1, 1_500),  # a score between 0 and 100 already
+}
+# what a config for a person's own rows is told of a set
+_SAID = {
+  'IMDb': {
+    'data.path': 'tfds:imdb_reviews',
+    'data.split': 'train',
+    'data.fields': ('text',),
+    'data.label': 'label',
+    'data.layout': 'bert',
+    'data.length': 512,
+    'adapter.classes': 2,
+    'eval': {'validation': dict(data=dict(split='test'))},
+  },
 }
 _ABSENT = {
   'SQuAD 2.0': 'its training set is not among the small data',
@@ -53,6 +89,7 @@ _ABSENT = {
   'NER': 'the data of CoNLL-2003 are not among the small data',
   'NER by features': 'the data of CoNLL-2003 are not among the small data',
   'QNLI': 'it is not among the small data',
+  'AG': 'no config reads it, and it is not among the small data',
   'XSum': 'it is not among the small data',
   'CNN/DM': 'it is not among the small data',
   'ELI5': 'it is not among the small data',
@@ -74,11 +111,11 @@ def _column(scale: str, name: str) -> dict[str, Any]:
       metric if name == 'SQuAD F1' else f'{metric.partition("/")[0]}/accuracy'
     )  # of other rows, that have classes
     return dict(metric=scored, configs=configs, times=times)
-  column = dict(metric=metric, configs=configs, folder=folder, times=times)
+  column = dict(metric=metric, configs=configs, folder=folder, times=times, keys=_SAID.get(name, {}))
   if scale == 'small':
     shape = _WINDOWS if name == 'SQuAD F1' else _ROWS
     often = {'steps': steps, 'log_every': steps // 5, 'eval_every': steps, 'save_every': steps}
-    column['keys'] = _TUNING | shape | often
+    column['keys'] |= _TUNING | shape | often
   return column
 
 
@@ -115,6 +152,115 @@ def pretraining(
   if scale == 'small':
     own = _PRETRAINING | {'model.overrides': dict(SIZES if small is None else small)} | own
   return dict(config=target, keys=own)
+
+
+def distilled(
+  scale: str, teacher_config: str, config: str, *, objective: Mapping[str, Any] | None = None, fresh: bool = False
+) -> list[dict[str, Any]]:
+  """BERT as a teacher, and DistilBERT as the row behind it.
+
+  Args:
+    scale: of the table.
+    teacher_config: below experiments/.
+    config: of the student.
+    objective: changes of the student's objective.
+    fresh: the student begins with parameters of its own.
+  """
+  rate = {} if scale == 'paper' else dict(objective__where__rate=0.4, objective__where__max_count=None)
+  teacher = pretraining(scale, teacher_config, *(() if scale == 'paper' else ('mlm',)), **rate)
+  before = '{before}'  # the run of the teacher
+  begin = [dict(source=before, from_='', to='teacher')]
+  if not fresh:
+    layers = dict(paper=(0, 2, 4, 7, 9, 11), small=(0, 2), tiny=(0, 1))[scale]
+    begin += [dict(source=before, layers=layers), dict(source=before, from_='mlm', to='mlm')]
+  keys = {f'objective.{key}': value for key, value in (objective or {}).items()}
+  if scale == 'small':
+    keys |= {'objective.teacher': dict(name='bert', variant='bert-base', overrides=SIZES)}
+    keys |= {'objective.where.rate': 0.4, 'optim.scale': (('teacher/.*', None), ('.*', 1.0)), 'epochs': None}
+  student = pretraining(scale, config, small=dict(SIZES, num_layers=2))
+  return [teacher, dict(student, keys=student['keys'] | keys | {'init_from': tuple(begin)})]
+
+
+def target(scale: str, config: str, *words: str, small: str = 'small') -> str:
+  """A config below experiments/ with its words; `small` is the word of its own small size, '' where it has none."""
+  more = dict(paper='', small=small, tiny='quick')[scale]
+  words = (*words, more) if more else words
+  return f'experiments/{config}{":" if words else ""}{",".join(words)}'
+
+
+def staged(scale: str, config: str, *words: str, small: str = 'small', **keys: Any) -> dict[str, Any]:
+  """As `pretraining`, of a config that has a small size of its own, which the word `small` names."""
+  own = {key.replace('__', '.'): value for key, value in keys.items()}
+  return dict(config=target(scale, config, *words, small=small), keys=on_a_laptop(scale) | own)
+
+
+def on_a_laptop(scale: str) -> dict[str, Any]:
+  """Changes of a config that has the sizes of a scale already: one device, and no step is chosen by a score."""
+  return {} if scale == 'paper' else dict(_ON_A_LAPTOP)
+
+
+def elmo_rows(scale: str, config: str, rows: Mapping[str, tuple[Any, ...]]) -> dict[str, dict[str, Any]]:
+  """Rows of ELMo's tables over one trunk.
+
+  Args:
+    scale: of the table.
+    config: of the pre-training, below experiments/.
+    rows: name -> (side, layers, lambda, published numbers of the first columns of `ELMO`).
+  """
+  made = {}
+  for name, (side, layers, penalty, published) in rows.items():
+    tuning = {'adapter.side': side, 'adapter.layers': layers, 'adapter.penalty': penalty}
+    made[name] = staged(scale, config, small='cut')
+    made[name] |= dict(family='elmo', tuning=tuning, published=dict(zip(ELMO[:3], published, strict=True)))
+  return made
+
+
+def elmo_columns(scale: str) -> dict[str, dict[str, Any]]:
+  """Those of the paper, which stay empty, and two sets whose words are labelled here."""
+  columns = {name: dict(empty=why) for name, why in zip(ELMO[:3], _NOT_ELMO, strict=True)}
+  sets = ('universal_dependencies_en_ewt', 'ewt', 'accuracy'), ('wnut_17', 'wnut17', 'f1')
+  for name, (folder, word, metric) in zip(ELMO[3:], sets, strict=True):
+    columns[name] = dict(
+      metric=f'validation/{"accuracy" if scale == "tiny" else metric}',
+      configs={'elmo': target(scale, 'elmo/tagging.py', word, small='')},
+      keys=on_a_laptop(scale),
+      folder='' if scale == 'tiny' else folder,
+      times=100,
+    )
+  return columns
+
+
+def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[str, Any]]:
+  """The columns of ULMFiT by task: error rates of a classifier behind a language model of the text of the task.
+
+  Args:
+    scale: of the table.
+    *rows: words of experiments/ulmfit/classify.py, which are families of the table's rows.
+    labels: number of labelled texts, drawn; None for nine tenths of them all.
+  """
+  columns = {}
+  for task, (word, folder) in {'IMDb': ('imdb', 'imdb_reviews'), 'TREC-6': ('trec', 'trec')}.items():
+    dropout = {'model.overrides.dropout': 1.0}
+    rates = {f'model.overrides.{name}': rate for name, rate in common.AWD_DROPOUT.items()}
+    keys, between = on_a_laptop(scale) | dropout | rates, on_a_laptop(scale) | dropout
+    if scale == 'small' or (labels and scale == 'paper'):  # a tenth of little is too little to score
+      keys |= {'eval': {'test': dict(data=dict(split='test'))}, 'best': None}
+    if labels and scale != 'tiny':
+      keys |= {'data.split': f'train[:{labels}shuffled]', 'data.batch_size': 32}
+      keys |= {'epochs': 50} if scale == 'paper' else {'epochs': None, 'steps': 300}
+      between |= {'data.split': keys['data.split'], 'data.batch_size': 8}
+    columns[task] = dict(
+      metric='test/accuracy' if 'eval' in keys else 'validation/accuracy',
+      better='min',
+      configs={row: target(scale, 'ulmfit/classify.py', word, row) for row in rows},
+      keys=keys,
+      between=dict.fromkeys(rows, target(scale, 'ulmfit/fine_tune.py', word)),
+      between_keys=between,
+      folder='' if scale == 'tiny' else folder,
+      times=-100,
+      plus=100,
+    )
+  return columns | {'AG': dict(empty=_ABSENT['AG'])}
 
 
 def claims(columns: Sequence[str], *pairs: tuple[str, str]) -> list[dict[str, str]]:

@@ -39,7 +39,6 @@ ROWS = {
   'freez_cos': ('cosine', common.awd_groups(1.0, period=0.1, first=1)),
   'scratch': ('stlr', common.awd_groups(1.0)),
 }
-DROPOUT = dict(input_dropout=0.4, weight_dropout=0.5, embedding_dropout=0.05, hidden_dropout=0.3, output_dropout=0.4)
 
 
 def get_config(arg=''):
@@ -50,7 +49,7 @@ def get_config(arg=''):
   c = common.run(arg, choices=(*SETS, *ROWS, 'full', 'small', 'forward', 'backward'), epochs=10)
   backward = 'backward' in common.words(arg)
   c.vocab = dict(name='byte_bpe', path=common.vocab('ulmfit' if size == 'full' else 'small'))
-  c.model = dict(name='awd_lstm', variant='ulmfit', overrides=dict(common.AWD_LSTM[size], **DROPOUT))
+  c.model = dict(name='awd_lstm', variant='ulmfit', overrides=dict(common.AWD_LSTM[size], **common.AWD_DROPOUT))
   c.adapter = dict(
     name='classify', classes=classes, pool='concat', hidden=50, activation='relu', norms=True, dropout=0.1,
     window=window, backward=backward,

@@ -2,8 +2,8 @@
 
 python -m plm_jax.train --config=experiments/ulmfit/fine_tune.py:imdb --workdir=runs/ulmfit/imdb-lm
 
-Rates fall by 2.6 a layer from the last one down, along the slanted triangle of eq. 3. New ids at the end of the
-vocabulary (--config.vocab.extra) start from the mean of the others.
+Rates fall by 2.6 a layer from the last one down, along the slanted triangle of eq. 3. A vocabulary of the task's own
+(--config.vocab.path) takes the rows of its tokens by their text, and new ones start from the mean of the others.
 
 Hardware: one accelerator, minutes; `small` two CPU cores, minutes.
 Expect: no published figure for the language model. Without this stage the classifier's validation error rises from 5.00
@@ -32,7 +32,7 @@ def get_config(arg=''):
   c.optim = dict(name='adam', rate=4e-3, schedule='stlr', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
   c.optim['scale'] = common.awd_groups(2.6)
   source = 'runs/ulmfit/pretrain-backward' if c.data.reverse else 'runs/ulmfit/pretrain'
-  c.init_from = (dict(source=source, from_='trunk', to='trunk', resize='mean_rows'),)
+  c.init_from = (dict(source=source, from_='trunk', to='trunk', resize='same_tokens'),)
   c.eval = {'validation': dict(data=dict(split='train[90%:]'))}
   c.best = ('validation/loss', 'min')
   c.log_every, c.eval_every, c.save_every = 20, 100, 100

@@ -19,7 +19,8 @@ from plm_jax.errors import one_of, suggest
 from plm_jax.paths import flat
 from plm_jax.types import Array, PyTree, Whole
 
-Resize = Literal['interpolate', 'new_rows', 'mean_rows']
+Resize = Literal['interpolate', 'new_rows', 'mean_rows', 'same_tokens']
+TOKEN_TABLE = 'token_embed/table'  # the end of its path
 STACKED = 'layers'  # the path component below which axis 0 numbers the layers
 
 
@@ -36,7 +37,9 @@ class Entry:
     layers: which stacked layers of the source to take, in this order; None takes all.
     resize: 'interpolate' stretches learned position tables to the length of this model's, 'new_rows' lets the other
       tables end in rows that keep their fresh values, 'mean_rows' in rows that start from the mean of the source's
-      (ULMFiT's released code, for new words); several may be given, in a sequence.
+      (ULMFiT's released code, for new words). 'same_tokens' takes each row of a vocabulary from the row that the same
+      token has in the vocabulary of the source, by its text, and starts the others from the mean; the two vocabularies
+      may differ in everything. Several may be given, in a sequence.
     dtype: the dtype of this model's parameters, required if the source has another one.
     fresh_zeros: rows that are zero in the source, as those of words that a file of vectors lacks, keep the fresh values
       of this model.
@@ -80,6 +83,18 @@ class Entry:
     return (self.resize,) if isinstance(self.resize, str) else tuple(self.resize)
 
 
+class SameTokens(NamedTuple):
+  """Where the tokens of a vocabulary stand in that of a source.
+
+  Attributes:
+    rows: int64[v], the id in the source of each token; -1 for those that it lacks.
+    size: number of ids of the source.
+  """
+
+  rows: np.ndarray
+  size: int
+
+
 class Report(NamedTuple):
   """Where every leaf comes from.
 
@@ -110,6 +125,7 @@ def initialise(
   open_params: Callable[..., Params] = open_params,
   position_rows: Mapping[str, range] = MappingProxyType({}),
   sums: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+  same_tokens: Callable[[str], SameTokens] | None = None,
 ) -> tuple[PyTree, Report]:
   """Replaces initial parameters by saved ones.
 
@@ -121,6 +137,7 @@ def initialise(
       as they are when the table is interpolated.
     sums: a leaf that a model may keep as the sum of two others -> those two. A source that has such a leaf, but not
       the second of the two, gives the second what is left when the first is taken off.
+    same_tokens: a source -> where the tokens of this model's vocabulary stand in its own, for entries that ask for it.
 
   Returns:
     (params, report).
@@ -136,6 +153,8 @@ def initialise(
   for fields in init_from:
     entry = Entry.read(fields)
     source = open_params(entry.source, step=entry.step).arrays(entry.from_ or None)
+    tokens = same_tokens(entry.source) if same_tokens is not None and 'same_tokens' in entry.resizes else None
+    tables = _tables(source, fresh, entry, tokens)
     if entry.layers is not None and not any(is_stacked(join(entry.from_, name)) for name in source):
       raise ValueError(f'init_from: {entry.source} has no stacked layers under {entry.from_!r} to take layers= from')
     if entry.fitting and not _fits(source, fresh, entry):
@@ -150,7 +169,12 @@ def initialise(
       if path not in leaves:
         skipped.append(f'{entry.source}:{origin}')
         continue
-      fitted, how = _fit(path, value, fresh[path], entry, before=_before(path, position_rows))
+      moved = value if tokens is None else _by_token(path, value, fresh[path], tokens, tables)
+      fitted, how = _fit(path, moved, fresh[path], entry, before=_before(path, position_rows))
+      if moved is not value and tokens is not None:
+        how += (
+          f', {np.count_nonzero(tokens.rows >= 0)} of {len(tokens.rows)} rows by their token, the others their mean'
+        )
       if entry.fresh_zeros:
         fitted, zeros = _with_fresh(fitted, fresh[path])
         how += f', {zeros} rows of zeros new'
@@ -238,6 +262,36 @@ def _fit(path: str, value: np.ndarray, fresh: Array, entry: Entry, *, before: in
     f'{path} is {list(value.shape)} in {entry.source} and {list(fresh.shape)} here: '
     f'{_cure(path, value.shape, fresh.shape)}'
   )
+
+
+def _tables(
+  source: Mapping[str, np.ndarray], fresh: Mapping[str, Array], entry: Entry, tokens: SameTokens | None
+) -> tuple[int, int]:
+  """Rows of the tables of both vocabularies: those of the token tables, which may be padded, else how many ids."""
+  if tokens is None:
+    return 0, 0
+  for name, value in source.items():
+    if name.endswith(TOKEN_TABLE) and (path := join(entry.to, name)) in fresh:
+      return len(value), fresh[path].shape[0]
+  return tokens.size, len(tokens.rows)
+
+
+def _by_token(path: str, value: np.ndarray, fresh: Array, tokens: SameTokens, tables: tuple[int, int]) -> np.ndarray:
+  """A leaf of the source with the rows of this model's vocabulary; itself where it has no rows of a vocabulary.
+
+  Rows that pad a table for sharding are no tokens: they begin with the mean too.
+  """
+  if is_stacked(path) or _is_position(path) or value.ndim != fresh.ndim:
+    return value
+  pairs = list(zip(value.shape, fresh.shape, strict=True))
+  axes = [axis for axis, pair in enumerate(pairs) if pair == tables]
+  if len(axes) != 1:
+    return value
+  (axis,) = axes
+  mean = value.take(np.arange(tokens.size), axis).mean(axis, keepdims=True).astype(value.dtype)
+  padding = np.full(fresh.shape[axis] - len(tokens.rows), -1)
+  rows = np.concatenate([tokens.rows, padding])  # -1 is the last row of what follows, the mean
+  return np.concatenate([value, mean], axis).take(rows, axis)
 
 
 def _take_layers(path: str, value: np.ndarray, entry: Entry) -> np.ndarray:

@@ -154,7 +154,7 @@ class Trainer:
     self._sources = make_evaluations(settings, self._vocab, reader=self._parts, names=('validation', 'test'))
     signals.check()
     for entry in settings['init_from']:
-      check_vocab_of(entry['source'], self._vocab, self._parts.second_vocab)
+      check_vocab_of(entry, self._vocab, self._parts.second_vocab)
     self._eval = evaluation.make_steps(self._task)
     self._scores = evaluation.scores_of(settings, self._parts, self._sources)
     self._compiled: dict[float, tuple[Any, Callable[..., Any], Any]] = {}

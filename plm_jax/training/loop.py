@@ -383,7 +383,7 @@ def _initialise(
     with errors.stage('init_from'):
       check_sources(settings['init_from'])
       for entry in settings['init_from']:
-        check_vocab_of(entry['source'], parts.vocab, parts.second_vocab)
+        check_vocab_of(entry, parts.vocab, parts.second_vocab)
       params, report = init_params_from(settings, parts, state.params, names=names)
     log.info(report.table())
     state = dataclasses.replace(state, params=params)

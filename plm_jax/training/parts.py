@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
+import numpy as np
 
 from plm_jax import config, errors, files, sharding, weights
 from plm_jax.checkpoint import init_from
@@ -22,7 +23,7 @@ from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.sharding import Layout
-from plm_jax.text import tokenizer
+from plm_jax.text import matching, tokenizer
 from plm_jax.types import BATCH, Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
 from plm_jax.weights import task_heads, word_vectors
 
@@ -330,7 +331,28 @@ def init_params_from(
     open_params=partial(_open_source, vocab=parts.vocab),
     position_rows=parts.trunk.position_rows,
     sums=weights.SUMS,
+    same_tokens=partial(_same_tokens, vocab=parts.vocab),
   )
+
+
+def _same_tokens(source: str, *, vocab: Vocab) -> init_from.SameTokens:
+  """Where the tokens of a run's vocabulary stand in that of a source; the log says how many do.
+
+  Raises:
+    ConfigError: the source has no vocabulary.
+  """
+  folder = weights.open(source).vocab
+  if not tokenizer.exists(folder):
+    raise ConfigError(f"resize='same_tokens': {source} has no vocabulary, so its rows have no words.")
+  old = tokenizer.load(folder)
+  rows = matching.rows_of(vocab, old)
+  new = [vocab.token(number) for number in np.flatnonzero(rows < 0)]
+  few = f': {", ".join(new[:10])}{" ..." if len(new) > 10 else ""}' if new else ''
+  log.info(
+    f'{source}: {len(rows) - len(new):,} of {len(rows):,} tokens are among its {old.size:,}; {len(new):,} are new and '
+    f'start from the mean{few}'
+  )
+  return init_from.SameTokens(rows, old.size)
 
 
 def _open_source(source: str, *, step: Step, vocab: Vocab) -> Params:
@@ -368,13 +390,16 @@ def check_classes(source: str, labels: Sequence[str], sources: Mapping[str, Sour
     log.warning(f'{said}, which are taken for the same in this order')
 
 
-def check_vocab_of(source: str, vocab: Vocab, second_vocab: Vocab | None = None) -> None:
-  """Logs the ids of the vocabularies of a run that parameters in `source` do not know; word vectors know words.
+def check_vocab_of(entry: Mapping[str, Any], vocab: Vocab, second_vocab: Vocab | None = None) -> None:
+  """Logs the ids of the vocabularies of a run that the source of an entry of `init_from` does not know.
+
+  Word vectors know words, and an entry with resize='same_tokens' finds tokens wherever they stand.
 
   Raises:
     ValueError: the other ids do not mean the same.
   """
-  if word_vectors.is_vectors(source):
+  source = entry['source']
+  if word_vectors.is_vectors(source) or 'same_tokens' in init_from.Entry.read(entry).resizes:
     return
   opened = weights.open(source)
   kept = {'': (vocab, opened.vocab), ' of the second vocabulary': (second_vocab, RunFolder(opened.folder).second_vocab)}

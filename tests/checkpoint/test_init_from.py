@@ -201,6 +201,37 @@ def test_new_rows_may_start_from_the_mean(pretrained: pathlib.Path) -> None:
   assert report.restored['trunk/token_embed/embedding'].endswith(', rows 20 to 22 their mean')
 
 
+def test_rows_are_found_by_their_token(tmp_path: pathlib.Path) -> None:
+  """Eighteen ids of two rows more, for sharding; here 23 ids in 24 rows, and an untied output of as many columns."""
+  out = {'kernel': np.arange(80, dtype=np.float32).reshape(4, 20), 'bias': np.arange(20, dtype=np.float32)}
+  saved = {**trunk(10), 'out': out}
+  saved['token_embed'] = {'table': saved['token_embed']['embedding']}
+  checkpoint.save_params(tmp_path, {'trunk': saved})
+  rows = np.array([5, 17, -1, 0, *[-1] * 18, 3])
+  where = init_from.SameTokens(rows, size=18)
+  params = {'trunk': {**trunk(1, vocab=24), 'out': {'kernel': jnp.zeros((4, 24)), 'bias': jnp.zeros(24)}}}
+  asked = entry(tmp_path, resize='same_tokens')
+  params['trunk']['token_embed'] = {'table': params['trunk']['token_embed']['embedding']}
+  params, report = initialise(params, asked, same_tokens={str(tmp_path): where}.__getitem__)
+  source, tokens = np.asarray(saved['token_embed']['table']), params['trunk']['token_embed']['table']
+  np.testing.assert_array_equal(tokens[np.array([0, 1, 3, 22])], source[[5, 17, 0, 3]])
+  for row in (2, 4, 21, 23):
+    np.testing.assert_allclose(tokens[row], source[:18].mean(axis=0), rtol=1e-6)
+  np.testing.assert_array_equal(params['trunk']['out']['kernel'][:, 1], out['kernel'][:, 17])
+  np.testing.assert_array_equal(params['trunk']['out']['bias'][:4], [5, 17, 8.5, 0])
+  assert report.restored['trunk/token_embed/table'].endswith(', 4 of 23 rows by their token, the others their mean')
+  assert equal(params['trunk']['layers'], saved['layers']) and equal(params['trunk']['norm'], saved['norm'])
+
+
+def test_rows_are_found_by_their_token_where_both_tables_are_as_long(tmp_path: pathlib.Path) -> None:
+  checkpoint.save_params(tmp_path, {'trunk': trunk(10)})
+  where = init_from.SameTokens(np.arange(20)[::-1], size=20)
+  params, _ = initialise(fresh(), entry(tmp_path, resize='same_tokens'), same_tokens=lambda source: where)
+  np.testing.assert_array_equal(
+    params['trunk']['token_embed']['embedding'], np.asarray(trunk(10)['token_embed']['embedding'])[::-1]
+  )
+
+
 def test_rows_of_zeros_stay_fresh_where_asked(tmp_path: pathlib.Path) -> None:
   saved = trunk(5)
   gaps = np.asarray(saved['token_embed']['embedding']).copy()

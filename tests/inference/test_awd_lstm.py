@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, probe
+from plm_jax import config, convert, evaluate, probe
 from plm_jax.generate import __main__ as generate
 from plm_jax.generate.settings import DEFAULTS
 from plm_jax.inference import continued, likelihood
-from plm_jax.training import loop
+from plm_jax.training import loop, predicted
 from tests import runs
 
 PROMPTS = ['In the morning Anna', 'One']
@@ -80,6 +80,29 @@ def test_its_states_are_mixed(trained, data):
   moved = [name for name, leaf in before.items() if not np.array_equal(leaf, after[name])]
   assert not moved and after['params/trunk/scalar_mix/weights'].any()
   assert {row['label'] for row in plm_jax.load(data / 'AWD_MIX').classify(PROMPTS)} <= set(runs.CLASSES)
+
+
+@pytest.mark.slow
+def test_classifiers_of_both_directions_are_averaged(trained, data, tmp_path, capsys):
+  """ULMFiT's ensemble (Howard and Ruder 2018, §5), by the commands of experiments/ulmfit/classify.py."""
+  files = {}
+  for name, backward in {'forward': False, 'backward': True}.items():
+    adapter = {'name': 'classify', 'classes': len(runs.CLASSES), 'pool': 'concat', 'backward': backward}
+    assert loop.train(settings_of(trained, data, adapter), data / name).exit_code == loop.DONE
+    files[name] = tmp_path / f'{name}.jsonl'
+    asked = (f'--workdir={data / name}', '--step=newest', '--evaluation=validation', f'--predictions={files[name]}')
+    assert evaluate.main(asked) == 0
+  one, other = (predicted.join([str(file)])[0] for file in files.values())
+  both, records = predicted.join([str(file) for file in files.values()])
+  means = [np.mean([row['probability'] for row in rows], axis=0) for rows in zip(one, other, strict=True)]
+  assert (
+    max(np.abs(np.subtract(a['probability'], b['probability'])).max() for a, b in zip(one, other, strict=True)) > 1e-3
+  )
+  np.testing.assert_allclose([row['probability'] for row in both], means, atol=1e-6)
+  capsys.readouterr()
+  assert evaluate.main(['--score', *map(str, files.values()), '--scores', 'accuracy']) == 0
+  right = np.mean([np.argmax(mean) == record['label'] for mean, record in zip(means, records, strict=True)])
+  assert capsys.readouterr().out == f'accuracy {right:.6g}\n'
 
 
 def test_each_layer_is_probed(trained, data, tmp_path):

@@ -1,15 +1,16 @@
-"""Cross-view training to its use: stopped and gone on, and saved by itself."""
+"""Cross-view training to its use: killed and gone on, saved by itself, several tasks, read by a mix and by probes."""
 
 import json
 import random
+import signal
 
 import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert
+from plm_jax import config, convert, probe
 from plm_jax.text import words
-from plm_jax.training import loop
+from plm_jax.training import loop, metrics
 from tests import conftest, runs
 
 BIO = ('O', 'B-name')
@@ -46,26 +47,105 @@ def rows_of(folder):
   return found | {'path': str(folder / 'tags'), 'cache': str(folder / 'cache')}
 
 
+def views(folder, tasks=('names',), **changes):
+  """Cross-view training of taggers of names, over one encoder."""
+  parts = {name: rows_of(folder) for name in (*tasks, 'text')}
+  held_out = {name: {**part, 'split': 'validation'} for name, part in parts.items()}
+  return config.resolve(
+    settings(
+      folder,
+      objective={'name': 'multiview', 'tags': dict.fromkeys(tasks, BIO), **HEAD},
+      data={'name': 'mixture', 'per': 'step', 'alternate': 'text', 'parts': parts, 'length': 16, 'batch_size': 8},
+      eval={'validation': {'data': {'parts': held_out}}},
+      best=('validation/names/accuracy', 'max'),
+      **changes,
+    )
+  )
+
+
 @pytest.fixture(scope='module')
 def trained(labelled):
   """A run that was stopped and went on, with the bits of one that nobody stopped."""
-  sizes = {'length': 16, 'batch_size': 8}
-  parts = {'names': rows_of(labelled), 'text': rows_of(labelled)}
-  one = config.resolve(
-    settings(
-      labelled,
-      objective={'name': 'multiview', 'tags': {'names': BIO}, **HEAD},
-      data={'name': 'mixture', 'per': 'step', 'alternate': 'text', 'parts': parts, **sizes},
-      eval={'validation': {'data': {'parts': {name: {**part, 'split': 'validation'} for name, part in parts.items()}}}},
-      best=('validation/names/accuracy', 'max'),
-    )
-  )
+  one = views(labelled)
   whole, stopped = labelled / 'WHOLE', labelled / 'CVT'
   assert loop.train(one, whole).exit_code == loop.DONE
   assert loop.train(one, stopped, stop_at=3).exit_code == loop.DONE
   assert loop.train(one, stopped).exit_code == loop.DONE
   assert not runs.differing(runs.saved_state(whole), runs.saved_state(stopped))
   return stopped
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_same_bits(labelled, tmp_path):
+  long = {'steps': 60, 'log_every': 5, 'save_every': 5, 'eval_every': 30}
+  file = runs.write_config(tmp_path / 'config.json', views(labelled, **long))
+  asked = {
+    name: runs.words('train', f'--config={file}', f'--workdir={tmp_path / name}') for name in ('whole', 'killed')
+  }
+  output = tmp_path / 'output'
+  with runs.started(asked['whole'], log=output) as process:
+    assert process.wait(timeout=240) == 0, output.read_text()
+  with runs.started(asked['killed'], log=output) as process:
+    curve = tmp_path / 'killed' / 'metrics.jsonl'
+    runs.wait_until(lambda: curve.exists() and curve.read_bytes().count(b'\n') >= 3, process=process, log=output)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+  assert metrics.read(tmp_path / 'killed')[-1]['step'] < 60
+  with runs.started(asked['killed'], log=output) as process:
+    assert process.wait(timeout=240) == 0, output.read_text()
+  assert not runs.differing(*(runs.saved_state(tmp_path / name) for name in asked))
+  assert runs.curve(tmp_path / 'killed') == runs.curve(tmp_path / 'whole')
+
+
+@pytest.mark.slow
+def test_several_tasks_learn_over_one_encoder(labelled, tmp_path):
+  one = views(labelled, ('names', 'others'), steps=12, log_every=1, eval_every=12)
+  assert loop.train(one, tmp_path).exit_code == loop.DONE
+  params = runs.params_of(runs.saved_state(tmp_path))
+  heads = {path.split('/')[1] for path in params} - {'trunk'}
+  assert any('names' in head for head in heads) and any('others' in head for head in heads)
+  lines = metrics.read(tmp_path)
+  assert {'validation/names/accuracy', 'validation/others/accuracy'} <= lines[-1].keys()
+
+
+def test_a_frozen_run_is_mixed_under_a_tagger(trained, labelled, tmp_path):
+  """The mix and the head train; the encoder keeps its bits."""
+  inner = {'name': 'tag', 'tags': BIO}
+  changes = {
+    'adapter': {'name': 'scalar_mix', 'inner': inner, 'vectors': 4, 'side': 'both', 'lstm_layers': 1, 'lstm_dim': 4},
+    'data': {**rows_of(labelled), 'length': 16, 'batch_size': 8},
+    'eval': {'validation': {'data': {'split': 'validation'}}},
+    'init_from': [{'source': str(trained), 'from_': 'trunk', 'to': 'trunk'}],
+    'best': ('validation/accuracy', 'max'),
+    'steps': 60,
+    'eval_every': 60,
+  }
+  changes['optim'] = {'name': 'adamw', 'rate': 0.02, 'schedule': 'constant', 'warmup': 0}
+  outcome = loop.train(config.resolve(settings(labelled, **changes)), tmp_path)
+  assert outcome.result['metrics']['validation/accuracy'] > 0.95
+  before, after = (runs.params_of(runs.saved_state(folder), 'params/trunk') for folder in (trained, tmp_path))
+  assert before and not [name for name, leaf in before.items() if leaf.tobytes() != after[name].tobytes()]
+  weights = after['params/trunk/scalar_mix/weights']
+  assert weights.shape == (3,) and weights.any()  # words and two levels, from equal shares on
+
+
+@pytest.mark.slow
+def test_a_probe_reads_each_level(trained, labelled, tmp_path):
+  changes = {
+    'adapter': {'name': 'tag', 'tags': BIO, 'dropout': 0.0, 'frozen': True},
+    'data': {**rows_of(labelled), 'length': 16, 'batch_size': 8},
+    'eval': {'validation': {'data': {'split': 'validation'}}},
+    'init_from': [{'source': str(trained), 'from_': 'trunk', 'to': 'trunk'}],
+    'best': ('validation/accuracy', 'max'),
+    'steps': 40,
+    'eval_every': 40,
+  }
+  file = runs.write_config(tmp_path / 'config.json', config.resolve(settings(labelled, **changes)))
+  assert probe.main([f'--config={file}', f'--workdir={tmp_path / "probe"}', '--seeds=1']) == 0
+  rows = json.loads((tmp_path / 'probe' / 'table.json').read_text())['rows']
+  assert [row['layer'] for row in rows] == [0, 1, 2, 'mix']
+  assert all(row['mean'] > 0.7 for row in rows)  # four words of five are no name
+  assert (tmp_path / 'probe' / 'layers.png').read_bytes().startswith(b'\x89PNG')
 
 
 def test_what_is_saved_by_itself_says_the_same_as_the_run(trained, tmp_path):

@@ -59,7 +59,8 @@ def read(file: files.Path) -> dict[str, Any]:
 def write(file: files.Path, kept: Mapping[str, Any]) -> None:
   """Writes a `cells.json`; runs that no cell names, and that none of these begins with, are left out."""
   named = {digest for row in kept['cells'].values() for by_seed in row.values() for runs in by_seed for digest in runs}
-  named |= {run['source'] for digest, run in kept['runs'].items() if digest in named and run.get('source')}
+  while more := {kept['runs'].get(digest, {}).get('source') for digest in named} - named - {None, ''}:
+    named |= more
   pruned = {
     key: {digest: kept[key][digest] for digest in sorted(kept[key]) if digest in named} for key in ('runs', 'failed')
   }

@@ -16,11 +16,14 @@ from plm_jax.errors import ConfigError
 from plm_jax.plugins import signatures
 
 Scale = Literal['tiny', 'small', 'paper']
-Of = Literal['tuning', 'pretraining', 'parameters']
+Of = Literal['tuning', 'pretraining', 'parameters', 'tokens']
 Better = Literal['max', 'min']
 Summary = Literal['mean', 'median']
 Start = Literal['pretrained', 'scratch']
+COUNTED = ('parameters', 'tokens')  # columns that need no metric
+Mark = Literal['A', 'B', 'C', 'D', 'none']
 SCALES: tuple[str, ...] = get_args(Scale)
+BEFORE = '{before}'  # in a change of a row: the folder of the run that it begins with
 T = TypeVar('T')
 
 
@@ -29,13 +32,17 @@ class Column:
   """What is measured of every row.
 
   Attributes:
-    metric: as `result.json` names it, such as 'validation/accuracy'; of a number of parameters, anything.
-    of: the run it is of: fine-tuning, pre-training, or no run, only the number of parameters.
+    metric: as `result.json` names it, such as 'validation/accuracy'; of numbers of parameters and tokens, anything.
+    of: the run it is of: fine-tuning, pre-training or how many tokens that one read, or no run, only the number of
+      parameters.
     better: whether large or small values are good.
     configs: of fine-tuning, by the family of a row: 'experiments/bert/glue.py:sst2'.
     keys: changes of these configs, dotted key -> value.
+    between: configs of a second stage of pre-training on the text of this column, by family; empty for none.
+    between_keys: changes of these configs.
     folder: of the data, below the folder that `--data` names; empty for the path of the config.
     times: what the measured value is multiplied by, 100 where the paper prints per cent.
+    plus: what is added then: times=-100 and plus=100 make an error rate in per cent of an accuracy.
     note: why the published numbers stand for something else than what is measured, for the reader.
     empty: why it is not measured at this scale; empty where it is.
   """
@@ -45,8 +52,11 @@ class Column:
   better: Better = 'max'
   configs: Mapping[str, str] = dataclasses.field(default_factory=dict)
   keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  between: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  between_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   folder: str = ''
   times: float = 1.0
+  plus: float = 0.0
   note: str = ''
   empty: str = ''
 
@@ -57,8 +67,14 @@ class Row:
 
   Attributes:
     config: of the pre-training.
-    keys: changes of it, dotted key -> value.
+    keys: changes of it, dotted key -> value. The word '{before}' in a value is the folder of the run of `after`.
+    after: an earlier row whose pre-training this one begins with, as a student does with its teacher; '' for none.
+    corpus: what is put behind the path of the text, as '_filtered' for a copy that `plm_jax.corpus` made; held-out text
+      stays that of the path.
     family: of the fine-tuning configs, a key of `Column.configs`.
+    between: changes of every second stage of pre-training of this row.
+    between_start: 'scratch' begins that stage with fresh parameters of the same sizes.
+    direct: this row leaves the second stage out.
     tuning: changes of every fine-tuning config of this row.
     start: 'scratch' fine-tunes fresh parameters of the same sizes.
     published: column -> number of the paper.
@@ -67,7 +83,12 @@ class Row:
 
   config: str = ''
   keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  after: str = ''
+  corpus: str = ''
   family: str = 'bert'
+  between: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  between_start: Start = 'pretrained'
+  direct: bool = False
   tuning: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   start: Start = 'pretrained'
   published: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -97,7 +118,7 @@ class Table:
     title: with its number.
     paper: authors and year, and what was trained there.
     mark: how sure the published numbers are: A seen in the official repository, B in the paper's text, C in another's
-      notes, D remembered.
+      notes, D remembered; 'none' where there are none, as of a comparison that a text asks for and no paper prints.
     rows: by name, in order.
     columns: by name, in order.
     claims: differences that the paper claims.
@@ -111,7 +132,7 @@ class Table:
 
   title: str
   paper: str
-  mark: Literal['A', 'B', 'C', 'D']
+  mark: Mark
   rows: Mapping[str, Row]
   columns: Mapping[str, Column]
   claims: Sequence[Claim] = ()
@@ -201,11 +222,19 @@ def _check(table: Table, label: str) -> None:
       errors.check_choice(f'{label}: row {name!r}: published', 'column', printed, list(table.columns))
     if not row.config and not row.empty:
       raise ConfigError(f'{label}: row {name!r} has neither a config nor a reason why it stays empty.')
+    if row.after:
+      earlier = [other for other in list(table.rows)[: list(table.rows).index(name)] if not table.rows[other].empty]
+      errors.check_choice(f'{label}: row {name!r}: after', 'earlier row', row.after, earlier)
   for name, column in table.columns.items():
     if column.empty:
       continue
-    if not column.metric and column.of != 'parameters':
+    if not column.metric and column.of not in COUNTED:
       raise ConfigError(f'{label}: column {name!r} has no metric.')
-    lacking = {row.family for row in table.rows.values() if not row.empty} - set(column.configs)
-    if column.of == 'tuning' and lacking:
-      raise ConfigError(f'{label}: column {name!r} has no config for the family {sorted(lacking)[0]!r}.')
+    if column.of != 'tuning':
+      continue
+    filled = [row for row in table.rows.values() if not row.empty]
+    stages = [('config', column.configs, filled)]
+    stages += [('config between', column.between, [row for row in filled if not row.direct])] if column.between else []
+    for what, configs, asking in stages:
+      if lacking := {row.family for row in asking} - set(configs):
+        raise ConfigError(f'{label}: column {name!r} has no {what} for the family {sorted(lacking)[0]!r}.')

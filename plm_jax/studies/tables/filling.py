@@ -83,10 +83,10 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
   for cell, by_seed in plan.items():
     column = table.columns[cell.column]
     for one in (one for group in by_seed for one in group):
-      mine = () if column.of == 'parameters' else (column.metric,)
+      mine = () if column.of == 'parameters' else (table.plateau if column.of == 'tokens' else column.metric,)
       asked[one.digest] = (*asked.get(one.digest, ()), *mine)
-      if one.source is not None:  # made because others begin with it
-        asked[one.source.digest] = (*asked.get(one.source.digest, ()), table.plateau)
+      for source in runs.sources(one):  # made because others begin with it
+        asked[source.digest] = (*asked.get(source.digest, ()), *((table.plateau,) if mine else ()))
   return asked
 
 
@@ -107,7 +107,7 @@ def _settle(one: Run, table: Table, kept: dict[str, Any], places: Places, asked:
     kept['failed'].pop(one.digest, None)
     try:
       with files.locked(folder.root.with_suffix('.lock'), doing='making runs of a table', wait=False):
-        failed = runs.make(one, places, predict=one.source is not None)
+        failed = runs.make(one, places, predict=one.is_tuning)
     except BlockingIOError:
       failed = BUSY
     if failed:
@@ -135,6 +135,6 @@ def _look_at_the_reference(
   first = next((by_seed[0][0] for cell, by_seed in plan.items() if cell.row == table.reference), None)
   if first is None:
     return
-  folder = runs.folder_of(first.source or first, places)
+  folder = runs.folder_of(runs.pretraining_of(first), places)
   if runs.is_finished(folder) and (found := cells.plateau(table, folder)):
     kept['plateau'] = found

@@ -10,11 +10,17 @@ import numpy as np
 
 from plm_jax import files
 from plm_jax.studies.tables import cells, intervals
-from plm_jax.studies.tables.file import Claim, Column, Table
+from plm_jax.studies.tables.file import COUNTED, Claim, Column, Table
 from plm_jax.studies.tables.intervals import Measured
 
 LEFT = 0.5  # nats below the entropy of word frequencies, from which on a network counts as one that learned more
-MARKS = {'A': 'official repository', 'B': 'text of the paper', 'C': "another's notes", 'D': 'remembered, unverified'}
+MARKS = {
+  'A': 'official repository',
+  'B': 'text of the paper',
+  'C': "another's notes",
+  'D': 'remembered, unverified',
+  'none': 'none',
+}
 MEASURED, PUBLISHED = '#1f5f8b', '#b3541e'
 
 
@@ -25,7 +31,7 @@ def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Me
     return None
   of = table.columns[column]
   found = [[kept['runs'].get(digest) for digest in runs] for runs in by_seed]
-  values = np.array([[_value(run, of) for run in runs] for runs in found]) * of.times
+  values = np.array([[_value(run, of) for run in runs] for runs in found]) * of.times + of.plus
   if np.isnan(values).all():
     return None
   rows = [[_rows(run, of) for run in runs] for runs in found]
@@ -33,7 +39,9 @@ def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Me
   if len(there) < np.count_nonzero(~np.isnan(values)) or len({len(one) for one in there}) != 1:
     return Measured(values)
   nothing = np.zeros(len(there[0]))  # of a run without a result, which nobody reads
-  return Measured(values, np.array([[nothing if one is None else one for one in runs] for runs in rows]) * of.times)
+  return Measured(
+    values, np.array([[nothing if one is None else one for one in runs] for runs in rows]) * of.times + of.plus
+  )
 
 
 def _rows(run: Mapping[str, Any] | None, column: Column) -> np.ndarray | None:
@@ -44,7 +52,7 @@ def _rows(run: Mapping[str, Any] | None, column: Column) -> np.ndarray | None:
 def _value(run: Mapping[str, Any] | None, column: Column) -> float:
   if run is None:
     return math.nan
-  found = run.get('parameters') if column.of == 'parameters' else run.get('metrics', {}).get(column.metric)
+  found = run.get(column.of) if column.of in COUNTED else run.get('metrics', {}).get(column.metric)
   return math.nan if found is None else float(found)
 
 

@@ -24,7 +24,7 @@ from plm_jax.config import overrides
 from plm_jax.errors import KILLED, STOPPED, ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.plugins import signatures
-from plm_jax.studies.tables.file import Column, Row, Table
+from plm_jax.studies.tables.file import BEFORE, Column, Row, Table
 from plm_jax.training import history, run_folder
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,8 @@ class Run(NamedTuple):
     config: the file of its config, with words.
     changes: (dotted key, value as text) pairs.
     settings: the whole config.
-    source: the run whose model, vocabulary and, unless `scratch`, parameters it begins with.
+    source: the run whose model, vocabulary and, unless `scratch`, parameters it begins with; or, where its changes name
+      `BEFORE`, the run whose folder stands there.
     scratch: whether it begins with fresh parameters.
     digest: of all of this.
   """
@@ -56,6 +57,16 @@ class Run(NamedTuple):
   def name(self) -> str:
     """Of its folder."""
     return f'{Path(self.config.partition(":")[0]).stem}-{self.digest}'
+
+  @property
+  def names_its_source(self) -> bool:
+    """Whether its changes say what it takes of its source."""
+    return any(BEFORE in value for _, value in self.changes)
+
+  @property
+  def is_tuning(self) -> bool:
+    """Whether it learns a task, so that there is something to predict."""
+    return self.source is not None and bool(self.settings['adapter'])
 
 
 class Cell(NamedTuple):
@@ -98,26 +109,40 @@ def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
 
 
 def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places) -> list[list[Run]]:
-  label = f'row {cell.row!r}'
   runs = []
   for seed in range(table.pretraining_seeds):
-    keys = {**row.keys, **({'data.path': places.corpus} if places.corpus else {}), 'seed': seed}
-    pretraining = _run(row.config, keys, label=f'{label}, pre-training')
+    began = _pretraining(table, cell.row, places, seed)
     if column.of != 'tuning':
-      runs.append([pretraining])
+      runs.append([began])
       continue
     path = {'data.path': str(files.path(places.data) / column.folder)} if places.data and column.folder else {}
+    label = f'row {cell.row!r}, column {cell.column!r}'
+    if column.between and not row.direct:
+      keys = {**column.between_keys, **row.between, **path, 'seed': seed}
+      fresh = row.between_start == 'scratch'
+      began = _run(column.between[row.family], keys, label=f'{label}, between', source=began, scratch=fresh)
     runs.append([
       _run(
         column.configs[row.family],
         {**column.keys, **row.tuning, **path, 'seed': seed * table.tuning_seeds + number},
-        label=f'{label}, column {cell.column!r}',
-        source=pretraining,
+        label=label,
+        source=began,
         scratch=row.start == 'scratch',
       )
       for number in range(table.tuning_seeds)
     ])  # fmt: skip
   return runs
+
+
+def _pretraining(table: Table, name: str, places: Places, seed: int) -> Run:
+  """The pre-training of a row, behind that of the row that it comes after."""
+  row = table.rows[name]
+  text = places.corpus or row.keys.get('data.path')
+  changed = {'data.path': text} if places.corpus else {}
+  if row.corpus and text:
+    changed = {'data.path': f'{text}{row.corpus}', 'eval.validation.data.path': text}
+  source = _pretraining(table, row.after, places, seed) if row.after else None
+  return _run(row.config, {**row.keys, **changed, 'seed': seed}, label=f'row {name!r}, pre-training', source=source)
 
 
 def _run(target: str, keys: Mapping[str, Any], *, label: str, source: Run | None = None, scratch: bool = False) -> Run:
@@ -151,10 +176,19 @@ def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
   found: dict[str, Run] = {}
   for by_seed in plan.values():
     for run in (run for runs in by_seed for run in runs):
-      for one in (run.source, run):
-        if one is not None:
-          found.setdefault(one.digest, one)
-  return sorted(found.values(), key=lambda run: run.source is not None)
+      for one in (run, *sources(run)):
+        found.setdefault(one.digest, one)
+  return sorted(found.values(), key=lambda run: len(sources(run)))
+
+
+def sources(run: Run) -> list[Run]:
+  """The run that a run begins with, the one that this begins with, and so on."""
+  return [] if run.source is None else [run.source, *sources(run.source)]
+
+
+def pretraining_of(run: Run) -> Run:
+  """The run itself, or the one that its model is of."""
+  return run if run.source is None or run.names_its_source else pretraining_of(run.source)
 
 
 def folder_of(run: Run, places: Places) -> RunFolder:
@@ -189,7 +223,11 @@ def words(run: Run, places: Places) -> list[str]:
   """The words of the command that makes a run."""
   changes = dict(run.changes)
   if run.source is not None:
-    changes['model.from'] = str(folder_of(run.source, places).root)
+    before = str(folder_of(run.source, places).root)
+    if run.names_its_source:
+      changes = {key: value.replace(BEFORE, before) for key, value in changes.items()}
+    else:
+      changes['model.from'] = before
   if run.scratch:
     changes['init_from'] = '[]'
   named = [f'--config={_target(run.config)}', f'--workdir={folder_of(run, places).root}']
@@ -263,8 +301,8 @@ def sizes(run: Run) -> dict[str, int]:
     ConfigError: they cannot be counted, as without the vocabulary.
   """
   changes = {key: value for key, value in run.changes if key != 'seed'}
-  if run.source is not None:  # its sizes are those of the pre-training
-    changes |= {key: repr(dict(run.source.settings[key])) for key in ('model', 'vocab')}
+  if (first := pretraining_of(run)) is not run:  # its sizes are those of the pre-training
+    changes |= {key: repr(dict(first.settings[key])) for key in ('model', 'vocab')}
   return _counted(run.config, tuple(changes.items()))
 
 

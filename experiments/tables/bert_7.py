@@ -1,0 +1,58 @@
+"""BERT, Table 7: which layers are worth reading as features (Devlin et al. 2018, §5.3).
+
+python -m plm_jax.tables experiments/tables/bert_7.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Small: four layers of 256, eight for the large one; the last two stand for the last four, so that all are more.
+"""
+
+from experiments.tables import common
+
+LAST = dict(paper=4, small=2, tiny=2)
+FEATURES = {  # layers by the number that counts as the last ones, how they are joined: F1 on CoNLL-2003, dev
+  'embeddings': (lambda last, every: (0,), 'concat', 91.0),
+  'second-to-last layer': (lambda last, every: (-2,), 'concat', 95.6),
+  'last layer': (lambda last, every: (-1,), 'concat', 94.9),
+  'weighted sum of the last four': (lambda last, every: tuple(range(-last, 0)), 'mix', 95.9),
+  'last four side by side': (lambda last, every: tuple(range(-last, 0)), 'concat', 96.1),
+  'weighted sum of all layers': (lambda last, every: tuple(range(-every, 0)), 'mix', 95.5),
+}
+LAYERS = dict(paper=12, small=4, tiny=2)
+FROZEN = {  # of the network on features: two layers of LSTM
+  'adapter.frozen': True,
+  'adapter.lstm_layers': 2,
+  'optim.rate': 1e-3,
+  'optim.decay': 0.0,
+  'optim.scale': (('trunk/.*', None), ('.*', 1.0)),
+}
+WIDTH = dict(paper=768, small=128, tiny=16)
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rate = {} if scale == 'paper' else dict(objective__where__rate=0.4, objective__where__max_count=None)
+  deep = dict(common.SIZES, num_layers=8)
+  base = common.pretraining(scale, 'bert/base.py', 'mlm', **rate)
+  rows = {
+    'fine-tuned, large': common.pretraining(scale, 'bert/large.py', 'mlm', small=deep, **rate)
+    | dict(published={'NER': 96.6}),
+    'fine-tuned, base': base | dict(published={'NER': 96.4}),
+  }
+  for name, (layers, join, published) in FEATURES.items():
+    read = {'adapter.layers': layers(LAST[scale], LAYERS[scale]), 'adapter.join': join}
+    width = {'adapter.lstm_dim': WIDTH[scale]}
+    rows[name] = base | dict(tuning=FROZEN | read | width, published={'NER': published})
+  features = tuple(FEATURES)
+  return dict(
+    title='BERT, Table 7: layers as features',
+    paper='Devlin et al. 2018, §5.3; F1 on CoNLL-2003 (dev); features of base',
+    mark='C',
+    columns=common.columns(scale, 'NER', 'WNUT-17', 'POS'),
+    rows=rows,
+    claims=[
+      *common.claims(('NER', 'WNUT-17', 'POS'), ('fine-tuned, base', 'last four side by side')),
+      *common.claims(('NER', 'WNUT-17', 'POS'), *((features[4], features[place]) for place in (0, 1, 2, 5))),
+    ],
+    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    reference='fine-tuned, base',
+    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, and the last two layers stand for four.',
+  )

@@ -1,0 +1,40 @@
+"""DistilBERT, Table 4: what each term of the loss and the start are worth (Sanh et al. 2019, §4.2).
+
+python -m plm_jax.tables experiments/tables/distilbert_4.py --scale=small --workdir=runs/tables --data=../shared/data
+
+Small: a student of two layers and a teacher of four, both 256 wide.
+"""
+
+from experiments.tables import common
+
+CONFIGS = 'bert/base.py', 'distilbert/base.py'  # of the teacher and the student
+ROWS = {  # what is left out: changes of the objective, whether the start is fresh, difference of the average of GLUE
+  'the whole loss': ({}, False, None),
+  'without the divergence from the teacher': (dict(kl_weight=0.0), False, -2.96),
+  'without the cosine': (dict(cosine_weight=0.0), False, -1.46),
+  'without the masked words': (dict(mlm_weight=0.0), False, -0.31),
+  'with a fresh start': ({}, True, -3.69),
+}
+TASKS = ('SST-2', 'MRPC', 'CoLA')
+COLUMN = 'GLUE, difference from the whole loss'
+
+
+def get_table(scale):
+  """Takes a scale."""
+  rows = {}
+  for name, (objective, fresh, published) in ROWS.items():
+    teacher, student = common.distilled(scale, *CONFIGS, objective=objective, fresh=fresh)
+    rows.setdefault('BERT base', teacher)
+    rows[name] = student | dict(after='BERT base', published={} if published is None else {COLUMN: published})
+  whole, *others = ROWS
+  return dict(
+    title='DistilBERT, Table 4: terms of the loss, and the start',
+    paper='Sanh et al. 2019, §4.2; the text copy leaves the name of a removed term out',
+    mark='B',
+    columns={COLUMN: dict(empty='QQP and QNLI are not among the small data'), **common.columns(scale, *TASKS)},
+    rows=rows,
+    claims=common.claims(TASKS, *((whole, other) for other in others)),
+    tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
+    reference='BERT base',
+    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, so that little text teaches more.',
+  )
