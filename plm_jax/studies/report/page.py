@@ -105,7 +105,7 @@ def _numbered(name: str) -> Sequence[str]:
 
 def _answers(groups: Mapping[str, Sequence[Run]], ask: int) -> dict[str, Mapping[str, Any]]:
   """The answers of the first run of each curve that has a vocabulary: those that are kept, and up to `ask` new ones."""
-  answers = {}
+  answers: dict[str, Mapping[str, Any]] = {}
   for name, own in groups.items():
     run = next((run for run in own if files.is_folder(RunFolder(run.folder).vocab)), None)
     if run is None:
