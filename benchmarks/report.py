@@ -39,7 +39,7 @@ def write(folder: pathlib.Path, number: int, *, lines: int, names: tuple[str, ..
   """A run folder with a config and a file of metrics."""
   folder.mkdir(parents=True)
   settings = {
-    'optim': {'rate': 1e-4 * (1 + number // SEEDS)},
+    'optim': {'rate': round(1e-4 * (1 + number // SEEDS), 4)},
     'seed': number % SEEDS,
     'best': ['validation/loss', 'min'],
   }

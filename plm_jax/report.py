@@ -1,4 +1,4 @@
-"""Writes one page about runs: curves, tables that sort, noise, samples, what differs between the configs.
+"""Writes one page about runs: curves, tables that sort, noise, samples, differences between configs.
 
 python -m plm_jax.report runs/a runs/b --out=report.html
 python -m plm_jax.report runs --out=report.html --by=optim.rate --curves='gradient_norm/*'

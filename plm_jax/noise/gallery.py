@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from plm_jax.noise.shown import Rows
+
 
 class Show(NamedTuple):
   """One objective.
@@ -21,7 +23,7 @@ class Show(NamedTuple):
   model: str
   objective: Mapping[str, Any]
   config: str = ''
-  rows: str = 'text'
+  rows: Rows = 'text'
 
 
 def _bart(**settings: Any) -> dict[str, Any]:

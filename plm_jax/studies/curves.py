@@ -38,14 +38,14 @@ class Metrics(NamedTuple):
   Attributes:
     lines: metric -> steps int[n], ascending, and finite values float[n]; only metrics that are wanted.
     names: of all metrics that are numbers, sorted.
-    count: number of sound lines.
+    sound: number of sound lines.
     damaged: numbers of the damaged lines, from 1.
     not_finite: metric -> step of its first value that is not finite, of metrics that are wanted.
   """
 
   lines: Mapping[str, Line]
   names: Sequence[str]
-  count: int
+  sound: int
   damaged: Sequence[int]
   not_finite: Mapping[str, int]
 

@@ -320,7 +320,7 @@ def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch, size):
   file.write_text('\n'.join(lines) + '\n{"step": 9')
   monkeypatch.setattr(curves, 'BLOCK', size)
   (read,) = curves.read([file], lambda name: 'loss' in name)
-  assert list(read.damaged) == [21, 41, 42] and read.count == 59 - 3
+  assert list(read.damaged) == [21, 41, 42] and read.sound == 59 - 3
   assert read.not_finite == {'loss': 18}
   assert list(read.names) == ['gradient_norm/a1', 'loss', 'wikitext103/loss', 'wikitext2/loss']
   assert set(read.lines) == {'loss', 'wikitext103/loss', 'wikitext2/loss'}

@@ -150,7 +150,8 @@ def _natural(name: str) -> list[tuple[int, str]]:
 
 def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run | None:
   """A run; None where its config cannot be read, which is a remark."""
-  own, mine = RunFolder(folder), []
+  own = RunFolder(folder)
+  mine: list[str] = []
   try:
     settings = config.load(str(own.config))
   except (ConfigError, RunError, OSError) as error:
@@ -158,7 +159,7 @@ def _run(name: str, folder: Path, metrics: Metrics, remarks: list[str]) -> Run |
     return None
   result, data = _json(own.result, mine), _json(own.data, mine)
   digests = {key: str(value) for key, value in {**data, **result}.items() if key.endswith('_digest')}
-  if not metrics.count:
+  if not metrics.sound:
     mine.append('no line of metrics')
   if metrics.damaged:
     shown = ', '.join(map(str, metrics.damaged[: curves.NAMED]))

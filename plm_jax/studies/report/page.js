@@ -95,19 +95,21 @@ function logTicks(low, high) {
   return found;
 }
 
-// What is drawn of a figure now: for each curve its main line, a faint one behind it, a band.
+// What is drawn of a figure now: for each curve its main line, a band, and faint ones behind it that show its spikes.
 function shown(figure, state) {
   const found = [];
   const banded = new Set(state.together ? figure.bands.map((band) => band.group) : []);
   for (const band of figure.bands) {
     if (!banded.has(band.group) || hidden.has(band.group)) continue;
-    found.push({group: band.group, name: `${data.groups[band.group].name} (n = ${band.n})`, main: band, band});
+    const own = figure.lines.filter((line) => data.runs[line.run].group === band.group);
+    const faint = state.smooth ? own.filter((line) => line.smooth) : [];
+    found.push({group: band.group, name: `${data.groups[band.group].name} (n = ${band.n})`, main: band, band, faint});
   }
   for (const line of figure.lines) {
     const run = data.runs[line.run];
     if (hidden.has(run.group) || banded.has(run.group)) continue;
     const smooth = state.smooth && line.smooth;
-    found.push({group: run.group, name: run.name, main: smooth || line, faint: smooth ? line : null});
+    found.push({group: run.group, name: run.name, main: smooth || line, faint: smooth ? [line] : []});
   }
   return found.sort((one, two) => one.group - two.group);
 }
@@ -127,7 +129,7 @@ function bounds(curves, log) {
   };
   for (const curve of curves) {
     take(curve.main.steps, curve.main.values, curve.band && curve.band.deviation);
-    if (curve.faint) take(curve.faint.steps, curve.faint.values);
+    for (const line of curve.faint) take(line.steps, line.values);
   }
   if (!(low < high)) [low, high] = log ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
   if (left === right) [left, right] = [left - 1, right + 1];
@@ -186,14 +188,16 @@ function draw(card, width, state) {
       make('text', {x: x(tick), y: bottom + 18, 'text-anchor': 'middle'}, label));
   }
   card.plot.append(make('text', {x: width - edge.right, y: bottom + 34, 'text-anchor': 'end'}, 'step'));
-  for (const layer of ['band', 'faint', 'main']) {
-    for (const curve of curves) if (curve[layer]) card.plot.append(drawn(card, curve, layer));
+  for (const layer of ['faint', 'band', 'main']) {
+    for (const curve of curves) {
+      for (const line of [curve[layer] ?? []].flat()) card.plot.append(drawn(card, curve, layer, line));
+    }
   }
   card.plot.append(make('g', {class: 'cursor'}));
 }
 
-function drawn(card, curve, layer) {
-  const {x, y, at} = card, line = curve[layer];
+function drawn(card, curve, layer, line) {
+  const {x, y, at} = card;
   const group = make('g', {class: colour(curve.group), 'data-group': curve.group});
   if (layer === 'band') {
     group.append(make('path', {class: 'band', d: bandPath(line, x, y, logs.has(card.figure.metric) ? at.low : -Infinity)}));
@@ -245,7 +249,8 @@ function tell(card, step) {
   const room = card.readout.offsetWidth + 14;
   const left = place + room <= card.plot.clientWidth ? place + 14 : Math.max(0, place - room);
   card.readout.style.left = `${left}px`;
-  card.readout.style.top = `${card.plot.offsetTop + card.edge.top}px`;
+  const above = card.plot.getBoundingClientRect().top - card.node.getBoundingClientRect().top;
+  card.readout.style.top = `${above + card.edge.top}px`;
 }
 
 function hide(card) {

@@ -105,7 +105,7 @@ def _numbered(name: str) -> Sequence[str]:
 
 def _answers(groups: Mapping[str, Sequence[Run]], ask: int) -> dict[str, Mapping[str, Any]]:
   """The answers of the first run of each curve that has a vocabulary: those that are kept, and up to `ask` new ones."""
-  answers = {}
+  answers: dict[str, Mapping[str, Any]] = {}
   for name, own in groups.items():
     run = next((run for run in own if files.is_folder(RunFolder(run.folder).vocab)), None)
     if run is None:
@@ -154,7 +154,8 @@ def _summary(runs: Sequence[Run]) -> str:
   seconds = sum(markup.number(run.result.get('seconds')).key or 0 for run in runs)
   devices = ', '.join(dict.fromkeys(run.devices for run in runs if run.devices))
   said = 'The run is finished' if done == len(runs) == 1 else f'{done} of {len(runs)} runs are finished'
-  return f'{said}. {clock(seconds)} of training{" on " if devices else ""}{devices}.'
+  took = f' {clock(seconds)} of training{" on " if devices else ""}{devices}.' if seconds else ''
+  return f'{said}.{took}'
 
 
 def _page(title: str, summary: str, parts: Sequence[str], drawn: Mapping[str, Any], command: str) -> str:

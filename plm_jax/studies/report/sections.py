@@ -167,7 +167,8 @@ def _noise(name: str, found: Mapping[str, Any]) -> str:
   title = f'<h3>{markup.text(name)}</h3>'
   if 'remark' in found:
     return f'{title}<p>{markup.text(found["remark"])}</p>'
-  lines, hidden = [], []
+  lines: list[str] = []
+  hidden: list[str] = []
   for line in found['lines']:
     shown = _line(line)
     (hidden if line['label'] in MASKS else lines).append(shown)
