@@ -216,7 +216,7 @@ def _compared(key: str, mine: Mapping[str, Answer], *, timeout: int) -> list[Che
   """What all hosts answered to the same questions; those that differ tell what their values stand for."""
   sent = json.dumps({name: answer._replace(detail={})._asdict() for name, answer in mine.items()})
   heard = hosts.tell_all(key, sent, timeout=timeout)
-  answers = [None if one is None else {name: Answer(**said) for name, said in json.loads(one).items()} for one in heard]
+  answers = [None if one is None else _answers(one) for one in heard]
   names = dict.fromkeys(name for one in answers if one is not None for name in one)
   checks = []
   for name in names:
@@ -224,9 +224,13 @@ def _compared(key: str, mine: Mapping[str, Answer], *, timeout: int) -> list[Che
     if check.result == 'differs':
       own = mine[name].detail if name in mine else {}
       details = hosts.tell_all(f'{key}/{name}', json.dumps(dict(own)), timeout=timeout)
-      check = check._replace(keys=_keys([json.loads(one) if one else {} for one in details]))
+      check = check._replace(keys=_keys([files.parse_json(one) if one else {} for one in details]))
     checks.append(check)
   return checks
+
+
+def _answers(text: str) -> dict[str, Answer]:
+  return {name: Answer(**said) for name, said in files.parse_json(text).items()}
 
 
 def judged(name: str, answers: Sequence[Answer | None]) -> Check:
