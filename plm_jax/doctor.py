@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   except ConfigError as error:  # of this host, and perhaps of no other: they wait for it
     wrong, settings = error, None
     arguments, _ = parser.parse_known_args(argv)
+    if not arguments.workdir:
+      raise
   flags = hosts.given(arguments)
   signals.check()
   from plm_jax.cli import logs

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 
-CLOCK_S = 2.0  # by how much the clocks of hosts may differ
+CLOCK_S = 5.0  # by how much the clocks of hosts may differ
 QUICK_S, SLOW_S, SUM_S = 300, 3600, 300  # for an answer; for one that reads data; for the sum over all devices
 OWN = ('memory', 'disk')  # questions whose answers may differ by host
 ABSENT = Answer(problem='it did not answer')
