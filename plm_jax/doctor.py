@@ -1,11 +1,11 @@
-"""Says, before training, whether all hosts agree and a run can begin; run it on every host, as `train`.
+"""Says, before training, whether all hosts agree and a run can begin.
 
 python -m plm_jax.doctor --config=experiments/bert/base.py --workdir=runs/bert/base [--json]
 
-All hosts have to have the same code, config, versions, variables for the compiler, devices and clock, to see one run
-folder and to be able to write there, and to find the same vocabulary and the same text. The run has to fit: its mesh
-the devices, its state the memory and the disk. At the end all devices add one. Nothing is trained or tokenised, and
-nothing stays in the run folder. One host alone is asked what it can know.
+Run it on every host, as `train`. All have to have the same code, config, versions, variables for the compiler, devices
+and clock, to see one run folder and to be able to write there, and to find the same vocabulary and the same text. The
+run has to fit: its mesh the devices, its state the memory and the disk. At the end all devices add one. Nothing is
+trained or tokenised, and nothing stays in the run folder. One host alone is asked what it can know.
 
 Process 0 prints a table: the question, the result, and which host says what. Exit codes: 0 the run can begin, 2 it
 cannot.
@@ -42,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   except ConfigError as error:  # of this host, and perhaps of no other: they wait for it
     wrong, settings = error, None
     arguments, _ = parser.parse_known_args(argv)
+    if not arguments.workdir:
+      raise
   flags = hosts.given(arguments)
   signals.check()
   from plm_jax.cli import logs

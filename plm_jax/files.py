@@ -278,6 +278,8 @@ def modified_ns(file: Where) -> int:
 
 def free_bytes(folder: Where) -> int | None:
   """Bytes that can still be written to the disk of a folder, which need not exist yet; None where nobody knows."""
+  if '://' in os.fspath(folder):
+    return None
   near = next((one for one in (Path(folder), *Path(folder).absolute().parents) if one.exists()), None)
   return None if near is None else shutil.disk_usage(near).free
 

@@ -1,11 +1,14 @@
 """Makes the vocabulary and the token stores of a run ahead of it, on a machine without a TPU.
 
-python -m plm_jax.prepare --config=experiments/bert/base.py [--config.data.cache=/mnt/shared/cache] [--vocab_size=30522]
+python -m plm_jax.prepare --config=experiments/bert/base.py [--shared=PLACE] [--vocab_size=30522]
 
 `train` makes token stores where it finds none, on every host for itself if hosts share no disk. This command makes the
-same, once, in `data.cache`: name there a folder that all hosts see. A second call finds everything, two
-calls at once take turns, and one that was killed goes on. It prints where things are, and the digests that `data.json`
-of the run will have.
+same in `data.cache`, and prints where things are, with the digests that `data.json` of the run will have. A second call
+finds everything, two calls at once take turns, and one that was killed goes on.
+
+Once for all hosts: let `data.cache` be a folder that all see; or give --shared=PLACE, such a folder or a bucket. What
+is missing here is then taken from there, and what is made here is left there. So call it with --shared once on any
+machine, and again on each host: there it only copies.
 
 Where vocab.path holds no vocabulary, one is trained: by the command in the head of the config that makes it there, or,
 with --vocab_size=N, of N ids from the text of the config. The text is downloaded if it is a set of TensorFlow Datasets.
@@ -40,6 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
     '--vocab_size', type=command.COUNT, metavar='N', help='ids of the vocabulary, where vocab.path holds none yet'
   )
+  parser.add_argument(
+    '--shared', metavar='PLACE', help='take what is missing from this folder or bucket, and leave there what is made'
+  )
   parser.add_argument('--json', action='store_true', help='print JSON')
   os.environ['JAX_PLATFORMS'] = 'cpu'  # nothing is computed, and a TPU that is there may be in use
   arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
@@ -52,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   logs.start()
   with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
     _make_vocab(settings, config=arguments.config or '', size=arguments.vocab_size)
-  found = prepare.prepare(settings)
+  found = prepare.prepare(settings, shared=arguments.shared)
   if arguments.json:
     command.show(json.dumps(_plain(found), indent=2))
   else:
@@ -112,8 +118,11 @@ def _of_header(settings: Mapping[str, Any], config: str) -> list[str]:
 
 
 def _plain(found: 'Prepared') -> dict[str, Any]:
-  lines = [{'place': place, **one._asdict(), 'folder': one.folder and str(one.folder)} for place, one in found.lines]
-  return {'made': lines, **found.facts}
+  def line(place: str, state: str, one: Any) -> dict[str, Any]:
+    where = None if one.folder is None else str(one.folder)
+    return {'place': place, 'state': state, 'what': one.what, 'digest': one.digest, 'size': one.size, 'where': where}
+
+  return {'lines': [line(*one) for one in found.lines], **found.facts}
 
 
 def _show(found: 'Prepared') -> None:
@@ -122,8 +131,7 @@ def _show(found: 'Prepared') -> None:
   from plm_jax.cli import tables
 
   table = Table('', 'what', 'is', 'digest', 'size', 'where')
-  for place, one in found.lines:
-    state = 'in memory' if one.folder is None else 'there' if one.found else 'made'
+  for place, state, one in found.lines:
     table.add_row(place, one.what, state, one.digest[:12], one.size, str(one.folder or ''))
   tables.show(table)
   for name, digest in found.facts.items():

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 
-CLOCK_S = 2.0  # by how much the clocks of hosts may differ
+CLOCK_S = 5.0  # by how much the clocks of hosts may differ
 QUICK_S, SLOW_S, SUM_S = 300, 3600, 300  # for an answer; for one that reads data; for the sum over all devices
 OWN = ('memory', 'disk')  # questions whose answers may differ by host
 ABSENT = Answer(problem='it did not answer')
@@ -216,7 +216,7 @@ def _compared(key: str, mine: Mapping[str, Answer], *, timeout: int) -> list[Che
   """What all hosts answered to the same questions; those that differ tell what their values stand for."""
   sent = json.dumps({name: answer._replace(detail={})._asdict() for name, answer in mine.items()})
   heard = hosts.tell_all(key, sent, timeout=timeout)
-  answers = [None if one is None else {name: Answer(**said) for name, said in json.loads(one).items()} for one in heard]
+  answers = [None if one is None else _answers(one) for one in heard]
   names = dict.fromkeys(name for one in answers if one is not None for name in one)
   checks = []
   for name in names:
@@ -224,9 +224,13 @@ def _compared(key: str, mine: Mapping[str, Answer], *, timeout: int) -> list[Che
     if check.result == 'differs':
       own = mine[name].detail if name in mine else {}
       details = hosts.tell_all(f'{key}/{name}', json.dumps(dict(own)), timeout=timeout)
-      check = check._replace(keys=_keys([json.loads(one) if one else {} for one in details]))
+      check = check._replace(keys=_keys([files.parse_json(one) if one else {} for one in details]))
     checks.append(check)
   return checks
+
+
+def _answers(text: str) -> dict[str, Answer]:
+  return {name: Answer(**said) for name, said in files.parse_json(text).items()}
 
 
 def judged(name: str, answers: Sequence[Answer | None]) -> Check:

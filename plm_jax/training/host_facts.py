@@ -118,6 +118,9 @@ def devices() -> Answer:
 
 def begun(settings: Settings, folder: RunFolder) -> Answer:
   """Where a run in the folder would begin, and whether these settings may go on with what is there."""
+  if files.exists(folder.lock):
+    with run_folder.claim(folder, main=jax.process_index() == 0):  # or another process trains there
+      pass
   old = run_folder.begun(folder)
   if not old:
     return Answer('begins at step 0')

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import clusters, distributed  # the list that `jax.distributed.initialize` itself goes through
+from jax._src import clusters, distributed  # the list that `jax.distributed.initialize` goes through, and its client
 
 from plm_jax.cli import signals
 from plm_jax.cli.hosts import Flags
@@ -179,12 +179,7 @@ def _connect(found: Cluster, flags: Flags) -> None:
   log.info(f'{found.name}: process {found.process} of {found.processes} joins the others')
   try:
     signals.waiting(initialise, told=told)
-  except OSError as error:
-    raise ConfigError(
-      f'process 0 cannot wait for the others at {address[0]} ({os.strerror(error.errno or errno.EIO)}): is another '
-      'run there? Name another port: --coordinator, or JAX_COORDINATOR_PORT in the environment'
-    ) from error
-  except (RuntimeError, ValueError) as error:
+  except (RuntimeError, OSError, ValueError) as error:
     where = address[0] if address else 'process 0'
     raise RunError(
       f'process {found.process} of {found.processes} could not join at {where} ({found.name}): '
@@ -199,16 +194,21 @@ def _why(found: Cluster, address: list[str]) -> str:
     return f'the host of process 0 has no address yet ({found.name})'
   if found.process and (reason := _unreached(address[0])):
     return f'process 0 does not answer at {address[0]} ({reason})'
-  others = 'the others have' if found.processes > 2 or not found.process else 'process 0 has'
-  return f'at {address[0]}, not all of {others} come'
+  return f'at {address[0]}, not all of the others have come'
 
 
 def _check_port(address: str) -> None:
-  """Raises an OSError where process 0 cannot wait at its port; jax would crash."""
+  """Raises ConfigError where process 0 cannot wait at its port; jax would crash."""
   port = int(address.rpartition(':')[2])
   family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-  with socket.create_server(('', port), family=family, dualstack_ipv6=family == socket.AF_INET6):
-    pass
+  try:
+    with socket.create_server(('', port), family=family, dualstack_ipv6=family == socket.AF_INET6):
+      pass
+  except OSError as error:
+    raise ConfigError(
+      f'process 0 cannot wait for the others at {address} ({os.strerror(error.errno or errno.EIO)}): is another run '
+      'there? Name another port: --coordinator, or JAX_COORDINATOR_PORT in the environment'
+    ) from error
 
 
 def _unreached(address: str) -> str:

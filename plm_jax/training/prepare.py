@@ -1,34 +1,62 @@
-"""Makes what a run reads before there is a TPU: the engine of `python -m plm_jax.prepare`."""
+"""Makes what a run reads before there is a TPU: the engine of `python -m plm_jax.prepare`.
 
+With a shared place, a folder that all hosts see or an address, what one host made is taken by the others. What lies
+there has the name of its digest, its last file says that it is whole, and it is compared with its digests when it is
+opened, as anything in the cache.
+"""
+
+import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import config
+from plm_jax import config, files
 from plm_jax.data import made
 from plm_jax.data.made import Made
+from plm_jax.files import Where
 from plm_jax.training import feed, from_data
-from plm_jax.training.parts import make_parts, make_source, make_vocab
+from plm_jax.training.parts import Parts, make_parts, make_source, make_vocab
+from plm_jax.types import Source
+
+log = logging.getLogger(__name__)
+
+# what a shared place keeps -> its files, the one that says that it is whole last; '' is the thing itself
+SHARED = {
+  'tokens': ('lengths.bin', 'tokens.bin', 'manifest.json'),
+  'pairs of words': ('triples.bin', 'manifest.json'),
+  'rows': ('',),
+}
+
+
+class Line(NamedTuple):
+  """Something that the rows of a block are made from.
+
+  Attributes:
+    place: of the block in the config, such as 'eval.test.data'.
+    state: 'there', 'made' or 'taken' from the shared place; 'in memory' where it is not kept.
+    made: what it is.
+  """
+
+  place: str
+  state: str
+  made: Made
 
 
 class Prepared(NamedTuple):
-  """What is there for a run now.
+  """What is there for a run now; `facts` are digests by the names that they have in the `data.json` of a run."""
 
-  Attributes:
-    lines: (place in the config, such as 'eval.test.data'; what its rows are made from), in the order of making.
-    facts: digests by the names that they have in the `data.json` of a run.
-  """
-
-  lines: list[tuple[str, Made]]
+  lines: list[Line]
   facts: dict[str, str]
 
 
-def prepare(settings: Mapping[str, Any]) -> Prepared:
+def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prepared:
   """Makes the token stores and tables of a run in `data.cache`; what is there, whole, is left as it is.
 
   Safe to call in several processes, and in one that may be killed: what is under way has another name, or a journal.
 
   Args:
     settings: as `config.resolve` returns them.
+    shared: where what is missing is taken from, and what was made is left; None for nowhere.
 
   Raises:
     ConfigError: there is no vocabulary, or no text; and as `parts.make_source`.
@@ -36,18 +64,90 @@ def prepare(settings: Mapping[str, Any]) -> Prepared:
   settings = from_data.filled(settings)
   vocab = make_vocab(settings)
   parts = make_parts(settings, vocab)
-  lines: list[tuple[str, Made]] = []
+  lines: list[Line] = []
   facts = {}
   for place, block in config.of_data(settings).items():
-    with made.watching() as told:
-      source = make_source(block, vocab, seed=settings['seed'], reader=parts, where=place)
-      if place == 'data':
-        facts = {
-          'data_digest': source.digest,
-          'vocab_digest': vocab.digest,
-          'first_ten_batches': feed.first_batches_digest(source),
-        }
-    lines += [(place, one) for one in told]
+    source, found = _opened(place, block, settings, parts, shared=shared)
+    lines += found
+    if place == 'data':
+      facts = {
+        'data_digest': source.digest,
+        'vocab_digest': vocab.digest,
+        'first_ten_batches': feed.first_batches_digest(source),
+      }
   if parts.second_vocab is not None:
     facts['second_vocab_digest'] = parts.second_vocab.digest
   return Prepared(lines, facts)
+
+
+def _opened(
+  place: str, block: Mapping[str, Any], settings: Mapping[str, Any], parts: Parts, *, shared: Where | None
+) -> tuple[Source, list[Line]]:
+  """The rows of a block, and what they are made from."""
+
+  def make() -> Source:
+    return make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)
+
+  taken: set[Path | None] = set()
+  while shared is not None:
+    try:
+      with made.watching(makes=False):
+        make()
+      break
+    except made.Unmade as unmade:
+      if unmade.made.folder in taken or not _take(unmade.made, block, shared):
+        break
+      taken.add(unmade.made.folder)
+  with made.watching() as told:
+    source = make()
+  if shared is not None:
+    for one in told:
+      _leave(one, block, shared)
+  return source, [Line(place, _state(one, taken), one) for one in told]
+
+
+def _state(one: Made, taken: set[Path | None]) -> str:
+  if one.folder is None:
+    return 'in memory'
+  return 'taken' if one.folder in taken else 'there' if one.found else 'made'
+
+
+def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
+  """Copies something from the shared place to the cache; False where that has nothing whole of it."""
+  there = _in_shared(one, block, shared)
+  if one.folder is None or there is None or not files.is_file(there / SHARED[one.what][-1]):
+    return False
+  own = one.folder if one.what != 'rows' else one.folder.parent
+  lock = own / 'lock' if one.what != 'rows' else one.folder.with_suffix('.lock')  # of who makes it
+  with files.locked(lock, doing='making it'):
+    for name in SHARED[one.what]:
+      _copy(there / name, one.folder / name)
+    if one.what == 'tokens':
+      files.remove(own / 'blocks.jsonl')  # of a store that was under way
+  log.info('%s: taken from %s', one.folder, there)
+  return True
+
+
+def _leave(one: Made, block: Mapping[str, Any], shared: Where) -> None:
+  """Copies something from the cache to the shared place, unless it is there."""
+  there = _in_shared(one, block, shared)
+  if one.folder is None or there is None or files.is_file(there / SHARED[one.what][-1]):
+    return
+  for name in SHARED[one.what]:
+    _copy(one.folder / name, there / name)
+  log.info('%s: left in %s', one.folder, there)
+
+
+def _in_shared(one: Made, block: Mapping[str, Any], shared: Where) -> Path | None:
+  """Where something lies in the shared place, as in the cache; None where it has no place there."""
+  cache = files.path(block.get('cache') or '')
+  if one.what not in SHARED or one.folder is None or cache not in one.folder.parents:
+    return None
+  return files.path(shared) / one.folder.relative_to(cache)
+
+
+def _copy(source: Path, target: Path) -> None:
+  """Copies a file, which is there whole or not at all."""
+  files.make_folder(target.parent)
+  with files.replacing(target) as temporary:
+    files.copy(source, temporary)

@@ -96,6 +96,26 @@ def test_a_folder_that_cannot_be_written_to_is_told(
   assert 'cannot be written to' in found['workdir'][1][0]['text']
 
 
+def test_a_run_that_is_there_is_told(
+  config: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  """Another process trains in the folder, or it was begun with another config."""
+  workdir = tmp_path / 'run'
+  with files.locked(workdir / '.lock', doing='training'):
+    code, found = examined(config, workdir, capsys)
+  assert code == 2
+  assert 'another process is training here' in found['resuming'][1][0]['text']
+  old = json.loads(config.read_text())
+  (workdir / 'checkpoints' / '4').mkdir(parents=True)
+  (workdir / 'config.json').write_text(json.dumps(old))
+  code, found = examined(config, workdir, capsys)
+  assert (code, found['resuming'][1][0]['text']) == (0, 'goes on from step 4')
+  (workdir / 'config.json').write_text(json.dumps({**old, 'seed': 5}))
+  code, found = examined(config, workdir, capsys)
+  assert code == 2
+  assert 'seed: 5 -> 0' in found['resuming'][1][0]['text']
+
+
 def test_a_disk_that_is_too_small_is_told(
   config: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,13 +44,13 @@ def test_training_finds_what_was_prepared(
 ) -> None:
   config = write_config(tmp_path, data)
   first = prepared(config, capsys)
-  assert [(one['place'], one['what'], one['found']) for one in first['made']] == [
-    (place, what, False) for place in ('data', 'eval.validation.data') for what in ('tokens', 'rows')
+  assert [(one['place'], one['what'], one['state']) for one in first['lines']] == [
+    (place, what, 'made') for place in ('data', 'eval.validation.data') for what in ('tokens', 'rows')
   ]
   before = runs.snapshot(tmp_path / 'cache')
-  assert {pathlib.Path(one['folder']) for one in first['made']} <= {tmp_path / 'cache' / name for name in before}
+  assert {one['where'] for one in first['lines']} <= {str(tmp_path / 'cache' / name) for name in before}
   second = prepared(config, capsys)
-  assert all(one['found'] for one in second['made'])
+  assert all(one['state'] == 'there' for one in second['lines'])
   assert runs.snapshot(tmp_path / 'cache') == before  # a second call does nothing
   loop.train(json.loads(config.read_text()), tmp_path / 'run', stop_at=1)
   assert runs.snapshot(tmp_path / 'cache') == before
@@ -102,7 +102,7 @@ def test_a_vocabulary_is_made_as_the_config_says(
   settings = json.loads(write_config(tmp_path, data, vocab={'path': str(vocab)}).read_text())
   file = tmp_path / 'this.py'
   file.write_text(HEADED.format(corpus=data / 'corpus', vocab=vocab, settings=settings))
-  assert prepared(file, capsys)['made']
+  assert prepared(file, capsys)['lines']
   made = tokenizer.load(vocab)
   assert (made.size, made.record['request']['specials']) == (310, 'roberta')
 
@@ -113,10 +113,47 @@ def test_two_at_once_make_each_thing_once(data: pathlib.Path, tmp_path: pathlib.
   ends = [process.communicate(timeout=120) for process in running]
   assert [process.returncode for process in running] == [0, 0], ends
   first, second = (json.loads(out) for out, _ in ends)
-  for one, other in zip(first['made'], second['made'], strict=True):
-    assert {one['found'], other['found']} == {True, False}
-    assert one['folder'] == other['folder']
+  for one, other in zip(first['lines'], second['lines'], strict=True):
+    assert {one['state'], other['state']} == {'there', 'made'}
+    assert one['where'] == other['where']
   assert {name: first[name] for name in FACTS} == {name: second[name] for name in FACTS}
+
+
+def states(found: dict[str, Any]) -> set[str]:
+  return {line['state'] for line in found['lines']}
+
+
+def test_other_hosts_take_what_one_has_made(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """Whole and sound, or it is made; also where a store was under way."""
+  shared, hosts = tmp_path / 'shared', [tmp_path / str(number) for number in range(5)]
+  for folder in hosts:
+    folder.mkdir()
+  configs = [write_config(folder, data) for folder in hosts]
+  first = prepared(configs[0], capsys, f'--shared={shared}')
+  assert states(first) == {'made'}
+  before = runs.snapshot(shared)
+  [under_way, _] = (hosts[1] / 'cache' / 'tokens' / folder.name for folder in sorted((shared / 'tokens').iterdir()))
+  under_way.mkdir(parents=True)
+  (under_way / 'blocks.jsonl').write_text('{}')
+  (under_way / 'tokens.bin').write_text('half')
+  with monkeypatch.context() as patch:
+    patch.delattr(store, '_encode')  # nothing is tokenised
+    second = prepared(configs[1], capsys, f'--shared={shared}')
+    assert states(second) == {'taken'}
+    assert states(prepared(configs[1], capsys, f'--shared={shared}')) == {'there'}
+  assert runs.snapshot(shared) == before
+  for file in shared.rglob('manifest.json'):
+    file.unlink()  # as if it was killed before its end
+  third = prepared(configs[2], capsys, f'--shared={shared}')
+  assert states(third) == {'made'}
+  for file in shared.rglob('tokens.bin'):
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+  fourth = prepared(configs[3], capsys, f'--shared={shared}')
+  assert states(fourth) == {'taken'}
+  for found in (second, third, fourth):
+    assert {name: found[name] for name in FACTS} == {name: first[name] for name in FACTS}
 
 
 SLOW = """
