@@ -28,7 +28,7 @@
 #   --create_flag=FLAG    another flag of gcloud's create, such as --create_flag=--network=mine; may be repeated
 #   --internal_ip         connect by internal addresses, from a machine in the same network
 #   --env=NAME=VALUE      a variable of the environment of the run; may be repeated
-#   --to=FOLDER           where fetch puts the run folder (default fetched/NAME)
+#   --to=FOLDER           where fetch puts the run folder (default runs/fetched/NAME)
 #   --without_checkpoints fetch leaves checkpoints out (of folders on gs://)
 #   --tries=N             watch: TPUs made again and runs started again, in all (default 20)
 #   --poll=SECONDS        between two looks at a state (default 30)
@@ -337,8 +337,8 @@ fetch() {
   if [[ $workdir == gs://* ]]; then
     [[ $without_checkpoints -eq 0 ]] || excluded=('--exclude=checkpoints/.*')  # a ^ in front would be gcloud's own
     run mkdir -p "$to/$(basename "$workdir")"
-    run gcloud storage rsync "$workdir" "$to/$(basename "$workdir")" --recursive \
-      ${excluded[@]+"${excluded[@]}"} ${project:+--project="$project"}
+    run gcloud storage rsync "$workdir" "$to/$(basename "$workdir")" ${excluded[@]+"${excluded[@]}"} \
+      --recursive ${project:+--project="$project"}
   else
     [[ $workdir == /* ]] || workdir="$folder/$workdir"
     run mkdir -p "$to"
@@ -447,7 +447,7 @@ check
 errors="$(mktemp)"
 trap 'rm -f -- "$errors"' EXIT
 runtime=${runtime:-$(runtime_of "$type")}
-to=${to:-fetched/$name}
+to=${to:-runs/fetched/$name}
 exec 3>&1  # for what a dry run prints where the output of a command is taken
 case $command in
   tail) on first ssh "$name" --command="$worker tail" ;;

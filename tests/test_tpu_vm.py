@@ -7,6 +7,7 @@ trains until it is told how to end. Where Google's own gcloud is installed, its 
 import json
 import os
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -222,6 +223,7 @@ def check_by_gcloud(commands: list[str], folder: pathlib.Path) -> None:
     pytest.skip('gcloud is not installed')
   assert all(found := lint(commands, folder).values()), found
   changed = [text.replace('--zone', '--zones') for text in commands if '--zone' in text]
+  assert changed
   assert not any(lint(changed, folder).values())
 
 
@@ -337,7 +339,7 @@ def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None
   (cloud.folder / 'host0' / 'plm_jax' / 'runs' / 'mine').mkdir(parents=True)
   (cloud.folder / 'host0' / 'plm_jax' / 'runs' / 'mine' / 'result.json').write_text('{}')
   cloud.run('fetch', *TPU, '--', '--workdir=runs/mine')
-  assert (cloud.folder / 'fetched' / 'one' / 'mine' / 'result.json').exists()
+  assert (cloud.folder / 'runs' / 'fetched' / 'one' / 'mine' / 'result.json').exists()
 
 
 @pytest.mark.parametrize(
@@ -379,3 +381,22 @@ def test_the_scripts_are_sound() -> None:
   scripts = [conftest.ROOT / 'launch' / name for name in ('tpu_vm.sh', 'tpu_worker.sh', 'slurm.sh')]
   done = subprocess.run(['shellcheck', *scripts], capture_output=True, text=True, check=False)
   assert done.returncode == 0, done.stdout
+
+
+def test_the_page_names_commands_that_exist(cloud: Cloud, tmp_path: pathlib.Path) -> None:
+  """launch/README.md: its calls of the script as dry runs, those of gcloud by gcloud's parser, its files."""
+  page = (conftest.ROOT / 'launch' / 'README.md').read_text()
+  blocks = '\n'.join(re.findall(r'^```\n(.*?)^```', page, re.MULTILINE | re.DOTALL)).replace('\\\n', ' ')
+  lines = [
+    shlex.split(line, comments=True) for line in blocks.splitlines() if line.startswith(('bash launch/tpu', 'gcloud'))
+  ]
+  ours = [words for words in lines if words[1] == 'launch/tpu_vm.sh']
+  assert {words[2] for words in ours} == {'up', 'tail', 'fetch', 'watch', 'delete'}
+  for words in ours:
+    cloud.run(*words[2:4], '--dry_run', *words[4:])
+  assert not cloud.asked()
+  for target in re.findall(r'\]\(([^)#:]+)\)', page):
+    assert (conftest.ROOT / 'launch' / target).exists(), target
+  assert all(len(line) <= 120 for line in page.splitlines() if not line.startswith('|'))
+  theirs = [shlex.join(words) for words in lines if words[0] == 'gcloud' and words[1] != 'services']
+  check_by_gcloud([*theirs, 'gcloud compute tpus queued-resources list --zone=us-west4-a'], tmp_path)

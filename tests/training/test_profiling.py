@@ -65,7 +65,9 @@ def test_the_trace_names_the_steps_and_changes_nothing(
     loop.train(runs.settings('mlm', data), tmp_path, profile=profiling.steps('3:6'))
   assert traced_steps(tmp_path) == [3, 4, 5]
   assert f'xprof --logdir={tmp_path}/profile' in caplog.text
-  assert any('logged_step' in str(event.get('name')) for event in events(tmp_path))  # the compiled step itself
+  names = [str(event.get('name')) for event in events(tmp_path)]
+  assert any('logged_step' in name for name in names)  # the compiled step itself
+  assert names.count('next batch') == 3
   ours, theirs = (runs.saved_state(folder) for folder in (tmp_path, plain))
   assert not runs.differing(ours, theirs)
   assert runs.curve(tmp_path) == runs.curve(plain)
