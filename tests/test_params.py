@@ -267,6 +267,22 @@ def test_a_config_is_counted_without_its_data(task, tmp_path, capsys):
   assert row['head'] > 0 and row['gflop_per_row'] > 0 and row['length'] == 32
 
 
+def test_a_config_whose_rows_go_on_is_counted(tmp_path, capsys):
+  byte_bpe.train(['some text'] * 9, size=300).save(tmp_path / 'vocab')
+  values = {
+    'steps': 1,
+    'vocab': {'name': 'byte_bpe', 'path': str(tmp_path / 'vocab')},
+    'model': {'name': 'awd_lstm', 'variant': 'tiny'},
+    'data': {'name': 'bptt', 'path': '/nowhere', 'length': 32, 'batch_size': 4},
+    'objective': {'name': 'causal_lm', 'memory': True},
+    'optim': {'rate': 1e-3},
+  }
+  (tmp_path / 'config.json').write_text(json.dumps(values))
+  assert params.main([f'--config={tmp_path / "config.json"}', '--json']) == 0
+  (row,) = json.loads(capsys.readouterr().out)
+  assert row['parameters'] == row['trunk'] > 0 and row['gflop_per_row'] > 0
+
+
 def test_bert_base_operations_match_the_closed_form(counted):
   length, d, v, layers = 512, 768, 30_522, 12
   layer = 24 * length * d * d + 4 * length * length * d

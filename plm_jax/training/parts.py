@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.linen as nn
-import numpy as np
 
 from plm_jax import config, errors, files, sharding, weights
 from plm_jax.checkpoint import init_from
@@ -346,7 +345,7 @@ def _same_tokens(source: str, *, vocab: Vocab) -> init_from.SameTokens:
     raise ConfigError(f"resize='same_tokens': {source} has no vocabulary, so its rows have no words.")
   old = tokenizer.load(folder)
   rows = matching.rows_of(vocab, old)
-  new = [vocab.token(number) for number in np.flatnonzero(rows < 0)]
+  new = [vocab.token(number) for number, row in enumerate(rows) if row < 0]
   few = f': {", ".join(new[:10])}{" ..." if len(new) > 10 else ""}' if new else ''
   log.info(
     f'{source}: {len(rows) - len(new):,} of {len(rows):,} tokens are among its {old.size:,}; {len(new):,} are new and '

@@ -27,6 +27,7 @@ from plm_jax.types import BATCH, SLOTS, Attends, PyTree, Task, axes_of
 UNBOUNDED = 512  # tokens of the row that is counted for a trunk whose rows may have any length
 OPTIONS = 4  # to choose from, of the row that is counted for a task with such rows
 ALWAYS = ('row_id', 'epoch', 'row_weight')  # keys of every batch
+CARRIED = ('reset',)  # keys that an objective reads where rows go on
 
 
 # Of a run ------------------------------------------------------------------------------------------------------------
@@ -71,7 +72,9 @@ def of_config(settings: Settings) -> dict[str, Any]:
   vocab = make_vocab(settings)
   parts = make_parts(settings, vocab)
   task, length = parts.task, settings['data']['length']
-  spec = batch_spec(parts.reads, rows=1, length=length, targets=settings['data'].get('target_length'))
+  gives = signatures.literal(f'data.{settings["data"]["name"]}', 'GIVES') or ()
+  reads = (*parts.reads, *(key for key in CARRIED if key in gives))
+  spec = batch_spec(reads, rows=1, length=length, targets=settings['data'].get('target_length'))
   params = abstract_params(task, spec)
   return {
     'family': settings['model']['name'],

@@ -287,8 +287,12 @@ def _call(command: Sequence[str], out: Path) -> str:
     raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
   if child.returncode == 0:
     return ''
-  said = [line for line in files.read_text(out).splitlines() if line.strip()]
-  return f'exit {child.returncode}: {said[-1].strip() if said else "without a word"}'
+  return f'exit {child.returncode}: {_last_line(files.read_text(out))}'
+
+
+def _last_line(text: str) -> str:
+  said = [line for line in text.splitlines() if line.strip()]
+  return said[-1].strip() if said else 'without a word'
 
 
 def sizes(run: Run) -> dict[str, int]:
@@ -311,7 +315,8 @@ def _counted(target: str, changes: tuple[tuple[str, str], ...]) -> dict[str, int
   flags = [f'--config={_target(target)}', *(f'--config.{key}={value}' for key, value in changes)]
   asked = [sys.executable, '-m', 'plm_jax.params', '--json', *flags]
   done = subprocess.run(asked, capture_output=True, text=True, check=False)
+  signals.check()
   if done.returncode:
-    raise ConfigError(f'{target} cannot be counted: {done.stderr.strip().splitlines()[-1]}')
+    raise ConfigError(f'{target} cannot be counted: {_last_line(done.stderr)}')
   found = files.parse_json(done.stdout)[0]
   return {'parameters': found['parameters'], 'flops': round(1e9 * found['gflop_per_row'])}
