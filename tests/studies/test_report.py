@@ -331,6 +331,18 @@ def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch, size):
     assert values.tolist() == [float(row[name]) for row in there] and all(map(math.isfinite, values))
 
 
+def test_metrics_whose_names_differ_in_digits_alone(tmp_path):
+  file = tmp_path / 'metrics.jsonl'
+  rows = [{'step': step, f'wikitext{step}/loss': 0.5 * step, 'note': 'x1', 'none': None} for step in (2, 103)]
+  file.write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+  (read,) = curves.read([file], lambda name: True)
+  assert list(read.names) == ['wikitext103/loss', 'wikitext2/loss'] and not read.damaged
+  assert {name: (steps.tolist(), values.tolist()) for name, (steps, values) in read.lines.items()} == {
+    'wikitext2/loss': ([2], [1.0]),
+    'wikitext103/loss': ([103], [51.5]),
+  }
+
+
 def test_names_of_curves_are_short_where_configs_differ_much(tmp_path):
   for name, more in (('bert_s0', {}), ('bert_s1', {'seed': 1}), ('gpt_0', {f'key_{n}': 'value' for n in range(9)})):
     write(tmp_path / 'runs' / name, **more)
