@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
+from etils import epath
 from jax.experimental import multihost_utils
 
 from plm_jax import files
@@ -27,7 +28,8 @@ log = logging.getLogger(__name__)
 ITEM, RECORD = 'state', 'digest.json'
 UNSOUND = -1  # what process 0 broadcasts if it finds no sound step
 FAILURES = (OSError, ValueError, RuntimeError)  # what Orbax and TensorStore raise on a full or broken disk
-UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', 'commit_success.txt'}  # Orbax touches these later; a restore reads none
+MARK = 'commit_success.txt'  # written last by Orbax where nothing can be renamed
+UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', MARK}  # Orbax touches these later; a restore reads none
 SET_ASIDE = 'set_aside'  # the folder of steps that a later save moved away
 Leaves = dict[str, tuple[str, tuple[int, ...]]]
 Step = Annotated[int, '0 <= x'] | Literal['newest', 'best'] | None
@@ -51,7 +53,7 @@ class Record:
     metrics: the finite metrics of this step.
     score: (metric, 'min' | 'max', value) if this step may be the best one, else None.
     sums: metric -> (sum, weight) since the last line of metrics; empty in the records of earlier versions.
-    files: file, relative to the step folder, -> (bytes, sha256).
+    files: file, relative to the step folder, -> (bytes, digest as `files.digest` gives it).
   """
 
   step: int
@@ -62,19 +64,35 @@ class Record:
   files: Mapping[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
 
 
-def local(folder: str | os.PathLike[str]) -> Path:
-  """The folder as an absolute path; refuses addresses such as gs://, which have to be mounted."""
-  try:
-    return files.path(folder).absolute()
-  except ConfigError as error:
-    raise CheckpointError(str(error)) from error
+def place(folder: str | os.PathLike[str]) -> Path:
+  """The folder as an absolute path, or an address."""
+  return files.absolute(files.path(folder))
+
+
+def item(folder: Path, step: int) -> epath.Path:
+  """Where Orbax has the state of a step."""
+  return epath.Path(for_orbax(folder) / str(step) / ITEM)
+
+
+def for_orbax(folder: Path) -> Path:
+  """The folder, if Orbax reads and writes there.
+
+  Raises:
+    ConfigError: an address of a store that Orbax does not know.
+  """
+  if files.is_address(folder) and not os.fspath(folder).startswith('gs://'):
+    raise ConfigError(
+      f'{folder}: Orbax has checkpoints on this machine and at gs:// only. Name such a --workdir, or mount the bucket; '
+      'imports and exports of weights, data and vocabularies may lie there'
+    )
+  return folder
 
 
 def write(folder: Path, record: Record) -> None:
   """Writes the record; its `files` are those that the folder holds now."""
-  paths = _files(folder)
-  hashes = _hashes(paths)
-  sized = {name: (files.size(path), hashes[name]) for name, path in paths.items()}
+  sizes = _sizes(folder)
+  digests = _digests(folder, dict.fromkeys(sizes, ''))
+  sized = {name: (size, digests[name]) for name, size in sizes.items()}
   # strict JSON has no NaN: the words are read back as numbers
   sums = {name: [x if math.isfinite(x) else str(x) for x in pair] for name, pair in record.sums.items()}
   content = dataclasses.asdict(dataclasses.replace(record, files=sized)) | {'sums': sums}
@@ -92,8 +110,7 @@ def read(folder: Path) -> Record:
     if stored['sha256'] != _sha256(stored['record']):
       raise Damaged(f'{RECORD} does not match its own sha256')
     record = _record(stored['record'])
-    present = _files(folder)
-    sizes = {name: files.size(path) for name, path in present.items()}
+    sizes = _sizes(folder)
   except FileNotFoundError as error:
     raise Damaged(f'{Path(error.filename).name} is missing: the step is unfinished or was changed') from error
   except (OSError, ValueError, KeyError, TypeError) as error:
@@ -114,17 +131,19 @@ def check(folder: Path) -> Record:
   """
   record = read(folder)
   try:
-    hashes = _hashes({name: folder / name for name in record.files})
+    digests = _digests(folder, {name: digest for name, (_, digest) in record.files.items()})
   except OSError as error:
     raise Damaged(f'{error.filename} cannot be read ({error.strerror})') from error
-  for name, (_, sha256) in record.files.items():
-    if hashes[name] != sha256:
-      raise Damaged(f'{name} has another sha256 than when it was written')
+  for name, (_, digest) in record.files.items():
+    if digests[name] != digest:
+      raise Damaged(f'{name} has another digest than when it was written')
   return record
 
 
 def numbered(folder: Path) -> list[int]:
-  """Every step folder, complete or not, oldest first."""
+  """Every step folder, complete or not, oldest first; at an address those that Orbax has marked as complete."""
+  if files.is_address(folder):
+    return sorted(int(mark.parent.name) for mark in files.listing(folder, f'*/{MARK}') if mark.parent.name.isdecimal())
   return sorted(int(path.name) for path in files.listing(folder) if path.name.isdecimal() and files.is_folder(path))
 
 
@@ -156,7 +175,7 @@ def best_of(values: Mapping[int, float], mode: str) -> int | None:
 
 def best_step(folder: str | os.PathLike[str]) -> int | None:
   """The complete step with the best score in a folder of checkpoints; None if no step has a score."""
-  whole, damaged = records(local(folder))
+  whole, damaged = records(place(folder))
   for step, error in damaged.items():
     log.warning('step %d in %s cannot be the best one: %s', step, folder, error)
   return best_of(*scores(whole))
@@ -229,14 +248,15 @@ def _newest(folder: Path, present: list[int]) -> int:
   )
 
 
-def _files(folder: Path) -> dict[str, Path]:
-  names = {path.relative_to(folder).as_posix(): path for path in files.files_below(folder)}
-  return {name: path for name, path in names.items() if name not in UNCHECKED}
+def _sizes(folder: Path) -> dict[str, int]:
+  return {name: size for name, size in files.sizes_below(folder).items() if name not in UNCHECKED}
 
 
-def _hashes(paths: Mapping[str, Path]) -> dict[str, str]:
+def _digests(folder: Path, like: Mapping[str, str]) -> dict[str, str]:
+  """The digest of each file, of the kind of the one that is given, if one is."""
   with concurrent.futures.ThreadPoolExecutor(max_workers=4) as pool:  # hashing releases the interpreter lock
-    return dict(zip(paths, pool.map(files.sha256, paths.values()), strict=True))
+    found = pool.map(lambda name: files.digest(folder / name, like=like[name]), like)
+    return dict(zip(like, found, strict=True))
 
 
 def _sha256(content: Any) -> str:
@@ -251,7 +271,7 @@ def _record(content: Mapping[str, Any]) -> Record:
     metrics=content['metrics'],
     score=None if score is None else (score[0], score[1], float(score[2])),
     sums={name: (float(total), float(weight)) for name, (total, weight) in content.get('sums', {}).items()},
-    files={name: (size, sha256) for name, (size, sha256) in content['files'].items()},
+    files={name: (size, digest) for name, (size, digest) in content['files'].items()},
   )
 
 

@@ -296,6 +296,7 @@ def train(
           spent = {'tokens': tokens_before + meter.all_tokens(), 'seconds': seconds_before + time.monotonic() - began}
           measured = {**scores, **spent} if evaluating else spent
           sums = interval.to_sums(summed, measures)
+          writer.flush()
           saved.save(done, part(state), metrics=measured, sums=sums, best_allowed=skipped_in_a_row == 0)
       if interrupted:
         log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
@@ -304,6 +305,7 @@ def train(
 
     # --- the result --------------------------------------------------------------------------------------------------
     saved.wait()
+    writer.flush()
     over = code == DONE and (done == total or patience.lost)
     if code == DIVERGED:
       log.error(_way_on(folder, [step for step in saved.steps() if done > start or step < start], done))

@@ -47,7 +47,7 @@ def from_name(name: str, split: str, *, cache: str) -> Opened:
 def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   """The builder of a set, which is downloaded and prepared if it is not on disk."""
   folder = tfds_folders.check_name(name)
-  own = files.path(cache) / 'tfds'
+  own = files.local_path(cache, what='data.cache') / 'tfds'
   usual = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   for data_dir in (own, files.path(usual)):
     tfds_folders.check_all(data_dir / folder)

@@ -164,7 +164,7 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
     RunError: a damaged block cannot be restored, because the text now gives other tokens.
   """
   digest = _digest(texts, vocab)
-  folder = files.path(cache) / 'tokens' / digest
+  folder = files.local_path(cache, what='data.cache') / 'tokens' / digest
   with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
     files.remove(folder / 'checked.json')  # of earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
