@@ -6,7 +6,7 @@ commands open folders of weights with `weights.open`, which calls the former. `i
 others.
 """
 
-from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, broken_leaves, restore, set_aside
+from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, broken_leaves, make_aside, restore, set_aside
 from plm_jax.checkpoint.params import INDEX, NAME, Leaf, Params, in_memory, open_params, save_params
 from plm_jax.checkpoint.records import SET_ASIDE, CheckpointError, Step, best_step, step_named
 
@@ -23,6 +23,7 @@ __all__ = [
   'best_step',
   'broken_leaves',
   'in_memory',
+  'make_aside',
   'open_params',
   'restore',
   'save_params',

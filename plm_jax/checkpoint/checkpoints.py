@@ -273,12 +273,20 @@ def _unnamed(folder: Path, step: int) -> Path:
   return folder / f'{step}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}'
 
 
+def make_aside(folder: Path) -> Path:
+  """Makes the folder `set_aside` in a folder of checkpoints."""
+  aside = folder / records.SET_ASIDE
+  files.make_folder(aside)
+  if files.is_address(aside):  # Orbax removes folders without this mark, as unfinished steps
+    files.write_text(aside / records.MARK, 'what was set aside is complete\n')
+  return aside
+
+
 def set_aside(folder: Path, at: int) -> list[int]:
   """Moves the steps that are newer than `at` to the folder `set_aside`, newest first; nothing is deleted."""
   newer = [step for step in reversed(records.numbered(folder)) if step > at]
   for step in newer:
-    target = files.unused(folder / records.SET_ASIDE / str(step))
-    files.make_folder(target.parent)
+    target = files.unused(make_aside(folder) / str(step))
     files.move(folder / str(step), target, marks=(records.MARK,))
     log.warning(
       'step %d is newer than the step that this run continues from: moved to %s, which may be deleted', step, target
