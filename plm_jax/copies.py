@@ -141,7 +141,7 @@ def _fetch(source: Path, folder: Path, name: str) -> Path:
   if {key: known.get(key) for key in wanted} == wanted and _is_whole(target, known):
     return target
   part = target.with_name(f'{target.name}.part')
-  if {key: known.get(key) for key in wanted} != wanted or 'sha256' in known:
+  if {key: known.get(key) for key in wanted} != wanted or 'content' in known:
     files.remove(part)
     files.make_folder(target.parent)
     files.make_folder(record.parent)
@@ -150,12 +150,10 @@ def _fetch(source: Path, folder: Path, name: str) -> Path:
   found = files.digest(part, like=files.MD5) if about.md5 else ''
   if about.md5 and found != f'{files.MD5}{about.md5}':
     files.remove(part)
-    raise RunError(
-      f'{source}: the bytes that arrived are not those that the store has (MD5); run the same command again'
-    )
+    raise RunError(f'{source}: what arrived has another MD5 than what the store has; run the same command again')
   sha256 = files.sha256(part)
   files.move(part, target)
-  files.write_json(record, seals.sealed({**wanted, 'sha256': sha256, 'modified': files.modified_ns(target)}))
+  files.write_json(record, seals.sealed({**wanted, 'content': sha256, 'modified': files.modified_ns(target)}))
   log.info('%s: %d bytes in %s, sha256 %s', source, about.size, target, sha256[:12])
   return target
 
@@ -180,9 +178,9 @@ def _download(source: Path, part: Path, about: stores.About) -> None:
 
 def _is_whole(target: Path, known: dict[str, Any]) -> bool:
   """Whether a copy is as it was written: untouched by its time, or else by its digest."""
-  if 'sha256' not in known or not files.is_file(target) or files.size(target) != known['bytes']:
+  if 'content' not in known or not files.is_file(target) or files.size(target) != known['bytes']:
     return False
-  return files.modified_ns(target) == known['modified'] or files.sha256(target) == known['sha256']
+  return files.modified_ns(target) == known['modified'] or files.sha256(target) == known['content']
 
 
 def _read(record: Path) -> dict[str, Any]:

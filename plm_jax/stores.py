@@ -13,7 +13,6 @@ import contextlib
 import errno
 import fnmatch
 import functools
-import importlib.util
 import itertools
 import json
 import logging
@@ -67,7 +66,7 @@ def path(where: Where) -> Path:
     raise ConfigError(f'{text}: {scheme}:// is not known; there are {known}. Others can be mounted (rclone, NFS)')
   if not rest.strip('/'):
     raise ConfigError(f'{text} names no bucket: write {scheme}://BUCKET/FOLDER')
-  if importlib.util.find_spec(CLIENTS[scheme]) is None:
+  if not _is_installed(CLIENTS[scheme]):
     raise ConfigError(
       f'{text}: {scheme}:// needs the package {CLIENTS[scheme]}, which is not installed: '
       'bash launch/setup.sh buckets (pip install -r requirements-buckets.txt)'
@@ -76,6 +75,17 @@ def path(where: Where) -> Path:
 
   _configure()
   return cast(Path, epath.Path(text.rstrip('/')))
+
+
+@functools.cache
+def _is_installed(package: str) -> bool:
+  from importlib import metadata
+
+  try:
+    metadata.distribution(package)
+  except metadata.PackageNotFoundError:
+    return False
+  return True
 
 
 def _key(where: Where) -> str:
@@ -108,6 +118,8 @@ def _asking(where: Where) -> Iterator[Any]:
   except (FileNotFoundError, ConfigError):
     raise
   except OSError as error:
+    if error.errno is None:
+      raise OSError(errno.EIO, f'{type(error).__name__}: {error}', os.fspath(where)) from error
     if error.filename is None:
       error.filename = os.fspath(where)
     raise
