@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Where = str | os.PathLike[str]
 CLIENTS = {'gs': 'gcsfs', 's3': 's3fs'}  # scheme -> package
 BEAT, LEASE = 10.0, 45.0  # seconds: a lock is written anew so often; one that was not for so long is nobody's
-_SCHEME, _LOST = re.compile(r'([a-z][a-z0-9+]+)://'), re.compile(r'([a-z][a-z0-9+]+):/(?=[^/])')
+_SCHEME, _LOST = re.compile(r'([a-z][a-z0-9+]+)://'), re.compile(r'(gs|s3|gcs|az|abfs|hf|https?|ftp|file):/(?=[^/])')
 _AT_ONCE = 8  # objects that are copied or sent at the same time
 
 
@@ -161,18 +161,27 @@ def version(where: Where) -> str:
 
 
 def is_file(where: Where) -> bool:
-  with _asking(where) as client:
-    return client.isfile(os.fspath(where))
+  return _kind(where) == 'file'
 
 
 def is_folder(where: Where) -> bool:
-  with _asking(where) as client:
-    return client.isdir(os.fspath(where))
+  return _kind(where) == 'directory'
 
 
 def exists(where: Where) -> bool:
+  return _kind(where) is not None
+
+
+def _kind(where: Where) -> str | None:
+  """'file', 'directory', or None for nothing.
+
+  The clients' own `exists` says no where a store does not answer, and a run would begin anew over an old one.
+  """
   with _asking(where) as client:
-    return client.exists(os.fspath(where))
+    try:
+      return client.info(os.fspath(where))['type']
+    except FileNotFoundError:
+      return None
 
 
 def read(where: Where, start: int | None = None, stop: int | None = None) -> bytes:

@@ -18,6 +18,7 @@ from plm_jax import checkpoint, copies, files, seals, stores
 from plm_jax.data.corpora import sources
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.training import metrics, run_folder
+from tests import runs
 
 
 class Killed(BaseException):
@@ -95,7 +96,7 @@ class Bucket(MemoryFileSystem):
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
   """The objects of a store at gs://."""
-  known = fsspec.get_filesystem_class('gs') if 'gs' in fsspec.registry.registry else None
+  known = fsspec.registry.get('gs')
   fsspec.register_implementation('gs', Bucket, clobber=True)
   monkeypatch.setattr(stores, 'CLIENTS', {'gs': 'fsspec'})
   monkeypatch.setattr(Bucket, 'store', {})
@@ -234,6 +235,27 @@ def test_sealed_files(bucket: dict[str, Any]) -> None:
   files.write_text('gs://bucket/run/config.json', '{"x": 1}\n')
   with pytest.raises(RunError, match='not as it was written'):
     seals.read_json('gs://bucket/run/config.json')
+
+
+def test_a_store_that_does_not_answer_is_not_an_empty_one(
+  bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+  def refuse(*arguments: Any, **keywords: Any) -> None:
+    raise RuntimeError('no answer')
+
+  monkeypatch.setattr(Bucket, 'info', refuse)
+  monkeypatch.setattr(Bucket, 'ls', refuse)
+  for ask in (files.exists, files.is_file, files.is_folder, files.listing, files.size):
+    with pytest.raises(OSError, match='no answer'):
+      ask('gs://bucket/run')  # type: ignore[operator]
+
+
+def test_keys_of_a_config_are_checked_before_anything_else(bucket: dict[str, Any], tmp_path: pathlib.Path) -> None:
+  runs.settings('mlm', tmp_path, data={'path': 'gs://bucket/corpus'}, vocab={'path': 'gs://bucket/vocab'})
+  runs.settings('mlm', tmp_path, data={'path': 'parallel:/folder'})
+  for key, value in {'path': 'ftp://x/corpus', 'cache': 'gs://bucket/cache'}.items():
+    with pytest.raises(ConfigError, match=r'ftp:// is not known|cache=gs://bucket/cache has to be'):
+      runs.settings('mlm', tmp_path, data={key: value})
 
 
 # The order of writes, with a kill at each.

@@ -100,6 +100,7 @@ def train(
     stopping = stack.enter_context(catch_signals())
     main = jax.process_index() == 0
     folder = RunFolder.at(workdir)
+    checkpoint.for_orbax(folder.root)
     settings = from_data.filled(settings, run_folder.begun(folder))
     if not run_folder.begun(folder):
       preflight.check(settings)  # before the folder is made
