@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
-from plm_jax.errors import ConfigError
+from plm_jax.errors import ConfigError, RunError
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +36,13 @@ CLIENTS = {'gs': 'gcsfs', 's3': 's3fs'}  # scheme -> package
 BEAT, LEASE = 10.0, 45.0  # seconds: a lock is written anew so often; one that was not for so long is nobody's
 _SCHEME, _LOST = re.compile(r'([a-z][a-z0-9+]+)://'), re.compile(r'(gs|s3|gcs|az|abfs|hf|https?|ftp|file):/(?=[^/])')
 _AT_ONCE = 8  # objects that are copied or sent at the same time
+
+
+class StoreError(OSError, RunError):
+  """A store did not do what was asked: no rights, no network, no bucket. Commands exit with 1."""
+
+  def __str__(self) -> str:
+    return f'{self.filename}: {self.strerror}. Check address, rights and network, then run the same command again'
 
 
 def is_address(where: Where) -> bool:
@@ -112,19 +119,14 @@ def _client(where: Where) -> Any:
 
 @contextlib.contextmanager
 def _asking(where: Where) -> Iterator[Any]:
-  """The client of an address; whatever it raises becomes an OSError that names the address."""
+  """The client of an address; what it raises but for a missing object becomes a StoreError that names the address."""
   try:
     yield _client(where)
   except (FileNotFoundError, ConfigError):
     raise
-  except OSError as error:
-    if error.errno is None:
-      raise OSError(errno.EIO, f'{type(error).__name__}: {error}', os.fspath(where)) from error
-    if error.filename is None:
-      error.filename = os.fspath(where)
-    raise
   except Exception as error:  # each client, and the library of its store, has errors of its own
-    raise OSError(errno.EIO, f'{type(error).__name__}: {error}', os.fspath(where)) from error
+    number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+    raise StoreError(number, f'{type(error).__name__}: {error}', os.fspath(where)) from error
 
 
 # Objects -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Object stores behind `files` and `copies`, by a store in memory that renames nothing and may die at any write."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import pathlib
@@ -15,6 +16,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from plm_jax import checkpoint, copies, files, seals, stores
+from plm_jax.checkpoint import records
 from plm_jax.data.corpora import sources
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.training import metrics, run_folder
@@ -256,6 +258,30 @@ def test_keys_of_a_config_are_checked_before_anything_else(bucket: dict[str, Any
   for key, value in {'path': 'ftp://x/corpus', 'cache': 'gs://bucket/cache'}.items():
     with pytest.raises(ConfigError, match=r'ftp:// is not known|cache=gs://bucket/cache has to be'):
       runs.settings('mlm', tmp_path, data={key: value})
+
+
+def test_a_store_that_does_not_answer_damages_no_step(bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+  """A sound step would be passed over for an older one."""
+  step = files.path('gs://bucket/checkpoints/8')
+  files.write_text(step / 'state' / 'a', 'a')
+  records.write(step, records.Record(8, {}, {}))
+  assert records.check(step).files == {'state/a': (1, files.digest(step / 'state' / 'a'))}
+
+  def refuse(*arguments: Any, **keywords: Any) -> None:
+    raise PermissionError(errno.EACCES, 'no rights')
+
+  with monkeypatch.context() as patched, pytest.raises(stores.StoreError, match='no rights'):
+    patched.setattr(Bucket, 'cat_file', refuse)
+    records.read(step)
+  with monkeypatch.context() as patched, pytest.raises(RunError, match=r'gs://bucket/checkpoints/8.*no rights'):
+    patched.setattr(Bucket, 'info', refuse)
+    records.check(step)
+  files.write_text(step / 'state' / 'a', 'b')
+  with pytest.raises(records.Damaged, match='another digest'):
+    records.check(step)
+  files.remove(step / 'state' / 'a')
+  with pytest.raises(records.Damaged, match='is missing'):
+    records.read(step)
 
 
 # The order of writes, with a kill at each.

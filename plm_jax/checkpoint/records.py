@@ -20,7 +20,7 @@ import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
 
-from plm_jax import files
+from plm_jax import files, stores
 from plm_jax.errors import ConfigError, RunError
 
 log = logging.getLogger(__name__)
@@ -111,6 +111,8 @@ def read(folder: Path) -> Record:
       raise Damaged(f'{RECORD} does not match its own sha256')
     record = _record(stored['record'])
     sizes = _sizes(folder)
+  except stores.StoreError:  # it says nothing about the step
+    raise
   except FileNotFoundError as error:
     raise Damaged(f'{Path(error.filename).name} is missing: the step is unfinished or was changed') from error
   except (OSError, ValueError, KeyError, TypeError) as error:
@@ -132,6 +134,8 @@ def check(folder: Path) -> Record:
   record = read(folder)
   try:
     digests = _digests(folder, {name: digest for name, (_, digest) in record.files.items()})
+  except stores.StoreError:
+    raise
   except OSError as error:
     raise Damaged(f'{error.filename} cannot be read ({error.strerror})') from error
   for name, (_, digest) in record.files.items():
