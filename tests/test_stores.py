@@ -277,7 +277,7 @@ def test_a_store_that_does_not_answer_damages_no_step(bucket: dict[str, Any], mo
     patched.setattr(Bucket, 'info', refuse)
     records.check(step)
   files.write_text(step / 'state' / 'a', 'b')
-  with pytest.raises(records.Damaged, match='another digest'):
+  with pytest.raises(records.Damaged, match='another MD5'):
     records.check(step)
   files.remove(step / 'state' / 'a')
   with pytest.raises(records.Damaged, match='is missing'):

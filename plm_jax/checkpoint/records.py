@@ -140,7 +140,8 @@ def check(folder: Path) -> Record:
     raise Damaged(f'{error.filename} cannot be read ({error.strerror})') from error
   for name, (_, digest) in record.files.items():
     if digests[name] != digest:
-      raise Damaged(f'{name} has another digest than when it was written')
+      kind = 'MD5' if digest.startswith(files.MD5) else 'sha256'
+      raise Damaged(f'{name} has another {kind} than when it was written')
   return record
 
 
