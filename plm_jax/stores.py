@@ -339,8 +339,11 @@ def locked(where: Where, *, doing: str, wait: bool) -> Iterator[None]:
   finally:
     ended.set()
     beating.join()
-    if _read_lock(where).get('token') == own['token']:
-      remove(where)
+    try:
+      if _read_lock(where).get('token') == own['token']:
+        remove(where)
+    except OSError as error:  # what the lock was for is done
+      log.warning('%s could not be removed, and is free in %.0f s: %s', where, LEASE, error)
 
 
 def _holder_once_still(where: Where) -> dict[str, Any] | None:
