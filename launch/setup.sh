@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes or repairs .venv in the repository root, installs requirements.txt into it, and puts plm-jax beside its python.
 #
-#   bash launch/setup.sh [EXTRA ...]     also installs requirements-EXTRA.txt: test, compare, scores, corpus, lm_eval, sentencepiece, hdf5, sweep, plan, wandb, tpu
+#   bash launch/setup.sh [EXTRA ...]     also installs requirements-EXTRA.txt: test, compare, scores, corpus, lm_eval, sentencepiece, hdf5, sweep, plan, buckets, wandb, tpu
 #
 # Does nothing if everything is installed. PYTHON=/path/to/python chooses the interpreter of a new .venv.
 set -euo pipefail

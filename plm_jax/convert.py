@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument('--force', action='store_true', help='replace what an earlier conversion left in DST')
   arguments = parser.parse_args(argv)
-  source, target = (files.path(path).absolute() for path in (arguments.source, arguments.target))
+  source, target = (files.absolute(files.path(path)) for path in (arguments.source, arguments.target))
   if not files.is_folder(source):
     raise ConfigError(f'there is no folder {source}')
   if arguments.shard <= 0:

@@ -1,9 +1,10 @@
 """The only door to files: runs, weights, vocabularies and data are opened, listed, renamed and locked here.
 
-Every function takes a path of this machine. Addresses such as gs:// will be added here and nowhere else, so other
-files only join names (`folder / 'config.json'`) and call these functions; a test refuses `open`, `shutil` and reading
-or writing by `pathlib` elsewhere. Text is UTF-8. What `write_*` and `replacing` write is there whole or not at all,
-even if the process is killed. Libraries that open files by themselves (Orbax, safetensors, TensorBoard) get the path.
+Paths come from `path`, and are of this machine or addresses such as gs://bucket/run (`stores`). Other files only join
+names (`folder / 'config.json'`) and call these functions; a test refuses `open`, `shutil`, `Path(...)` of a name and
+reading or writing by `pathlib` elsewhere. Text is UTF-8. What `write_*` and `replacing` write is there whole or not at
+all, even if the process is killed. Libraries that open files by themselves (Orbax, safetensors, TensorBoard) get the
+path, or a file of this machine that is sent to its address afterwards.
 
 Files may come from strangers and from broken disks: only regular files are read, whole ones up to `LARGEST`, and JSON
 is read here alone (`parse_json`).
@@ -16,6 +17,7 @@ import errno
 import fcntl
 import glob
 import hashlib
+import io
 import itertools
 import json
 import logging
@@ -23,11 +25,13 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Literal, TextIO, overload
 
+from plm_jax import stores
 from plm_jax.errors import ConfigError
+from plm_jax.stores import is_address
 
 if TYPE_CHECKING:
   import numpy as np
@@ -37,6 +41,7 @@ log = logging.getLogger(__name__)
 Where = str | os.PathLike[str]
 LARGEST = 2**30  # bytes of a file that is read whole
 DEEPEST = 100  # levels of nesting in JSON; the Rust libraries that read the same files stop at 127
+MD5 = 'md5:'  # before a digest of that kind
 _REQUIRED = object()  # `read_json` without a default
 _numbers = itertools.count()  # of temporary files
 
@@ -46,14 +51,33 @@ class NotAFile(OSError, ValueError):
 
 
 def path(where: Where) -> Path:
-  """A path as a user writes it: '~' is the home folder.
+  """A path as a user writes it: '~' is the home folder, gs:// and s3:// begin an address.
 
   Raises:
-    ConfigError: an address such as gs://, which has to be mounted.
+    ConfigError: an address of another kind, or one whose client is not installed.
   """
-  if '://' in os.fspath(where):
-    raise ConfigError(f'{where} is not a folder of this machine: mount it (gcsfuse, NFS) and name the mount')
-  return Path(where).expanduser()
+  return stores.path(where) if is_address(where) else Path(where).expanduser()
+
+
+def local_path(where: Where, *, what: str) -> Path:
+  """As `path`, for what works on folders of this machine only.
+
+  Raises:
+    ConfigError: an address; names `what`.
+  """
+  if is_address(where):
+    raise ConfigError(f'{what}={where} has to be a folder of this machine, not an address')
+  return path(where)
+
+
+def absolute(where: Where) -> Path:
+  """The path from the root on; links are not followed. An address is returned as it is."""
+  return path(where) if is_address(where) else Path(where).absolute()
+
+
+def followed(where: Where) -> Path:
+  """The path from the root on, links followed. An address is returned as it is."""
+  return path(where) if is_address(where) else Path(where).resolve()
 
 
 # Whole files -------------------------------------------------------------------------------------------------------
@@ -66,6 +90,10 @@ def read_text(file: Where) -> str:
 
 def read_bytes(file: Where) -> bytes:
   """The bytes of a file; a ValueError where it is larger than `LARGEST`."""
+  if is_address(file):
+    if (there := stores.about(file).size) > LARGEST:
+      raise ValueError(f'{file} has {there:,} bytes, which is too large for a file of this kind')
+    return stores.read(file)
   with open(file, 'rb') as stream:
     if (there := os.fstat(stream.fileno()).st_size) > LARGEST:
       raise ValueError(f'{file} has {there:,} bytes, which is too large for a file of this kind')
@@ -146,7 +174,10 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 
 
 def append(file: Where, text: str) -> None:
-  """Adds text to the end of a file, which is made if it is missing."""
+  """Adds text to the end of a file, which is made if it is missing. At an address all of it is written anew."""
+  if is_address(file):
+    write_bytes(file, (read_bytes(file) if is_file(file) else b'') + text.encode())
+    return
   with named(file), open(file, 'a') as stream:
     stream.write(text)
 
@@ -156,7 +187,14 @@ def replacing(file: Where) -> Iterator[Path]:
   """A temporary path to write to; when the body has ended, it is flushed to disk and replaces `file`.
 
   A lock is held on the temporary file meanwhile: what a killed process left beside `file` is removed by the next one.
+  For an address the temporary file is of this machine, and is sent at the end.
   """
+  if is_address(file):
+    with temporary_folder() as folder:
+      temporary = folder / path(file).name
+      yield temporary
+      stores.send(temporary, file)
+    return
   target = Path(file)
   for old in target.parent.glob(f'{glob.escape(target.name)}.*.tmp'):
     _remove_unused(old)
@@ -203,6 +241,11 @@ def open(file: Where, mode: str = 'r') -> IO[Any]:
   Raises:
     NotAFile: something else than a file; only mode 'w' takes it, as /dev/stdout.
   """
+  if is_address(file):
+    if mode not in ('r', 'rb'):
+      raise ValueError(f'{file} is an address, which is written whole: see replacing, write_* and Mirror')
+    stream = stores.open_to_read(file)
+    return io.TextIOWrapper(stream, encoding='utf-8') if mode == 'r' else stream
   if mode != 'w':
     _check_is_file(file)
   return builtins.open(file, mode, encoding=None if 'b' in mode else 'utf-8')
@@ -226,8 +269,24 @@ def read_array(file: Where, dtype: Any, *, count: int = -1, offset: int = 0) -> 
   """`count` elements (-1: all) of a file of raw numbers, from byte `offset` on: dtype[count], in memory of its own."""
   import numpy as np
 
+  if is_address(file):
+    stop = None if count < 0 else offset + count * np.dtype(dtype).itemsize
+    return np.frombuffer(bytearray(stores.read(file, offset, stop)), dtype)
   _check_is_file(file)
   return np.fromfile(file, dtype, count, offset=offset)
+
+
+@contextlib.contextmanager
+def with_head(file: Where, length: int) -> Iterator[Path]:
+  """A file of this machine with the first `length` bytes of a file and its size: for libraries that judge headers."""
+  if not is_address(file):
+    yield Path(file)
+    return
+  with temporary_folder() as folder:
+    head = folder / path(file).name
+    head.write_bytes(stores.read(file, 0, length))
+    os.truncate(head, size(file))  # the rest takes no room
+    yield head
 
 
 def map_array(file: Where, dtype: Any) -> 'np.ndarray':
@@ -243,17 +302,17 @@ def map_array(file: Where, dtype: Any) -> 'np.ndarray':
 
 def exists(where: Where) -> bool:
   """Whether there is a file or a folder."""
-  return Path(where).exists()
+  return stores.exists(where) if is_address(where) else Path(where).exists()
 
 
 def is_file(where: Where) -> bool:
   """Whether there is a file."""
-  return Path(where).is_file()
+  return stores.is_file(where) if is_address(where) else Path(where).is_file()
 
 
 def is_folder(where: Where) -> bool:
   """Whether there is a folder."""
-  return Path(where).is_dir()
+  return stores.is_folder(where) if is_address(where) else Path(where).is_dir()
 
 
 def is_inside(file: Where, folder: Where) -> bool:
@@ -261,6 +320,8 @@ def is_inside(file: Where, folder: Where) -> bool:
 
   Files of a snapshot of the Hugging Face hub are links to `blobs/` beside `snapshots/`, and count as inside.
   """
+  if is_address(file):
+    return path(folder) in path(file).parents
   real, root = Path(os.path.realpath(file)), Path(os.path.realpath(folder))
   of_hub = root.parent.name == 'snapshots' and real.parent == root.parent.parent / 'blobs'
   return of_hub or root in real.parents
@@ -268,7 +329,7 @@ def is_inside(file: Where, folder: Where) -> bool:
 
 def size(file: Where) -> int:
   """Bytes of a file."""
-  return Path(file).stat().st_size
+  return stores.about(file).size if is_address(file) else Path(file).stat().st_size
 
 
 def modified_ns(file: Where) -> int:
@@ -286,12 +347,21 @@ def free_bytes(folder: Where) -> int | None:
 
 def listing(folder: Where, pattern: str = '*') -> list[Path]:
   """The files and folders in a folder whose names match, sorted; empty if there is no such folder."""
-  return sorted(Path(folder).glob(pattern))
+  return stores.listing(folder, pattern) if is_address(folder) else sorted(Path(folder).glob(pattern))
 
 
 def files_below(folder: Where) -> list[Path]:
   """Every file in a folder and in the folders below it, sorted."""
+  if is_address(folder):
+    return [path(folder) / name for name in stores.objects(folder)]
   return sorted(found for found in Path(folder).rglob('*') if found.is_file())
+
+
+def sizes_below(folder: Where) -> dict[str, int]:
+  """Name below the folder, with slashes, -> bytes, of every file in it and in the folders below it."""
+  if is_address(folder):
+    return {name: about.size for name, about in stores.objects(folder).items()}
+  return {file.relative_to(folder).as_posix(): size(file) for file in files_below(folder)}
 
 
 def walk(folder: Where) -> Iterator[tuple[str, list[str], list[str]]]:
@@ -300,35 +370,63 @@ def walk(folder: Where) -> Iterator[tuple[str, list[str], list[str]]]:
 
 
 def make_folder(folder: Where) -> None:
-  """Makes a folder and those above it; one that exists is left as it is."""
+  """Makes a folder and those above it; one that exists is left as it is. A store has no folders to make."""
+  if is_address(folder):
+    return
   Path(folder).mkdir(parents=True, exist_ok=True)
 
 
-def move(source: Where, target: Where) -> None:
-  """Renames a file or a folder. A file at `target` is replaced; a folder there must be empty."""
+def move(source: Where, target: Where, *, marks: Iterable[str] = ()) -> None:
+  """Renames a file or a folder. A file at `target` is replaced; a folder there must be empty.
+
+  At an address it is copied and removed; `marks` are the files without which a folder is not complete (`stores.move`).
+  """
+  if is_address(source):
+    stores.move(source, target, marks=marks)
+    return
   os.replace(source, target)
 
 
 def unused(where: Where) -> Path:
   """The path, or with '.1', '.2', ... behind it the first where there is nothing."""
-  names = itertools.chain([Path(where)], (Path(f'{where}.{number}') for number in itertools.count(1)))
-  return next(name for name in names if not name.exists())
+  names = itertools.chain([path(where)], (path(f'{where}.{number}') for number in itertools.count(1)))
+  return next(name for name in names if not exists(name))
 
 
 def copy(source: Where, target: Where) -> None:
-  """Copies the bytes of a file."""
+  """Copies the bytes of a file, from or to an address as well."""
+  if is_address(source) or is_address(target):
+    _copy_of_store(source, target)
+    return
   _check_is_file(source)
   with named(target):
     shutil.copyfile(source, target)
 
 
+def _copy_of_store(source: Where, target: Where) -> None:
+  if is_address(source) and is_address(target):
+    stores.copy(source, target)
+  elif is_address(target):
+    stores.send(source, target)
+  else:
+    with replacing(target) as temporary, open(source, 'rb') as stream, temporary.open('wb') as copied:
+      shutil.copyfileobj(stream, copied, 2**22)
+
+
 def remove(file: Where) -> None:
   """Removes a file, if it exists."""
+  if is_address(file):
+    stores.remove(file)
+    return
   Path(file).unlink(missing_ok=True)
 
 
 def remove_folder(folder: Where) -> None:
   """Removes a folder with everything in it, if it exists; what cannot be removed stays without an error."""
+  if is_address(folder):
+    with contextlib.suppress(OSError):
+      stores.remove_objects(folder, stores.objects(folder))
+    return
   shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -348,6 +446,20 @@ def sha256(file: Where) -> str:
     return sha256_of_rest(stream)
 
 
+def digest(file: Where, *, like: str = '') -> str:
+  """A digest of a file: its hex sha256; at an address 'md5:' and the hex MD5 that the store keeps, which reads nothing.
+
+  `like` is a digest to be compared with, which says of which kind this one has to be.
+  """
+  known = stores.about(file).md5 if is_address(file) and (not like or like.startswith(MD5)) else ''
+  if known:
+    return f'{MD5}{known}'
+  if not like.startswith(MD5):
+    return sha256(file)
+  with open(file, 'rb') as stream:
+    return f'{MD5}{hashlib.file_digest(stream, "md5").hexdigest()}'  # type: ignore[arg-type]
+
+
 def sha256_of_rest(stream: BinaryIO) -> str:
   """The hex sha256 of what is left to read of an open file."""
   return hashlib.file_digest(stream, 'sha256').hexdigest()  # type: ignore[arg-type]  # `open` gives BufferedIOBase
@@ -363,8 +475,13 @@ def locked(file: Where, *, doing: str, wait: bool = True) -> Iterator[None]:
     wait: until another process releases the lock.
 
   Raises:
-    BlockingIOError: another process holds the lock, and `wait` is False.
+    BlockingIOError: another process holds the lock, and `wait` is False. At an address that takes up to
+      `stores.LEASE` seconds to find out (`stores.locked`).
   """
+  if is_address(file):
+    with stores.locked(file, doing=doing, wait=wait):
+      yield
+    return
   file = Path(file)
   make_folder(file.parent)
   with open(file, 'a') as stream:

@@ -26,7 +26,7 @@ def write(folder: files.Where, contents: Mapping[str, str]) -> None:
     folder: which exists.
     contents: name -> text.
   """
-  folder = Path(folder)
+  folder = files.path(folder)
   known = _sums(folder)
   before = {name: known.get(name) or _digests_of(folder / name) for name in contents}
   after = {name: [hashlib.sha256(text.encode()).hexdigest()] for name, text in contents.items()}
@@ -38,7 +38,8 @@ def write(folder: files.Where, contents: Mapping[str, str]) -> None:
 
 def seal(folder: files.Where, names: Iterable[str]) -> None:
   """Writes the digests of files that are in a folder already."""
-  _write_sums(Path(folder), {name: _digests_of(Path(folder) / name) for name in names})
+  folder = files.path(folder)
+  _write_sums(folder, {name: _digests_of(folder / name) for name in names})
 
 
 def check(file: files.Where) -> None:
@@ -47,7 +48,7 @@ def check(file: files.Where) -> None:
   Raises:
     RunError: it was changed after it was written.
   """
-  file = Path(file)
+  file = files.path(file)
   for _ in range(2):  # another process may have written it between the two readings
     expected = _sums(file.parent).get(file.name)
     if not expected or not files.is_file(file) or files.sha256(file) in expected:
@@ -60,8 +61,9 @@ def check(file: files.Where) -> None:
 
 def check_all(folder: files.Where) -> None:
   """`check` of every file that `SUMS` of a folder names."""
-  for name in _sums(Path(folder)):
-    check(Path(folder) / name)
+  folder = files.path(folder)
+  for name in _sums(folder):
+    check(folder / name)
 
 
 def read_json(file: files.Where, **default: Any) -> Any:

@@ -132,7 +132,7 @@ def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep
     sweep_space.check(space, lambda changes: changed_by(tuple(changes)), points=points[: arguments.trials])
   metric, better = settings['best']
   return Sweep(
-    folder=files.path(arguments.workdir),
+    folder=files.local_path(arguments.workdir, what='--workdir'),
     space=space,
     method=method,
     trials=arguments.trials or len(points),

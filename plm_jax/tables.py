@@ -56,7 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   logs.start()
   table = file.read(arguments.table, arguments.scale)
-  places = runs.Places(files.path(arguments.workdir), arguments.data, arguments.corpus, tuple(arguments.adopt))
+  places = runs.Places(
+    files.local_path(arguments.workdir, what='--workdir'), arguments.data, arguments.corpus, tuple(arguments.adopt)
+  )
   plan = runs.plan(table, places)
   if arguments.commands:
     command.show('\n'.join(runs.spelt(one, places) for one in runs.needed(plan)))

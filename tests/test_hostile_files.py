@@ -466,7 +466,7 @@ def test_a_folder_that_is_replaced_is_never_lost(killed: str, tmp_path: pathlib.
     (partial / 'newest').write_text('newest')
     with pytest.raises(ConfigError, match='another process'), release.making(folder):
       pass
-    release.put_in_place(partial, folder)
+    release.put_in_place(partial, folder, mark='config.json')
   assert [file.name for file in tmp_path.iterdir()] == ['ours']
   assert [file.name for file in folder.iterdir()] == ['newest']
 
@@ -552,5 +552,5 @@ def test_a_folder_comes_back_where_the_new_one_cannot_be_put(
 
   monkeypatch.setattr(files, 'move', fail)
   with pytest.raises(ConfigError, match='Input/output error'), release.making(tmp_path / 'ours') as partial:
-    release.put_in_place(partial, tmp_path / 'ours')
+    release.put_in_place(partial, tmp_path / 'ours', mark='config.json')
   assert [str(file.relative_to(tmp_path)) for file in sorted(tmp_path.rglob('*'))] == ['ours', 'ours/old']

@@ -21,7 +21,7 @@ BUILD = 'plm_jax.plugins.build'
 DOOR = 'inference'  # of `plm_jax.load`
 
 # Ground files and folders: what of the package each may import beside itself. Everything else is a command.
-GROUND = {'types', 'errors', 'words', 'paths', 'files', 'seals', 'sharding'}
+GROUND = {'types', 'errors', 'words', 'paths', 'files', 'stores', 'copies', 'seals', 'sharding'}
 MAY_IMPORT: dict[str, set[str]] = {
   **dict.fromkeys(GROUND, GROUND),
   'plugins': GROUND,
@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT['inference'] = MAY_IMPORT['training'] | {'training'}
 MAY_IMPORT['planning'] = MAY_IMPORT['training'] | {'training'}
 MAY_IMPORT['studies'] = MAY_IMPORT['inference'] | {'inference'}
-WITHOUT_JAX = ('errors', 'words', 'files', 'seals', 'plugins', 'config', 'cli', 'text', 'scores')
+WITHOUT_JAX = ('errors', 'words', 'files', 'stores', 'copies', 'seals', 'plugins', 'config', 'cli', 'text', 'scores')
 DEVICE = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 CONFIGURATION = {'absl', 'ml_collections'}
 EXECUTES_ITS_INPUT = {'pickle', 'cloudpickle', 'dill', 'joblib', 'marshal', 'shelve', 'runpy'}

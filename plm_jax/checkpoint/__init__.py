@@ -6,9 +6,9 @@ commands open folders of weights with `weights.open`, which calls the former. `i
 others.
 """
 
-from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, broken_leaves, restore, set_aside
+from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, broken_leaves, make_aside, restore, set_aside
 from plm_jax.checkpoint.params import INDEX, NAME, Leaf, Params, in_memory, open_params, save_params
-from plm_jax.checkpoint.records import SET_ASIDE, CheckpointError, Step, best_step, step_named
+from plm_jax.checkpoint.records import SET_ASIDE, CheckpointError, Step, best_step, for_orbax, step_named
 
 __all__ = [
   'INDEX',
@@ -22,7 +22,9 @@ __all__ = [
   'Step',
   'best_step',
   'broken_leaves',
+  'for_orbax',
   'in_memory',
+  'make_aside',
   'open_params',
   'restore',
   'save_params',

@@ -4,6 +4,9 @@ Orbax writes `<workdir>/checkpoints/<step>/` in the background and gives the fol
 The record of `records.py` is written before that, and older steps are deleted after it: whenever a process is killed,
 the folders named by a step are complete. Before a step is read, it is compared with its record. Digests are made by the
 processes that write files, and checked by those that read them (`digests.py`).
+
+At an address nothing can be renamed. There Orbax writes below the final name, `commit_success.txt` comes last, behind
+the record, and a step without it does not exist; `records.numbered` and Orbax both look for it.
 """
 
 import dataclasses
@@ -55,7 +58,7 @@ class _KeepBest(checkpoint_managers.PreservationPolicy):
 class Checkpoints:
   """The checkpoints of one training run; a context manager. All processes make every call, in the same order.
 
-  The newest `keep` steps stay, and the best one. The folder is local or mounted, and every process sees it.
+  The newest `keep` steps stay, and the best one. The folder is local, mounted or at gs://, and every process sees it.
 
   Attributes:
     folder: has a folder per step.
@@ -78,7 +81,7 @@ class Checkpoints:
       raise ValueError(f'keep={keep}: at least the newest checkpoint must be kept, or a run could not resume')
     if best is not None and best[1] not in ('min', 'max'):
       raise ValueError(f"best={best!r}: the second word is 'min' or 'max'")
-    self.folder = records.local(folder)
+    self.folder = records.for_orbax(records.place(folder))
     self._best = None if best is None else (best[0], best[1])  # a list if it comes from JSON
     self._at: int | None = None  # the step that the run continues from; None until `restore` or `save` sets it
     self._prepared = False
@@ -248,6 +251,8 @@ class Checkpoints:
     self._at = max(self.steps(), default=NOTHING)
     if jax.process_index() == 0:
       files.remove_folder(_unnamed(self.folder, step))
+      if files.is_address(self.folder) and step not in records.numbered(self.folder):
+        files.remove_folder(self.folder / str(step))
     self._manager.reload()
     raise CheckpointError(
       f'step {step} could not be saved in {self.folder}: {error}. Complete steps there: {self.steps() or "none"}. '
@@ -270,7 +275,7 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
     CheckpointError: no sound checkpoint.
     ValueError: the saved state has other leaves, shapes or dtypes.
   """
-  folder = records.local(folder)
+  folder = records.place(folder)
   chosen = records.choose(folder, step)
   saved = records.read(folder / str(chosen)).leaves
   _compare(_describe(abstract_state), saved, where=f'step {chosen} in {folder}')
@@ -278,7 +283,7 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
   target = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or first), abstract_state
   )
-  item = epath.Path(folder / str(chosen) / records.ITEM)
+  item = records.item(folder, chosen)
   try:
     return chosen, ocp.StandardCheckpointHandler().restore(item, args=ocp.args.StandardRestore(target))
   except records.FAILURES as error:
@@ -289,13 +294,21 @@ def _unnamed(folder: Path, step: int) -> Path:
   return folder / f'{step}{ocp.path.atomicity_types.TMP_DIR_SUFFIX}'
 
 
+def make_aside(folder: Path) -> Path:
+  """Makes the folder `set_aside` in a folder of checkpoints."""
+  aside = folder / records.SET_ASIDE
+  files.make_folder(aside)
+  if files.is_address(aside):  # Orbax removes folders without this mark, as unfinished steps
+    files.write_text(aside / records.MARK, 'what was set aside is complete\n')
+  return aside
+
+
 def set_aside(folder: Path, at: int) -> list[int]:
   """Moves the steps that are newer than `at` to the folder `set_aside`, newest first; nothing is deleted."""
   newer = [step for step in reversed(records.numbered(folder)) if step > at]
   for step in newer:
-    target = files.unused(folder / records.SET_ASIDE / str(step))
-    files.make_folder(target.parent)
-    files.move(folder / str(step), target)
+    target = files.unused(make_aside(folder) / str(step))
+    files.move(folder / str(step), target, marks=(records.MARK,))
     log.warning(
       'step %d is newer than the step that this run continues from: moved to %s, which may be deleted', step, target
     )
@@ -310,7 +323,7 @@ def broken_leaves(folder: Path, step: int) -> list[str]:
   Raises:
     CheckpointError: the step could not be read.
   """
-  item = epath.Path(folder / str(step) / records.ITEM)
+  item = records.item(folder, step)
   handler = ocp.PyTreeCheckpointHandler()
   try:
     as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)

@@ -17,16 +17,17 @@ from plm_jax import files
 
 log = logging.getLogger(__name__)
 
-Digests = dict[str, tuple[int, str]]  # file, relative to the step folder -> (bytes, sha256)
+Digests = dict[str, tuple[int, str]]  # file, relative to the step folder -> (bytes, digest as `files.digest` gives it)
 _OF_A_PROCESS = 'digests.process_{}.json'
 _THREADS = 4
 
 
-def of_files(paths: Mapping[str, Path]) -> Digests:
-  """Name -> (bytes, sha256) of files; raises OSError where one cannot be read."""
+def of_files(paths: Mapping[str, Path], *, like: Mapping[str, str] | None = None) -> Digests:
+  """Name -> (bytes, digest) of files, of the kind of the one in `like`; raises OSError where one cannot be read."""
+  kinds = [(like or {}).get(name, '') for name in paths]
   with concurrent.futures.ThreadPoolExecutor(max_workers=_THREADS) as pool:  # hashing releases the interpreter lock
-    hashes = pool.map(files.sha256, paths.values())
-    return {name: (files.size(paths[name]), sha256) for name, sha256 in zip(paths, hashes, strict=True)}
+    made = pool.map(lambda path, kind: files.digest(path, like=kind), paths.values(), kinds)
+    return {name: (files.size(paths[name]), digest) for name, digest in zip(paths, made, strict=True)}
 
 
 def write_own(unfinished: Path, *, process: int, item: str) -> None:
@@ -51,7 +52,7 @@ def collect(unfinished: Path) -> Digests:
   found: Digests = {}
   for file in files.listing(unfinished, _OF_A_PROCESS.format('*')):
     try:
-      found.update({name: (int(size), str(sha256)) for name, (size, sha256) in files.read_json(file).items()})
+      found.update({name: (int(size), str(digest)) for name, (size, digest) in files.read_json(file).items()})
     except (OSError, ValueError, TypeError, AttributeError) as error:
       log.warning('%s cannot be read (%s): process 0 makes these digests', file, error)
     files.remove(file)
@@ -79,5 +80,5 @@ def changed(folder: Path, known: Mapping[str, tuple[int, str]], names: Iterable[
     OSError: one of them cannot be read.
   """
   chosen = list(names)
-  now = of_files({name: folder / name for name in chosen})
+  now = of_files({name: folder / name for name in chosen}, like={name: known[name][1] for name in chosen})
   return next((name for name in chosen if now[name][1] != known[name][1]), None)

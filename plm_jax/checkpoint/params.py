@@ -16,7 +16,6 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import safetensors.numpy
-from etils import epath
 from jax.experimental import multihost_utils
 
 from plm_jax import files, seals
@@ -135,7 +134,7 @@ def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Par
   Raises:
     CheckpointError: nothing there, or damaged.
   """
-  folder = records.local(source)
+  folder = records.place(source)
   if files.is_file(folder / INDEX):
     return _open_index(folder)
   file = folder / NAME if files.is_folder(folder) else folder
@@ -155,7 +154,7 @@ def save_params(folder: str | os.PathLike[str], params: PyTree) -> Path:
   Returns:
     The file. `sha256sum -c` in the folder checks it.
   """
-  folder = records.local(folder)
+  folder = records.place(folder)
   file = folder / NAME
   host = {name: np.ascontiguousarray(on_host(leaf)).reshape(leaf.shape) for name, leaf in flat(params).items()}
   if jax.process_index() == 0:
@@ -187,7 +186,7 @@ def _open_step(folder: Path, step: Step) -> Params:
   where = f'step {chosen} in {folder}'
   saved = records.read(folder / str(chosen)).leaves
   names = _below(saved, 'params', where=where)
-  item = epath.Path(folder / str(chosen) / records.ITEM)
+  item = records.item(folder, chosen)
 
   def read(paths: Collection[str]) -> dict[str, np.ndarray]:
     wanted = {names[path]: saved[names[path]] for path in paths}

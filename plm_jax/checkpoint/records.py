@@ -16,9 +16,10 @@ from typing import Annotated, Any, Literal
 
 import jax
 import numpy as np
+from etils import epath
 from jax.experimental import multihost_utils
 
-from plm_jax import files
+from plm_jax import files, stores
 from plm_jax.checkpoint import digests
 from plm_jax.errors import ConfigError, RunError
 
@@ -28,7 +29,8 @@ ITEM, RECORD = 'state', 'digest.json'
 UNSOUND = -1  # what process 0 broadcasts if it finds no further step to try
 SOUND, UNREADABLE = -1, -2  # what a process says of its share of a step, where it names no damaged file
 FAILURES = (OSError, ValueError, RuntimeError)  # what Orbax and TensorStore raise on a full or broken disk
-UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', 'commit_success.txt'}  # Orbax touches these later; a restore reads none
+MARK = 'commit_success.txt'  # written last by Orbax where nothing can be renamed
+UNCHECKED = {RECORD, '_CHECKPOINT_METADATA', MARK}  # Orbax touches these later; a restore reads none
 SET_ASIDE = 'set_aside'  # the folder of steps that a later save moved away
 Leaves = dict[str, tuple[str, tuple[int, ...]]]
 Step = Annotated[int, '0 <= x'] | Literal['newest', 'best'] | None
@@ -52,7 +54,7 @@ class Record:
     metrics: the finite metrics of this step.
     score: (metric, 'min' | 'max', value) if this step may be the best one, else None.
     sums: metric -> (sum, weight) since the last line of metrics; empty in the records of earlier versions.
-    files: file, relative to the step folder, -> (bytes, sha256).
+    files: file, relative to the step folder, -> (bytes, digest as `files.digest` gives it).
   """
 
   step: int
@@ -63,12 +65,28 @@ class Record:
   files: Mapping[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
 
 
-def local(folder: str | os.PathLike[str]) -> Path:
-  """The folder as an absolute path; refuses addresses such as gs://, which have to be mounted."""
-  try:
-    return files.path(folder).absolute()
-  except ConfigError as error:
-    raise CheckpointError(str(error)) from error
+def place(folder: str | os.PathLike[str]) -> Path:
+  """The folder as an absolute path, or an address."""
+  return files.absolute(files.path(folder))
+
+
+def item(folder: Path, step: int) -> epath.Path:
+  """Where Orbax has the state of a step."""
+  return epath.Path(for_orbax(folder) / str(step) / ITEM)
+
+
+def for_orbax(folder: Path) -> Path:
+  """The folder, if Orbax reads and writes there.
+
+  Raises:
+    ConfigError: an address of a store that Orbax does not know.
+  """
+  if files.is_address(folder) and not os.fspath(folder).startswith('gs://'):
+    raise ConfigError(
+      f'{folder}: Orbax has checkpoints on this machine and at gs:// only. Name such a --workdir, or mount the bucket; '
+      'imports and exports of weights, data and vocabularies may lie there'
+    )
+  return folder
 
 
 def write(folder: Path, record: Record) -> None:
@@ -77,9 +95,9 @@ def write(folder: Path, record: Record) -> None:
   The digests that other processes made of their files (`digests.write_own`) are taken over.
   """
   known = digests.collect(folder)
-  paths = _files(folder)
-  made = digests.of_files({name: path for name, path in paths.items() if name not in known})
-  sized = {name: (known | made)[name] for name in paths}
+  sizes = _sizes(folder)
+  made = digests.of_files({name: folder / name for name in sizes if name not in known})
+  sized = {name: (known | made)[name] for name in sizes}
   # strict JSON has no NaN: the words are read back as numbers
   sums = {name: [x if math.isfinite(x) else str(x) for x in pair] for name, pair in record.sums.items()}
   content = dataclasses.asdict(dataclasses.replace(record, files=sized)) | {'sums': sums}
@@ -97,8 +115,9 @@ def read(folder: Path) -> Record:
     if stored['sha256'] != _sha256(stored['record']):
       raise Damaged(f'{RECORD} does not match its own sha256')
     record = _record(stored['record'])
-    present = _files(folder)
-    sizes = {name: files.size(path) for name, path in present.items()}
+    sizes = _sizes(folder)
+  except stores.StoreError:  # it says nothing about the step
+    raise
   except FileNotFoundError as error:
     raise Damaged(f'{Path(error.filename).name} is missing: the step is unfinished or was changed') from error
   except (OSError, ValueError, KeyError, TypeError) as error:
@@ -119,7 +138,7 @@ def check(folder: Path) -> Record:
   """
   record = read(folder)
   if (name := _changed(folder, record, record.files)) is not None:
-    raise Damaged(f'{name} has another sha256 than when it was written')
+    raise Damaged(_told(record, name))
   return record
 
 
@@ -146,20 +165,29 @@ def check_together(folder: Path) -> Record:
     raise Damaged(f'process {heard.index(UNREADABLE)} cannot read it: its log says why')
   for process, number in enumerate(heard):
     if number != SOUND:
-      raise Damaged(f'{names[number]} has another sha256 than when it was written, says process {process}')
+      raise Damaged(f'{_told(record, names[number])}, says process {process}')
   return record
 
 
+def _told(record: Record, name: str) -> str:
+  kind = 'MD5' if record.files[name][1].startswith(files.MD5) else 'sha256'
+  return f'{name} has another {kind} than when it was written'
+
+
 def _changed(folder: Path, record: Record, names: Iterable[str]) -> str | None:
-  """The first of these files with another sha256 than the record has; Damaged where one cannot be read."""
+  """The first of these files with another digest than the record has; raises Damaged where one cannot be read."""
   try:
     return digests.changed(folder, record.files, names)
+  except stores.StoreError:
+    raise
   except OSError as error:
     raise Damaged(f'{error.filename} cannot be read ({error.strerror})') from error
 
 
 def numbered(folder: Path) -> list[int]:
-  """Every step folder, complete or not, oldest first."""
+  """Every step folder, complete or not, oldest first; at an address those that Orbax has marked as complete."""
+  if files.is_address(folder):
+    return sorted(int(mark.parent.name) for mark in files.listing(folder, f'*/{MARK}') if mark.parent.name.isdecimal())
   return sorted(int(path.name) for path in files.listing(folder) if path.name.isdecimal() and files.is_folder(path))
 
 
@@ -191,7 +219,7 @@ def best_of(values: Mapping[int, float], mode: str) -> int | None:
 
 def best_step(folder: str | os.PathLike[str]) -> int | None:
   """The complete step with the best score in a folder of checkpoints; None if no step has a score."""
-  whole, damaged = records(local(folder))
+  whole, damaged = records(place(folder))
   for step, error in damaged.items():
     log.warning('step %d in %s cannot be the best one: %s', step, folder, error)
   return best_of(*scores(whole))
@@ -267,9 +295,8 @@ def _words(folder: Path, damaged: Mapping[int, Damaged], *, only: bool) -> str:
   )
 
 
-def _files(folder: Path) -> dict[str, Path]:
-  names = {path.relative_to(folder).as_posix(): path for path in files.files_below(folder)}
-  return {name: path for name, path in names.items() if name not in UNCHECKED}
+def _sizes(folder: Path) -> dict[str, int]:
+  return {name: size for name, size in files.sizes_below(folder).items() if name not in UNCHECKED}
 
 
 def _sha256(content: Any) -> str:
@@ -284,7 +311,7 @@ def _record(content: Mapping[str, Any]) -> Record:
     metrics=content['metrics'],
     score=None if score is None else (score[0], score[1], float(score[2])),
     sums={name: (float(total), float(weight)) for name, (total, weight) in content.get('sums', {}).items()},
-    files={name: (size, sha256) for name, (size, sha256) in content['files'].items()},
+    files={name: (size, digest) for name, (size, digest) in content['files'].items()},
   )
 
 

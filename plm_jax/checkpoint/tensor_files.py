@@ -79,7 +79,7 @@ class Container:
     for name, entry in header.items():
       self.tensors[name] = self._check(name, entry, start=8 + length, size=size)
     try:
-      with safetensors.safe_open(file, 'np'):
+      with files.with_head(file, 8 + length) as head, safetensors.safe_open(head, 'np'):
         pass
     except (safetensors.SafetensorError, OSError) as error:
       raise WeightsError(f'{file} breaks the rules of safetensors ({error}): fetch the file again') from error

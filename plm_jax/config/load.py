@@ -45,7 +45,7 @@ def load(target: str) -> dict[str, Any]:
     return _read_json(path)
   if path.suffix != '.py':
     raise ConfigError(f'--config={target}: a config is a .py file or the config.json of a run.')
-  config = _read_python(path.resolve(), argument)
+  config = _read_python(files.followed(path), argument)
   return blocks.plain(quick.shrink(config), 'config') if 'quick' in argument.split(',') else config
 
 

@@ -1,9 +1,10 @@
 """Keys of a config that must fit each other. What one key takes stands in its annotation."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from plm_jax import errors
+from plm_jax import errors, files
 from plm_jax.config import batches, blocks
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import signatures
@@ -50,6 +51,15 @@ def _check_paths(settings: Settings) -> None:
     for key in ('path', 'cache', 'source'):
       if block.get(key) == '':
         raise ConfigError(f'config.{where}.{key}: is empty; name a file or folder.')
+      if isinstance(block.get(key), str):
+        _check_address(block[key], key=f'{where}.{key}')
+
+
+def _check_address(value: str, *, key: str) -> None:
+  """Whether an address is of a store that is known, and not the cache, which is of this machine."""
+  if key.endswith('.cache'):
+    files.local_path(value, what=f'config.{key}')
+  files.path(re.sub(r'^[a-z_]+:(?=[a-z0-9]+:/)', '', value))  # what reads it may come before, as in parallel:gs://
 
 
 def _check_save(settings: Settings) -> None:

@@ -105,7 +105,7 @@ def run_study(
   Raises:
     ConfigError: the run has no evaluation, a folder in the way, or a method that its network does not allow.
   """
-  folder = files.path(out)
+  folder = files.local_path(out, what='--out')
   _check_out(folder, files.path(workdir), [*ways, *map(_short, beside)])
   subject = open_subject(settings, workdir, step=step, name=name)
   metric = _metric(settings, subject.evaluation)
@@ -434,7 +434,7 @@ def _file_name(way: str) -> str:
 
 def _check_out(out: Path, workdir: Path, names: Sequence[str]) -> None:
   """Raises ConfigError where results would stand in the run, or in place of something else."""
-  if files.is_inside(out, workdir) or out.absolute() == workdir.absolute():
+  if files.is_inside(out, workdir) or files.absolute(out) == files.absolute(workdir):
     raise ConfigError(f'--out={out} lies in the run, which is not changed: name another folder')
   if len({*map(_file_name, names), ORIGINAL}) <= len(names):
     raise ConfigError(f'--methods and --beside give two results the same name: {", ".join([ORIGINAL, *names])}')

@@ -307,8 +307,8 @@ def grouped(runs: Sequence[OfRun], by: Sequence[str]) -> dict[str, list[OfRun]]:
   found: dict[str, list[OfRun]] = {}
   for run in runs:
     name = ', '.join(f'{key}={run.settings.get(key, "not there")}' for key in chosen)
-    found.setdefault(name or run.folder.absolute().name, []).append(run)
-  return found if chosen else {runs[0].folder.absolute().name: list(runs)}
+    found.setdefault(name or files.absolute(run.folder).name, []).append(run)
+  return found if chosen else {files.absolute(runs[0].folder).name: list(runs)}
 
 
 def differing(runs: Sequence[Described]) -> list[str]:

@@ -57,7 +57,7 @@ def run_study(
   chosen: list[Layer] = [*range(last + 1), MIX] if layers is None else list(dict.fromkeys(layers))
   if unknown := [layer for layer in chosen if layer != MIX and not 0 <= int(layer) <= last]:
     raise ConfigError(f"--layers={unknown[0]}: the trunk has layers 0, its embeddings, to {last}; or 'mix'")
-  folder, metric = files.path(workdir), settings['best'][0]
+  folder, metric = files.local_path(workdir, what='--workdir'), settings['best'][0]
   rows = []
   for layer in chosen:
     scores = [_score(settings, folder, layer, seed=seed, last=last) for seed in range(seeds)]

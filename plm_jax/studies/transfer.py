@@ -88,7 +88,7 @@ def run_study(
     raise ConfigError(
       'sample_efficiency needs a config with steps, init_from, labelled data, and evaluations validation and test'
     )
-  settings, folder = from_data.filled(settings), files.path(workdir)
+  settings, folder = from_data.filled(settings), files.local_path(workdir, what='--workdir')
   cells = [Cell(*cell) for cell in itertools.product(STARTS, sizes, range(seeds), rates)]
   done = _run_missing(settings, cells, record=folder / 'runs.jsonl', metric=metric)
   chosen = {

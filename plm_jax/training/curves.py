@@ -42,7 +42,7 @@ def curves(workdir: Where, *, best_step: int | None = None) -> Path | None:
   columns = min(2, len(panels))
   rows = math.ceil(len(panels) / columns)
   figure = Figure(figsize=(5.6 * columns, 3.6 * rows), layout='constrained')
-  figure.suptitle(folder.root.absolute().name, fontsize=12)
+  figure.suptitle(files.absolute(folder.root).name, fontsize=12)
   axes = figure.subplots(rows, columns, squeeze=False).flatten()
   for spare in axes[len(panels) :]:
     spare.set_axis_off()

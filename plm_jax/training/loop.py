@@ -122,6 +122,7 @@ def _train(
     stopping = stack.enter_context(catch_signals())
     main = jax.process_index() == 0
     folder = RunFolder.at(workdir)
+    checkpoint.for_orbax(folder.root)
     settings = from_data.filled(settings, run_folder.begun(folder))
     if not run_folder.begun(folder):
       preflight.check(settings)  # before the folder is made
@@ -328,6 +329,7 @@ def _train(
           spent = {'tokens': tokens_before + meter.all_tokens(), 'seconds': seconds_before + time.monotonic() - began}
           measured = {**scores, **spent} if evaluating else spent
           sums = {**interval.to_sums(summed, measures), **watch.sums()}
+          writer.flush()
           saved.save(done, part(state), metrics=measured, sums=sums, best_allowed=skipped_in_a_row == 0)
       if interrupted:
         log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
@@ -336,6 +338,7 @@ def _train(
 
     # --- the result --------------------------------------------------------------------------------------------------
     saved.wait()
+    writer.flush()
     if spike:
       return spike
     over = code == DONE and (done == total or patience.lost)

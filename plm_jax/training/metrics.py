@@ -19,7 +19,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from plm_jax import files, seals
+from plm_jax import copies, files, seals
 from plm_jax.errors import RunError
 from plm_jax.files import RunFolder, Where
 from plm_jax.training.sinks import SINKS, WANDB_MISSING, Background
@@ -124,7 +124,6 @@ class Writer:
     """
     _check_names(sinks)
     folder = RunFolder.at(workdir)
-    self._file = folder.metrics
     self._writes = jax.process_index() == 0
     self._last: Row = {}
     self._start = 0  # byte at which the line of the last step begins
@@ -133,6 +132,8 @@ class Writer:
       return
     starts = {name: SINKS[name](folder.root, resume_step=resume_step, settings=wandb or {}) for name in sinks}
     files.make_folder(folder.root)
+    self._mirror = copies.Mirror(folder.metrics)
+    self._file = self._mirror.file
     self._repair(resume_step)
     self._sinks = [Background(name, start) for name, start in starts.items()]
 
@@ -162,12 +163,24 @@ class Writer:
       file.write(line)
       file.truncate()
     self._last = row
+    self._mirror.due()
     numbers = {name: value for name, value in values.items() if _is_number(value)}
     for sink in self._sinks:
       sink.write(step, numbers)
 
+  def flush(self) -> None:
+    """Returns when `metrics.jsonl` has every line; called before a step is saved, which a resumed run goes on from.
+
+    On this machine it has them all the time. At an address the whole file is sent here, and in between by
+    `copies.Mirror.due`.
+    """
+    if self._writes:
+      self._mirror.send()
+
   def close(self) -> None:
     """Writes out what is left; call it, or use `with`."""
+    if self._writes:
+      self._mirror.close()
     for sink in self._sinks:
       sink.close()
 

@@ -54,7 +54,7 @@ def expand(
     return {**settings, **began}, rest
   from plm_jax.text import tokenizer  # no command loads it without need
 
-  about = _model_json(Path(source))
+  about = _model_json(files.path(source))
   block = _vocab_block(source, settings, rest)
   with stage('vocab'):
     vocab = tokenizer.load(block['path'], extra=block.get('extra', ()), roles=block.get('roles'))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 
-from plm_jax import config, errors, files, sharding, weights
+from plm_jax import config, copies, errors, files, sharding, weights
 from plm_jax.checkpoint import init_from
 from plm_jax.checkpoint.params import Params, in_memory
 from plm_jax.checkpoint.records import Step
@@ -57,24 +57,30 @@ def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
   Raises:
     ConfigError: the two differ: a run keeps the ids that it began with.
   """
-  return _kept_or_made('vocab', settings['vocab'], None if folder is None else folder.vocab)
+  kept_in = None if folder is None else folder.vocab
+  return _kept_or_made('vocab', settings['vocab'], kept_in, cache=settings['data']['cache'])
 
 
 def make_second_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab | None:
   """The second vocabulary, as `make_vocab` the first; None where the settings name none."""
   block = settings.get('second_vocab')
   kept_in = None if folder is None else folder.second_vocab
-  return None if block is None else _kept_or_made('second_vocab', block, kept_in)
+  return None if block is None else _kept_or_made('second_vocab', block, kept_in, cache=settings['data']['cache'])
 
 
-def _kept_or_made(name: str, block: Settings, kept_in: Path | None) -> Vocab:
+def _kept_or_made(name: str, block: Settings, kept_in: Path | None, *, cache: str) -> Vocab:
   """The vocabulary of a block; the one in the folder of a run where there is one, which has to be the same."""
+
+  def made() -> Vocab:
+    at_address = 'path' in block and files.is_address(block['path'])
+    return build.make('text', {**block, 'path': str(copies.fetched(block['path'], cache))} if at_address else block)
+
   with errors.stage(name):
     if kept_in is None or not tokenizer.exists(kept_in):
-      return build.make('text', block)
+      return made()
     kept = tokenizer.load(kept_in)
     try:
-      asked = build.make('text', block)
+      asked = made()
     except FileNotFoundError:
       return kept
   if asked.digest != kept.digest:

@@ -37,7 +37,7 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
     step = _sound(folder, step)
     aside = folder.checkpoints / checkpoint.SET_ASIDE
     if files.exists(folder.result):
-      files.make_folder(aside)
+      checkpoint.make_aside(folder.checkpoints)
       files.move(folder.result, files.unused(aside / folder.result.name))
     moved = checkpoint.set_aside(folder.checkpoints, step)
     for file in (folder.metrics, folder.evaluations):
@@ -78,7 +78,7 @@ def _cut(file: Path, aside: Path, *, after: int) -> None:
   lines = files.read_text(file).splitlines(keepends=True)
   gone = [line for line in lines if _step_of(line) > after]
   if gone:
-    files.make_folder(aside)
+    checkpoint.make_aside(aside.parent)
     files.append(aside / file.name, ''.join(gone))
     files.write_text(file, ''.join(line for line in lines if _step_of(line) <= after))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from plm_jax import config, files, seals
+from plm_jax import config, copies, files, seals
 from plm_jax.checkpoint import records
 from plm_jax.cli import logs
 from plm_jax.errors import ConfigError, RunError
@@ -27,9 +27,10 @@ def claim(folder: RunFolder, *, main: bool) -> Iterator[None]:
     if main:
       try:
         stack.enter_context(files.locked(folder.lock, doing='training', wait=False))
-      except BlockingIOError:
+      except BlockingIOError as error:
+        who = f' ({error.strerror})' if files.is_address(folder.root) else ''
         raise ConfigError(
-          f'{folder.root}: another process is training here; wait for it or name another --workdir'
+          f'{folder.root}: another process is training here{who}; wait for it or name another --workdir'
         ) from None
       except OSError as error:
         raise ConfigError(f'{folder.root} cannot be written to ({error.strerror}): name another --workdir') from error
@@ -42,7 +43,8 @@ def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
   if not main:
     yield
     return
-  handler = logging.StreamHandler(files.open(folder.log, 'a'))
+  mirror = copies.Mirror(folder.log)
+  handler = _Handler(mirror)
   handler.handleError = lambda record: None  # type: ignore[method-assign]  # a full disk: what follows says so
   handler.setFormatter(logging.Formatter('%(asctime)s %(levelname)s %(message)s'))
   package = logging.getLogger(logs.PACKAGE)
@@ -53,6 +55,25 @@ def log_file(folder: RunFolder, *, main: bool) -> Iterator[None]:
     package.removeHandler(handler)
     with contextlib.suppress(OSError):
       handler.stream.close()
+      mirror.close()
+
+
+class _Handler(logging.StreamHandler):
+  """Writes to a file that is sent to its address from time to time."""
+
+  def __init__(self, mirror: copies.Mirror):
+    super().__init__(files.open(mirror.file, 'a'))
+    self._mirror = mirror
+    self._sending = False
+
+  def emit(self, record: logging.LogRecord) -> None:
+    super().emit(record)
+    if not self._sending:  # sending it may log, too
+      self._sending = True
+      try:
+        self._mirror.due()
+      finally:
+        self._sending = False
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from plm_jax import copies, files
 from plm_jax.cli.signals import HANGS
 
 log = logging.getLogger(__name__)
@@ -101,7 +102,10 @@ def tensorboard(root: Path, *, resume_step: int | None, settings: Mapping[str, A
     from tensorboardX import SummaryWriter
 
     purge = None if resume_step is None else resume_step + 1
-    return _TensorBoard(SummaryWriter(str(root), purge_step=purge, flush_secs=30))
+    stack = contextlib.ExitStack()
+    folder = stack.enter_context(files.temporary_folder()) if files.is_address(root) else root
+    writer = SummaryWriter(str(folder), purge_step=purge, flush_secs=30)
+    return _TensorBoard(writer, stack, {folder: root} if files.is_address(root) else {})
 
   return start
 
@@ -117,8 +121,11 @@ def wandb(root: Path, *, resume_step: int | None, settings: Mapping[str, Any]) -
     import wandb as library
   except ImportError as error:
     raise ImportError(WANDB_MISSING) from error
-  identity = hashlib.sha256(str(root.absolute()).encode()).hexdigest()[:16]
-  ours = {'project': 'plm_jax', 'name': root.absolute().name, 'id': identity, 'resume': 'allow', 'dir': str(root)}
+  root = files.absolute(root)
+  identity = hashlib.sha256(str(root).encode()).hexdigest()[:16]
+  ours = {'project': 'plm_jax', 'name': root.name, 'id': identity, 'resume': 'allow'}
+  if not files.is_address(root):  # else where wandb keeps its own copies
+    ours['dir'] = str(root)
   return lambda: _Wandb(library.init(**{**ours, **settings}))
 
 
@@ -126,16 +133,32 @@ SINKS: dict[str, Callable[..., Callable[[], Sink]]] = {'tensorboard': tensorboar
 
 
 class _TensorBoard:
-  def __init__(self, writer: Any):
-    self._writer = writer
+  """Events in a folder. One of this machine that stands for an address is sent there as `copies.Mirror` sends files."""
+
+  def __init__(self, writer: Any, stack: contextlib.ExitStack, sent: Mapping[Path, Path]):
+    self._writer, self._stack, self._sent = writer, stack, sent
+    self._last, self._took = time.monotonic(), 0.0
 
   def write(self, step: int, numbers: Numbers) -> None:
     for name, value in numbers.items():
       if math.isfinite(value):  # TensorBoard draws no others, and warns of each
         self._writer.add_scalar(name if '/' in name else f'train/{name}', float(value), step)
+    if time.monotonic() - self._last > max(copies.EVERY, self._took / copies.SHARE):
+      self._send()
 
   def close(self) -> None:
     self._writer.close()
+    self._send()
+    self._stack.close()
+
+  def _send(self) -> None:
+    began = time.monotonic()
+    for folder, root in self._sent.items():
+      self._writer.flush()
+      for file in files.listing(folder, 'events.*'):
+        files.copy(file, root / file.name)
+    self._last = time.monotonic()
+    self._took = self._last - began
 
 
 class _Wandb:

@@ -151,7 +151,8 @@ def _save(
     put_vocab(files.RunFolder(partial).vocab)
     params.write_index(partial, layers)
     seals.seal(partial, (folders.MODEL, params.INDEX))
-    release.put_in_place(partial, target)
+    gone = [file.name for file in files.listing(target, 'params-*.safetensors')]
+    release.put_in_place(partial, target, mark=params.INDEX, replaced=gone)
 
 
 def export(

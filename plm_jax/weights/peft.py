@@ -95,7 +95,7 @@ def export(
     tensor_files.write(partial / TENSORS, {name: _plan(array) for name, array in tensors.items()})
     release.copy_tokenizer(opened.vocab, partial, template=template, types=getattr(chosen.module, 'TYPED', False))
     files.write_json(partial / release.PEFT, about)
-    release.put_in_place(partial, target)
+    release.put_in_place(partial, target, mark=release.PEFT)
   count = sum(array.size for array in tensors.values())
   log.info(f'{target}: {len(modules)} modules, {count:,} numbers; their base model is {base or "not known"}')
 

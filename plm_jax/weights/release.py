@@ -3,13 +3,13 @@
 import contextlib
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plm_jax import files
+from plm_jax import copies, files
 from plm_jax.checkpoint import tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.errors import stage
@@ -140,7 +140,7 @@ def write(
     WeightsError: the disk is full, or a tensor cannot be read; the folder stays as it was.
   """
   groups = tensor_files.shards(plans.items(), shard)
-  folder = folder.resolve()  # a link stays one
+  folder = files.followed(folder)  # a link stays one
   with making(folder) as partial:
     numbered = [f'model-{number:05}-of-{len(groups):05}.safetensors' for number in range(1, len(groups) + 1)]
     names = [SINGLE] if len(groups) == 1 else numbered
@@ -154,12 +154,12 @@ def write(
     files.write_json(partial / CONFIG, dict(config))
     replaced = {INDEX, CONFIG, *(TOKENIZER_FILES if copied else ())}
     replaced |= {file.name for file in files.listing(folder, 'model*.safetensors')}
-    for other in files.files_below(folder):
+    for other in () if files.is_address(folder) else files.files_below(folder):  # they stay where they are
       place = other.relative_to(folder)
       if str(place) not in replaced:
         files.make_folder((partial / place).parent)
         files.copy(other, partial / place)
-    put_in_place(partial, folder)
+    put_in_place(partial, folder, mark=CONFIG, replaced=replaced)
 
 
 @contextlib.contextmanager
@@ -171,6 +171,10 @@ def making(folder: Path) -> Iterator[Path]:
   """
   if files.exists(folder) and not files.is_folder(folder):
     raise WeightsError(f'{folder} cannot be written: it is a file; name another folder')
+  if files.is_address(folder):
+    with _sent_to(folder) as partial:
+      yield partial
+    return
   partial, aside = folder.with_name(f'{folder.name}.partial'), _aside(folder)
   with contextlib.ExitStack() as stack:
     try:
@@ -191,8 +195,25 @@ def making(folder: Path) -> Iterator[Path]:
       raise WeightsError(f'{folder} cannot be written: {error}; free some space or name another folder') from error
 
 
-def put_in_place(partial: Path, folder: Path) -> None:
-  """Renames a whole folder to `folder`; one that is there is renamed aside before, and removed at the end."""
+@contextlib.contextmanager
+def _sent_to(folder: Path) -> Iterator[Path]:
+  """An empty folder of this machine, for the body to fill and to send to an address."""
+  with files.temporary_folder() as partial:
+    try:
+      yield partial
+    except OSError as error:
+      raise WeightsError(f'{folder} cannot be written: {error}; name another folder') from error
+
+
+def put_in_place(partial: Path, folder: Path, *, mark: str, replaced: Iterable[str] = ()) -> None:
+  """Renames a whole folder to `folder`; one that is there is renamed aside before, and removed at the end.
+
+  At an address its files are sent, `mark` last, and those of `replaced` that are not among them are removed
+  (`copies.publish`).
+  """
+  if files.is_address(folder):
+    copies.publish(partial, folder, mark=mark, replaced=replaced)
+    return
   aside = _aside(folder)
   if files.exists(folder):
     files.move(folder, aside)

@@ -45,7 +45,7 @@ def save(
     WeightsError: no published form has a place for the trunk and its heads, or a parameter is missing or of another
       shape.
   """
-  path = files.path(folder).absolute()
+  path = files.absolute(files.path(folder))
   extra = None if tokenizer is None else files.path(tokenizer)
   leaves, block = in_memory(_split_heads(trunk, params)), {'name': adapter} if adapter else {}
   save_leaves(path, trunk, leaves, architecture=architecture, tokenizer=extra, adapter=block)

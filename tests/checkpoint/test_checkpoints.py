@@ -21,6 +21,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from plm_jax import checkpoint
 from plm_jax.checkpoint import CheckpointError, Checkpoints, records
+from plm_jax.errors import ConfigError
 from plm_jax.training.step import TrainState
 
 LOSS = ('validation/loss', 'min')
@@ -397,8 +398,8 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: pathlib.Path) -> None:
   (tmp_path / 'file').write_text('in the way')
   with pytest.raises(CheckpointError, match=r'file/checkpoints cannot be written to .* name another --workdir'):
     Checkpoints(tmp_path / 'file' / 'checkpoints', keep=1)
-  with pytest.raises(CheckpointError, match='gs://bucket/run is not a folder of this machine: mount it'):
-    Checkpoints('gs://bucket/run', keep=1)
+  with pytest.raises(ConfigError, match='ftp:// is not known'):
+    Checkpoints('ftp://bucket/run', keep=1)
 
 
 def test_what_an_interrupted_save_left_is_removed(folder: pathlib.Path) -> None:

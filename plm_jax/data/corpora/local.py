@@ -120,7 +120,7 @@ class File:
   def digest(self, *, cache: str) -> str:
     """SHA-256 of the bytes on disk, remembered under `cache` until path, size or time of change are others."""
     text = f'{os.path.abspath(self.path)}\0{files.size(self.path)}\0{files.modified_ns(self.path)}'
-    known = files.path(cache) / 'digests' / hashlib.sha256(text.encode()).hexdigest()
+    known = files.local_path(cache, what='data.cache') / 'digests' / hashlib.sha256(text.encode()).hexdigest()
 
     def entry(digest: str) -> str:
       return f'{digest} {hashlib.sha256(f"{text}{digest}".encode()).hexdigest()}'

@@ -119,7 +119,7 @@ def prepare(
   """
   packages = PACKAGES if packages is None else packages
   build = key(packages)
-  root = files.path(cache) / 'tfds' / 'pydocs'
+  root = files.local_path(cache, what='data.cache') / 'tfds' / 'pydocs'
   if not files.exists(root / f'{build}.json'):
     made.missing('docstrings', digest=build, folder=root)
   with files.locked(root / '.lock', doing='building the corpus'):
@@ -167,7 +167,7 @@ def account(*, cache: str = CACHE, packages: Sequence[Package] | None = None) ->
   """Versions, documents and characters of each package, rows of each set and split, and what was dropped."""
   packages = PACKAGES if packages is None else packages
   prepare(cache=cache, packages=packages)
-  return files.read_json(files.path(cache) / 'tfds' / 'pydocs' / f'{key(packages)}.json')
+  return files.read_json(files.local_path(cache, what='data.cache') / 'tfds' / 'pydocs' / f'{key(packages)}.json')
 
 
 def _build(packages: Sequence[Package], *, build: str, root: Path, quiet: bool) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import errors, files
+from plm_jax import copies, errors, files
 from plm_jax.data.corpora import local, pydocs, splits
 from plm_jax.data.corpora.filters import FilterStats, filter_documents
 from plm_jax.data.corpora.formats.txt import Boundary
@@ -122,7 +122,7 @@ def opens_quickly(path: str, *, split: str) -> bool:
   """False for a large local file; raises what `open_source` raises for a path or a split that is not there."""
   for part in splits.parse(split, path=path):
     _, place = _find(path, part.name)
-    if isinstance(place, Path) and files.size(place) > _QUICK_BYTES:
+    if not isinstance(place, str) and files.size(place) > _QUICK_BYTES:
       return False
   return True
 
@@ -239,7 +239,8 @@ def _open(path: str, split: str, *, cache: str, max_bytes: int, **settings: Any)
       )
   if isinstance(place, str):
     return formats[name].open(place, split, cache, **given)
-  rows = formats[name].open(local.File.at(place, max_bytes=max_bytes), split, cache, **given)
+  here = copies.fetched(place, cache)
+  rows = formats[name].open(local.File.at(here, max_bytes=max_bytes), split, cache, **given)
   return dataclasses.replace(rows, labels={**rows.labels, **_labels(place.parent / LABELS)})
 
 

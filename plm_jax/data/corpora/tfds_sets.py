@@ -49,7 +49,7 @@ def from_name(name: str, split: str, *, cache: str) -> Opened:
 def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   """The builder of a set, which is downloaded and prepared if it is not on disk."""
   folder = tfds_folders.check_name(name)
-  own = files.path(cache) / 'tfds'
+  own = files.local_path(cache, what='data.cache') / 'tfds'
   tell = functools.partial(made.tell, 'files of a data set', digest=name, folder=own / folder, size='')
   usual = os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   for data_dir in (own, files.path(usual)):
@@ -66,7 +66,7 @@ def _prepared(name: str, *, cache: str) -> tfds.core.DatasetBuilder:
   command = f'python -m tensorflow_datasets.scripts.cli.main build {name} --file_format={_FORMAT} --data_dir={own}'
   with files.locked(own / f'.{builder.name}.lock', doing=f'preparing {builder.name}'), quiet():
     if not (found := builder.is_prepared()):
-      version = Path(builder.data_path)
+      version = files.path(builder.data_path)
       for left in files.listing(version.parent, f'{version.name}.incomplete*'):  # by a process that was killed
         files.remove_folder(left)
       try:
@@ -169,7 +169,7 @@ class _Rows(Sequence[Mapping[str, Any]]):
 
 
 def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Opened:
-  folder = Path(builder.data_path)
+  folder = files.path(builder.data_path)
   stored = _read(lambda: builder.info.file_format.value, where=folder)
   if stored != _FORMAT:
     raise ValueError(
@@ -178,7 +178,7 @@ def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Open
     )
   splits.check(split, [name for name, info in builder.info.splits.items() if info.num_examples], path=path)
   for file in _read(lambda: builder.info.splits[split].filepaths, where=folder):
-    tfds_folders.check_shard(Path(file), folder)
+    tfds_folders.check_shard(files.path(file), folder)
   return Opened(
     rows=_Rows(_read(lambda: builder.as_data_source(split=split), where=folder), where=f'{path} ({split})'),
     digest=_read(lambda: _digest(builder, split), where=folder),
@@ -192,7 +192,7 @@ def _digest(builder: tfds.core.DatasetBuilder, split: str) -> str:
   if split in known:
     return known[split]
   info = builder.info.splits[split]
-  features = files.read_text(Path(builder.data_path) / 'features.json')
+  features = files.read_text(files.path(builder.data_path) / 'features.json')
   told = (builder.info.full_name, features, split, info.num_examples, info.num_bytes, info.shard_lengths)
   return hashlib.sha256(repr(told).encode()).hexdigest()
 

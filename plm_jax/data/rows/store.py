@@ -167,7 +167,7 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
     RunError: a damaged block cannot be restored, because the text now gives other tokens.
   """
   digest = _digest(texts, vocab)
-  folder = files.path(cache) / 'tokens' / digest
+  folder = files.local_path(cache, what='data.cache') / 'tokens' / digest
   if not files.exists(folder / 'manifest.json'):
     made.missing('tokens', digest=digest, folder=folder, size=f'{len(texts):,} documents')
   with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):

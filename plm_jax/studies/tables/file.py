@@ -160,7 +160,7 @@ def read(name: str, scale: str) -> Table:
   path = files.path(name)
   if path.suffix != '.py' or not files.is_file(path):
     raise ConfigError(f'{name}: there is no such table file.{errors.suggest(name, known())} There are: {_listed()}.')
-  data = call(path.resolve(), lambda module: module.get_table(scale))
+  data = call(files.followed(path), lambda module: module.get_table(scale))
   if not isinstance(data, Mapping):
     raise ConfigError(f'{name}: get_table returned {type(data).__name__}, and a table is a dict.')
   parts = {

@@ -77,7 +77,7 @@ def run(
   Raises:
     ConfigError: the folder holds something else.
   """
-  folder = files.path(out)
+  folder = files.local_path(out, what='OUT')
   request = {**asked, 'source_digest': texts.digest}
   if files.is_file(folder / REPORT):
     report = files.read_json(folder / REPORT)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from plm_jax import files
+from plm_jax import copies, files
 from plm_jax.data.corpora import local, splits
 from plm_jax.data.corpora.records import Opened
 
@@ -18,7 +18,7 @@ SCHEME = 'parallel:'
 
 def open(path: str, split: str, cache: str) -> Opened:
   """The lines of the files of a split."""
-  sides = _sides(path, split)
+  sides = _sides(path, split, cache=cache)
   rows = {field: local.Rows(file, _every_line(file.lines()), parse) for field, file in sides.items()}
   if len({len(side) for side in rows.values()}) > 1:
     found = ', '.join(f'{file.path} has {len(rows[field]):,}' for field, file in sides.items())
@@ -49,7 +49,7 @@ class Rows(Sequence[local.Row]):
     return next(iter(self.sides.values())).place(index)
 
 
-def _sides(path: str, split: str) -> dict[str, local.File]:
+def _sides(path: str, split: str, *, cache: str) -> dict[str, local.File]:
   """Field -> file of a split, sorted.
 
   Raises:
@@ -68,7 +68,7 @@ def _sides(path: str, split: str) -> dict[str, local.File]:
       found[name][field] = file
   several = {name: sides for name, sides in found.items() if len(sides) > 1}
   splits.check(split, sorted(several), path=path)
-  return {field: local.File.at(file) for field, file in sorted(several[split].items())}
+  return {field: local.File.at(copies.fetched(file, cache)) for field, file in sorted(several[split].items())}
 
 
 def _every_line(lines: Iterable[bytes]) -> Iterator[tuple[int, int]]:

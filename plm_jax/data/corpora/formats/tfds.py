@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from plm_jax import files
+from plm_jax import copies, files
 from plm_jax.data.corpora.records import Opened
 
 SUFFIXES = ()
@@ -20,4 +20,4 @@ def open(path: str, split: str, cache: str) -> Opened:
 
   if path.startswith(SCHEME):
     return tfds_sets.from_name(path.removeprefix(SCHEME), split, cache=cache)
-  return tfds_sets.from_folder(files.path(path), split, path=path)
+  return tfds_sets.from_folder(copies.fetched(path, cache), split, path=path)
