@@ -27,11 +27,11 @@ class Steps(NamedTuple):
   Attributes:
     first: number of the first step, counted from 1 over the whole run; None is the one after `WARM` steps of the
       process.
-    number: how many of them.
+    steps: their number.
   """
 
   first: int | None
-  number: int
+  steps: int
 
 
 def steps(text: str) -> Steps:
@@ -84,7 +84,7 @@ class Tracer:
     if asked is None or not main:
       return
     self._first = start + WARM + 1 if asked.first is None else asked.first
-    self._end = self._first + asked.number
+    self._end = self._first + asked.steps
     if self._first <= start:
       log.warning(
         f'--profile: step {self._first} is made already, the run goes on from step {start}; nothing is traced'
