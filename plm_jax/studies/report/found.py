@@ -103,7 +103,7 @@ def find(folders: Sequence[files.Where], wanted: Callable[[str], bool]) -> Found
   for folder in map(files.path, folders):
     if not files.is_folder(folder):
       raise ConfigError(f'{folder}: there is no such folder; name folders of runs, sweeps or tables')
-    own = list(_walk(folder.absolute(), DEEPEST))
+    own = list(_walk(files.absolute(folder), DEEPEST))
     if not own:
       raise ConfigError(f'{folder}: no run began there (no config.json beside metrics), and there is no sweep or table')
     runs |= dict.fromkeys(one for one in own if files.is_file(RunFolder(one).config))
