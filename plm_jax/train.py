@@ -10,6 +10,9 @@ checkpoint. The schedule is stretched from there on: the learning rate becomes t
 (what is a fraction of the run, such as a warmup, too), so that after a decay to 0 it rises again; steps that are made
 keep theirs. The order of data goes on. `config.json` records it, later commands need no --extend, and the same command
 again, if the run was stopped in between, goes on without adding more.
+
+--compile_cache=DIR keeps compiled programs in a folder, which hosts may share (or at an address, gs://...):
+a run that is started again, or another of the same shapes, reads what took over a second to compile.
 """
 
 from plm_jax.cli import signals
@@ -33,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--stop_at', type=command.COUNT, help='save and end after this step; the schedule ends at `steps`'
   )
   parser.add_argument('--extend', type=command.COUNT, metavar='N', help='N more steps than the run in the folder has')
+  parser.add_argument('--compile_cache', metavar='DIR', help='keep compiled programs here; local, or gs://...')
   parser.add_argument('--coordinator', help='HOST:PORT of process 0, for a run of several processes')
   parser.add_argument('--processes', type=command.COUNT, help='number of processes')
   parser.add_argument('--process', type=command.WHOLE, help='index of this process, from 0')
@@ -45,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.cli import logs
   from plm_jax.training import loop  # loads jax
 
+  if arguments.compile_cache is not None:
+    import jax
+
+    jax.config.update('jax_compilation_cache_dir', arguments.compile_cache)
   logs.start()
   signals.check()
   loop.start_processes(arguments.coordinator, arguments.processes, arguments.process)
