@@ -357,6 +357,21 @@ def row_parts(rows: int) -> int:
   return 1 if rows % parts else parts
 
 
+def each_row(function: Callable[..., PyTree], *arrays: PyTree) -> PyTree:
+  """`jax.vmap(function)(*arrays)`, on each device for its own rows: a loop in it waits for the rows of no other device.
+
+  Args:
+    function: of rows without their leading axis.
+    arrays: [b, ...] each.
+  """
+  layout = _LAYOUT.get()
+  run = jax.vmap(function)
+  if layout is None or row_parts(jax.tree.leaves(arrays)[0].shape[0]) == 1:
+    return run(*arrays)
+  cut = PartitionSpec(layout.rules['batch'])
+  return jax.shard_map(run, mesh=layout.mesh, in_specs=cut, out_specs=cut, check_vma=False)(*arrays)
+
+
 def map_rows(
   loop: Callable[[Callable[[PyTree], PyTree], PyTree], PyTree],
   function: Callable[[PyTree], PyTree],

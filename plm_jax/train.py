@@ -13,6 +13,9 @@ again, if the run was stopped in between, goes on without adding more.
 
 --profile=3 traces three steps, once the process is warm; --profile=10:13 the steps 10, 11 and 12 of the run. The trace
 is in the folder `profile` of the run: xprof --logdir=WORKDIR/profile shows it, launch/README.md says how to read it.
+
+--compile_cache=DIR keeps compiled programs in a folder, which hosts may share (or at an address, gs://...):
+a run that is started again, or another of the same shapes, reads what took over a second to compile.
 """
 
 from plm_jax.cli import signals
@@ -35,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     '--stop_at', type=command.COUNT, help='save and end after this step; the schedule ends at `steps`'
   )
   parser.add_argument('--extend', type=command.COUNT, metavar='N', help='N more steps than the run in the folder has')
+  parser.add_argument('--compile_cache', metavar='DIR', help='keep compiled programs here; local, or gs://...')
   parser.add_argument('--profile', metavar='STEPS', help='trace so many steps, or FIRST:END, for xprof')
   hosts.add_flags(parser)
   arguments, settings = command.parse(parser, argv, expand=expand)
@@ -48,6 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.training import hosts as joining
   from plm_jax.training import loop  # loads jax
 
+  if arguments.compile_cache is not None:
+    import jax
+
+    jax.config.update('jax_compilation_cache_dir', arguments.compile_cache)
   logs.start()
   signals.check()
   joining.join(flags)

@@ -24,6 +24,7 @@ from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
 from plm_jax.objectives import corrupt
 from plm_jax.objectives.causal_lm import Model, score
+from plm_jax.sharding import each_row
 from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Task, Vocab, Weight
 
 PAPER = Paper(year=2021, title='Du et al., GLM', architecture='decoder', objective_family='autoregressive')
@@ -189,7 +190,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   if s.max_length is not None:
     positions.check_length(batch['tokens'].shape[1], max_length=s.max_length, model='the trunk')
   keys = row_keys(root, batch, every=s.every, copies=s.copies)
-  rows = jax.vmap(partial(draw, s))(keys, batch['tokens'], batch['segment_ids'])
+  rows = each_row(partial(draw, s), keys, batch['tokens'], batch['segment_ids'])
   fields, row_weight = rows._asdict(), batch['row_weight']
   weights = rows.weights * row_weight[:, None]
   targets = {'ids': rows.targets, 'weights': weights, 'scale': batch_scale(weights)}

@@ -49,6 +49,7 @@ from plm_jax.objectives.denoising import (
   sizes,
 )
 from plm_jax.plugins import build
+from plm_jax.sharding import each_row
 from plm_jax.types import (
   Array,
   Attends,
@@ -325,7 +326,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   tokens, segments = batch['tokens'], causal_lm.one_document(batch['segment_ids'], s.packing)
   check_length(s, tokens.shape[1])
   keys = row_keys(root, batch, every='step')
-  inputs, targets, lost, which = jax.vmap(partial(draw, s))(keys, tokens, segments)
+  inputs, targets, lost, which = each_row(partial(draw, s), keys, tokens, segments)
   row_weight = batch['row_weight']
   weights = targets.weights * row_weight[:, None]
   read = {

@@ -21,6 +21,7 @@ from plm_jax.layers.vocab_head import make_head as make_head
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row, Spans
 from plm_jax.objectives import corrupt
+from plm_jax.sharding import each_row
 from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
@@ -121,7 +122,7 @@ def make_task(trunk: nn.Module, vocab: Vocab, s: Setup) -> Task:
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The inputs of `Model` and the targets of `score`."""
   keys = row_keys(root, batch, every=s.every, copies=s.copies)
-  rows = jax.vmap(partial(mask_row, s))(keys, batch['tokens'], batch['segment_ids'])
+  rows = each_row(partial(mask_row, s), keys, batch['tokens'], batch['segment_ids'])
   inputs = {'tokens': rows['tokens'], 'segment_ids': batch['segment_ids'], 'predict': rows['predict']}
   return Example(inputs | corrupt.present(batch, 'type_ids'), make_targets(rows, batch['row_weight']))
 

@@ -22,6 +22,7 @@ from plm_jax.layers.means import batch_scale, metric, perplexity_of, scaled_sum
 from plm_jax.noise import permutation
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt
+from plm_jax.sharding import each_row
 from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Remembers, Task, Vocab
 
 PAPER = Paper(year=2019, title='Yang et al., XLNet', architecture='encoder', objective_family='permutation')
@@ -112,7 +113,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The row with the mask of its order and the positions of its targets; the targets of `score`."""
   tokens, segments = batch['tokens'], batch['segment_ids']
   reverse = batch['reversed'] if 'reversed' in batch else jnp.zeros(tokens.shape[0], bool)
-  rows = jax.vmap(partial(draw, s))(row_keys(root, batch, every='step'), tokens, segments, reverse)
+  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments, reverse)
   weights = rows['weights'] * batch['row_weight'][:, None]
   inputs = {'tokens': tokens, 'segment_ids': segments, **corrupt.present(batch, 'type_ids', 'reversed')}
   inputs |= {name: rows[name] for name in ('permutation_mask', 'target_positions')}

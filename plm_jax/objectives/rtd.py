@@ -22,6 +22,7 @@ from plm_jax.layers.means import batch_scale, metric, perplexity_of, row_terms, 
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm, rtd_model
 from plm_jax.objectives.rtd_model import Sharing
+from plm_jax.sharding import each_row
 from plm_jax.types import (
   Array,
   Attends,
@@ -168,7 +169,7 @@ def check(
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The inputs of the generator; the targets of both losses, and the keys that samples are drawn by."""
   tokens, segments, row_weight = batch['tokens'], batch['segment_ids'], batch['row_weight']
-  rows = jax.vmap(partial(draw, s))(row_keys(root, batch, every='step'), tokens, segments)
+  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), tokens, segments)
   targets = mlm.make_targets(rows, row_weight)
   real = (segments > 0).astype(jnp.float32)
   if s.predict == 'masked':

@@ -22,6 +22,7 @@ from plm_jax.layers.mlp import ACTIVATIONS
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
+from plm_jax.sharding import each_row
 from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab, Weight
 
 PAPER = Paper(year=2019, title='Joshi et al., SpanBERT', architecture='encoder', objective_family='denoising')
@@ -150,7 +151,7 @@ def make(
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The inputs of `Model`; the targets of `mlm.score` and of the span boundary term."""
   keys = row_keys(root, batch, every=s.masking.every, copies=s.masking.copies)
-  rows = jax.vmap(partial(mask_row, s))(keys, batch['tokens'], batch['segment_ids'])
+  rows = each_row(partial(mask_row, s), keys, batch['tokens'], batch['segment_ids'])
   inputs = {name: rows[name] for name in ('tokens', 'predict', 'left', 'right', 'place')}
   inputs |= {'segment_ids': batch['segment_ids'], **corrupt.present(batch, 'type_ids')}
   weights = rows['boundary_weights'] * batch['row_weight'][:, None]

@@ -21,7 +21,7 @@ from plm_jax.paths import path_name
 from plm_jax.planning import hlo
 from plm_jax.planning.topology import Topology
 from plm_jax.sharding import Layout
-from plm_jax.training import feed, flops, history, preflight, sizes
+from plm_jax.training import evaluation, feed, flops, history, preflight, sizes
 from plm_jax.training.parts import Parts, Settings, make_layout, make_parts
 from plm_jax.training.step import Maker, abstract_params, eval_step, init_params, state_maker, train_step
 from plm_jax.types import Vocab
@@ -164,8 +164,9 @@ def compiled_train(made: Made, settings: Settings) -> dict[str, Any]:
   return _measured(made, lambda: run.lower(made.maker.abstract, batch, _key()))
 
 
-def compiled_evaluation(made: Made, block: Settings) -> dict[str, Any]:
-  """What the compiler says of an evaluation step on the batches of a data block."""
+def compiled_evaluation(made: Made, settings: Settings, name: str) -> dict[str, Any]:
+  """What the compiler says of the step of an evaluation."""
+  block = settings['eval'][name]['data']
   place = sharding.batch_sharding(made.layout)
   spec = preflight.batch_spec(made.parts, block)
   task, rows = made.parts.task, block['batch_size']
@@ -174,7 +175,7 @@ def compiled_evaluation(made: Made, block: Settings) -> dict[str, Any]:
     return jax.tree.map(lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place), tree)
 
   carry = cut(jax.eval_shape(lambda: task.init_carry(rows)))
-  run = jax.jit(functools.partial(eval_step, task=task))
+  run = jax.jit(functools.partial(eval_step, task=task, rows=evaluation.rows_at_once(settings)))
   return _measured(made, lambda: run.lower(made.maker.abstract.params, cut(dict(spec)), carry, _key()))
 
 

@@ -53,9 +53,7 @@ def plan(
   if state_only:
     return found
   found['train'] = compiling.compiled_train(made, settings)
-  found['evaluate'] = {
-    name: compiling.compiled_evaluation(made, block['data']) for name, block in settings['eval'].items()
-  }
+  found['evaluate'] = {name: compiling.compiled_evaluation(made, settings, name) for name in settings['eval']}
   if found['train']['fits']:
     found['noise'] = compiling.noise_share(made, found['train'])
   elif search:

@@ -262,7 +262,7 @@ def _evaluator(
     {name: settings['eval'][name]['units'] for name in names},
     jax.random.key(settings['seed']),
     scores,
-    evaluation.make_steps(made.task),
+    evaluation.make_steps(made.task, rows=evaluation.rows_at_once(settings)),
     layout,
   )
 

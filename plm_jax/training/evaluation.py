@@ -84,9 +84,21 @@ class Evaluated(NamedTuple):
   records: list[dict[str, Any]]
 
 
-def make_steps(task: Task) -> Steps:
-  """Both functions of a task; each is compiled when it is first called."""
-  return Steps(*(jax.jit(functools.partial(step, task=task)) for step in (eval_step, predicting_step)))
+def make_steps(task: Task, *, rows: int | None = None) -> Steps:
+  """Both functions of a task; each is compiled when it is first called.
+
+  Args:
+    task: what is scored.
+    rows: that are scored at once, see `rows_at_once`; None scores each batch as it comes.
+  """
+  plain = functools.partial(eval_step, task=task, rows=rows)
+  return Steps(jax.jit(plain), jax.jit(functools.partial(predicting_step, task=task)))
+
+
+def rows_at_once(settings: Settings) -> int | None:
+  """Rows of a micro-batch of training: an evaluation that takes no more fits where training does; None without any."""
+  parts = settings['accumulate']
+  return None if parts == 1 else settings['data']['batch_size'] // parts
 
 
 def evaluate(

@@ -226,7 +226,7 @@ def _train(
     _, measures = jax.eval_shape(plain_of(history.horizon(settings, start)), maker.abstract, dict(source.spec), key)
     summed = interval.from_sums(run_folder.summed(folder, start), measures, mesh=mesh)
     unsound_fn = jax.jit(unsound)
-    eval_steps = evaluation.make_steps(task)
+    eval_steps = evaluation.make_steps(task, rows=evaluation.rows_at_once(settings))
     if settings['best'] is not None:
       name = settings['best'][0].partition('/')[0]
       spec, wanted = evaluations[name].spec, scored_by[name]

@@ -302,11 +302,36 @@ def unsound(state: TrainState) -> dict[str, Array]:
 
 
 def eval_step(
-  params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task
+  params: PyTree, batch: Batch, carry: PyTree, key: Array, *, task: Task, rows: int | None = None
 ) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
-  """Metrics of a batch as (sum, weight), and the carry for the next one; noise is that of step 0, nothing drops out."""
+  """Metrics of a batch as (sum, weight), and the carry for the next one; noise is that of step 0, nothing drops out.
+
+  Args:
+    params: of the task's model.
+    batch: the whole global batch, clean.
+    carry: recurrent state of its rows.
+    key: root key of the run.
+    task: what is scored.
+    rows: at most so many of the batch are computed at once, if the task does not compare rows; None computes all.
+  """
   opened = _open(params, batch, key, task=task)
-  return _score(opened, batch, carry, task=task)
+  parts = 1 if rows is None or task.couples_rows else _parts(batch['row_id'].shape[0], rows)
+  if parts == 1:
+    return _score(opened, batch, carry, task=task)
+
+  def score(part: tuple[Example, Batch, PyTree, Array]) -> tuple[dict[str, tuple[Array, Array]], PyTree]:
+    example, batch, carry, number = part
+    own = opened._replace(example=example, rng=jax.random.fold_in(opened.rng, number))
+    return _score(own, batch, carry, task=task)
+
+  cut = _micro_batches((opened.example, dict(batch), carry), parts)
+  metrics, carries = jax.lax.map(score, (*cut, jnp.arange(parts)))
+  return jax.tree.map(lambda x: x.sum(axis=0), metrics), _join(carries)
+
+
+def _parts(batch_size: int, rows: int) -> int:
+  """Into how few equal parts a batch is cut so that each has at most so many rows."""
+  return next(parts for parts in range(1, batch_size + 1) if batch_size % parts == 0 and batch_size // parts <= rows)
 
 
 def predict_step(params: PyTree, batch: Batch, key: Array, *, task: Task) -> dict[str, Array]:

@@ -270,6 +270,19 @@ class Noisy(nn.Module):
     return Dropout(0.5)(x, train=train)
 
 
+@pytest.mark.parametrize('name', TASKS)
+def test_an_evaluation_in_parts_is_that_of_the_whole_batch(name):
+  one = setup(name)
+  read = one.state.params, one.batch, one.state.carry, jax.random.key(KEY)
+  whole, carry = jax.jit(functools.partial(step.eval_step, task=one.task))(*read)
+  in_parts = jax.jit(functools.partial(step.eval_step, task=one.task, rows=2))
+  parts, carry_of_parts = in_parts(*read)
+  assert parts.keys() == whole.keys()
+  assert tiny.worst(tiny.means(parts), tiny.means(whole)) < 1e-5
+  assert tiny.same(carry_of_parts, carry) or tiny.worst(carry_of_parts, carry) < 1e-6
+  assert 'stablehlo.while' in in_parts.lower(*read).as_text()
+
+
 def test_forward_folds_in_the_number_of_the_call():
   task = recurrent_task()._replace(model=Noisy())
   forward = step.bind(task, {}, train=True, rng=jax.random.key(0))

@@ -6,13 +6,14 @@ Each stretch (`noise/stretches.py`) is corrupted as if it were alone in the row.
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from plm_jax.errors import one_of
+from plm_jax.noise.cuts import cut
 from plm_jax.noise.row import Row, Spans
 from plm_jax.noise.stretches import Stretches, continues_document, find_stretches, select
 from plm_jax.noise.where.counts import capacity_of_iid, check_rate, count_table, number_spans, round_up
@@ -111,30 +112,9 @@ def cut_spans(row: Row, key: Array, counts: Array) -> Spans:
     key: noise key of the row.
     counts: int32[2, l + 1] of `exact_tables`; rows under vmap may bring tables of different rates and means.
   """
-  length = row.ids.shape[0]
   stretches = find_stretches(row)
-  size = stretches.size
-  hidden, cuts = counts[0, size], jnp.maximum(counts[1, size] - 1, 0)
-
-  def visit(carry: tuple[Array, ...], token: tuple[Array, ...]) -> tuple[Any, tuple[Array, Array]]:
-    number, inside, begins, *fresh = token
-    start = (*fresh, jnp.zeros((), bool))
-    hidden, clean, hidden_cuts, clean_cuts, hiding = (
-      jnp.where(begins, new, old) for new, old in zip(start, carry, strict=True)
-    )
-    # `left` tokens of the present kind, hidden or text, have `left` places for its remaining `cuts`: cut here with
-    # probability cuts / left; the kind changes at a cut, and where its tokens are used up
-    left, cuts = jnp.where(hiding, hidden, clean), jnp.where(hiding, hidden_cuts, clean_cuts)
-    cut = inside & ~begins & (number * left < cuts)
-    turns = cut | (inside & (left == 0))
-    hidden_cuts, clean_cuts = hidden_cuts - (cut & hiding), clean_cuts - (cut & ~hiding)
-    hiding = hiding ^ turns
-    hidden, clean = hidden - (inside & hiding), clean - (inside & ~hiding)
-    return (hidden, clean, hidden_cuts, clean_cuts, hiding), (inside & hiding, turns & hiding)
-
-  zero = jnp.zeros((), jnp.int32)
-  tokens = (jax.random.uniform(key, (length,)), stretches.inside, stretches.fresh, hidden, size - hidden, cuts, cuts)
-  _, (chosen, starts) = jax.lax.scan(visit, (zero, zero, zero, zero, jnp.zeros((), bool)), tokens)
+  hidden, spans = counts[:, stretches.size]
+  chosen, starts = cut(jax.random.uniform(key, row.ids.shape), stretches, hidden, jnp.maximum(spans - 1, 0))
   return number_spans(starts, chosen)
 
 
