@@ -6,8 +6,8 @@
 # Commands, each of which may be repeated without harm:
 #   create     asks for the TPU NAME and waits until it is there
 #   install    copies this checkout to every host and installs it (launch/tpu_worker.sh)
-#   doctor     checks that the hosts agree (plm_jax.doctor)
 #   prepare    makes the vocabulary and the token store ahead of training (plm_jax.prepare), on every host
+#   doctor     checks that the hosts agree and the run can begin (plm_jax.doctor)
 #   start      starts the run on every host, where it outlives your connection
 #   up         the five above, in this order
 #   tail       prints what the first host says, until Ctrl-C
@@ -39,7 +39,7 @@ set -euo pipefail
 root="$(cd -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")/.." && pwd -P)"
 folder=plm_jax  # of the checkout, in the home of a host
 worker="bash $folder/launch/tpu_worker.sh"
-commands=' create install doctor prepare start up tail state stop fetch delete watch '
+commands=' create install prepare doctor start up tail state stop fetch delete watch '
 
 say() { printf '[tpu_vm] %s\n' "$*" >&2; }
 
@@ -136,7 +136,7 @@ check() {
     create | up | watch) [[ -n $type ]] || fail 'what? --type=TYPE, such as --type=v5litepod-16' ;;
   esac
   case $command in
-    start | up | watch | prepare)
+    start | up | watch | prepare | doctor)
       argument_of --config >/dev/null || fail 'what to train? -- --config=experiments/... --workdir=gs://BUCKET/run'
       argument_of --workdir >/dev/null || fail 'where to? -- --config=... --workdir=gs://BUCKET/run'
       ;;
@@ -298,22 +298,23 @@ install() {
   on all ssh "$name" --command="$unpack"
 }
 
-# Every flag that names the config or changes it, which doctor and prepare take as well.
+# Every flag that names the config or changes it, for a shell: what prepare and doctor take as well.
 config_arguments() {
-  local argument
+  local argument kept=()
   for argument in "${arguments[@]}"; do
-    [[ $argument != --config=* && $argument != --config.* ]] || printf '%s\n' "$argument"
+    [[ $argument != --config=* && $argument != --config.* ]] || kept+=("$argument")
   done
+  quoted "${kept[@]}"
 }
 
 prepare() {
-  local line words=()
-  while IFS= read -r line; do words+=("$line"); done < <(config_arguments)
-  on all ssh "$name" --command="$worker python -m plm_jax.prepare $(quoted "${words[@]}")"
+  on all ssh "$name" --command="$worker python -m plm_jax.prepare $(config_arguments)"
 }
 
 doctor() {
-  on all ssh "$name" --command="$worker python -m plm_jax.doctor"
+  local workdir
+  workdir="$(quoted "--workdir=$(argument_of --workdir)")"
+  on all ssh "$name" --command="$worker python -m plm_jax.doctor $(config_arguments) $workdir"
 }
 
 start() {
@@ -361,8 +362,8 @@ delete_tpu() {
 up() {
   create
   install
-  doctor
   prepare
+  doctor
   start
 }
 

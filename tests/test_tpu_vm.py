@@ -246,7 +246,8 @@ def test_arguments_reach_every_host_as_they_were_given(cloud: Cloud) -> None:
   for host in (0, 1):
     cloud.wait_for(lambda host=host: (cloud.folder / f'host{host}' / 'greetings').exists())
     train, rest = ['-m', 'plm_jax.train', *RUN[1:], *strange], cloud.python(host)
-    assert rest == [['-m', 'plm_jax.doctor'], ['-m', 'plm_jax.prepare', RUN[1], *strange], train]
+    config, workdir = [RUN[1], *strange], [one for one in RUN if one.startswith('--workdir=')]
+    assert rest == [['-m', 'plm_jax.prepare', *config], ['-m', 'plm_jax.doctor', *config, *workdir], train]
     assert (cloud.folder / f'host{host}' / 'greetings').read_text() == "it's $me\n"
   unpacked = cloud.folder / 'host0' / 'plm_jax'
   assert (unpacked / 'launch' / 'tpu_vm.sh').exists()
