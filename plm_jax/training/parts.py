@@ -58,14 +58,19 @@ def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
     ConfigError: the two differ: a run keeps the ids that it began with.
   """
   kept_in = None if folder is None else folder.vocab
-  return _kept_or_made('vocab', settings['vocab'], kept_in, cache=settings['data']['cache'])
+  return _kept_or_made('vocab', settings['vocab'], kept_in, cache=_cache_of(settings['data']))
 
 
 def make_second_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab | None:
   """The second vocabulary, as `make_vocab` the first; None where the settings name none."""
   block = settings.get('second_vocab')
   kept_in = None if folder is None else folder.second_vocab
-  return None if block is None else _kept_or_made('second_vocab', block, kept_in, cache=settings['data']['cache'])
+  return None if block is None else _kept_or_made('second_vocab', block, kept_in, cache=_cache_of(settings['data']))
+
+
+def _cache_of(block: Settings) -> str:
+  """The cache of a data block; a mixture has that of its first part."""
+  return block['cache'] if 'cache' in block else _cache_of(next(iter(block['parts'].values())))
 
 
 def _kept_or_made(name: str, block: Settings, kept_in: Path | None, *, cache: str) -> Vocab:
