@@ -17,7 +17,11 @@
 #SBATCH --signal=TERM@300
 set -euo pipefail
 
-root="${SLURM_SUBMIT_DIR:?run this by sbatch}"  # sbatch runs a copy of this file, which lies elsewhere
+if [[ -z ${SLURM_SUBMIT_DIR:-} ]]; then
+  printf '[slurm] run this by sbatch: sbatch --nodes=2 %s --config=... --workdir=...\n' "$0" >&2
+  exit 2
+fi
+root=$SLURM_SUBMIT_DIR  # sbatch runs a copy of this file, which lies elsewhere
 python="${PYTHON:-$root/.venv/bin/python}"
 cd -- "$root"
 

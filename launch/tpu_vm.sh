@@ -84,7 +84,15 @@ ask() {
 }
 
 parse() {
-  [[ $# -ge 1 && $commands == *" $1 "* ]] || fail "name a command:$commands(the head of this file explains them)"
+  local word
+  for word in "$@"; do
+    [[ $word != -- ]] || break
+    if [[ $word == --help || $word == -h ]]; then
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      exit 0
+    fi
+  done
+  [[ $# -ge 1 && $commands == *" $1 "* ]] || fail "name a command:$commands(--help explains them)"
   command=$1
   [[ $# -ge 2 && $2 =~ ^[a-z][a-z0-9-]{0,60}$ ]] ||
     fail 'name the TPU after the command: lower-case letters, digits and -, a letter first'
@@ -113,7 +121,9 @@ parse() {
         arguments=("$@")
         break
         ;;
-      *) fail "there is no flag $1; the head of $0 lists them, and arguments of the run stand behind --" ;;
+      --zone | --project | --type | --runtime | --slices | --create_flag | --env | --to | --tries | --poll)
+        fail "$1 needs its value in the same word: $1=VALUE" ;;
+      *) fail "there is no flag $1; --help lists them, and arguments of the run stand behind --" ;;
     esac
     shift
   done
@@ -139,6 +149,7 @@ check() {
     start | up | watch | prepare | doctor)
       argument_of --config >/dev/null || fail 'what to train? -- --config=experiments/... --workdir=gs://BUCKET/run'
       argument_of --workdir >/dev/null || fail 'where to? -- --config=... --workdir=gs://BUCKET/run'
+      check_config
       ;;
     fetch)
       argument_of --workdir >/dev/null || fail 'which folder? -- --workdir=gs://BUCKET/run, as for start'
@@ -147,6 +158,16 @@ check() {
   if [[ $dry_run -eq 0 ]] && ! command -v gcloud >/dev/null; then
     fail 'gcloud is not installed: https://cloud.google.com/sdk/docs/install; --dry_run needs none'
   fi
+}
+
+# No TPU is asked for where the config would be a file of this checkout, and is not there.
+check_config() {
+  local config
+  config="$(argument_of --config)"
+  config=${config%%:*}
+  case $config in
+    experiments/*) [[ -e $root/$config ]] || fail "--config=$config: there is no such file in $root" ;;
+  esac  # others may lie on the hosts alone
 }
 
 # The value of an argument of the run, such as --workdir=VALUE.

@@ -51,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments, settings = command.parse(parser, argv, workdir=False, expand=expand)
   if settings is None:
     return 0
+  if arguments.shared is not None:
+    files.path(arguments.shared)  # an address without a client is refused before text is read
   signals.check()
   from plm_jax.cli import logs
   from plm_jax.training import prepare  # loads jax

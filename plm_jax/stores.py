@@ -34,7 +34,10 @@ log = logging.getLogger(__name__)
 Where = str | os.PathLike[str]
 CLIENTS = {'gs': 'gcsfs', 's3': 's3fs'}  # scheme -> package
 BEAT, LEASE = 10.0, 45.0  # seconds: a lock is written anew so often; one that was not for so long is nobody's
-_SCHEME, _LOST = re.compile(r'([a-z][a-z0-9+]+)://'), re.compile(r'(gs|s3|gcs|az|abfs|hf|https?|ftp|file):/(?=[^/])')
+_SCHEME, _LOST = (
+  re.compile(r'([A-Za-z][A-Za-z0-9+]+)://'),
+  re.compile(r'(gs|s3|gcs|az|abfs|hf|https?|ftp|file):/(?=[^/])', re.I),
+)
 _AT_ONCE = 8  # objects that are copied or sent at the same time
 
 
@@ -55,7 +58,7 @@ def is_address(where: Where) -> bool:
   if ':/' not in text:
     return False
   if lost := _LOST.match(text):
-    cure = f'write {lost[1]}://{text[lost.end() :]}'
+    cure = f'write {lost[1].lower()}://{text[lost.end() :]}'
     raise ConfigError(f'{text} is neither a folder of this machine nor an address: {cure}')
   return bool(_SCHEME.match(text))
 
@@ -68,6 +71,8 @@ def path(where: Where) -> Path:
   """
   text = os.fspath(where)
   scheme, _, rest = text.partition('://')
+  if scheme not in CLIENTS and scheme.lower() in CLIENTS:
+    raise ConfigError(f'{text}: addresses begin in small letters: write {scheme.lower()}://{rest}')
   if scheme not in CLIENTS:
     known = ', '.join(f'{name}://' for name in CLIENTS)
     raise ConfigError(f'{text}: {scheme}:// is not known; there are {known}. Others can be mounted (rclone, NFS)')

@@ -23,9 +23,12 @@ from plm_jax.cli import signals
 if __name__ == '__main__':
   signals.begin()  # before the other imports, which take a while
 
+import tempfile
 from collections.abc import Sequence
 
+from plm_jax import files
 from plm_jax.cli import command, hosts, memory
+from plm_jax.errors import ConfigError
 from plm_jax.training import profiling
 from plm_jax.training.model_from import expand
 
@@ -45,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if settings is None:
     return 0
   flags = hosts.given(arguments)
+  cache = None if arguments.compile_cache is None else _cache(arguments.compile_cache)
   profile = None if arguments.profile is None else profiling.steps(arguments.profile)
   signals.check()
   memory.reuse()
@@ -52,15 +56,30 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.training import hosts as joining
   from plm_jax.training import loop  # loads jax
 
-  if arguments.compile_cache is not None:
+  if cache is not None:
     import jax
 
-    jax.config.update('jax_compilation_cache_dir', arguments.compile_cache)
+    jax.config.update('jax_compilation_cache_dir', cache)
   logs.start()
   signals.check()
   joining.join(flags)
   asked = {'stop_at': arguments.stop_at, 'extend': arguments.extend, 'profile': profile}
   return loop.train(settings, arguments.workdir, **asked).exit_code
+
+
+def _cache(where: str) -> str:
+  """The folder of compiled programs, made where it lies on this machine; jax only warns of one that it cannot use."""
+  if files.is_address(where):
+    files.path(where)  # refuses what has no client
+    return where
+  folder = files.path(where)
+  try:
+    files.make_folder(folder)
+    with tempfile.TemporaryFile(dir=folder):
+      pass
+  except OSError as error:
+    raise ConfigError(f'--compile_cache={where} cannot be written to ({error.strerror}): name another folder') from None
+  return str(folder)
 
 
 if __name__ == '__main__':

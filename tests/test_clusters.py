@@ -289,3 +289,11 @@ def test_flags_of_sbatch_stand_before_the_first_command() -> None:
   first = next(i for i, line in enumerate(lines) if line and not line.startswith('#'))
   assert len(flags) >= 8
   assert max(flags) < first
+
+
+def test_a_job_that_is_not_submitted_says_how() -> None:
+  env = {name: value for name, value in os.environ.items() if name != 'SLURM_SUBMIT_DIR'}
+  done = subprocess.run(
+    ['bash', conftest.ROOT / 'launch' / 'slurm.sh'], env=env, capture_output=True, text=True, check=False
+  )
+  assert (done.returncode, 'run this by sbatch' in done.stderr) == (2, True)

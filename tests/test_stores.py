@@ -128,6 +128,8 @@ def nothing_is_made_here(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ('az://bucket/run', 'gs://, s3://'),
     ('gs:/bucket/run', 'write gs://bucket/run'),
     ('gs://', 'names no bucket'),
+    ('GS://bucket/run', 'write gs://bucket/run'),
+    ('Gs:/bucket/run', 'write gs://bucket/run'),
     ('https://host/x', 'https:// is not known'),
   ],
 )

@@ -107,6 +107,8 @@ class Cloud:
       shutil.copy(conftest.ROOT / 'launch' / name, self.script.parent)
     (self.script.parent / 'setup.sh').write_text(SETUP)
     checkout = self.script.parent.parent
+    (checkout / 'experiments' / 'bert').mkdir(parents=True)
+    (checkout / 'experiments' / 'bert' / 'base.py').write_text('')
     for words in (['init', '-q'], ['add', '.']):
       subprocess.run(['git', '-C', str(checkout), *words], check=True)
     (checkout / 'not for git').write_text('large')
@@ -358,13 +360,27 @@ def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None
     (['create', 'one', '--zone=a', '--type=v4-8', '--slices=0'], 'a whole number'),
     (['create', 'one', '--zone=a', '--type=v4-8', '--sport'], 'there is no flag --sport'),
     (['create', 'one', '--zone=a', '--type=v4-8', '--config=c.py'], 'behind --'),
+    (['create', 'one', '--zone', 'a', '--type=v4-8'], '--zone=VALUE'),
     (['up', 'one', '--zone=a', '--type=v4-8'], 'what to train'),
+    (
+      ['up', 'one', '--zone=a', '--type=v4-8', '--', '--config=experiments/bert/bass.py:quick', '--workdir=gs://b/x'],
+      'bass.py: there is no such',
+    ),
     (['up', 'one', '--zone=a', '--type=v4-8', '--', '--config=c.py'], 'where to'),
     (['fetch', 'one', '--zone=a'], 'which folder'),
   ],
 )
 def test_wrong_usage_is_explained(cloud: Cloud, words: list[str], cure: str) -> None:
   assert cure in cloud.run(*words, code=2)
+  assert not cloud.asked()
+
+
+@pytest.mark.parametrize('words', [['--help'], ['-h'], ['up', 'one', '--help']])
+def test_help_lists_commands_and_flags(cloud: Cloud, words: list[str]) -> None:
+  done = subprocess.run(['bash', cloud.script, *words], capture_output=True, text=True, check=False)
+  assert (done.returncode, done.stderr) == (0, '')
+  assert done.stdout.startswith('Trains on a Cloud TPU')
+  assert '--dry_run' in done.stdout.splitlines()[-1]
   assert not cloud.asked()
 
 

@@ -447,6 +447,25 @@ def test_a_misspelt_key_ends_at_once_without_jax(data: pathlib.Path, tmp_path: p
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.parametrize(
+  ('where', 'said'),
+  [
+    ('{0}/file', 'file cannot be written to .* name another folder'),
+    ('{0}/file/below', 'cannot be written to'),
+    ('gs:/bucket/x', 'write gs://bucket/x'),
+    ('s3://', 'names no bucket'),
+  ],
+)
+def test_a_cache_of_programs_that_cannot_be_kept_is_refused(
+  data: pathlib.Path, tmp_path: pathlib.Path, where: str, said: str
+) -> None:
+  (tmp_path / 'file').write_text('in the way')
+  file = runs.write_config(tmp_path / 'config.json', runs.settings('mlm', data))
+  with pytest.raises(ConfigError, match=said):
+    train.main([f'--config={file}', f'--workdir={tmp_path / "run"}', f'--compile_cache={where.format(tmp_path)}'])
+  assert not (tmp_path / 'run').exists()
+
+
 def test_an_unfit_pair_is_refused_before_any_data_is_read(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   settings = runs.settings(
     'mlm', data, model={'name': 'gpt'}, data={'path': str(tmp_path / 'nowhere')}, eval={}, best=None

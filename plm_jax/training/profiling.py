@@ -49,6 +49,8 @@ def steps(text: str) -> Steps:
   count = int(found[2]) - (first or 0)
   if first == 0:
     raise ConfigError(f'--profile={text}: steps are counted from 1')
+  if first is not None and count < 1:
+    raise ConfigError(f'--profile={text}: END has to be larger than FIRST; the step END is not traced')
   if not 1 <= count <= MOST:
     raise ConfigError(f'--profile={text} are {count:,} steps; a trace is of 1 to {MOST:,}')
   return Steps(first, count)
@@ -81,6 +83,7 @@ class Tracer:
     self._folder, self._paused = folder, paused
     self._under_way: tuple[contextlib.ExitStack, Path] | None = None  # the local folder of a trace, and what removes it
     self._first = self._end = 0  # steps first, ..., end - 1
+    self._made = start
     if asked is None or not main:
       return
     self._first = start + WARM + 1 if asked.first is None else asked.first
@@ -109,6 +112,7 @@ class Tracer:
 
   def stepped(self, number: int, state: Any) -> None:
     """Ends and writes the trace if step `number`, whose arrays are `state`, is its last."""
+    self._made = number
     if self._under_way is not None and number == self._end - 1:
       import jax
 
@@ -121,6 +125,8 @@ class Tracer:
   def __exit__(self, *error: object) -> None:
     if self._under_way is not None:
       self._write(None)
+    elif self._made < self._first:
+      log.warning(f'--profile: nothing is traced: the run ended at step {self._made}, before step {self._first}')
 
   def _begin(self) -> None:
     import jax

@@ -232,6 +232,14 @@ def test_a_damaged_line_is_named_and_the_others_are_drawn(runs, tmp_path, caplog
   assert np.cumsum(page.data['figures'][0]['lines'][0]['steps']).tolist() == [10, 30]
 
 
+def test_one_run_is_not_called_several(tmp_path, caplog):
+  write(tmp_path / 'a', values=[3.0, 2.0], result=False)
+  with caplog.at_level(logging.INFO):
+    page = made(tmp_path, tmp_path / 'a')
+  assert 'The run has no end yet.' in page.text
+  assert ': 1 run, ' in caplog.text
+
+
 def test_what_is_not_finite_is_named(tmp_path):
   write(tmp_path / 'a', values=[3.0, 'nan', 2.0, 'inf'], result=False)
   page = made(tmp_path, tmp_path / 'a')
@@ -245,6 +253,8 @@ def test_what_is_not_finite_is_named(tmp_path):
   [
     (['{0}', '--by=optim.rat'], "no key 'optim.rat'. Did you mean 'optim.rate'"),
     (['{0}', '--metric=validation/los'], "no run has it. Did you mean 'validation/loss'"),
+    (['{0}', '--curves=validation/los'], "--curves=validation/los: no run has it. Did you mean 'validation/loss'"),
+    (['{0}', '--curves=nothing/*'], 'no run has it'),
     (['{0}/no_such_run'], 'no_such_run: there is no such folder'),
     (['{0}/0.1_0/empty'], 'no run began there'),
     (['{0}', '--out=x.png'], r'--out=x\.png: the page is a \.html'),

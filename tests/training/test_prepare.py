@@ -58,6 +58,15 @@ def test_training_finds_what_was_prepared(
   assert {name: first[name] for name in FACTS} == {name: kept[name] for name in FACTS}
 
 
+def test_a_shared_place_that_is_none_is_refused_before_anything_is_made(
+  data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  config = write_config(tmp_path, data)
+  with pytest.raises(ConfigError, match='write gs://bucket/x'):
+    prepare.main([f'--config={config}', '--shared=gs:/bucket/x'])
+  assert not (tmp_path / 'cache').exists()
+
+
 def test_the_table_says_where_things_are(
   data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,6 +92,20 @@ def test_a_resumed_run_traces_no_step_that_is_over(
   assert not (tmp_path / 'run' / 'profile').exists()
 
 
+def test_a_run_that_ends_before_its_trace_says_so(
+  data: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  with runs.logging_on(), caplog.at_level(logging.INFO):
+    loop.train(runs.settings('mlm', data), tmp_path, stop_at=2, profile=profiling.steps('3:6'))
+  assert 'nothing is traced: the run ended at step 2, before step 3' in caplog.text
+
+
+@pytest.mark.parametrize('text', ['10:10', '13:10'])
+def test_a_range_without_steps_is_explained(text: str) -> None:
+  with pytest.raises(ConfigError, match='END has to be larger than FIRST'):
+    profiling.steps(text)
+
+
 def test_a_trace_that_cannot_be_written_stops_nothing(
   data: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

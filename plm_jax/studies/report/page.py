@@ -1,6 +1,7 @@
 """The page of a report, one file that needs no network."""
 
 import datetime
+import fnmatch
 import itertools
 import logging
 import re
@@ -51,12 +52,13 @@ def report(
     The file.
 
   Raises:
-    ConfigError: no such folder, nothing in it, a key or a metric that no run has.
+    ConfigError: no such folder, nothing in it, a key, a metric or a pattern that no run has.
   """
   target = files.path(out)
   if files.is_folder(target):
     raise ConfigError(f'--out={out} is a folder: name a file, such as report.html')
   what = found.find(folders, figures.wanted(more, metric))
+  _check_patterns(what.runs, more)
   metric = _headline(what.runs, metric)
   groups = _named(curves.grouped(what.runs, by), by) if what.runs else {}
   answers = _answers(groups, ask)
@@ -65,7 +67,8 @@ def report(
   page = _page(title or _title(what, groups), _summary(what.runs), parts, drawn, command)
   files.make_folder(target.parent)
   files.write_text(target, page)
-  log.info(f'{target}: {len(what.runs)} runs, {files.size(target) / 1e6:.1f} MB')
+  count = len(what.runs)
+  log.info(f'{target}: {count} run{"s" * (count != 1)}, {files.size(target) / 1000:,.0f} kB')
   return target
 
 
@@ -79,6 +82,14 @@ def _headline(runs: Sequence[Run], metric: str | None) -> str:
       f'--metric={metric}: no run has it.{errors.suggest(metric, names)} There are: {", ".join(names)}.'
     )
   return metric
+
+
+def _check_patterns(runs: Sequence[Run], patterns: Sequence[str]) -> None:
+  """Refuses a pattern of --curves that no metric of the runs fits; runs without metrics have nothing to choose from."""
+  names = sorted({name for run in runs for name in run.metrics.names})
+  for one in patterns:
+    if names and not fnmatch.filter(names, one):
+      raise ConfigError(f'--curves={one}: no run has it.{errors.suggest(one, names)} There are: {", ".join(names)}.')
 
 
 def _named(groups: Mapping[str, Sequence[Run]], by: Sequence[str]) -> dict[str, Sequence[Run]]:
@@ -153,7 +164,8 @@ def _summary(runs: Sequence[Run]) -> str:
   done = sum(run.state == 'finished' for run in runs)
   seconds = sum(markup.number(run.result.get('seconds')).key or 0 for run in runs)
   devices = ', '.join(dict.fromkeys(run.devices for run in runs if run.devices))
-  said = 'The run is finished' if done == len(runs) == 1 else f'{done} of {len(runs)} runs are finished'
+  one = 'The run is finished' if done else 'The run has no end yet'
+  said = one if len(runs) == 1 else f'{done} of {len(runs)} runs are finished'
   took = f' {clock(seconds)} of training{" on " if devices else ""}{devices}.' if seconds else ''
   return f'{said}.{took}'
 

@@ -12,6 +12,7 @@ from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.training import flops, run_folder
 
 CHIP, SHARE = 'TPU v5e', 0.4  # hours on one chip at this share of its peak
+NOT_KNOWN = ('not known', '', '')
 
 
 def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Places) -> None:
@@ -29,16 +30,20 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
   spent, done = _measured(plan, places)
   for config, same in lines.items():
     signals.check()
+    made = sum(runs.is_finished(runs.folder_of(run, places)) for run in same)
+    totals = [totals[0] + len(same), totals[1] + made, totals[2]]
     try:
       each = [operations(run) for run in same]
     except ConfigError as error:
       unknown.append(str(error))
-      shown.add_row(config, str(len(same)), '', 'not known', '', '')
+      shown.add_row(config, str(len(same)), str(made), *NOT_KNOWN)
       continue
-    made = sum(runs.is_finished(runs.folder_of(run, places)) for run in same)
-    totals = [totals[0] + len(same), totals[1] + made, totals[2] + sum(each)]
+    totals[2] += sum(each)
     shown.add_row(config, str(len(same)), str(made), *_said(sum(each), spent, done))
-  shown.add_row('all', str(totals[0]), str(totals[1]), *_said(totals[2], spent, done))
+  none = len(unknown) == len(lines)
+  counted = NOT_KNOWN if none else _said(totals[2], spent, done)
+  name = 'all, operations where known' if unknown and not none else 'all'
+  shown.add_row(name, str(totals[0]), str(totals[1]), *counted)
   tables.show(shown)
   for reason in unknown:
     print(reason)

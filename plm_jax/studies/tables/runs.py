@@ -317,6 +317,8 @@ def _counted(target: str, changes: tuple[tuple[str, str], ...]) -> dict[str, int
   done = subprocess.run(asked, capture_output=True, text=True, check=False)
   signals.check()
   if done.returncode:
-    raise ConfigError(f'{target} cannot be counted: {_last_line(done.stderr)}')
+    wrong_config = done.returncode == 2  # what is said is one sentence with its cure, perhaps of several lines
+    said = ' '.join(done.stderr.split()) if wrong_config else _last_line(done.stderr)
+    raise ConfigError(f'{target} cannot be counted: {said}')
   found = files.parse_json(done.stdout)[0]
   return {'parameters': found['parameters'], 'flops': round(1e9 * found['gflop_per_row'])}

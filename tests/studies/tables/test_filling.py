@@ -9,7 +9,7 @@ import pytest
 
 from plm_jax.cli import signals
 from plm_jax.errors import STOPPED, ConfigError, Interrupted
-from plm_jax.studies.tables import cells, file, filling, render, runs
+from plm_jax.studies.tables import cells, costs, file, filling, render, runs
 from plm_jax.tables import main
 
 TABLE = """
@@ -201,6 +201,28 @@ def test_a_folder_of_the_same_config_is_adopted(set_up, tmp_path):
 def test_a_process_that_fails_gives_its_last_line(tmp_path):
   failed = runs._call(['train', '--config=no/such.py', '--workdir=x'], tmp_path / 'run.out')
   assert failed.startswith('exit 2: --config=no/such.py: there is no file')
+
+
+def test_what_cannot_be_counted_says_why_and_how_to_count_it():
+  with pytest.raises(ConfigError, match=r'there is no vocabulary in /nowhere.*python -m plm_jax.vocab train'):
+    runs._counted('experiments/bert/base.py:quick', (('vocab.path', '/nowhere'),))
+
+
+@pytest.mark.parametrize('known', [(), ('quickstart',)])
+def test_the_sum_of_costs_counts_every_run_and_only_known_operations(tmp_path, monkeypatch, capsys, known):
+  def operations(run):
+    if any(name in run.config for name in known):
+      return 1e12
+    raise ConfigError(f'{run.config} cannot be counted')
+
+  monkeypatch.setattr(costs, 'operations', operations)
+  (tmp_path / 'mine.py').write_text(TABLE)
+  assert main([str(tmp_path / 'mine.py'), '--cost', f'--workdir={tmp_path / "work"}']) == 0
+  lines = capsys.readouterr().out.splitlines()
+  row = next(line for line in lines if line.startswith('│ all')).strip('│').split('│')
+  found = [cell.strip() for cell in row[:4]]
+  total = str(PRETRAININGS + TUNINGS)
+  assert found == (['all, operations where known', total, '0', '4e+12'] if known else ['all', total, '0', 'not known'])
 
 
 def test_a_mistake_in_the_table_ends_the_command(tmp_path):
