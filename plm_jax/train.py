@@ -23,7 +23,6 @@ from plm_jax.cli import signals
 if __name__ == '__main__':
   signals.begin()  # before the other imports, which take a while
 
-import tempfile
 from collections.abc import Sequence
 
 from plm_jax import files
@@ -75,8 +74,9 @@ def _cache(where: str) -> str:
   folder = files.path(where)
   try:
     files.make_folder(folder)
-    with tempfile.TemporaryFile(dir=folder):
-      pass
+    probe = files.unused(folder / '.writable')
+    files.write_text(probe, '')
+    files.remove(probe)
   except OSError as error:
     raise ConfigError(f'--compile_cache={where} cannot be written to ({error.strerror}): name another folder') from None
   return str(folder)

@@ -58,14 +58,14 @@ def make_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab:
     ConfigError: the two differ: a run keeps the ids that it began with.
   """
   kept_in = None if folder is None else folder.vocab
-  return _kept_or_made('vocab', settings['vocab'], kept_in, cache=_cache_of(settings['data']))
+  return _kept_or_made('vocab', settings['vocab'], kept_in, settings)
 
 
 def make_second_vocab(settings: Settings, folder: RunFolder | None = None) -> Vocab | None:
   """The second vocabulary, as `make_vocab` the first; None where the settings name none."""
   block = settings.get('second_vocab')
   kept_in = None if folder is None else folder.second_vocab
-  return None if block is None else _kept_or_made('second_vocab', block, kept_in, cache=_cache_of(settings['data']))
+  return None if block is None else _kept_or_made('second_vocab', block, kept_in, settings)
 
 
 def _cache_of(block: Settings) -> str:
@@ -73,12 +73,14 @@ def _cache_of(block: Settings) -> str:
   return block['cache'] if 'cache' in block else _cache_of(next(iter(block['parts'].values())))
 
 
-def _kept_or_made(name: str, block: Settings, kept_in: Path | None, *, cache: str) -> Vocab:
+def _kept_or_made(name: str, block: Settings, kept_in: Path | None, settings: Settings) -> Vocab:
   """The vocabulary of a block; the one in the folder of a run where there is one, which has to be the same."""
 
   def made() -> Vocab:
-    at_address = 'path' in block and files.is_address(block['path'])
-    return build.make('text', {**block, 'path': str(copies.fetched(block['path'], cache))} if at_address else block)
+    if 'path' not in block or not files.is_address(block['path']):
+      return build.make('text', block)
+    copy = copies.fetched(block['path'], _cache_of(settings['data']))
+    return build.make('text', {**block, 'path': str(copy)})
 
   with errors.stage(name):
     if kept_in is None or not tokenizer.exists(kept_in):
