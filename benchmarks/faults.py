@@ -26,12 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from etils import epath
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = {
@@ -124,9 +125,10 @@ def children(process: subprocess.Popen[bytes]) -> list[int]:
 
 def leaves(folder: pathlib.Path, step: int = STEPS) -> dict[str, np.ndarray]:
   """The arrays of a checkpoint, by path."""
-  with warnings.catch_warnings():  # of sharding, which does not matter here
-    warnings.simplefilter('ignore')
-    tree = ocp.PyTreeCheckpointer().restore(folder / 'checkpoints' / str(step) / 'state')
+  item = epath.Path(folder / 'checkpoints' / str(step) / 'state')
+  handler = ocp.PyTreeCheckpointHandler()
+  as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)
+  tree = handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
   return dict(_flat(tree))
 
 
