@@ -40,11 +40,14 @@ AXES: dict[str, str] = {
 }
 
 Rules = Sequence[tuple[str, str | None]]
+_FSDP_TENSOR: Rules = (('batch', 'data'), ('embed', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model'))
 RULES: dict[str, Rules] = {
   'data': (('batch', 'data'),),
   'fsdp': (('batch', 'data'), ('embed', 'data')),
   'tensor': (('batch', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model')),
-  'fsdp_tensor': (('batch', 'data'), ('embed', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model')),
+  'fsdp_tensor': _FSDP_TENSOR,
+  # states between sublayers are cut as well, by position (Korthikanti et al. 2022); recurrences want them whole
+  'fsdp_tensor_sequence': (*_FSDP_TENSOR, ('length', 'model')),
   'fsdp_any': (('batch', 'data'),),
 }
 # Tables that cut each parameter along 'data' at one of these axes: the first of which a device keeps WIDE, else the
@@ -61,12 +64,14 @@ class Layout(NamedTuple):
     rules: axis -> mesh axis; None, as an axis that is missing, is not cut.
     described: its devices are known by their description alone: programs can be compiled for them, and none can run.
     spread: axes of parameters of which one is cut along 'data' (`SPREAD`).
+    apart: the mesh axis along which each device computes for itself, inside `sum_over_devices`; no rule names it.
   """
 
   mesh: Mesh
   rules: dict[str, str | None]
   described: bool = False
   spread: Sequence[str] = ()
+  apart: str | None = None
 
 
 _LAYOUT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout', default=None)
@@ -241,7 +246,7 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
     elif mesh_axis in taken:
       _log_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
       out.append(None)
-    elif axis == 'batch' and size == 1:  # a shape to make parameters with
+    elif axis in ('batch', 'length') and size == 1:  # a shape to make parameters with, a token that is generated
       out.append(None)
     elif size % (parts := layout.mesh.shape[mesh_axis]):
       cure = ' (model.overrides.vocab_multiple pads a vocabulary)' if axis == 'vocab' else ''
@@ -322,9 +327,62 @@ def device() -> Any:
 def constrain(x: Array, *axes: str | None) -> Array:
   """Cuts an activation by the rules for its axes; outside `use`, or on one device, returns it as it is."""
   layout = _LAYOUT.get()
-  if layout is None or layout.mesh.size == 1:
+  mesh = _shared(layout)
+  if layout is None or mesh is None:
     return x
-  return jax.lax.with_sharding_constraint(x, NamedSharding(layout.mesh, spec(axes, x.shape, layout)))
+  return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, spec(axes, x.shape, layout)))
+
+
+def gather_length(x: Array, outputs: Sequence[str | None], sizes: Sequence[int]) -> Array:
+  """States [b, l, d] with all positions on each device, where a kernel is cut along the mesh axis of l that they meet.
+
+  One of both has to be gathered, and the compiler would take the kernels of attention. The gradient is cut again.
+
+  Args:
+    x: [b, l, d]; any other shape is returned as it is.
+    outputs: axes of the kernel that are not contracted.
+    sizes: of these axes.
+  """
+  return _turned(x, outputs, sizes, whole=True)
+
+
+def scatter_length(x: Array, inputs: Sequence[str | None], sizes: Sequence[int]) -> Array:
+  """The inverse of `gather_length` for a product, whose contracted axes are `inputs`; its gradient is gathered."""
+  return _turned(x, inputs, sizes, whole=False)
+
+
+def _turned(x: Array, axes: Sequence[str | None], sizes: Sequence[int], *, whole: bool) -> Array:
+  """x [b, l, d] with all positions or its share of them, its gradient the other way round."""
+  layout = _LAYOUT.get()
+  mesh, along = _shared(layout), None if layout is None else layout.rules.get('length')
+  if layout is None or mesh is None or along is None or x.ndim != 3 or along not in spec(axes, sizes, layout):
+    return x
+  gathered = NamedSharding(mesh, spec(('batch', None, None), x.shape, layout))
+  cut = NamedSharding(mesh, spec(('batch', 'length', None), x.shape, layout))
+  return _placed(x, gathered, cut) if whole else _placed(x, cut, gathered)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _placed(x: Array, place: NamedSharding, back: NamedSharding) -> Array:
+  """x where `place` says, its gradient where `back` says."""
+  del back
+  return jax.lax.with_sharding_constraint(x, place)
+
+
+_placed.defvjp(
+  lambda x, place, back: (_placed(x, place, back), None),
+  lambda place, back, _, gradient: (jax.lax.with_sharding_constraint(gradient, back),),
+)
+
+
+def _shared(layout: Layout | None) -> Any:
+  """The mesh over which the compiler divides an array here; None where an array is one device's alone."""
+  if layout is None or layout.mesh.size == 1:
+    return None
+  if layout.apart is None:
+    return layout.mesh
+  alone = layout.mesh.shape[layout.apart] == layout.mesh.size
+  return None if alone else jax.sharding.get_abstract_mesh()
 
 
 def on_each_device(
@@ -339,13 +397,15 @@ def on_each_device(
     whole: names in `axes` at which the function needs its arrays uncut.
   """
   layout = _LAYOUT.get()
-  if layout is None or layout.mesh.size == 1:
+  mesh = _shared(layout)
+  if layout is None or mesh is None:
     return function(*arrays)
   specs = tuple(
     spec([None if axis in whole else axis for axis in names], array.shape, layout)
     for names, array in zip(axes, arrays, strict=True)
   )
-  cut = jax.shard_map(function, mesh=layout.mesh, in_specs=specs, out_specs=specs[0], check_vma=False)
+  names = set(mesh.axis_names) - {layout.apart}
+  cut = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs[0], axis_names=names, check_vma=False)
   return cut(*arrays)
 
 
@@ -355,6 +415,21 @@ def row_parts(rows: int) -> int:
   axis = None if layout is None else layout.rules.get('batch')
   parts = 1 if layout is None or axis is None else layout.mesh.shape[axis]
   return 1 if rows % parts else parts
+
+
+def cut_at(place: int, shape: Sequence[int], axes: Sequence[str | None]) -> int:
+  """Into how many parts the devices cut an array at one of its axes; 1 outside `use`.
+
+  Args:
+    place: of the axis.
+    shape: of the array.
+    axes: of the array, as for `spec`.
+  """
+  layout = _LAYOUT.get()
+  if layout is None:
+    return 1
+  mesh_axis = spec(axes, shape, layout)[place]
+  return 1 if mesh_axis is None else layout.mesh.shape[mesh_axis]
 
 
 def each_row(function: Callable[..., PyTree], *arrays: PyTree) -> PyTree:
@@ -412,3 +487,63 @@ def map_rows(
     check_vma=False,
   )
   return own(arrays, beside)
+
+
+def sum_over_devices(
+  function: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], rows: PyTree, whole: PyTree, *, parts: int
+) -> tuple[PyTree, PyTree]:
+  """`function(rows, whole)`, whose sums over rows are added up between devices once, at its end.
+
+  Left to the compiler, a sum over the rows of a batch is added up between devices as soon as it is made: gradients in
+  each round of a loop over micro-batches. Here each device runs the function for its own rows. That takes whole
+  parameters on each device, and sums as large. Rules that cut parameters along the mesh axis of the rows are there to
+  hold neither: under them, and where the rows do not divide, the function runs as it stands.
+
+  Args:
+    function: (rows, whole) -> (sums, kept): sums over the rows, which are added up; arrays that lead with them.
+    rows: arrays [b, ...] each.
+    whole: arrays that every device needs all of, those along other mesh axes left as they are cut.
+    parts: into how many equal parts the function cuts its rows.
+  """
+  layout = _LAYOUT.get()
+  axis = None if layout is None else layout.rules.get('batch')
+  if layout is None or axis is None or not _adds_up_once(layout, jax.tree.leaves(rows)[0].shape[0], parts):
+    return function(rows, whole)
+  rules = {name: mesh_axis for name, mesh_axis in layout.rules.items() if mesh_axis != axis}
+  inside = layout._replace(rules=rules, apart=axis)
+
+  def own(rows: PyTree, whole: PyTree) -> tuple[PyTree, PyTree]:
+    token = _LAYOUT.set(inside)
+    try:
+      sums, kept = function(rows, whole)
+    finally:
+      _LAYOUT.reset(token)
+    return jax.lax.psum(sums, axis), kept
+
+  alone = layout.mesh.shape[axis] == layout.mesh.size
+  each, every = PartitionSpec(axis), PartitionSpec()
+  run = jax.shard_map(
+    own,
+    mesh=layout.mesh,
+    in_specs=(each, every),
+    out_specs=(every, each),
+    axis_names=set(layout.mesh.axis_names) if alone else {axis},
+    check_vma=False,
+  )
+  return run(rows, whole)
+
+
+def _adds_up_once(layout: Layout, rows: int, parts: int) -> bool:
+  """Whether each device along the axis of the rows has all parameters, and as many rows in each part."""
+  axis = layout.rules['batch']
+  cut = [name for name, mesh_axis in layout.rules.items() if mesh_axis == axis and name != 'batch']
+  devices = layout.mesh.shape[axis]
+  return devices > 1 and not cut and not layout.spread and rows % (devices * parts) == 0
+
+
+def apart() -> tuple[int, Array | int]:
+  """(devices that compute for themselves, each for its own rows; which of them this is): (1, 0) where none does."""
+  layout = _LAYOUT.get()
+  if layout is None or layout.apart is None:
+    return 1, 0
+  return layout.mesh.shape[layout.apart], jax.lax.axis_index(layout.apart)

@@ -307,7 +307,7 @@ class Published:
 
 Remat = Literal['none', 'dots', 'full']
 Layers = Literal['scan', 'loop']
-Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'cudnn']
+Implementation = Literal['auto', 'xla', 'chunked', 'flash', 'tiled', 'cudnn']
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,7 +315,7 @@ class Execution:
   """How a model is computed, as opposed to what it computes.
 
   No field changes a result beyond rounding, but for other bits of dropout: `random` draws all of them otherwise, and
-  `attention` those on attention weights where it is 'chunked'.
+  `attention` those on attention weights where it is 'chunked' or 'tiled'.
 
   Attributes:
     dtype: of activations and matrix products; parameters, norms, softmax and losses are float32.
@@ -325,8 +325,9 @@ class Execution:
     random: bit generator of dropout: 'threefry2x32', the same everywhere, or the faster 'rbg', which may differ from
       one kind of chip to another. Noise always uses threefry.
     attention: how softmax(q k) v is computed (layers/attention.py): 'xla' the plain formula, 'chunked' some queries at
-      a time for long rows, 'flash' a kernel on TPUs, 'cudnn' one on GPUs; 'auto' takes a kernel where there is one for
-      the device and the inputs, and else the plain formula; so does every step of generation.
+      a time for long rows, 'flash' and 'tiled' kernels on TPUs, of which the second has dropout, biases and any mask,
+      'cudnn' one on GPUs; 'auto' takes a kernel where there is one for the device and the inputs, and else the plain
+      formula, which every step of generation takes. The log says which, with the reason.
   """
 
   dtype: Literal['float32', 'bfloat16', 'float16'] = 'float32'

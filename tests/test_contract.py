@@ -458,6 +458,20 @@ def test_every_trunk_computes_the_same_however_its_layers_run(model, execution):
   assert error < 1e-5, where
 
 
+@pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
+@pytest.mark.parametrize(
+  'model', [pytest.param(name, marks=() if name in ('llama', 't5') else pytest.mark.slow) for name in MODELS]
+)
+def test_every_trunk_computes_the_same_cut_along_its_positions(model):
+  value, gradient = gradient_of(model, tiny.PLAIN)
+  layout = sharding.make_layout(sharding.make_mesh({'data': 2, 'model': 2}), 'fsdp_tensor_sequence')
+  with sharding.use(layout):
+    other, other_gradient = gradient_of.__wrapped__(model, tiny.PLAIN)
+  assert float(other) == pytest.approx(float(value), rel=1e-5, abs=1e-5)  # a sum of both signs
+  error, where = tiny.gradient_error(other_gradient, gradient)
+  assert error < 1e-5, where
+
+
 @pytest.mark.parametrize('model', MODELS)
 @pytest.mark.parametrize('dtype', ['bfloat16', 'float16'])
 def test_every_trunk_has_states_of_the_dtype_asked_for(model, dtype):
@@ -552,6 +566,38 @@ def test_accumulating_changes_nothing(on):
   error, where = tiny.gradient_error(four_own, one_own)
   assert error < 1e-5, where
   assert tiny.means(four_metrics) == pytest.approx(tiny.means(one_metrics), rel=2e-5, abs=1e-7)
+
+
+# rows that share noise, a table of rows, and weights that drop out; the others are long tests
+APART = ('objectives/permutation_lm', 'objectives/skipgram', 'adapters/lora')
+
+
+@pytest.mark.parametrize('on', [pytest.param(on, marks=() if on in APART else pytest.mark.slow) for on in FILES])
+def test_devices_that_compute_apart_change_nothing(on):
+  """Two devices add up gradients of their own rows once a step (`sharding.sum_over_devices`); dropout included."""
+  pair = find(on)
+  if pair.task.couples_rows:
+    pytest.skip('accumulates nothing')
+  dropping = build.make(
+    pair.folder,
+    {'name': pair.name, **SETTINGS.get(pair.name, {})},
+    offered={'second_vocab': SECOND_VOCAB},
+    trunk=make_trunk(pair.model, dropout=0.3, attention_dropout=0.3),
+    vocab=tiny.VOCAB,
+  )
+  run = Run(pair._replace(task=dropping))
+  alone, alone_metrics = run.step(accumulate=2)
+  layout = sharding.make_layout(sharding.make_mesh({'data': 2}, jax.devices()[:2]), 'data')
+  with sharding.use(layout):
+    rows = jax.device_put(run.batch, sharding.batch_sharding(layout))
+    step = jax.jit(functools.partial(train_step, task=dropping, tx=run.tx, accumulate=2))
+    traced = step.trace(run.state, rows, jax.random.key(KEY))
+    apart, apart_metrics = traced.lower().compile()(run.state, rows, jax.random.key(KEY))
+  assert 'psum' in str(traced.jaxpr)
+  assert tiny.means(apart_metrics) == pytest.approx(tiny.means(alone_metrics), rel=2e-5, abs=1e-7)
+  error, where = tiny.gradient_error(apart.opt_state['rule'], alone.opt_state['rule'])
+  assert error < 1e-5, where
+  assert tiny.same(apart.carry, alone.carry) or tiny.worst(apart.carry, alone.carry) < 1e-5
 
 
 QUICK = ('objectives/mlm', 'objectives/causal_lm')  # each operation is compiled by itself, which takes long
@@ -655,3 +701,15 @@ def test_prepare_is_pure_and_keeps_its_shapes(on):
   prepare(root, keys.with_step(batch_of(pair.folder, pair.name, ((3,), (1,), (16,), (2, 2))), 4))
   assert prepare._cache_size() == 1
   assert all(leaf.shape[0] == 4 for leaf in jax.tree.leaves(first))
+
+
+@pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
+@pytest.mark.parametrize('on', [task for task in TASKS if task.startswith('objectives/')])
+def test_a_row_is_drawn_alike_on_any_number_of_devices(on):
+  pair = find(on)
+  alone = jax.jit(pair.task.prepare)(jax.random.key(0), keys.with_step(pair.batch, 3))
+  layout = sharding.make_layout(sharding.make_mesh({'data': 4}), 'data')
+  with sharding.use(layout):
+    spread = jax.device_put(pair.batch, sharding.batch_sharding(layout))
+    together = jax.jit(pair.task.prepare)(jax.random.key(0), keys.with_step(spread, 3))
+  assert tiny.same(together, alone)

@@ -16,6 +16,7 @@ from plm_jax.noise import keys
 from plm_jax.objectives import causal_lm, mlm
 from plm_jax.planning import hlo
 from plm_jax.training import step
+from plm_jax.types import Execution
 from tests import tiny
 
 pytestmark = pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
@@ -25,6 +26,7 @@ MESHES = {
   'fsdp': {'data': 4, 'model': 1},
   'tensor': {'data': 1, 'model': 4},
   'fsdp_tensor': {'data': 2, 'model': 2},
+  'fsdp_tensor_sequence': {'data': 2, 'model': 2},
   'fsdp_any': {'data': 4, 'model': 1},
 }
 
@@ -306,6 +308,17 @@ def test_the_carry_lies_with_its_rows():
 # The vocabulary's product in chunks -----------------------------------------------------------------------------------
 
 
+def gradient_on(layout: sharding.Layout, task, maker):
+  """The gradient of a loss, to be lowered: (parameters, batch) -> gradients, placed as `layout` says."""
+
+  def loss(params, batch):
+    example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
+    return task.loss(step.bind(task, params, train=True, rng=jax.random.key(1)), example, (), jax.random.key(2)).value
+
+  places = maker.places.params, sharding.batch_sharding(layout)
+  return jax.jit(jax.grad(loss), in_shardings=places, out_shardings=maker.places.params)
+
+
 def compiled_loss(rules: str, *, rows: int, logit_rows: int):
   """The text of a compiled gradient of a loss over `rows` rows on four devices, and the rows of its largest logits."""
   layout = make_layout(rules)
@@ -314,14 +327,7 @@ def compiled_loss(rules: str, *, rows: int, logit_rows: int):
   batch = tiny.spec(tiny.make_batch(((8,),) * rows, length=8))
   maker = step.state_maker(task, make_optimiser(task, batch), batch, layout=layout)
   with sharding.use(layout):
-
-    def loss(params, batch):
-      example = task.prepare(jax.random.key(0), keys.with_step(batch, 0))
-      return task.loss(step.bind(task, params, train=True, rng=jax.random.key(1)), example, (), jax.random.key(2)).value
-
-    places = maker.places.params, sharding.batch_sharding(layout)
-    run = jax.jit(jax.grad(loss), in_shardings=places, out_shardings=maker.places.params)
-    text = run.lower(maker.abstract.params, batch).compile().as_text()
+    text = gradient_on(layout, task, maker).lower(maker.abstract.params, batch).compile().as_text()
   logits = re.findall(rf'f32\[(\d+),8,{1024 // layout.mesh.shape["model"]}\]', text)
   return text, max(map(int, logits))
 
@@ -338,3 +344,67 @@ def test_each_device_scores_its_own_rows_and_gathers_the_table_once(rules):
   assert 0 < len(gathers) <= 3 if rules != 'data' else not gathers
   chunks = re.findall(r'known_trip_count\D*(\d+)', text)
   assert str(16 // devices // 2) in chunks
+
+
+# States cut along their positions -------------------------------------------------------------------------------------
+
+
+def compiled_layers(rules: str, *, length: int = 8):
+  """A gradient of two blocks of width 32, 4 heads of 8 and feed-forward width 96, and the text of its program."""
+  layout = make_layout(rules)
+  trunk = tiny.make_trunk('gpt', num_heads=4, mlp_dim=96, max_length=24, execution=Execution(remat='full'))
+  task = causal_lm.make(trunk=trunk, vocab=tiny.VOCAB)
+  batch = tiny.make_batch(((length,), (length - 2,)) * 2, length=length)
+  maker = step.state_maker(task, make_optimiser(task, batch), tiny.spec(batch), layout=layout)
+  with sharding.use(layout):
+    places = maker.places.params, sharding.batch_sharding(layout)
+    params, batch = jax.device_put((maker.fresh(jax.random.key(3)).params, batch), places)
+    compiled = gradient_on(layout, task, maker).lower(params, batch).compile()
+    gradient = jax.device_get(compiled(params, batch))
+  return gradient, compiled.as_text()
+
+
+def test_states_are_cut_along_their_positions_and_kernels_stay_cut():
+  gradient, text = compiled_layers('fsdp_tensor_sequence')
+  whole, whole_text = compiled_layers('fsdp_tensor')
+  error, where = tiny.gradient_error(gradient, whole)
+  assert error < 1e-5, where
+  # what the backward pass keeps of [layers, rows, positions, width]
+  assert 'f32[2,2,8,32]' in whole_text and 'f32[2,2,4,32]' not in whole_text
+  assert 'f32[2,2,4,32]' in text and 'f32[2,2,8,32]' not in text
+  gathered = {one.shape.partition('{')[0] for one in hlo.collectives(text) if one.kind == 'all-gather'}
+  assert 'f32[2,8,32]' in gathered  # states, before the sublayers
+  # of query, key, value and output, and of the feed-forward: over 'data' alone
+  assert {'f32[32,16]', 'f32[16,32]', 'f32[32,48]', 'f32[48,32]'} <= gathered
+  assert not {'f32[32,32]', 'f32[32,96]', 'f32[96,32]'} & gathered
+
+
+def test_positions_that_do_not_divide_stay_whole(said):
+  gradient, _ = compiled_layers('fsdp_tensor_sequence', length=7)
+  assert any("axis 'length' of size 7 is replicated: 2 devices of mesh axis 'model'" in line for line in said())
+  error, where = tiny.gradient_error(gradient, compiled_layers('fsdp_tensor', length=7)[0])
+  assert error < 1e-5, where
+
+
+def test_generation_is_the_same_where_positions_are_cut(said):
+  """A prompt of six tokens, then one."""
+  trunk = tiny.make_trunk('gpt')
+  tokens = jnp.arange(8, 36, dtype=jnp.int32).reshape(4, 7)
+  params = tiny.draw(
+    nn.unbox(jax.eval_shape(lambda: trunk.init(jax.random.key(0), tokens, segment_ids=tokens))['params'])
+  )
+
+  def written():
+    def decode(params, tokens, cache, start):
+      places = jnp.broadcast_to(start + jnp.arange(tokens.shape[1]), tokens.shape)
+      given = {'segment_ids': jnp.ones_like(tokens), 'positions': places}
+      return trunk.apply({'params': params}, tokens, cache, **given, method='decode_step')
+
+    run = jax.jit(decode)
+    _, cache = run(params, tokens[:, :6], trunk.init_cache(4, 8), 0)
+    return run(params, tokens[:, 6:], cache, 6)[0]
+
+  alone = written()
+  with sharding.use(make_layout('fsdp_tensor_sequence')):
+    assert tiny.worst(written(), alone) < 1e-5
+  assert not any("'length'" in line for line in said())  # of a single token nothing is said

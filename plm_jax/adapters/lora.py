@@ -103,7 +103,7 @@ def updated(s: Setup, leaves: Mapping[str, Any], added: Mapping[str, Any], rng: 
     for path in sorted({path.rpartition('/')[0] for path in added}):
       a, kernel = added[f'{path}/a'], leaves[f'{path}/kernel']
       if s.dropout and rng is not None:
-        a = a * drop(jnp.ones((*a.shape[:-1], 1)), rate=s.dropout, rng=wrapped.own_key(rng, path))
+        a = a * drop(jnp.ones((*a.shape[:-1], 1)), rate=s.dropout, rng=wrapped.own_key(rng, path), rows=False)
       found[f'{path}/kernel'] = kernel + s.alpha / s.rank * product(a, added[f'{path}/b']).reshape(kernel.shape)
   return found
 

@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from plm_jax import sharding
 from plm_jax.paths import PLACE, SCALE
 from plm_jax.types import Array
 
@@ -64,8 +65,9 @@ class Dense(nn.Module):
       'kernel', nn.with_logical_partitioning(self.kernel_init, self.axes), (*inputs, *features), jnp.float32
     )
     matrix = kernel.astype(self.dtype).reshape(math.prod(inputs), math.prod(features))
-    x = x.astype(self.dtype).reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
-    y = x @ matrix  # [..., inputs] -> [..., outputs]
+    x = sharding.gather_length(x.astype(self.dtype), self.axes[self.num_inputs :], features)
+    x = x.reshape(*x.shape[: x.ndim - self.num_inputs], math.prod(inputs))
+    y = sharding.scatter_length(x @ matrix, self.axes[: self.num_inputs], inputs)  # [..., inputs] -> [..., outputs]
     if (scale := _scale(self, 'kernel')) is not None:
       y = y * scale.astype(self.dtype).reshape(-1)
     y = y.reshape(*y.shape[:-1], *features)

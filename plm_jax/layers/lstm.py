@@ -102,7 +102,8 @@ class DroppedLstm(nn.Module):
     axes = ('embed', None, 'mlp')
     gates = Dense((4, width), axes=axes, kernel_init=init, use_bias=False, dtype=dtype, name='input')(x)
     gates = gates + (param('bias', (4, width)) + param('recurrent_bias', (4, width))).astype(dtype)  # [b, l, 4, f]
-    recurrent = Dropout(self.weight_dropout)(param('recurrent', (width, 4, width)), train=train).astype(dtype)
+    recurrent = param('recurrent', (width, 4, width))
+    recurrent = Dropout(self.weight_dropout)(recurrent, train=train, rows=False).astype(dtype)
     h, c = state
     (h, c), states = recur(
       gates[:, :, None],

@@ -118,7 +118,7 @@ class AwdLstm(Base):
       its dropout, as the layers in between have another width; 'carry' the state after the row.
     """
     del type_ids
-    kept = self.embedding_dropout(jnp.ones((self.vocab_size, 1), self.execution.dtype), train=train)
+    kept = self.embedding_dropout(jnp.ones((self.vocab_size, 1), self.execution.dtype), train=train, rows=False)
     x = embedded = self.token_embed(tokens) * jnp.take(kept, tokens, axis=0, mode='clip')  # [b, l] -> [b, l, d]
     x = self.input_dropout(constrain(x, 'batch', 'length', 'embed'), train=train)
     fresh = begins(segment_ids).at[:, 0].set(False)  # the carry enters the first token

@@ -153,7 +153,7 @@ class Block(nn.Module):
     query, key, value = to_query(asking), to_key(x), project('value')(x)  # [b, l, h, k]
     position_key = position_query = bias = None
     if c.terms:
-      table = Dropout(c.dropout)(context.table, train=train)  # [r, d]
+      table = Dropout(c.dropout)(context.table, train=train, rows=False)  # [r, d]
       if 'c2p' in c.terms:
         position_key = (to_key if c.share_projections else project('position_key', c.key_bias))(table)  # [r, h, k]
       if 'p2c' in c.terms:

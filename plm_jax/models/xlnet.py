@@ -348,7 +348,7 @@ class Xlnet(Base):
     return Context(
       content=Stream(Mask(segment_ids, segments, allowed=allowed), differs, None),
       queries=queries,
-      sinusoids=self.embed_dropout(jnp.stack(signs), train=train),
+      sinusoids=self.embed_dropout(jnp.stack(signs), train=train, rows=False),
       reversed=reversed,
       memory=memory,
     )

@@ -27,6 +27,7 @@ from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, who
 from plm_jax.noise.keys import row_keys
 from plm_jax.noise.row import Row
 from plm_jax.objectives import corrupt, mlm
+from plm_jax.sharding import each_row
 from plm_jax.types import (
   Array,
   Attends,
@@ -188,7 +189,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
     inputs = jax.vmap(partial(split_fields, s))({**inputs, 'type_ids': batch['type_ids']})
   elif s.partners == 'ngram':
     keys = row_keys(jax.random.fold_in(root, 1), batch, every='step')
-    inputs = jax.vmap(partial(cut_ngram, s))(keys, inputs['tokens'], inputs['segment_ids'])
+    inputs = each_row(partial(cut_ngram, s), keys, inputs['tokens'], inputs['segment_ids'])
   if s.partners != 'fields':
     inputs |= corrupt.present(batch, 'type_ids')
   real = (inputs['segment_ids'] > 0).any(axis=1)

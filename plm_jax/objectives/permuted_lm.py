@@ -19,6 +19,7 @@ from plm_jax.errors import require
 from plm_jax.layers.positions import from_segments
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
+from plm_jax.sharding import each_row
 from plm_jax.types import Array, Attends, Batch, Example, Paper, Task, Vocab
 
 PAPER = Paper(year=2019, title='Lewis et al., BART', architecture='encoder', objective_family='permutation')
@@ -68,7 +69,7 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   segments = batch['segment_ids']
   fields = {'tokens': batch['tokens'], 'segment_ids': segments, 'positions': from_segments(segments)}
   fields |= corrupt.present(batch, 'type_ids')
-  rows = jax.vmap(partial(draw, s))(row_keys(root, batch, every='step'), fields)
+  rows = each_row(partial(draw, s), row_keys(root, batch, every='step'), fields)
   inputs = {name: rows[name] for name in (*fields, 'allowed')}
   copies = segments.shape[1] + jnp.arange(rows['weights'].shape[1], dtype=jnp.int32)  # [t], behind the text
   inputs['predict'] = jnp.broadcast_to(copies, rows['weights'].shape)

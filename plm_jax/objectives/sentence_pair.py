@@ -21,6 +21,7 @@ from plm_jax.layers.means import metric, perplexity_of, row_terms, scaled_sum, w
 from plm_jax.noise import pair as pairs
 from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt, mlm
+from plm_jax.sharding import each_row
 from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Template, Vocab
 
 PAPER = Paper(year=2018, title='Devlin et al., BERT', architecture='encoder', objective_family='denoising')
@@ -122,7 +123,7 @@ def template(*, vocab: Vocab, rows: Template | None, layout: Layout = 'bert', **
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """The inputs of `Model`; the targets of `mlm.score` and the label of each pair."""
   keys = row_keys(jax.random.fold_in(root, _PAIR), batch, every=s.masking.every, copies=s.masking.copies)
-  rows, labels = jax.vmap(partial(join, s))(keys, {name: batch[name] for name in READS})
+  rows, labels = each_row(partial(join, s), keys, {name: batch[name] for name in READS})
   joined = {'tokens': rows.ids, 'segment_ids': rows.segment_ids, 'type_ids': rows.type_ids}
   example = mlm.prepare(s.masking, root, corrupt.identity(batch) | joined)
   targets = {'label': labels, 'num_tokens': rows.segment_ids.sum(axis=1).astype(jnp.float32)}

@@ -15,6 +15,7 @@ import numpy as np
 
 from plm_jax.noise.compact import compact_from
 from plm_jax.noise.row import Slots
+from plm_jax.sharding import each_row
 from plm_jax.types import Array, Batch, Vocab
 
 Architecture = Literal['skipgram', 'cbow']
@@ -81,7 +82,7 @@ def keep_rates(counts: np.ndarray, subsample: float) -> np.ndarray:
 
 def lay(windows: Windows, keys: Array, batch: Batch) -> Laid:
   """Subsampled rows with their windows, drawn by the keys [b] of the rows."""
-  tokens, segments, reaches, noise_keys = jax.vmap(partial(_draw, windows))(keys, batch['tokens'], batch['segment_ids'])
+  tokens, segments, reaches, noise_keys = each_row(partial(_draw, windows), keys, batch['tokens'], batch['segment_ids'])
   pairs = paired(segments, reaches, window=windows.window, architecture=windows.architecture)
   return Laid(tokens, pairs, noise_keys)
 

@@ -4,7 +4,7 @@ Values are what JSON can hold; annotations are text, as `signatures.py` reads th
 """
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from plm_jax import words
@@ -133,6 +133,7 @@ def check_keywords(
   settings: Mapping[str, Any],
   *,
   elsewhere: Mapping[str, str] | None = None,
+  cure: Callable[[str, Any, str], str] = lambda annotation, value, label: '',
 ) -> dict[str, Any]:
   """Settings as the annotations want them.
 
@@ -142,6 +143,7 @@ def check_keywords(
     known: every keyword that may be set.
     settings: the values, plain data.
     elsewhere: keyword -> who takes it, for keywords that only others take.
+    cure: the end of the message for a value that does not fit, of its annotation, the value and its dotted key.
 
   Raises:
     ConfigError: an unknown, missing or wrongly typed keyword.
@@ -153,7 +155,7 @@ def check_keywords(
     if keyword.default is Missing.REQUIRED and name not in settings:
       wanted = readable(keyword.annotation)
       raise ConfigError(f'{label}: {owner} needs {name!r} ({wanted}). It takes: {describe(known)}.')
-  return dict(_checked(label, owner, known, settings))
+  return dict(_checked(label, owner, known, settings, cure))
 
 
 def unknown_keyword(
@@ -165,10 +167,15 @@ def unknown_keyword(
 
 
 def _checked(
-  label: str, owner: str, known: Mapping[str, Keyword], settings: Mapping[str, Any]
+  label: str,
+  owner: str,
+  known: Mapping[str, Keyword],
+  settings: Mapping[str, Any],
+  cure: Callable[[str, Any, str], str],
 ) -> Iterator[tuple[str, Any]]:
   for name, value in settings.items():
     try:
       yield name, coerce(known[name].annotation, value)
     except TypeError as error:
-      raise ConfigError(f'{label}.{name}: {error} ({owner}).') from None
+      end = cure(known[name].annotation, value, f'{label}.{name}')
+      raise ConfigError(f'{label}.{name}: {error} ({owner}){end}.') from None

@@ -20,7 +20,7 @@ from plm_jax.layers.tasks import computed_once
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.optim import rows
 from plm_jax.paths import flat
-from plm_jax.sharding import Layout, batch_sharding, shardings, use
+from plm_jax.sharding import Layout, batch_sharding, shardings, sum_over_devices, use
 from plm_jax.training import interval
 from plm_jax.training.interval import Interval
 from plm_jax.types import Array, Batch, Example, Forward, Loss, PyTree, Task
@@ -178,6 +178,48 @@ def _choose(condition: Array, new: PyTree, old: PyTree) -> PyTree:
   return jax.tree.map(lambda a, b: jnp.where(condition, a, b), new, old)
 
 
+class _Rows(NamedTuple):
+  """What a step computes for each row with; leaves lead with the batch axis."""
+
+  example: Example
+  carry: PyTree
+
+
+class _Beside(NamedTuple):
+  """What a step computes all rows with: parameters, of `tables` only the rows that are read, and the key of dropout."""
+
+  trainable: PyTree
+  frozen: PyTree
+  tables: Mapping[str, rows.Rows]
+  rng: Array
+
+
+def _gradient(task: Task, part: _Rows, beside: _Beside) -> tuple[PyTree, Loss]:
+  """The gradient of the loss of some rows, and this loss."""
+
+  def loss_of(trainable: PyTree) -> tuple[Array, Loss]:
+    forward_rng, loss_rng = jax.random.split(beside.rng)
+    params = rows.with_places(optim.merge(trainable, beside.frozen), beside.tables)
+    forward = bind(task, params, train=True, rng=forward_rng)
+    loss = task.loss(forward, part.example, part.carry, loss_rng)
+    return loss.value, loss
+
+  return jax.grad(loss_of, has_aux=True)(beside.trainable)
+
+
+def _accumulated(task: Task, count: int, batch: _Rows, beside: _Beside) -> tuple[tuple[PyTree, PyTree], PyTree]:
+  """((gradients, metrics), carry) of a batch that is computed in `count` micro-batches, one after another."""
+
+  def add(total: PyTree, part: tuple[_Rows, Array]) -> tuple[PyTree, PyTree]:
+    own, number = part
+    gradients, loss = _gradient(task, own, beside._replace(rng=jax.random.fold_in(beside.rng, number)))
+    return jax.tree.map(jnp.add, total, gradients), (loss.metrics, loss.carry)
+
+  zeros = jax.tree.map(jnp.zeros_like, beside.trainable)
+  gradients, (metrics, carries) = jax.lax.scan(add, zeros, (_micro_batches(batch, count), jnp.arange(count)))
+  return (gradients, jax.tree.map(lambda x: x.sum(axis=0), metrics)), _join(carries)
+
+
 def train_step(
   state: TrainState,
   batch: Batch,
@@ -214,29 +256,16 @@ def train_step(
   trainable, old_state = rows.take(whole, tables), rows.take(state.opt_state, tables)
   carry = _reset(state.carry, batch)
 
-  def loss_of(trainable: PyTree, example: Example, carry: PyTree, rng: Array) -> tuple[Array, Loss]:
-    forward_rng, loss_rng = jax.random.split(rng)
-    params = rows.with_places(optim.merge(trainable, frozen), tables)
-    forward = bind(task, params, train=True, rng=forward_rng)
-    loss = task.loss(forward, example, carry, loss_rng)
-    return loss.value, loss
-
-  gradient = jax.grad(loss_of, has_aux=True)
+  whole_batch = _Rows(example, carry)
+  closed = _Beside(trainable, frozen, tables, rng)
   if accumulate == 1:
-    gradients, loss = gradient(trainable, example, carry, rng)
+    gradients, loss = _gradient(task, whole_batch, closed)
     metrics, new_carry = loss.metrics, loss.carry
   else:
     if task.couples_rows:
       raise ValueError('this objective couples the rows of a batch: accumulate must be 1')
-
-    def add(total: PyTree, part: tuple[Example, PyTree, Array]) -> tuple[PyTree, PyTree]:
-      example, carry, number = part
-      gradients, loss = gradient(trainable, example, carry, jax.random.fold_in(rng, number))
-      return jax.tree.map(jnp.add, total, gradients), (loss.metrics, loss.carry)
-
-    parts = (_micro_batches(example, accumulate), _micro_batches(carry, accumulate), jnp.arange(accumulate))
-    gradients, (metrics, carries) = jax.lax.scan(add, jax.tree.map(jnp.zeros_like, trainable), parts)
-    metrics, new_carry = jax.tree.map(lambda x: x.sum(axis=0), metrics), _join(carries)
+    sums = functools.partial(_accumulated, task, accumulate)
+    (gradients, metrics), new_carry = sum_over_devices(sums, whole_batch, closed, parts=accumulate)
 
   gradients = _materialise(gradients)
   norms = optim.norms(gradients)

@@ -1,11 +1,15 @@
 """Dropout: rate, mean, determinism."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.random import threefry_2x32
 
-from plm_jax.layers.dropout import Dropout, drop
+from plm_jax import sharding
+from plm_jax.layers.dropout import Dropout, _counted, drop
 from tests import tiny
 
 
@@ -56,6 +60,36 @@ def test_order_of_the_bits(shape, axis, impl):
   assert tiny.same(np.asarray(drop(jnp.ones(shape), rate=0.3, rng=key)) > 0, expected)
 
 
+@pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
+@pytest.mark.parametrize('shape', [(8, 6, 10), (8, 2, 8, 8), (8, 6), (8, 5), (8, 3, 7), (8,)])
+@pytest.mark.parametrize('impl', ['threefry2x32', 'rbg'])
+def test_rows_that_devices_compute_apart_drop_out_as_on_one(shape, impl):
+  x, key = jnp.ones(shape), jax.random.key(3, impl=impl)
+
+  def dropped(x, key):
+    table = drop(jnp.ones((3, 4)), rate=0.5, rng=key, rows=False)  # the same on all devices
+    return table, drop(x, rate=0.3, rng=key)
+
+  layout = sharding.make_layout(sharding.make_mesh({'data': 4}), 'data')
+  with sharding.use(layout):
+    tables, apart = jax.jit(lambda x, key: sharding.sum_over_devices(dropped, x, key, parts=1))(x, key)
+  table, alone = dropped(x, key)
+  assert tiny.same(apart, alone)
+  assert tiny.same(tables, 4 * table)
+
+
+def test_bits_beyond_the_first_32_bits_of_the_count():
+  """A device far behind the others: the hash of the 64-bit numbers of its elements, by jax's own function."""
+  key, parts, shape = jax.random.key(5), 2**16, (3, 2**15 + 1)
+  size, place = math.prod(shape), 43_689  # its first number is below 2**32, its last above
+  numbers = place * size + np.arange(size, dtype=np.uint64)
+  assert numbers[0] < 2**32 <= numbers[-1]
+  halves = np.concatenate([numbers >> 32, numbers % 2**32]).astype(np.uint32)
+  hashed = threefry_2x32(jax.random.key_data(key), jnp.asarray(halves))
+  expected = (hashed[:size] ^ hashed[size:]).reshape(shape)
+  assert tiny.same(_counted(key, parts, jnp.int32(place), shape, jnp.uint32), expected)
+
+
 def test_gradient_passes_where_a_value_passes():
   x = jnp.ones((8, 8))
   y = drop(x, rate=0.5, rng=jax.random.key(0))
@@ -80,3 +114,9 @@ def test_module_is_the_identity_outside_training():
 def test_a_rate_out_of_range_is_refused(rate):
   with pytest.raises(ValueError, match=r'not in \[0, 1\)'):
     drop(jnp.ones(3), rate=rate, rng=jax.random.key(0))
+
+
+@pytest.mark.parametrize('rate', [-0.1, 1.0, 0.999995])
+def test_a_rate_that_leaves_nothing_is_refused(rate):
+  with pytest.raises(ValueError, match=f'dropout rate {rate} is not in'):
+    drop(jnp.ones(4), rate=rate, rng=jax.random.key(0))

@@ -270,7 +270,7 @@ def test_a_memory_that_is_too_short_forgets():
       carry = out['carry']
       states[name, start] = out['hidden']
     assert carry['states'].shape == (1, 3, trunk.config.memory_length, 32)
-  assert np.array_equal(states['long', 0], states['short', 0])
+  assert tiny.worst(states['long', 0], states['short', 0]) < TOLERANCE  # sums of as many zeros more, in another order
   assert tiny.worst(states['long', 4], states['short', 4]) < TOLERANCE
   assert tiny.worst(states['long', 8], states['short', 8]) > 1e-3
 

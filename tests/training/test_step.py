@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from plm_jax import optim
+from plm_jax import optim, sharding
 from plm_jax.adapters import classify
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, normal
 from plm_jax.noise import keys
+from plm_jax.planning import hlo
 from plm_jax.training import step
 from plm_jax.types import Example, Loss, Task
 from tests import tiny
@@ -102,6 +103,90 @@ def test_accumulating_coupled_rows_is_refused():
     step.train_step(
       one.state, one.batch, jax.random.key(0), task=one.task._replace(couples_rows=True), tx=one.tx, accumulate=2
     )
+
+
+four_devices = pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
+
+
+def compiled_on(name: str, rules: str, mesh: dict[str, int], *, dropout: float, random: str = 'threefry2x32'):
+  """A step of two micro-batches on four devices: the compiled program, its next state and metrics."""
+  one = setup(name, dropout=dropout)
+  layout = sharding.make_layout(sharding.make_mesh(mesh), rules)
+  place = sharding.batch_sharding(layout)
+  maker = step.state_maker(one.task, one.tx, tiny.spec(one.batch), layout=layout)
+  with sharding.use(layout):
+    state, batch = jax.device_put((one.state, one.batch), (maker.places, place))
+    run = jax.jit(
+      functools.partial(step.train_step, task=one.task, tx=one.tx, accumulate=2, random=random),
+      in_shardings=(maker.places, place, None),
+      out_shardings=(maker.places, None),
+    )
+    compiled = run.lower(state, batch, jax.random.key(KEY)).compile()
+    return compiled, *compiled(state, batch, jax.random.key(KEY))
+
+
+@four_devices
+@pytest.mark.parametrize(
+  ('name', 'rules', 'mesh', 'random'),
+  [
+    ('classify', 'data', {'data': 4}, 'threefry2x32'),
+    ('classify', 'data', {'data': 4}, 'rbg'),
+    ('classify', 'tensor', {'data': 2, 'model': 2}, 'threefry2x32'),
+    ('recurrent', 'data', {'data': 4}, 'threefry2x32'),
+  ],
+)
+def test_devices_that_add_up_once_change_nothing(name, rules, mesh, random):
+  """Dropout, a carry and metrics are those of one device."""
+  one = setup(name, dropout=0.3)
+  run = jax.jit(functools.partial(step.train_step, task=one.task, tx=one.tx, accumulate=2, random=random))
+  alone, alone_metrics = run(one.state, one.batch, jax.random.key(KEY))
+  _, apart, apart_metrics = compiled_on(name, rules, mesh, dropout=0.3, random=random)
+  error, where = tiny.gradient_error(apart.opt_state['rule'], alone.opt_state['rule'])
+  assert error < 1e-5, where
+  assert tiny.same(apart.carry, alone.carry) or tiny.worst(apart.carry, alone.carry) < 1e-6
+  assert tiny.means(apart_metrics) == pytest.approx(tiny.means(alone_metrics), rel=2e-5, abs=1e-7)
+
+
+@four_devices
+@pytest.mark.parametrize(('rules', 'mesh'), [('data', {'data': 4}), ('tensor', {'data': 2, 'model': 2})])
+def test_gradients_are_added_up_between_devices_once_a_step(rules, mesh):
+  compiled, state, _ = compiled_on('classify', rules, mesh, dropout=0.0)
+  sent = hlo.collectives(compiled.as_text())
+  layers = sum(leaf.nbytes for leaf in jax.tree.leaves(state.params['trunk']['layers'])) // mesh.get('model', 1)
+  gradients = [one for one in sent if one.bytes >= layers]  # combined into one transfer
+  assert [(one.kind, one.runs) for one in gradients] == [('all-reduce', 1)]
+  if rules == 'data':  # and nothing else but whether an update is finite
+    assert {one.runs for one in sent} == {1}
+
+
+@four_devices
+@pytest.mark.parametrize(
+  ('rules', 'mesh', 'rows', 'once'),
+  [
+    ('data', {'data': 4}, 16, True),
+    ('data', {'data': 4}, 12, False),  # 3 rows of a device are no 2 parts
+    ('data', {'data': 1, 'model': 4}, 16, False),
+    ('tensor', {'data': 2, 'model': 2}, 16, True),
+    # a whole gradient on each device is what these rules avoid
+    ('fsdp', {'data': 4}, 16, False),
+    ('fsdp_any', {'data': 4}, 16, False),
+    ('fsdp_tensor', {'data': 2, 'model': 2}, 16, False),
+  ],
+)
+def test_where_devices_compute_apart(rules, mesh, rows, once):
+  seen = []
+
+  def function(rows, whole):
+    seen.append((sharding.apart()[0], rows.shape[0]))
+    return rows.sum() * whole, rows
+
+  x, layout = jnp.arange(float(rows)), sharding.make_layout(sharding.make_mesh(mesh), rules)
+  with sharding.use(layout):
+    total, kept = jax.jit(lambda x: sharding.sum_over_devices(function, x, jnp.float32(2), parts=2))(x)
+  assert (float(total), kept.tolist()) == (rows * (rows - 1), x.tolist())
+  devices = mesh['data'] if once else 1
+  assert seen == [(devices, rows // devices)]
+  assert sharding.apart() == (1, 0)
 
 
 @pytest.mark.parametrize('name', TASKS)
