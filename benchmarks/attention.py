@@ -1,7 +1,7 @@
 """What does attention cost in memory and time as rows grow? One line for each length and implementation.
 
     python benchmarks/attention.py [--lengths=512,1024,2048,4096,8192] [--heads=12] [--head_dim=64] [--tokens=8192]
-      [--implementations=xla,chunked,flash,cudnn] [--bias=none|shared|rows] [--dtype=float32] [--turns=3]
+      [--implementations=xla,chunked,flash,tiled,cudnn] [--bias=none|shared|rows] [--dtype=float32] [--turns=3]
       [--limit_gib=8]
 
 A line is of one layer's attention, forward and backward, on rows of packed documents with a causal mask. There are as
@@ -63,7 +63,7 @@ def parts(given: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
   parser.add_argument('--lengths', default='512,1024,2048,4096,8192')
-  parser.add_argument('--implementations', default='xla,chunked,flash,cudnn')
+  parser.add_argument('--implementations', default='xla,chunked,flash,tiled,cudnn')
   parser.add_argument('--heads', type=int, default=12)
   parser.add_argument('--head_dim', type=int, default=64)
   parser.add_argument('--tokens', type=int, default=8192, help='of all rows together')

@@ -6,6 +6,7 @@ Ways to compute it, equal within rounding:
 - chunked: the formula for a part of the queries at a time, computed again in the backward pass. Any device, mask and
   bias. Its memory is proportional to the length, plus the bias where there is one.
 - flash: splash attention on TPUs, with memory proportional to the length. Segments, causal, window; no bias or dropout.
+- tiled: our own kernel on TPUs (layers/tiled.py), likewise. Any mask, a bias, dropout.
 - cudnn: on GPUs, in half precision. Any mask and bias; no dropout.
 - cached: the formula, for keys and values in the order of a cache (layers/cache.py). Steps of generation.
 
@@ -27,7 +28,7 @@ import jax.numpy as jnp
 
 from plm_jax import sharding
 from plm_jax.errors import one_of
-from plm_jax.layers import fused
+from plm_jax.layers import fused, tiled
 from plm_jax.layers.cache import heads_first
 from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 
 # queries at a time of 'chunked': enough for efficient products, few enough for small weights
 CHUNK = 256
+
+# weights of a row and head from which on 'auto' takes 'tiled': the formula is as fast for fewer, and they are small
+TILES = 256 * 256
 
 # how a caller asks for attention: as the user chose, or with keys and values in the order of a cache
 Way = Implementation | Literal['cached']
@@ -112,14 +116,14 @@ def attend(
   taken, reason = choose(
     implementation, query, key, mask=mask, bias=bias, dropout=dropout, device=_device(sharding.device())
   )
-  _say(f'attention: {taken}, {reason}')
-  if taken in ('flash', 'cudnn') and key.shape[2] != query.shape[2]:
-    # the kernels need a key and a value per head
-    key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
+  # the same layer may be computed otherwise in training than where nothing is dropped
+  _say(f'attention{f" with dropout {dropout:g} on weights" if dropout else ""}: {taken}, {reason}')
   if taken == 'flash':
     return fused.flash(query, key, value, mask=mask, scale=scale)
   if taken == 'cudnn':
     return fused.cudnn(query, key, value, mask=mask, bias=bias, scale=scale)
+  if taken == 'tiled':
+    return tiled.attend(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
   compute = chunked if taken == 'chunked' else plain
   return compute(query, key, value, mask=mask, bias=bias, dropout=dropout, rng=rng, scale=scale)
 
@@ -242,21 +246,35 @@ def choose(
       return f'it runs on TPUs and this is a {platform}'
     return fused.flash_refuses(query, key, mask=mask, bias=bias, dropout=dropout)
 
+  def tiles() -> str | None:
+    if platform != 'tpu':
+      return f'it runs on TPUs and this is a {platform}'
+    return tiled.refuses(query)
+
   def cudnn() -> str | None:
     if platform != 'gpu' or capability < 8:
       of = f' of compute capability {capability:g}' if platform == 'gpu' else ''
       return f'it runs on GPUs of compute capability 8 and above and this is a {platform}{of}'
     return fused.cudnn_refuses(query, key, dropout=dropout)
 
-  if implementation in ('flash', 'cudnn'):
-    if refusal := flash() if implementation == 'flash' else cudnn():
+  kernels = {'flash': flash, 'tiled': tiles, 'cudnn': cudnn}
+  if implementation in kernels:
+    if refusal := kernels[implementation]():
       raise ValueError(
         f'execution.attention={implementation!r} cannot be used here: {refusal}. Choose auto, xla or chunked'
       )
     return implementation, 'as execution.attention says'
   if platform == 'tpu':
-    refusal = flash() or ('there are few queries' if query.shape[1] < fused.LANES else None)
-    return ('xla', f'since of flash {refusal}') if refusal else ('flash', 'which this TPU has')
+    few = 'there are few queries' if query.shape[1] < fused.LANES else None
+    refusal = flash() or few
+    if refusal is None:
+      return 'flash', 'which this TPU has'
+    if query.shape[1] * key.shape[1] < TILES:
+      few = few or f'{query.shape[1]} queries and {key.shape[1]} keys are few'
+    other = tiles() or few
+    if other is None:
+      return 'tiled', f'since of flash {refusal}'
+    return 'xla', f'since of flash {refusal}' + (f', and of tiled {other}' if other != refusal else '')
   if platform == 'gpu':
     refusal = cudnn()
     if refusal is None and (bias is not None or mask.allowed is not None):

@@ -73,14 +73,15 @@ def flash(
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, h, k].
-    value: [b, m, h, k].
+    key: [b, m, g, k] with g a divisor of h, as for `attend`: heads that share a key read the same one.
+    value: [b, m, g, k].
     mask: segments, causal or with a window; see `flash_refuses`.
     scale: of the products; 1 / sqrt(k) by default.
     interpret: runs on any device, slowly, to check it.
   """
   scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
   local = functools.partial(_splash, causal=mask.causal, window=mask.window, interpret=interpret)
+  key, value = beside_heads(query, key), beside_heads(query, value)
   out = sharding.on_each_device(
     local,
     query * jnp.asarray(scale, query.dtype),
@@ -92,6 +93,19 @@ def flash(
     whole=('length', 'head_dim'),
   )
   return hide_blind(out.astype(value.dtype), mask)
+
+
+def beside_heads(query: Array, shared: Array) -> Array:
+  """Keys or values [b, m, g', k] such that each device has those of its own heads: g' = g unless devices cut groups.
+
+  Args:
+    query: [b, l, h, k].
+    shared: [b, m, g, k], which h / g neighbouring heads share.
+  """
+  # keys of 6 heads, of which 3 share one, over 3 devices: 0 0 | 0 1 | 1 1; the one in the middle needs both
+  parts = sharding.cut_at(2, query.shape, ('batch', None, 'heads', None))
+  groups = shared.shape[2]
+  return jnp.repeat(shared, math.lcm(groups, parts) // groups, axis=2)
 
 
 def _splash(
@@ -107,7 +121,7 @@ def _splash(
 ) -> Array:
   """The kernel on the rows and heads of one device; positions of padding see each other here."""
   length, num_keys = query.shape[1], key.shape[1]
-  query_block, key_block = _block(length), _block(num_keys)
+  query_block, key_block = block_size(length), block_size(num_keys)
   query, query_segments = _pad(query, query_block), _pad(query_segments, query_block)
   key, value, key_segments = _pad(key, key_block), _pad(value, key_block), _pad(key_segments, key_block)
   shape = (query.shape[1], key.shape[1])
@@ -140,10 +154,10 @@ def _splash(
   return jnp.swapaxes(out, 1, 2)[:, :length]
 
 
-def _block(length: int) -> int:
-  """The largest block that pads a row no further than the smallest would."""
+def block_size(length: int, largest: int = LARGEST_BLOCK) -> int:
+  """The largest block that pads a row no further than the smallest would; `largest` is LANES times a power of two."""
   padded = -(-length // LANES) * LANES
-  size = LARGEST_BLOCK
+  size = largest
   while padded % size:
     size //= 2
   return size
@@ -169,13 +183,15 @@ def cudnn(
 
   Args:
     query: [b, l, h, k], bfloat16 or float16.
-    key: [b, m, h, k].
-    value: [b, m, h, k].
+    key: [b, m, g, k] with g a divisor of h.
+    value: [b, m, g, k].
     mask: any.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     scale: of the products; 1 / sqrt(k) by default.
     interpret: computes the same call without cuDNN, on any device and in any dtype, to check it.
   """
+  # its backward pass for shared keys was never tried here
+  key, value = (jnp.repeat(x, query.shape[2] // x.shape[2], axis=2) for x in (key, value))
   causal = mask.causal and mask.window is None and mask.prefix is None and query.shape[1] == key.shape[1]
   out = jax.nn.dot_product_attention(
     query,

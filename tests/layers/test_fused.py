@@ -1,8 +1,10 @@
 """Every implementation of attention against the plain formula: outputs, gradients, and what each refuses."""
 
+import dataclasses
 import functools
 import importlib.util
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from plm_jax import sharding
-from plm_jax.layers import attention, fused
+from plm_jax.layers import attention, fused, tiled
 from plm_jax.layers.masks import Mask
 from plm_jax.planning import topology
 from tests import conftest, tiny
@@ -57,9 +59,10 @@ BIASES = {
 WAYS = {
   'chunked': functools.partial(attention.chunked, chunk=32),
   'flash': functools.partial(fused.flash, interpret=True),
+  'tiled': functools.partial(tiled.attend, interpret=True, largest=128),
   'cudnn': functools.partial(fused.cudnn, interpret=True),
 }
-TAKES = {'chunked': set(MASKS), 'flash': {'packed', 'causal', 'window', 'cross'}, 'cudnn': set(MASKS)}
+TAKES = {way: {'packed', 'causal', 'window', 'cross'} if way == 'flash' else set(MASKS) for way in WAYS}
 
 
 def operands(mask: Mask) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -97,7 +100,7 @@ def test_equals_the_plain_formula(way, mask):
 
 
 @pytest.mark.parametrize('bias', [name for name in BIASES if name != 'none'])
-@pytest.mark.parametrize('way', ['chunked', 'cudnn'])
+@pytest.mark.parametrize('way', ['chunked', 'tiled', 'cudnn'])
 def test_equals_the_plain_formula_with_a_bias(way, bias):
   assert_equals_plain(way, 'causal', bias, 1.0)
 
@@ -170,6 +173,7 @@ def test_heads_that_share_a_key(way, monkeypatch):
   monkeypatch.setattr(attention, 'choose', lambda *_, **__: (way, 'a test'))
   monkeypatch.setattr(attention, 'chunked', WAYS['chunked'])
   monkeypatch.setattr(fused, 'flash', WAYS['flash'])
+  monkeypatch.setattr(tiled, 'attend', WAYS['tiled'])
   monkeypatch.setattr(fused, 'cudnn', WAYS['cudnn'])
   mask = MASKS['causal']
   query, key, value = (draw(4, LENGTH, heads, HEAD_DIM, seed=i) for i, heads in enumerate((6, 2, 2)))
@@ -217,20 +221,27 @@ def test_the_kernel_lowers_for_a_tpu(mask, dtype):
   assert lowered.as_text().count('tpu_custom_call') == 3  # forward; backward to queries; to keys and values
 
 
-@pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs libtpu, a compiler for TPUs')
-def test_the_kernel_compiles_for_a_tpu(tmp_path):
-  """Ahead of time, with the compiler of TPUs and without one at hand, in a process of its own."""
+def ahead(program: str, *arguments: str, folder: pathlib.Path) -> dict[str, str]:
+  """The lines 'name: value' that a program prints which compiles for TPUs, with no TPU at hand."""
+  # libtpu ends a process at a flag for CPUs
+  environment = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
   done = subprocess.run(
-    [sys.executable, '-c', COMPILE, *sorted(TAKES['flash'])],
-    env={**os.environ, **topology.ENVIRONMENT, 'JAX_PLATFORMS': 'cpu', 'TPU_LOG_DIR': str(tmp_path)},
+    [sys.executable, '-c', program, *arguments],
+    env={**environment, **topology.ENVIRONMENT, 'JAX_PLATFORMS': 'cpu', 'TPU_LOG_DIR': str(folder)},
     cwd=conftest.ROOT,
     capture_output=True,
     text=True,
-    timeout=300,
+    timeout=500,
     check=False,
   )
   assert done.returncode == 0, done.stderr[-4000:]
-  needed = dict(line.split(': ') for line in done.stdout.splitlines())
+  return dict(line.split(': ') for line in done.stdout.splitlines())
+
+
+@pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs libtpu, a compiler for TPUs')
+def test_the_kernel_compiles_for_a_tpu(tmp_path):
+  """Ahead of time, with the compiler of TPUs and without one at hand, in a process of its own."""
+  needed = ahead(COMPILE, *sorted(TAKES['flash']), folder=tmp_path)
   assert len(needed) == 2 * len(TAKES['flash'])
   assert all(0 < int(size) < 0.2 * 4 * 2 * 1024**2 * 4 for size in needed.values())  # bytes, of the weights once
 
@@ -291,6 +302,27 @@ def test_over_a_mesh_each_device_computes_its_rows_and_heads():
   assert 'manual_computation' in text or 'shard_map' in text
 
 
+@pytest.mark.skipif(jax.device_count() < 4, reason='needs four devices')
+@pytest.mark.parametrize(('groups', 'copies'), [(1, 4), (2, 4), (4, 4), (6, 12)])
+def test_over_a_mesh_heads_keep_the_keys_that_they_share(groups, copies):
+  """Four devices cut 12 heads: with 2 keys two devices share each, and with 6 they cut through pairs of heads."""
+  layout = sharding.make_layout(sharding.make_mesh({'data': 1, 'model': 4}, jax.devices()[:4]), 'tensor')
+  query = draw(2, 20, 12, HEAD_DIM)
+  key, value = (draw(2, 20, groups, HEAD_DIM, seed=i) for i in (1, 2))
+  mask = Mask(ROWS[:2, :20], ROWS[:2, :20], causal=True)
+
+  def loss(function):
+    return jax.jit(jax.value_and_grad(lambda *args: jnp.square(function(*args, mask=mask)).sum(), argnums=(0, 1, 2)))
+
+  expected = loss(attention.plain)(query, key, value)
+  with sharding.use(layout):
+    assert fused.beside_heads(query, key).shape[2] == copies
+    found = loss(functools.partial(fused.flash, interpret=True))(query, key, value)
+  assert tiny.worst(found[0], expected[0]) < 1e-5 * float(expected[0])
+  for gradient, other in zip(found[1], expected[1], strict=True):
+    assert np.linalg.norm(gradient - other) < 3e-6 * np.linalg.norm(other)
+
+
 # What is chosen.
 
 TPU, GPU, CPU = ('tpu', 0.0), ('gpu', 9.0), ('cpu', 0.0)
@@ -320,11 +352,17 @@ def test_auto_takes_a_kernel_where_it_can():
   few = Mask(jnp.ones((4, 1), jnp.int32), ROWS)
   assert chosen('auto', TPU, mask=few) == 'xla'
   assert chosen('flash', TPU, mask=few) == 'flash'
-  for device in (TPU, GPU):
-    assert chosen('auto', device, mask=MASKS['allowed']) == 'xla'
-    assert chosen('auto', device, bias=BIASES['of each row']) == 'xla'
-    assert chosen('auto', device, dropout=0.1) == 'xla'
+  longer = Mask(jnp.ones((4, 256), jnp.int32), jnp.ones((4, 256), jnp.int32))
+  for device, mask, taken in ((TPU, longer, 'tiled'), (TPU, MASKS['causal'], 'xla'), (GPU, longer, 'xla')):
+    allowed = jnp.ones((4, mask.query_segments.shape[1], mask.key_segments.shape[1]), bool)
+    assert chosen('auto', device, mask=dataclasses.replace(mask, allowed=allowed)) == taken
+    assert chosen('auto', device, mask=dataclasses.replace(mask, prefix=jnp.zeros(4, jnp.int32))) == (
+      'cudnn' if device == GPU else taken
+    )
+    assert chosen('auto', device, mask=mask, bias=BIASES['of each row']) == taken
+    assert chosen('auto', device, mask=mask, dropout=0.1) == taken
     assert chosen('xla', device) == 'xla'
+  for device in (TPU, GPU):
     assert chosen('chunked', device, dropout=0.1, bias=BIASES['of each row']) == 'chunked'
   assert chosen('cudnn', GPU, mask=MASKS['allowed'], bias=BIASES['of each row']) == 'cudnn'
 
@@ -341,11 +379,14 @@ def test_auto_takes_a_kernel_where_it_can():
     ('flash', TPU, {'mask': MASKS['prefix']}, 'no prefix'),
     ('flash', TPU, {'mask': Mask(ROWS, CROSS, causal=True)}, '150 queries and 90 keys'),
     ('flash', TPU, {'dtype': jnp.float16}, 'not in float16'),
+    ('tiled', TPU, {'dtype': jnp.float16}, 'not in float16'),
+    ('tiled', TPU, {'k': 320}, 'heads of size 320'),
+    ('tiled', GPU, {}, 'it runs on TPUs and this is a gpu'),
     ('cudnn', GPU, {'dropout': 0.1}, r'attention_dropout is 0\.1'),
     ('cudnn', GPU, {'dtype': jnp.float32}, 'execution.dtype is float32'),
     ('cudnn', GPU, {'k': 20}, 'heads of size 20'),
     ('cudnn', GPU, {'mask': Mask(ROWS[:, :75], ROWS[:, :75])}, '75 queries and 75 keys'),
-    ('fast', CPU, {}, "attention='fast'; choices are auto, xla, chunked, flash, cudnn"),
+    ('fast', CPU, {}, "attention='fast'; choices are auto, xla, chunked, flash, tiled, cudnn"),
   ],
 )
 def test_what_cannot_be_taken_is_refused_with_the_reason(name, device, inputs, match):
@@ -365,6 +406,23 @@ def test_the_choice_is_logged_once(caplog):
       'attention: xla, since there is no kernel for a cpu',
       'attention: chunked, as execution.attention says',
     ]
+
+
+def test_the_log_tells_training_from_what_drops_nothing(monkeypatch):
+  """Parameters are made without dropout, and that step's kernel may not be the one that trains."""
+  monkeypatch.setattr(attention, '_device', lambda device: TPU)
+  monkeypatch.setattr(fused, 'flash', WAYS['flash'])
+  monkeypatch.setattr(tiled, 'attend', WAYS['tiled'])
+  ids = jnp.ones((1, 256), jnp.int32)
+  args = [draw(1, 256, 1, HEAD_DIM, seed=i) for i in range(3)]
+  with attention.recorded() as said:
+    for rng in (None, jax.random.key(0)):
+      jax.eval_shape(lambda rng=rng: attention.attend(*args, mask=Mask(ids, ids), dropout=0.1, rng=rng))
+  assert said == [
+    'attention: flash, which this TPU has',
+    'attention with dropout 0.1 on weights: tiled, since of flash it cannot drop out attention weights '
+    '(model.overrides.attention_dropout is 0.1, it takes 0)',
+  ]
 
 
 @pytest.mark.skipif(jax.default_backend() != 'cpu', reason='on a CPU there is no kernel')
