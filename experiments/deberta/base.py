@@ -4,6 +4,7 @@ python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50
 python -m plm_jax.train --config=experiments/deberta/base.py --workdir=runs/deberta/base
 
 Hardware: a pod of accelerators for a batch of 2048 rows of 512; where memory ends, --config.accumulate=8 or more.
+Slice, at 40 % of peak: `base` v5e:8x8, 48 hours.
 Expect: the large network, fine-tuned (dev): MNLI 91.3/91.1 (m/mm), SQuAD 1.1 95.5/90.1, SQuAD 2.0 90.7/88.0 (F1/EM).
 
 Arguments: a size (base, large, xlarge, xxlarge; the last two are version 2); `script` takes the released script's

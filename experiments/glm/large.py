@@ -1,10 +1,11 @@
 """GLM large: Du et al. 2021, §3.1; 335M.
 
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=wordpiece --size=30522 --out=runs/vocab/bert-uncased
 python -m plm_jax.train --config=experiments/glm/large.py --workdir=runs/glm/large
 
 Vocabulary, rows and blanks are those of base.py.
 
-Hardware: not published. Estimate for 16 TPU v5e chips at 40 % of peak: 2.4 days.
+Hardware: not published. Slice, at 40 % of peak: v5e:4x4, 2.6 days.
 Expect: as base.py.
 
 Arguments: `quick`.

@@ -4,7 +4,7 @@ python -m plm_jax.vocab train --source=tfds:c4/webtextlike --name=byte_bpe --siz
     --specials=gpt2 --out=runs/vocab/gpt2
 python -m plm_jax.train --config=experiments/gpt/gpt2.py:gpt2-medium --workdir=runs/gpt/gpt2-medium
 
-Hardware: not published. Estimate for 16 TPU v5e chips at 40 % of peak: gpt2 9 hours, gpt2-xl 4.5 days.
+Hardware: not published. Slices, at 40 % of peak: `gpt2` v5e:4x4, 9.9 hours; `gpt2-xl` v5e:8x8, 30 hours.
 Expect: perplexity, zero-shot, of WikiText-2 29.4 / 22.8 / 19.9 / 18.3 from the smallest to the largest (Table 3).
 
 Arguments: a size (gpt2, gpt2-medium, gpt2-large, gpt2-xl; 124M, 355M, 774M, 1558M parameters), `quick`.

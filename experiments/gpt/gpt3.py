@@ -5,8 +5,8 @@ python -m plm_jax.vocab train --source=tfds:c4/webtextlike --name=byte_bpe --siz
 python -m plm_jax.train --config=experiments/gpt/gpt3.py:gpt3-small --workdir=runs/gpt/gpt3-small
 python -m plm_jax.train --config=experiments/gpt/gpt3.py:gpt3-xl,local --workdir=runs/gpt/gpt3-xl-local
 
-Hardware: V100 GPUs of a Microsoft cluster. Estimate at 40 % of peak: gpt3-small 8 hours on 128 TPU v5e chips, gpt3-xl
-20 hours on 512, gpt3-175b 20 days on 1,024 TPU v5p chips.
+Hardware: V100 GPUs of a Microsoft cluster. Slices, at 40 % of peak: `gpt3-small` v5e:8x16, 8 hours; `gpt3-xl`
+v5e:16x16, 38 hours; `gpt3-175b` v5p:8x8x16, 19.9 days.
 Expect, of gpt3-175b without a gradient step or an example: HellaSwag 78.9 %, WinoGrande 70.2 % (§3.1.3, §3.4).
 
 Arguments: a size (gpt3-small, -medium, -large, -xl, -2.7b, -6.7b, -13b, -175b); `local` narrows every second layer to
@@ -58,7 +58,9 @@ def get_config(arg=''):
     eps=1e-8,
   )
   large = size in ('gpt3-13b', 'gpt3-175b')
-  c.sharding = dict(mesh=dict(data=-1, model=8) if large else dict(data=-1), rules='fsdp_tensor' if large else 'fsdp')
+  c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
+  if large:
+    c.sharding = dict(mesh=dict(data=-1, model=8), rules='fsdp_tensor_sequence')
   c.execution = dict(dtype='bfloat16', remat='full' if large else 'dots')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')

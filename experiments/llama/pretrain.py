@@ -4,8 +4,8 @@ python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 -
 python -m plm_jax.train --config=experiments/llama/pretrain.py:llama-7b --workdir=runs/llama/llama-7b
 python -m plm_jax.train --config=experiments/llama/pretrain.py:llama2-70b --workdir=runs/llama/llama2-70b
 
-Hardware: 2,048 A100 GPUs, 21 days for llama-65b (§2.4). Estimate for 256 TPU v5p chips at 50 % of peak: llama-7b 8
-days, llama-65b 108 days.
+Hardware: 2,048 A100 GPUs, 21 days for llama-65b (§2.4). Slices, at 40 % of peak: `llama-7b` v5p:4x8x8, 10.6 days;
+`llama-65b` v5p:8x8x16, 35 days.
 Expect, without a gradient step: ARC (easy) 72.8 / 74.8 / 80.0 / 78.9 % from llama-7b to llama-65b (Table 3).
 
 Arguments: a size (llama-7b, llama-13b, llama-33b, llama-65b, llama2-7b, llama2-13b, llama2-70b), `quick`.
@@ -50,7 +50,7 @@ def get_config(arg=''):
     b2=0.95,
     eps=1e-5 if size.startswith('llama2') else 1e-8,  # of the first model not published
   )
-  c.sharding = dict(mesh=dict(data=-1, model=8), rules='fsdp_tensor')
+  c.sharding = dict(mesh=dict(data=-1, model=8), rules='fsdp_tensor_sequence')
   c.execution = dict(dtype='bfloat16', remat='full')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')

@@ -3,7 +3,8 @@
 python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=256000 --specials=gpt2 --out=runs/vocab/palm
 python -m plm_jax.train --config=experiments/palm/pretrain.py:palm-8b --workdir=runs/palm/palm-8b
 
-Hardware: 6,144 TPU v4 chips for palm-540b (§4). Estimate for 256 TPU v5p chips at 50 % of peak: palm-8b 8 days.
+Hardware: 6,144 TPU v4 chips for palm-540b (§4). Slices, at 40 % of peak: `palm-8b` v5p:4x8x8, 10.6 days; `palm-540b`
+v5p:16x16x16, 39 days.
 Expect: a loss that falls through the run; the scores that the paper prints are of its own mix of text (§3, §6).
 
 Arguments: a size (palm-8b, palm-62b, palm-540b), `quick`.
@@ -35,7 +36,7 @@ def get_config(arg=''):
     decay=(('.*', 'rate'),),  # lr^2 a step
     clip=1.0,
   )
-  c.sharding = dict(mesh=dict(data=-1, model=16 if size == 'palm-540b' else 8), rules='fsdp_tensor')
+  c.sharding = dict(mesh=dict(data=-1, model=16 if size == 'palm-540b' else 8), rules='fsdp_tensor_sequence')
   c.execution = dict(dtype='bfloat16', remat='full')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')

@@ -1,20 +1,24 @@
-"""T5, base size, and the unsupervised objectives that it compares: Raffel et al. 2020, §3.1 and §3.3, Tables 4 to 7.
+"""T5: the unsupervised objectives that it compares in base size (Raffel et al. 2020, §3.1 and §3.3, Tables 4 to 7), and
+the five sizes of its final models (§3.7).
 
 python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 --specials=roberta --out=runs/vocab/t5
 python -m plm_jax.train --config=experiments/t5/pretrain.py --workdir=runs/t5/pretrain
 python -m plm_jax.train --config=experiments/t5/pretrain.py:deshuffle --workdir=runs/t5/deshuffle
 
-Hardware: slices of Cloud TPU pods; 2^19 steps of 2^16 tokens. Estimate for 16 TPU v5e chips at 40 % of peak: 13 hours.
+Hardware: slices of Cloud TPU pods; 2^19 steps of 2^16 tokens. Slices, at 40 % of peak: v5e:4x4, 6.3 hours; `large`
+v5e:8x8, 6.8 days; `3b` v5p:4x4x4, 11.5 days; `11b` v5p:4x8x8, 11.5 days.
 Expect, fine-tuned (validation): GLUE / CNN-DM / SQuAD / SuperGLUE of `iid` 83.28 / 19.24 / 80.88 / 71.36, `prefix_lm`
 80.69 / 18.94 / 77.99 / 65.27, `bert` 82.96 / 19.17 / 80.65 / 69.85, `deshuffle` 73.17 / 18.59 / 67.61 / 58.47, `mass`
 82.32 / 19.16 / 80.10 / 69.28, `drop` 84.44 / 19.31 / 80.52 / 68.67, `span3` 83.49 / 19.62 / 81.84 / 72.53.
 
 Arguments: `quick` and one objective: `span3` (default: span corruption as in the final models), `span2`, `span5`,
 `span10`; `iid` (the paper's baseline: replace corrupted spans), `iid10`, `iid25`, `iid50` of other rates; `prefix_lm`,
-`bert`, `deshuffle`, `mass`, `drop`.
+`bert`, `deshuffle`, `mass`, `drop`. A size, `small`, `base`, `large`, `3b` or `11b`, trains for the million steps of
+2,048 rows of the final models; without one it is base for 2^19 steps of 128 rows.
 
-Differs from the paper: byte-level BPE with 100 sentinels behind it for SentencePiece; the mask token stands for the
-sentinel that `bert` and `mass` write at every corrupted token.
+Differs from the paper: the final models saw supervised tasks too, here only text; byte-level BPE with 100 sentinels
+behind it for SentencePiece; the mask token stands for the sentinel that `bert` and `mass` write at every corrupted
+token.
 """
 
 from experiments import common
@@ -35,21 +39,30 @@ OBJECTIVES = {
   'mass': dict(where=dict(name='iid', rate=0.15), edit=dict(name='to_mask'), target='text'),
   'drop': dict(where=dict(name='iid', rate=0.15), edit=dict(name='drop'), target='chosen'),
 }
+FINAL = {  # how the sizes of §3.7 lie on devices
+  'small': dict(mesh=dict(data=-1), rules='data'),
+  'base': dict(mesh=dict(data=-1), rules='data'),
+  'large': dict(mesh=dict(data=-1), rules='fsdp'),
+  '3b': dict(mesh=dict(data=-1), rules='fsdp'),
+  '11b': dict(mesh=dict(data=-1, model=4), rules='fsdp_tensor'),
+}
 
 
 def get_config(arg=''):
-  """Takes `quick` and one of `OBJECTIVES`."""
+  """Takes `quick`, one of `OBJECTIVES` and a size."""
   name = common.chosen(arg, tuple(OBJECTIVES))
-  c = common.run(arg, choices=tuple(OBJECTIVES), steps=2**19)
+  size = next((word for word in common.words(arg) if word in FINAL), None)
+  c = common.run(arg, choices=(*OBJECTIVES, *FINAL), steps=2**19 if size is None else 1_000_000)
   c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=tuple(f'<extra_id_{k}>' for k in range(100)))
-  c.model = dict(name='t5', variant='t5-base')
+  c.model = dict(name='t5', variant=f't5-{size or "base"}')
   c.objective = dict(name='denoise_seq2seq', packing='stream', **OBJECTIVES[name])
+  rows = 128 if size is None else 2_048
   c.data = dict(
-    name='stream', path='tfds:c4/en', layout='stream', end='', length=LENGTHS.get(name, 511), batch_size=128
+    name='stream', path='tfds:c4/en', layout='stream', end='', length=LENGTHS.get(name, 511), batch_size=rows
   )
   c.optim = dict(name='adafactor', rate=0.01, schedule='inverse_sqrt', hold=10_000)
-  c.sharding = dict(mesh=dict(data=-1), rules='data')
-  c.execution = dict(dtype='bfloat16')
+  c.sharding = FINAL[size or 'base']
+  c.execution = dict(dtype='bfloat16', remat='none' if size is None else 'full')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')
   return common.quick(c, arg)

@@ -79,7 +79,7 @@ def _searched(
 
   def choices(change: searching.Change) -> list[searching.Candidate]:
     rows = settings['data']['batch_size'] // settings['accumulate'] // changed(change).layout.mesh.shape['data']
-    return searching.candidates(settings, rows=rows, taken=found['train']['attention'])
+    return searching.candidates(searching.applied(settings, change), rows=rows, taken=found['train']['attention'])
 
   result = searching.search(
     settings,

@@ -11,7 +11,8 @@ MOST = 8  # compilations
 # which changes are tried, and what they leave is corrected by each compilation.
 REMAT = {'none': (1.0, 1.0), 'dots': (1.05, 0.5), 'full': (1.33, 0.3)}
 ATTENTION = {'chunked': (1.1, 0.7)}
-ACCUMULATE = 1.02  # for each doubling: gradients are summed and parameters gathered in every micro-batch
+ACCUMULATE = 1.02  # for each doubling: under fsdp gradients are summed and parameters gathered in every micro-batch
+SEQUENCE = (1.01, 0.3)  # states that are cut as the products between them are: as many bytes are sent
 MODEL = (2, 4, 8, 16)
 
 Change = dict[str, Any]  # key of the config -> value
@@ -33,7 +34,7 @@ class Found(NamedTuple):
 
 
 def candidates(settings: Mapping[str, Any], *, rows: int, taken: Sequence[str]) -> list[Candidate]:
-  """Changes of accumulate, remat and attention, the cheapest first.
+  """Changes of accumulate, remat, attention, and of what tensor parallelism cuts, the cheapest first.
 
   Args:
     settings: of the run.
@@ -42,11 +43,16 @@ def candidates(settings: Mapping[str, Any], *, rows: int, taken: Sequence[str]) 
   """
   now = settings['execution']
   remat = list(REMAT)[list(REMAT).index(now['remat']) :]
-  plain = any(line.startswith('attention: xla') for line in taken) and now['attention'] in ('auto', 'xla')
+  plain = any(': xla, ' in line for line in taken) and now['attention'] in ('auto', 'xla')
   found = []
-  for kept, attention, parts in itertools.product(remat, ('', 'chunked') if plain else ('',), _divisors(rows)):
+  tables = ('', 'fsdp_tensor_sequence') if settings['sharding']['rules'] == 'fsdp_tensor' else ('',)
+  ways = itertools.product(tables, remat, ('', 'chunked') if plain else ('',), _divisors(rows))
+  for table, kept, attention, parts in ways:
     time, memory = REMAT[kept][0] / REMAT[now['remat']][0], REMAT[kept][1] / REMAT[now['remat']][1]
     change: Change = {}
+    if table:
+      change['sharding.rules'] = table
+      time, memory = time * SEQUENCE[0], memory * SEQUENCE[1]
     if kept != now['remat']:
       change['execution.remat'] = kept
     if attention:

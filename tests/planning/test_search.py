@@ -11,7 +11,7 @@ SETTINGS = {
   'execution': {'remat': 'none', 'attention': 'auto'},
   'sharding': {'rules': 'data', 'mesh': {'data': -1}},
 }
-TAKEN = ['attention: xla, since of flash it cannot drop out attention weights']
+TAKEN = ['attention with dropout 0.1 on weights: xla, since of flash it cannot drop out attention weights']
 
 
 class Compiler:
@@ -104,6 +104,14 @@ def test_a_compiler_that_needs_more_than_expected_is_believed():
   compiler = Compiler(temporary=31, state=SMALL, limit=16, dots=0.98)  # recomputation hardly helps
   found = compiler.search(rows=1)
   assert compiler.size(found.change) <= 16 if found.change else compiler.calls <= search.MOST
+
+
+def test_tensor_parallelism_cuts_states_first():
+  settings = search.applied(SETTINGS, {'sharding.rules': 'fsdp_tensor'})
+  first, *others = search.candidates(settings, rows=4, taken=TAKEN)
+  assert first.change == {'sharding.rules': 'fsdp_tensor_sequence'}
+  assert {'accumulate': 2} in [one.change for one in others]
+  assert not any('sharding.rules' in one.change for one in search.candidates(SETTINGS, rows=4, taken=TAKEN))
 
 
 def test_flags_say_a_mesh():

@@ -1,0 +1,234 @@
+"""The slice of TPUs that each pre-training config names, and what the compiler says of it there.
+
+    python -m benchmarks.slices [--only=bert/base.py] [--minutes=240] [--count]
+    python -m benchmarks.slices --check [--only=bert]
+
+Fills experiments/slices.json, row by row, and writes experiments/SLICES.md from it. The state of a device and the hours
+are counted; the peak of a training step and of the evaluations, and what a device sends, are said by libtpu
+(requirements-plan.txt), which compiles the steps without a TPU. A row that is there is not compiled again, so the same
+command goes on where it was stopped; `--count` compiles nothing. `--check` compiles again what stands there and ends
+with 1 where a peak differs by more than 3 %. A compilation that takes more than 30 minutes or 20 GiB is given up.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FILE, PAGE = ROOT / 'experiments' / 'slices.json', ROOT / 'experiments' / 'SLICES.md'
+SECONDS, GIB = 1_800, 20
+CLOSE = 0.03
+UNREADABLE = ('v5p', 'v6e')  # programs for them are not compiled: the text of one cannot be read with this libtpu
+
+
+class Row(NamedTuple):
+  """A config below experiments/, with its words, and the slice that its header names."""
+
+  config: str
+  topology: str
+
+  @property
+  def name(self) -> str:
+    return f'{self.config} on {self.topology}'
+
+
+ROWS = tuple(
+  Row(*line.split())
+  for line in """
+bert/base.py v5e:4x4
+bert/large.py v5e:8x8
+roberta/pretrain.py:base v5e:16x16
+roberta/pretrain.py:large v5e:16x16
+albert/pretrain.py:base v5e:8x8
+albert/pretrain.py:xxlarge v5e:16x16
+xlnet/base.py v5e:4x4
+xlnet/large.py v5e:16x16
+electra/small.py v5e:2x2
+electra/base.py v5e:4x4
+electra/large.py v5e:16x16
+deberta/base.py:base v5e:8x8
+deberta/v3.py:base v5e:8x8
+deberta/v3.py:large v5e:16x16
+spanbert/pretrain.py v5e:8x8
+distilbert/base.py v5e:4x4
+bart/base.py v5e:4x4
+bart/large.py v5e:16x16
+t5/pretrain.py v5e:4x4
+t5/pretrain.py:large v5e:8x8
+t5/pretrain.py:3b v5p:4x4x4
+t5/pretrain.py:11b v5p:4x8x8
+t5/ul2.py v5e:4x4
+gpt/gpt.py v5e:4x4
+gpt/gpt2.py:gpt2 v5e:4x4
+gpt/gpt2.py:gpt2-xl v5e:8x8
+gpt/gpt3.py:gpt3-small v5e:8x16
+gpt/gpt3.py:gpt3-xl v5e:16x16
+gpt/gpt3.py:gpt3-175b v5p:8x8x16
+llama/pretrain.py:llama-7b v5p:4x8x8
+llama/pretrain.py:llama-65b v5p:8x8x16
+palm/pretrain.py:palm-8b v5p:4x8x8
+palm/pretrain.py:palm-540b v5p:16x16x16
+glm/base.py v5e:4x4
+glm/large.py v5e:4x4
+glm/10b.py v5p:4x8x8
+""".strip().splitlines()
+)
+
+
+def read() -> dict[str, Any]:
+  """What is known: the versions that said so, and figures by the name of a row."""
+  return json.loads(FILE.read_text()) if FILE.exists() else {'libtpu': '', 'jax': '', 'rows': {}}
+
+
+def write(known: Mapping[str, Any]) -> None:
+  """Both files, rows in the order of `ROWS`."""
+  rows = {row.name: known['rows'][row.name] for row in ROWS if row.name in known['rows']}
+  FILE.write_text(json.dumps({**known, 'rows': rows}, indent=1) + '\n')
+  PAGE.write_text(page({**known, 'rows': rows}))
+
+
+def planned(row: Row, *, count: bool) -> dict[str, Any] | str:
+  """What `python -m plm_jax.plan` says of a row, or why it says nothing."""
+  words = ['plm_jax.plan', f'--config=experiments/{row.config}', f'--topology={row.topology}', '--json']
+  words += ['--state_only'] * count
+
+  def limit() -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (GIB * 2**30, GIB * 2**30))
+
+  try:
+    done = subprocess.run([sys.executable, '-m', *words], cwd=ROOT, env={**os.environ, 'JAX_PLATFORMS': 'cpu'},
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=SECONDS,
+                          preexec_fn=limit)  # fmt: skip
+  except subprocess.TimeoutExpired:
+    return f'not within {SECONDS // 60} minutes'
+  if done.returncode:
+    return f'exit {done.returncode}: {done.stderr.strip().splitlines()[-1:] or ["no word"]}'
+  return json.loads(done.stdout)
+
+
+def counted(found: Mapping[str, Any]) -> dict[str, Any]:
+  """The figures that need no compiler."""
+  return {
+    'mesh': found['mesh'],
+    'rules': found['rules'],
+    'rows': found['rows_per_device'],
+    'accumulate': found['accumulate'],
+    'limit_gib': found['limit_gib'],
+    'state_gib': round(found['state']['gib'], 3),
+    'hours': round(found['hours']['40 %'], 1) if 'hours' in found else None,  # None where epochs are counted
+  }
+
+
+def compiled(found: Mapping[str, Any]) -> dict[str, Any]:
+  """The figures of the compiler."""
+  train, evaluations = found['train'], found['evaluate'].values()
+  said = {
+    'fits': train['fits'] and all(one['fits'] for one in evaluations),
+    'peak_gib': round(train['peak_gib'] if train['fits'] else train['needed_gib'] or 0, 2),
+    'evaluation_gib': round(max((one['peak_gib'] or one['needed_gib'] or 0 for one in evaluations), default=0), 2),
+  }
+  if 'collectives' in train:
+    said['sent_gib'] = {kind: round(one['gib'], 2) for kind, one in train['collectives'].items()}
+  return said
+
+
+def page(known: Mapping[str, Any]) -> str:
+  """SLICES.md."""
+  heads = 'config', 'slice', 'mesh, rules', 'rows a device', 'state', 'peak', 'evaluation', 'of', 'sent a step', 'hours'
+  by = f' (libtpu {known["libtpu"]}, jax {known["jax"]})' if known['libtpu'] else ''
+  lines = [
+    '# Slices',
+    '',
+    'The TPUs that each pre-training config names in its head: GiB a device, GiB that a device sends in a step, hours',
+    f'at 40 % of the peak. State and hours are counted; the compiler, without a TPU, says the rest{by}. Made by',
+    '`python -m benchmarks.slices`.',
+    '',
+    f'| {" | ".join(heads)} |',
+    f'|{"---|" * 3}{"---:|" * 7}',
+  ]
+  for row in ROWS:
+    if row.name in known['rows']:
+      lines.append(f'| {" | ".join(_cells(row, known["rows"][row.name]))} |')
+  return '\n'.join([*lines, ''])
+
+
+def _cells(row: Row, one: Mapping[str, Any]) -> Iterator[str]:
+  mesh = ' x '.join(str(size) for size in one['mesh'].values() if size > 1) or '1'
+  yield from (f'`{row.config}`', row.topology, f'{mesh}, {one["rules"]}')
+  yield f'{one["rows"]}' + (f' x {one["accumulate"]}' if one['accumulate'] > 1 else '')
+  yield f'{one["state_gib"]:.2f}'
+  if 'peak_gib' in one:
+    yield f'{one["peak_gib"]:.2f}' + ('' if one['fits'] else ' DOES NOT FIT')
+    yield f'{one["evaluation_gib"]:.2f}'
+  else:
+    yield from (one.get('why', 'not compiled'), '')
+  yield f'{one["limit_gib"]:g}'
+  yield ', '.join(f'{kind} {gib:g}' for kind, gib in one.get('sent_gib', {}).items() if gib)
+  yield '' if one['hours'] is None else f'{one["hours"]:,.1f}'
+
+
+def fill(rows: list[Row], *, minutes: float, count: bool) -> None:
+  """Adds what is missing of these rows."""
+  known, began = read(), time.monotonic()
+  for row in rows:
+    chip = row.topology.partition(':')[0]
+    only_state = count or chip in UNREADABLE
+    if row.name in known['rows'] and (only_state or 'peak_gib' in known['rows'][row.name]):
+      continue
+    if time.monotonic() - began > 60 * minutes:
+      break
+    found = planned(row, count=only_state)
+    if isinstance(found, str):
+      print(f'{row.name}: {found}', flush=True)
+      if row.name in known['rows']:
+        known['rows'][row.name]['why'] = f'not compiled: {found}'
+    else:
+      known['rows'][row.name] = counted(found) | ({} if only_state else compiled(found))
+      if not only_state:
+        known |= {name: importlib.metadata.version(name) for name in ('libtpu', 'jax')}
+      print(f'{row.name}: {known["rows"][row.name]}', flush=True)
+    write(known)
+  write(known)
+
+
+def check(rows: list[Row]) -> int:
+  """The number of rows whose peak is another than that which is stored."""
+  wrong, known = 0, read()
+  for row in rows:
+    stored = known['rows'].get(row.name, {})
+    if 'peak_gib' not in stored:
+      continue
+    found = planned(row, count=False)
+    now = {} if isinstance(found, str) else compiled(found)
+    same = bool(now) and abs(now['peak_gib'] - stored['peak_gib']) <= CLOSE * stored['peak_gib']
+    wrong += not same
+    print(f'{row.name}: {now.get("peak_gib", found)} GiB, stored {stored["peak_gib"]}', flush=True)
+  return wrong
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+  parser.add_argument('--only', default='', help='rows whose config begins so')
+  parser.add_argument('--minutes', type=float, default=240, help='no row begins after so many')
+  parser.add_argument('--count', action='store_true', help='compile nothing')
+  parser.add_argument('--check', action='store_true', help='compile again what stands there')
+  arguments = parser.parse_args()
+  rows = [row for row in ROWS if row.config.startswith(arguments.only)]
+  if not rows:
+    parser.error(f'--only={arguments.only}: no row begins so; {", ".join(sorted({row.config for row in ROWS}))}')
+  if arguments.check:
+    return min(check(rows), 1)
+  fill(rows, minutes=arguments.minutes, count=arguments.count)
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,58 @@
+"""The slices that pre-training configs name: hours of their heads, and the stored figures, counted again."""
+
+import re
+
+import pytest
+
+from benchmarks import slices
+from plm_jax import config
+from plm_jax.planning import report, stand_in, topology
+
+HOURS = {'hours': 1, 'hour': 1, 'days': 24, 'day': 24}
+CHEAP = ('bert/base.py', 'electra/base.py', 'gpt/gpt3.py:gpt3-175b')  # the others are long tests
+
+
+def estimate(header: str, row: slices.Row) -> float | None:
+  """Hours in a head: "Slice, at 40 % of peak: v5e:4x4, 17 hours" or, of several sizes, "`large` v5e:8x8, 2 days"."""
+  size = row.config.partition(':')[2]
+  text = ' '.join(header.split())
+  found = re.search(rf'(?:`{size}` |peak: ){re.escape(row.topology)}, ([\d.,]+) (hours?|days?)', text)
+  return None if found is None else float(found[1].replace(',', '')) * HOURS[found[2]]
+
+
+def test_every_row_has_figures_and_the_page_is_made_of_them():
+  known = slices.read()
+  assert list(known['rows']) == [row.name for row in slices.ROWS]
+  assert slices.PAGE.read_text() == slices.page(known)
+
+
+@pytest.mark.parametrize('row', slices.ROWS, ids=lambda row: row.name)
+def test_the_head_of_a_config_names_its_slice_and_the_hours(row):
+  stored = slices.read()['rows'][row.name]['hours']
+  header = stand_in.header_of(f'experiments/{row.config}')
+  if stored is None:
+    assert row.topology in header
+  else:
+    assert estimate(header, row) == pytest.approx(stored, rel=0.1)
+
+
+@pytest.mark.parametrize(
+  'row',
+  [pytest.param(row, marks=() if row.config in CHEAP else pytest.mark.slow, id=row.name) for row in slices.ROWS],
+)
+def test_the_stored_figures_are_counted_again(row):
+  settings = config.resolve(config.load(f'experiments/{row.config}'))
+  header = stand_in.header_of(f'experiments/{row.config}')
+  vocab = stand_in.vocab_of(settings, header=header)
+  counted = slices.counted(report.plan(settings, vocab, topology.parse(row.topology), state_only=True))
+  stored = slices.read()['rows'][row.name]
+  assert {key: stored[key] for key in counted} == counted
+
+
+@pytest.mark.plan
+def test_a_stored_peak_is_compiled_again():
+  row = slices.ROWS[0]
+  stored = slices.read()['rows'][row.name]
+  if 'peak_gib' not in stored:
+    pytest.skip('it has not been compiled yet')
+  assert slices.check([row]) == 0
