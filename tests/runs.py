@@ -18,12 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
-import orbax.checkpoint as ocp
-from etils import epath
 
-from plm_jax import config, paths
+from plm_jax import checkpoint, config
 from plm_jax.checkpoint import records
 from plm_jax.text import byte_bpe
 from plm_jax.training import metrics
@@ -209,12 +206,9 @@ def wait_until(
 def saved_state(workdir: pathlib.Path, *, step: int | None = None) -> dict[str, np.ndarray]:
   """Leaf path -> array of everything in a checkpoint, the newest by default."""
   folder = workdir / 'checkpoints'
-  folder /= str(max(records.numbered(folder)) if step is None else step)
-  leaves, item = records.check(folder).leaves, epath.Path(folder / records.ITEM)
-  handler = ocp.PyTreeCheckpointHandler()
-  as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)
-  restored = handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
-  found = {name: np.asarray(leaf) for name, leaf in paths.flat(restored).items()}
+  step = max(records.numbered(folder)) if step is None else step
+  leaves = records.check(folder / str(step)).leaves
+  found = checkpoint.arrays(folder, step)
   assert found.keys() == leaves.keys()
   return found
 

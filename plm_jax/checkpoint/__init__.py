@@ -6,7 +6,7 @@ commands open folders of weights with `weights.open`, which calls the former. `i
 others.
 """
 
-from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, broken_leaves, make_aside, restore, set_aside
+from plm_jax.checkpoint.checkpoints import NOTHING, Checkpoints, arrays, broken_leaves, make_aside, restore, set_aside
 from plm_jax.checkpoint.params import INDEX, NAME, Leaf, Params, in_memory, open_params, save_params
 from plm_jax.checkpoint.records import SET_ASIDE, CheckpointError, Step, best_step, for_orbax, step_named
 
@@ -20,6 +20,7 @@ __all__ = [
   'Leaf',
   'Params',
   'Step',
+  'arrays',
   'best_step',
   'broken_leaves',
   'for_orbax',

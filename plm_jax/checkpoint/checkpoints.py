@@ -315,10 +315,8 @@ def set_aside(folder: Path, at: int) -> list[int]:
   return newer
 
 
-def broken_leaves(folder: Path, step: int) -> list[str]:
-  """The leaves of a step whose numbers are not all finite; counters and what schedules remember are left out.
-
-  The whole step is read into the memory of this host.
+def arrays(folder: Path, step: int) -> dict[str, np.ndarray]:
+  """Path -> leaf of a step, all of it in the memory of this host, whatever devices wrote it.
 
   Raises:
     CheckpointError: the step could not be read.
@@ -327,9 +325,21 @@ def broken_leaves(folder: Path, step: int) -> list[str]:
   handler = ocp.PyTreeCheckpointHandler()
   try:
     as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)
-    leaves = flat(handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy)))
+    restored = handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
   except records.FAILURES as error:
     raise CheckpointError(f'step {step} in {folder} is complete and could not be read: {error}') from error
+  return {name: np.asarray(leaf) for name, leaf in flat(restored).items()}
+
+
+def broken_leaves(folder: Path, step: int) -> list[str]:
+  """The leaves of a step whose numbers are not all finite; counters and what schedules remember are left out.
+
+  The whole step is read into the memory of this host.
+
+  Raises:
+    CheckpointError: the step could not be read.
+  """
+  leaves = arrays(folder, step)
   counted = [name for name in leaves if name.startswith(('params/', 'opt_state/rule/', 'opt_state/average/params/'))]
   return [name for name in counted if not np.isfinite(np.asarray(leaves[name], np.float32)).all()]
 

@@ -6,11 +6,12 @@ a run that falls back behind such a step, or is repeated from its `config.json`,
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from plm_jax.types import Source
+if TYPE_CHECKING:
+  from plm_jax.types import Source  # loads jax
 
 ON_ITS_WAY = ('extend', 'skip', 'spikes')  # keys of what becomes of a run, not of what it is
 MOST_STEPS = 2_000_000_000  # they are counted in 32 bits
@@ -50,7 +51,7 @@ def back_at(settings: Mapping[str, Any], step: int, *, skip: int = 0) -> dict[st
   return {**settings, 'extend': extend, 'skip': [*left_out, *([(step, skip)] if skip else [])]}
 
 
-def read(source: Source, start: int, *, skip: Pairs) -> Iterator[dict[str, np.ndarray]]:
+def read(source: 'Source', start: int, *, skip: Pairs) -> Iterator[dict[str, np.ndarray]]:
   """The batches of the steps after `start`, without those that `skip` leaves out.
 
   Step s reads batch s of the order plus all that was left out before it. Where batches were left out, rows begin anew

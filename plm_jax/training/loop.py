@@ -12,7 +12,7 @@ import platform
 import shlex
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from plm_jax.checkpoint import frozen
 from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
+from plm_jax.sharding import Layout
 from plm_jax.training import (
   curves,
   evaluation,
@@ -54,6 +55,7 @@ from plm_jax.training.parts import (
   make_vocab,
 )
 from plm_jax.training.step import (
+  Maker,
   TrainState,
   abstract_params,
   advance_first,
@@ -62,7 +64,8 @@ from plm_jax.training.step import (
   train_step,
   unsound,
 )
-from plm_jax.training.stopping import Patience, catch_signals
+from plm_jax.training.stopping import Patience, Stopping, catch_signals
+from plm_jax.types import Source, Vocab
 
 log = logging.getLogger(__name__)
 
@@ -118,259 +121,493 @@ def _train(
 ) -> Outcome | spikes.Spike:
   """What `train` does up to its end or to a spike of the loss."""
   with contextlib.ExitStack() as stack:
-    # --- run folder, vocabulary, model, task -------------------------------------------------------------------------
     stopping = stack.enter_context(catch_signals())
-    main = jax.process_index() == 0
-    folder = RunFolder.at(workdir)
-    checkpoint.for_orbax(folder.root)
-    settings = from_data.filled(settings, run_folder.begun(folder))
-    if not run_folder.begun(folder):
-      preflight.check(settings)  # before the folder is made
-    stack.enter_context(run_folder.claim(folder, main=main))
-    old = run_folder.begun(folder)
-    settings, changes = run_folder.agree_with_folder(settings, old)
-    _check_extend(extend, folder, old)
-    if (finished := run_folder.finished(folder, old)) and extend is None:
-      log.info(
-        f'{folder.root} is finished: {finished["step"]} steps are done, nothing is changed; --extend=N makes N more'
-      )
-      return Outcome(DONE, finished)
-    stack.enter_context(run_folder.log_file(folder, main=main))
-    for change in changes:
-      log.info(f'resuming with {change}')
-    vocab = make_vocab(settings, folder if old else None)
-    parts, execution = make_parts(settings, vocab, folder if old else None), settings['execution']
-    stopping.check()
+    begun = _begin(settings, RunFolder.at(workdir), stack, extend=extend)
+    if isinstance(begun, Outcome):
+      return begun
+    data = _make_data(begun, stack, stopping)
+    start, way = _make_start(begun, data, stack, stopping, extend=extend, stop_at=stop_at)
+    run = _compile(begun, data, start, way)
+    tools = _open_tools(begun, run, stack, stopping, profile=profile)
+    if start.restored and (broken := _broken(run.unsound(way.state))):
+      log.error(f'step {start.step} holds numbers that are not finite, in {broken}')
+      way.code = DIVERGED
+    _make_steps(run, tools, way, gives_up=gives_up)
+    start.saved.wait()
+    tools.writer.flush()
+    return way.spike or _end(begun, run, tools, way)
 
-    # --- mesh --------------------------------------------------------------------------------------------------------
-    layout = make_layout(settings)
-    mesh = layout.mesh
-    stack.enter_context(sharding.use(layout))
-    place = sharding.batch_sharding(layout)
-    rows = feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=mesh)
-    feed.check_evaluations(settings['eval'], mesh=mesh)
 
-    # --- data --------------------------------------------------------------------------------------------------------
-    share = feed.host_share(layout)
-    source = make_source(settings['data'], vocab, seed=settings['seed'], share=share, reader=parts)
-    stopping.check()
-    evaluations = make_evaluations(settings, vocab, share=share, reader=parts)
-    stopping.check()
-    parts = fit(parts, [source, *evaluations.values()])
-    task = parts.task
-    scored_by = evaluation.scores_of(settings, parts, evaluations)
-    every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
-    settings |= {'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
-    preflight.remark(settings, source)
+# What a run needs, in the order in which it is made -------------------------------------------------------------------
 
-    # --- optimiser and state -----------------------------------------------------------------------------------------
-    with errors.stage(parts.user):
-      shapes = abstract_params(task, source.spec)
-    with errors.stage('optim'):
-      # whatever the horizon, optimisers differ in their rates only: the state is the same
-      tx_of = functools.cache(
-        lambda steps: optim.make(params=shapes, steps=steps, trains=task.trains, **settings['optim'])
-      )
-      tx = tx_of(history.total(settings))
-    preflight.remark_groups(settings, shapes, task=task)
-    key = jax.random.key(settings['seed'])
-    maker = state_maker(task, tx, source.spec, layout=layout)
-    stopping.check()
-    saved = stack.enter_context(
-      checkpoint.Checkpoints(folder.checkpoints, keep=settings['keep'], best=settings['best'])
-    )
-    part = functools.partial(trained_part.cut, tx=tx) if settings['save'] == 'trained' else lambda state: state
-    restored = saved.restore(part(maker.abstract))
-    if restored is not None:
-      start, state = restored
-      log.info(f'{folder.root}: going on from step {start}')
-    if restored is None or settings['save'] == 'trained':
-      fresh = _initialise(maker.fresh(key), settings, parts, tx, names=source.names)
-      fresh = advance_first(fresh, maker, task=task)
-      start, state = (0, fresh) if restored is None else (start, trained_part.joined(state, fresh.params))
-    if settings['save'] == 'trained':
-      frozen.write(saved.folder, tx.split(state.params)[1], main=main)
-    if extend is not None:
-      had, settings = history.total(settings), history.extended(settings, extend, at=start)
-      log.info(_said_of_schedule(settings, start, had, tx_of))
-    total, ends = history.total(settings), history.ends(settings)
-    last = total if stop_at is None else min(total, stop_at)
-    second = parts.second_vocab
-    whole = (
-      source if share[1] == 1 else make_source(settings['data'], vocab, seed=settings['seed'], second_vocab=second)
-    )
-    facts = run_folder.check_data(folder, whole, vocab, second_vocab=second, begun=bool(old))
-    stopping.check()
-    if main:  # the config comes last: a run whose folder has one has begun
-      vocab.save(str(folder.vocab), template=None if second else make_template(settings, vocab))
-      if second is not None:
-        second.save(str(folder.second_vocab), template=make_template(settings, second))
-      metrics.write_json(folder.data, facts)
-      run_folder.write_config(folder, settings)
-      if finished:  # it was, before it was extended
-        metrics.write_json(folder.result, {**finished, 'finished': False, 'steps': total})
 
-    # --- compiled functions ------------------------------------------------------------------------------------------
-    bound = {'task': task, 'accumulate': settings['accumulate'], 'random': execution['random']}
-    # traced once: the shapes of its metrics are asked for below, and the compiled step calls it
-    plain_of = functools.cache(lambda steps: jax.jit(functools.partial(train_step, tx=tx_of(steps), **bound)))
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    step_of = functools.cache(
-      lambda steps: jax.jit(
-        functools.partial(logged_step, step=plain_of(steps), log_every=settings['log_every']),
-        in_shardings=(maker.places, everywhere, place, None),
-        out_shardings=(maker.places, everywhere, None),
-        donate_argnums=(0, 1),
-      )
-    )
-    _, measures = jax.eval_shape(plain_of(history.horizon(settings, start)), maker.abstract, dict(source.spec), key)
-    summed = interval.from_sums(run_folder.summed(folder, start), measures, mesh=mesh)
-    unsound_fn = jax.jit(unsound)
-    eval_steps = evaluation.make_steps(task, rows=evaluation.rows_at_once(settings))
-    if settings['best'] is not None:
-      name = settings['best'][0].partition('/')[0]
-      spec, wanted = evaluations[name].spec, scored_by[name]
-      preflight.check_best(settings['best'], spec, state.params, task=task, scores=wanted, step=eval_steps.plain)
-    meter = Meter(
-      sizes.training_flops(task, source.spec, state.params), dtype=execution['dtype'], mesh=mesh, hosts=share[1]
-    )
-    tokens_before, seconds_before = run_folder.spent(folder, start)
-    counts = sizes.parameter_counts(state, tx)
+class _Begun(NamedTuple):
+  """A run whose folder is held by this process.
+
+  Attributes:
+    settings: as the folder and the config agree.
+    folder: of the run.
+    main: whether this process writes.
+    old: the config that the folder has; empty where no run began in it.
+    finished: the result of the run if it was finished, before it is extended now; empty otherwise.
+  """
+
+  settings: dict[str, Any]
+  folder: RunFolder
+  main: bool
+  old: Mapping[str, Any]
+  finished: Mapping[str, Any] | None
+
+
+class _Data(NamedTuple):
+  """Model, mesh and rows of a run. `share` is the part of each batch that this host reads, `scored_by` the scores of
+  each evaluation; `settings` have the number of steps."""
+
+  settings: dict[str, Any]
+  vocab: Vocab
+  parts: Parts
+  layout: Layout
+  rows: int  # of each device, in a micro-batch
+  share: tuple[int, int]
+  source: Source
+  evaluations: Mapping[str, Source]
+  scored_by: Mapping[str, Any]
+
+
+class _Start(NamedTuple):
+  """Where a run begins or goes on: after step `step`, up to `total` in all and `last` in this call."""
+
+  settings: dict[str, Any]
+  saved: checkpoint.Checkpoints
+  tx: optim.Optimiser
+  tx_of: Callable[[int], optim.Optimiser]  # of a number of steps in all
+  key: jax.Array
+  maker: Maker
+  part: Callable[[TrainState], Any]  # what checkpoints hold of a state
+  restored: bool
+  step: int
+  total: int
+  last: int
+  ends: set[int]
+  facts: Mapping[str, Any]
+
+
+class _Run(NamedTuple):
+  """Everything of a run that stays as it is while it makes steps."""
+
+  data: _Data
+  start: _Start
+  step_of: Callable[[int], Any]  # the compiled step, of a number of steps in all
+  measures: Any
+  unsound: Callable[[TrainState], Any]
+  eval_steps: Any
+  meter: Meter
+  counts: Mapping[str, int]
+
+
+class _Tools(NamedTuple):
+  """What is open while a run makes steps."""
+
+  stopping: Stopping
+  writer: metrics.Writer
+  bar: progress.Bar
+  patience: Patience
+  watch: spikes.Watch
+  tracer: profiling.Tracer
+  batches: Iterator[Any]
+  in_flight: int
+  began: float
+  tokens_before: int
+  seconds_before: float
+
+  def spent(self, meter: Meter) -> dict[str, float]:
+    """Tokens and seconds of the run, those of earlier calls included."""
+    seconds = self.seconds_before + time.monotonic() - self.began
+    return {'tokens': self.tokens_before + meter.all_tokens(), 'seconds': seconds}
+
+
+@dataclasses.dataclass
+class _Way:
+  """Where the loop stands. Nothing else holds the state, which each step puts into the place of the one before.
+
+  Attributes:
+    state: after step `done`.
+    summed: metrics since the last line, on the device; None until the step is compiled.
+    done: steps that are made.
+    code: of the end, so far.
+    pending: steps whose metrics are still on the device.
+    skipped_in_a_row: updates that were not finite, up to the last step whose metrics were read.
+    scores: of the last evaluation.
+    given_up: whether the caller wants no more steps.
+    spike: the one that ends the loop.
+  """
+
+  state: TrainState
+  summed: Any
+  done: int
+  code: int = DONE
+  pending: deque[tuple[int, Any]] = dataclasses.field(default_factory=deque)
+  skipped_in_a_row: int = 0
+  scores: dict[str, float] = dataclasses.field(default_factory=dict)
+  given_up: bool = False
+  spike: spikes.Spike | None = None
+
+
+class _Due(NamedTuple):
+  """What is due at a step. It does not depend on where the run was stopped, so that a resumed run does the same."""
+
+  interrupted: bool
+  evaluating: list[str]
+  watching: bool
+  saving: bool
+  logging: bool
+
+
+def _begin(
+  settings: Mapping[str, Any], folder: RunFolder, stack: contextlib.ExitStack, *, extend: int | None
+) -> _Begun | Outcome:
+  """Holds the folder and compares the config with that of the run in it; the outcome of a run that is finished."""
+  main = jax.process_index() == 0
+  checkpoint.for_orbax(folder.root)
+  settings = from_data.filled(settings, run_folder.begun(folder))
+  if not run_folder.begun(folder):
+    preflight.check(settings)  # before the folder is made
+  stack.enter_context(run_folder.claim(folder, main=main))
+  old = run_folder.begun(folder)
+  settings, changes = run_folder.agree_with_folder(settings, old)
+  _check_extend(extend, folder, old)
+  if (finished := run_folder.finished(folder, old)) and extend is None:
     log.info(
-      f'{counts["parameters"]:,} parameters, {counts["trained"]:,} trained, '
-      f'{counts["outside_trunk"]:,} outside the trunk'
+      f'{folder.root} is finished: {finished["step"]} steps are done, nothing is changed; --extend=N makes N more'
     )
-    log.info(
-      f'batch {settings["data"]["batch_size"]} rows = {rows} per device x {mesh.shape["data"]} x '
-      f'{settings["accumulate"]} accumulated; {mesh.size} x {mesh.devices.flat[0].device_kind}; '
-      f'{source.rows:,} rows per epoch; steps {start} to {last} of {total}'
+    return Outcome(DONE, finished)
+  stack.enter_context(run_folder.log_file(folder, main=main))
+  for change in changes:
+    log.info(f'resuming with {change}')
+  return _Begun(settings, folder, main, old, finished)
+
+
+def _make_data(begun: _Begun, stack: contextlib.ExitStack, stopping: Stopping) -> _Data:
+  """Vocabulary, model, mesh, data."""
+  settings, folder, _, old, _ = begun
+  vocab = make_vocab(settings, folder if old else None)
+  parts = make_parts(settings, vocab, folder if old else None)
+  stopping.check()
+  layout = make_layout(settings)
+  stack.enter_context(sharding.use(layout))
+  rows = feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
+  feed.check_evaluations(settings['eval'], mesh=layout.mesh)
+  share = feed.host_share(layout)
+  source = make_source(settings['data'], vocab, seed=settings['seed'], share=share, reader=parts)
+  stopping.check()
+  evaluations = make_evaluations(settings, vocab, share=share, reader=parts)
+  stopping.check()
+  parts = fit(parts, [source, *evaluations.values()])
+  scored_by = evaluation.scores_of(settings, parts, evaluations)
+  settings = {**settings, 'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
+  preflight.remark(settings, source)
+  return _Data(settings, vocab, parts, layout, rows, share, source, evaluations, scored_by)
+
+
+def _make_start(
+  begun: _Begun,
+  data: _Data,
+  stack: contextlib.ExitStack,
+  stopping: Stopping,
+  *,
+  extend: int | None,
+  stop_at: int | None,
+) -> tuple[_Start, _Way]:
+  """Optimiser and state; the settings and the vocabulary are in the folder then."""
+  settings, task = data.settings, data.parts.task
+  with errors.stage(data.parts.user):
+    shapes = abstract_params(task, data.source.spec)
+  with errors.stage('optim'):
+    # whatever the horizon, optimisers differ in their rates only: the state is the same
+    tx_of = functools.cache(
+      lambda steps: optim.make(params=shapes, steps=steps, trains=task.trains, **settings['optim'])
     )
+    tx = tx_of(history.total(settings))
+  preflight.remark_groups(settings, shapes, task=task)
+  key = jax.random.key(settings['seed'])
+  maker = state_maker(task, tx, data.source.spec, layout=data.layout)
+  stopping.check()
+  saved = stack.enter_context(
+    checkpoint.Checkpoints(begun.folder.checkpoints, keep=settings['keep'], best=settings['best'])
+  )
+  part = functools.partial(trained_part.cut, tx=tx) if settings['save'] == 'trained' else lambda state: state
+  restored = saved.restore(part(maker.abstract))
+  step, state = _first_state(begun, data, restored, maker, tx, key)
+  if settings['save'] == 'trained':
+    frozen.write(saved.folder, tx.split(state.params)[1], main=begun.main)
+  if extend is not None:
+    had, settings = history.total(settings), history.extended(settings, extend, at=step)
+    log.info(_said_of_schedule(settings, step, had, tx_of))
+  total = history.total(settings)
+  last = total if stop_at is None else min(total, stop_at)
+  facts = _write_folder(begun, data, settings, stopping)
+  ends = history.ends(settings)
+  start = _Start(settings, saved, tx, tx_of, key, maker, part, restored is not None, step, total, last, ends, facts)
+  return start, _Way(state, None, step)
 
-    # --- the loop ----------------------------------------------------------------------------------------------------
-    writer = stack.enter_context(metrics.Writer(folder.root, resume_step=start, sinks=settings['log']))
-    stopping.check()
-    judged_by = settings['best'][0] if settings['best'] else None
-    bar = stack.enter_context(progress.Bar(total=total, start=start, shown=main, best=judged_by))
-    patience = Patience(settings, folder, start=start)
-    watch = spikes.Watch(settings, folder, sums=run_folder.summed(folder, start))
-    spike: spikes.Spike | None = None
-    tracer = stack.enter_context(profiling.Tracer(profile, folder.profile, start=start, main=main, paused=meter.paused))
-    batches = feed.to_devices(history.read(source, start, skip=settings['skip']), place)
-    pending: deque[tuple[int, Any]] = deque()  # steps whose metrics are still on the device
-    # two steps in flight hide the host's work; simulated devices starve when steps queue up
-    in_flight = 0 if feed.simulated(mesh) else 2
-    skipped_in_a_row, code, done, given_up = 0, DONE, start, False
-    if restored is not None and (broken := _broken(unsound_fn(state))):
-      log.error(f'step {start} holds numbers that are not finite, in {broken}')
-      code = DIVERGED
-    scores: dict[str, float] = {}
-    began = time.monotonic()
-    while code == DONE and done < last and not patience.lost and not given_up:
-      with tracer.step(done + 1, state):
-        with meter.waiting():
-          host_batch, batch = next(batches)
-        state, summed, sums = step_of(history.horizon(settings, done))(state, summed, batch, key)
-      done += 1
-      meter.count(host_batch)
-      pending.append((done, sums))
-      tracer.stepped(done, state)
 
-      # what is due at a step does not depend on where the run was stopped, so that a resumed run does the same
-      interrupted = stopping.agreed(done)
-      evaluating = [name for name in evaluations if done % every[name] == 0 or done in ends]
-      watching = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating
-      saving = interrupted or watching or done == last or done in ends or done % settings['save_every'] == 0
-      logging_now = done == last or done in ends or done % settings['log_every'] == 0
-      while len(pending) > (0 if evaluating or saving or logging_now else in_flight):
-        number, sums = pending.popleft()
-        skipped_in_a_row = int(jax.device_get(sums['skipped_in_a_row'][0]))
-        if skipped_in_a_row:
-          log.warning(f'step {number}: a gradient was not finite, the update was skipped ({skipped_in_a_row} in a row)')
-        if number % settings['log_every'] == 0 or number == last or number in ends:
-          means = interval.means(summed, sums)
-          means = {**means, **task.summary(means), **meter.read()}
-          writer.write(number, means)
-          bar.show(number, means)
-        if watch.on and (spike := watch.see(number, spikes.loss_of(sums), saved)):
-          break
-      bar.advance(done)
-      if spike:
-        break  # nothing of it is saved
-      if settings['max_skipped'] is not None and skipped_in_a_row >= settings['max_skipped']:
-        log.error(f'step {done}: {skipped_in_a_row} updates in a row were not finite (max_skipped): training diverged')
-        code = DIVERGED
-        break
+def _first_state(
+  begun: _Begun,
+  data: _Data,
+  restored: tuple[int, Any] | None,
+  maker: Maker,
+  tx: optim.Optimiser,
+  key: jax.Array,
+) -> tuple[int, TrainState]:
+  """The step and the state that a run goes on from: those of a checkpoint, or fresh ones."""
+  settings, trained = data.settings, data.settings['save'] == 'trained'
+  if restored is not None:
+    log.info(f'{begun.folder.root}: going on from step {restored[0]}')
+    if not trained:
+      return restored
+  fresh = _initialise(maker.fresh(key), settings, data.parts, tx, names=data.source.names)
+  fresh = advance_first(fresh, maker, task=data.parts.task)
+  return (0, fresh) if restored is None else (restored[0], trained_part.joined(restored[1], fresh.params))
 
-      if evaluating:
-        with meter.paused():
-          params = tx.eval_params(state.opt_state, state.params)
-          scores = {}
-          for name in evaluating:
-            units, wanted = settings['eval'][name]['units'], scored_by[name]
-            values = evaluate(
-              evaluations[name], params, key, task=task, steps=eval_steps, layout=layout, units=units, scores=wanted
-            )
-            scores |= {f'{name}/{metric}': value for metric, value in values.metrics.items()}
-          writer.write(done, scores)
-          bar.keep(done, scores)
-          if watching:
-            watched = scores[settings['best'][0]]
-            state = dataclasses.replace(state, opt_state=tx.observe(state.opt_state, watched))
-            patience.see(watched)
-            given_up = done < last and gives_up(done, watched)
-      if saving and (broken := _broken(unsound_fn(state))):
-        log.error(f'step {done} is not saved: numbers are not finite in {broken}')
-        # while updates are skipped, `max_skipped` says when it is over; else nothing would ever stop or save this run
-        if not skipped_in_a_row or settings['max_skipped'] is None or interrupted or done == last:
-          code = DIVERGED
-          break
-      elif saving:
-        with meter.paused():
-          spent = {'tokens': tokens_before + meter.all_tokens(), 'seconds': seconds_before + time.monotonic() - began}
-          measured = {**scores, **spent} if evaluating else spent
-          sums = {**interval.to_sums(summed, measures), **watch.sums()}
-          writer.flush()
-          saved.save(done, part(state), metrics=measured, sums=sums, best_allowed=skipped_in_a_row == 0)
-      if interrupted:
-        log.warning(f'stopped by a signal at step {done}; the state is saved, the same command goes on from here')
-        code = INTERRUPTED
-        break
 
-    # --- the result --------------------------------------------------------------------------------------------------
-    saved.wait()
-    writer.flush()
-    if spike:
-      return spike
-    over = code == DONE and (done == total or patience.lost)
-    if code == DIVERGED:
-      log.error(_way_on(folder, [step for step in saved.steps() if done > start or step < start], done))
-    if code == DONE and not over:
-      log.info(f'stopped at step {done} of {total}, as asked; the same command goes on from here')
-    if patience.lost:
-      log.info(f'early stop at step {done}: {settings["best"][0]} has not improved in {patience.limit} evaluations')
-    result = {
-      'finished': over,
-      'exit_code': code,
-      'step': done,
-      'steps': total,
-      'best_step': saved.best_step(),
-      'metrics': metrics.last(folder.root),
-      'seconds': round(seconds_before + time.monotonic() - began, 3),
-      'tokens': tokens_before + meter.all_tokens(),
-      'skipped': int(jax.device_get(state.skipped)),
-      'spikes': spikes.read(folder),
-      **counts,
-      **facts,
-      'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
-      'versions': versions(),
-    }
-    if main:
-      metrics.write_json(folder.result, result)
-      try:
-        curves.curves(folder.root)
-      except Exception as error:  # noqa: BLE001 - whatever a library that draws raises, the run is done
-        log.warning(f'{folder.curves} could not be drawn: {type(error).__name__}: {error}')
-    return Outcome(code, result)
+def _write_folder(begun: _Begun, data: _Data, settings: Mapping[str, Any], stopping: Stopping) -> Mapping[str, Any]:
+  """Writes what a run is to its folder; returns what `data.json` says of its data."""
+  second, vocab, folder = data.parts.second_vocab, data.vocab, begun.folder
+  whole = (
+    data.source
+    if data.share[1] == 1
+    else make_source(settings['data'], vocab, seed=settings['seed'], second_vocab=second)
+  )
+  facts = run_folder.check_data(folder, whole, vocab, second_vocab=second, begun=bool(begun.old))
+  stopping.check()
+  if begun.main:  # the config comes last: a run whose folder has one has begun
+    vocab.save(str(folder.vocab), template=None if second else make_template(settings, vocab))
+    if second is not None:
+      second.save(str(folder.second_vocab), template=make_template(settings, second))
+    metrics.write_json(folder.data, facts)
+    run_folder.write_config(folder, settings)
+    if begun.finished:  # it was, before it was extended
+      metrics.write_json(folder.result, {**begun.finished, 'finished': False, 'steps': history.total(settings)})
+  return facts
+
+
+def _compile(begun: _Begun, data: _Data, start: _Start, way: _Way) -> _Run:
+  """The functions that are compiled, and what is counted of them."""
+  settings, task, mesh, maker = start.settings, data.parts.task, data.layout.mesh, start.maker
+  bound = {'task': task, 'accumulate': settings['accumulate'], 'random': settings['execution']['random']}
+  # traced once: the shapes of its metrics are asked for below, and the compiled step calls it
+  plain_of = functools.cache(lambda steps: jax.jit(functools.partial(train_step, tx=start.tx_of(steps), **bound)))
+  everywhere = NamedSharding(mesh, PartitionSpec())
+  step_of = functools.cache(
+    lambda steps: jax.jit(
+      functools.partial(logged_step, step=plain_of(steps), log_every=settings['log_every']),
+      in_shardings=(maker.places, everywhere, sharding.batch_sharding(data.layout), None),
+      out_shardings=(maker.places, everywhere, None),
+      donate_argnums=(0, 1),
+    )
+  )
+  first, spec = plain_of(history.horizon(settings, start.step)), data.source.spec
+  _, measures = jax.eval_shape(first, maker.abstract, dict(spec), start.key)
+  way.summed = interval.from_sums(run_folder.summed(begun.folder, start.step), measures, mesh=mesh)
+  eval_steps = evaluation.make_steps(task, rows=evaluation.rows_at_once(settings))
+  if settings['best'] is not None:
+    name = settings['best'][0].partition('/')[0]
+    asked, wanted = data.evaluations[name].spec, data.scored_by[name]
+    preflight.check_best(settings['best'], asked, way.state.params, task=task, scores=wanted, step=eval_steps.plain)
+  flops = sizes.training_flops(task, spec, way.state.params)
+  meter = Meter(flops, dtype=settings['execution']['dtype'], mesh=mesh, hosts=data.share[1])
+  counts = sizes.parameter_counts(way.state, start.tx)
+  run = _Run(data, start, step_of, measures, jax.jit(unsound), eval_steps, meter, counts)
+  _say_sizes(run)
+  return run
+
+
+def _say_sizes(run: _Run) -> None:
+  settings, mesh, counts, start = run.start.settings, run.data.layout.mesh, run.counts, run.start
+  log.info(
+    f'{counts["parameters"]:,} parameters, {counts["trained"]:,} trained, {counts["outside_trunk"]:,} outside the trunk'
+  )
+  log.info(
+    f'batch {settings["data"]["batch_size"]} rows = {run.data.rows} per device x {mesh.shape["data"]} x '
+    f'{settings["accumulate"]} accumulated; {mesh.size} x {mesh.devices.flat[0].device_kind}; '
+    f'{run.data.source.rows:,} rows per epoch; steps {start.step} to {start.last} of {start.total}'
+  )
+
+
+def _open_tools(
+  begun: _Begun, run: _Run, stack: contextlib.ExitStack, stopping: Stopping, *, profile: profiling.Steps | None
+) -> _Tools:
+  """What the loop reads from and writes to."""
+  folder, main, data, at = begun.folder, begun.main, run.data, run.start.step
+  settings, mesh = run.start.settings, data.layout.mesh
+  tokens_before, seconds_before = run_folder.spent(folder, at)
+  writer = stack.enter_context(metrics.Writer(folder.root, resume_step=at, sinks=settings['log']))
+  stopping.check()
+  judged_by = settings['best'][0] if settings['best'] else None
+  bar = stack.enter_context(progress.Bar(total=run.start.total, start=at, shown=main, best=judged_by))
+  patience = Patience(settings, folder, start=at)
+  watch = spikes.Watch(settings, folder, sums=run_folder.summed(folder, at))
+  paused = run.meter.paused
+  tracer = stack.enter_context(profiling.Tracer(profile, folder.profile, start=at, main=main, paused=paused))
+  place = sharding.batch_sharding(data.layout)
+  batches = feed.to_devices(history.read(data.source, at, skip=settings['skip']), place)
+  # two steps in flight hide the host's work; simulated devices starve when steps queue up
+  in_flight = 0 if feed.simulated(mesh) else 2
+  began = time.monotonic()
+  return _Tools(
+    stopping, writer, bar, patience, watch, tracer, batches, in_flight, began, tokens_before, seconds_before
+  )
+
+
+# The loop ------------------------------------------------------------------------------------------------------------
+
+
+def _make_steps(run: _Run, tools: _Tools, way: _Way, *, gives_up: Callable[[int, float], bool]) -> None:
+  """Makes steps until the run ends for whatever reason, which `way` has then."""
+  settings, start, most = run.start.settings, run.start, run.start.settings['max_skipped']
+  while way.code == DONE and way.done < start.last and not tools.patience.lost and not way.given_up:
+    with tools.tracer.step(way.done + 1, way.state):
+      with run.meter.waiting():
+        host_batch, batch = next(tools.batches)
+      step = run.step_of(history.horizon(settings, way.done))
+      way.state, way.summed, sums = step(way.state, way.summed, batch, start.key)
+    way.done += 1
+    run.meter.count(host_batch)
+    way.pending.append((way.done, sums))
+    tools.tracer.stepped(way.done, way.state)
+    due = _due(run, tools, way.done)
+    _read_metrics(run, tools, way, due)
+    tools.bar.advance(way.done)
+    if way.spike:
+      return  # nothing of it is saved
+    if most is not None and way.skipped_in_a_row >= most:
+      count = way.skipped_in_a_row
+      log.error(f'step {way.done}: {count} updates in a row were not finite (max_skipped): training diverged')
+      way.code = DIVERGED
+      return
+    if due.evaluating:
+      _evaluate(run, tools, way, due, gives_up=gives_up)
+    if due.saving:
+      _save(run, tools, way, due)
+    if way.code == DONE and due.interrupted:
+      log.warning(f'stopped by a signal at step {way.done}; the state is saved, the same command goes on from here')
+      way.code = INTERRUPTED
+
+
+def _due(run: _Run, tools: _Tools, done: int) -> _Due:
+  """What is due after step `done`."""
+  settings, ends = run.start.settings, run.start.ends
+  last = done == run.start.last or done in ends
+  interrupted = tools.stopping.agreed(done)
+  every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
+  evaluating = [name for name in run.data.evaluations if done % every[name] == 0 or done in ends]
+  watching = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating
+  saving = interrupted or watching or last or done % settings['save_every'] == 0
+  return _Due(interrupted, evaluating, watching, saving, last or done % settings['log_every'] == 0)
+
+
+def _read_metrics(run: _Run, tools: _Tools, way: _Way, due: _Due) -> None:
+  """Reads the metrics of steps that the device is done with, of all where something is due; ends at a spike."""
+  settings, start = run.start.settings, run.start
+  while len(way.pending) > (0 if due.evaluating or due.saving or due.logging else tools.in_flight):
+    number, sums = way.pending.popleft()
+    way.skipped_in_a_row = int(jax.device_get(sums['skipped_in_a_row'][0]))
+    if way.skipped_in_a_row:
+      log.warning(f'step {number}: a gradient was not finite, the update was skipped ({way.skipped_in_a_row} in a row)')
+    if number % settings['log_every'] == 0 or number == start.last or number in start.ends:
+      means = interval.means(way.summed, sums)
+      means = {**means, **run.data.parts.task.summary(means), **run.meter.read()}
+      tools.writer.write(number, means)
+      tools.bar.show(number, means)
+    if tools.watch.on and (spike := tools.watch.see(number, spikes.loss_of(sums), start.saved)):
+      way.spike = spike
+      return
+
+
+def _evaluate(run: _Run, tools: _Tools, way: _Way, due: _Due, *, gives_up: Callable[[int, float], bool]) -> None:
+  """Makes the evaluations that are due; the one of `best` may change the rate, and end the run."""
+  settings, data, tx = run.start.settings, run.data, run.start.tx
+  with run.meter.paused():
+    params = tx.eval_params(way.state.opt_state, way.state.params)
+    way.scores = {}
+    for name in due.evaluating:
+      values = evaluate(
+        data.evaluations[name],
+        params,
+        run.start.key,
+        task=data.parts.task,
+        steps=run.eval_steps,
+        layout=data.layout,
+        units=settings['eval'][name]['units'],
+        scores=data.scored_by[name],
+      )
+      way.scores |= {f'{name}/{metric}': value for metric, value in values.metrics.items()}
+    tools.writer.write(way.done, way.scores)
+    tools.bar.keep(way.done, way.scores)
+    if due.watching:
+      watched = way.scores[settings['best'][0]]
+      way.state = dataclasses.replace(way.state, opt_state=tx.observe(way.state.opt_state, watched))
+      tools.patience.see(watched)
+      way.given_up = way.done < run.start.last and gives_up(way.done, watched)
+
+
+def _save(run: _Run, tools: _Tools, way: _Way, due: _Due) -> None:
+  """Saves the state, unless it holds numbers that are not finite, which may end the run."""
+  settings, start = run.start.settings, run.start
+  if broken := _broken(run.unsound(way.state)):
+    log.error(f'step {way.done} is not saved: numbers are not finite in {broken}')
+    # while updates are skipped, `max_skipped` says when it is over; else nothing would ever stop or save this run
+    if not way.skipped_in_a_row or settings['max_skipped'] is None or due.interrupted or way.done == start.last:
+      way.code = DIVERGED
+    return
+  with run.meter.paused():
+    spent = tools.spent(run.meter)
+    measured = {**way.scores, **spent} if due.evaluating else spent
+    sums = {**interval.to_sums(way.summed, run.measures), **tools.watch.sums()}
+    tools.writer.flush()
+    best_allowed = way.skipped_in_a_row == 0
+    start.saved.save(way.done, start.part(way.state), metrics=measured, sums=sums, best_allowed=best_allowed)
+
+
+# The result ----------------------------------------------------------------------------------------------------------
+
+
+def _end(begun: _Begun, run: _Run, tools: _Tools, way: _Way) -> Outcome:
+  """Says how the run ended and writes its result and its curves."""
+  folder, start, done = begun.folder, run.start, way.done
+  over = way.code == DONE and (done == start.total or tools.patience.lost)
+  if way.code == DIVERGED:
+    steps = [step for step in start.saved.steps() if done > start.step or step < start.step]
+    log.error(_way_on(folder, steps, done))
+  if way.code == DONE and not over:
+    log.info(f'stopped at step {done} of {start.total}, as asked; the same command goes on from here')
+  if tools.patience.lost:
+    metric = start.settings['best'][0]
+    log.info(f'early stop at step {done}: {metric} has not improved in {tools.patience.limit} evaluations')
+  spent = tools.spent(run.meter)
+  result = {
+    'finished': over,
+    'exit_code': way.code,
+    'step': done,
+    'steps': start.total,
+    'best_step': start.saved.best_step(),
+    'metrics': metrics.last(folder.root),
+    'seconds': round(spent['seconds'], 3),
+    'tokens': spent['tokens'],
+    'skipped': int(jax.device_get(way.state.skipped)),
+    'spikes': spikes.read(folder),
+    **run.counts,
+    **start.facts,
+    'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
+    'versions': versions(),
+  }
+  if begun.main:
+    metrics.write_json(folder.result, result)
+    try:
+      curves.curves(folder.root)
+    except Exception as error:  # noqa: BLE001 - whatever a library that draws raises, the run is done
+      log.warning(f'{folder.curves} could not be drawn: {type(error).__name__}: {error}')
+  return Outcome(way.code, result)
 
 
 def _initialise(
