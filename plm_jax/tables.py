@@ -3,7 +3,7 @@
 python -m plm_jax.tables experiments/tables/roberta_1.py --scale=small --workdir=runs/tables
 python -m plm_jax.tables experiments/tables/roberta_1.py --workdir=runs/tables --print    what there is, no run
 python -m plm_jax.tables experiments/tables/roberta_1.py --workdir=runs/tables --commands one command a run
-python -m plm_jax.tables experiments/tables/roberta_1.py --workdir=runs/tables --cost     hours and operations
+python -m plm_jax.tables experiments/tables/roberta_1.py --cost                           hours and operations
 
 A table file says which rows a paper compares, what is measured of each, the published numbers and the claimed
 differences. Runs lie in `WORKDIR/runs/` and are shared by all tables; finished ones are not repeated, and one that was
@@ -23,9 +23,11 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from plm_jax import files
 from plm_jax.cli import command
+from plm_jax.errors import ConfigError
 
 
 @signals.caught()
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument('table', metavar='FILE', help='a file of experiments/tables/')
   parser.add_argument('--scale', default='small', help='tiny, small or paper')
-  parser.add_argument('--workdir', required=True, metavar='DIR', help='where the runs of all tables lie')
+  parser.add_argument('--workdir', metavar='DIR', help='where the runs of all tables lie; --cost may do without')
   parser.add_argument('--out', metavar='DIR', help='where the table is written; WORKDIR/NAME/SCALE without it')
   parser.add_argument('--data', metavar='DIR', help='folder of the task sets')
   parser.add_argument('--corpus', metavar='DIR', help='text that is pre-trained on')
@@ -51,24 +53,29 @@ def main(argv: Sequence[str] | None = None) -> int:
   which.add_argument('--commands', action='store_true', help='print the command of each run, make none')
   which.add_argument('--cost', action='store_true', help='print hours and operations, make no run')
   arguments = parser.parse_args(given)
+  from plm_jax.studies.tables import file
+
+  table = file.read(arguments.table, arguments.scale)
+  if arguments.workdir is None and not arguments.cost:
+    return _show_cells(table, arguments)
   from plm_jax.cli import logs
-  from plm_jax.studies.tables import costs, file, filling, runs  # loads jax, and touches no device
+  from plm_jax.studies.tables import runs
 
   logs.start()
-  table = file.read(arguments.table, arguments.scale)
-  places = runs.Places(
-    files.local_path(arguments.workdir, what='--workdir'), arguments.data, arguments.corpus, tuple(arguments.adopt)
-  )
+  workdir = None if arguments.workdir is None else files.local_path(arguments.workdir, what='--workdir')
+  places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt))
   plan = runs.plan(table, places)
   if arguments.commands:
     command.show('\n'.join(runs.spelt(one, places) for one in runs.needed(plan)))
     return 0
+  from plm_jax.studies.tables import costs, filling  # loads jax, and touches no device
+
   if arguments.cost:
     costs.show(table, plan, places)
     return 0
   stem = files.path(arguments.table).stem
   out = files.path(arguments.out or files.path(arguments.workdir) / stem / arguments.scale)
-  filling.fill(
+  kept = filling.fill(
     table,
     plan,
     places,
@@ -78,6 +85,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     run=not arguments.only_print,
     minutes=arguments.minutes,
   )
+  command.show(files.read_text(out / 'table.md'))
+  return 1 if kept['failed'] and not kept['runs'] else 0  # a run that fails is a result; all that fail are a mistake
+
+
+def _show_cells(table: Any, arguments: argparse.Namespace) -> int:
+  """Renders the `cells.json` that `--out` names, which needs none of the runs that it came of.
+
+  Raises:
+    ConfigError: what was asked for needs runs, and so `--workdir`, or there is no such file.
+  """
+  if not arguments.only_print:
+    raise ConfigError(
+      'python -m plm_jax.tables: needs --workdir=DIR, where the runs of all tables lie; --cost does not.'
+    )
+  out = files.path(arguments.out or '')
+  if not arguments.out or not files.is_file(out / 'cells.json'):
+    none = f', and {out} has no cells.json' if arguments.out else ''
+    raise ConfigError(
+      'python -m plm_jax.tables: --print renders what earlier runs left in a cells.json: name the folder of the runs '
+      f'by --workdir=DIR, or that of the cells.json by --out=DIR{none}.'
+    )
+  from plm_jax.studies.tables import cells, render  # loads jax
+
+  kept = cells.read(out / 'cells.json')
+  if kept['scale'] != arguments.scale:
+    raise ConfigError(f'{out / "cells.json"} is of another scale: add --scale={kept["scale"]}.')
+  render.write(table, kept, out)
   command.show(files.read_text(out / 'table.md'))
   return 0
 

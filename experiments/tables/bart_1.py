@@ -2,7 +2,7 @@
 
 python -m plm_jax.tables experiments/tables/bart_1.py --scale=small --workdir=runs/tables --data=../shared/data
 
-Small: three pre-trainings a row; two stacks of 2 layers, or one of 4.
+Small: three pre-trainings a row; two stacks of one layer, or one of two.
 """
 
 from experiments.tables import common
@@ -28,9 +28,9 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for word, (name, family, published) in ROWS.items():
-    small = dict(common.SIZES, num_layers=2) if family == 'bart' else common.SIZES
+    small = dict(common.SIZES, num_layers=1) if family == 'bart' else common.SIZES
     rows[name] = common.pretraining(scale, 'bart/comparison.py', word, small=small)
-    rows[name] |= dict(family=family, published=dict(zip(PUBLISHED, published, strict=True)))
+    rows[name] |= dict(family=family, published=common.by_column(PUBLISHED, published))
   return dict(
     title='BART, Table 1: ways to pre-train',
     paper='Lewis et al. 2019, §4; base, a million steps; perplexities of written text, less is better',

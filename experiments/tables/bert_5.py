@@ -17,11 +17,10 @@ def get_table(scale):
   """Takes a scale."""
   rows = {}
   for name, (config, words, family, published) in ROWS.items():
-    masked = scale != 'paper' and config.endswith('base.py')
-    rate = dict(objective__where__rate=0.4, objective__where__max_count=None) if masked else {}
+    rate = common.masks(scale, lifted=True) if config.endswith('base.py') else {}
     rows[name] = common.pretraining(scale, config, *words, **rate)
-    rows[name] |= dict(family=family, published=dict(zip(COLUMNS, published, strict=True)))
-  bilstm = dict(zip(COLUMNS, (82.1, 84.1, 75.7, 91.6, 84.9), strict=True))
+    rows[name] |= dict(family=family, published=common.by_column(COLUMNS, published))
+  bilstm = common.by_column(COLUMNS, (82.1, 84.1, 75.7, 91.6, 84.9))
   rows['+ BiLSTM'] = dict(empty='no head here puts a BiLSTM on a trunk that is fine-tuned', published=bilstm)
   return dict(
     title='BERT, Table 5: what the two tasks are worth',
@@ -32,5 +31,5 @@ def get_table(scale):
     claims=common.claims(('MNLI', 'MRPC', 'SST-2', 'SQuAD F1'), ('BERT base', 'No NSP'), ('No NSP', 'LTR & No NSP')),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='No NSP',
-    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, so that little text teaches more.',
+    note=common.masked(scale),
   )

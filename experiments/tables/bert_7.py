@@ -2,7 +2,7 @@
 
 python -m plm_jax.tables experiments/tables/bert_7.py --scale=small --workdir=runs/tables --data=../shared/data
 
-Small: four layers of 256, eight for the large one; the last two stand for the last four, so that all are more.
+Small: four layers of 128, eight for the large one; the last two stand for the last four, so that all are more.
 """
 
 from experiments.tables import common
@@ -29,9 +29,9 @@ WIDTH = dict(paper=768, small=128, tiny=16)
 
 def get_table(scale):
   """Takes a scale."""
-  rate = {} if scale == 'paper' else dict(objective__where__rate=0.4, objective__where__max_count=None)
+  rate = common.masks(scale, lifted=True)
   deep = dict(common.SIZES, num_layers=8)
-  base = common.pretraining(scale, 'bert/base.py', 'mlm', **rate)
+  base = common.pretraining(scale, 'bert/base.py', 'mlm', small=dict(common.SIZES, num_layers=4), **rate)
   rows = {
     'fine-tuned, large': common.pretraining(scale, 'bert/large.py', 'mlm', small=deep, **rate)
     | dict(published={'NER': 96.6}),
@@ -54,5 +54,5 @@ def get_table(scale):
     ],
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='fine-tuned, base',
-    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, and the last two layers stand for four.',
+    note=common.masked(scale, 'and the last two layers stand for four'),
   )

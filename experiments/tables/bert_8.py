@@ -18,12 +18,12 @@ PUBLISHED = ('MNLI', 'NER', 'NER by features')
 
 def get_table(scale):
   """Takes a scale."""
-  rate = {} if scale == 'paper' else dict(objective__where__rate=0.4, objective__where__max_count=None)
+  rate = common.masks(scale, lifted=True)
   rows = {}
   for name, ((mask, random), published) in ROWS.items():
     edit = dict(name='bert_80_10_10', mask=mask, random=random)
     rows[name] = common.pretraining(scale, 'bert/base.py', 'mlm', objective__edit=edit, **rate)
-    rows[name] |= dict(published=dict(zip(PUBLISHED, published, strict=True)))
+    rows[name] |= dict(published=common.by_column(PUBLISHED, published))
   return dict(
     title='BERT, Table 8: [MASK], the same token, a random one',
     paper='Devlin et al. 2018, appendix C.2; base, dev sets; NER is CoNLL-2003',
@@ -36,5 +36,5 @@ def get_table(scale):
     ],
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='80 / 10 / 10',
-    note='' if scale == 'paper' else 'Here 40 % of the tokens are chosen, so that little text teaches more.',
+    note=common.masked(scale, done='chosen'),
   )

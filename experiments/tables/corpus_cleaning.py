@@ -24,7 +24,7 @@ TASKS = ('SST-2', 'MRPC', 'CoLA')
 
 def get_table(scale):
   """Takes a scale."""
-  masked = {} if scale == 'paper' else dict(objective__where__rate=0.4)
+  masked = common.masks(scale)
   rows = {}
   for name, (corpus, split) in ROWS.items():
     keys = {} if scale == 'tiny' else dict(data__split=split)
@@ -44,5 +44,5 @@ def get_table(scale):
     claims=common.claims(('perplexity', *TASKS), (filtered, plain), (unique, plain), (both, plain), (plain, repeated)),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference=plain,
-    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, so that little text teaches more.',
+    note=common.masked(scale),
   )

@@ -2,7 +2,7 @@
 
 python -m plm_jax.tables experiments/tables/distilbert_1.py --scale=small --workdir=runs/tables --data=../shared/data
 
-Small: a student of two layers and a teacher of four, both 256 wide.
+Small: a student of two layers and a teacher of four, both 128 wide.
 """
 
 from experiments.tables import common
@@ -49,5 +49,5 @@ def get_table(scale):
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',
     reference='BERT base',
-    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, so that little text teaches more.',
+    note=common.masked(scale),
   )

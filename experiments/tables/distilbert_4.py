@@ -2,7 +2,7 @@
 
 python -m plm_jax.tables experiments/tables/distilbert_4.py --scale=small --workdir=runs/tables --data=../shared/data
 
-Small: a student of two layers and a teacher of four, both 256 wide.
+Small: a student of two layers and a teacher of four, both 128 wide.
 """
 
 from experiments.tables import common
@@ -36,5 +36,5 @@ def get_table(scale):
     claims=common.claims(TASKS, *((whole, other) for other in others)),
     tuning_seeds=dict(tiny=1, small=3, paper=5)[scale],
     reference='BERT base',
-    note='' if scale == 'paper' else 'Here 40 % of the tokens are masked, so that little text teaches more.',
+    note=common.masked(scale),
   )

@@ -19,8 +19,8 @@ TASKS = ('SST-2', 'MRPC', 'CoLA')
 def get_table(scale):
   """Takes a scale."""
   rows = {}
-  small = dict(common.SIZES, embed_dim=256)
-  generator = dict(small, hidden_dim=128, mlp_dim=512, num_heads=2)
+  small = dict(common.SIZES, embed_dim=128)
+  generator = dict(small, hidden_dim=64, mlp_dim=256, num_heads=1)
   for name, (predict, weight, published) in ROWS.items():
     keys = dict(objective__generator__overrides=generator) if scale == 'small' else {}
     rows[name] = common.pretraining(

@@ -18,14 +18,14 @@ def get_table(scale):
   rows = {}
   for name, published in ROWS.items():
     rows[name] = (
-      common.pretraining(scale, 'gpt/gpt.py', epochs=None, steps=2_000)
+      common.pretraining(scale, 'gpt/gpt.py', epochs=None, steps=800)
       if scale == 'small'
       else (common.pretraining(scale, 'gpt/gpt.py'))
     )
-    rows[name] |= dict(family='gpt', published=dict(zip(COLUMNS, published, strict=True)))
+    rows[name] |= dict(family='gpt', published=common.by_column(COLUMNS, published))
   rows['no pre-training']['start'] = 'scratch'
   rows['no aux LM']['tuning'] = {'adapter.lm_weight': 0.0}
-  lstm = dict(zip(COLUMNS, (30.3, 90.5, 83.2, 71.8, 73.7, 54.6), strict=True))
+  lstm = common.by_column(COLUMNS, (30.3, 90.5, 83.2, 71.8, 73.7, 54.6))
   rows['LSTM w/ aux'] = dict(empty='no causal LSTM here takes the inputs of GPT', published=lstm)
   return dict(
     title='GPT, Table 5: pre-training and the auxiliary objective',

@@ -27,7 +27,7 @@ def get_table(scale):
     small |= dict(structure='prefix') if words[0] == 'prefix' else {}
     keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
     rows[name] = common.pretraining(scale, 't5/architectures.py', *words, small=small, **keys)
-    rows[name] |= dict(family='t5', published=dict(zip(COLUMNS, published, strict=True)))
+    rows[name] |= dict(family='t5', published=common.by_column(COLUMNS, published))
   empty = {name: dict(empty='it is an average, or a set, that is not among the small data') for name in COLUMNS}
   return dict(
     title='T5, Table 2: architectures',

@@ -31,7 +31,7 @@ def get_table(scale):
   for word, (name, published) in ROWS.items():
     keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
     rows[name] = common.pretraining(scale, 't5/pretrain.py', word, small=common.T5, **keys)
-    rows[name] |= dict(family='t5', published=dict(zip(COLUMNS, published, strict=True)))
+    rows[name] |= dict(family='t5', published=common.by_column(COLUMNS, published))
   empty = {name: dict(empty='it is an average, or a set, that is not among the small data') for name in COLUMNS}
   return dict(
     title='T5, Tables 4 to 7: objectives, rates, lengths of spans',

@@ -30,7 +30,7 @@ def get_table(scale):
       keys=row['keys'] | keys,
       family='ulmfit',
       between=between,
-      published=dict(zip(ULMFIT, published, strict=True)),
+      published=common.by_column(ULMFIT, published),
       **fields,
     )
   whole, *others = rows

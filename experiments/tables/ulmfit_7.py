@@ -26,9 +26,9 @@ def get_table(scale):
   rows = {}
   for word, (name, published) in ROWS.items():
     rows[name] = common.staged(scale, 'ulmfit/pretrain.py')
-    rows[name] |= dict(family=word, published=dict(zip(ULMFIT, published, strict=True)))
+    rows[name] |= dict(family=word, published=common.by_column(ULMFIT, published))
   rows['from scratch'] |= dict(direct=True, start='scratch')
-  thaw = dict(zip(ULMFIT, (5.39, 6.71, 5.90), strict=True))
+  thaw = common.by_column(ULMFIT, (5.39, 6.71, 5.90))
   rows['chain-thaw'] = dict(empty='no schedule here thaws one layer after the other', published=thaw)
   best, others = ROWS['ulmfit'][0], [name for word, (name, _) in ROWS.items() if word != 'ulmfit']
   return dict(

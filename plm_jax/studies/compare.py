@@ -73,6 +73,9 @@ def compare(
     )
   if missing := [str(folder) for folder in where if folder not in {run.folder for run in read}]:
     log.warning('without %s, and left out: %s', metric, ', '.join(missing))
+  read, copies = curves.apart(read, lambda run: run.line)
+  for copy, original in copies.items():
+    log.warning('%s is left out: %s', copy, curves.COPY % original)
   groups = curves.grouped(read, by)
   rows = [ends(name, runs, metric) for name, runs in groups.items()]
   draw({name: [run.line for run in runs] for name, runs in groups.items()}, metric, files.path(out))

@@ -27,6 +27,7 @@ BLOCK = 2**23  # bytes that a thread reads at once
 NAMED = 5  # damaged lines of a file that the log names one by one
 POINTS = 1_000  # of a curve
 SEED = 'seed'
+COPY = 'it has the config, the seed and the values of %s, and counts once'
 NOT_FINITE = ('nan', 'inf', '-inf')  # as metrics write them
 Line = tuple[np.ndarray, np.ndarray]  # steps, values
 Wanted = Callable[[str], bool]
@@ -315,6 +316,30 @@ def differing(runs: Sequence[Described]) -> list[str]:
   """The keys, but for the seed, in which the configs of runs differ, in the order of the configs."""
   known = dict.fromkeys(key for run in runs for key in run.settings)
   return [key for key in known if key != SEED and len({str(run.settings.get(key)) for run in runs}) > 1]
+
+
+def apart(runs: Sequence[OfRun], line: Callable[[OfRun], Line | None]) -> tuple[list[OfRun], dict[Path, Path]]:
+  """Runs without copies, which have the config, the seed and the values of an earlier one: they say nothing more.
+
+  Args:
+    runs: in order; the first of several copies stays.
+    line: the curve of a run that is compared; None where it has none, so that nothing is known of it.
+
+  Returns:
+    The runs that stay, and folder -> folder that it is a copy of, for the others.
+  """
+  first: dict[Any, Path] = {}
+  kept, copies = [], {}
+  for run in runs:
+    curve = line(run)
+    if curve is not None:
+      settings = files.json_text(dict(sorted(run.settings.items())))
+      original = first.setdefault((settings, *(values.tobytes() for values in curve)), run.folder)
+      if original is not run.folder:
+        copies[run.folder] = original
+        continue
+    kept.append(run)
+  return kept, copies
 
 
 # Means and bands -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import logging
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -23,7 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from plm_jax import config, files, seals
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError, RunError
-from plm_jax.studies import sweep_space
+from plm_jax.studies import child, sweep_space
 from plm_jax.studies.sweep_journal import Direction, open_study
 from plm_jax.studies.sweep_space import Changed, Method, Point, Space
 
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 
 FIRST_TRIALS = 10  # that TPE draws at random (Bergstra et al. 2011 begin with 20; 10 is Optuna's)
 REASON, STOP = 'reason', 'stopped_at'  # attributes of a trial
-POLL, WAIT = 0.2, 1.0  # seconds between looks at the process of a trial, and at trials of other workers
+WAIT = 1.0  # seconds between looks at trials of other workers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,7 +223,7 @@ def _make(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) 
   point = sweep_space.as_flags(sweep_space.point_of(trial.params, sweep.space))
   log.info('trial %d of %d: %s', number, sweep.trials, point)
   began = time.monotonic()
-  code = _run([sys.executable, '-m', 'plm_jax.sweep', *words, f'--trial={number}'])
+  code = child.run([sys.executable, '-m', 'plm_jax.sweep', *words, f'--trial={number}'])
   seconds = time.monotonic() - began
   if not _state(study, number).is_finished():
     over = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))
@@ -255,18 +254,3 @@ def fail(study: optuna.Study, number: int, reason: str) -> None:
   trial = study.get_trials(deepcopy=False)[number]
   study._storage.set_trial_user_attr(trial._trial_id, REASON, reason)
   study.tell(number, state=TrialState.FAIL)
-
-
-def _run(command: Sequence[str]) -> int:
-  """The exit code of a process that ends, having saved, when this one is asked to stop or is killed: its stdin closes.
-
-  It is not in the group of the terminal, so that Ctrl-C reaches it once.
-  """
-  with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
-    assert process.stdin is not None  # a pipe
-    while True:
-      try:
-        return process.wait(POLL)
-      except subprocess.TimeoutExpired:
-        if signals.asked():
-          process.stdin.close()

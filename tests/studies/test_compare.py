@@ -56,6 +56,19 @@ def test_by_puts_other_differences_into_one_curve(runs, tmp_path):
   assert [(row['name'], row['n']) for row in rows] == [(runs[0].name, 3)]
 
 
+def test_a_copy_of_a_run_counts_once_and_is_told(runs, tmp_path, caplog):
+  """The same run under another name is no third seed; another value or another seed is one."""
+  copy = write(tmp_path / 'copy', rate=0.1, seed=1, values=[3.0, 2.0, 2.1])
+  other = write(tmp_path / 'other', rate=0.1, seed=3, values=[3.0, 2.0, 2.1])
+  changed = write(tmp_path / 'changed', rate=0.1, seed=1, values=[3.0, 2.0, 2.2])
+  for more, n in (([copy], 3), ([copy, other], 4), ([other, changed], 5)):
+    assert [row['n'] for row in study.compare([*runs, *more], tmp_path / 'x.png')['rows']] == [n, 3]
+  assert study.compare([copy, *runs], tmp_path / 'x.png')['rows'][0]['n'] == 3
+  told = [line for line in caplog.messages if 'counts once' in line]
+  assert told[0] == f'{copy} is left out: it has the config, the seed and the values of {runs[1]}, and counts once'
+  assert len(told) == 3
+
+
 def test_a_sweep_stands_for_its_trials(runs, tmp_path):
   for number in (0, 1):
     write(tmp_path / 'sweep' / 'trials' / f'{number:04}', rate=0.3, seed=number, values=[1.0])

@@ -19,8 +19,8 @@ from tests import runs
 
 optuna = pytest.importorskip('optuna', reason='needs the extra sweep: bash launch/setup.sh sweep')
 
+from plm_jax.studies import child, sweep_report, sweep_space, sweep_trial  # noqa: E402
 from plm_jax.studies import sweep as study  # noqa: E402
-from plm_jax.studies import sweep_report, sweep_space, sweep_trial  # noqa: E402
 
 SPACE = {'optim.rate': [1e-2, 1e-3], 'seed': [0, 1, 2]}
 
@@ -77,7 +77,7 @@ def test_a_killed_worker_loses_no_trial_and_makes_none_twice(tmp_path, monkeypat
   tables = []
   for name, chance in {'alone': 0.0, 'killed': 0.6}.items():
     one = made(tmp_path / name)
-    monkeypatch.setattr(study, '_run', functools.partial(run, one, chance))
+    monkeypatch.setattr(child, 'run', functools.partial(run, one, chance))
     ended.clear()
     for _ in range(80):
       with contextlib.suppress(Killed):
@@ -153,7 +153,7 @@ def test_the_end_of_a_process_that_told_nothing(tmp_path, monkeypatch, code, ove
     with contextlib.ExitStack() as held:
       study._claim(one, one.study(), held)
       one.study().tell(0, 1.0)
-  monkeypatch.setattr(study, '_run', lambda words: code)
+  monkeypatch.setattr(child, 'run', lambda words: code)
   if isinstance(said, str):
     trials = study.work(one, [])
     assert all(said in trial.user_attrs['reason'] and trial.state.name == 'FAIL' for trial in trials)
@@ -166,7 +166,7 @@ def test_the_end_of_a_process_that_told_nothing(tmp_path, monkeypatch, code, ove
 def test_a_folder_holds_one_sweep(tmp_path, monkeypatch):
   settings = runs.settings('classify', tmp_path, best=('validation/loss', 'min'))
   one = made(tmp_path / 'sweep', settings=settings)
-  monkeypatch.setattr(study, '_run', lambda words: one.study().tell(number_of(words), 1.0) and 0)
+  monkeypatch.setattr(child, 'run', lambda words: one.study().tell(number_of(words), 1.0) and 0)
   study.work(one, [])
   study.work(study.dataclasses.replace(one, settings={**settings, 'log_every': 7}), [])  # changes no result
   with pytest.raises(ConfigError, match='holds a sweep with another space: name another --workdir'):

@@ -60,6 +60,7 @@ def report(
   what = found.find(folders, figures.wanted(more, metric))
   _check_patterns(what.runs, more)
   metric = _headline(what.runs, metric)
+  what = _without_copies(what, metric)
   groups = _named(curves.grouped(what.runs, by), by) if what.runs else {}
   answers = _answers(groups, ask)
   parts = _parts(what, groups, metric, answers)
@@ -70,6 +71,16 @@ def report(
   count = len(what.runs)
   log.info(f'{target}: {count} run{"s" * (count != 1)}, {files.size(target) / 1000:,.0f} kB')
   return target
+
+
+def _without_copies(what: Found, metric: str) -> Found:
+  """Each run once; a copy is a remark."""
+  runs, copies = curves.apart(what.runs, lambda run: run.metrics.lines.get(metric))
+  names = {run.folder: run.name for run in what.runs}
+  told = [f'{names[copy]} is left out: {curves.COPY % names[original]}' for copy, original in copies.items()]
+  for line in told:
+    log.warning(line)
+  return what._replace(runs=runs, remarks=[*what.remarks, *told])
 
 
 def _headline(runs: Sequence[Run], metric: str | None) -> str:

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table as Shown
 
-from plm_jax.cli import signals, tables
+from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
 from plm_jax.studies.tables import runs
+from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.training import flops, run_folder
@@ -21,53 +23,62 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
   Hours of runs that were made are measured; of the others they are those of the same number of operations.
   """
   lines: dict[str, list[Run]] = {}
-  for run in runs.needed(plan):
+  needed = runs.needed(plan)
+  for run in needed:
     lines.setdefault(run.config, []).append(run)
+  counts = Counts()
+  counts.add(needed)
   shown = Shown(title=f'{table.title}: cost')
   for column in ('config', 'runs', 'made', 'operations', f'hours of a {CHIP} at {SHARE:.0%}', 'hours here'):
     shown.add_column(column, justify='left' if column == 'config' else 'right', overflow='fold')
-  totals, unknown = [0, 0, 0.0], []
-  spent, done = _measured(plan, places)
+  totals = [0, 0, 0.0]
+  unknown: dict[str, list[str]] = {}  # why -> configs
+  folders = {run.digest: runs.finished(run, places) for run in needed}
+  spent, done = _measured(needed, folders, counts)
   for config, same in lines.items():
-    signals.check()
-    made = sum(runs.is_finished(runs.folder_of(run, places)) for run in same)
+    made = sum(folders[run.digest] is not None for run in same)
     totals = [totals[0] + len(same), totals[1] + made, totals[2]]
     try:
-      each = [operations(run) for run in same]
+      each = [operations(run, counts) for run in same]
     except ConfigError as error:
-      unknown.append(str(error))
+      unknown.setdefault(str(error), []).append(config)
       shown.add_row(config, str(len(same)), str(made), *NOT_KNOWN)
       continue
     totals[2] += sum(each)
     shown.add_row(config, str(len(same)), str(made), *_said(sum(each), spent, done))
-  none = len(unknown) == len(lines)
+  none = sum(map(len, unknown.values())) == len(lines)
   counted = NOT_KNOWN if none else _said(totals[2], spent, done)
   name = 'all, operations where known' if unknown and not none else 'all'
   shown.add_row(name, str(totals[0]), str(totals[1]), *counted)
   tables.show(shown)
-  for reason in unknown:
-    print(reason)
+  for reason, configs in unknown.items():
+    more = f' and {len(configs) - 1} more' if configs[1:] else ''
+    print(f'{configs[0]}{more}: {" ".join(reason.split())}')
   if not done:
     print('No run of this table is made here, so hours of this machine are not known.')
 
 
-def operations(run: Run) -> float:
-  """Matrix-product operations of a run: three forward passes a row and step."""
-  found, settings = runs.sizes(run), run.settings
+def operations(run: Run, counts: Counts) -> float:
+  """Matrix-product operations of a run: three forward passes a row and step.
+
+  Raises:
+    ConfigError: they cannot be counted; says why.
+  """
+  found, settings = counts.of(run), run.settings
   steps = settings['steps']
   if steps is None:
-    raise ConfigError(f'{run.config} counts epochs, so its steps are known when its data are')
+    raise ConfigError('it counts epochs, so its steps are known when its data are')
   return 3.0 * found['flops'] * steps * settings['data']['batch_size']
 
 
-def _measured(plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Places) -> tuple[float, float]:
+def _measured(needed: Sequence[Run], folders: Mapping[str, RunFolder | None], counts: Counts) -> tuple[float, float]:
   """Seconds and operations of the runs that were made."""
   seconds, done = 0.0, 0.0
-  for run in runs.needed(plan):
-    folder = runs.folder_of(run, places)
-    if runs.is_finished(folder):
+  for run in needed:
+    folder = folders[run.digest]
+    if folder is not None:
       try:
-        done += operations(run)
+        done += operations(run, counts)
       except ConfigError:
         continue
       seconds += run_folder.read_result(folder)['seconds']

@@ -6,20 +6,21 @@ and claims are dicts with the fields of `Row`, `Column` and `Claim`. It may impo
 """
 
 import dataclasses
-import types
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args
 
 from plm_jax import errors, files
 from plm_jax.config.load import call
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import signatures
+from plm_jax.plugins.values import check_keywords
 
 Scale = Literal['tiny', 'small', 'paper']
 Of = Literal['tuning', 'pretraining', 'parameters', 'tokens']
 Better = Literal['max', 'min']
 Summary = Literal['mean', 'median']
 Start = Literal['pretrained', 'scratch']
+MADE = ('rows', 'columns', 'claims')  # of a table, before it is
 COUNTED = ('parameters', 'tokens')  # columns that need no metric
 Mark = Literal['A', 'B', 'C', 'D', 'none']
 SCALES: tuple[str, ...] = get_args(Scale)
@@ -160,7 +161,9 @@ def read(name: str, scale: str) -> Table:
   path = files.path(name)
   if path.suffix != '.py' or not files.is_file(path):
     raise ConfigError(f'{name}: there is no such table file.{errors.suggest(name, known())} There are: {_listed()}.')
-  data = call(files.followed(path), lambda module: module.get_table(scale))
+  data = call(files.followed(path), lambda module: module.get_table(scale) if 'get_table' in vars(module) else None)
+  if data is None:
+    raise ConfigError(f'{name}: it has no get_table, so it is not a table file. There are: {_listed()}.')
   if not isinstance(data, Mapping):
     raise ConfigError(f'{name}: get_table returned {type(data).__name__}, and a table is a dict.')
   parts = {
@@ -187,23 +190,14 @@ def _mapping(data: Mapping[str, Any], key: str, label: str) -> Mapping[str, Any]
 
 
 def _made(kind: type[T], data: Any, label: str) -> T:
-  """A dataclass from a dict with its fields, whose plain types are checked."""
+  """A dataclass from a dict with its fields, which are checked as the keys of a config are."""
   if not isinstance(data, Mapping):
     raise ConfigError(f'{label}: expected a dict, got {data!r}.')
-  hints = get_type_hints(kind)
-  for key, value in data.items():
-    errors.check_choice(label, 'key', key, list(hints))
-    hint = hints[key]
-    if get_origin(hint) is Literal:
-      errors.check_choice(f'{label}: {key}', 'value', value, get_args(hint))
-    plain = get_origin(hint) or hint
-    plain = (int, float) if plain is float else plain
-    if not isinstance(plain, types.GenericAlias) and plain is not Literal and not isinstance(value, plain):
-      raise ConfigError(f'{label}: {key}={value!r} is no {getattr(plain, "__name__", "number")}.')
-  try:
-    return kind(**data)
-  except TypeError as error:  # a field without a default
-    raise ConfigError(f'{label}: {str(error).partition("() ")[2]}.') from None
+  known = signatures.keywords('studies.tables.file', kind.__name__)
+  made = {key: value for key, value in data.items() if key in MADE and kind is Table}
+  plain = {key: value for key, value in data.items() if key not in made}
+  own = {key: keyword for key, keyword in known.items() if key not in made}
+  return kind(**made, **check_keywords(label, f'a {kind.__name__.lower()}', own, plain))
 
 
 def _check(table: Table, label: str) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 from plm_jax import files
 from plm_jax.cli import signals
 from plm_jax.cli.progress import Waiting, clock
-from plm_jax.errors import Interrupted
+from plm_jax.errors import ConfigError, Interrupted
 from plm_jax.studies.tables import cells, render, runs
+from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 
@@ -57,12 +58,14 @@ def fill(
   asked = metrics_of(table, plan)
   todo = runs.needed(plan)
   log.info(f'{table.title}: {len(todo)} runs, {sum(one.digest in kept["runs"] for one in todo)} of them known')
+  counts = Counts()
+  counts.add([one for one in todo if not asked[one.digest] and one.digest not in kept['runs']])
   began = time.monotonic()
   with Waiting(len(todo), 'runs') as bar:
     for number, one in enumerate(todo):
       late = time.monotonic() - began > 60 * minutes
       try:
-        _settle(one, table, kept, places, asked[one.digest], run=run and not late)
+        _settle(one, table, kept, places, asked[one.digest], counts, run=run and not late)
       except Interrupted as interrupted:
         cells.write(file, kept)
         left = sum(other.digest not in kept['runs'] for other in todo)
@@ -73,6 +76,7 @@ def fill(
         _say(number + 1, len(todo), one, kept, began)
   _look_at_the_reference(table, plan, kept, places)
   cells.write(file, kept)
+  kept = cells.read(file)  # without runs that no cell names, so that the file alone renders the same
   render.write(table, kept, out)
   return kept
 
@@ -90,14 +94,23 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
   return asked
 
 
-def _settle(one: Run, table: Table, kept: dict[str, Any], places: Places, asked: Sequence[str], *, run: bool) -> None:
+def _settle(
+  one: Run,
+  table: Table,
+  kept: dict[str, Any],
+  places: Places,
+  asked: Sequence[str],
+  counts: Counts,
+  *,
+  run: bool,
+) -> None:
   """Records a run, once it is made."""
   signals.check()
   if one.digest in kept['runs'] and 'metrics' in kept['runs'][one.digest]:
     return
   if not asked:
     if one.digest not in kept['runs']:
-      kept['runs'][one.digest] = {'name': one.name, **runs.sizes(one)}
+      kept['runs'][one.digest] = {'name': one.name, **_counted(one, counts)}
     return
   folder = runs.folder_of(one, places)
   if run:
@@ -118,6 +131,13 @@ def _settle(one: Run, table: Table, kept: dict[str, Any], places: Places, asked:
     kept['runs'][one.digest] = found = cells.record(one, folder, asked)
     if lacking := [metric for metric in asked if metric != table.plateau and metric not in found['metrics']]:
       kept['failed'][one.digest] = f'it has no {lacking[0]}; there are {", ".join(found["metrics"])}'
+
+
+def _counted(one: Run, counts: Counts) -> Mapping[str, int]:
+  try:
+    return counts.of(one)
+  except ConfigError as error:
+    raise ConfigError(f'{one.config}: {error}') from None
 
 
 def _say(number: int, total: int, one: Run, kept: Mapping[str, Any], began: float) -> None:

@@ -8,12 +8,8 @@ tables that need the same run share it, and a run that was stopped goes on from 
 import functools
 import hashlib
 import json
-import logging
 import shlex
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +20,9 @@ from plm_jax.config import overrides
 from plm_jax.errors import KILLED, STOPPED, ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.plugins import signatures
+from plm_jax.studies import child
 from plm_jax.studies.tables.file import BEFORE, Column, Row, Table
-from plm_jax.training import history, run_folder
-
-log = logging.getLogger(__name__)
+from plm_jax.training import history
 
 PREDICTIONS = 'predictions.jsonl'
 DIGITS = 12  # of a digest, in names
@@ -80,13 +75,13 @@ class Places(NamedTuple):
   """Where runs lie and what they read.
 
   Attributes:
-    workdir: that of the command; runs of all tables lie below it.
+    workdir: that of the command; runs of all tables lie below it. None where none is made.
     data: the folder of the task sets; None for the paths of the configs.
     corpus: the text that is pre-trained on; None for the paths of the configs.
     adopt: folders of runs, and folders that hold such folders.
   """
 
-  workdir: Path
+  workdir: Path | None
   data: str | None = None
   corpus: str | None = None
   adopt: tuple[str, ...] = ()
@@ -193,9 +188,21 @@ def pretraining_of(run: Run) -> Run:
 
 def folder_of(run: Run, places: Places) -> RunFolder:
   """Where a run lies: in the work folder, or in a folder to adopt that holds the same config."""
+  assert places.workdir is not None  # commands that make or read runs ask for it
   own = RunFolder(places.workdir / 'runs' / run.name)
-  if files.is_folder(own.root) or run.source is not None:
-    return own
+  return own if files.is_folder(own.root) else _adopted(run, places) or own
+
+
+def finished(run: Run, places: Places) -> RunFolder | None:
+  """The folder of a run that has nothing left to do; None where there is none."""
+  folder = _adopted(run, places) if places.workdir is None else folder_of(run, places)
+  return folder if folder is not None and is_finished(folder) else None
+
+
+def _adopted(run: Run, places: Places) -> RunFolder | None:
+  """The folder to adopt that holds the config of a run which begins with nothing; None where there is none."""
+  if run.source is not None:
+    return None
   asked = {key: value for key, value in run.settings.items() if key not in history.ON_ITS_WAY}
   for folder in _adoptable(places.adopt):
     try:
@@ -204,7 +211,7 @@ def folder_of(run: Run, places: Places) -> RunFolder:
       continue
     if {key: value for key, value in kept.items() if key not in history.ON_ITS_WAY} == asked:
       return folder
-  return own
+  return None
 
 
 def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
@@ -216,7 +223,11 @@ def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
 
 def is_finished(folder: RunFolder) -> bool:
   """Whether a run has nothing left to do."""
-  return bool(files.is_file(folder.result) and run_folder.read_result(folder).get('finished'))
+  if not files.is_file(folder.result):
+    return False
+  from plm_jax.training import run_folder  # loads jax
+
+  return bool(run_folder.read_result(folder).get('finished'))
 
 
 def words(run: Run, places: Places) -> list[str]:
@@ -271,54 +282,14 @@ def _call(command: Sequence[str], out: Path) -> str:
   """Runs a command of the package in a process of its own; returns the last line of its output where it fails."""
   name, *rest = command
   with files.open(out, 'a') as stream:
-    child = subprocess.Popen(
-      [sys.executable, '-m', f'plm_jax.{name}', *rest],
-      stdout=stream,
-      stderr=subprocess.STDOUT,
-      start_new_session=True,  # a Ctrl-C reaches it once, through us
-    )
-    stopping = False
-    while child.poll() is None:
-      if signals.asked() and not stopping:
-        stopping = True
-        child.send_signal(signal.SIGTERM)
-      time.sleep(signals.ONE)
-  if stopping or child.returncode in (STOPPED, KILLED):
+    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream)
+  if signals.asked() or code in (STOPPED, KILLED):
     raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
-  if child.returncode == 0:
+  if code == 0:
     return ''
-  return f'exit {child.returncode}: {_last_line(files.read_text(out))}'
+  return f'exit {code}: {_last_line(files.read_text(out))}'
 
 
 def _last_line(text: str) -> str:
   said = [line for line in text.splitlines() if line.strip()]
   return said[-1].strip() if said else 'without a word'
-
-
-def sizes(run: Run) -> dict[str, int]:
-  """Parameters and operations of a run's model with its head, counted without training.
-
-  Returns:
-    'parameters', and 'flops' of a row forward.
-
-  Raises:
-    ConfigError: they cannot be counted, as without the vocabulary.
-  """
-  changes = {key: value for key, value in run.changes if key != 'seed'}
-  if (first := pretraining_of(run)) is not run:  # its sizes are those of the pre-training
-    changes |= {key: repr(dict(first.settings[key])) for key in ('model', 'vocab')}
-  return _counted(run.config, tuple(changes.items()))
-
-
-@functools.lru_cache(maxsize=1_000)
-def _counted(target: str, changes: tuple[tuple[str, str], ...]) -> dict[str, int]:
-  flags = [f'--config={_target(target)}', *(f'--config.{key}={value}' for key, value in changes)]
-  asked = [sys.executable, '-m', 'plm_jax.params', '--json', *flags]
-  done = subprocess.run(asked, capture_output=True, text=True, check=False)
-  signals.check()
-  if done.returncode:
-    wrong_config = done.returncode == 2  # what is said is one sentence with its cure, perhaps of several lines
-    said = ' '.join(done.stderr.split()) if wrong_config else _last_line(done.stderr)
-    raise ConfigError(f'{target} cannot be counted: {said}')
-  found = files.parse_json(done.stdout)[0]
-  return {'parameters': found['parameters'], 'flops': round(1e9 * found['gflop_per_row'])}

@@ -58,7 +58,7 @@ def test_rows_of_a_table_differ(name, tmp_path):
 def test_tables_share_a_pretraining(tmp_path):
   folder = pathlib.Path(FILES[0]).parent
   first, second = (
-    plan(file.read(str(folder / f'{name}.py'), 'small'), tmp_path) for name in ('roberta_1', 'roberta_2')
+    plan(file.read(str(folder / f'{name}.py'), 'small'), tmp_path) for name in ('roberta_2', 'corpus_cleaning')
   )
   assert {run.digest for run in runs.needed(first) if run.source is None} & {
     run.digest for run in runs.needed(second) if run.source is None
@@ -68,14 +68,15 @@ def test_tables_share_a_pretraining(tmp_path):
 @pytest.mark.parametrize(
   ('old', 'new', 'message'),
   [
-    ("mark='B'", "mark='E'", "mark: there is no value 'E'"),
-    ("title='A', ", '', "missing 1 required positional argument: 'title'"),
-    ("better='min'", "better='low'", "column 'c': better: there is no value 'low'"),
-    ("of='pretraining'", "off='pretraining'", "column 'c': there is no key 'off'.*Did you mean 'of'"),
+    ("mark='B'", "mark='E'", "mark: expected Literal.*got str 'E'"),
+    ("title='A', ", '', "a table needs 'title'"),
+    ("better='min'", "better='low'", "column 'c'.better: expected Literal.*got str 'low'"),
+    ("of='pretraining'", "off='pretraining'", "column 'c': a column has no keyword 'off'.*Did you mean 'of'"),
     ("than='two'", "than='three'", "claims: there is no row 'three'"),
     ("column='c'", "column='d'", "claims: there is no column 'd'"),
     ("published={'c': 1.0}", "published={'d': 1.0}", "row 'one': published: there is no column 'd'"),
-    ("published={'c': 1.0}", 'published=3', "row 'one': published=3 is no"),
+    ("published={'c': 1.0}", 'published=3', "row 'one'.published: expected Mapping"),
+    ("published={'c': 1.0}", "published={'c': 'x'}", "row 'one'.published: expected Mapping.*'x'"),
     ("'two': made", "'two': {}", "row 'two' has neither a config nor a reason"),
     (", of='pretraining'", '', "column 'c' has no config for the family 'bert'"),
     ("metric='validation/loss', ", '', "column 'c' has no metric"),

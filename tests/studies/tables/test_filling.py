@@ -9,7 +9,7 @@ import pytest
 
 from plm_jax.cli import signals
 from plm_jax.errors import STOPPED, ConfigError, Interrupted
-from plm_jax.studies.tables import cells, costs, file, filling, render, runs
+from plm_jax.studies.tables import cells, costs, counting, file, filling, render, runs
 from plm_jax.tables import main
 
 TABLE = """
@@ -203,19 +203,15 @@ def test_a_process_that_fails_gives_its_last_line(tmp_path):
   assert failed.startswith('exit 2: --config=no/such.py: there is no file')
 
 
-def test_what_cannot_be_counted_says_why_and_how_to_count_it():
-  with pytest.raises(ConfigError, match=r'there is no vocabulary in /nowhere.*python -m plm_jax.vocab train'):
-    runs._counted('experiments/bert/base.py:quick', (('vocab.path', '/nowhere'),))
-
-
 @pytest.mark.parametrize('known', [(), ('quickstart',)])
 def test_the_sum_of_costs_counts_every_run_and_only_known_operations(tmp_path, monkeypatch, capsys, known):
-  def operations(run):
+  def operations(run, counts):
     if any(name in run.config for name in known):
       return 1e12
     raise ConfigError(f'{run.config} cannot be counted')
 
   monkeypatch.setattr(costs, 'operations', operations)
+  monkeypatch.setattr(counting.Counts, 'add', lambda counts, asked: None)
   (tmp_path / 'mine.py').write_text(TABLE)
   assert main([str(tmp_path / 'mine.py'), '--cost', f'--workdir={tmp_path / "work"}']) == 0
   lines = capsys.readouterr().out.splitlines()
@@ -231,6 +227,15 @@ def test_a_mistake_in_the_table_ends_the_command(tmp_path):
     main([str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}'])
   assert not (tmp_path / 'work').exists()
   assert not signals.asked()
+
+
+def test_the_command_fails_where_every_run_failed(tmp_path, monkeypatch):
+  (tmp_path / 'mine.py').write_text(TABLE)
+  monkeypatch.setattr(runs, 'make', lambda run, places, *, predict: 'exit 2: it is broken')
+  asked = [str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}']
+  assert main(asked) == 1
+  monkeypatch.setattr(runs, 'make', Machine(runs.Places(tmp_path / 'work')))
+  assert main(asked) == 0
 
 
 REAL = """

@@ -1,0 +1,37 @@
+"""Commands in processes of their own: one that fails takes nothing with it, and leaves the accelerator to the next."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from plm_jax.cli import signals
+
+POLL = 0.2  # seconds between looks at the process
+
+
+def run(command: Sequence[str], *, out: TextIO | None = None, env: Mapping[str, str] | None = None) -> int:
+  """The exit code of a process, which is asked to stop, once, when this one is.
+
+  It is not in the group of the terminal, so that Ctrl-C reaches it once, through us. Its stdin is a pipe that closes
+  when this process is killed, for those that watch it.
+
+  Args:
+    command: the words.
+    out: where its output goes, both streams; None leaves both to ours.
+    env: environment variables that it has besides ours.
+  """
+  error = None if out is None else subprocess.STDOUT
+  whole = {**os.environ, **(env or {})}
+  with subprocess.Popen(
+    command, stdin=subprocess.PIPE, stdout=out, stderr=error, env=whole, start_new_session=True
+  ) as process:
+    stopping = False
+    while True:
+      try:
+        return process.wait(POLL)
+      except subprocess.TimeoutExpired:
+        if signals.asked() and not stopping:
+          stopping = True
+          process.send_signal(signal.SIGTERM)

@@ -1,0 +1,94 @@
+"""Parameters and operations of the models of runs, counted from shapes without data and without training.
+
+All of them are counted by one process, `python -m plm_jax.studies.tables.counting QUESTIONS ANSWERS`, which takes no
+accelerator: it would keep the runs of the table from it. Runs that differ in nothing that is counted are counted once.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plm_jax import config, files
+from plm_jax.cli import signals
+from plm_jax.errors import ConfigError
+from plm_jax.studies import child
+from plm_jax.studies.tables import runs
+from plm_jax.studies.tables.runs import Run
+
+# Keys of a config that change neither the model and its head nor its rows.
+NOT_COUNTED = (
+  'seed', 'optim', 'steps', 'epochs', 'extend', 'skip', 'log_every', 'eval_every', 'save_every', 'keep', 'save',
+  'best', 'early_stop', 'max_skipped', 'spikes', 'log', 'sharding', 'init_from',
+)  # fmt: skip
+Counted = Mapping[str, int]
+
+
+class Counts:
+  """What was counted of runs so far; each model is counted once."""
+
+  def __init__(self) -> None:
+    self._answers: dict[str, Any] = {}
+
+  def add(self, asked: Sequence[Run]) -> None:
+    """Counts runs, all in one process.
+
+    Raises:
+      Interrupted: by a signal.
+    """
+    new = {key: settings for key, settings in map(_question, asked) if key not in self._answers}
+    if new:
+      self._answers |= dict(zip(new, _ask(list(new.values())), strict=True))
+
+  def of(self, run: Run) -> Counted:
+    """'parameters' of a run's model with its head, and 'flops' of a row forward.
+
+    Raises:
+      ConfigError: they cannot be counted, as without the vocabulary.
+    """
+    self.add([run])
+    answer = self._answers[_question(run)[0]]
+    if isinstance(answer, str):
+      raise ConfigError(f'it cannot be counted: {answer}')
+    return {'parameters': answer['parameters'], 'flops': round(1e9 * answer['gflop_per_row'])}
+
+
+def _question(run: Run) -> tuple[str, dict[str, Any]]:
+  """The settings of a run with the sizes of its pre-training, and a text of all that its counts depend on."""
+  first = runs.pretraining_of(run).settings
+  settings = {**run.settings, 'model': first['model'], 'vocab': first['vocab']}
+  counted = {key: value for key, value in settings.items() if key not in NOT_COUNTED}
+  return json.dumps(counted, sort_keys=True), settings
+
+
+def _ask(asked: Sequence[Mapping[str, Any]]) -> list[Any]:
+  """For each of the settings what `training/sizes.py` counts, or why it cannot be counted."""
+  with files.temporary_folder() as folder:
+    question, answer, said = (folder / name for name in ('questions', 'answers', 'out'))
+    files.write_json(question, list(asked))
+    with files.open(said, 'w') as out:
+      words = [sys.executable, '-m', __name__, str(question), str(answer)]
+      code = child.run(words, out=out, env={'JAX_PLATFORMS': 'cpu'})
+    signals.check()
+    if code:
+      raise RuntimeError(f'counting ended with exit code {code}: {files.read_text(said)}')  # a mistake of ours
+    found: list[Any] = files.read_json(answer)
+    return found
+
+
+def _count(settings: Mapping[str, Any]) -> Any:
+  from plm_jax.training import sizes  # loads jax
+
+  try:
+    return sizes.of_config(config.resolve(settings))
+  except ConfigError as error:
+    return str(error)
+
+
+def answer_all(question: str, place: str) -> None:
+  """Reads a list of settings and writes as many answers."""
+  files.write_json(files.path(place), [_count(settings) for settings in files.read_json(files.path(question))])
+
+
+if __name__ == '__main__':
+  answer_all(*sys.argv[1:])

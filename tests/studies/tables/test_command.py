@@ -1,0 +1,107 @@
+"""The command `tables`: what it needs, what it says before anything is loaded, and what it counts."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from plm_jax import params, tables
+from plm_jax.errors import ConfigError
+from plm_jax.studies.tables import cells, counting, file, render, runs
+from plm_jax.text import byte_bpe
+from tests import conftest
+
+TABLE = """
+def get_table(scale):
+  made = dict(config='experiments/small/pretrain.py:bert', published=dict(score=90.0))
+  score = dict(metric='validation/loss', of='pretraining')
+  rows = dict(one=made, two=dict(made, keys={'optim.rate': 5e-4}), three=dict(made, keys={'data.length': 64}))
+  return dict(title='A', paper='B', mark='B', rows=rows, columns=dict(score=score))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path):
+  (tmp_path / 'mine.py').write_text(TABLE)
+  return str(tmp_path / 'mine.py')
+
+
+@pytest.mark.parametrize(
+  ('words', 'said'),
+  [
+    (['no_such.py', '--workdir=x'], 'no such table file'),
+    (['experiments/tables/bert_5.py', '--workdir=x', '--scale=big'], "no scale 'big'"),
+    (['experiments/tables/bert_5.py'], 'needs --workdir=DIR'),
+    (['experiments/tables/bert_5.py', '--print'], '--out=DIR'),
+  ],
+)
+def test_a_mistake_is_told_before_jax_is_loaded(words, said):
+  code = (
+    'import sys\nfrom plm_jax import tables\nfrom plm_jax.cli import command\n'
+    f'code = command.run(lambda: tables.main({words!r}))\n'
+    "assert not {'jax', 'flax', 'numpy'} & set(sys.modules)\nsys.exit(code)"
+  )
+  done = subprocess.run([sys.executable, '-c', code], cwd=conftest.ROOT, capture_output=True, text=True, check=False)
+  assert done.returncode == 2, done.stderr
+  assert said in done.stderr
+
+
+def test_what_needs_the_runs_asks_for_their_folder(mine):
+  for flag in ([], ['--commands']):
+    with pytest.raises(ConfigError, match='needs --workdir=DIR, where the runs of all tables lie; --cost does not'):
+      tables.main([mine, *flag])
+
+
+def test_cells_are_printed_without_the_runs(mine, tmp_path, capsys):
+  out = tmp_path / 'out'
+  out.mkdir()
+  with pytest.raises(ConfigError, match=r'--workdir=DIR, or that of the cells.json by --out=DIR, and .*out has no'):
+    tables.main([mine, '--print', f'--out={out}'])
+  table = file.read(mine, 'tiny')
+  digest = runs.plan(table, runs.Places(tmp_path))[runs.Cell('one', 'score')][0][0].digest
+  kept = {'scale': 'tiny', 'cells': {'one': {'score': [[digest]]}}}
+  kept['runs'] = {digest: {'name': 'a', 'metrics': {'validation/loss': 1.25}}}
+  cells.write(out / 'cells.json', {**cells.EMPTY, **kept})
+  with pytest.raises(ConfigError, match='add --scale=tiny'):
+    tables.main([mine, '--print', f'--out={out}'])
+  assert tables.main([mine, '--print', f'--out={out}', '--scale=tiny']) == 0
+  printed = capsys.readouterr().out
+  assert '| one | 90 | 1.25' in printed
+  assert printed.strip() == render.markdown(table, cells.read(out / 'cells.json')).strip()
+
+
+def test_runs_that_differ_in_nothing_that_is_counted_are_counted_once(mine, tmp_path, monkeypatch, capsys):
+  """Three rows: the rate changes no model, the length changes the operations. One process counts all of them."""
+  asked = []
+
+  def ask(settings):
+    asked.append([one['data']['length'] for one in settings])
+    return [{'parameters': 5, 'gflop_per_row': 0.25 * one['data']['length']} for one in settings]
+
+  monkeypatch.setattr(counting, '_ask', ask)
+  assert tables.main([mine, '--cost']) == 0
+  (lengths,) = asked
+  assert len(lengths) == 2 and 64 in lengths
+  assert 'No run of this table is made here' in capsys.readouterr().out
+  plan = runs.plan(file.read(mine, 'small'), runs.Places(tmp_path))
+  counts = counting.Counts()
+  one, two, three = runs.needed(plan)
+  assert counts.of(one) == counts.of(two) == {'parameters': 5, 'flops': 0.25e9 * one.settings['data']['length']}
+  assert counts.of(three)['flops'] == 16e9
+
+
+def test_the_process_that_counts_answers_for_each_and_says_why_not(tmp_path, capsys):
+  """The same numbers as the command `params`, which counts one config."""
+  byte_bpe.train(['some words of a text'], size=270).save(tmp_path / 'vocab')
+  target = 'experiments/bert/base.py:quick'
+  sound, broken = (
+    runs._run(target, {'vocab.path': str(path), 'seed': 0}, label='it') for path in (tmp_path / 'vocab', '/nowhere')
+  )
+  counts = counting.Counts()
+  counts.add([sound, broken])
+  with pytest.raises(ConfigError, match=r'(?s)cannot be counted: .*no vocabulary in /nowhere.*python -m plm_jax.vocab'):
+    counts.of(broken)
+  assert params.main(['--json', f'--config={target}', f'--config.vocab.path={tmp_path / "vocab"}']) == 0
+  (alone,) = json.loads(capsys.readouterr().out)
+  assert counts.of(sound) == {'parameters': alone['parameters'], 'flops': round(1e9 * alone['gflop_per_row'])}
