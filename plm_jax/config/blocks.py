@@ -3,15 +3,16 @@
 Everything is checked here, before jax is loaded, against signatures that are read from source.
 """
 
+import contextlib
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from plm_jax import errors
+from plm_jax import errors, files
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.plugins.signatures import Keyword, Missing
-from plm_jax.plugins.values import check_keywords
+from plm_jax.plugins.values import check_keywords, describe, fits
 
 WHOLE = 'config.schema:Run'  # the kind of the whole config
 PARTIAL = (':Config', ':filter_documents')  # ends of kinds of which a config holds what it sets, without defaults
@@ -129,7 +130,7 @@ def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = (
   # overrides change single fields, and the parts of a mixture take the length and the like from it
   optional = known if kind.endswith(PARTIAL) else outer if kind == 'data' else ()
   known = {k: v._replace(default=Missing.COMPUTED) if k in optional and k != 'name' else v for k, v in known.items()}
-  values = check_keywords(label, owner, known, settings, elsewhere=elsewhere)
+  values = check_keywords(label, owner, known, settings, elsewhere=elsewhere, cure=as_keys)
   for key, keyword in known.items():
     if keyword.default is not Missing.COMPUTED:
       values.setdefault(key, keyword.default)
@@ -151,6 +152,62 @@ def _filled(annotation: str, value: Any, label: str, *, outer: Collection[str]) 
     return inner
 
   return plain(annotations.rebuild(annotation, value, fill, label), label)
+
+
+def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readings: Sequence[Any] = ()) -> str:
+  """The end of the message for a value where a block belongs: the keys of the block, and a flag that sets one of them.
+
+  Args:
+    annotation: of the keyword.
+    value: what was given for it.
+    label: its dotted key, such as 'config.spikes'.
+    there: what the config has there, or the default.
+    readings: what a value that was typed may mean, the likeliest first.
+
+  Returns:
+    Two sentences behind a space; empty where no block belongs there.
+  """
+  kind = next((part.inner for part in annotations.parts(annotation) if part.form == 'block'), None)
+  if kind is None or kind == WHOLE:
+    return ''
+  names = [] if ':' in kind else list(signatures.places(kind))
+  settings = there if isinstance(there, Mapping) else {}
+  known = block(kind, settings, label).known if not names or settings.get('name') in names else {}
+  key, chosen = _one_key(known, readings or [value], names)
+  empties: tuple[Any, ...] = ({}, ())
+  form = next(found.form for empty in empties if (found := annotations.part(annotation, empty)))
+  flag = {
+    'sequence': f"--{label}='{files.json_text([{key: chosen}], indent=None).strip()}'",
+    'mapping': f'--{label}.NAME.{key}={chosen}',
+  }.get(form, f'--{label}.{key}={chosen}')
+  keys = describe(known) if known else f'name (one of {", ".join(names)}) and what that takes'
+  return f'. A block has keys, which are set one by one, as in {flag}. This one takes: {keys}'
+
+
+def _one_key(known: Mapping[str, Keyword], readings: Sequence[Any], names: Sequence[str]) -> tuple[str, Any]:
+  """A key of a block and a value for it: the one that was given, where it is a name or any key takes it."""
+  if named := [reading for reading in readings if reading in names]:
+    return 'name', named[0]
+  for reading in readings:
+    for key, keyword in known.items():
+      if not (names and key == 'name') and reading is not None and _takes(keyword.annotation, reading):
+        return key, reading
+  if names:
+    return 'name', next(iter(errors.near(str(readings[0]), names)), names[0])
+  plain_ones = ((key, known[key].default) for key in known if isinstance(known[key].default, bool | int | float | str))
+  single = (key for key in known if not annotations.parts(known[key].annotation))
+  return next(plain_ones, (next(single, next(iter(known))), 'VALUE'))
+
+
+def _takes(annotation: str, value: Any) -> bool:
+  """Whether an annotation takes a plain value, which is one of the names where it wants a name."""
+  named = [part for part in annotations.parts(annotation) if part.form == 'name'] if isinstance(value, str) else []
+  with contextlib.suppress(ConfigError):
+    plain(value, 'value')  # no number that is not finite
+    for part in named:
+      _check_name(part.inner, value, 'name')
+    return fits(annotation, value)
+  return False
 
 
 def _check_name(kind: str, name: str, label: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_jax import errors, files
-from plm_jax.config.blocks import NAMES, WHOLE, block
+from plm_jax.config.blocks import NAMES, WHOLE, as_keys, block
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations, values
 
@@ -57,8 +57,9 @@ def _set(config: dict[str, Any], key: str, text: str) -> list[str]:
   if _unsets(annotation, here, last, text, label):
     here.pop(last, None)
     return []
-  inner, _ = _step(annotation, here, last, label, config)
-  value = _parse(f'{label}.{last}', inner, text)
+  inner, default = _step(annotation, here, last, label, config)
+  there = here.get(last, default) if isinstance(here, Mapping) else None
+  value = _parse(f'{label}.{last}', inner, text, there)
   remarks = _drop_foreign(annotation, here, last, value, label) if last in NAMES else []
   here[int(last) if isinstance(here, list) else last] = value
   return remarks
@@ -95,8 +96,11 @@ def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str
   return known[part].annotation, known[part].default
 
 
-def _parse(label: str, annotation: str, text: str) -> Any:
-  """A value typed by the user: a literal, JSON, true/false/none in any case, or text; the first that fits counts."""
+def _parse(label: str, annotation: str, text: str, there: Any) -> Any:
+  """A value typed by the user: a literal, JSON, true/false/none in any case, or text; the first that fits counts.
+
+  `there` is what the config has now, for the message.
+  """
   readings: list[Any] = [text]
   words = {'true': True, 'false': False, 'none': None, 'null': None}
   if text.lower() in words:
@@ -109,8 +113,10 @@ def _parse(label: str, annotation: str, text: str) -> Any:
       return values.coerce(annotation, reading)
     except TypeError:
       continue
-  broken = annotations.broken_pattern(annotation, readings[0])
-  raise ConfigError(f'{label}: expected {values.readable(annotation)}, got {text!r}{broken}.')
+  end = annotations.broken_pattern(annotation, readings[0]) or as_keys(
+    annotation, text, label, there=there, readings=readings
+  )
+  raise ConfigError(f'{label}: expected {values.readable(annotation)}, got {text!r}{end}.')
 
 
 def _drop_foreign(annotation: str, here: Any, key: str, name: Any, label: str) -> list[str]:

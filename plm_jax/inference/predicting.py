@@ -110,6 +110,11 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
   data, path = settings['data'], files.path(file)
   if settings['adapter'] is None or data['name'] not in _SOURCES:
     what = f'reads data {data["name"]!r}' if settings['adapter'] else 'was pre-trained and not fine-tuned'
+    if settings['adapter'] and data.get('parts'):
+      raise ConfigError(
+        f'predict: this run learns several tasks at once ({", ".join(data["parts"])}), and rows of a file are of one: '
+        'python -m plm_jax.evaluate --workdir=DIR --predictions=FILE writes those of its evaluations'
+      )
     raise ConfigError(
       f'predict: this run {what}: rows are predicted by a run of an adapter on data {" or ".join(_SOURCES)}'
     )

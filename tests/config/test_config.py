@@ -319,6 +319,48 @@ def test_a_mistake_in_an_override_is_named(key, text, words):
     assert word in told
 
 
+@pytest.mark.parametrize(
+  ('key', 'text', 'words'),
+  [
+    ('spikes', '6', ['deviations: float (0 < x) = 6.0, memory: int', '--config.spikes.deviations=6.']),
+    ('spikes', '200', ['--config.spikes.deviations=200.']),
+    ('spikes', 'true', ['most: int', '--config.spikes.deviations=6.0.']),
+    ('execution', 'bfloat16', ['--config.execution.dtype=bfloat16.', "remat: Literal['none'"]),
+    ('sharding', 'fsdp', ['--config.sharding.rules=fsdp.']),
+    ('optim', 'cosine', ['--config.optim.schedule=cosine.', "name: str = 'adamw'"]),
+    ('optim', '3', ['--config.optim.rate=3.']),
+    ('model', 'tiny', ['--config.model.variant=tiny.']),
+    ('model.overrides', '0.5', ['--config.model.overrides.dropout=0.5.', 'hidden_dim: int']),
+    ('objective.where', 'iid', ['--config.objective.where.name=iid.', 'max_count: int | None']),
+    ('objective.edit', 'mixd', ['--config.objective.edit.name=mixed.', 'one of to_mask, mixed']),
+    ('adapter', '7', ['--config.adapter.name=classify.', 'name (one of classify, wrap)']),
+    ('eval', '9', ['--config.eval.NAME.every=9.']),
+    ('eval.validation', '9', ['--config.eval.validation.every=9.']),
+    ('eval', 'often', ['--config.eval.NAME.every=VALUE.', 'every: int']),
+    ('init_from', 'folder', ['--config.init_from=\'[{"source": "folder"}]\'.', "from_: str = 'trunk'"]),
+  ],
+)
+def test_a_value_where_a_block_belongs_gets_the_keys_and_a_flag_that_works(key, text, words):
+  start = base() | {'eval': {'validation': {'data': {}}}}
+  told = message(overrides.apply, start, [(key, text)])
+  for word in [f'config.{key}: expected', *words]:
+    assert word in told
+
+
+def test_the_same_in_a_config_file():
+  told = message(config.resolve, base() | {'spikes': 6})
+  assert 'deviations: float (0 < x) = 6.0, memory' in told and '--config.spikes.deviations=6.' in told
+  assert '--config.' not in message(config.resolve, base() | {'seed': 'x'})
+
+
+@pytest.mark.parametrize(('key', 'text'), [('spikes', '6'), ('init_from', 'folder'), ('sharding', 'fsdp')])
+def test_the_flag_of_that_message_is_taken(key, text):
+  told = message(overrides.apply, base(), [(key, text)])
+  [flag] = shlex.split(told.partition('as in --config.')[2].partition('. This')[0])
+  values, _ = changed(tuple(flag.split('=', 1)))
+  assert values[key] != config.resolve(base())[key]
+
+
 # Resuming.
 
 

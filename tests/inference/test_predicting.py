@@ -185,6 +185,9 @@ def test_a_run_that_predicts_no_rows_is_refused(data, tmp_path):
   settings = runs.settings('mlm', data)
   with pytest.raises(ConfigError, match='pre-trained and not fine-tuned'):
     predicting.rows_of(settings, tmp_path / 'x.txt')
+  settings |= {'adapter': {'name': 'multitask'}, 'data': {'name': 'mixture', 'parts': {'sst2': {}, 'rte': {}}}}
+  with pytest.raises(ConfigError, match=r'several tasks at once \(sst2, rte\).*plm_jax.evaluate .*--predictions=FILE'):
+    predicting.rows_of(settings, tmp_path / 'x.txt')
 
 
 # By class, by checkpoint ----------------------------------------------------------------------------------------------
