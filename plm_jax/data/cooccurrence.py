@@ -9,11 +9,14 @@ distances are taken.
 A corpus has more pairs than fit into memory, so they are counted in parts: each part of the text gives a run, a file of
 its pairs in ascending order with their counts. Then the pairs of some words at a time are added up over all runs, and
 put into random order. Runs stay on disk until the table is whole: who is killed meanwhile begins where the last run
-ended. Every file has a digest, and one that is damaged is made again.
+ended. Every file has a digest, and one that is damaged is made again. Every byte of the table is compared with its
+digest before it is used: those of a large table block by block, when a block is first read.
 """
 
+import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -25,6 +28,7 @@ from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import tokenised
+from plm_jax.errors import RunError
 from plm_jax.types import Count, Source, Vocab
 
 log = logging.getLogger(__name__)
@@ -33,6 +37,8 @@ QUICK = dict(path='pydocs', text=None, length=64, batch_size=8)  # of a smoke te
 GIVES = ('tokens', 'segment_ids', 'neighbours', 'cooccurrence')
 
 TRIPLE = np.dtype([('word', '<i4'), ('neighbour', '<i4'), ('count', '<f4')])
+BLOCK = 65_536  # triples with a digest of their own, 768 KiB
+_CHECKED_AT_ONCE = 64 * 2**20  # bytes; the blocks of larger tables are checked when they are first read
 _KEY, _COUNT = np.dtype('<u8'), np.dtype('<f8')
 
 
@@ -62,6 +68,56 @@ class Counting(NamedTuple):
   left_out: np.ndarray
   window: int
   room: int
+
+
+class Triples:
+  """The triples of a table, `TRIPLE`[n], read from disk; may be read by several threads at once.
+
+  The first time that a block is read it is compared with its digest, and the table is made again where it is damaged.
+  """
+
+  def __init__(self, table: np.ndarray, digests: Sequence[str], remade: Callable[[], np.ndarray], *, known: bool):
+    """Checks nothing yet.
+
+    Args:
+      table: a memory map of the file.
+      digests: of its blocks.
+      remade: makes the file again; a memory map of that.
+      known: whether all blocks were compared with their digests already.
+    """
+    self._table, self._digests, self._remade = table, digests, remade
+    self._known = np.full(len(digests), known)
+    self._lock = threading.Lock()
+
+  def __len__(self) -> int:
+    return len(self._table)
+
+  def take(self, places: np.ndarray) -> np.ndarray:
+    """The triples at these places, an array of the same shape.
+
+    Raises:
+      RunError: a block is damaged and the text gives other triples now.
+    """
+    if not self._known.all():
+      self._see(np.unique(places // BLOCK))
+    taken: np.ndarray = self._table[places]
+    return taken
+
+  def _see(self, numbers: np.ndarray) -> None:
+    """Checks the blocks of these numbers that were not read before."""
+    if self._known[numbers].all():
+      return
+    with self._lock:
+      for number in numbers[~self._known[numbers]]:
+        if self._digest(number) != self._digests[number]:
+          log.warning('triples %d.. of the pairs of words are damaged: counting again.', number * BLOCK)
+          self._table = self._remade()
+          if self._digest(number) != self._digests[number]:
+            raise RunError('the pairs of words were damaged, and the text gives others now: begin with another cache')
+        self._known[number] = True
+
+  def _digest(self, number: int) -> str:
+    return hashlib.sha256(self._table[number * BLOCK : (number + 1) * BLOCK].tobytes()).hexdigest()
 
 
 def make(
@@ -126,7 +182,7 @@ def make(
   def batch(chosen: order.Chosen) -> order.Batch:
     places = chosen.rows[:, None] * length + np.arange(length)  # [b, l]
     real = places < len(triples)
-    found = triples[np.minimum(places, len(triples) - 1)]
+    found = triples.take(np.minimum(places, len(triples) - 1))
     return {
       'tokens': np.where(real, found['word'], vocab.pad_id).astype(np.int32),
       'segment_ids': real.astype(np.int32),
@@ -139,25 +195,37 @@ def make(
   return order.serve(batch, each, share=share, digest=digest, path=f'{path} ({split})')
 
 
-def counted(c: Counting) -> np.ndarray:
-  """The triples of a text in random order, `TRIPLE`[n], read from disk; counted where they are not there yet.
+def counted(c: Counting) -> Triples:
+  """The triples of a text in random order; counted where they are not there yet.
 
   Safe to call from many processes at once: one counts, the others wait.
   """
   assert c.tokens.folder is not None, 'the text is stored'
   folder = c.tokens.folder / f'cooccurrence-{_digest(c)[:16]}'
+  file = folder / 'triples.bin'
   if not files.exists(folder / 'manifest.json'):
     made.missing('pairs of words', digest=_digest(c), folder=folder)
+
+  def mapped() -> np.ndarray:
+    return files.map_array(file, TRIPLE) if files.size(file) else np.zeros(0, TRIPLE)
+
+  def remade() -> np.ndarray:
+    with files.locked(folder / 'lock', doing='counting pairs of words'), files.named(folder):
+      if (digests := _whole(folder)) is None or digests != list(_digests(file)):  # else another process did
+        _count(c, folder)
+    return mapped()
+
   with files.locked(folder / 'lock', doing='counting pairs of words'), files.named(folder):
-    if not (found := _is_whole(folder)):
-      files.remove(folder / 'manifest.json')
-      runs = list(_runs(c, folder))
-      _merge(c, folder, runs)
-    size = f'{files.size(folder / "triples.bin") // TRIPLE.itemsize:,} pairs of words'
+    digests = _whole(folder)
+    large = digests is not None and files.size(file) > _CHECKED_AT_ONCE
+    if digests is not None and not large and digests != list(_digests(file)):
+      log.warning('%s is damaged: counting again.', file)
+      digests = None
+    if not (found := digests is not None):
+      digests = _count(c, folder)
+    size = f'{files.size(file) // TRIPLE.itemsize:,} pairs of words'
     made.tell('pairs of words', digest=_digest(c), folder=folder, size=size, found=found)
-    if not files.size(folder / 'triples.bin'):
-      return np.zeros(0, TRIPLE)
-    return files.map_array(folder / 'triples.bin', TRIPLE)
+    return Triples(mapped(), digests or [], remade, known=not large)
 
 
 def _digest(c: Counting) -> str:
@@ -165,16 +233,39 @@ def _digest(c: Counting) -> str:
   return store.digest_of(c.tokens.digest, 'cooccurrence', c.window, c.room)
 
 
-def _is_whole(folder: Path) -> bool:
-  """Whether the table is there as it was written."""
-  manifest = _record(folder / 'manifest.json')
+def _whole(folder: Path) -> list[str] | None:
+  """The digests of the blocks of a table that is there, in its size; None where it or its manifest is not sound."""
+  manifest, file = _record(folder / 'manifest.json'), folder / 'triples.bin'
   if not manifest:
-    return False
-  file = folder / 'triples.bin'
-  if files.is_file(file) and files.sha256(file) == manifest.get('sha256'):
-    return True
+    return None
+  if 'blocks' not in manifest and files.is_file(file) and files.sha256(file) == manifest.get('sha256'):
+    return _seal(folder)  # of an earlier version, with one digest
+  size, blocks = manifest.get('size'), manifest.get('blocks')
+  if files.is_file(file) and files.size(file) == size and manifest.get('sha256') == store.digest_of(size, blocks):
+    return list(blocks or [])
   log.warning('%s is damaged: counting again.', file)
-  return False
+  return None
+
+
+def _digests(file: Path) -> Iterator[str]:
+  """Of each block of a table, as its file is now."""
+  with files.open(file, 'rb') as stream:
+    while block := stream.read(BLOCK * TRIPLE.itemsize):
+      yield hashlib.sha256(block).hexdigest()
+
+
+def _seal(folder: Path) -> list[str]:
+  """Writes the manifest of a table, which has a digest of its own; returns the digests of the blocks."""
+  size, blocks = files.size(folder / 'triples.bin'), list(_digests(folder / 'triples.bin'))
+  content = {'sha256': store.digest_of(size, blocks), 'size': size, 'blocks': blocks}
+  files.write_json(folder / 'manifest.json', content, indent=None)
+  return blocks
+
+
+def _count(c: Counting, folder: Path) -> list[str]:
+  """Makes the table; returns the digests of its blocks."""
+  files.remove(folder / 'manifest.json')
+  return _merge(c, folder, list(_runs(c, folder)))
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------
@@ -276,7 +367,7 @@ def _file(folder: Path, number: int) -> Path:
 # The table -----------------------------------------------------------------------------------------------------------
 
 
-def _merge(c: Counting, folder: Path, runs: list[Run]) -> None:
+def _merge(c: Counting, folder: Path, runs: list[Run]) -> list[str]:
   """Adds the runs up, writes the triples in random order with their manifest, and removes the runs.
 
   The sums of some words at a time are dealt out to files at random, and each file is put into random order, so that
@@ -296,9 +387,10 @@ def _merge(c: Counting, folder: Path, runs: list[Run]) -> None:
       triples = files.read_array(hand, TRIPLE)
       with files.open(part, 'ab') as file:
         file.write(triples[draw.permutation(len(triples))].tobytes())
-  files.write_json(folder / 'manifest.json', {'sha256': files.sha256(folder / 'triples.bin')})
+  digests = _seal(folder)
   for unused in (*hands, *(_file(folder, number) for number in range(len(runs))), folder / 'runs.json'):
     files.remove(unused)
+  return digests
 
 
 def _sums(c: Counting, folder: Path, runs: list[Run]) -> Iterator[np.ndarray]:

@@ -1,6 +1,7 @@
 """Counted pairs: the same numbers as loops in Python, however little memory; what a kill or damage leaves is used."""
 
 import collections
+import hashlib
 import json
 
 import numpy as np
@@ -133,6 +134,42 @@ def test_a_merge_that_was_cut_off_and_a_damaged_table_are_made_again(folder, mon
     assert found(*make(folder, room=3000)) == whole
     assert 'is damaged: counting again' in caplog.text
     caplog.clear()
+
+
+def test_a_large_table_is_compared_block_by_block_when_it_is_read(folder, monkeypatch, caplog):
+  """A start compares what it reads; a flipped byte is found before it is used, and gives the same triples as before."""
+  monkeypatch.setattr(cooccurrence, 'BLOCK', 16)
+  monkeypatch.setattr(cooccurrence, '_CHECKED_AT_ONCE', 0)
+  whole = found(*make(folder))
+  file = table_folder(folder) / 'triples.bin'
+  sound = file.read_bytes()
+  assert len(sound) > 3 * 16 * 12
+  hashed, digest = [], cooccurrence.Triples._digest
+  monkeypatch.setattr(
+    cooccurrence.Triples, '_digest', lambda self, number: hashed.append(int(number)) or digest(self, number)
+  )
+  monkeypatch.setattr(cooccurrence, '_digests', lambda file: pytest.fail('the whole table is read at the start'))
+  source, vocab = make(folder)
+  assert len(hashed) < 3  # of the rows from which shapes are known
+  assert found(source, vocab) == whole
+  assert sorted(hashed) == list(range(-(-len(sound) // (16 * 12)))) == sorted(set(hashed))
+  monkeypatch.undo()
+  monkeypatch.setattr(cooccurrence, 'BLOCK', 16)
+  monkeypatch.setattr(cooccurrence, '_CHECKED_AT_ONCE', 0)
+  file.write_bytes(sound[:999] + bytes([sound[999] ^ 1]) + sound[1000:])
+  assert found(*make(folder)) == whole
+  assert 'damaged: counting again' in caplog.text and file.read_bytes() == sound
+
+
+def test_a_table_of_an_earlier_version_has_one_digest(folder, caplog):
+  whole = found(*make(folder))
+  file, manifest = table_folder(folder) / 'triples.bin', table_folder(folder) / 'manifest.json'
+  own = manifest.read_text()
+  manifest.write_text(json.dumps({'sha256': hashlib.sha256(file.read_bytes()).hexdigest()}))
+  assert found(*make(folder)) == whole and manifest.read_text() == own
+  assert 'damaged' not in caplog.text
+  manifest.write_text(json.dumps({'sha256': '0' * 64}))
+  assert found(*make(folder)) == whole and 'damaged' in caplog.text
 
 
 def test_a_text_without_pairs_is_refused(folder):
