@@ -136,7 +136,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parse(argv)
   for left in range(arguments.restarts, -1, -1):
     code, asked = run(arguments)
-    if code in OWN_CODES or asked or not left:
+    if code in OWN_CODES or asked:
+      break
+    if not left:
+      if arguments.restarts:
+        print(f'[local.py] a process ended with {code}: all {arguments.restarts} restarts are used up', flush=True)
       break
     print(f'[local.py] a process ended with {code}: all are started again, at most {left} times', flush=True)
   return code

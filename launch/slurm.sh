@@ -32,6 +32,8 @@ if [[ ! -x $python || ! -d plm_jax ]]; then
   exit 2
 fi
 
+# The flags say what plm_jax could ask SLURM for itself, and one thing more: of a step that jax detects, each task takes
+# the device of its local number alone, which of one task per node is the first of all.
 others=()
 if [[ ${SLURM_NTASKS:-1} -gt 1 ]]; then
   first="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | sed -n 1p)"

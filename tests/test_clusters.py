@@ -132,8 +132,8 @@ def test_the_container_prepares_and_becomes_the_run(jobset: dict[str, Any], tmp_
 # slurm.sh
 
 SRUN = """#!{python}
-# In place of srun: runs the command once per task, hands SIGTERM on, and returns the highest exit code.
-import os, signal, subprocess, sys
+# In place of srun: runs the command once per task, ends the others when one fails, and returns the highest exit code.
+import os, signal, subprocess, sys, time
 words = [word for word in sys.argv[1:] if word not in ('--kill-on-bad-exit=1', '--label')]
 tasks = [
   subprocess.Popen(words, env=dict(os.environ, SLURM_PROCID=str(i), SLURM_LOCALID=str(i)))
@@ -141,7 +141,12 @@ tasks = [
 ]
 with open('pids', 'w') as file:
   file.write(' '.join(str(task.pid) for task in tasks))
-sys.exit(max(task.wait() for task in tasks))
+while None in (codes := [task.poll() for task in tasks]):
+  if any(code not in (None, 0, 3, 130) for code in codes):  # --kill-on-bad-exit; those that save end together
+    for task in tasks:
+      task.kill()
+  time.sleep(0.05)
+sys.exit(max(codes))
 """
 SCONTROL = """#!/bin/sh
 case $1 in
@@ -223,11 +228,14 @@ def test_the_next_job_goes_on(slurm: Slurm, data: pathlib.Path) -> None:
   assert slurm.requeued() == 1
 
 
+# The first bad exit ends the other tasks, so each task waits for all of them to have written.
 FAKE = """#!/bin/sh
 trap 'exit 3' TERM
 echo "$@" >>"asked$SLURM_PROCID"
-[ -n "$CODE" ] && exit "$CODE"
-while true; do sleep 0.05; done
+for turn in $(seq 600); do
+  [ -s asked0 ] && { [ -s asked1 ] || [ "$SLURM_NTASKS" = 1 ]; } && [ -n "$CODE" ] && exit "$CODE"
+  sleep 0.05
+done
 """
 
 

@@ -274,4 +274,7 @@ if not first.exists():
   assert local('import sys; sys.exit(4)', '--restarts=2').stdout == ''
   again = local('import sys; sys.exit(1)', '--restarts=2')
   assert again.returncode == 1
-  assert [line.split()[-2] for line in again.stdout.splitlines()] == ['2', '1']
+  assert [line.split()[-2] for line in again.stdout.splitlines()[:-1]] == ['2', '1']
+  assert again.stdout.splitlines()[-1] == '[local.py] a process ended with 1: all 2 restarts are used up'
+  none = local('import sys; sys.exit(7)')
+  assert (none.returncode, none.stdout) == (7, '')
