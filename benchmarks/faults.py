@@ -1,6 +1,6 @@
 """What is lost when runs are killed, stopped or moved: campaigns of faults, each with a count.
 
-    python benchmarks/faults.py --out=DIR [--only=saves,signal,killed,meshes] [--kills=50] [--turns=10] [--seed=0]
+    python -m benchmarks.faults --out=DIR [--only=saves,signal,killed,meshes] [--kills=50] [--turns=10] [--seed=0]
 
 saves   SIGKILL of a run that saves every step, at moments drawn by --seed, over five objectives (one with a network of
         its own for noise, one with a recurrent carry); each run that was killed goes on, and at its end all leaves are
@@ -27,12 +27,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
 import numpy as np
-import orbax.checkpoint as ocp
-from etils import epath
+
+from plm_jax import checkpoint
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CONFIGS = {
@@ -125,20 +124,7 @@ def children(process: subprocess.Popen[bytes]) -> list[int]:
 
 def leaves(folder: pathlib.Path, step: int = STEPS) -> dict[str, np.ndarray]:
   """The arrays of a checkpoint, by path."""
-  item = epath.Path(folder / 'checkpoints' / str(step) / 'state')
-  handler = ocp.PyTreeCheckpointHandler()
-  as_numpy = jax.tree.map(lambda leaf: ocp.RestoreArgs(restore_type=np.ndarray), handler.metadata(item).tree)
-  tree = handler.restore(item, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
-  return dict(_flat(tree))
-
-
-def _flat(tree: Any, prefix: str = '') -> Iterator[tuple[str, np.ndarray]]:
-  pairs = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list | tuple) else None
-  if pairs is None:
-    yield prefix, np.asarray(tree)
-    return
-  for key, value in pairs:
-    yield from _flat(value, f'{prefix}/{key}')
+  return checkpoint.arrays(folder / 'checkpoints', step)
 
 
 def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
