@@ -15,13 +15,10 @@ ROWS = {
 
 def get_table(scale):
   """Takes a scale."""
+  keys = dict(epochs=None, steps=800, data__text='text') if scale == 'small' else {}
   rows = {}
   for name, published in ROWS.items():
-    rows[name] = (
-      common.pretraining(scale, 'gpt/gpt.py', epochs=None, steps=800)
-      if scale == 'small'
-      else (common.pretraining(scale, 'gpt/gpt.py'))
-    )
+    rows[name] = common.pretraining(scale, 'gpt/gpt.py', **keys)
     rows[name] |= dict(family='gpt', published=common.by_column(COLUMNS, published))
   rows['no pre-training']['start'] = 'scratch'
   rows['no aux LM']['tuning'] = {'adapter.lm_weight': 0.0}

@@ -46,6 +46,14 @@ def test_every_run_of_a_table_has_a_sound_config(name, scale, tmp_path):
 
 
 @pytest.mark.parametrize('name', FILES, ids=lambda name: pathlib.Path(name).stem)
+def test_the_small_text_is_plain(name, tmp_path):
+  """Files of text have no other field than 'text', whatever set of TFDS the config names."""
+  for run in runs.needed(plan(file.read(name, 'small'), tmp_path)):
+    if run.settings['data'].get('path') == 'runs/data/english':
+      assert run.settings['data'].get('text') in (None, 'text')
+
+
+@pytest.mark.parametrize('name', FILES, ids=lambda name: pathlib.Path(name).stem)
 def test_rows_of_a_table_differ(name, tmp_path):
   """Each row has a pre-training of its own, or fine-tunes otherwise."""
   found = plan(file.read(name, 'small'), tmp_path)
