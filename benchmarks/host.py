@@ -8,7 +8,7 @@ calls the compiled step, reads metrics of finished steps and logs; the others of
 the rest belongs to XLA and is the step. A device works on while the host prepares the next steps, so the host is in the
 way only where its thread needs longer than the step. The last lines set it beside the steps of slices that configs name
 (experiments/slices.json: hours at 40 % of the peak over the steps of the config). The number of arrays of a state, and
-not their sizes, is what calling a step costs, so a tiny network whose layers lie in one array is as good as a large one.
+not their sizes, is what calling a step costs, so a tiny network with its layers in one array does.
 """
 
 import argparse

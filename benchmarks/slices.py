@@ -5,10 +5,10 @@
 
 Fills experiments/slices.json, row by row, and writes experiments/SLICES.md from it. The state of a device and the hours
 are counted; the peak of a training step and of the evaluations, and what a device sends, are said by libtpu
-(requirements-plan.txt), which compiles the steps without a TPU; of v5p it does not say what is sent. A row that is there
-is not compiled again, so the same command goes on where it was stopped; `--count` compiles nothing. `--check` compiles
-again what stands there and ends with 1 where a peak differs by more than 3 %. A compilation that takes more than 30
-minutes or 20 GiB is given up.
+(requirements-plan.txt), which compiles the steps without a TPU; of v5p it does not say what is sent. A row that is
+there is not compiled again, so the same command goes on where it was stopped; `--count` compiles nothing. `--check`
+compiles again what stands there and ends with 1 where a peak differs by more than 3 %. A compilation that takes more
+than 30 minutes or 20 GiB is given up.
 """
 
 import argparse
