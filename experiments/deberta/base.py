@@ -41,7 +41,7 @@ def get_config(arg=''):
     masking='dynamic',
   )
   c.data = dict(name='stream', path=common.corpus('wiki'), length=512, batch_size=256 if script else 2048)
-  c.accumulate = 1 if script else 2
+  c.accumulate = 1 if script else 2  # what fits the slice of base
   c.optim = common.bert_adam(1e-4 if script else 2e-4, warmup=10_000)
   c.sharding = dict(mesh=dict(data=-1), rules='fsdp' if 'xlarge' in size else 'data')
   c.execution = dict(dtype='bfloat16', remat='dots' if 'xlarge' in size else 'none')
