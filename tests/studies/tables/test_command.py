@@ -144,3 +144,13 @@ def test_what_is_there_is_not_asked_for(data, tmp_path, monkeypatch):
   asked = [str(tmp_path / 'mine.py'), f'--workdir={tmp_path / "work"}', f'--corpus={data / "corpus"}']
   assert tables.main(asked) == 1  # no run of it was made
   assert len(began) == 1
+
+
+def test_known_tables_are_named_as_they_are_typed(tmp_path, monkeypatch):
+  monkeypatch.chdir(conftest.ROOT)
+  with pytest.raises(ConfigError) as caught:
+    file.read('experiments/tables/bert5.py', 'small')
+  assert "Did you mean 'experiments/tables/bert_5.py'" in str(caught.value)
+  assert f'{conftest.ROOT}/' not in str(caught.value)
+  monkeypatch.chdir(tmp_path)
+  assert str(conftest.ROOT / 'experiments' / 'tables' / 'bert_5.py') in file.known()
