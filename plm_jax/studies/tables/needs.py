@@ -41,13 +41,15 @@ def _lacking(run: Run, head: str) -> Iterator[str]:
         yield said
   if not run.settings['objective']:
     return
+  told = set()
   for where, block in config.of_data(run.settings).items():
     path = block.get('path')
-    if path is None or BEFORE in path:
+    if path is None or BEFORE in path or path in told:
       continue
     try:
       sources.opens_quickly(path, split=block.get('split') or 'train')
     except (FileNotFoundError, ValueError) as error:
+      told.add(path)
       yield f'{where}.path: {error}. {_other_text(path, head)}'
 
 

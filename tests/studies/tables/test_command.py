@@ -115,7 +115,7 @@ def test_what_runs_lack_is_told_before_the_first(mine, tmp_path, monkeypatch):
   said = str(caught.value)
   assert said.count('vocab.path: there is no vocabulary in runs/vocab/small. The head of experiments/small') == 1
   assert '--source=runs/data/english --name=byte_bpe --size=8000 --out=runs/vocab/small' in said
-  assert said.count("data.path: there is no file or folder 'runs/data/english'") == 2  # that of the evaluation as well
+  assert said.count("data.path: there is no file or folder 'runs/data/english'") == 1  # also that of the evaluation
   assert '--corpus=DIR names another text' in said
 
 
