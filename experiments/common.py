@@ -105,8 +105,23 @@ def words(arg: str) -> list[str]:
 
 
 def chosen(arg: str, choices: Sequence[str]) -> str:
-  """The one of `choices` that stands in `arg`; the first where none does."""
-  return next((word for word in words(arg) if word in choices), choices[0])
+  """The one of `choices` that stands in `arg`; the first where none does. Two of them are refused, as by `either`."""
+  return either(arg, choices) or choices[0]
+
+
+def either(arg: str, choices: Sequence[str]) -> str | None:
+  """The one of `choices` that stands in `arg`; None where none does.
+
+  Raises:
+    ValueError: two of them stand there, and only one could be followed.
+  """
+  found = [word for word in dict.fromkeys(words(arg)) if word in choices]
+  if len(found) > 1:
+    raise ValueError(
+      f'{" and ".join(map(repr, found))} exclude each other in the argument of this config. It takes one of: '
+      f'{", ".join(choices)}.'
+    )
+  return found[0] if found else None
 
 
 def vocab(name: str) -> str:

@@ -6,8 +6,9 @@ The words after `--` are arguments of this Python; `--coordinator=localhost:PORT
 them. Each process sees `--devices` simulated CPU devices unless JAX_PLATFORMS names others. Each line of output begins
 with the index of its process. SIGINT and SIGTERM are passed on, and a second one kills. If a process fails, the others
 get SIGTERM; a process that still runs `--grace` seconds after the first exit or signal is killed. The exit code is the
-highest of the processes that ended by themselves. With `--restarts=N` all are started again, at most N times, when one
-was killed or ended with a code that `plm_jax.train` does not give by itself; a run goes on from its newest checkpoint.
+highest of the processes that ended by themselves. With `--restarts=N` all are started again, up to N times, when one
+was killed or ended with a code that Python and `plm_jax.train` do not give by themselves; a run goes on from its newest
+checkpoint. A mistake in code or a failure that was told, exit code 1, would only come again.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 
 POLL_SECONDS = 0.05
-OWN_CODES = (0, 2, 3, 4)  # of plm_jax.train: done, wrong usage, stopped by a signal, diverged
+OWN_CODES = (0, 1, 2, 3, 4)  # of plm_jax.train: done, failed, wrong usage, stopped by a signal, diverged
 DEVICE_COUNT = '--xla_force_host_platform_device_count'
 
 
@@ -134,15 +135,15 @@ class Processes:
 
 def main(argv: Sequence[str] | None = None) -> int:
   arguments = parse(argv)
-  for left in range(arguments.restarts, -1, -1):
+  most = arguments.restarts
+  for restart in range(1, most + 2):
     code, asked = run(arguments)
     if code in OWN_CODES or asked:
       break
-    if not left:
-      if arguments.restarts:
-        print(f'[local.py] a process ended with {code}: all {arguments.restarts} restarts are used up', flush=True)
-      break
-    print(f'[local.py] a process ended with {code}: all are started again, at most {left} times', flush=True)
+    if restart <= most:
+      print(f'[local.py] a process ended with {code}: all are started again (restart {restart} of {most})', flush=True)
+    elif most:
+      print(f'[local.py] a process ended with {code}, and restart {most} of {most} was the last', flush=True)
   return code
 
 

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.format and not arguments.predictions:
     raise ConfigError('--format is of the file that --predictions=FILE names: give both.')
   if arguments.scores and not arguments.score:
-    raise ConfigError("--scores is for --score FILE; an evaluation has its own: --config.eval.NAME.scores=('f1',).")
+    raise ConfigError('--scores is for --score FILE; an evaluation has its own: --config.eval.validation.scores=f1.')
   if arguments.score and not arguments.list:
     return _score(arguments)
   if settings is None:

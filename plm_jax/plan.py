@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 
 from plm_jax.cli import command
+from plm_jax.text import recipe
 from plm_jax.training.model_from import expand
 
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   described = topology.parse(arguments.topology, slices=arguments.slices)
   if not arguments.state_only:
     topology.check_installed(described)
-  header = stand_in.header_of(arguments.config or '')
+  header = recipe.header_of(arguments.config or '')
   vocab = stand_in.vocab_of(settings, header=header, size=arguments.vocab_size)
   found = report.plan(
     settings, vocab, described, state_only=arguments.state_only, search=arguments.search, header=header

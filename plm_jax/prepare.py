@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from plm_jax import files, vocab
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.text import recipe
 from plm_jax.training.model_from import expand
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def _make_vocab(settings: Mapping[str, Any], *, config: str, size: int | None) -
 def _of_text(settings: Mapping[str, Any], size: int) -> list[str]:
   """The words of a command that trains a vocabulary on the text that the run is trained on."""
   data, kind = settings['data'], settings['vocab']['name']
-  if kind not in vocab.KINDS:
+  if kind not in recipe.TRAINED:
     raise ConfigError(f'--vocab_size={size}: vocabularies {kind!r} are not trained here; put one into vocab.path')
   if not data.get('path'):
     raise ConfigError(
@@ -107,10 +108,8 @@ def _of_text(settings: Mapping[str, Any], size: int) -> list[str]:
 
 def _of_header(settings: Mapping[str, Any], config: str) -> list[str]:
   """The words of the command in the head of the config that makes its vocabulary; ConfigError where it has none."""
-  from plm_jax.planning import stand_in
-
   path = settings['vocab']['path']
-  made = stand_in.vocab_command(stand_in.header_of(config), path)
+  made = recipe.in_header(recipe.header_of(config), path)
   if made is None:
     raise ConfigError(
       f'vocab.path: there is no vocabulary in {path}, and the head of the config does not say how it is made: '

@@ -244,9 +244,10 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
     if mesh_axis is None or layout.mesh.shape[mesh_axis] == 1:
       out.append(None)
     elif mesh_axis in taken:
-      _log_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
+      if 'batch' not in axes:  # states are cut by rows and by positions on purpose
+        _log_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
       out.append(None)
-    elif axis in ('batch', 'length') and size == 1:  # a shape to make parameters with, a token that is generated
+    elif size == 1:  # a shape to make parameters with, a token that is generated, the one head that all others share
       out.append(None)
     elif size % (parts := layout.mesh.shape[mesh_axis]):
       cure = ' (model.overrides.vocab_multiple pads a vocabulary)' if axis == 'vocab' else ''

@@ -68,11 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   if arguments.commands:
     command.show('\n'.join(runs.spelt(one, places) for one in runs.needed(plan)))
     return 0
-  from plm_jax.studies.tables import costs, filling  # loads jax, and touches no device
+  from plm_jax.studies.tables import costs, filling, needs  # loads jax, and touches no device
 
   if arguments.cost:
     costs.show(table, plan, places)
     return 0
+  if not arguments.only_print:
+    needs.check(plan, filling.metrics_of(table, plan), places, head=arguments.table)
   stem = files.path(arguments.table).stem
   out = files.path(arguments.out or files.path(arguments.workdir) / stem / arguments.scale)
   kept = filling.fill(

@@ -632,6 +632,7 @@ def axes_of(entry: str) -> tuple[str, str]:
 # comparison with x, or 'any' where every number has a meaning; a kind names what stands in a block:
 # `Annotated[Mapping[str, Any], 'noise.where']`.
 Rate = Annotated[float, '0 <= x <= 1']
+PartRate = Annotated[float, '0 <= x < 1']  # of what is lost, so that something is left: dropout, smoothing of labels
 Count = Annotated[int, '1 <= x']
 Whole = Annotated[int, '0 <= x']
 Depth = Annotated[int, '1 <= x <= 10_000']  # layers, each of which costs time to trace or to index

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 from plm_jax import errors
 from plm_jax.cli import command
 from plm_jax.errors import ConfigError
+from plm_jax.text import recipe
 
 if TYPE_CHECKING:
   from plm_jax.data.corpora.records import Texts
   from plm_jax.text.tokenizer import Vocab
 
-KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece', 'words')
 DEFAULTS: dict[str, dict[str, Any]] = {  # settings of each kind
   'wordpiece': {'min_frequency': 2, 'lowercase': True, 'alphabet': None},
   'byte_bpe': {'min_frequency': 2, 'specials': 'all'},
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
   one.add_argument(
     '--source', required=True, help="'pydocs', tfds:NAME, or a file or folder in any format of data/corpora/formats"
   )
-  one.add_argument('--name', required=True, choices=KINDS, help='the kind of vocabulary')
+  one.add_argument('--name', required=True, choices=recipe.TRAINED, help='the kind of vocabulary')
   one.add_argument('--size', required=True, type=_positive, help='number of ids, special tokens included')
   one.add_argument('--out', required=True, metavar='DIR', help='the folder to write')
   one.add_argument('--split', default='train', help="such as 'train' or 'train[:90%%]' (default: train)")

@@ -8,6 +8,7 @@ from collections.abc import Collection
 
 from plm_jax.errors import suggest
 
+EVALUATION = 'validation'  # the usual name of one, in flags that are suggested
 # our key -> the words of others for it. A key is spelled from the top of a config; NAME is that of an evaluation.
 KEYS: dict[str, str] = {
   'optim.rate': 'lr learning_rate base_lr peak_lr max_lr init_lr initial_lr learningrate step_size eta alpha',
@@ -218,6 +219,8 @@ def hint(word: str, known: Collection[str], *, table: str = 'config') -> str:
   if here:
     return f' Did you mean {" or ".join(map(repr, here))}?'
   if keys and table == 'config':
-    return f' Here it is {" or ".join(f"--config.{key}" for key in keys)}.'
+    of_one = f', of the evaluation {EVALUATION!r}' if any('NAME' in key for key in keys) else ''
+    flags = (f'--config.{key.replace("NAME", EVALUATION)}' for key in keys)
+    return f' Here it is {" or ".join(flags)}{of_one}.'
   told = cure(word) if table == 'config' else ''
   return f' {told}' if told else suggest(word, known)

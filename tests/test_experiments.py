@@ -12,6 +12,7 @@ import pytest
 
 from plm_jax import config
 from plm_jax.cli import command
+from plm_jax.config.load import call
 from plm_jax.errors import ConfigError
 from plm_jax.optim import schedules
 from plm_jax.plugins import signatures
@@ -19,6 +20,8 @@ from plm_jax.plugins import signatures
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FILES = signatures.experiment_files()
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
+
+WITHOUT_EFFECT = [('hellaswag', 'joined')]  # its context is one field already
 
 
 @pytest.fixture(params=NAMES)
@@ -66,6 +69,40 @@ def test_every_argument_resolves_and_survives_json(name):
     argument = ','.join(filter(None, (word, quick)))
     values = config.resolve(config.load(f'{ROOT / name}:{argument}'))
     assert config.resolve(json.loads(json.dumps(values))) == values
+
+
+def of_arguments(name, given):
+  """What the config answers to each argument: its keys, or what it refuses it with."""
+
+  def answer(module, argument):
+    try:
+      return module.get_config(argument).to_dict()
+    except ValueError as error:
+      return str(error)
+
+  return call(ROOT / name, lambda module: {argument: answer(module, argument) for argument in given})
+
+
+def test_no_word_of_two_is_ignored(name):
+  """Two words that exclude each other are refused; else each changes what the other alone stands for."""
+  alone = of_arguments(name, [word for word in arguments(name) if word != 'quick'])
+  telling = [word for word in alone if alone[word] != alone['']]
+  pairs = {','.join(pair): pair for pair in itertools.combinations(telling, 2) if pair not in WITHOUT_EFFECT}
+  for argument, both in of_arguments(name, pairs).items():
+    one, other = pairs[argument]
+    if isinstance(both, str):
+      assert re.search(f"'({one}' and '{other}|{other}' and '{one})' exclude each other", both)
+    else:
+      assert both not in (alone[one], alone[other]), argument
+
+
+def test_two_words_of_one_kind_are_refused_by_name():
+  with pytest.raises(ConfigError, match=r"'sst2' and 'cola' exclude each other.*one of: sst2, .*mnli"):
+    config.load(f'{ROOT}/experiments/bert/glue.py:large,sst2,cola')
+  twice = config.load(f'{ROOT}/experiments/bert/glue.py:sst2,sst2')
+  assert twice == config.load(f'{ROOT}/experiments/bert/glue.py:sst2')
+  with pytest.raises(ConfigError, match="'forward' and 'backward' exclude"):  # one of them is how it is without a word
+    config.load(f'{ROOT}/experiments/ulmfit/pretrain.py:forward,backward')
 
 
 def test_quick_is_small_and_needs_no_network(name):

@@ -270,11 +270,42 @@ if not first.exists():
 """
   done = local(code, '--restarts=2', '--grace=1')
   assert done.returncode == 0, done.stdout
-  assert done.stdout.count('[local.py] a process ended with 137: all are started again, at most 2 times') == 1
+  assert done.stdout.count('[local.py] a process ended with 137: all are started again (restart 1 of 2)') == 1
   assert local('import sys; sys.exit(4)', '--restarts=2').stdout == ''
-  again = local('import sys; sys.exit(1)', '--restarts=2')
-  assert again.returncode == 1
-  assert [line.split()[-2] for line in again.stdout.splitlines()[:-1]] == ['2', '1']
-  assert again.stdout.splitlines()[-1] == '[local.py] a process ended with 1: all 2 restarts are used up'
+  again = local('import os; os.abort()', '--restarts=2')
+  assert again.returncode == 134
+  assert [line.partition('restart ')[2] for line in again.stdout.splitlines() if 'restart ' in line] == [
+    '1 of 2)', '2 of 2)', '2 of 2 was the last',
+  ]  # fmt: skip
+
+
+def test_local_starts_nothing_again_after_a_mistake_in_code() -> None:
+  done = local('raise KeyError("ours")', '--restarts=2')
+  assert done.returncode == 1
+  assert (
+    0 < done.stdout.count('KeyError') <= 2 and 'restart' not in done.stdout
+  )  # of each of two processes, at most once
+
+
+def test_local_starts_all_again_when_a_peer_is_lost(tmp_path: pathlib.Path) -> None:
+  code = f"""
+import os, pathlib, signal, sys, time
+first = pathlib.Path({str(tmp_path)!r}) / 'first'
+index = sys.argv[-1].partition('=')[2]
+if index == '1' and not first.exists():
+  first.touch()
+  os.kill(os.getpid(), signal.SIGKILL)
+while not first.exists():
+  time.sleep(0.05)
+if index == '0' and not first.with_name('second').exists():
+  first.with_name('second').touch()
+  raise RuntimeError('a peer is lost')
+"""
+  done = local(code, '--processes=2', '--restarts=1', '--grace=1')
+  assert done.returncode == 0, done.stdout
+  assert '[local.py] a process ended with 137: all are started again (restart 1 of 1)' in done.stdout
+
+
+def test_local_ends_with_the_code_of_its_process() -> None:
   none = local('import sys; sys.exit(7)')
   assert (none.returncode, none.stdout) == (7, '')

@@ -106,6 +106,18 @@ def test_the_first_axis_to_claim_a_mesh_axis_gets_it(said):
   assert said() == ["axes ('vocab', 'heads'): 'heads' is replicated, mesh axis 'model' is already used by this array"]
 
 
+def test_of_states_nothing_is_said_that_is_meant(said):
+  """Rows and positions take both axes of the mesh, and a head that all others share is on each device."""
+  layout = make_layout('fsdp_tensor_sequence')
+  assert sharding.spec(('batch', 'length', 'embed'), (8, 4, 8), layout) == PartitionSpec('data', 'model', None)
+  assert sharding.spec(('batch', 'length', 'vocab'), (8, 4, 8), layout) == PartitionSpec('data', 'model', None)
+  assert sharding.spec(('embed', 'heads', 'head_dim'), (8, 1, 4), layout) == PartitionSpec('data', None, None)
+  assert said() == []
+  sharding.spec(('embed', 'heads', 'head_dim'), (8, 3, 4), layout)
+  sharding.spec(('batch', 'length', 'embed'), (8, 5, 8), layout)
+  assert ["axis 'heads' of size 3" in said()[0], "axis 'length' of size 5" in said()[1]] == [True, True]
+
+
 def test_what_does_not_divide_is_replicated_and_said_once(said):
   layout = make_layout()
   for _ in range(3):

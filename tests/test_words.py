@@ -38,6 +38,7 @@ def told(key):
     ('lr', 'Here it is --config.optim.rate.'),
     ('batch_size', 'Here it is --config.data.batch_size.'),
     ('bs', 'Here it is --config.data.batch_size.'),
+    ('eval_batch_size', "Here it is --config.eval.validation.data.batch_size, of the evaluation 'validation'."),
     ('num_train_steps', "Did you mean 'steps'?"),
     ('max_steps', "Did you mean 'steps'?"),
     ('num_epochs', "Did you mean 'epochs'?"),

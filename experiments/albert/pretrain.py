@@ -12,7 +12,7 @@ Expect, fine-tuned (Table 2: SQuAD 1.1 F1/EM, SQuAD 2.0 F1/EM, MNLI, SST-2, RACE
   xxlarge  94.1/88.3  88.1/85.1  88.0  95.2  82.3     235M
 Sentence order is told right in 86.5 % of held-out pairs (Table 5), and with `nsp` the next sentence in 90.5 %.
 
-Arguments: `quick`; a size, one of `SIZES`; `nsp` or `mlm` for the other rows of Table 5. Table 4 (sharing) is
+Arguments: `quick`; a size, one of `SIZES`; a task (sop, nsp, mlm), the rows of Table 5. Table 4 (sharing) is
 --config.model.overrides.sharing=attention, ffn or none; Table 3 --config.model.overrides.embed_dim=64, 256 or 768.
 Differs from the paper: English Wikipedia without BooksCorpus; WordPiece, trained on it, in place of SentencePiece; all
 15 % of a row's tokens are predicted, of which the released command keeps 20. Copies of each row (40), warm-up, the
@@ -22,22 +22,23 @@ updates without bias correction and the parameters that LAMB neither decays nor 
 from experiments import common
 
 SIZES = ('base', 'large', 'xlarge', 'xxlarge')
+TASKS = ('sop', 'nsp', 'mlm')
 
 
 def get_config(arg=''):
-  """Takes `quick`, a size, and `nsp` or `mlm`."""
+  """Takes `quick`, a size and a task."""
   size = common.chosen(arg, SIZES)
-  words = common.words(arg)
-  c = common.run(arg, choices=(*SIZES, 'nsp', 'mlm'), steps=125_000)
+  task = common.chosen(arg, TASKS)
+  c = common.run(arg, choices=(*SIZES, *TASKS), steps=125_000)
   c.vocab = dict(name='wordpiece', path=common.vocab('albert'))
   c.model = dict(name='albert', variant=f'albert-{size}-v1', overrides={})
   where = dict(name='ngram', rate=0.15, max_words=3)
   masks = dict(where=where, edit=dict(name='bert_80_10_10'), masking='static', copies=40)
   rows = dict(path=common.corpus('wiki'), length=512, batch_size=4096)
-  if 'mlm' in words:
+  if task == 'mlm':
     c.objective, c.data = dict(name='mlm', **masks), dict(name='stream', **rows)
   else:
-    c.objective = dict(name='sentence_pair', question='nsp' if 'nsp' in words else 'sop', **masks)
+    c.objective = dict(name='sentence_pair', question=task, **masks)
     c.data = dict(name='pairs', short_probability=0.1, copies=40, **rows)
   c.optim = dict(
     name='lamb',

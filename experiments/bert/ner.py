@@ -22,20 +22,20 @@ ours, and 768 is the width of each direction; F1 is that of the words that fit i
 from experiments import common
 
 TRUNKS = ('base', 'large')
+JOINS = dict(features='concat', mix='mix')  # of layers that are features
 
 
 def get_config(arg=''):
   """Takes a trunk, `features` or `mix`, `crf` and `quick`."""
-  words, trunk = common.words(arg), common.chosen(arg, TRUNKS)
-  c = common.run(arg, choices=(*TRUNKS, 'features', 'mix', 'crf'), epochs=3)
+  trunk, join = common.chosen(arg, TRUNKS), common.either(arg, tuple(JOINS))
+  c = common.run(arg, choices=(*TRUNKS, *JOINS, 'crf'), epochs=3)
   c.vocab = dict(name='wordpiece', path=common.vocab('bert-cased'))
   c.model = dict(name='bert', variant=f'bert-{trunk}')
-  c.adapter = dict(name='tag', tags=common.TAGGING['conll2003'][2], dropout=0.1, crf='crf' in words)
+  c.adapter = dict(name='tag', tags=common.TAGGING['conll2003'][2], dropout=0.1, crf='crf' in common.words(arg))
   c.data = common.tagging('conll2003', layout='bert', batch_size=32)
   c.optim = common.bert_adam(5e-5, warmup=0.1)
-  if 'features' in words or 'mix' in words:
-    join = 'mix' if 'mix' in words else 'concat'
-    c.adapter = dict(c.adapter, frozen=True, layers=(-4, -3, -2, -1), join=join, lstm_layers=2, lstm_dim=768)
+  if join:
+    c.adapter = dict(c.adapter, frozen=True, layers=(-4, -3, -2, -1), join=JOINS[join], lstm_layers=2, lstm_dim=768)
     c.optim = dict(c.optim, rate=1e-3, decay=0.0, scale=(('trunk/.*', None), ('.*', 1.0)))
   c.init_from = (dict(source=f'runs/bert/{trunk}-cased', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')

@@ -63,7 +63,7 @@ def get_config(arg=''):
     held_out = parts
   first = next(iter(parts))
   head = dict(hidden=width, layers=(-2, -1), label_smoothing=0.1, init_std=std)
-  if 'supervised' in common.words(arg):
+  if common.either(arg, ('supervised', 'both')) == 'supervised':  # a tagger alone has one task
     c.adapter = dict(name='tag', tags=tags[first], activation='relu', dropout=0.0, **head)
     c.data = dict(parts[first], length=length, batch_size=64 if size == 'full' else 32)
     c.eval = dict(validation=dict(data=dict(split='validation', length=80)))

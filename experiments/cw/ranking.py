@@ -2,7 +2,8 @@
 Deep Neural Networks with Multitask Learning", §5; sizes of Collobert et al. 2011, "Natural Language Processing (Almost)
 from Scratch", §4: vectors of 50, windows of 11 words, 100 hidden units.
 
-python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=100000 --out=runs/vocab/words
+python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=words --lowercase --size=100000 \\
+    --out=runs/vocab/words_100k
 python -m plm_jax.train --config=experiments/cw/ranking.py --workdir=runs/cw/ranking
 python -m plm_jax.vectors neighbours --workdir=runs/cw/ranking --words=king
 
@@ -22,7 +23,7 @@ LENGTH, BATCH = 128, 8
 def get_config(arg=''):
   """Takes `quick`."""
   c = common.run(arg, epochs=1)
-  c.vocab = dict(name='words', path=common.vocab('words'))
+  c.vocab = dict(name='words', path=common.vocab('words_100k'))
   c.model = dict(name='static', variant='glove-50')
   c.objective = dict(name='ranking', window=11, hidden=100, reduction='mean', update='rows')
   c.data = dict(name='stream', path=common.corpus('wiki'), layout='stream', length=LENGTH, batch_size=BATCH)

@@ -51,7 +51,7 @@ FINAL = {  # how the sizes of §3.7 lie on devices
 def get_config(arg=''):
   """Takes `quick`, one of `OBJECTIVES` and a size."""
   name = common.chosen(arg, tuple(OBJECTIVES))
-  size = next((word for word in common.words(arg) if word in FINAL), None)
+  size = common.either(arg, tuple(FINAL))
   c = common.run(arg, choices=(*OBJECTIVES, *FINAL), steps=2**19 if size is None else 1_000_000)
   c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=tuple(f'<extra_id_{k}>' for k in range(100)))
   c.model = dict(name='t5', variant=f't5-{size or "base"}')

@@ -13,7 +13,7 @@ the last command averages the predictions of both (§5), those of the second wri
 Hardware: one accelerator, minutes; `small` two CPU cores, minutes.
 Expect (Table 7, validation error, IMDb and TREC-6): scratch 9.93, 13.36; full 6.87, 6.86; full_discr 5.57, 6.21; last
 6.49, 16.09; freez 6.37, 6.86; freez_discr 5.39, 5.86; freez_stlr 5.04, 6.02; freez_cos 5.70, 6.38; ulmfit 5.00, 5.69.
-Arguments: a set (imdb, trec), a row of Table 7, a size (full, small), a direction (forward, backward), `quick`.
+Arguments: a set (imdb, trec), a row of Table 7, `small`, a direction (forward, backward), `quick`.
 Differs from the paper: LayerNorm for batch norm in the head, and one dropout rate for both of its layers; one triangle
 for the run, where the released code has one for each stage of unfreezing; rows are cut at 1,400 tokens, where the
 released code reads on and pools the last 1,400 (`adapter.last`); ten epochs.
@@ -42,12 +42,13 @@ ROWS = {
 
 
 def get_config(arg=''):
-  """Takes a set, a row, a size, a direction and `quick`."""
-  name, row, size = (common.chosen(arg, choices) for choices in (tuple(SETS), tuple(ROWS), ('full', 'small')))
+  """Takes a set, a row, `small`, a direction and `quick`."""
+  name, row = common.chosen(arg, tuple(SETS)), common.chosen(arg, tuple(ROWS))
+  size = 'small' if 'small' in common.words(arg) else 'full'  # the word `full` is a row
   path, label, classes, (*buckets, length), window = SETS[name]
   schedule, scale = ROWS[row]
-  c = common.run(arg, choices=(*SETS, *ROWS, 'full', 'small', 'forward', 'backward'), epochs=10)
-  backward = 'backward' in common.words(arg)
+  c = common.run(arg, choices=(*SETS, *ROWS, 'small', 'forward', 'backward'), epochs=10)
+  backward = common.chosen(arg, ('forward', 'backward')) == 'backward'
   c.vocab = dict(name='byte_bpe', path=common.vocab('ulmfit' if size == 'full' else 'small'))
   c.model = dict(name='awd_lstm', variant='ulmfit', overrides=dict(common.AWD_LSTM[size], **common.AWD_DROPOUT))
   c.adapter = dict(

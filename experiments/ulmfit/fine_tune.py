@@ -28,7 +28,7 @@ def get_config(arg=''):
   c.model = dict(name='awd_lstm', variant='ulmfit', overrides=common.AWD_LSTM[size])
   c.objective = dict(name='causal_lm', memory=True, activation=2.0, temporal=1.0)
   c.data = dict(name='bptt', path=path, text=text, split='train[:90%]', length=70, batch_size=64)
-  c.data['reverse'] = 'backward' in common.words(arg)
+  c.data['reverse'] = common.chosen(arg, ('forward', 'backward')) == 'backward'
   c.optim = dict(name='adam', rate=4e-3, schedule='stlr', b1=0.8, b2=0.99, decay=1e-7, clip=0.3)
   c.optim['scale'] = common.awd_groups(2.6)
   source = 'runs/ulmfit/pretrain-backward' if c.data.reverse else 'runs/ulmfit/pretrain'

@@ -30,7 +30,7 @@ def get_config(arg=''):
   c.model = dict(name='awd_lstm', variant='ulmfit', overrides=dict(common.AWD_LSTM[size], dropout=0.5))
   c.objective = dict(name='causal_lm', memory=True, activation=2.0, temporal=1.0)
   c.data = dict(name='bptt', path=common.corpus('wiki'), length=70, batch_size=64)
-  c.data['reverse'] = 'backward' in common.words(arg)
+  c.data['reverse'] = common.chosen(arg, ('forward', 'backward')) == 'backward'
   c.optim = dict(ADAM if optimiser == 'adam' else ASGD)
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')

@@ -20,7 +20,7 @@ import numpy as np
 from plm_jax.adapters import wrapped
 from plm_jax.adapters.wrapped import Axes
 from plm_jax.layers.dropout import drop
-from plm_jax.types import HEADS, Array, Count, Paper, Task, Vocab
+from plm_jax.types import HEADS, Array, Count, Paper, PartRate, Task, Vocab
 
 PAPER = Paper(
   year=2021, title='Hu et al., LoRA', architecture='any', objective_family='supervised', supervision='supervised'
@@ -51,7 +51,7 @@ def make(
   targets: Sequence[Annotated[str, 'pattern']] = ('query', 'value'),
   rank: Count = 8,
   alpha: Annotated[float, '0 < x <= 1_000_000'] = 16.0,
-  dropout: Annotated[float, '0 <= x < 1'] = 0.0,
+  dropout: PartRate = 0.0,
   trained: Sequence[Annotated[str, 'pattern']] = HEADS,
 ) -> Task:
   """Trains small updates of chosen matrices of the trunk, and the head of the inner task.

@@ -31,8 +31,8 @@ from plm_jax.types import (
   Forward,
   Loss,
   Paper,
+  PartRate,
   PyTree,
-  Rate,
   Seed,
   Task,
   Temperature,
@@ -102,7 +102,7 @@ def make(
   vocab: Vocab,
   start: Start | None = None,
   mask: str | None = None,
-  label_smoothing: Rate = 0.0,
+  label_smoothing: PartRate = 0.0,
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
 ) -> Task:

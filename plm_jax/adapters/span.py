@@ -27,7 +27,7 @@ from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.norm import LayerNorm
 from plm_jax.scores import squad
-from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Rate, Std, Task, Vocab, Weight
+from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PartRate, PyTree, Std, Task, Vocab, Weight
 
 PAPER = Paper(
   year=2018, title='BERT §4.2, §4.3', architecture='any', objective_family='supervised', supervision='supervised'
@@ -152,7 +152,7 @@ def make(
   end: End = 'independent',
   starts: Count = 5,
   answerable_weight: Weight = 0.5,
-  dropout: Rate = 0.0,
+  dropout: PartRate = 0.0,
   frozen: bool = False,
   init_std: Std = 0.02,
 ) -> Task:

@@ -45,8 +45,8 @@ from plm_jax.types import (
   LayerNumber,
   Loss,
   Paper,
+  PartRate,
   PyTree,
-  Rate,
   Std,
   Task,
   Vocab,
@@ -165,7 +165,7 @@ def make(
   trunk: nn.Module,
   vocab: Vocab,
   tags: tuple[str, ...] = (),
-  dropout: Rate = 0.1,
+  dropout: PartRate = 0.1,
   hidden: Whole = 0,
   activation: Annotated[str, 'layers.mlp:ACTIVATIONS'] = 'tanh',
   layers: tuple[LayerNumber, ...] = (-1,),
@@ -176,7 +176,7 @@ def make(
   lstm_dim: Count = 768,
   crf: bool = False,
   class_weights: tuple[Weight, ...] = (),
-  label_smoothing: Rate = 0.0,
+  label_smoothing: PartRate = 0.0,
   init_std: Std = 0.02,
 ) -> Task:
   """Labels of words from the states of their first pieces.

@@ -24,7 +24,7 @@ from plm_jax.adapters import sequence
 from plm_jax.adapters.answers import Start
 from plm_jax.errors import one_of, require
 from plm_jax.plugins import build
-from plm_jax.types import Attends, Count, Decodes, Paper, Rate, ReadsStates, Task, Vocab
+from plm_jax.types import Attends, Count, Decodes, Paper, PartRate, ReadsStates, Task, Vocab
 
 PAPER = Paper(
   year=2019,
@@ -53,7 +53,7 @@ def make(
   source: Annotated[Mapping[str, Any], 'models'],
   stage: Stage = 'first',
   start: Start = 'eos',
-  label_smoothing: Rate = 0.1,
+  label_smoothing: PartRate = 0.1,
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
 ) -> Task:

@@ -13,10 +13,12 @@ from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.plugins.signatures import Keyword, Missing
 from plm_jax.plugins.values import check_keywords, describe, fits
+from plm_jax.words import EVALUATION
 
 WHOLE = 'config.schema:Run'  # the kind of the whole config
 PARTIAL = (':Config', ':filter_documents')  # ends of kinds of which a config holds what it sets, without defaults
 NAMES = ('name', 'schedule')  # keys of a block whose values decide which other keys there are
+_EXAMPLES = (1, 0.5, True, 'VALUE')  # of values, for a flag that a user can type as it stands
 NOT_INHERITED = ('split', 'per_class')  # keywords of the training data that evaluations do not inherit
 # Keywords of a `make` that the run gives and that no config may set. The run also gives every keyword without a default
 # of a function that a block names, such as those of noise/.
@@ -178,7 +180,7 @@ def as_keys(annotation: str, value: Any, label: str, *, there: Any = None, readi
   form = next(found.form for empty in empties if (found := annotations.part(annotation, empty)))
   flag = {
     'sequence': f"--{label}='{files.json_text([{key: chosen}], indent=None).strip()}'",
-    'mapping': f'--{label}.NAME.{key}={chosen}',
+    'mapping': f'--{label}.{next(iter(settings), EVALUATION)}.{key}={chosen}',
   }.get(form, f'--{label}.{key}={chosen}')
   keys = describe(known) if known else f'name (one of {", ".join(names)}) and what that takes'
   return f'. A block has keys, which are set one by one, as in {flag}. This one takes: {keys}'
@@ -195,8 +197,9 @@ def _one_key(known: Mapping[str, Keyword], readings: Sequence[Any], names: Seque
   if names:
     return 'name', next(iter(errors.near(str(readings[0]), names)), names[0])
   plain_ones = ((key, known[key].default) for key in known if isinstance(known[key].default, bool | int | float | str))
-  single = (key for key in known if not annotations.parts(known[key].annotation))
-  return next(plain_ones, (next(single, next(iter(known))), 'VALUE'))
+  single = next((key for key in known if not annotations.parts(known[key].annotation)), next(iter(known)))
+  examples = (example for example in _EXAMPLES if _takes(known[single].annotation, example))
+  return next(plain_ones, (single, next(examples, _EXAMPLES[-1])))
 
 
 def _takes(annotation: str, value: Any) -> bool:

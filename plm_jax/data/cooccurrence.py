@@ -15,7 +15,6 @@ digest before it is used: those of a large table block by block, when a block is
 
 import hashlib
 import logging
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -28,6 +27,7 @@ from plm_jax.data.corpora.formats.txt import Boundary
 from plm_jax.data.rows import order, store
 from plm_jax.data.rows.documents import look as look
 from plm_jax.data.rows.documents import tokenised
+from plm_jax.data.rows.first_read import FirstRead
 from plm_jax.errors import RunError
 from plm_jax.types import Count, Source, Vocab
 
@@ -86,8 +86,7 @@ class Triples:
       known: whether all blocks were compared with their digests already.
     """
     self._table, self._digests, self._remade = table, digests, remade
-    self._known = np.full(len(digests), known)
-    self._lock = threading.Lock()
+    self._first = FirstRead(len(digests), self._check, known=known)
 
   def __len__(self) -> int:
     return len(self._table)
@@ -98,23 +97,18 @@ class Triples:
     Raises:
       RunError: a block is damaged and the text gives other triples now.
     """
-    if not self._known.all():
-      self._see(np.unique(places // BLOCK))
+    if not self._first.whole:
+      self._first.see(np.unique(places // BLOCK))
     taken: np.ndarray = self._table[places]
     return taken
 
-  def _see(self, numbers: np.ndarray) -> None:
-    """Checks the blocks of these numbers that were not read before."""
-    if self._known[numbers].all():
+  def _check(self, number: int) -> None:
+    if self._digest(number) == self._digests[number]:
       return
-    with self._lock:
-      for number in numbers[~self._known[numbers]]:
-        if self._digest(number) != self._digests[number]:
-          log.warning('triples %d.. of the pairs of words are damaged: counting again.', number * BLOCK)
-          self._table = self._remade()
-          if self._digest(number) != self._digests[number]:
-            raise RunError('the pairs of words were damaged, and the text gives others now: begin with another cache')
-        self._known[number] = True
+    log.warning('triples %d.. of the pairs of words are damaged: counting again.', number * BLOCK)
+    self._table = self._remade()
+    if self._digest(number) != self._digests[number]:
+      raise RunError('the pairs of words were damaged, and the text gives others now: begin with another cache')
 
   def _digest(self, number: int) -> str:
     return hashlib.sha256(self._table[number * BLOCK : (number + 1) * BLOCK].tobytes()).hexdigest()

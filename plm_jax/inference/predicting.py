@@ -40,6 +40,9 @@ _EVALUATION = 'file'
 _NO_LABEL = '(none)'  # a field that no row has
 _SOURCES = ('labelled', 'text_to_text')
 _DIGITS = 6
+_OF_EVALUATIONS = (
+  'python -m plm_jax.evaluate --workdir=DIR --evaluation=NAME --predictions=FILE writes those of its evaluations'
+)
 
 
 def predict(
@@ -113,7 +116,7 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
     if settings['adapter'] and data.get('parts'):
       raise ConfigError(
         f'predict: this run learns several tasks at once ({", ".join(data["parts"])}), and rows of a file are of one: '
-        'python -m plm_jax.evaluate --workdir=DIR --predictions=FILE writes those of its evaluations'
+        f'{_OF_EVALUATIONS}'
       )
     raise ConfigError(
       f'predict: this run {what}: rows are predicted by a run of an adapter on data {" or ".join(_SOURCES)}'
@@ -121,7 +124,7 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
   if not files.is_file(path):
     raise ConfigError(f'--file={file}: there is no such file')
   if (data.get('shots') or {}).get('count'):
-    raise ConfigError('predict: demonstrations are drawn from the training data (data.shots): use evaluate for them')
+    raise ConfigError(f'predict: demonstrations are drawn from the training data (data.shots): {_OF_EVALUATIONS}')
   lines = {'documents': 'line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
   block = {**data, 'path': str(file), 'split': 'train', 'keep_unlabelled': True, 'shuffle': False, **lines}
   if data['name'] == 'text_to_text':
@@ -171,7 +174,8 @@ def _said(task: Task, prediction: Row, record: Row) -> dict[str, Any]:
   if 'value' in prediction:
     return {'prediction': _number(replies.class_of(prediction, record)['value'])}
   if 'label' not in prediction:
-    raise ConfigError(f'predict: this run predicts {", ".join(sorted(prediction))}, which says nothing of a row')
+    found = ', '.join(sorted(prediction))
+    raise ConfigError(f'predict: this run predicts {found}, which says nothing of a row: {_OF_EVALUATIONS}')
   if record.get('options') and not record.get('names'):
     reply = replies.choice_of(prediction, record)
     shares = [_number(share) for share in reply['probabilities']]

@@ -25,7 +25,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +66,8 @@ class Config:
   num_types: Whole = 2
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-12
-  dropout: Rate = 0.1
-  attention_dropout: Rate = 0.1
+  dropout: PartRate = 0.1
+  attention_dropout: PartRate = 0.1
   init_std: Std = 0.02
   vocab_multiple: Count = 1
   tied: bool = True

@@ -25,7 +25,7 @@ from plm_jax.layers.lstm import DroppedLstm, State, begins
 from plm_jax.layers.mlp import Activation
 from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, PyTree, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Rate, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Config:
   num_layers: Depth = 3
   mlp_dim: Count = 1150
   dropout: Rate = 1.0
-  embedding_dropout: Rate = 0.02
-  input_dropout: Rate = 0.25
-  hidden_dropout: Rate = 0.15
-  output_dropout: Rate = 0.1
-  weight_dropout: Rate = 0.2
+  embedding_dropout: PartRate = 0.02
+  input_dropout: PartRate = 0.25
+  hidden_dropout: PartRate = 0.15
+  output_dropout: PartRate = 0.1
+  weight_dropout: PartRate = 0.2
   embedding_range: Std = 0.1
   activation: Activation = 'gelu_erf'
   norm_epsilon: Epsilon = 1e-12

@@ -29,7 +29,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import TWO_STACKS, Base, check_choices, check_encoded, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, PyTree, Rate, Std, Whole
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, PyTree, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,9 +66,9 @@ class Config:
   scale_embedding: bool = False
   activation: Activation = 'gelu_erf'
   norm_epsilon: Epsilon = 1e-5
-  dropout: Rate = 0.1
-  attention_dropout: Rate = 0.0
-  mlp_dropout: Rate = 0.0
+  dropout: PartRate = 0.1
+  attention_dropout: PartRate = 0.0
+  mlp_dropout: PartRate = 0.0
   init_std: Std = 0.02
   vocab_multiple: Count = 1
 

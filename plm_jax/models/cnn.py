@@ -25,7 +25,7 @@ from plm_jax.layers.pooling import largest
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Config:
   kernel_width: Count = 3
   activation: Activation = 'relu'
   norm_epsilon: Epsilon = 1e-12
-  dropout: Rate = 0.1
+  dropout: PartRate = 0.1
   init_std: Std = 0.02
   vocab_multiple: Count = 1
 

@@ -23,7 +23,7 @@ from plm_jax.layers.lstm import State, begins, both_ways, recur
 from plm_jax.layers.pooling import largest
 from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Execution, HeadStyle, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Execution, HeadStyle, Paper, PartRate, Published, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Config:
   word_dim: Count = 300
   hidden_dim: Count = 600
   num_layers: Depth = 2
-  dropout: Rate = 0.2
+  dropout: PartRate = 0.2
   init_range: Std = 0.1
   word_std: Std = 0.4
   vocab_multiple: Count = 1

@@ -27,7 +27,7 @@ from plm_jax.layers.lstm import Lstm
 from plm_jax.layers.pooling import largest
 from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import SLOTS, Array, Count, Execution, HeadStyle, Paper, Published, Rate, Std, Whole
+from plm_jax.types import SLOTS, Array, Count, Execution, HeadStyle, Paper, PartRate, Published, Std, Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Config:
   filters: tuple[Whole, ...] = (0, 100, 100, 100)
   hidden_dim: Count = 1024
   mlp_dims: tuple[Count, ...] = (1024, 512)
-  dropout: Rate = 0.5
+  dropout: PartRate = 0.5
   word_std: Std = 0.4
   vocab_multiple: Count = 1
 

@@ -35,7 +35,7 @@ from plm_jax.layers.norm import LayerNorm
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, Rate, Std, Whole
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std, Whole
 
 Reading = Literal['code', 'paper']
 Absolute = Literal['decoder', 'input']
@@ -95,8 +95,8 @@ class Config:
   conv_activation: Activation | None = None
   pooler_activation: Activation | None = None
   norm_epsilon: Epsilon = 1e-7
-  dropout: Rate = 0.1
-  attention_dropout: Rate = 0.1
+  dropout: PartRate = 0.1
+  attention_dropout: PartRate = 0.1
   init_std: Std = 0.02
   vocab_multiple: Count = 1
   tied: bool = True

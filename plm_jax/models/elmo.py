@@ -30,7 +30,19 @@ from plm_jax.layers.lstm import State, begins, both_ways, forget_one, recur
 from plm_jax.layers.pooling import mean
 from plm_jax.layers.stack import stack
 from plm_jax.sharding import constrain
-from plm_jax.types import SLOTS, Array, AttentionKind, Count, Depth, Execution, Paper, Published, PyTree, Rate, Whole
+from plm_jax.types import (
+  SLOTS,
+  Array,
+  AttentionKind,
+  Count,
+  Depth,
+  Execution,
+  Paper,
+  PartRate,
+  Published,
+  PyTree,
+  Whole,
+)
 
 Clip = Annotated[float, '0 < x']
 
@@ -62,7 +74,7 @@ class Config:
   highway_layers: Whole = 2
   cell_clip: Clip = 3.0
   projection_clip: Clip = 3.0
-  dropout: Rate = 0.1
+  dropout: PartRate = 0.1
 
   def __post_init__(self):
     if self.hidden_dim % 2:

@@ -34,7 +34,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, Paper, PartRate, Published, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Config:
   norm_placement: Literal['pre', 'post'] = 'pre'
   activation: Activation = 'gelu_tanh'
   norm_epsilon: Epsilon = 1e-5
-  dropout: Rate = 0.1
-  attention_dropout: Rate = 0.1
+  dropout: PartRate = 0.1
+  attention_dropout: PartRate = 0.1
   init_std: Std = 0.02
   position_std: Std = 0.01
   scale_residual: bool = True

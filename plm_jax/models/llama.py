@@ -37,7 +37,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_choices, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, HeadStyle, Paper, PartRate, Published, Rate, Std
 
 Angles = tuple[Array, Array]
 
@@ -98,8 +98,8 @@ class Config:
   mlp_bias: bool = False
   tied: bool = False
   has_output: bool = True
-  dropout: Rate = 0.0
-  attention_dropout: Rate = 0.0
+  dropout: PartRate = 0.0
+  attention_dropout: PartRate = 0.0
   init_std: Std = 0.02
   vocab_multiple: Count = 1
 

@@ -29,7 +29,7 @@ from plm_jax.layers.pooling import last
 from plm_jax.layers.stack import stack
 from plm_jax.models.base import Base, check_multiple
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Epsilon, Execution, HeadStyle, Paper, Published, Rate, Std
+from plm_jax.types import Array, Count, Depth, Epsilon, Execution, HeadStyle, Paper, PartRate, Published, Std
 
 Angles = tuple[Array, Array]
 
@@ -63,8 +63,8 @@ class Config:
   max_length: Count = 2048
   norm_epsilon: Epsilon = 1e-6
   rotary_base: Annotated[float, '1 < x'] = 10_000.0
-  dropout: Rate = 0.0
-  attention_dropout: Rate = 0.0
+  dropout: PartRate = 0.0
+  attention_dropout: PartRate = 0.0
   embed_std: Std = 1.0
   vocab_multiple: Count = 1
 

@@ -44,9 +44,9 @@ from plm_jax.types import (
   Execution,
   HeadStyle,
   Paper,
+  PartRate,
   Published,
   PyTree,
-  Rate,
 )
 
 Structure = Literal['encoder-decoder', 'shared', 'decoder', 'prefix', 'encoder']
@@ -92,8 +92,8 @@ class Config:
   num_buckets: Count = 32
   max_distance: Count = 128
   norm_epsilon: Epsilon = 1e-6
-  dropout: Rate = 0.1
-  attention_dropout: Rate = 0.1
+  dropout: PartRate = 0.1
+  attention_dropout: PartRate = 0.1
   structure: Structure = 'encoder-decoder'
   model_type: Literal['', 'mt5'] = ''
   vocab_multiple: Count = 1

@@ -46,8 +46,8 @@ from plm_jax.types import (
   LayerNumber,
   Loss,
   Paper,
+  PartRate,
   PyTree,
-  Rate,
   Std,
   Task,
   Vocab,
@@ -145,8 +145,8 @@ def make(
   views: tuple[View, ...] = ('forward', 'backward', 'future', 'past'),
   layers: tuple[LayerNumber, ...] = (-2, -1),
   hidden: Count = 512,
-  label_smoothing: Rate = 0.1,
-  unlabelled_dropout: Rate = 0.2,
+  label_smoothing: PartRate = 0.1,
+  unlabelled_dropout: PartRate = 0.2,
   init_std: Std = 0.03,
 ) -> Task:
   """Tasks that label words, over one trunk, which learns from unlabelled rows as well.

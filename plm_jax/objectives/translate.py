@@ -32,7 +32,7 @@ from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, uniform
 from plm_jax.layers.lstm import State, cell
 from plm_jax.layers.means import perplexity_of
-from plm_jax.types import Array, AttentionKind, Count, Ends, Execution, HeadStyle, Paper, Rate, Std, Task, Vocab
+from plm_jax.types import Array, AttentionKind, Count, Ends, Execution, HeadStyle, Paper, PartRate, Std, Task, Vocab
 
 PAPER = Paper(
   year=2017,
@@ -323,10 +323,10 @@ def make(
   second_vocab: Vocab,
   word_dim: Count = 300,
   biases: bool = True,
-  dropout: Rate = 0.2,
+  dropout: PartRate = 0.2,
   init_range: Std = 0.1,
   start: Start = 'bos',
-  label_smoothing: Rate = 0.0,
+  label_smoothing: PartRate = 0.0,
   decoding: Annotated[Mapping[str, Any], 'adapters.sequence:Decoding'] = {},
   logit_rows: Count = 8,
 ) -> Task:

@@ -1,6 +1,5 @@
 """A vocabulary of a given size without words: shapes depend on the size alone, and a plan reads no text."""
 
-import ast
 import dataclasses
 import functools
 import re
@@ -11,7 +10,7 @@ import numpy as np
 
 from plm_jax import files
 from plm_jax.errors import ConfigError
-from plm_jax.text import tokenizer
+from plm_jax.text import recipe, tokenizer
 from plm_jax.training.parts import make_vocab
 from plm_jax.types import Template, Vocab
 
@@ -104,15 +103,6 @@ class Words:
     return self._ids[token]
 
 
-def vocab_command(header: str, path: Any) -> str | None:
-  """The flags behind `python -m plm_jax.vocab train` in a config's docstring that make the vocabulary in `path`."""
-  for made in re.findall(r'plm_jax\.vocab train(.*?)(?:\n\s*\n|\npython|\Z)', header.replace('\\\n', ' '), re.DOTALL):
-    out = re.search(r'--out=(\S+)', made)
-    if out and out[1] == str(path):
-      return made
-  return None
-
-
 def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None = None) -> Vocab:
   """The vocabulary of a config, or one of its size where it has not been made yet.
 
@@ -130,18 +120,10 @@ def vocab_of(settings: Mapping[str, Any], *, header: str = '', size: int | None 
     return Words(size, extra)
   if tokenizer.exists(files.path(str(block['path']))):
     return make_vocab(settings)
-  made = vocab_command(header, block['path'])
+  made = recipe.in_header(header, block['path'])
   if made is not None and (number := re.search(r'--size=(\d+)', made)):
     return Words(int(number[1]), extra)
   raise ConfigError(
     f'vocab.path: there is no vocabulary {block["path"]} yet, and the config does not say its size: '
     '--vocab_size=N plans for one of N ids'
   )
-
-
-def header_of(target: str) -> str:
-  """The docstring of the file that `--config` names; empty for the config of a run."""
-  file = files.path(target.partition('.py:')[0] + '.py' if '.py:' in target else target)
-  if file.suffix != '.py' or not files.is_file(file):
-    return ''
-  return ast.get_docstring(ast.parse(files.read_text(file))) or ''

@@ -27,7 +27,7 @@ BLOCK = 2**23  # bytes that a thread reads at once
 NAMED = 5  # damaged lines of a file that the log names one by one
 POINTS = 1_000  # of a curve
 SEED = 'seed'
-COPY = 'it has the config, the seed and the values of %s, and counts once'
+COPY = 'it has the config, the seed, the data and the values of %s, and counts once'
 NOT_FINITE = ('nan', 'inf', '-inf')  # as metrics write them
 Line = tuple[np.ndarray, np.ndarray]  # steps, values
 Wanted = Callable[[str], bool]
@@ -319,27 +319,43 @@ def differing(runs: Sequence[Described]) -> list[str]:
 
 
 def apart(runs: Sequence[OfRun], line: Callable[[OfRun], Line | None]) -> tuple[list[OfRun], dict[Path, Path]]:
-  """Runs without copies, which have the config, the seed and the values of an earlier one: they say nothing more.
+  """Runs without copies, which say nothing more: they have the config, the seed, the data and the values of another.
+
+  A copy may have been made while the run went on, so that it ends earlier.
 
   Args:
-    runs: in order; the first of several copies stays.
+    runs: in order; the longest of several copies stays, the first of equal ones.
     line: the curve of a run that is compared; None where it has none, so that nothing is known of it.
 
   Returns:
     The runs that stay, and folder -> folder that it is a copy of, for the others.
   """
-  first: dict[Any, Path] = {}
-  kept, copies = [], {}
-  for run in runs:
-    curve = line(run)
-    if curve is not None:
-      settings = files.json_text(dict(sorted(run.settings.items())))
-      original = first.setdefault((settings, *(values.tobytes() for values in curve)), run.folder)
-      if original is not run.folder:
-        copies[run.folder] = original
-        continue
-    kept.append(run)
-  return kept, copies
+  known = {run.folder: curve for run in runs if (curve := line(run)) is not None}
+  alike: dict[str, list[OfRun]] = {}
+  for run in (run for run in runs if run.folder in known):
+    alike.setdefault(_identity(run), []).append(run)
+  copies: dict[Path, Path] = {}
+  for same in alike.values():
+    originals: list[Path] = []
+    for folder in sorted((run.folder for run in same), key=lambda folder: -len(known[folder][0])):
+      original = next((one for one in originals if _begins_with(known[one], known[folder])), None)
+      if original is None:
+        originals.append(folder)
+      else:
+        copies[folder] = original
+  return [run for run in runs if run.folder not in copies], copies
+
+
+def _identity(run: Described) -> str:
+  """What a run was made of: its config, and the digests of its data and its vocabulary where it has written them."""
+  data = RunFolder(run.folder).data
+  digests = files.read_text(data) if files.is_file(data) else ''
+  return files.json_text([dict(sorted(run.settings.items())), digests])
+
+
+def _begins_with(whole: Line, part: Line) -> bool:
+  """Whether a curve goes on where another ends, or ends there as well."""
+  return all(np.array_equal(one[: len(other)], other) for one, other in zip(whole, part, strict=True))
 
 
 # Means and bands -----------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import tokenizers
 
 from plm_jax import files, seals
 from plm_jax.errors import suggest
-from plm_jax.text import probe, published
+from plm_jax.text import probe, published, recipe
 from plm_jax.text import spec as specs
 from plm_jax.text.spec import Spec
 
@@ -291,11 +291,7 @@ def load(
   path = files.path(path)
   file = published.find(path)
   if file is None:
-    cure = f'--name={kind or "wordpiece"} --size=6000 --out={path}'
-    cure = f'This makes one:\n  python -m plm_jax.vocab train --source=pydocs {cure}'
-    if kind == 'word_bpe':
-      cure = 'Those of this kind come with published weights: name such a folder'
-    raise FileNotFoundError(f'vocab.path: there is no vocabulary in {path}. {cure}')
+    raise FileNotFoundError(f'vocab.path: there is no vocabulary in {path}. {recipe.cure(path, kind=kind)}')
   try:
     return _load(file, kind=kind, extra=extra, roles=roles or {})
   except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

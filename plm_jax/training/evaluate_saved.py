@@ -153,7 +153,8 @@ def predict_run(
   nowhere = Output(folder.root)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
-  _check_predicts(made, nowhere)
+  if made.task.predict is None:
+    raise ConfigError(f'this run is of {made.user}, which predicts nothing of a row')
   number, layout = records.choose(folder.checkpoints, step), parts.make_layout(settings)
   block = settings['eval'][name]
   rows = feed.whole(block['data']['batch_size'], mesh=layout.mesh)  # predictions are the same in batches of any size

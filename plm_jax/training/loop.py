@@ -499,8 +499,11 @@ def _due(run: _Run, tools: _Tools, done: int) -> _Due:
   settings, ends = run.start.settings, run.start.ends
   last = done == run.start.last or done in ends
   interrupted = tools.stopping.agreed(done)
-  every = {name: block['every'] or settings['eval_every'] for name, block in settings['eval'].items()}
-  evaluating = [name for name in run.data.evaluations if done % every[name] == 0 or done in ends]
+  evaluating = [
+    name
+    for name in run.data.evaluations
+    if done in ends or done % (settings['eval'][name]['every'] or settings['eval_every']) == 0
+  ]
   watching = settings['best'] is not None and settings['best'][0].partition('/')[0] in evaluating
   saving = interrupted or watching or last or done % settings['save_every'] == 0
   return _Due(interrupted, evaluating, watching, saving, last or done % settings['log_every'] == 0)

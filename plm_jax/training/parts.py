@@ -22,7 +22,7 @@ from plm_jax.files import RunFolder
 from plm_jax.layers import positions
 from plm_jax.plugins import annotations, build, signatures
 from plm_jax.sharding import Layout
-from plm_jax.text import matching, tokenizer
+from plm_jax.text import matching, recipe, tokenizer
 from plm_jax.types import BATCH, Execution, Labels, PyTree, Source, Task, Template, Vocab, axes_of
 from plm_jax.weights import task_heads, word_vectors
 
@@ -68,6 +68,27 @@ def make_second_vocab(settings: Settings, folder: RunFolder | None = None) -> Vo
   return None if block is None else _kept_or_made('second_vocab', block, kept_in, settings)
 
 
+def missing_vocab(settings: Settings, name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
+  """What is to be done where the vocabulary that settings name is not there; empty where it is, or is not local.
+
+  Args:
+    settings: of a run.
+    name: of the block, 'vocab' or 'second_vocab'.
+    heads: as of `recipe.cure`.
+  """
+  block = settings.get(name) or {}
+  if 'path' not in block or files.is_address(block['path']) or tokenizer.exists(block['path']):
+    return ''
+  cure = recipe.cure(
+    block['path'],
+    kind=block['name'],
+    data=settings.get('data'),
+    pretrains=bool(settings.get('objective')),
+    heads=heads,
+  )
+  return f'{name}.path: there is no vocabulary in {block["path"]}. {cure}'
+
+
 def _cache_of(block: Settings) -> str:
   """The cache of a data block; a mixture has that of its first part."""
   return block['cache'] if 'cache' in block else _cache_of(next(iter(block['parts'].values())))
@@ -78,6 +99,8 @@ def _kept_or_made(name: str, block: Settings, kept_in: Path | None, settings: Se
 
   def made() -> Vocab:
     if 'path' not in block or not files.is_address(block['path']):
+      if lacking := missing_vocab(settings, name):
+        raise FileNotFoundError(lacking)
       return build.make('text', block)
     copy = copies.fetched(block['path'], _cache_of(settings['data']))
     return build.make('text', {**block, 'path': str(copy)})

@@ -334,9 +334,9 @@ def test_a_mistake_in_an_override_is_named(key, text, words):
     ('objective.where', 'iid', ['--config.objective.where.name=iid.', 'max_count: int | None']),
     ('objective.edit', 'mixd', ['--config.objective.edit.name=mixed.', 'one of to_mask, mixed']),
     ('adapter', '7', ['--config.adapter.name=classify.', 'name (one of classify, wrap)']),
-    ('eval', '9', ['--config.eval.NAME.every=9.']),
+    ('eval', '9', ['--config.eval.validation.every=9.']),
     ('eval.validation', '9', ['--config.eval.validation.every=9.']),
-    ('eval', 'often', ['--config.eval.NAME.every=VALUE.', 'every: int']),
+    ('eval', 'often', ['--config.eval.validation.every=1.', 'every: int']),
     ('init_from', 'folder', ['--config.init_from=\'[{"source": "folder"}]\'.', "from_: str = 'trunk'"]),
   ],
 )
@@ -353,12 +353,17 @@ def test_the_same_in_a_config_file():
   assert '--config.' not in message(config.resolve, base() | {'seed': 'x'})
 
 
-@pytest.mark.parametrize(('key', 'text'), [('spikes', '6'), ('init_from', 'folder'), ('sharding', 'fsdp')])
+@pytest.mark.parametrize(
+  ('key', 'text'),
+  [('spikes', '6'), ('init_from', 'folder'), ('sharding', 'fsdp'), ('eval', '9'), ('eval', 'often')],
+)
 def test_the_flag_of_that_message_is_taken(key, text):
-  told = message(overrides.apply, base(), [(key, text)])
+  evaluation = {'eval': {'held_out': {'data': {}}}}
+  told = message(overrides.apply, base() | evaluation, [(key, text)])
   [flag] = shlex.split(told.partition('as in --config.')[2].partition('. This')[0])
-  values, _ = changed(tuple(flag.split('=', 1)))
-  assert values[key] != config.resolve(base())[key]
+  values, _ = changed(tuple(flag.split('=', 1)), start=base() | evaluation)
+  assert values[key] != config.resolve(base() | evaluation)[key]
+  assert key != 'eval' or list(values['eval']) == ['held_out']  # it changes the one that is there
 
 
 # Resuming.

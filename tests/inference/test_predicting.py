@@ -14,7 +14,7 @@ from plm_jax import config, evaluate, predict
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.inference import predicting
-from plm_jax.training import from_data, loop
+from plm_jax.training import evaluate_saved, from_data, loop
 from plm_jax.types import Task
 from tests import conftest, runs
 
@@ -193,6 +193,25 @@ def test_a_run_that_predicts_no_rows_is_refused(data, tmp_path):
 # By class, by checkpoint ----------------------------------------------------------------------------------------------
 
 
+def test_what_predict_cannot_do_names_no_flag_that_it_lacks(run, letters, tmp_path, monkeypatch):
+  """A task without predictions has no flag to leave out; demonstrations and likelihoods are for evaluate."""
+  make = evaluate_saved.parts.make_parts
+
+  def silent(*given):
+    made = make(*given)
+    return made._replace(task=made.task._replace(predict=None))
+
+  file = write_lines(tmp_path / 'rows.jsonl', [{'text': 'a b'}])
+  with monkeypatch.context() as patched:
+    patched.setattr(evaluate_saved.parts, 'make_parts', silent)
+    with pytest.raises(ConfigError, match='predicts nothing of a row') as caught:
+      predicted(run, file, tmp_path / 'out.jsonl')
+  assert '--' not in str(caught.value)
+  settings = {'adapter': {'name': 'prompt'}, 'data': {'name': 'text_to_text', 'shots': {'count': 2}}}
+  with pytest.raises(ConfigError, match=r'demonstrations .*: python -m plm_jax\.evaluate .*--predictions=FILE'):
+    predicting.rows_of(settings, file)
+
+
 def test_by_class_is_what_scikit_learn_says(run, tmp_path, capsys):
   peers = pytest.importorskip('sklearn.metrics')
   flags = [f'--workdir={run}', '--config.eval.validation.data.split=letters']
@@ -306,7 +325,7 @@ def test_numbers_texts_and_words_for_classes():
     'probabilities': [0.25, 0.75],
   }
   assert say(cloze, {'names': ()})['prediction'] == '1'
-  with pytest.raises(ConfigError, match='says nothing of a row'):
+  with pytest.raises(ConfigError, match=r'says nothing of a row: python -m plm_jax\.evaluate'):
     say({'nats': np.float32(1)}, {})
 
 

@@ -7,6 +7,7 @@ import pytest
 from benchmarks import slices
 from plm_jax import config
 from plm_jax.planning import report, stand_in, topology
+from plm_jax.text import recipe
 
 HOURS = {'hours': 1, 'hour': 1, 'days': 24, 'day': 24}
 CHEAP = ('bert/base.py', 'electra/base.py', 'gpt/gpt3.py:gpt3-175b')  # the others are long tests
@@ -29,7 +30,7 @@ def test_every_row_has_figures_and_the_page_is_made_of_them():
 @pytest.mark.parametrize('row', slices.ROWS, ids=lambda row: row.name)
 def test_the_head_of_a_config_names_its_slice_and_the_hours(row):
   stored = slices.read()['rows'][row.name]['hours']
-  header = stand_in.header_of(f'experiments/{row.config}')
+  header = recipe.header_of(f'experiments/{row.config}')
   if stored is None:
     assert row.topology in header
   else:
@@ -42,7 +43,7 @@ def test_the_head_of_a_config_names_its_slice_and_the_hours(row):
 )
 def test_the_stored_figures_are_counted_again(row):
   settings = config.resolve(config.load(f'experiments/{row.config}'))
-  header = stand_in.header_of(f'experiments/{row.config}')
+  header = recipe.header_of(f'experiments/{row.config}')
   vocab = stand_in.vocab_of(settings, header=header)
   counted = slices.counted(report.plan(settings, vocab, topology.parse(row.topology), state_only=True))
   stored = slices.read()['rows'][row.name]

@@ -65,8 +65,31 @@ def test_a_copy_of_a_run_counts_once_and_is_told(runs, tmp_path, caplog):
     assert [row['n'] for row in study.compare([*runs, *more], tmp_path / 'x.png')['rows']] == [n, 3]
   assert study.compare([copy, *runs], tmp_path / 'x.png')['rows'][0]['n'] == 3
   told = [line for line in caplog.messages if 'counts once' in line]
-  assert told[0] == f'{copy} is left out: it has the config, the seed and the values of {runs[1]}, and counts once'
+  assert told[0] == f'{copy} is left out: {curves.COPY % runs[1]}'
   assert len(told) == 3
+
+
+def test_a_copy_that_ends_earlier_counts_once(runs, tmp_path, caplog):
+  """A copy that was made on the way: of the three the longest stays, wherever it stands."""
+  early = write(tmp_path / 'early', rate=0.1, seed=1, values=[3.0, 2.0])
+  longer = write(tmp_path / 'longer', rate=0.1, seed=1, values=[3.0, 2.0, 2.1, 1.5])
+  table = study.compare([early, *runs, longer], tmp_path / 'x.png')
+  assert [(row['n'], row['step']) for row in table['rows']] == [(3, 40), (3, 30)]
+  told = [line.partition(' is left out')[0] for line in caplog.messages if 'counts once' in line]
+  assert sorted(told) == sorted(map(str, (early, runs[1])))
+
+
+def test_runs_of_other_configs_or_data_are_no_copies(runs, tmp_path, caplog):
+  """The same curve by chance, as two coarse scores have it: what the runs were made of tells them apart."""
+  given = dict(rate=0.1, seed=1, values=[3.0, 2.0, 2.1])
+  (runs[1] / 'data.json').write_text('{"data_digest": "a"}')
+  data = write(tmp_path / 'data', **given)
+  (data / 'data.json').write_text('{"data_digest": "b"}')
+  assert [row['n'] for row in study.compare([*runs, data], tmp_path / 'x.png')['rows']] == [4, 3]
+  other = write(tmp_path / 'other', **given, accumulate=2)
+  rows = study.compare([*runs, other], tmp_path / 'x.png', by=['optim.rate'])['rows']
+  assert [row['n'] for row in rows] == [4, 3]
+  assert not [line for line in caplog.messages if 'counts once' in line]
 
 
 def test_a_sweep_stands_for_its_trials(runs, tmp_path):

@@ -463,5 +463,5 @@ def test_a_copy_of_a_run_is_no_other_seed(runs, tmp_path):
   write(tmp_path / 'runs' / 'copy', rate=0.1, seed=1, values=[3.0, 2.0, 2.1])
   page = made(tmp_path, tmp_path / 'runs')
   assert page.table('curve')['optim.rate=0.1']['runs'] == '3'
-  assert 'copy is left out: it has the config, the seed and the values of 0.1_1, and counts once' in page.text
+  assert 'copy is left out: it has the config, the seed, the data and the values of 0.1_1, and counts once' in page.text
   assert 'copy' not in page.table('run')

@@ -128,7 +128,7 @@ def test_an_interrupted_save_leaves_no_vocabulary(trained, tmp_path, monkeypatch
 def test_what_is_not_there_or_not_it(trained, tmp_path):
   module = KINDS[trained.kind]
   with pytest.raises(
-    FileNotFoundError, match=rf'vocab train --source=pydocs --name={trained.kind} --size=6000 --out=.*none'
+    FileNotFoundError, match=rf'vocab train --source=TEXT --name={trained.kind} --size=6000 --out=.*none'
   ):
     module.make(path=str(tmp_path / 'none'))
   trained.save(tmp_path / 'it')

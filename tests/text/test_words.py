@@ -68,7 +68,7 @@ def test_survives_saving(tmp_path):
   assert tokenizer.check_compatible(more, made) == ('<new>',)
   with pytest.raises(ValueError, match=r"holds a words vocabulary, not a wordpiece one: set vocab.name='words'"):
     wordpiece.make(path=str(tmp_path))
-  with pytest.raises(FileNotFoundError, match='vocab train --source=pydocs --name=words --size=6000 --out='):
+  with pytest.raises(FileNotFoundError, match='vocab train --source=TEXT --name=words --size=6000 --out='):
     words.make(path=str(tmp_path / 'none'))
   for name in ('tokenizer.json', 'vocab.json'):
     before = (tmp_path / name).read_text()

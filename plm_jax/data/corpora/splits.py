@@ -98,7 +98,7 @@ def check(name: str, known: Sequence[str], *, path: str) -> None:
   """
   if name not in known:
     cure = (
-      " To hold a part out: data.split='train[:95%]' and eval.NAME.data.split='train[95%:]'"
+      " To hold a part out: data.split='train[:95%]' and eval.validation.data.split='train[95%:]'"
       if 'train' in known
       else ' None of them is for training: name other data, or say data.split on purpose'
     )

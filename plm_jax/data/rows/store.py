@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import json
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ import rich.progress
 
 from plm_jax import files
 from plm_jax.data import made
+from plm_jax.data.rows.first_read import FirstRead
 from plm_jax.errors import STOPPED, Interrupted, RunError
 from plm_jax.types import Vocab
 
@@ -83,10 +83,8 @@ class Ids:
     """
     self._ids = ids
     self._blocks = [block for block in blocks if block.tokens]
-    self._check = check
     self._starts = np.array([block.first_token for block in self._blocks])
-    self._known = np.zeros(len(self._blocks), bool)
-    self._lock = threading.Lock()
+    self._first = FirstRead(len(self._blocks), lambda number: check(self._blocks[number]))
 
   def __len__(self) -> int:
     return len(self._ids)
@@ -94,25 +92,17 @@ class Ids:
   def __getitem__(self, places: slice) -> np.ndarray:
     start, stop, _ = places.indices(len(self))
     first, last = np.searchsorted(self._starts, (start, max(start, stop - 1)), side='right') - 1
-    self._see(np.arange(first, last + 1))
+    self._first.see(np.arange(first, last + 1))
     return self._ids[places]
 
   def take(self, places: np.ndarray, *, mode: Literal['raise', 'clip'] = 'raise') -> np.ndarray:
     """The ids at these places, as `np.ndarray.take`."""
-    if not self._known.all():
-      self._see(np.unique(np.searchsorted(self._starts, np.clip(places, 0, len(self) - 1), side='right') - 1))
+    if not self._first.whole:
+      self._first.see(np.unique(np.searchsorted(self._starts, np.clip(places, 0, len(self) - 1), side='right') - 1))
     return self._ids.take(places, mode=mode)
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
     return np.array(self[:], dtype, copy=copy)
-
-  def _see(self, numbers: np.ndarray) -> None:
-    """Checks the blocks of these numbers that were not read before."""
-    if not self._known[numbers].all():
-      with self._lock:
-        for number in numbers[~self._known[numbers]]:
-          self._check(self._blocks[number])
-          self._known[number] = True
 
 
 class Tokens(NamedTuple):

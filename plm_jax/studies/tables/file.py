@@ -146,9 +146,9 @@ class Table:
 
 
 def known() -> list[str]:
-  """The table files that come with the package."""
-  folder = signatures.ROOT.parent / 'experiments' / 'tables'
-  return [str(file) for file in files.listing(folder, '*.py') if file.name != 'common.py']
+  """The table files that come with the package, as a user types them: from here where they are below."""
+  here, folder = files.absolute('.'), signatures.ROOT.parent / 'experiments' / 'tables'
+  return [str(file).removeprefix(f'{here}/') for file in files.listing(folder, '*.py') if file.name != 'common.py']
 
 
 def read(name: str, scale: str) -> Table:

@@ -105,3 +105,52 @@ def test_the_process_that_counts_answers_for_each_and_says_why_not(tmp_path, cap
   assert params.main(['--json', f'--config={target}', f'--config.vocab.path={tmp_path / "vocab"}']) == 0
   (alone,) = json.loads(capsys.readouterr().out)
   assert counts.of(sound) == {'parameters': alone['parameters'], 'flops': round(1e9 * alone['gflop_per_row'])}
+
+
+def test_what_runs_lack_is_told_before_the_first(mine, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(runs, 'make', lambda *given, **others: pytest.fail('a run began'))
+  with pytest.raises(ConfigError) as caught:
+    tables.main([mine, f'--workdir={tmp_path / "work"}'])
+  said = str(caught.value)
+  assert said.count('vocab.path: there is no vocabulary in runs/vocab/small. The head of experiments/small') == 1
+  assert '--source=runs/data/english --name=byte_bpe --size=8000 --out=runs/vocab/small' in said
+  assert said.count("data.path: there is no file or folder 'runs/data/english'") == 1  # also that of the evaluation
+  assert '--corpus=DIR names another text' in said
+
+
+def test_the_head_of_a_table_names_what_its_runs_lack(tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'text').mkdir()
+  for split in ('train', 'validation'):
+    (tmp_path / 'text' / f'{split}.txt').write_text('a text\n')
+  command = 'python -m plm_jax.vocab train --source=text --name=byte_bpe --size=700 --out=mine makes\nthe vocabulary.'
+  keys = "dict(made, keys={'vocab.path': 'mine'})"
+  table = TABLE.replace('one=made', f'one={keys}').replace(', two=', ') #')
+  (tmp_path / 'mine.py').write_text(f'"""A table.\n\n{command}\n"""\n{table}')
+  with pytest.raises(ConfigError) as caught:
+    tables.main(['mine.py', '--workdir=work', '--corpus=text'])
+  (said, made) = str(caught.value).splitlines()
+  assert said == 'vocab.path: there is no vocabulary in mine. The head of mine.py says how it is made:'
+  assert made.split()[4:] == ['--source=text', '--name=byte_bpe', '--size=700', '--out=mine']
+
+
+def test_what_is_there_is_not_asked_for(data, tmp_path, monkeypatch):
+  (tmp_path / 'mine.py').write_text(TABLE)
+  keys = f"dict(made, keys={{'vocab.path': '{data}/vocab'}})"
+  (tmp_path / 'mine.py').write_text(TABLE.replace('one=made', f'one={keys}').replace(', two=', ') #'))
+  began = []
+  monkeypatch.setattr(runs, 'make', lambda run, *given, **others: began.append(run) or 'no')
+  asked = [str(tmp_path / 'mine.py'), f'--workdir={tmp_path / "work"}', f'--corpus={data / "corpus"}']
+  assert tables.main(asked) == 1  # no run of it was made
+  assert len(began) == 1
+
+
+def test_known_tables_are_named_as_they_are_typed(tmp_path, monkeypatch):
+  monkeypatch.chdir(conftest.ROOT)
+  with pytest.raises(ConfigError) as caught:
+    file.read('experiments/tables/bert5.py', 'small')
+  assert "Did you mean 'experiments/tables/bert_5.py'" in str(caught.value)
+  assert f'{conftest.ROOT}/' not in str(caught.value)
+  monkeypatch.chdir(tmp_path)
+  assert str(conftest.ROOT / 'experiments' / 'tables' / 'bert_5.py') in file.known()

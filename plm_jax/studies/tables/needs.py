@@ -1,0 +1,59 @@
+"""What the runs of a table read, looked at before the first of them begins: vocabularies, and text to pre-train on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from plm_jax import config
+from plm_jax.data.corpora import sources
+from plm_jax.errors import ConfigError
+from plm_jax.studies.tables import runs
+from plm_jax.studies.tables.file import BEFORE
+from plm_jax.studies.tables.runs import Cell, Places, Run
+from plm_jax.text import recipe
+from plm_jax.training import parts
+
+
+def check(
+  plan: Mapping[Cell, Sequence[Sequence[Run]]], asked: Mapping[str, Sequence[str]], places: Places, *, head: str
+) -> None:
+  """Raises where a run that is left to make would not find its vocabulary or its text.
+
+  Args:
+    plan: from `runs.plan`.
+    asked: metrics by digest of a run; one without any is not made.
+    places: where runs lie.
+    head: the table file, whose docstring may say how a thing is made.
+
+  Raises:
+    ConfigError: with everything that is missing, and how it is made.
+  """
+  left = [run for run in runs.needed(plan) if asked[run.digest] and runs.finished(run, places) is None]
+  if missing := dict.fromkeys(lacking for run in left for lacking in _lacking(run, head)):
+    raise ConfigError('\n'.join(missing))
+
+
+def _lacking(run: Run, head: str) -> Iterator[str]:
+  """What a run needs and does not find, each with its cure; of a run before it, it has the vocabulary."""
+  if run.source is None or run.names_its_source:
+    for name in ('vocab', 'second_vocab'):
+      if BEFORE in str(run.settings[name]):
+        continue
+      if said := parts.missing_vocab(run.settings, name, heads=(head, run.config)):
+        yield said
+  if not run.settings['objective']:
+    return
+  told = set()
+  for where, block in config.of_data(run.settings).items():
+    path = block.get('path')
+    if path is None or BEFORE in path or path in told:
+      continue
+    try:
+      sources.opens_quickly(path, split=block.get('split') or 'train')
+    except (FileNotFoundError, ValueError) as error:
+      told.add(path)
+      yield f'{where}.path: {error}. {_other_text(path, head)}'
+
+
+def _other_text(path: str, head: str) -> str:
+  if path in recipe.header_of(head):
+    return f'The head of {head} says how it is made.'
+  return '--corpus=DIR names another text to pre-train on.'
