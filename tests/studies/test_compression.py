@@ -111,6 +111,63 @@ def test_a_result_is_evaluated_like_any_folder(table, data):
   assert line['validation/accuracy'] == table['int8']['score']
 
 
+QUANTISED = 'int8,heads:0.5,heads:0.5+int8,layers:0.5,layers:0.5+int8'
+
+
+@pytest.fixture(scope='module')
+def quantised(data):
+  """A run that trained with its weights in 8 bits: its folder, and the rows of the command by method."""
+  adapter = {'name': 'quantise', 'inner': {'name': 'classify', 'classes': 2}}
+  run = data / 'quantised'
+  assert loop.train(config.resolve({**settings(data), 'adapter': adapter}), run).exit_code == 0
+  out = data / 'small-quantised'
+  assert compress.main([f'--workdir={run}', f'--methods={QUANTISED}', f'--out={out}', '--rounds=1']) == 0
+  return run, {row['method']: row for row in json.loads((out / 'table.json').read_text())['rows']}
+
+
+def test_int8_of_a_run_trained_in_8_bits_has_the_scales_of_the_run(quantised, data):
+  run, table = quantised
+  saved = weights.open(run).as_saved.arrays()
+  scales = {path for path in saved if path.startswith('quantise/')}
+  on_disk = arrays(data / 'small-quantised' / 'int8')
+  assert len(scales) == len({name.partition('@')[0] for name in on_disk if '_scale' in name}) > 6
+  for name in [
+    name for name in on_disk if f'{name.partition("@")[0]}_scale' in {one.partition('@')[0] for one in on_disk}
+  ]:
+    path, at, layer = name.partition('@')
+    own = saved[f'quantise/{path.rpartition("/")[0]}/scale'], saved[path]
+    scale, weight = (one[int(layer)] for one in own) if at else own
+    np.testing.assert_array_equal(on_disk[f'{path}_scale{at}{layer}'], scale)
+    np.testing.assert_array_equal(on_disk[name], quantise.quantise(weight, scale))
+  assert max(one['relative'] for one in table['int8']['errors'].values()) == 0
+
+
+def test_int8_of_a_run_trained_in_8_bits_scores_as_its_training_did(quantised, data):
+  run, table = quantised
+  original, row = table['original'], table['int8']
+  evaluate_saved.evaluate_run(config.resolve(config.load(str(RunFolder.at(run).config))), RunFolder.at(run))
+  line = json.loads((run / 'evaluations.jsonl').read_text().splitlines()[-1])
+  for found in (original, row):
+    assert found['score'] == line['validation/accuracy']
+    assert found['metrics']['loss'] == pytest.approx(line['validation/loss'], rel=1e-5)
+  on_disk = arrays(data / 'small-quantised' / 'int8').items()
+  numbers, scales = (sum(own(name, array) for name, array in on_disk) for own in (
+    lambda name, array: array.size * (array.dtype == np.int8), lambda name, array: array.nbytes * ('_scale' in name)
+  ))  # fmt: skip
+  assert row['parameters'] == original['parameters']
+  assert row['memory_bytes'] == original['memory_bytes'] - 3 * numbers + scales
+  assert row['ratios']['disk_bytes'] < 0.5
+
+
+@pytest.mark.parametrize('way', ['heads:0.5', 'layers:0.5'])
+def test_what_is_left_of_a_run_trained_in_8_bits_keeps_its_scales(quantised, way):
+  """Its weights stand on the numbers of the scales of training, and other scales would round them a second time."""
+  _, table = quantised
+  assert max(one['relative'] for one in table[f'{way}+int8']['errors'].values()) == 0
+  for name, value in table[way]['metrics'].items():
+    assert table[f'{way}+int8']['metrics'][name] == pytest.approx(value, rel=1e-5), name
+
+
 def test_masks_reach_an_export_that_transformers_reads(data, run):
   torch, transformers = pytest.importorskip('torch'), pytest.importorskip('transformers')
   inner = {'name': 'classify', 'classes': 2}
