@@ -318,10 +318,12 @@ def measure(network: Network, subject: Subject, folder: Path, *, metric: str) ->
   trunk = opened.trunk(Execution(**subject.settings['execution']))
   made = parts.fit(parts.parts_of(trunk, subject.settings, subject.made.vocab), [subject.source])
   task, source, key = made.task, subject.source, jax.random.key(subject.settings['seed'])
+  held = jax.live_arrays()  # so that none of them is freed in between, as what no name reaches any more may be
   before = _bytes_in_use()
   params = placed(opened.to_run.tree(), task, source.spec, layout=subject.layout)
   jax.block_until_ready(params)
   memory = _bytes_in_use() - before
+  del held
   scores = evaluation.scores_of(subject.settings, made, {subject.evaluation: source})[subject.evaluation]
   steps = evaluation.make_steps(task)
   found = evaluation.evaluate(
