@@ -5,8 +5,8 @@
 Dense layers and vocabulary tables of the trunk are rounded to 8 bits in every pass, a scale per output channel
 (compression/quantise.py); gradients pass the rounding unchanged. The scales stand beside the trunk and follow the
 weights after each update. A run is opened, exported and generated from with its weights rounded, so that `python -m
-plm_jax.compress --methods=int8` writes the same network as int8. Q8BERT (Zafrir et al. 2019) also rounds activations,
-which stay in float32 here.
+plm_jax.compress --methods=int8` writes the same network as int8, with these scales. Q8BERT (Zafrir et al. 2019) also
+rounds activations, which stay in float32 here.
 """
 
 from collections.abc import Callable, Iterable, Mapping
