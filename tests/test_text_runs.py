@@ -178,9 +178,10 @@ def test_wrong_nouns_are_scored_and_not_trained_on(data, tmp_path):
     (place / f'{split}.jsonl').write_text('\n'.join(lines) + '\n')
   changes = {
     'steps': 2, 'eval_every': 2, 'save_every': 2, 'best': ('validation/wsc_accuracy', 'max'),
+    'optim': {'name': 'adamw', 'rate': 1e-2},
     'eval': {'validation': {'data': {'split': 'val', 'keep_unlabelled': True}, 'scores': ('wsc',)}},
   }  # fmt: skip
-  rows = {**settings(data, steps=2)['data'], 'path': f'superglue:{place}', 'form': {'name': 't5', 'task': 'wsc'}}
+  rows = {**settings(data, steps=20)['data'], 'path': f'superglue:{place}', 'form': {'name': 't5', 'task': 'wsc'}}
   outcome = loop.train(settings(data, data=rows, **changes), tmp_path / 'run')
   assert outcome.exit_code == 0 and 0 <= outcome.result['metrics']['validation/wsc_accuracy'] <= 1
   assert evaluate.main([f'--workdir={tmp_path / "run"}']) == 0
