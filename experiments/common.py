@@ -24,6 +24,7 @@ TEXTS = {
   'translate': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
   'translate_bart': ('pydocs/summarise', dict(name='template', inputs='{source}', target='{target}')),
   'prompt': ('pydocs/summary_choice', dict(name='template', inputs='{context}', options=('{endings}',))),
+  'classify': ('pydocs/summary_pair', dict(name='template', inputs='{summary} {body}', options=('a', 'b'))),
   'cloze': ('pydocs/summary_pair', dict(name='template', inputs='{summary} [MASK] {body}', options=('a', 'b'))),
 }
 # name: (fields, classes, evaluation splits)
@@ -273,7 +274,7 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     c.vocab = dict(name='byte_bpe', path=QUICK_VOCAB, extra=c.vocab.get('extra', ()))
     c.second_vocab = c.second_vocab and dict(name='byte_bpe', path=QUICK_VOCAB)
     head = c.adapter and (c.adapter.get('inner') or c.adapter)  # a wrapper holds the adapter with the head
-    if head and 'classes' in head:
+    if head and 'classes' in head and c.data['name'] == 'labelled':
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
       c.data, head.classes = dict(c.data, **rows), classes
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
@@ -282,6 +283,8 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     if c.data['name'] == 'text_to_text':
       user = c.adapter or c.objective
       path, form = TEXTS[user.name]
+      if c.data['form']['name'] == 'patterns' and user.name == 'sequence':  # it writes into a blank
+        form = dict(form, inputs='{source} [MASK]')
       c.data = dict(c.data, path=path, form=form, split='train')
       if 'decoding' in user:
         user.decoding = ConfigDict(dict(method='beam', beams=2, max_new=8))

@@ -5,7 +5,8 @@ python -m plm_jax.compress --workdir=runs/mine --methods=layers:0.5+int8 --besid
 
 A method takes the share that goes; several joined by + are done in order. Nothing is trained here and the run is only
 read: networks that were trained for it (adapters 'prune', 'quantise' and 'distil', or an ALBERT, whose layers share one
-set of parameters) are runs of their own, and --beside puts them into the table.
+set of parameters) are runs of their own, and --beside puts them into the table, in float32. A run that was trained with
+'quantise' is a --workdir itself: --methods=int8 then has the scales of its training, and scores what that did.
 
 Each result is a folder in --out which takes the place of --weights: evaluate with --config=runs/mine/config.json
 --weights=runs/small/int8, generate, fill, convert export, init_from. All numbers are measured on what is read back from

@@ -74,6 +74,12 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize('target', ['bert/superglue.py:wsc', 'glm/superglue.py:wsc'])
+def test_quick_form_of_a_task_with_rows_of_its_own_takes_two_steps(target, data, tmp_path):
+  take_two_steps(config.load(f'{conftest.ROOT}/experiments/{target},quick'), data, tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize('words', test_migration.COMMANDS, ids=test_migration.IDS)
 def test_commands_of_the_migration_page_take_two_steps(words: list[str], data: pathlib.Path, tmp_path: pathlib.Path):
   file, _, argument = words[0].removeprefix('--config=').partition(':')

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from plm_jax.cli import command
-from plm_jax.scores import multirc, record, squad2
+from plm_jax.scores import multirc, record, squad2, superglue, wsc
 from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import parts
 from tests import conftest
@@ -260,6 +260,40 @@ def test_superglue(vocab, tmp_path):
   source = found['validation']
   assert texts(source, known)[1].endswith('</s>Fans of @placeholder sing Rome</s>')
   assert record.score([{'label': 0}], [source.record(0)])['f1'] == 100
+
+
+WSC = {
+  'text': 'Tom told Bob that he had won.',
+  'target': {'span1_text': 'Tom', 'span1_index': 0, 'span2_text': 'he', 'span2_index': 4},
+  'idx': 3,
+}
+
+
+def test_wsc(vocab, tmp_path):
+  other = {**WSC, 'target': {**WSC['target'], 'span1_text': 'Bob', 'span1_index': 2}, 'idx': 4}
+  for split, labels in (('train', (True, False)), ('val', (True, False)), ('test', ())):
+    rows = [{**row, 'label': label} for row, label in zip((WSC, other), labels, strict=False)] or [WSC, other]
+    write(tmp_path / 'wsc' / f'{split}.jsonl', rows)
+  change = f'data.path=superglue:{tmp_path / "wsc"}', 'eval.validation.data.split=val'
+  found, known = sources_of('bert/superglue.py:wsc', vocab, tmp_path, *change)
+  source = found['validation']
+  shown = ('* Tom * told Bob that # he # had won.', 'Tom told * Bob * that # he # had won.')
+  assert [texts(source, known, number=row) for row in range(2)] == [f'<s>{text}</s>' for text in shown]
+  assert next(source.once())['label'][:2].tolist() == [1, 0]
+  sent = superglue.submission([{'label': 1}, {'label': 0}], [source.record(row) for row in range(2)])
+  assert [json.loads(line)['label'] for line in sent.splitlines()] == ['True', 'False']
+  changes = *change, 'eval.validation.data.split=test', 'eval.validation.data.keep_unlabelled=True'
+  source = sources_of('bert/superglue.py:wsc', vocab, tmp_path, *changes)[0]['validation']
+  assert source.rows == 2 and next(source.once())['label'][:2].tolist() == [-1, -1]
+  found, known = sources_of('glm/superglue.py:wsc', vocab, tmp_path, *change)
+  assert (found['train'].rows, found['validation'].rows) == (1, 2)
+  asked = "Tom told Bob that *he* had won. The pronoun '*he*' refers to <mask>."
+  assert texts(found['train'], known) == f'<s>{asked}</s>'
+  assert texts(found['train'], known, 'target_tokens').strip() == 'Tom</s>'
+  records = [found['validation'].record(row) for row in range(2)]
+  assert wsc.score([{'text': 'Tom'}, {'text': 'Tom'}], records) == {'wsc_accuracy': 1}
+  found, known = sources_of('t5/tasks.py:wsc', vocab, tmp_path, *change)
+  assert texts(found['train'], known).startswith('wsc: Tom told Bob that *he* had won.')
 
 
 # The shared sets -----------------------------------------------------------------------------------------------------

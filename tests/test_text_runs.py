@@ -7,10 +7,13 @@ import shutil
 import numpy as np
 import pytest
 
+import plm_jax
 from plm_jax import config, convert, evaluate, weights
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.generate import __main__ as generate_command
+from plm_jax.generate import settings as generation
+from plm_jax.inference import continued, translating
 from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import loop
 from tests import conftest, runs
@@ -157,6 +160,42 @@ def test_the_last_word_without_an_update(released, data, tmp_path):
   assert found['nats_per_answer'] == pytest.approx(np.mean(nats), rel=1e-4)
 
 
+# Nouns that are written, of which the data say whether they are right -------------------------------------------------
+
+
+def test_wrong_nouns_are_scored_and_not_trained_on(data, tmp_path):
+  """WSC in the layout of SuperGLUE, by the config of T5 and that of GLM."""
+  draw, place = random.Random(3), tmp_path / 'wsc'
+  place.mkdir()
+  for split, rows in {'train': 16, 'val': 12, 'test': 4}.items():
+    lines = []
+    for number in range(rows):
+      one, other = draw.sample(conftest.NAMES, 2)
+      spans = {'span1_text': (one, other)[number % 2], 'span1_index': 2 * (number % 2)}
+      target = {**spans, 'span2_text': 'they', 'span2_index': 4}
+      label = {} if split == 'test' else {'label': draw.random() < 0.5}
+      lines.append(json.dumps({'text': f'{one} asked {other} whether they won.', 'target': target, **label}))
+    (place / f'{split}.jsonl').write_text('\n'.join(lines) + '\n')
+  changes = {
+    'steps': 2, 'eval_every': 2, 'save_every': 2, 'best': ('validation/wsc_accuracy', 'max'),
+    'optim': {'name': 'adamw', 'rate': 1e-2},
+    'eval': {'validation': {'data': {'split': 'val', 'keep_unlabelled': True}, 'scores': ('wsc',)}},
+  }  # fmt: skip
+  rows = {**settings(data, steps=20)['data'], 'path': f'superglue:{place}', 'form': {'name': 't5', 'task': 'wsc'}}
+  outcome = loop.train(settings(data, data=rows, **changes), tmp_path / 'run')
+  assert outcome.exit_code == 0 and 0 <= outcome.result['metrics']['validation/wsc_accuracy'] <= 1
+  assert evaluate.main([f'--workdir={tmp_path / "run"}']) == 0
+  again = json.loads((tmp_path / 'run' / 'evaluations.jsonl').read_text().splitlines()[-1])
+  assert again['validation/wsc_accuracy'] == outcome.result['metrics']['validation/wsc_accuracy']
+  file = tmp_path / 'WSC.jsonl'
+  flags = [f'--workdir={tmp_path / "run"}', '--config.eval.validation.data.split=test', f'--predictions={file}']
+  assert evaluate.main([*flags, '--format=superglue']) == 0
+  assert {json.loads(line)['label'] for line in file.read_text().splitlines()} <= {'True', 'False'}
+  unscored = {**changes, 'best': None, 'eval': {'validation': {'data': changes['eval']['validation']['data']}}}
+  with pytest.raises(ConfigError, match=r'keep_unlabelled: some rows of .* have no label'):
+    loop.train(settings(data, data=rows, **unscored), tmp_path / 'other')
+
+
 # A second vocabulary: translation by BART behind a new encoder -------------------------------------------------------
 
 
@@ -242,13 +281,29 @@ def test_another_second_vocabulary_is_not_started_from(stages, data, tmp_path):
     loop.train(translation(data, **changes, second_vocab=other), tmp_path / 'run')
 
 
+def test_what_is_generated_is_what_an_evaluation_writes(stages, data, tmp_path, capsys):
+  """Prompts are read in the second vocabulary, which has other ids, and what is made is decoded by the first."""
+  file = tmp_path / 'translations.jsonl'
+  assert evaluate.main([f'--workdir={stages[1]}', f'--predictions={file}']) == 0
+  rows = [json.loads(line) for line in file.read_text().splitlines()]
+  asked, wanted = [row['record']['inputs'] for row in rows], [row['text'] for row in rows]
+  model = plm_jax.load(stages[1])
+  given = {'method': 'greedy', 'max_new': 4}
+  assert [text.strip() for text in model.generate(asked, **given)] == wanted
+  made = continued.write(translating.writer(model.folder), asked, generation.DEFAULTS | given)
+  np.testing.assert_allclose([one.score for (one,) in made], [row['score'] for row in rows], rtol=1e-4)
+  assert model.generate(asked[0], method='beam', beams=2, max_new=4) != ''
+  flags = [f'--workdir={stages[1]}', f'--prompt={asked[0]}', '--max_new=4', '--trace=2']
+  assert generate_command.main(flags) == 0
+  said = capsys.readouterr().out
+  assert f'{asked[0]} {wanted[0]}' in said.replace('  ', ' ') and 'taken' in said
+  with pytest.raises(ConfigError, match='texts of a second vocabulary'):
+    model.encode('hello')
+
+
 def test_other_doors_to_a_translating_run_are_refused(stages, tmp_path):
-  message = 'reads texts of a second vocabulary .*only plm_jax.evaluate --workdir opens it'
+  message = 'reads texts of a second vocabulary .*only plm_jax.evaluate --workdir and plm_jax.generate --workdir open'
   with pytest.raises(weights.WeightsError, match=message):
     weights.load(stages[0])
-  for command in (
-    lambda: generate_command.main([f'--workdir={stages[0]}', '--prompt=hello']),
-    lambda: convert.main(['export', str(stages[0]), str(tmp_path / 'out')]),
-  ):
-    with pytest.raises((ConfigError, weights.WeightsError), match=message):
-      command()
+  with pytest.raises((ConfigError, weights.WeightsError), match=message):
+    convert.main(['export', str(stages[0]), str(tmp_path / 'out')])

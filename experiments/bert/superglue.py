@@ -9,11 +9,13 @@ Expect (test, large): BoolQ 77.4, CB F1 75.7 and accuracy 83.6, RTE 71.6, WiC 69
 24.1. A trunk pre-trained on Wikipedia alone stays a little below.
 
 CB is scored by the mean of F1 over its three classes beside accuracy, MultiRC by question, the others by accuracy. COPA
-and ReCoRD are in choose.py.
+and ReCoRD are in choose.py. WSC has the noun and the pronoun between marks, as `* Tom * told Bob that # he # had won`;
+--config.data.path=superglue:FOLDER --config.eval.validation.data.split=val read the published files.
 
-Arguments: a task (cb, boolq, rte, wic, multirc), a trunk (large, base), `quick`.
+Arguments: a task (cb, boolq, rte, wic, multirc, wsc), a trunk (large, base), `quick`.
 Differs from the paper: WiC reads the word as a field of its own and classifies [CLS], where the paper also reads the
-state of the word; rows of 256 tokens.
+state of the word; WSC classifies [CLS] of the marked text, where the paper joins the states of the two spans; rows of
+256 tokens.
 """
 
 from experiments import common
@@ -25,6 +27,7 @@ TASKS = {
   'rte': (('premise', 'hypothesis'), 2, ()),
   'wic': (('word', 'sentence1', 'sentence2'), 2, ()),
   'multirc': (('paragraph', 'question', 'answer'), 2, ('multirc',)),
+  'wsc': (('text',), 2, ()),
 }
 
 
@@ -38,6 +41,9 @@ def get_config(arg=''):
   c.data = dict(
     name='labelled', path=f'tfds:super_glue/{task}', fields=fields, layout='bert', length=256, batch_size=16
   )
+  if task == 'wsc':
+    marked = dict(form=dict(name='marked'), layout='bert', target_length=8)
+    c.data = dict(name='text_to_text', path='tfds:super_glue/wsc.fixed', **marked, length=256, batch_size=16)
   c.adapter = dict(name='classify', classes=classes, dropout=0.1)
   c.optim = common.bert_adam(1e-5, warmup=0.1)
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)

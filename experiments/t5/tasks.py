@@ -42,7 +42,7 @@ TASKS = {
   },
   **{name: (f'tfds:super_glue/{config}', ('validation',), ('match',), 8, {}) for name, config in SUPER_GLUE.items()},
   'record': ('tfds:super_glue/record', ('validation',), ('match',), 32, {}),
-  'wsc': ('tfds:super_glue/wsc', ('validation',), ('wsc',), 16, {}),
+  'wsc': ('tfds:super_glue/wsc.fixed', ('validation',), ('wsc',), 16, {}),
   'squad': ('tfds:squad', ('validation',), ('match',), 32, {}),
   'cnn_dailymail': ('tfds:cnn_dailymail', ('validation', 'test'), ('rouge',), 142, SEARCH),
   'wmt_en_de': ('tfds:wmt14_translate/de-en', ('validation', 'test'), ('bleu',), 128, SEARCH),

@@ -5,11 +5,11 @@
 Dense layers and vocabulary tables of the trunk are rounded to 8 bits in every pass, a scale per output channel
 (compression/quantise.py); gradients pass the rounding unchanged. The scales stand beside the trunk and follow the
 weights after each update. A run is opened, exported and generated from with its weights rounded, so that `python -m
-plm_jax.compress --methods=int8` writes the same network as int8. Q8BERT (Zafrir et al. 2019) also rounds activations,
-which stay in float32 here.
+plm_jax.compress --methods=int8` writes the same network as int8, with these scales. Q8BERT (Zafrir et al. 2019) also
+rounds activations, which stay in float32 here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any
 
@@ -117,6 +117,11 @@ def fold(weights: np.ndarray, added: Mapping[str, np.ndarray], settings: Mapping
   """A kernel or table, or one layer of a stacked one, as 8 bits express it."""
   del settings
   return quantise.dequantise(quantise.quantise(weights, added['scale']), added['scale'])
+
+
+def places_of_scales(weights: Iterable[str]) -> dict[str, str]:
+  """Path of a kernel or table -> where a run with this wrapper saves its scale, if it has one."""
+  return {path: f'{ADDS}/{_beside(path)}' for path in weights if path.endswith(('/kernel', '/table'))}
 
 
 def _beside(path: str) -> str:

@@ -5,7 +5,7 @@ python -m plm_jax.generate --weights=FOLDER --prompt="translate English to Germa
 python -m plm_jax.generate --workdir=runs/gpt --prompt="今天天气" --max_new=4 --trace=5
 
 The folder is that of a run, a model in Hugging Face's form with its tokenizer.json, or an import. The prompt of a GLM
-has one [MASK], which is filled.
+has one [MASK], which is filled. A run that translates reads a prompt in the vocabulary of what it read in training.
 """
 
 import pathlib
@@ -86,10 +86,10 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
 
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs, tables
-  from plm_jax.inference import continued, opened
+  from plm_jax.inference import continued, opened, translating
 
   logs.start()
-  model = opened.open(folder, step=step_named(arguments.step))
+  model = translating.writer(opened.open(folder, step=step_named(arguments.step)))
   if arguments.trace is not None and model.kind == 'prefix':
     raise ConfigError(f'--trace={arguments.trace}: needs a decoder with or without an encoder; this model has a prefix')
   conventions.warn(model.generation, vars(arguments))

@@ -1,7 +1,7 @@
 """The likeliest next tokens at each step of a text, p(x_t | x_<t) (GPT §3.1), of a decoder with or without encoder."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -41,7 +41,8 @@ def likeliest(
     else:
       inputs = _inputs('encoder_', prompt) | _inputs('decoder_', read)
     out: Any = trunk.apply({'params': params}, **inputs)
-    logits: Any = trunk.apply({'params': params}, out['hidden'][0, -len(made) :], method='attend')  # [s, v]
+    hidden = out['hidden'] if isinstance(out, Mapping) else out  # of the objective 'translate', states alone
+    logits: Any = trunk.apply({'params': params}, hidden[0, -len(made) :], method='attend')  # [s, v]
     probabilities = jax.nn.softmax(logits, axis=-1)
     best, ids = jax.lax.top_k(probabilities, min(top, logits.shape[-1]))
     return ids, best, jnp.take_along_axis(probabilities, made[:, None], axis=1)[:, 0]

@@ -42,7 +42,7 @@ def write(
   """Continues prompts, or fills their blanks.
 
   Args:
-    opened: a model that writes.
+    opened: a model that writes; `translating.writer` of a run.
     prompts: texts.
     settings: all of `generate.settings.DEFAULTS`, checked.
     rows: that are computed at a time.
@@ -101,7 +101,7 @@ def _run(
   # transformers forces the second token of a decoder's row, which is that of the text for a prompt of one token
   forces_first = trunk.ATTENTION != 'causal' or longest == 1 or settings['first'] is not None
   given = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
-  tokens, segments = batches.padded(rows, longest, filler=pad_id)
+  tokens, segments = batches.padded(rows, longest, filler=opened.prompts[0].pad_id)
   key = jax.random.key(settings['seed'])
   made = decode.generate(
     trunk,
@@ -127,7 +127,7 @@ def _run(
 
 def _encode(text: str, opened: Opened, special: conventions.Tokens) -> list[int]:
   """Ids of a prompt; however a user writes the blank of a prompt, it becomes the mask of the vocabulary."""
-  if opened.kind != 'causal' and special.mask is not None:
+  if opened.kind != 'causal' and special.mask is not None and opened.prompts[0] is opened.vocab:
     for blank in BLANKS:
       text = text.replace(blank, opened.vocab.token(special.mask))
   return conventions.prompt(text, opened.encoder)

@@ -21,7 +21,7 @@ from plm_jax import errors
 from plm_jax.checkpoint import Step
 from plm_jax.errors import ConfigError
 from plm_jax.generate import settings
-from plm_jax.inference import batches, blanks, continued, likelihood, opened, replies, tasks, vectors
+from plm_jax.inference import batches, blanks, continued, likelihood, opened, replies, tasks, translating, vectors
 from plm_jax.inference.blanks import Filled
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.vectors import Pool, TokenVectors
@@ -77,6 +77,10 @@ class Model:
   @functools.cached_property
   def _task(self) -> tasks.Asked:
     return tasks.open_task(self.folder)
+
+  @functools.cached_property
+  def _writer(self) -> opened.Opened:
+    return translating.writer(self.folder)
 
   def encode(
     self, texts: Texts, *, layer: int | Literal['all'] | Sequence[int] = -1, pool: Pool = 'mean'
@@ -168,7 +172,7 @@ class Model:
 
     def ask(several: Sequence[str]) -> list[Any]:
       settings.check(asked, several)
-      made = continued.write(self.folder, several, asked, rows=self.batch_size)
+      made = continued.write(self._writer, several, asked, rows=self.batch_size)
       texts = [[one.new for one in each] for each in made]
       return texts if asked['draws'] else [each[0] for each in texts]
 

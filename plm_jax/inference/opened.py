@@ -19,7 +19,7 @@ from plm_jax.generate import conventions
 from plm_jax.plugins import build
 from plm_jax.text import tokenizer
 from plm_jax.text.tokenizer import Vocab
-from plm_jax.training.parts import Settings
+from plm_jax.training.parts import Settings, reads_second
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import Part, Weights
 
@@ -166,11 +166,16 @@ class Opened:
     with errors.stage('vocab'):
       return tokenizer.marked(self.tokenizer)
 
+  @property
+  def prompts(self) -> tuple[Vocab, Path]:
+    """The vocabulary of texts that are to be continued, and its folder."""
+    return self.vocab, self.tokenizer
+
   @functools.cached_property
   def encoder(self) -> conventions.Encoder:
     """Ids of texts that are to be continued."""
     with errors.stage('vocab'):
-      return conventions.Encoder(self.vocab, self.tokenizer, self.special, kind=self.kind, published=self.published)
+      return conventions.Encoder(*self.prompts, self.special, kind=self.kind, published=self.published)
 
   @property
   def published(self) -> bool:
@@ -183,8 +188,7 @@ class Opened:
     Raises:
       ConfigError: a run that reads texts in another vocabulary than it writes.
     """
-    # the rows of a translation are read in the first one
-    if self.settings.get('second_vocab') and self.settings['data'].get('second') != 'targets':
+    if reads_second(self.settings):
       raise ConfigError(f'{self.folder} reads texts in a vocabulary of their own (second_vocab): name another folder')
     bare = self.marked.post_processor is None
     found = []

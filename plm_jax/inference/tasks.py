@@ -100,7 +100,7 @@ def abilities(opened: Opened) -> list[str]:
   able = {
     'fill': ('mlm' in heads and kind == 'bidirectional') or kind == 'encoder-decoder',
     'score': ('mlm' in heads and kind == 'bidirectional') or kind == 'causal',
-    'generate': kind in ('causal', 'encoder-decoder', 'prefix'),
+    'generate': kind in ('causal', 'encoder-decoder', 'prefix') or bool(opened.settings.get('second_vocab')),
   }
   return ['encode', *(name for name, there in able.items() if there)]
 

@@ -11,6 +11,7 @@ A file has
 
 and may have
 
+    UNLABELLED = True              it scores rows that have no label or no right answer as well, of what the data hold
     submission(predictions, records)    -> the text of a file in the form in which a benchmark takes predictions
 
 A file with `submission` alone is a format of `evaluate --format` and no score; one of its `READS` is enough for it.

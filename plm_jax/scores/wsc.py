@@ -2,7 +2,8 @@
 
 As in `wsc_simple` of t5/data/postprocessors.py, determiners do not count, and one noun may be a part of the other.
 
-Rows whose noun is the wrong one have no right answer to write, so an evaluation keeps them by `keep_unlabelled=True`.
+Rows whose noun is the wrong one have no right answer to write, so an evaluation keeps them by `keep_unlabelled=True`,
+and they are scored (`UNLABELLED`): the row says that its noun is wrong.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from plm_jax.scores import Row
 METRICS = ('wsc_accuracy',)
 READS = ('text',)
 RECORDS = ('row',)
+UNLABELLED = True
 DETERMINERS = {
   'a', 'an', 'few', 'her', 'his', 'each', 'every', 'many', 'much', 'my', 'our', 'some', 'that', 'the', 'their',
   'these', 'this', 'those', 'which', 'whose', 'your',

@@ -49,10 +49,18 @@ Leaves = dict[str, np.ndarray]
 
 
 class Network(NamedTuple):
-  """A model block, all parameters by path, and for each that is in 8 bits how far it is from the original."""
+  """A network on its way to a smaller one.
+
+  Attributes:
+    block: of its model.
+    leaves: all parameters by path.
+    scales: of those that were trained as 8 bits express them, by the path of the parameter (adapter 'quantise').
+    errors: of each parameter that is in 8 bits, how far it is from the original.
+  """
 
   block: Mapping[str, Any]
   leaves: Leaves
+  scales: Mapping[str, np.ndarray] = {}
   errors: Mapping[str, dict[str, float]] = {}
 
 
@@ -111,7 +119,7 @@ def run_study(
   metric = _metric(settings, subject.evaluation)
   measured: dict[str, Measured] = {}
   with sharding.use(subject.layout):
-    original = Network(subject.opened.model.block, _leaves(subject))
+    original = network_of(subject)
     networks = {ORIGINAL: original}
     for way, methods in ways.items():
       networks[way] = _changed(original, methods, subject, way=way)
@@ -122,8 +130,7 @@ def run_study(
       signals.check()
       theirs = {**config.resolve(config.load(str(RunFolder.at(other).config))), 'eval': settings['eval']}
       one = open_subject(theirs, other, step=None, name=subject.evaluation)
-      own = Network(one.opened.model.block, _leaves(one))
-      measured[_short(other)] = measure(own, one, folder / _file_name(_short(other)), metric=metric)
+      measured[_short(other)] = measure(network_of(one), one, folder / _file_name(_short(other)), metric=metric)
     _time(measured, rounds=rounds)
   table = {'workdir': str(workdir), 'metric': f'{subject.evaluation}/{metric}', 'rows': _with_ratios(measured)}
   write_json(folder / 'table.json', table)
@@ -146,6 +153,14 @@ def open_subject(settings: Settings, workdir: Where, *, step: Step, name: str | 
   (source,) = parts.make_evaluations(settings, made.vocab, reader=made, names=(chosen,)).values()
   opened = weights.open(folder.root, step=step)
   return Subject(settings, opened, parts.fit(made, [source]), chosen, source, layout)
+
+
+def network_of(subject: Subject) -> Network:
+  """The network of a run, float32, with the scales that it was trained with."""
+  leaves, saved = _leaves(subject), subject.opened.as_saved
+  places = training_in_8_bits.places_of_scales(leaves)
+  scales = {path: saved[place].read(None) for path, place in places.items() if place in saved}
+  return Network(subject.opened.model.block, leaves, scales)
 
 
 # The smaller networks ------------------------------------------------------------------------------------------------
@@ -246,22 +261,24 @@ def without_layers(network: Network, trunk: nn.Module, share: float, subject: Su
   smaller = network._replace(block={**network.block, 'overrides': overrides})
   wanted = {f'trunk/{path}': shape for path, shape in shapes.shapes(_trunk(smaller, subject)).items()}
   leaves: Leaves = {}
+  scales = dict(network.scales)
   for path, leaf in network.leaves.items():
-    if path.startswith('trunk/') and is_stacked(path, leaf) and leaf.shape != wanted.get(path):
-      leaf = leaf[list(kept)] if len(leaf) == layers else leaf
+    if path.startswith('trunk/') and is_stacked(path, leaf) and leaf.shape != wanted.get(path) and len(leaf) == layers:
+      leaf = leaf[list(kept)]
+      scales |= {path: scales[path][list(kept)]} if path in scales else {}
     if path.startswith('trunk/') and leaf.shape != wanted.get(path):
       raise ValueError(f'layers of this {type(trunk).__name__} cannot be taken out: {path} has the shape {leaf.shape}')
     leaves[path] = leaf
-  return smaller._replace(leaves=leaves)
+  return smaller._replace(leaves=leaves, scales=scales)
 
 
 def in_8_bits(network: Network, trunk: nn.Module) -> Network:
-  """Dense layers and vocabulary tables as int8, their scales beside them."""
+  """Dense layers and vocabulary tables as int8, beside them their scales: those of training where it had some."""
   leaves, errors = dict(network.leaves), {}
   for path, axes in training_in_8_bits.channels_of(trunk).items():
     if path in leaves:
       own = leaves[path]
-      scale = quantise.scales(own, axes)
+      scale = network.scales[path] if path in network.scales else quantise.scales(own, axes)
       leaves[path], leaves[f'{path}{SCALE}'] = quantise.quantise(own, scale), scale
       errors[path] = quantise.errors(own, leaves[path], scale)
   return network._replace(leaves=leaves, errors=errors)
@@ -301,10 +318,12 @@ def measure(network: Network, subject: Subject, folder: Path, *, metric: str) ->
   trunk = opened.trunk(Execution(**subject.settings['execution']))
   made = parts.fit(parts.parts_of(trunk, subject.settings, subject.made.vocab), [subject.source])
   task, source, key = made.task, subject.source, jax.random.key(subject.settings['seed'])
+  held = jax.live_arrays()  # so that none of them is freed in between, as what no name reaches any more may be
   before = _bytes_in_use()
   params = placed(opened.to_run.tree(), task, source.spec, layout=subject.layout)
   jax.block_until_ready(params)
   memory = _bytes_in_use() - before
+  del held
   scores = evaluation.scores_of(subject.settings, made, {subject.evaluation: source})[subject.evaluation]
   steps = evaluation.make_steps(task)
   found = evaluation.evaluate(

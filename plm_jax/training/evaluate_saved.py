@@ -18,7 +18,18 @@ from plm_jax.files import RunFolder, Where
 from plm_jax.plugins import build, signatures
 from plm_jax.text import tokenizer
 from plm_jax.training import by_class as by_classes
-from plm_jax.training import evaluation, feed, from_data, metrics, parts, predicted, preflight, run_folder, trained_part
+from plm_jax.training import (
+  evaluation,
+  feed,
+  from_data,
+  metrics,
+  parts,
+  predicted,
+  preflight,
+  run_folder,
+  scoring,
+  trained_part,
+)
 from plm_jax.training.parts import Parts, Settings
 from plm_jax.training.step import abstract_params, init_params, state_maker
 from plm_jax.types import Execution, PyTree, Source, Task
@@ -243,7 +254,9 @@ def _evaluator(
   preflight.look({f'eval.{name}.data': settings['eval'][name]['data'] for name in names}, made)
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
   made = parts.fit(made, sources.values())
-  labelled = {name: source for name, source in sources.items() if not source.unlabelled}
+  wanted = evaluation.asked(settings, made.task)
+  anyway = {name for name in names if predictions is None and scoring.takes_unlabelled(wanted[name])}
+  labelled = {name: source for name, source in sources.items() if not source.unlabelled or name in anyway}
   scores: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
   scores |= evaluation.scores_of(settings, made, labelled)
   keys = evaluation.predicted_keys(made.task, sources[names[0]].spec) if predictions or by_class else []

@@ -116,7 +116,8 @@ def evaluate(
 ) -> Evaluated:
   """Exact means over the rows of a source, each read once, what `Task.summary` derives from them, and scores.
 
-  Every process returns the same. A source with rows that have no label (`Source.unlabelled`) has no metrics.
+  Every process returns the same. A source with rows that have no label (`Source.unlabelled`) has no metrics,
+  unless its scores take such rows; means are of the others then.
 
   Args:
     source: its `once` is read.
@@ -139,7 +140,7 @@ def evaluate(
   )
   records = [scoring.record_of(source, int(row['row_id']), task) for row in predictions]
   predictions = [scoring.own(task, *row) for row in zip(predictions, records, strict=True)]
-  if source.unlabelled:
+  if source.unlabelled and not scoring.takes_unlabelled(scores):
     return Evaluated({}, predictions, records)
   means = metrics.mean(totals)
   found = {**means, **task.summary(means)}

@@ -53,6 +53,7 @@ from plm_jax.training.parts import (
   make_source,
   make_template,
   make_vocab,
+  reads_second,
 )
 from plm_jax.training.step import (
   Maker,
@@ -381,9 +382,10 @@ def _write_folder(begun: _Begun, data: _Data, settings: Mapping[str, Any], stopp
   facts = run_folder.check_data(folder, whole, vocab, second_vocab=second, begun=bool(begun.old))
   stopping.check()
   if begun.main:  # the config comes last: a run whose folder has one has begun
-    vocab.save(str(folder.vocab), template=None if second else make_template(settings, vocab))
+    of_second = reads_second(settings)  # the template of rows is of the vocabulary that is read
+    vocab.save(str(folder.vocab), template=None if of_second else make_template(settings, vocab))
     if second is not None:
-      second.save(str(folder.second_vocab), template=make_template(settings, second))
+      second.save(str(folder.second_vocab), template=make_template(settings, second) if of_second else None)
     metrics.write_json(folder.data, facts)
     run_folder.write_config(folder, settings)
     if begun.finished:  # it was, before it was extended

@@ -36,7 +36,8 @@ class Parts(NamedTuple):
 
   Attributes:
     vocab: text <-> ids.
-    second_vocab: of the texts that are read, where they are not of the one that is written; else None.
+    second_vocab: of the texts that are read, or of those that are written (`reads_second`), where `vocab` is not of
+      both; else None.
     trunk: a `types.Trunk`, without a head.
     task: the objective or the adapter on the trunk.
     user: what the task is called in messages, such as "objective 'mlm'".
@@ -156,6 +157,11 @@ def make_template(settings: Settings, vocab: Vocab) -> Template | None:
   rows, settings = build.template('data', settings['data'], vocab=vocab), build.unwrapped(settings)
   own = settings.get('objective') and build.template('objectives', settings['objective'], vocab=vocab, rows=rows)
   return own or rows
+
+
+def reads_second(settings: Settings) -> bool:
+  """Whether a run reads texts in its second vocabulary and writes in the first; else it reads in the first."""
+  return bool(settings.get('second_vocab')) and settings['data'].get('second') != 'targets'
 
 
 def parts_of(trunk: nn.Module, settings: Settings, vocab: Vocab, folder: RunFolder | None = None) -> Parts:

@@ -38,8 +38,10 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   feed.rows_per_device(settings['data']['batch_size'], accumulate=settings['accumulate'], mesh=layout.mesh)
   feed.check_evaluations(settings['eval'], mesh=layout.mesh)
   labels = look(config.of_data(settings), parts)
+  scores = evaluation.asked(settings, parts.task)
+  anyway = {f'eval.{name}.data' for name, names in scores.items() if scoring.takes_unlabelled(names)}
   for where, found in labels.items():
-    if found.unlabelled:
+    if found.unlabelled and where not in anyway:
       block = config.of_data(settings)[where]
       raise ConfigError(
         f'{where}.keep_unlabelled: some rows of {block.get("path", block["name"])} have no label, and nothing is '

@@ -41,6 +41,11 @@ def known(name: str) -> Score:
   return Score(file, part, metrics=ours, reads=theirs, records=tuple(records))
 
 
+def takes_unlabelled(names: Sequence[str]) -> bool:
+  """Whether all of some scores, one at least, score rows without a label as well."""
+  return bool(names) and all(signatures.literal(f'scores.{known(name).file}', 'UNLABELLED') for name in names)
+
+
 def check(names: Sequence[str], predicted: Collection[str], *, where: str, user: str) -> None:
   """Raises ConfigError where scores cannot be computed of predictions with some keys.
 

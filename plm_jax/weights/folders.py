@@ -233,8 +233,8 @@ class Weights:
     if second and any(path.startswith('trunk/source/') for path in self.params):
       raise WeightsError(
         f'{self.folder} reads texts of a second vocabulary through an encoder that no other model has, and its trunk '
-        'alone computes something else: only plm_jax.evaluate --workdir opens it (--predictions=FILE has what it '
-        'writes), and init_from of another run'
+        'alone computes something else: only plm_jax.evaluate --workdir and plm_jax.generate --workdir open it, and '
+        'init_from of another run'
       )
     trunk = build.make('models', dict(self.model.block), vocab_size=self.model.vocab_size, execution=execution)
     if files.is_file(self.folder / checkpoint.INDEX):

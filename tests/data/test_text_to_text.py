@@ -8,7 +8,7 @@ import pytest
 
 from plm_jax.data import text_to_text
 from plm_jax.data.rows import written
-from plm_jax.data.rows.forms import patterns, prompts, t5, template
+from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import build
 from tests import conftest
@@ -147,6 +147,44 @@ def test_scores_are_written_to_the_nearest_fifth(score, text):
 
 def test_the_wrong_noun_of_wsc_is_not_trained_on():
   assert write(t5.make(task='wsc'), {**T5['wsc'][0], 'label': 0}).targets == ()
+
+
+WSC = {
+  'text': 'Bob said to Tom: "he has won, Tom."', 'span1_text': 'Tom', 'span1_index': 3, 'span2_text': 'he',
+  'span2_index': 4, 'label': 1,
+}  # fmt: skip
+IN_A_BLANK = 'Bob said to Tom: "*he* has won, Tom." The pronoun \'*he*\' refers to [MASK].'
+
+
+@pytest.mark.parametrize('label', [1, True, 0, -1])
+def test_wsc_with_marks_is_classified_and_in_a_blank_is_written(label):
+  row = {**WSC, 'label': label}
+  found = write(marked.make(), row)
+  assert found.inputs == 'Bob said to * Tom *: "# he # has won, Tom."'
+  assert (found.options, found.label) == (('False', 'True'), int(label))
+  assert found.targets == {1: ('True',), 0: ('False',), -1: ()}[int(label)]
+  found = write(patterns.make(task='wsc'), row)
+  assert found.inputs.replace(written.MARK, written.BLANK) == IN_A_BLANK
+  assert (found.targets, found.options) == (('Tom',) if label == 1 else (), ())
+
+
+@pytest.mark.parametrize(
+  ('changes', 'inputs'),
+  [
+    ({'span1_index': 2, 'span2_index': 5}, 'Bob said to * Tom *: "# he # has won, Tom."'),  # a word beside it
+    ({'span1_index': 7}, 'Bob said to Tom: "# he # has won, * Tom *."'),  # its second place
+    ({'span1_text': 'tom'}, 'Bob said to * Tom *: "# he # has won, Tom."'),
+    ({'span1_text': 'Bob said', 'span1_index': 0}, '* Bob said * to Tom: "# he # has won, Tom."'),
+  ],
+)
+def test_spans_of_wsc_are_found_by_their_words(changes, inputs):
+  assert write(marked.make(), {**WSC, **changes}).inputs == inputs
+
+
+@pytest.mark.parametrize('changes', [{'span1_index': 0}, {'span2_index': 40}, {'span2_text': 'h', 'span2_index': 4}])
+def test_a_span_of_wsc_that_is_elsewhere_is_refused(changes):
+  with pytest.raises(ValueError, match='does not begin in word'):
+    write(marked.make(), {**WSC, **changes})
 
 
 def test_a_template_joins_lists_and_takes_each_text_of_a_target():

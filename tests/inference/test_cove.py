@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, probe
+from plm_jax import config, convert, evaluate, probe
+from plm_jax.generate import __main__ as generate
+from plm_jax.generate import settings as generation
+from plm_jax.inference import continued, translating
 from plm_jax.text import words
 from plm_jax.training import loop
 from tests import conftest, runs
@@ -79,6 +82,28 @@ def test_what_is_saved_by_itself_says_the_same_as_the_run(translated, tmp_path):
   ours, theirs = (plm_jax.load(folder).encode(texts, pool='mean') for folder in (translated, tmp_path / 'out'))
   np.testing.assert_array_equal(ours, theirs)
   assert np.abs(ours[0] - ours[1]).max() > 1e-4
+
+
+def test_what_is_generated_is_what_an_evaluation_writes(translated, tmp_path, capsys):
+  """Prompts are read in the first vocabulary, and what is made is decoded by the second."""
+  file = tmp_path / 'translations.jsonl'
+  scored = [f'--predictions={file}', "--config.eval.validation.scores=('bleu',)"]
+  assert evaluate.main([f'--workdir={translated}', *scored]) == 0
+  rows = [json.loads(line) for line in file.read_text().splitlines()]
+  asked, wanted = [row['record']['inputs'] for row in rows], [row['text'] for row in rows]
+  model = plm_jax.load(translated)
+  assert [text.strip() for text in model.generate(asked, max_new=4)] == wanted
+  given = {**generation.DEFAULTS, 'max_new': 4}
+  scores = [one.score for (one,) in continued.write(translating.writer(model.folder), asked, given)]
+  np.testing.assert_allclose(scores, [row['score'] for row in rows], rtol=1e-5)  # as of rows without special tokens
+  made = model.generate(asked, max_new=4, min_new=3)
+  known = {word for text in asked for word in text[::-1].split()}
+  assert all(made) and {word for text in made for word in text.split()} <= known
+  assert model.generate(asked[:2], method='sample', draws=2, max_new=4)[0]
+  assert generate.main([f'--workdir={translated}', f'--prompt={asked[0]}', '--max_new=4', '--trace=2']) == 0
+  said = capsys.readouterr().out
+  assert wanted[0] in said and 'taken' in said
+  assert np.asarray(model.encode(asked[0])).shape == (16,)  # the encoder, as without generation
 
 
 def tagging(data, translated, adapter):

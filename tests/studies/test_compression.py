@@ -1,5 +1,6 @@
 """The command on a run: what is on disk, on the device and in the table; the run stays as it is; export."""
 
+import gc
 import json
 
 import jax
@@ -11,6 +12,7 @@ from plm_jax.checkpoint import tensor_files
 from plm_jax.compression import quantise
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
+from plm_jax.studies import compression
 from plm_jax.training import evaluate_saved, loop
 from tests import runs
 
@@ -98,6 +100,30 @@ def test_counts_of_what_is_pruned_are_exact(table, data):
   assert table['prune:0.5']['ratios']['memory_bytes'] == 1
 
 
+def test_memory_is_that_of_the_network_whatever_else_is_freed(table, data, run, monkeypatch):
+  """Arrays that other code left in a circle are freed when Python gets to it, which may be while one is measured."""
+  circle: list = [jax.numpy.ones(2**20)]
+  circle.append(circle)
+  place = compression.placed
+
+  def placed_late(*given, **named):
+    gc.collect()
+    return place(*given, **named)
+
+  gc.disable()
+  try:
+    del circle
+    monkeypatch.setattr(compression, 'placed', placed_late)
+    out = data / 'small-late'
+    assert compress.main([f'--workdir={run}', '--methods=int8', f'--out={out}', '--rounds=1']) == 0
+  finally:
+    gc.enable()
+  rows = {row['method']: row for row in json.loads((out / 'table.json').read_text())['rows']}
+  assert {name: row['memory_bytes'] for name, row in rows.items()} == {
+    name: table[name]['memory_bytes'] for name in ('original', 'int8')
+  }
+
+
 def test_without_layers_the_network_is_smaller(table, data):
   folder = data / 'small' / 'layers-0.5+int8'
   opened = weights.open(folder)
@@ -109,6 +135,63 @@ def test_a_result_is_evaluated_like_any_folder(table, data):
   evaluate_saved.evaluate_folder(settings(data), data / 'small' / 'int8', folder=RunFolder.at(data / 'scored'))
   (line,) = [json.loads(line) for line in (data / 'scored' / 'evaluations.jsonl').read_text().splitlines()]
   assert line['validation/accuracy'] == table['int8']['score']
+
+
+QUANTISED = 'int8,heads:0.5,heads:0.5+int8,layers:0.5,layers:0.5+int8'
+
+
+@pytest.fixture(scope='module')
+def quantised(data):
+  """A run that trained with its weights in 8 bits: its folder, and the rows of the command by method."""
+  adapter = {'name': 'quantise', 'inner': {'name': 'classify', 'classes': 2}}
+  run = data / 'quantised'
+  assert loop.train(config.resolve({**settings(data), 'adapter': adapter}), run).exit_code == 0
+  out = data / 'small-quantised'
+  assert compress.main([f'--workdir={run}', f'--methods={QUANTISED}', f'--out={out}', '--rounds=1']) == 0
+  return run, {row['method']: row for row in json.loads((out / 'table.json').read_text())['rows']}
+
+
+def test_int8_of_a_run_trained_in_8_bits_has_the_scales_of_the_run(quantised, data):
+  run, table = quantised
+  saved = weights.open(run).as_saved.arrays()
+  scales = {path for path in saved if path.startswith('quantise/')}
+  on_disk = arrays(data / 'small-quantised' / 'int8')
+  assert len(scales) == len({name.partition('@')[0] for name in on_disk if '_scale' in name}) > 6
+  for name in [
+    name for name in on_disk if f'{name.partition("@")[0]}_scale' in {one.partition('@')[0] for one in on_disk}
+  ]:
+    path, at, layer = name.partition('@')
+    own = saved[f'quantise/{path.rpartition("/")[0]}/scale'], saved[path]
+    scale, weight = (one[int(layer)] for one in own) if at else own
+    np.testing.assert_array_equal(on_disk[f'{path}_scale{at}{layer}'], scale)
+    np.testing.assert_array_equal(on_disk[name], quantise.quantise(weight, scale))
+  assert max(one['relative'] for one in table['int8']['errors'].values()) == 0
+
+
+def test_int8_of_a_run_trained_in_8_bits_scores_as_its_training_did(quantised, data):
+  run, table = quantised
+  original, row = table['original'], table['int8']
+  evaluate_saved.evaluate_run(config.resolve(config.load(str(RunFolder.at(run).config))), RunFolder.at(run))
+  line = json.loads((run / 'evaluations.jsonl').read_text().splitlines()[-1])
+  for found in (original, row):
+    assert found['score'] == line['validation/accuracy']
+    assert found['metrics']['loss'] == pytest.approx(line['validation/loss'], rel=1e-5)
+  on_disk = arrays(data / 'small-quantised' / 'int8').items()
+  numbers, scales = (sum(own(name, array) for name, array in on_disk) for own in (
+    lambda name, array: array.size * (array.dtype == np.int8), lambda name, array: array.nbytes * ('_scale' in name)
+  ))  # fmt: skip
+  assert row['parameters'] == original['parameters']
+  assert row['memory_bytes'] == original['memory_bytes'] - 3 * numbers + scales
+  assert row['ratios']['disk_bytes'] < 0.5
+
+
+@pytest.mark.parametrize('way', ['heads:0.5', 'layers:0.5'])
+def test_what_is_left_of_a_run_trained_in_8_bits_keeps_its_scales(quantised, way):
+  """Its weights stand on the numbers of the scales of training, and other scales would round them a second time."""
+  _, table = quantised
+  assert max(one['relative'] for one in table[f'{way}+int8']['errors'].values()) == 0
+  for name, value in table[way]['metrics'].items():
+    assert table[f'{way}+int8']['metrics'][name] == pytest.approx(value, rel=1e-5), name
 
 
 def test_masks_reach_an_export_that_transformers_reads(data, run):

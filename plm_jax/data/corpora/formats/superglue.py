@@ -1,9 +1,11 @@
-"""MultiRC and ReCoRD as SuperGLUE has them, 'superglue:FOLDER': a line of .jsonl is a passage with its questions.
+"""MultiRC, ReCoRD and WSC as SuperGLUE has them, 'superglue:FOLDER', with the fields that TensorFlow Datasets has.
+
+A line of MultiRC and ReCoRD is a passage with its questions.
 
 A row is an answer to judge (MultiRC: `paragraph`, `question`, `answer`, `label`) or a query with a blank (ReCoRD:
-`passage`, `query`, `entities` and the right ones, `answers`, each text once), with the fields and the `idx` that
-TensorFlow Datasets has. What stands in a line of its own, as in SuperGLUE's other tasks, is a row as it is. Splits are
-files of the folder: train, val, test.
+`passage`, `query`, `entities` and the right ones, `answers`, each text once). Of WSC, the spans of `target` become
+fields of the row. What stands in a line of its own, as in SuperGLUE's other tasks, is a row as it is. Splits are files
+of the folder: train, val, test.
 """
 
 import array
@@ -75,5 +77,7 @@ def unfolded(line: Mapping[str, Any]) -> Iterator[local.Row]:
         idx = {'paragraph': line['idx'], 'question': asked['idx'], 'answer': answer['idx']}
         texts = {'paragraph': line['passage']['text'], 'question': asked['question'], 'answer': answer['text']}
         yield {**texts, **label, 'idx': idx}
+  elif isinstance(target := line.get('target'), dict):  # WSC
+    yield {**{name: value for name, value in line.items() if name != 'target'}, **target}
   else:
     yield dict(line)

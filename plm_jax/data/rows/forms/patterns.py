@@ -4,6 +4,7 @@ released tasks/superglue/pvp.py, pattern 0), sentiment as PET does (Schick and S
     copa   "the sun was rising" or "the grass was cut"? My body cast a shadow over the grass because [MASK].
     rte    "The sun rose" ? [MASK], "It was morning."      Yes, No
     sst2   A gorgeous, witty film. It was [MASK].          terrible, great
+    wsc    Tom told Bob that *he* had won. The pronoun '*he*' refers to [MASK].      Tom, which is written
 """
 
 import string
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-from plm_jax.data.rows import written
+from plm_jax.data.rows import referents, written
 from plm_jax.data.rows.written import Form, Row, Written
 
 
@@ -23,12 +24,14 @@ class Pattern(NamedTuple):
     words: what stands in the blank for each label; () where rows have options of their own.
     change: of a row before it is written.
     options: of a row, with the number of the right one; None where all rows have `words`.
+    targets: right answers of a row, where any text may be written; None where one is chosen.
   """
 
   inputs: str
   words: tuple[str, ...] = ()
   change: Callable[[Row], Row] = lambda row: row
   options: Callable[[Row], tuple[tuple[str, ...], int]] | None = None
+  targets: Callable[[Row], tuple[str, ...]] | None = None
 
 
 def make(*, task: Annotated[str, 'data.rows.forms.patterns:TASKS']) -> Form:
@@ -43,6 +46,8 @@ def write(pattern: Pattern, row: Mapping[str, Any]) -> Written:
   """The text of a row."""
   changed = pattern.change(row)
   inputs = written.filled(pattern.inputs, changed)
+  if pattern.targets is not None:
+    return Written(inputs, pattern.targets(row))
   if pattern.options is not None:
     options, label = pattern.options(row)
   else:
@@ -91,6 +96,15 @@ def _record_options(row: Row) -> tuple[tuple[str, ...], int]:
   return entities, next((number for number, entity in enumerate(entities) if entity in answers), -1)
 
 
+def _wsc(row: Row) -> Row:
+  return {**row, 'text': referents.marked(row, span2='*')}
+
+
+def _wsc_targets(row: Row) -> tuple[str, ...]:
+  """The noun, where it is the right one; what else would be right is not known."""
+  return (written.text_of(row, 'span1_text'),) if row.get('label') == 1 else ()
+
+
 TASKS: Mapping[str, Pattern] = {
   'sst2': Pattern('{sentence} It was [MASK].', ('terrible', 'great')),
   'boolq': Pattern('{passage} Question: {question}? Answer: [MASK].', ('No', 'Yes')),
@@ -102,5 +116,6 @@ TASKS: Mapping[str, Pattern] = {
     '{paragraph}. Question: {question}? Is it {answer}? [MASK].', ('No', 'Yes'), _without_end('paragraph', 'question')
   ),
   'copa': Pattern('"{choice1}" or "{choice2}"? {premise}{joint} [MASK].', (), _copa, _copa_options),
+  'wsc': Pattern("{text} The pronoun '*{span2_text}*' refers to [MASK].", (), _wsc, targets=_wsc_targets),
   'record': Pattern('{passage} {query}', (), _record, _record_options),
 }
