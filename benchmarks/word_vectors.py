@@ -64,7 +64,7 @@ def ours(vocab: Vocab, batches: np.ndarray, *, update: skipgram.Update) -> tuple
   key = jax.random.key(0)
   params = jax.jit(lambda key: nn.unbox(step.init_params(task, spec, key)))(key)
   zero = jnp.zeros((), jnp.int32)
-  state = step.TrainState(zero, params, tx.init(tx.split(params)[0]), zero, zero)
+  state = jax.tree.map(jnp.copy, step.TrainState(zero, params, tx.init(tx.split(params)[0]), zero, zero))
   begin = time.perf_counter()
   run = jax.jit(functools.partial(step.train_step, task=task, tx=tx)).lower(state, made[0], key).compile()
   seconds = time.perf_counter() - begin

@@ -19,6 +19,7 @@ from plm_jax import errors
 from plm_jax.errors import require
 from plm_jax.layers.linear import Embed
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
+from plm_jax.layers.pairs import products
 from plm_jax.noise import alias
 from plm_jax.noise.alias import Alias
 from plm_jax.noise.keys import row_keys
@@ -27,12 +28,11 @@ from plm_jax.objectives.windows import (
   Reduction,
   Update,
   Windows,
-  around,
   bags,
   counts_of,
   keep_rates,
   lay,
-  pair_weights,
+  listed,
 )
 from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
@@ -62,28 +62,31 @@ class Model(nn.Module):
     return self.trunk(tokens, train=train)['hidden']
 
   def __call__(
-    self, tokens: Array, pairs: Array, negatives: Array, train: bool = False, **inputs: Array
+    self, tokens: Array, pairs: Array, number: Array, negatives: Array, train: bool = False, **inputs: Array
   ) -> tuple[Array, Array]:
     """Logits of true words and of drawn ones.
 
     Args:
       tokens: int[b, l].
-      pairs: bool[b, l, o], which neighbours a word is paired with, as `paired` has it.
-      negatives: int[b, l, o, k] of skip-gram, whose input is the word at l and whose centre is the neighbour o;
-        int[b, l, k] of a bag of words, whose centre is the word at l.
+      pairs: int[b, n, 2] of skip-gram, the places of the input and of the centre of each pair; bool[b, l, o] of a bag
+        of words, whose centre is the word at l, which neighbours are in the bag.
+      number: int32[b], how many pairs, or centres, a row has; they stand first.
+      negatives: int[b, n, k], of a bag of words int[b, l, k].
       train: drops out.
       **inputs: what else `read` takes.
 
     Returns:
-      f32[b, l, o] and f32[b, l, o, k], of a bag of words f32[b, l] and f32[b, l, k].
+      f32[b, n] and f32[b, n, k], of a bag of words f32[b, l] and f32[b, l, k].
     """
-    vectors, centres = self.read(tokens, train=train, **inputs), self.output(tokens)  # [b, l, d]
-    reach = pairs.shape[2] // 2
+    vectors = self.read(tokens, train=train, **inputs)  # [b, l, d]
     if self.architecture == 'skipgram':
-      true = jnp.einsum('bld,blod->blo', vectors, around(centres, reach=reach))
-      return true, jnp.einsum('bld,blokd->blok', vectors, self.output(negatives))
-    means = bags(vectors, pairs)
-    return jnp.einsum('bld,bld->bl', means, centres), jnp.einsum('bld,blkd->blk', means, self.output(negatives))
+      readers, centres = pairs[..., 0], centres_of(tokens, pairs)
+    else:
+      vectors, centres = bags(vectors, pairs), tokens
+      readers = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
+    words = self.output.places(jnp.concatenate([centres[..., None], negatives], axis=-1))  # [b, n, 1 + k]
+    logits = products(vectors, self.output.rows(), readers, words, number.max())
+    return logits[..., 0], logits[..., 1:]
 
 
 class Setup(NamedTuple):
@@ -145,18 +148,25 @@ def make(
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """Subsampled rows with their windows and negatives, all drawn by the keys of the rows."""
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
-  length, reach = laid.tokens.shape[1], s.windows.window
-  per_word = (2 * reach,) if s.windows.architecture == 'skipgram' else ()
-  shape = (length, *per_word, s.negatives)
+  if s.windows.architecture == 'skipgram':
+    pairs, number = listed(laid.pairs)
+    centres, real = centres_of(laid.tokens, pairs), jnp.arange(pairs.shape[1]) < number[:, None]
+  else:
+    pairs, centres, real = laid.pairs, laid.tokens, laid.pairs.any(axis=2)
+    number = jnp.where(real, 1 + jnp.arange(real.shape[1]), 0).max(axis=1)
+  shape = (centres.shape[1], s.negatives)
   negatives = jax.vmap(lambda key: alias.draw(key, s.noise, shape))(laid.noise_keys)
-  weights = pair_weights(s.windows, laid.pairs, batch['row_weight'])
-  centres = around(laid.tokens[..., None], reach=reach)[..., 0] if per_word else laid.tokens
-  flat_weights = weights.reshape(len(weights), -1)
-  scale = batch_scale(flat_weights) if s.reduction == 'mean' else jnp.ones(len(weights))
+  weights = real * batch['row_weight'][:, None]
+  scale = batch_scale(weights) if s.reduction == 'mean' else jnp.ones(len(weights))
   return Example(
-    {'tokens': laid.tokens, 'pairs': laid.pairs, 'negatives': negatives},
-    {'weights': flat_weights, 'scale': scale, 'others': negatives != centres[..., None]},
+    {'tokens': laid.tokens, 'pairs': pairs, 'number': number, 'negatives': negatives},
+    {'weights': weights, 'scale': scale, 'others': negatives != centres[..., None]},
   )
+
+
+def centres_of(tokens: Array, pairs: Array) -> Array:
+  """The true word of each pair: int[b, l] and int[b, n, 2] -> int[b, n]."""
+  return jnp.take_along_axis(tokens, pairs[..., 1], axis=1)
 
 
 def read_rows(example: Example) -> dict[str, Array]:
@@ -173,6 +183,5 @@ def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array
   others = targets['others']
   nats = nn.softplus(-true) + jnp.where(others, nn.softplus(false), 0).sum(axis=-1)
   right = true > jnp.where(others, false, -jnp.inf).max(axis=-1)
-  nats, right = (value.reshape(weights.shape) for value in (nats, right))
   value = scaled_sum(nats, weights, targets['scale'])
   return Loss(value, {'loss': metric(nats, weights), 'accuracy': metric(right.astype(jnp.float32), weights)})
