@@ -127,21 +127,17 @@ class Embed(nn.Module):
     )
 
   def __call__(self, ids: Array) -> Array:
-    ids = self.places(ids)
+    if (place := _beside(self, 'table', PLACE)) is not None:
+      ids = jnp.take(place, ids, axis=0, mode='clip')
     vectors = jnp.take(self.table, ids, axis=0, mode='clip').astype(self.dtype)  # [...] -> [..., d]
     if (scale := _scale(self, 'table')) is not None:
       vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
     return vectors
 
-  def places(self, ids: Array) -> Array:
-    """Where the rows of ids stand in `table`."""
-    place = _beside(self, 'table', PLACE)
-    return ids if place is None else jnp.take(place, ids, axis=0, mode='clip')
-
-  def rows(self) -> Array:
-    """The table that `places` points into, f32[v, d]."""
-    scale = _scale(self, 'table')
-    return self.table.astype(jnp.float32) if scale is None else self.table.astype(jnp.float32) * scale
+  def rows(self) -> tuple[Array, Array | None]:
+    """All rows that are there, f32[n, d], and where those of each id stand, int[v], or None where each is in its place."""
+    table, scale = self.table.astype(jnp.float32), _scale(self, 'table')
+    return table if scale is None else table * scale, _beside(self, 'table', PLACE)
 
   def attend(self, x: Array) -> Array:
     """Products of `x` with every row, f32[..., v]; padded rows get a logit of -1e9.

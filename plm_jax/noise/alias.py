@@ -5,6 +5,7 @@ Column i of v equally likely ones belongs to id i up to `accept[i]`, and to id `
   # weights  .5 .25 .25   accept  1 .75 .75   other  0 0 0
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -50,10 +51,16 @@ def make(weights: np.ndarray) -> Alias:
 
 def draw(key: Array, alias: Alias, shape: tuple[int, ...]) -> Array:
   """Independent ids, int32 of `shape`; each probability is right to 2^-32, where word2vec.c's table has steps of 1e-8."""
-  column, rest = _product(jax.random.bits(key, shape, jnp.uint32), len(alias.accept))
+  column, rest = _product(_bits(key, shape), len(alias.accept))
   column = column.astype(jnp.int32)
   place = (rest >> 8).astype(jnp.float32) * 2.0**-24  # in the column, from 0 on and below 1
   return jnp.where(place < jnp.asarray(alias.accept)[column], column, jnp.asarray(alias.other)[column])
+
+
+def _bits(key: Array, shape: tuple[int, ...]) -> Array:
+  """Random bits, uint32 of `shape`: both words of each new key, where `jax.random.bits` makes one of two words."""
+  number = math.prod(shape)
+  return jax.random.key_data(jax.random.split(key, -(-number // 2))).reshape(-1)[:number].reshape(shape)
 
 
 def _product(bits: Array, size: int) -> tuple[Array, Array]:

@@ -84,7 +84,7 @@ class Model(nn.Module):
     else:
       vectors, centres = bags(vectors, pairs), tokens
       readers = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
-    words = self.output.places(jnp.concatenate([centres[..., None], negatives], axis=-1))  # [b, n, 1 + k]
+    words = jnp.concatenate([centres[..., None], negatives], axis=-1)  # [b, n, 1 + k]
     logits = products(vectors, self.output.rows(), readers, words, number.max())
     return logits[..., 0], logits[..., 1:]
 
