@@ -62,31 +62,28 @@ class Model(nn.Module):
     return self.trunk(tokens, train=train)['hidden']
 
   def __call__(
-    self, tokens: Array, pairs: Array, number: Array, negatives: Array, train: bool = False, **inputs: Array
-  ) -> tuple[Array, Array]:
+    self, tokens: Array, pairs: Array, words: Array, number: Array, train: bool = False, **inputs: Array
+  ) -> Array:
     """Logits of true words and of drawn ones.
 
     Args:
       tokens: int[b, l].
-      pairs: int[b, n, 2] of skip-gram, the places of the input and of the centre of each pair; bool[b, l, o] of a bag
-        of words, whose centre is the word at l, which neighbours are in the bag.
-      number: int32[b], how many pairs, or centres, a row has; they stand first.
-      negatives: int[b, n, k], of a bag of words int[b, l, k].
+      pairs: of skip-gram int[b, n, 2], the places of the input and of the centre of each pair; of a bag of words, whose
+        centre is the word at l, bool[b, l, o], which neighbours are in the bag.
+      words: int[b, n, 1 + k], the centre and the words that are drawn; of a bag n is l.
+      number: int[b], how many of the n count; they stand first, and the logits of others are not to be read.
       train: drops out.
       **inputs: what else `read` takes.
 
     Returns:
-      f32[b, n] and f32[b, n, k], of a bag of words f32[b, l] and f32[b, l, k].
+      f32[b, n, 1 + k].
     """
     vectors = self.read(tokens, train=train, **inputs)  # [b, l, d]
     if self.architecture == 'skipgram':
-      readers, centres = pairs[..., 0], centres_of(tokens, pairs)
+      readers = pairs[..., 0]
     else:
-      vectors, centres = bags(vectors, pairs), tokens
-      readers = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32), tokens.shape)
-    words = jnp.concatenate([centres[..., None], negatives], axis=-1)  # [b, n, 1 + k]
-    logits = products(vectors, self.output.rows(), readers, words, number.max())
-    return logits[..., 0], logits[..., 1:]
+      vectors, readers = bags(vectors, pairs), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    return products(vectors, self.output.rows(), readers, words, number.max())
 
 
 class Setup(NamedTuple):
@@ -150,38 +147,35 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
   if s.windows.architecture == 'skipgram':
     pairs, number = listed(laid.pairs)
-    centres, real = centres_of(laid.tokens, pairs), jnp.arange(pairs.shape[1]) < number[:, None]
+    centres = jnp.take_along_axis(laid.tokens, pairs[..., 1], axis=1, mode='clip')
+    real = jnp.arange(pairs.shape[1]) < number[:, None]
   else:
     pairs, centres, real = laid.pairs, laid.tokens, laid.pairs.any(axis=2)
-    number = jnp.where(real, 1 + jnp.arange(real.shape[1]), 0).max(axis=1)
+    number = (real * (1 + jnp.arange(real.shape[1]))).max(axis=1)
   shape = (centres.shape[1], s.negatives)
   negatives = jax.vmap(lambda key: alias.draw(key, s.noise, shape))(laid.noise_keys)
+  words = jnp.concatenate([centres[..., None], negatives], axis=-1)
   weights = real * batch['row_weight'][:, None]
   scale = batch_scale(weights) if s.reduction == 'mean' else jnp.ones(len(weights))
   return Example(
-    {'tokens': laid.tokens, 'pairs': pairs, 'number': number, 'negatives': negatives},
-    {'weights': weights, 'scale': scale, 'others': negatives != centres[..., None]},
+    {'tokens': laid.tokens, 'pairs': pairs, 'words': words, 'number': number},
+    {'weights': weights, 'scale': scale, 'others': words != centres[..., None]},
   )
-
-
-def centres_of(tokens: Array, pairs: Array) -> Array:
-  """The true word of each pair: int[b, l] and int[b, n, 2] -> int[b, n]."""
-  return jnp.take_along_axis(tokens, pairs[..., 1], axis=1)
 
 
 def read_rows(example: Example) -> dict[str, Array]:
   """The words whose vectors a batch reads, of either table."""
-  tokens, negatives = (example.inputs[name].reshape(-1) for name in ('tokens', 'negatives'))
-  return {'trunk/token_embed/table': tokens, 'output/table': jnp.concatenate([tokens, negatives])}
+  tokens, words = (example.inputs[name].reshape(-1) for name in ('tokens', 'words'))
+  return {'trunk/token_embed/table': tokens, 'output/table': words}
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Nats of telling the true word of each pair from those drawn for it."""
   del s, carry, rng
   targets, weights = example.targets, example.targets['weights']
-  true, false = forward(**example.inputs)
-  others = targets['others']
-  nats = nn.softplus(-true) + jnp.where(others, nn.softplus(false), 0).sum(axis=-1)
-  right = true > jnp.where(others, false, -jnp.inf).max(axis=-1)
+  logits, others = forward(**example.inputs), targets['others']  # [b, n, 1 + k], the true word first
+  true = jnp.arange(logits.shape[-1]) == 0
+  nats = jnp.where(true | others, nn.softplus(jnp.where(true, -logits, logits)), 0).sum(axis=-1)
+  right = logits[..., 0] > jnp.where(others, logits, -jnp.inf).max(axis=-1)
   value = scaled_sum(nats, weights, targets['scale'])
   return Loss(value, {'loss': metric(nats, weights), 'accuracy': metric(right.astype(jnp.float32), weights)})

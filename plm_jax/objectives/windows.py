@@ -105,13 +105,13 @@ def listed(pairs: Array) -> tuple[Array, Array]:
   """
   b, length, slots = pairs.shape
   there, size = pairs.reshape(b, -1), length * slots
-  number = jnp.cumsum(there, axis=1, dtype=jnp.int32)
+  after = jnp.cumsum(there, axis=1, dtype=jnp.int32)
   # a scatter costs a CPU more than the rest: only slots are scattered, and what they mean is computed
   put = jax.vmap(lambda to: jnp.zeros(size, jnp.int32).at[to].set(jnp.arange(size, dtype=jnp.int32), mode='drop'))
-  slot = put(jnp.where(there, number - 1, size))
+  slot = put(jnp.where(there, after - 1, size))
   place, offset = slot // slots, slot % slots - slots // 2
   centre = place + offset + (offset >= 0)
-  return jnp.stack([place, jnp.clip(centre, 0, length - 1)], axis=-1), number[:, -1]
+  return jnp.stack([place, jnp.clip(centre, 0, length - 1)], axis=-1), there.sum(axis=1, dtype=jnp.int32)
 
 
 def bags(vectors: Array, pairs: Array) -> Array:
