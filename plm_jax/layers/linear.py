@@ -135,7 +135,7 @@ class Embed(nn.Module):
     return vectors
 
   def rows(self) -> tuple[Array, Array | None]:
-    """All rows that are there, f32[n, d], and where those of each id stand, int[v], or None where each is in its place."""
+    """All rows that are there, f32[n, d], and where that of each id stands, int[v]; None where they stand in order."""
     table, scale = self.table.astype(jnp.float32), _scale(self, 'table')
     return table if scale is None else table * scale, _beside(self, 'table', PLACE)
 

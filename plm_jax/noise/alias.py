@@ -50,7 +50,7 @@ def make(weights: np.ndarray) -> Alias:
 
 
 def draw(key: Array, alias: Alias, shape: tuple[int, ...]) -> Array:
-  """Independent ids, int32 of `shape`; each probability is right to 2^-32, where word2vec.c's table has steps of 1e-8."""
+  """Independent ids, int32 of `shape`. What a column gives is right to 2^-31; word2vec.c's table has steps of 1e-8."""
   column, rest = _product(_bits(key, shape), len(alias.accept))
   column = column.astype(jnp.int32)
   place = (rest >> 8).astype(jnp.float32) * 2.0**-24  # in the column, from 0 on and below 1

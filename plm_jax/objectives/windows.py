@@ -101,7 +101,7 @@ def listed(pairs: Array) -> tuple[Array, Array]:
     pairs: bool[b, l, o], which neighbours a word is paired with.
 
   Returns:
-    int32[b, l o, 2], the places in the row of the word that is read and of the centre, and int32[b], how many are pairs.
+    int32[b, l o, 2], the places of the word that is read and of the centre, and int32[b], how many are pairs.
   """
   b, length, slots = pairs.shape
   there, size = pairs.reshape(b, -1), length * slots

@@ -63,7 +63,9 @@ def test_on_devices(rules):
   layout = sharding.make_layout(sharding.make_mesh({'data': 2, 'model': 2}), rules)
 
   def both(vectors, table, readers, ids):
-    return gradients(lambda *own: pairs.products(own[0], (own[1], None), readers, ids, jnp.int32(37)), 1, vectors, table)
+    return gradients(
+      lambda *own: pairs.products(own[0], (own[1], None), readers, ids, jnp.int32(37)), 1, vectors, table
+    )
 
   alone = both(vectors, table, readers, ids)
   with sharding.use(layout):
