@@ -134,6 +134,11 @@ class Embed(nn.Module):
       vectors = vectors * jnp.take(scale, ids, axis=0, mode='clip').astype(self.dtype)
     return vectors
 
+  def rows(self) -> tuple[Array, Array | None]:
+    """All rows that are there, f32[n, d], and where that of each id stands, int[v]; None where they stand in order."""
+    table, scale = self.table.astype(jnp.float32), _scale(self, 'table')
+    return table if scale is None else table * scale, _beside(self, 'table', PLACE)
+
   def attend(self, x: Array) -> Array:
     """Products of `x` with every row, f32[..., v]; padded rows get a logit of -1e9.
 

@@ -19,6 +19,7 @@ from plm_jax import errors
 from plm_jax.errors import require
 from plm_jax.layers.linear import Embed
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
+from plm_jax.layers.pairs import products
 from plm_jax.noise import alias
 from plm_jax.noise.alias import Alias
 from plm_jax.noise.keys import row_keys
@@ -27,12 +28,11 @@ from plm_jax.objectives.windows import (
   Reduction,
   Update,
   Windows,
-  around,
   bags,
   counts_of,
   keep_rates,
   lay,
-  pair_weights,
+  listed,
 )
 from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
@@ -62,28 +62,28 @@ class Model(nn.Module):
     return self.trunk(tokens, train=train)['hidden']
 
   def __call__(
-    self, tokens: Array, pairs: Array, negatives: Array, train: bool = False, **inputs: Array
-  ) -> tuple[Array, Array]:
+    self, tokens: Array, pairs: Array, words: Array, number: Array, train: bool = False, **inputs: Array
+  ) -> Array:
     """Logits of true words and of drawn ones.
 
     Args:
       tokens: int[b, l].
-      pairs: bool[b, l, o], which neighbours a word is paired with, as `paired` has it.
-      negatives: int[b, l, o, k] of skip-gram, whose input is the word at l and whose centre is the neighbour o;
-        int[b, l, k] of a bag of words, whose centre is the word at l.
+      pairs: of skip-gram int[b, n, 2], the places of the input and of the centre of each pair; of a bag of words, whose
+        centre is the word at l, bool[b, l, o], which neighbours are in the bag.
+      words: int[b, n, 1 + k], the centre and the words that are drawn; of a bag n is l.
+      number: int[b], how many of the n count; they stand first, and the logits of others are not to be read.
       train: drops out.
       **inputs: what else `read` takes.
 
     Returns:
-      f32[b, l, o] and f32[b, l, o, k], of a bag of words f32[b, l] and f32[b, l, k].
+      f32[b, n, 1 + k].
     """
-    vectors, centres = self.read(tokens, train=train, **inputs), self.output(tokens)  # [b, l, d]
-    reach = pairs.shape[2] // 2
+    vectors = self.read(tokens, train=train, **inputs)  # [b, l, d]
     if self.architecture == 'skipgram':
-      true = jnp.einsum('bld,blod->blo', vectors, around(centres, reach=reach))
-      return true, jnp.einsum('bld,blokd->blok', vectors, self.output(negatives))
-    means = bags(vectors, pairs)
-    return jnp.einsum('bld,bld->bl', means, centres), jnp.einsum('bld,blkd->blk', means, self.output(negatives))
+      readers = pairs[..., 0]
+    else:
+      vectors, readers = bags(vectors, pairs), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    return products(vectors, self.output.rows(), readers, words, number.max())
 
 
 class Setup(NamedTuple):
@@ -145,34 +145,37 @@ def make(
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
   """Subsampled rows with their windows and negatives, all drawn by the keys of the rows."""
   laid = lay(s.windows, row_keys(root, batch, every='step'), batch)
-  length, reach = laid.tokens.shape[1], s.windows.window
-  per_word = (2 * reach,) if s.windows.architecture == 'skipgram' else ()
-  shape = (length, *per_word, s.negatives)
+  if s.windows.architecture == 'skipgram':
+    pairs, number = listed(laid.pairs)
+    centres = jnp.take_along_axis(laid.tokens, pairs[..., 1], axis=1, mode='clip')
+    real = jnp.arange(pairs.shape[1]) < number[:, None]
+  else:
+    pairs, centres, real = laid.pairs, laid.tokens, laid.pairs.any(axis=2)
+    number = (real * (1 + jnp.arange(real.shape[1]))).max(axis=1)
+  shape = (centres.shape[1], s.negatives)
   negatives = jax.vmap(lambda key: alias.draw(key, s.noise, shape))(laid.noise_keys)
-  weights = pair_weights(s.windows, laid.pairs, batch['row_weight'])
-  centres = around(laid.tokens[..., None], reach=reach)[..., 0] if per_word else laid.tokens
-  flat_weights = weights.reshape(len(weights), -1)
-  scale = batch_scale(flat_weights) if s.reduction == 'mean' else jnp.ones(len(weights))
+  words = jnp.concatenate([centres[..., None], negatives], axis=-1)
+  weights = real * batch['row_weight'][:, None]
+  scale = batch_scale(weights) if s.reduction == 'mean' else jnp.ones(len(weights))
   return Example(
-    {'tokens': laid.tokens, 'pairs': laid.pairs, 'negatives': negatives},
-    {'weights': flat_weights, 'scale': scale, 'others': negatives != centres[..., None]},
+    {'tokens': laid.tokens, 'pairs': pairs, 'words': words, 'number': number},
+    {'weights': weights, 'scale': scale, 'others': words != centres[..., None]},
   )
 
 
 def read_rows(example: Example) -> dict[str, Array]:
   """The words whose vectors a batch reads, of either table."""
-  tokens, negatives = (example.inputs[name].reshape(-1) for name in ('tokens', 'negatives'))
-  return {'trunk/token_embed/table': tokens, 'output/table': jnp.concatenate([tokens, negatives])}
+  tokens, words = (example.inputs[name].reshape(-1) for name in ('tokens', 'words'))
+  return {'trunk/token_embed/table': tokens, 'output/table': words}
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
   """Nats of telling the true word of each pair from those drawn for it."""
   del s, carry, rng
   targets, weights = example.targets, example.targets['weights']
-  true, false = forward(**example.inputs)
-  others = targets['others']
-  nats = nn.softplus(-true) + jnp.where(others, nn.softplus(false), 0).sum(axis=-1)
-  right = true > jnp.where(others, false, -jnp.inf).max(axis=-1)
-  nats, right = (value.reshape(weights.shape) for value in (nats, right))
+  logits, others = forward(**example.inputs), targets['others']  # [b, n, 1 + k], the true word first
+  true = jnp.arange(logits.shape[-1]) == 0
+  nats = jnp.where(true | others, nn.softplus(jnp.where(true, -logits, logits)), 0).sum(axis=-1)
+  right = logits[..., 0] > jnp.where(others, logits, -jnp.inf).max(axis=-1)
   value = scaled_sum(nats, weights, targets['scale'])
   return Loss(value, {'loss': metric(nats, weights), 'accuracy': metric(right.astype(jnp.float32), weights)})

@@ -94,6 +94,26 @@ def pair_weights(windows: Windows, pairs: Array, row_weight: Array) -> Array:
   return pairs.any(axis=2) * row_weight[:, None]
 
 
+def listed(pairs: Array) -> tuple[Array, Array]:
+  """Which words are paired, row by row: the pairs of skip-gram in order, then what is none up to a fixed number.
+
+  Args:
+    pairs: bool[b, l, o], which neighbours a word is paired with.
+
+  Returns:
+    int32[b, l o, 2], the places of the word that is read and of the centre, and int32[b], how many are pairs.
+  """
+  b, length, slots = pairs.shape
+  there, size = pairs.reshape(b, -1), length * slots
+  after = jnp.cumsum(there, axis=1, dtype=jnp.int32)
+  # a scatter costs a CPU more than the rest: only slots are scattered, and what they mean is computed
+  put = jax.vmap(lambda to: jnp.zeros(size, jnp.int32).at[to].set(jnp.arange(size, dtype=jnp.int32), mode='drop'))
+  slot = put(jnp.where(there, after - 1, size))
+  place, offset = slot // slots, slot % slots - slots // 2
+  centre = place + offset + (offset >= 0)
+  return jnp.stack([place, jnp.clip(centre, 0, length - 1)], axis=-1), there.sum(axis=1, dtype=jnp.int32)
+
+
 def bags(vectors: Array, pairs: Array) -> Array:
   """The mean of the vectors around each word that it is paired with: [b, l, d] -> [b, l, d]; of none, zeros."""
   weights = pairs / jnp.maximum(pairs.sum(axis=2, keepdims=True), 1)

@@ -35,7 +35,7 @@ def in_numpy(params, found, *, architecture, window):
   outputs = np.asarray(params['output']['table'], np.float64)
   gradients, total, number = (np.zeros_like(inputs), np.zeros_like(outputs)), 0.0, 0
   offsets = [offset for offset in range(-window, window + 1) if offset]
-  tokens, pairs, negatives = found['tokens'], found['pairs'], found['negatives']
+  tokens, pairs, words = found['tokens'], found['pairs'], found['words']
 
   def one(readers, centre, drawn):
     nonlocal total, number
@@ -48,13 +48,15 @@ def in_numpy(params, found, *, architecture, window):
       gradients[1][word] += (chance - true) * mean
     number += 1
 
-  for row, place in np.ndindex(tokens.shape):
-    near = [slot for slot in range(len(offsets)) if pairs[row, place, slot]]
-    if architecture == 'cbow' and near:
-      one([tokens[row, place + offsets[slot]] for slot in near], tokens[row, place], negatives[row, place])
-    elif architecture == 'skipgram':
-      for slot in near:
-        one([tokens[row, place]], tokens[row, place + offsets[slot]], negatives[row, place, slot])
+  for row, place in np.ndindex(pairs.shape[:2]):
+    if architecture == 'cbow':
+      near = [slot for slot in range(len(offsets)) if pairs[row, place, slot]]
+      if near:
+        one([tokens[row, place + offsets[slot]] for slot in near], tokens[row, place], words[row, place, 1:])
+    elif place < found['number'][row]:
+      reader, centre = pairs[row, place]
+      assert 0 < abs(reader - centre) <= window
+      one([tokens[row, reader]], tokens[row, centre], words[row, place, 1:])
   return total, number, gradients
 
 
@@ -77,14 +79,30 @@ def test_loss_and_gradient_are_those_of_the_paper(architecture):
 
 def test_windows_end_at_documents_and_reach_as_far_as_drawn():
   found = prepared(make(), make_batch())
-  offsets = np.array([-3, -2, -1, 1, 2, 3])
   for row in range(4):
     words = (found['tokens'][row] > 0).sum()  # special tokens are left out, the others moved together
-    assert (found['tokens'][row, :words] >= 7).all() and not found['pairs'][row, words:].any()
-    for place, slot in np.argwhere(found['pairs'][row]):
-      assert 0 <= place + offsets[slot] < words
+    assert (found['tokens'][row, :words] >= 7).all()
+    real = found['pairs'][row, : found['number'][row]]
+    assert ((real >= 0) & (real < words)).all()
+    reader, centre = real.T
+    assert (np.abs(reader - centre) <= 3).all() and len({tuple(pair) for pair in real}) == len(real)
+    reach = [np.abs(reader - centre)[centre == place].max(initial=0) for place in range(words)]
+    for place in range(words) if row in (0, 2) else ():  # one document: a centre takes all as near as it reaches
+      assert set(reader[centre == place]) == {at for at in range(words) if 0 < abs(at - place) <= reach[place]}
   alone = prepared(make(), make_batch(((3,), (3, 3, 3, 3, 3), (16,), (2,))))  # [CLS] [SEP] [SEP] have no word between
-  assert not alone['pairs'][[0, 1, 3]].any() and alone['pairs'][2].any()
+  assert (alone['number'] > 0).tolist() == [False, False, True, False]
+
+
+def test_pairs_stand_first_and_in_order():
+  pairs = np.random.default_rng(0).random((3, 7, 4)) < np.array([0.4, 0.0, 1.0])[:, None, None]
+  places = np.arange(7)[:, None] + np.array([-2, -1, 1, 2])
+  pairs &= (places >= 0) & (places < 7)
+  listed, number = windows.listed(jnp.asarray(pairs))
+  for row in range(3):
+    expected = [(place, places[place, slot]) for place, slot in np.argwhere(pairs[row])]
+    assert number[row] == len(expected)
+    assert [tuple(pair) for pair in np.asarray(listed[row, : len(expected)]).tolist()] == expected
+  assert number[1] == 0 and number[2] == 22 and listed.shape == (3, 28, 2)
 
 
 def test_reaches_are_uniform():
@@ -109,8 +127,7 @@ def test_words_stay_by_their_frequency():
 
 
 def test_negatives_are_drawn_by_frequency():
-  found = [prepared(make(negatives=96), make_batch())['negatives']]
-  drawn = np.bincount(np.concatenate([one.reshape(-1) for one in found]), minlength=40)
+  drawn = np.bincount(prepared(make(negatives=96), make_batch())['words'][..., 1:].reshape(-1), minlength=40)
   expected = COUNTS**0.75 / (COUNTS**0.75).sum()
   assert not drawn[:7].any() and np.abs(drawn / drawn.sum() - expected).max() < 0.006
 
