@@ -165,8 +165,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
 
 def read_rows(example: Example) -> dict[str, Array]:
   """The words whose vectors a batch reads, of either table."""
-  tokens, words = (example.inputs[name].reshape(-1) for name in ('tokens', 'words'))
-  return {'trunk/token_embed/table': tokens, 'output/table': words}
+  tokens, negatives = example.inputs['tokens'].reshape(-1), example.inputs['words'][..., 1:].reshape(-1)
+  return {'trunk/token_embed/table': tokens, 'output/table': jnp.concatenate([tokens, negatives])}
 
 
 def loss(s: Setup, forward: Forward, example: Example, carry: PyTree, rng: Array) -> Loss:
