@@ -77,13 +77,12 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   width, heads = theirs['hidden_size'], theirs['num_attention_heads']
   activation = fields.ACTIVATIONS[theirs['hidden_act']]
   terms = _terms(theirs['pos_att_type'])
-  known = {
-    'attention_head_size': (theirs['attention_head_size'] or width // heads, width // heads),
-    'relative_attention': (theirs['relative_attention'], bool(terms)),
-  }
-  for name, (value, needed) in known.items():
-    if value != needed:
-      raise ValueError(f'{name} is {value!r}; it can be read where it is {needed!r}')
+  if theirs['relative_attention'] != bool(terms):
+    said = f'relative_attention is {theirs["relative_attention"]!r} and pos_att_type {theirs["pos_att_type"]!r}'
+    raise ValueError(f'{said}; both or neither can be read')
+  if (theirs['attention_head_size'] or width // heads) != width // heads:
+    said = f'attention_head_size is {theirs["attention_head_size"]!r}'
+    raise ValueError(f'{said}; it can be read where it is {width // heads}')
   length, farthest = theirs['max_position_embeddings'], theirs['max_relative_positions']
   embed_dim = theirs['embedding_size'] or width
   newer = theirs['model_type'] == 'deberta-v2'  # version 1 does not look at what version 2 added
