@@ -7,11 +7,8 @@ python -m plm_jax.train --config=experiments/bart/translate.py:second --workdir=
 python -m plm_jax.train --config=experiments/bart/translate.py:multi30k,base --workdir=runs/bart/multi30k \
     --config.data.path=../shared/data/multi30k_en_de
 python -m plm_jax.evaluate --workdir=runs/bart/ro_en-second --evaluation=test --predictions=translations.jsonl
-
 python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=en --name=byte_bpe --specials=roberta \
     --size=2000 --out=runs/vocab/multi30k_en_bytes
-python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte_bpe --specials=roberta \
-    --size=2000 --out=runs/vocab/multi30k_de
 python -m plm_jax.train --config=experiments/bart/translate.py:multi30k,second,small --workdir=runs/bart/small \
     --config.data.path=../shared/data/multi30k_en_de
 python -m plm_jax.generate --workdir=runs/bart/small --prompt="Ein Mann schläft." --method=beam
@@ -22,12 +19,11 @@ the first, all parameters. The data are files train, back, newsdev2016 and newst
 and the back-translations of Sennrich et al. 2016. --config.data.path=tfds:wmt16_translate/ro-en takes WMT's alone, with
 --config.data.split=train --config.eval.validation.data.split=validation --config.eval.test.data.split=test.
 
-The trunk `small` is for a laptop: a BART of two layers that nothing has pre-trained, so that its second stage begins
-with random parameters.
-
-Hardware: not published; one accelerator with 40 GB for large. `small`: HARDWARE
+Hardware: not published; one accelerator with 40 GB for large. `small` is for a laptop, 8 minutes of a CPU core: a BART
+of two layers that nothing pre-trained, which learns in the second stage; cove/translate.py has its German vocabulary.
 Expect (test, BLEU): ro_en 36.29 after the first stage, 37.96 after the second; a Transformer without BART 36.80.
-Multi30k, German to English with a BART of your own, is in no paper. FIGURE
+Multi30k, German to English, is in no paper. Our own figure, `small`, one seed, 600 steps (1.3 passes): 3.6, perplexity
+28.9 per piece, German copied 0.5; it has not learnt to read by then, and writes one sentence for all texts.
 
 Arguments: a set (ro_en, multi30k), a stage (first, second), a trunk (large, base, small), `quick`.
 Differs from the paper: its rates, steps and batches are not published, nor is the Romanian vocabulary; batches are a
@@ -41,9 +37,7 @@ SETS = {
   'ro_en': (
     'parallel:data/wmt16_ro_en', 'train+back', 'newsdev2016', 'newstest2016', ('ro', 'en'), 'ro', (100_000, 5_000), 256
   ),
-  'multi30k': (
-    'runs/data/multi30k_en_de', 'train', 'validation', 'test', ('de', 'en'), 'de', (5_000, 500), 64
-  ),
+  'multi30k': ('runs/data/multi30k_en_de', 'train', 'validation', 'test', ('de', 'en'), 'de', (5_000, 500), 64),
 }  # fmt: skip
 STAGES = {'first': dict(rate=5e-4, schedule='inverse_sqrt'), 'second': dict(rate=3e-5, schedule='linear')}
 TRUNKS = {'large': ('bart-large', 'roberta-large'), 'base': ('bart-base', 'roberta-base'), 'small': ('tiny', 'tiny')}
