@@ -292,12 +292,23 @@ def test_local_starts_all_again_when_a_peer_is_lost(tmp_path: pathlib.Path) -> N
 import os, pathlib, signal, sys, time
 first = pathlib.Path({str(tmp_path)!r}) / 'first'
 index = sys.argv[-1].partition('=')[2]
+def alive(pid):
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  return True
 if index == '1' and not first.exists():
-  first.touch()
+  first.with_name('new').write_text(str(os.getpid()))
+  first.with_name('new').rename(first)
   os.kill(os.getpid(), signal.SIGKILL)
+if index == '0':
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as training does, whose step fails before it would end
 while not first.exists():
   time.sleep(0.05)
 if index == '0' and not first.with_name('second').exists():
+  while alive(int(first.read_text())):  # until it is seen to have ended
+    time.sleep(0.05)
   first.with_name('second').touch()
   raise RuntimeError('a peer is lost')
 """

@@ -25,6 +25,7 @@ from orbax.checkpoint import checkpoint_managers
 
 from plm_jax import files
 from plm_jax.checkpoint import digests, records
+from plm_jax.checkpoint.params import AVERAGES
 from plm_jax.checkpoint.records import CheckpointError, Leaves, Record, Step, best_step
 from plm_jax.paths import flat
 from plm_jax.types import PyTree
@@ -340,7 +341,7 @@ def broken_leaves(folder: Path, step: int) -> list[str]:
     CheckpointError: the step could not be read.
   """
   leaves = arrays(folder, step)
-  counted = [name for name in leaves if name.startswith(('params/', 'opt_state/rule/', 'opt_state/average/params/'))]
+  counted = [name for name in leaves if name.startswith(('params/', 'opt_state/rule/', f'{AVERAGES}/'))]
   return [name for name in counted if not np.isfinite(np.asarray(leaves[name], np.float32)).all()]
 
 

@@ -26,6 +26,7 @@ from plm_jax.paths import flat, nested
 from plm_jax.types import PyTree
 
 NAME = 'params.safetensors'
+AVERAGES = 'opt_state/average/params'  # of trained parameters, in the state of a run with `ema` or ASGD
 _MOST_LAYERS = 10_000
 INDEX = 'params.index.json'  # of several files; there each layer of a stacked leaf is an array of its own
 
@@ -126,6 +127,8 @@ def in_memory(params: PyTree, *, where: str = 'memory') -> Params:
 def open_params(source: str | os.PathLike[str], *, step: Step = 'newest') -> Params:
   """Opens parameters in a form of this package; `weights.open` also takes the form of Hugging Face.
 
+  Of a run that averages its parameters they are the averages, which its evaluations read.
+
   Args:
     source: a run folder, its `checkpoints`, a folder made by `save_params` or the `.safetensors` file in it, or a
       folder made by `python -m plm_jax.convert import`.
@@ -186,6 +189,8 @@ def _open_step(folder: Path, step: Step) -> Params:
   where = f'step {chosen} in {folder}'
   saved = records.read(folder / str(chosen)).leaves
   names = _below(saved, 'params', where=where)
+  averaged = {path: f'{AVERAGES}/{path}' for path in names}
+  names = {path: averaged[path] if averaged[path] in saved else name for path, name in names.items()}
   item = records.item(folder, chosen)
 
   def read(paths: Collection[str]) -> dict[str, np.ndarray]:

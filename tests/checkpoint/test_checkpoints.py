@@ -1,5 +1,6 @@
 """Checkpoints: nothing is lost when a process dies, nothing damaged is trusted, nothing changes on the way."""
 
+import dataclasses
 import logging
 import os
 import pathlib
@@ -574,6 +575,17 @@ def test_open_params_of_the_best_step(tmp_path: pathlib.Path) -> None:
       saved.save(step, make_state(step), metrics={'validation/loss': loss})
   for step, found in (('best', 1), (None, 1), ('newest', 3)):
     np.testing.assert_array_equal(checkpoint.open_params(tmp_path, step=step).tree()['head']['bias'], np.full(5, found))
+
+
+def test_open_params_of_a_run_that_averages(tmp_path: pathlib.Path) -> None:
+  """They are what its evaluations read: averages of trained parameters, frozen ones as they are."""
+  state = make_state(1)
+  averaged = {'head': {'bias': jnp.full((5,), 0.5)}}
+  with Checkpoints(tmp_path / 'checkpoints', keep=1) as saved:
+    saved.save(1, dataclasses.replace(state, opt_state={'average': {'params': averaged}}))
+  expected = jax.tree.map(np.asarray, state.params | averaged)
+  assert same_bits(checkpoint.open_params(tmp_path).tree(), expected)
+  assert same_bits(checkpoint.open_params(tmp_path).tree('trunk'), expected['trunk'])
 
 
 def test_no_run_there(tmp_path: pathlib.Path) -> None:
