@@ -260,13 +260,28 @@ sys.stdout.write(f'\\ntotal {total} devices {jax.device_count()} {jax.local_devi
 def test_local_starts_all_again_when_one_was_killed(tmp_path: pathlib.Path) -> None:
   code = f"""
 import os, pathlib, signal, sys, time
-first = pathlib.Path({str(tmp_path)!r}) / 'first'
-index = sys.argv[-1].partition('=')[2]
-if index == '1' and not first.exists():
-  first.touch()
-  os.kill(os.getpid(), signal.SIGKILL)
-if not first.exists():
-  time.sleep(60)
+killed, told, ready = (pathlib.Path({str(tmp_path)!r}) / name for name in ('killed', 'told', 'ready'))
+def runs(pid):
+  try:
+    os.kill(pid, 0)
+  except ProcessLookupError:
+    return False
+  return True
+if sys.argv[-1] == '--process=1':
+  if not killed.exists():
+    while not ready.exists():
+      time.sleep(0.05)
+    killed.with_name('new').write_text(str(os.getpid()))
+    killed.with_name('new').rename(killed)
+    os.kill(os.getpid(), signal.SIGKILL)
+else:
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as training does, whose step fails before it would end
+  ready.touch()
+  while not killed.exists() or runs(int(killed.read_text())):  # until it is seen to have ended
+    time.sleep(0.05)
+  if not told.exists():
+    told.touch()
+    raise RuntimeError('a peer is lost')
 """
   done = local(code, '--restarts=2', '--grace=1')
   assert done.returncode == 0, done.stdout
@@ -312,7 +327,7 @@ if index == '0' and not first.with_name('second').exists():
   first.with_name('second').touch()
   raise RuntimeError('a peer is lost')
 """
-  done = local(code, '--processes=2', '--restarts=1', '--grace=1')
+  done = local(code, '--processes=2', '--restarts=1', '--grace=20')
   assert done.returncode == 0, done.stdout
   assert '[local.py] a process ended with 137: all are started again (restart 1 of 1)' in done.stdout
 
