@@ -10,7 +10,8 @@ devices  seconds of a step of the config's `quick` form on 1, 2 and 4 simulated 
 sizes    cycles, GiB and operations of a step on one chip against length, width, depth and size of the vocabulary, with
          the exponent of the last doubling
 
-Prints tables and draws DIR/growth.png. A part that is in DIR/growth.json already is not measured again.
+Prints tables and draws DIR/growth.png. A part that is in DIR/growth.json already is not measured again, nor a program
+that is in DIR/programs.json, so the same command goes on where it was stopped.
 """
 
 import argparse
@@ -51,12 +52,25 @@ def python(*words: str, devices: int = 1) -> str:
   return done.stdout
 
 
-def planned(config: str, chips: int, *, rows: int, words: int = 30_522, keys: Mapping[str, Any]) -> Point:
+def planned(
+  arguments: argparse.Namespace, chips: int, *, rows: int, words: int = 30_522, keys: Mapping[str, Any]
+) -> Point:
   """What the compiler says of a training step with so many rows on each chip."""
   topology, slices = SLICES[chips]
   flags = [f'--config.{key}={value}' for key, value in keys.items()]
-  target = ['--config=' + config, f'--topology={topology}', f'--slices={slices}', f'--vocab_size={words}', '--json']
-  found = json.loads(python('plm_jax.plan', *target, f'--config.data.batch_size={rows * chips}', *flags))
+  target = [f'--config={arguments.config}', f'--topology={topology}', f'--slices={slices}', f'--vocab_size={words}']
+  command = ('plm_jax.plan', *target, '--json', f'--config.data.batch_size={rows * chips}', *flags)
+  file = arguments.out / 'programs.json'
+  known: dict[str, Point] = json.loads(file.read_text()) if file.exists() else {}
+  name = ' '.join(command)
+  if name not in known:
+    known[name] = _point(json.loads(python(*command)), chips)
+    file.write_text(json.dumps(known, indent=1))
+  return known[name]
+
+
+def _point(found: Mapping[str, Any], chips: int) -> Point:
+  """Of what `python -m plm_jax.plan` says."""
   step = found['train']
   if not step['fits']:
     return {'TFLOP': found['tflop_per_step'] / chips}
@@ -72,7 +86,7 @@ def planned(config: str, chips: int, *, rows: int, words: int = 30_522, keys: Ma
 def chips_of(arguments: argparse.Namespace) -> dict[str, Point]:
   """By number of chips."""
   keys = {'accumulate': 1, 'eval': '{}', 'best': None}
-  return {str(chips): planned(arguments.config, chips, rows=arguments.rows, keys=keys) for chips in SLICES}
+  return {str(chips): planned(arguments, chips, rows=arguments.rows, keys=keys) for chips in SLICES}
 
 
 def devices_of(arguments: argparse.Namespace) -> dict[str, Point]:
@@ -98,7 +112,7 @@ def sizes_of(arguments: argparse.Namespace) -> dict[str, dict[str, Point]]:
   def one(rows: int = 8, words: int = 30_522, **keys: Any) -> Point:
     overrides = {'max_length': max(LENGTHS)} | keys.pop('overrides', {})
     fixed = {'accumulate': 1, 'eval': '{}', 'best': None, 'model.overrides': overrides, 'data.length': 128}
-    return planned(arguments.config, 1, rows=rows, words=words, keys=fixed | keys)
+    return planned(arguments, 1, rows=rows, words=words, keys=fixed | keys)
 
   return {
     'length': {str(size): one(**{'data.length': size}) for size in LENGTHS},

@@ -5,9 +5,10 @@
 
 Fills experiments/slices.json, row by row, and writes experiments/SLICES.md from it. The state of a device and the hours
 are counted; the peak of a training step and of the evaluations, and what a device sends, are said by libtpu
-(requirements-plan.txt), which compiles the steps without a TPU. A row that is there is not compiled again, so the same
-command goes on where it was stopped; `--count` compiles nothing. `--check` compiles again what stands there and ends
-with 1 where a peak differs by more than 3 %. A compilation that takes more than 30 minutes or 20 GiB is given up.
+(requirements-plan.txt), which compiles the steps without a TPU; of v5p it does not say what is sent. A row that is
+there is not compiled again, so the same command goes on where it was stopped; `--count` compiles nothing. `--check`
+compiles again what stands there and ends with 1 where a peak differs by more than 3 %. A compilation that takes more
+than 30 minutes or 20 GiB is given up.
 """
 
 import argparse
@@ -26,7 +27,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILE, PAGE = ROOT / 'experiments' / 'slices.json', ROOT / 'experiments' / 'SLICES.md'
 SECONDS, GIB = 1_800, 20
 CLOSE = 0.03
-UNREADABLE = ('v5p', 'v6e')  # programs for them are not compiled: the text of one cannot be read with this libtpu
 
 
 class Row(NamedTuple):
@@ -179,20 +179,18 @@ def fill(rows: list[Row], *, minutes: float, count: bool) -> None:
   """Adds what is missing of these rows."""
   known, began = read(), time.monotonic()
   for row in rows:
-    chip = row.topology.partition(':')[0]
-    only_state = count or chip in UNREADABLE
-    if row.name in known['rows'] and (only_state or 'peak_gib' in known['rows'][row.name]):
+    if row.name in known['rows'] and (count or 'peak_gib' in known['rows'][row.name]):
       continue
     if time.monotonic() - began > 60 * minutes:
       break
-    found = planned(row, count=only_state)
+    found = planned(row, count=count)
     if isinstance(found, str):
       print(f'{row.name}: {found}', flush=True)
       if row.name in known['rows']:
         known['rows'][row.name]['why'] = f'not compiled: {found}'
     else:
-      known['rows'][row.name] = counted(found) | ({} if only_state else compiled(found))
-      if not only_state:
+      known['rows'][row.name] = counted(found) | ({} if count else compiled(found))
+      if not count:
         known |= {name: importlib.metadata.version(name) for name in ('libtpu', 'jax')}
       print(f'{row.name}: {known["rows"][row.name]}', flush=True)
     write(known)

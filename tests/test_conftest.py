@@ -108,10 +108,13 @@ def test_a_red_check_ends_with_the_command(tmp_path: pathlib.Path) -> None:
     (tmp_path / 'launch' / f'{name}.sh').write_text(text + '\n')
   done = subprocess.run(['bash', '.ci/run'], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
   assert done.returncode == 1, done.stderr
-  assert done.stdout.splitlines()[-4:] == [
-    '1 failed',
+  again = 'Repeat with: bash launch/test.sh -n 0 t.py::x'
+  assert done.stdout.splitlines()[-6:] == [
+    'tests: 1 failed',
+    'programs for TPUs: 1 failed',
     'Failed: see the tests and the lint above.',
-    'Repeat with: bash launch/test.sh -n 0 t.py::x',
+    again,
+    again,
     'Repeat with: bash launch/lint.sh',
   ]
 

@@ -27,6 +27,7 @@ def get_config(arg=''):
   c.model = dict(name='glm', variant='glm-base', overrides=dict(vocab_multiple=128))
   c.objective = dict(name='blank_infilling', start=EXTRA[0], end=EXTRA[1], slots=64)
   c.data = dict(name='stream', path=common.corpus('wiki'), layout='rows', length=512, batch_size=1024)
+  c.accumulate = 4  # what fits its slice
   c.optim = dict(
     name='adamw',
     rate=4e-4,
