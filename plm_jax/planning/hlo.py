@@ -103,7 +103,8 @@ def runs(program: Program) -> collections.Counter[str]:
 def collectives(text: str) -> list[Collective]:
   """The transfers of a program, those with the most bytes first.
 
-  One that overlaps a loop is written into its start, its rounds and its end, all with one channel: it counts once.
+  One that overlaps a loop is written into its start, its rounds and its end, all with one channel: it counts as what
+  runs least. Where sums of several arrays have one channel, as those of `shard_map`, each counts.
 
   Args:
     text: `compiled.as_text()`.
@@ -113,7 +114,7 @@ def collectives(text: str) -> list[Collective]:
   """
   program = read(text)
   counted = runs(program)
-  found: dict[str, Collective] = {}
+  found: dict[str, list[Collective]] = collections.defaultdict(list)
   for name, instructions in program.computations.items():
     shapes = {instruction.name: instruction.shape for instruction in instructions}
     for instruction in instructions:
@@ -125,10 +126,12 @@ def collectives(text: str) -> list[Collective]:
       one = Collective(
         kind, _size(instruction, shapes), counted[name], instruction.shape, source[1] if source else instruction.name
       )
-      key = channel[1] if channel else instruction.name
-      if key not in found or one.runs < found[key].runs:
-        found[key] = one
-  return sorted(found.values(), key=lambda one: -one.total)
+      found[channel[1] if channel else instruction.name].append(one)
+  kept: list[Collective] = []
+  for same in found.values():
+    least = min(one.runs for one in same)
+    kept += {one.shape: one for one in same if one.runs == least}.values()
+  return sorted(kept, key=lambda one: -one.total)
 
 
 def by_kind(found: Iterable[Collective]) -> dict[str, tuple[int, int, float]]:

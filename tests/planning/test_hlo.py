@@ -80,6 +80,14 @@ def test_a_transfer_that_overlaps_a_loop_counts_once():
   assert (kept.kind, kept.runs) == ('reduce-scatter', 1)
 
 
+def test_sums_of_one_channel_count_each():
+  """XLA joins the sums of `shard_map` into a few, which keep the channel that all of them had."""
+  line = next(line for line in NESTED.splitlines() if '%scatter = ' in line)
+  other = line.replace('%scatter', '%scatter.2').replace('f32[2,64]', 'f32[4,64]')
+  found = [one for one in hlo.collectives(NESTED.replace(line, f'{line}\n{other}')) if one.kind == 'reduce-scatter']
+  assert [one.shape for one in found] == ['f32[2,64]{1,0}', 'f32[4,64]{1,0}']
+
+
 def test_what_is_no_program_is_refused():
   with pytest.raises(ValueError, match='no ENTRY'):
     hlo.collectives('HloModule empty')
