@@ -19,7 +19,7 @@ from plm_jax import vocab as vocabularies
 from plm_jax.cli import signals
 from plm_jax.data.corpora import local, records
 from plm_jax.data.rows import order, store
-from plm_jax.text import tokenizer
+from plm_jax.text import recipe, tokenizer
 from plm_jax.training import parts
 from tests import conftest, runs
 
@@ -238,7 +238,7 @@ def test_blocks_that_are_tokenised_are_kept(
   assert sum(texts) == 34
 
 
-@pytest.mark.parametrize('kind', vocabularies.KINDS)
+@pytest.mark.parametrize('kind', recipe.TRAINED)
 def test_a_vocabulary_is_not_trained_to_its_end(
   kind: str, data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,7 +359,7 @@ def preparing(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> d
   changes = {'data': {'path': str(folder), 'cache': '{workdir}/cache'}}
   config = runs.write_config(folder / 'mlm.json', runs.settings('mlm', data, **changes))
   vocabulary = [f'--source={folder}', '--size=8000', '--out={workdir}/vocab', '--cache={workdir}/cache']
-  kinds = {kind: runs.words('vocab', 'train', f'--name={kind}', *vocabulary) for kind in vocabularies.KINDS}
+  kinds = {kind: runs.words('vocab', 'train', f'--name={kind}', *vocabulary) for kind in recipe.TRAINED}
   return {
     **kinds,
     'pydocs': runs.words('data.pydocs', '--cache={workdir}/cache'),
@@ -370,7 +370,7 @@ def preparing(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('name', [*vocabularies.KINDS, 'pydocs', 'train'])
+@pytest.mark.parametrize('name', [*recipe.TRAINED, 'pydocs', 'train'])
 def test_a_signal_while_data_is_prepared(name: str, preparing: dict[str, list[str]], tmp_path: pathlib.Path) -> None:
   for stage in range(5):
     workdir, output = tmp_path / str(stage), tmp_path / f'output-{stage}'
