@@ -532,6 +532,11 @@ def test_every_parameter_has_axis_names(on):
     assert ('layers' in leaf.names) == is_stacked(name, leaf.value), name
 
 
+def squared(leaves):
+  """The squared norm of all leaves together."""
+  return sum(float(jnp.square(leaf).sum()) for leaf in leaves)
+
+
 @every_pair
 def test_one_step_lowers_the_loss(on):
   """By 1e-4, or by half of what a small gradient promises: the rate times its squared norm."""
@@ -540,7 +545,7 @@ def test_one_step_lowers_the_loss(on):
     trained = run.pair.task._replace(evaluate=None)
     run = Run(run.pair._replace(task=trained))
   state = run.step()[0]
-  promised = run.rate * sum(float(jnp.square(leaf).sum()) for leaf in flat(state.opt_state['rule']).values())
+  promised = run.rate * squared(flat(state.opt_state['rule']).values())
   before, after = (tiny.means(run.metrics(each))['loss'] for each in (run.state, state))
   assert after < before - min(1e-4, promised / 2)
 
@@ -560,7 +565,7 @@ def test_accumulating_changes_nothing(on):
     return
   (one, one_metrics), (four, four_metrics) = run.step(), run.step(accumulate=4)
   gradients = [flat(state.opt_state['rule']) for state in (four, one)]
-  whole = max(ROUNDED, np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in gradients[1].values())))
+  whole = max(ROUNDED, np.sqrt(squared(gradients[1].values())))
   without = {path for path in gradients[1] if run.pair.without_gradient(path)}
   for gradient in gradients:  # what is left there is rounding, which two ways to sum do not share
     assert all(float(jnp.linalg.norm(gradient[path].reshape(-1))) < 1e-6 * whole for path in without)
@@ -645,7 +650,7 @@ def test_every_parameter_gets_a_gradient_and_changes(on):
   assert tiny.same(frozen, same)
   old = jax.tree.leaves(before)
   gradient = jax.tree.leaves(state.opt_state['rule'])
-  whole = max(ROUNDED, np.sqrt(sum(float(jnp.square(leaf).sum()) for leaf in gradient)))
+  whole = max(ROUNDED, np.sqrt(squared(gradient)))
   new = jax.tree_util.tree_leaves_with_path(trained)
   for (path, after), before, leaf in zip(new, old, gradient, strict=True):
     name = path_name(path)

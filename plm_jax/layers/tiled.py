@@ -500,27 +500,49 @@ def _backward_keys(form: Form, given: dict[str, Array]) -> dict[str, Array]:
   )
 
 
-def _backward_queries(form: Form, given: dict[str, Array]) -> Array:
-  """Gradient of the queries, where several tiles add to it."""
-  s = _sizes(form, given)
+def _summing(
+  form: Form, s: Sizes, name: str, part: Callable[[Tile, dict[str, Any]], Array], *, over: str, count: int
+) -> Callable[..., None]:
+  """A kernel that adds up a part of every tile over one axis of the grid, the innermost, and then writes `name`.
+
+  Args:
+    form: of the attention.
+    s: sizes of the tiles.
+    name: of what is written.
+    part: (tile, what it reads) -> what the tile adds.
+    over: the axis, a field of `Tile`.
+    count: its number of tiles.
+  """
 
   def kernel(tile: Tile, reads: dict[str, Any], writes: dict[str, Any], sums: Any) -> None:
-    @pl.when(tile.key == 0)
+    place = tile._asdict()[over]
+
+    @pl.when(place == 0)
     def begin() -> None:
       sums[...] = jnp.zeros_like(sums)
 
     @pl.when(_near(form, s, tile, reads))
     def add() -> None:
-      key = reads['key'][...]
-      sums[...] += _product(_gradients(form, s, tile, reads)[1].astype(key.dtype), key, 1, 0)
+      sums[...] += part(tile, reads)
 
-    @pl.when(tile.key == s.key_tiles - 1)
+    @pl.when(place == count - 1)
     def end() -> None:
-      writes['query'][...] = sums[...].astype(writes['query'].dtype)
+      writes[name][...] = sums[...].astype(writes[name].dtype)
+
+  return kernel
+
+
+def _backward_queries(form: Form, given: dict[str, Array]) -> Array:
+  """Gradient of the queries, where several tiles add to it."""
+  s = _sizes(form, given)
+
+  def part(tile: Tile, reads: dict[str, Any]) -> Array:
+    key = reads['key'][...]
+    return _product(_gradients(form, s, tile, reads)[1].astype(key.dtype), key, 1, 0)
 
   return _call(
     form,
-    kernel,
+    _summing(form, s, 'query', part, over='key', count=s.key_tiles),
     given,
     name='attention_backward_queries',
     grid=(s.rows, s.heads, s.query_tiles, s.key_tiles),
@@ -539,22 +561,12 @@ def _backward_bias(form: Form, given: dict[str, Array]) -> Array:
   def at(head: Any, query: Any, key: Any, row: Any) -> Tile:
     return Tile(row, head, query, key)
 
-  def kernel(tile: Tile, reads: dict[str, Any], writes: dict[str, Any], sums: Any) -> None:
-    @pl.when(tile.row == 0)
-    def begin() -> None:
-      sums[...] = jnp.zeros_like(sums)
-
-    @pl.when(_near(form, s, tile, reads))
-    def add() -> None:
-      sums[...] += _gradients(form, s, tile, reads)[1]
-
-    @pl.when(tile.row == s.rows - 1)
-    def end() -> None:
-      writes['bias'][...] = sums[...].astype(writes['bias'].dtype)
+  def part(tile: Tile, reads: dict[str, Any]) -> Array:
+    return _gradients(form, s, tile, reads)[1]
 
   return _call(
     form,
-    kernel,
+    _summing(form, s, 'bias', part, over='row', count=s.rows),
     given,
     name='attention_backward_bias',
     grid=(s.heads, s.query_tiles, s.key_tiles, s.rows),
