@@ -6,6 +6,8 @@ Tests go by names of files. What they build is built inside them, so a broken fi
   models/t5              the first task that accepts the model; skipped where that pair stands for a task already
   objectives/mlm-albert  any pair, in long tests; skipped where the task refuses the model
 
+What files decide and no pair changes is not asked of pairs: places under every table, the same numbers outside of jit.
+
 A file whose `make` has keywords without defaults gets a line in `SETTINGS`, a parameter that rightly has no gradient
 gets one in `NO_GRADIENT`.
 """
@@ -499,8 +501,13 @@ def test_every_trunk_learns_in_bfloat16_what_it_learns_in_float32(model):
 # Tasks --------------------------------------------------------------------------------------------------------------
 
 
-@every_pair
-@pytest.mark.parametrize('rules', sharding.RULES)
+@pytest.mark.parametrize(
+  ('on', 'rules'),
+  [
+    *itertools.product(FILES, sharding.RULES),
+    *(pytest.param(on, 'fsdp_tensor', marks=pytest.mark.slow) for on in EVERY),
+  ],
+)
 def test_places_are_found_under_every_table(on, rules):
   pair = find(on)
   layout = sharding.make_layout(sharding.make_mesh({'data': -1}), rules)
@@ -610,9 +617,7 @@ def test_devices_that_compute_apart_change_nothing(on):
 QUICK = ('objectives/mlm', 'objectives/causal_lm')  # each operation is compiled by itself, which takes long
 
 
-@pytest.mark.parametrize(
-  'on', [on if on in QUICK else pytest.param(on, marks=pytest.mark.slow) for on in (*FILES, *EVERY)]
-)
+@pytest.mark.parametrize('on', [on if on in QUICK else pytest.param(on, marks=pytest.mark.slow) for on in FILES])
 def test_jitted_equals_eager(on):
   run = run_of(on)
   eager, _ = eval_step(run.state.params, run.batch, run.state.carry, jax.random.key(KEY), task=run.pair.task)
