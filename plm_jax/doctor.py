@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       command.show(json.dumps(doctor.plain(report), indent=2))
     else:
       _show(report, doctor.rows(report))
+  joining.part()
   return 0 if report.sound else command.WRONG_USAGE
 
 

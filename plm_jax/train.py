@@ -63,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   signals.check()
   joining.join(flags)
   asked = {'stop_at': arguments.stop_at, 'extend': arguments.extend, 'profile': profile}
-  return loop.train(settings, arguments.workdir, **asked).exit_code
+  outcome = loop.train(settings, arguments.workdir, **asked)
+  joining.part()
+  return outcome.exit_code
 
 
 def _cache(where: str) -> str:

@@ -78,6 +78,17 @@ def join(flags: Flags) -> None:
     )
 
 
+def part() -> None:
+  """Waits until all processes have come here, then lets go of them; call it where all of them end alike.
+
+  jax aborts a process whose coordinator, process 0, has gone before it.
+  """
+  try:
+    jax.distributed.shutdown()
+  except RuntimeError as error:  # another one died since: what this one has to say is said
+    log.warning(f'not all processes came to the end: {str(error).splitlines()[0]}')
+
+
 def detected() -> Cluster | None:
   """The first environment of those that jax knows that this process runs in; None where it runs in none."""
   for kind in clusters.ClusterEnv._cluster_types:

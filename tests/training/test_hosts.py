@@ -159,7 +159,7 @@ def test_flags_that_contradict_the_environment_are_refused(
 
 
 JOIN = """
-import sys
+import os, sys, threading, time
 from plm_jax.cli import signals
 signals.begin()
 from plm_jax.cli import command, hosts, logs
@@ -175,6 +175,9 @@ def main():
   import jax
   # one write that begins and ends with a line's end: Gloo prints from a thread of its own at the same time
   sys.stdout.write(f'\\njoined {jax.process_index()} of {jax.process_count()}\\n')
+  threading.Thread(target=time.sleep, args=(60,), name=signals.HANGS, daemon=True).start()  # as a run has: a sink
+  time.sleep(float(os.environ.get('LINGERS', 0)))
+  joining.part()
   return 0
 
 command.leave(command.run(main))
@@ -203,6 +206,14 @@ def test_tasks_of_slurm_meet_without_flags() -> None:
     assert process.returncode == 0, err
     assert f'joined {number} of 2' in out.splitlines()
     assert 'known from: SLURM' in err
+
+
+def test_who_ends_later_keeps_its_coordinator() -> None:
+  both = [f'--coordinator=localhost:{free_port()}', '--processes=2']
+  running = [join(*both, '--process=0'), join(*both, '--process=1', LINGERS='4')]
+  for process in running:
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
 
 
 def test_what_cannot_be_reached_ends_with_a_sentence() -> None:
