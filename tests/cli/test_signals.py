@@ -382,7 +382,7 @@ def test_a_signal_while_data_is_prepared(name: str, preparing: dict[str, list[st
       process.send_signal(signals.SIGNALS[stage % 2])
       code = process.wait(timeout=60)
     said = output.read_text()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20  # of a minute that it would take, and on a busy machine
     assert 'Traceback' not in said and 'stopping as soon as nothing is lost' in said
     assert code == 130 or (code == 3 and 'documents are tokenised in' in said)
     assert not (workdir / 'vocab').exists() and not (workdir / 'run' / 'config.json').exists()
