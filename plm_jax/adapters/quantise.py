@@ -90,7 +90,8 @@ def scales(channels: Channels, leaves: Mapping[str, Any], key: Array) -> dict[st
     if (leaf := leaves.get(path)) is None:  # a pooler, say, that the inner task has no use for
       continue
     scale, names = quantise.scales(nn.unbox(leaf), axes), wrapped.axis_names(leaf)
-    own = tuple(None if scale.shape[axis] == 1 else name for axis, name in enumerate(names))
+    within = {axis % len(names) for axis in axes}
+    own = tuple(None if axis in within else name for axis, name in enumerate(names))
     added[_beside(path)] = wrapped.boxed(scale, own)
   return added
 
