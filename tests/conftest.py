@@ -108,6 +108,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
   left_out = [item for item in items if not runs(item)]
   items[:] = [item for item in items if runs(item)]
+  places: dict[str, int] = {}
+  for place, item in enumerate(items):
+    places.setdefault(group(item.nodeid), place)
+  items.sort(key=lambda item: places[group(item.nodeid)])  # what shares compiled functions stands together
   config.stash[LEFT_OUT] = len(left_out)
   config.hook.pytest_deselected(items=left_out)
 

@@ -282,7 +282,7 @@ class Run:
     return self.evaluate(state.params, batch, self.state.carry, jax.random.key(KEY))[0]
 
 
-@functools.cache
+@functools.lru_cache(maxsize=8)  # the tests of a pair stand together
 def _run(task: str, model: str) -> Run:
   pair = pair_of(task, model)
   assert pair is not None

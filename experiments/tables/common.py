@@ -26,8 +26,8 @@ LABELS = {  # numbers of labelled texts, by task
   'small': {'IMDb': (100, 500, 1_500), 'TREC-6': (100, 500, 4_000)},
   'tiny': {'IMDb': (100,), 'TREC-6': (100,)},
 }
-# kernels that start from .02, which fits a width of 768, leave a GPT at the frequencies of words: 6.7 nats a token after
-# 600 steps; from .06, 5.5 after 160
+# kernels that start from .02, which fits a width of 768, leave a GPT at the frequencies of words: 6.7 nats a token
+# after 600 steps; from .06, 5.5 after 160
 SIZES = dict(num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=512, dropout=0.0, attention_dropout=0.0, init_std=0.06)
 T5 = dict(num_layers=2, num_decoder_layers=2, num_heads=2, head_dim=64, hidden_dim=128, mlp_dim=512, dropout=0.0)
 SENTINELS = tuple(f'<extra_id_{k}>' for k in range(100))
