@@ -11,6 +11,7 @@ import pytest
 
 from plm_jax import config, weights
 from plm_jax.adapters import span
+from plm_jax.data.corpora import sources
 from plm_jax.data.rows import windows
 from plm_jax.models import bart
 from plm_jax.scores import squad, squad2
@@ -329,29 +330,34 @@ def test_a_record_leads_from_places_back_to_the_text(folder):
   assert seen >= 12
 
 
+def short_rows(path, split, cache):
+  """SQuAD's questions that ask for a number, with 150 characters of text on either side of it."""
+  for row in sources.open_source(str(path), split=split, cache=str(cache)):
+    answer, place = row['answers']['text'][0], int(row['answers']['answer_start'][0])
+    if answer.isdigit():
+      first = max(0, place - 150)
+      answers = {'text': [answer], 'answer_start': [place - first]}
+      yield {'question': row['question'], 'context': row['context'][first : place + 150], 'answers': answers}
+
+
 @pytest.mark.slow
-def test_a_tiny_network_beats_random_answers_on_squad(shared_data, tmp_path):
-  """200 steps of a BERT of 0.8 M parameters from scratch; F1 was 6.7 where the bound was set, of random parts 4.6."""
-  from plm_jax.data.corpora import sources
-
-  path, draw = shared_data('squad'), random.Random(0)
-  rows = list(sources.open_source(str(path), split='validation[:600]', cache=str(tmp_path)))
-  byte_bpe.train([row['context'] for row in rows[:300]], size=3000).save(tmp_path / 'vocab')
-
-  def random_part(words):
-    begin = draw.randrange(len(words))
-    return ' '.join(words[begin : begin + draw.randint(1, 8)])
-
-  random_f1 = [squad.most(squad.f1, random_part(row['context'].split()), row['answers']['text']) for row in rows]
-  data = {
-    'name': 'labelled', 'kind': 'spans', 'path': str(path), 'length': 128, 'stride': 48, 'question_length': 32,
+def test_a_tiny_network_learns_that_answers_are_numbers(shared_data, tmp_path):
+  """A BERT of 0.6 M parameters from scratch: F1 is 45 after 50 steps; a word chosen at random has 1."""
+  data = tmp_path / 'data'
+  data.mkdir()
+  for split in ('train', 'validation[:25%]'):
+    rows = list(short_rows(shared_data('squad'), split, tmp_path))
+    (data / f'{split.partition("[")[0]}.jsonl').write_text('\n'.join(map(json.dumps, rows)))
+  byte_bpe.train([row['context'] for row in rows], size=1000).save(tmp_path / 'vocab')
+  read = {
+    'name': 'labelled', 'kind': 'spans', 'path': str(data), 'length': 128, 'stride': 48, 'question_length': 24,
     'batch_size': 16, 'layout': 'bert', 'cache': str(tmp_path / 'cache'),
   }  # fmt: skip
   made = settings(
-    tmp_path, steps=200, eval_every=200, save_every=200, data=data, best=('validation/f1', 'max'),
-    model={'name': 'bert', 'variant': 'tiny', 'overrides': {}},
+    tmp_path, steps=60, eval_every=60, save_every=60, data=read, best=('validation/f1', 'max'),
+    model={'name': 'bert', 'variant': 'tiny', 'overrides': {'init_std': 0.06}},
     optim={'name': 'bert_adam', 'rate': 1e-3, 'schedule': 'linear_bert', 'warmup': 0.1, 'clip': 1.0},
-    eval={'validation': {'data': {'split': 'validation[:600]'}}},
+    eval={'validation': {'data': {'split': 'validation'}}},
   )  # fmt: skip
   assert loop.train(made, tmp_path / 'run').exit_code == 0
-  assert metrics.read(tmp_path / 'run')[-1]['validation/f1'] > 1.15 * 100 * np.mean(random_f1)
+  assert metrics.read(tmp_path / 'run')[-1]['validation/f1'] > 25
