@@ -157,7 +157,7 @@ def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:
   bound = 'about ' if others and open_loops else 'at most ' if others else 'at least ' if open_loops else ''
   line = f'noise       {bound}{100 * share:.1f} % of the step, by the cycles that the compiler estimates'
   if bound:
-    line += f' (loops of unknown length, counted as one round: {open_loops} of the noise, {step_open_loops} of the step)'
+    line += f' (loops of unknown length counted as one round: noise {open_loops}, step {step_open_loops})'
   return line
 
 
