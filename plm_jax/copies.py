@@ -117,12 +117,12 @@ def fetched(where: Where, cache: Where) -> Path:
   folder = files.local_path(cache, what='data.cache') / 'copies' / name
   with files.locked(folder / '.lock', doing=f'copying {where}'):
     if files.is_file(place):
-      return _fetch(place, folder, place.name)
+      return fetched_file(place, folder, place.name)
     names = stores.objects(place)
     if not names:
       raise FileNotFoundError(f'there is nothing at {where}')
     for below in names:
-      _fetch(place / below, folder, f'{place.name}/{below}')
+      fetched_file(place / below, folder, f'{place.name}/{below}')
     for gone in set(_relative(folder / place.name)) - set(names):
       files.remove(folder / place.name / gone)
     return folder / place.name
@@ -132,8 +132,14 @@ def _relative(folder: Path) -> list[str]:
   return [file.relative_to(folder).as_posix() for file in files.files_below(folder)]
 
 
-def _fetch(source: Path, folder: Path, name: str) -> Path:
-  """Copies one object to `folder / name`, unless that is a copy of it already."""
+def fetched_file(source: Path, folder: Path, name: str) -> Path:
+  """Copies one object to `folder / name`, unless that is a copy of it already; goes on where a call was cut off.
+
+  What is known of the copy stays beside it. Two processes must not copy to one file at a time.
+
+  Raises:
+    RunError: what arrived is not what the store has.
+  """
   target, record = folder / name, folder / f'{_ABOUT}.d' / f'{hashlib.sha256(name.encode()).hexdigest()[:24]}.json'
   about, version = stores.about(source), stores.version(source)
   known = _read(record)

@@ -8,7 +8,7 @@ finds everything, two calls at once take turns, and one that was killed goes on.
 
 Once for all hosts: let `data.cache` be a folder that all see; or give --shared=PLACE, such a folder or a bucket. What
 is missing here is then taken from there, and what is made here is left there. So call it with --shared once on any
-machine, and again on each host: there it only copies.
+machine, and again on each host: there it only copies, from a bucket by downloads that go on where they were cut off.
 
 Where vocab.path holds no vocabulary, one is trained: by the command in the head of the config that makes it there, or,
 with --vocab_size=N, of N ids from the text of the config. The text is downloaded if it is a set of TensorFlow Datasets.

@@ -18,8 +18,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from plm_jax import checkpoint, copies, files, seals, stores
 from plm_jax.checkpoint import records
 from plm_jax.data.corpora import sources
+from plm_jax.data.rows import store
 from plm_jax.errors import ConfigError, RunError
-from plm_jax.training import metrics, run_folder
+from plm_jax.training import loop, metrics, prepare, run_folder
 from tests import runs
 
 
@@ -511,6 +512,64 @@ def test_rows_are_read_from_a_copy(bucket: dict[str, Any], tmp_path: pathlib.Pat
   for side in ('en', 'de'):
     files.write_text(f'gs://bucket/pairs/train.{side}', f'{side}\n')
   assert sources.open_source('parallel:gs://bucket/pairs', cache=str(tmp_path))[0] == {'de': 'de', 'en': 'en'}
+
+
+def test_a_host_takes_a_token_store_and_trains(
+  bucket: dict[str, Any],
+  data: pathlib.Path,
+  tmp_path: pathlib.Path,
+  small_pieces: None,
+  monkeypatch: pytest.MonkeyPatch,
+) -> None:
+  """With an empty cache, killed in the middle of the download: nothing is tokenised, and no byte is read twice."""
+  for file in files.files_below(data / 'vocab'):
+    files.write_bytes(f'gs://bucket/vocab/{file.relative_to(data / "vocab")}', file.read_bytes())
+
+  def settings(host: str) -> dict[str, Any]:
+    cache = {'cache': str(tmp_path / host)}
+    return runs.settings(
+      'mlm', data, vocab={'path': 'gs://bucket/vocab'}, data=cache,
+      eval={'validation': {'data': {'split': 'validation', **cache}}},
+    )  # fmt: skip
+
+  def prepared(host: str) -> tuple[set[str], dict[str, str]]:
+    found = prepare.prepare(settings(host), shared='gs://bucket/prepared')
+    return {line.state for line in found.lines}, found.facts
+
+  states, facts = prepared('first')
+  assert states == {'made'}
+  read, died_at = Bucket.cat_file, 500
+
+  def dying(self: Bucket, path: str, start: int | None = None, end: int | None = None, **keywords: Any) -> bytes:
+    if path.endswith('tokens.bin') and start == died_at:
+      raise Killed
+    return read(self, path, start=start, end=end, **keywords)
+
+  with monkeypatch.context() as patched, pytest.raises(Killed):
+    patched.setattr(Bucket, 'cat_file', dying)
+    prepared('second')
+  [part] = (tmp_path / 'second' / 'tokens').rglob('*.part')
+  assert part.name == 'tokens.bin.part' and not list((tmp_path / 'second' / 'tokens').rglob('manifest.json'))
+  asked: list[tuple[str, int | None]] = []
+
+  def noted(self: Bucket, path: str, start: int | None = None, end: int | None = None, **keywords: Any) -> bytes:
+    asked.append((path, start))
+    return read(self, path, start=start, end=end, **keywords)
+
+  monkeypatch.delattr(store, '_encode')  # nothing is tokenised from here on
+  with monkeypatch.context() as patched:
+    patched.setattr(Bucket, 'cat_file', noted)
+    assert prepared('second') == ({'taken'}, facts)
+  cut_off = part.parent.name
+  begun = [start for path, start in asked if path.endswith(f'{cut_off}/tokens.bin') and start is not None]
+  assert min(begun) == died_at and len(set(begun)) == len(begun)
+  for file in (tmp_path / 'first' / 'tokens').rglob('*.bin'):
+    assert (tmp_path / 'second' / file.relative_to(tmp_path / 'first')).read_bytes() == file.read_bytes()
+  before = runs.snapshot(tmp_path / 'second')
+  loop.train(settings('second'), tmp_path / 'run', stop_at=1)
+  assert runs.snapshot(tmp_path / 'second') == before
+  kept = json.loads((tmp_path / 'run' / 'data.json').read_text())
+  assert {name: kept[name] for name in facts} == facts
 
 
 # Locks.

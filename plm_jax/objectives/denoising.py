@@ -448,9 +448,9 @@ def select(ways: Sequence[Denoiser], which: Array) -> Denoiser:
   exact = [way for way in ways if way.choose.func is where_spans.exact_spans]
 
   def cut(key: Array, row: Row) -> Spans:
-    counts = [where_spans.exact_tables(row.ids.shape[0], **way.choose.keywords) for way in exact]
+    counts = np.stack([where_spans.exact_tables(row.ids.shape[0], **way.choose.keywords) for way in exact])
     mine = np.cumsum([way in exact for way in ways]) - 1
-    return where_spans.cut_spans(row, key, jnp.stack(counts)[jnp.asarray(mine)[which]])
+    return where_spans.cut_spans(row, key, counts, jnp.asarray(mine)[which])
 
   others = (way.choose for way in ways if way not in exact)
   branches: list[Callable[[Array, Row], Spans]] = [*([cut] if exact else []), *others]

@@ -179,13 +179,21 @@ def compiled_evaluation(made: Made, settings: Settings, name: str) -> dict[str, 
   return _measured(made, lambda: run.lower(made.maker.abstract.params, cut(dict(spec)), carry, _key()))
 
 
-def noise_share(made: Made, step: Mapping[str, Any]) -> float | None:
-  """The compiler's cycles of `prepare` alone, of those of the training step; None where it says none."""
+def noise(made: Made, step: Mapping[str, Any]) -> dict[str, Any] | None:
+  """The compiler's cycles of `prepare` alone, beside those of the training step.
+
+  Returns:
+    'share' of the step's cycles; 'open_loops' of `prepare` and 'step_open_loops', which count as one round each. None
+    where the compiler says nothing.
+  """
   place = sharding.batch_sharding(made.layout)
   batch = {name: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=place) for name, one in made.spec.items()}
   prepare = jax.jit(lambda key, batch: made.parts.task.prepare(noise_root(key), with_step(batch, 0)))
   found = _measured(made, lambda: prepare.lower(_key(), batch))
-  return found['cycles'] / step['cycles'] if found.get('cycles') and step.get('cycles') else None
+  if not found.get('cycles') or not step.get('cycles'):
+    return None
+  share = found['cycles'] / step['cycles']
+  return {'share': share, 'open_loops': found['open_loops'], 'step_open_loops': step['open_loops']}
 
 
 def _key() -> Any:
@@ -197,8 +205,8 @@ def _measured(made: Made, lower: Any) -> dict[str, Any]:
 
   Returns:
     'fits'; 'peak_gib' of a device, or 'needed_gib' where it does not fit; 'attention': what was taken, and why;
-    'collectives': kind -> operations, runs and GiB of a device, 'largest' of them, 'cycles', or 'unread': why the text
-    of the program cannot be read.
+    'collectives': kind -> operations, runs and GiB of a device, 'largest' of them, 'cycles' and 'open_loops', or
+    'unread': why the text of the program cannot be read.
   """
   with sharding.use(made.layout), attention.recorded() as said:
     lowered = lower()
@@ -224,7 +232,8 @@ def _measured(made: Made, lower: Any) -> dict[str, Any]:
   largest = [
     {'kind': one.kind, 'gib': one.total / GIB, 'runs': one.runs, 'source': one.source} for one in transfers[:NAMED]
   ]
-  return {**found, 'collectives': table, 'largest': largest, 'cycles': hlo.cycles(text)}
+  counted = {'cycles': hlo.cycles(text), 'open_loops': hlo.open_loops(text)}
+  return {**found, 'collectives': table, 'largest': largest, **counted}
 
 
 def needed(message: str) -> float | None:

@@ -91,13 +91,25 @@ def runs(program: Program) -> collections.Counter[str]:
     counted[name] += times
     for instruction in program.computations.get(name, ()):
       if instruction.kind == 'while':
-        visit(_named('body', instruction), times * _rounds(program, instruction))
+        visit(_named('body', instruction), times * (_rounds(program, instruction) or 1))
       elif instruction.kind in ('call', 'fusion', 'async-start', 'conditional') or instruction.kind.endswith('-start'):
         for called in _called(instruction):
           visit(called, times)
 
   visit(program.entry, 1)
   return counted
+
+
+def open_loops(text: str) -> int:
+  """Loops of which the text does not say how many rounds they have; `runs` counts one round of each."""
+  program = read(text)
+  counted = runs(program)
+  return sum(
+    one.kind == 'while' and _rounds(program, one) is None
+    for name, instructions in program.computations.items()
+    if counted[name]
+    for one in instructions
+  )
 
 
 def collectives(text: str) -> list[Collective]:
@@ -146,7 +158,8 @@ def by_kind(found: Iterable[Collective]) -> dict[str, tuple[int, int, float]]:
 def cycles(text: str) -> int | None:
   """What the compiler for TPUs estimates that a call takes, loops multiplied out; None where it says nothing.
 
-  A figure of its model, for comparisons of programs for one chip: no time.
+  A figure of its model, for comparisons of programs for one chip: no time. Gathers and scatters have no estimate and
+  count nothing, and a loop of `open_loops` counts as one round.
   """
   program = read(text)
   counted = runs(program)
@@ -159,13 +172,18 @@ def cycles(text: str) -> int | None:
   return sum(found) if found else None
 
 
-def _rounds(program: Program, loop: Instruction) -> int:
-  """What the compiler found, else the largest constant that the condition may compare with, else 1."""
+def _rounds(program: Program, loop: Instruction) -> int | None:
+  """What the compiler found, else the largest constant that the condition may compare its counter with, else None.
+
+  A condition that reads arrays has no counter: it asks whether rows are done, which depends on what is in them.
+  """
   if known := re.search(r'known_trip_count\D*(\d+)', loop.rest):
     return int(known[1])
   condition = program.computations.get(_named('condition', loop), ())
+  if any(size for one in condition if one.kind != 'parameter' for _, size in _ARRAY.findall(one.shape)):
+    return None
   constants = [re.match(r'\d+(?=\))', one.rest) for one in condition if one.kind == 'constant']
-  return max((int(one[0]) for one in constants if one), default=1)
+  return max((int(one[0]) for one in constants if one), default=0) or None
 
 
 def _named(attribute: str, instruction: Instruction) -> str:

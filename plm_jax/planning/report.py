@@ -55,7 +55,7 @@ def plan(
   found['train'] = compiling.compiled_train(made, settings)
   found['evaluate'] = {name: compiling.compiled_evaluation(made, settings, name) for name in settings['eval']}
   if found['train']['fits']:
-    found['noise'] = compiling.noise_share(made, found['train'])
+    found['noise'] = compiling.noise(made, found['train'])
   elif search:
     found['search'] = _searched(settings, vocab, topology, devices, found)
   return found
@@ -131,7 +131,7 @@ def text(found: Mapping[str, Any]) -> str:
     for name, step in found['evaluate'].items():
       lines += _step('evaluation', step, found['limit_gib'], of=f'{name} ')
   if found.get('noise') is not None:
-    lines.append(f'noise       {100 * found["noise"]:.1f} % of the step, by the cycles that the compiler estimates')
+    lines.append(noise_line(**found['noise']))
   lines.append(f'work        {found["tflop_per_step"]:,.1f} TFLOP a step, counted, without what is computed again')
   if hours := found.get('hours'):
     shares = ', '.join(f'{one:,.1f} at {share}' for share, one in hours.items())
@@ -143,6 +143,22 @@ def text(found: Mapping[str, Any]) -> str:
       lines.append(f'tried       {one["needed_gib"]:.2f} GiB: {one["flags"]}')
     lines.append(f'fits with   {found["search"]["flags"] or "no change that was tried; take more devices"}')
   return '\n'.join(lines)
+
+
+def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:
+  """The share of the noise, and which way it may be wrong: a loop of unknown length counts as one round.
+
+  Args:
+    share: of the step's cycles.
+    open_loops: loops of unknown length in the noise.
+    step_open_loops: likewise in the step, which has those of the noise as well.
+  """
+  others = step_open_loops > open_loops
+  bound = 'about ' if others and open_loops else 'at most ' if others else 'at least ' if open_loops else ''
+  line = f'noise       {bound}{100 * share:.1f} % of the step, by the cycles that the compiler estimates'
+  if bound:
+    line += f' (loops of unknown length counted as one round: noise {open_loops}, step {step_open_loops})'
+  return line
 
 
 def _step(name: str, step: Mapping[str, Any], limit: float, *, of: str = '') -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plm_jax import config, files
+from plm_jax import config, copies, files
 from plm_jax.data import made
 from plm_jax.data.made import Made
 from plm_jax.files import Where
@@ -121,11 +121,19 @@ def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
   lock = own / 'lock' if one.what != 'rows' else one.folder.with_suffix('.lock')  # of who makes it
   with files.locked(lock, doing='making it'):
     for name in SHARED[one.what]:
-      _copy(there / name, one.folder / name)
+      _bring(there / name, one.folder / name)
     if one.what == 'tokens':
       files.remove(own / 'blocks.jsonl')  # of a store that was under way
   log.info('%s: taken from %s', one.folder, there)
   return True
+
+
+def _bring(source: Path, target: Path) -> None:
+  """Copies a file of a shared place to the cache; what was cut off on its way from an address goes on."""
+  if files.is_address(source):
+    copies.fetched_file(source, target.parent, target.name)
+  else:
+    _copy(source, target)
 
 
 def _leave(one: Made, block: Mapping[str, Any], shared: Where) -> None:

@@ -112,9 +112,24 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
     'attention with dropout 0.1 on weights: xla, since of flash it cannot drop out'
   )
   assert found['evaluate']['validation']['fits']
-  assert 0 < found['noise'] < 0.5
+  assert 0 < found['noise']['share'] < 0.5
   words = report.text(found)
   assert 'mesh        data=4 x model=1, rules fsdp; 4 rows a device at once' in words
+
+
+@pytest.mark.parametrize(
+  ('open_loops', 'step_open_loops', 'words'),
+  [
+    (0, 0, 'noise       1.2 % of the step, by the cycles that the compiler estimates'),
+    (1, 1, 'noise       at least 1.2 % of the step'),
+    (0, 1, 'noise       at most 1.2 % of the step'),
+    (1, 2, 'noise       about 1.2 % of the step'),
+  ],
+)
+def test_the_share_of_the_noise_says_which_way_it_is_wrong(open_loops, step_open_loops, words):
+  line = report.noise_line(0.012, open_loops, step_open_loops)
+  assert line.startswith(words)
+  assert ('counted as one round' in line) == (open_loops + step_open_loops > 0)
 
 
 def test_what_does_not_fit_says_what_it_needs():

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from plm_jax.noise import cuts, stretches
 from plm_jax.planning import hlo
 
 # three layers, each of which has four chunks: gathers 12 times, adds 3 times before and once after
@@ -86,6 +87,29 @@ def test_sums_of_one_channel_count_each():
   other = line.replace('%scatter', '%scatter.2').replace('f32[2,64]', 'f32[4,64]')
   found = [one for one in hlo.collectives(NESTED.replace(line, f'{line}\n{other}')) if one.kind == 'reduce-scatter']
   assert [one.shape for one in found] == ['f32[2,64]{1,0}', 'f32[4,64]{1,0}']
+
+
+def test_loops_of_unknown_length_count_once_and_are_told():
+  assert hlo.open_loops(NESTED) == 0
+  unknown = NESTED.replace(', backend_config={"known_trip_count":{"n":"3"}}', '')  # the condition says `true`
+  assert hlo.open_loops(unknown) == 1
+  assert {one.kind: one.runs for one in hlo.collectives(unknown)}['all-gather'] == 4
+  of_rows = NESTED.replace('%less = pred[] compare(%i, %limit)', '%less = pred[8]{0} compare(%rows, %limit)')
+  assert hlo.open_loops(of_rows) == 1  # no counter, but a question about eight rows
+  until_none = NESTED.replace('constant(4)', 'constant(0)')  # goes on while something is above 0
+  assert hlo.open_loops(until_none) == 1
+  assert {one.kind: one.runs for one in hlo.collectives(until_none)}['all-gather'] == 3
+
+
+def test_rounds_of_the_noise_are_unknown():
+  """How often the row is searched depends on the draws."""
+  rows = [jax.ShapeDtypeStruct((4, 64), dtype) for dtype in (jnp.float32, bool, bool, jnp.int32, jnp.int32)]
+  select = jax.jit(jax.vmap(stretches.select_in_rounds))
+  assert hlo.open_loops(select.lower(*rows).compile().as_text()) == 1
+  cut = jax.jit(jax.vmap(cuts.cut_by_part))
+  assert hlo.open_loops(cut.lower(*rows, rows[-1]).compile().as_text()) == 1
+  by_token = jax.jit(jax.vmap(cuts.cut_by_token))
+  assert hlo.open_loops(by_token.lower(*rows, rows[-1]).compile().as_text()) == 0
 
 
 def test_what_is_no_program_is_refused():

@@ -92,28 +92,31 @@ def exact_spans(key: Array, row: Row, *, rate: Rate = 0.15, mean: MeanLength = 3
     rate: share of tokens, see `exact_counts`.
     mean: mean length of a span; at least 1.
   """
-  return cut_spans(row, key, exact_tables(row.ids.shape[0], rate=rate, mean=mean))
+  return cut_spans(row, key, exact_tables(row.ids.shape[0], rate=rate, mean=mean)[None])
 
 
-def exact_tables(length: int, *, rate: Rate = 0.15, mean: MeanLength = 3.0) -> Array:
+def exact_tables(length: int, *, rate: Rate = 0.15, mean: MeanLength = 3.0) -> np.ndarray:
   """int32[2, length + 1]: `exact_counts` of stretches of 0 to `length` tokens, tokens and then spans."""
   check_rate(rate)
   if mean < 1:
     raise ValueError(f'mean={mean}: the mean length of a span must be at least 1')
   counts = [exact_counts(count, rate=rate, mean=mean) for count in range(length + 1)]
-  return jnp.asarray(np.array(counts, np.int32).T)
+  return np.array(counts, np.int32).T
 
 
-def cut_spans(row: Row, key: Array, counts: Array) -> Spans:
+def cut_spans(row: Row, key: Array, counts: np.ndarray, which: Array | int = 0) -> Spans:
   """`exact_spans` for counts that may differ from row to row.
 
   Args:
     row: clean text.
     key: noise key of the row.
-    counts: int32[2, l + 1] of `exact_tables`; rows under vmap may bring tables of different rates and means.
+    counts: int32[n, 2, l + 1], tables of `exact_tables`.
+    which: int[], the table of the row.
   """
   stretches = find_stretches(row)
-  hidden, spans = counts[:, stretches.size]
+  # one table after the other, so that a row looks up a number for each token and copies no table
+  place = which * counts.shape[-1] + stretches.size
+  hidden, spans = (jnp.asarray(counts[:, kind].reshape(-1))[place] for kind in range(2))
   chosen, starts = cut(jax.random.uniform(key, row.ids.shape), stretches, hidden, jnp.maximum(spans - 1, 0))
   return number_spans(starts, chosen)
 
