@@ -10,7 +10,8 @@ Expect (test, large): BoolQ 77.4, CB F1 75.7 and accuracy 83.6, RTE 71.6, WiC 69
 
 CB is scored by the mean of F1 over its three classes beside accuracy, MultiRC by question, the others by accuracy. COPA
 and ReCoRD are in choose.py. WSC has the noun and the pronoun between marks, as `* Tom * told Bob that # he # had won`;
---config.data.path=superglue:FOLDER --config.eval.validation.data.split=val read the published files.
+--config.data.path=superglue:FOLDER --config.eval.validation.data.split=val read the published files, and
+plm_jax.load(RUN).classify('* Tom * told Bob that # he # had won.') asks a run in Python.
 
 Arguments: a task (cb, boolq, rte, wic, multirc, wsc), a trunk (large, base), `quick`.
 Differs from the paper: WiC reads the word as a field of its own and classifies [CLS], where the paper also reads the

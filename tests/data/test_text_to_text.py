@@ -181,6 +181,13 @@ def test_spans_of_wsc_are_found_by_their_words(changes, inputs):
   assert write(marked.make(), {**WSC, **changes}).inputs == inputs
 
 
+def test_a_text_may_have_its_marks_already():
+  text = '* Tom * told Bob that # he # had won.'
+  assert write(marked.make(), {'text': text}) == written.Written(text, (), ('False', 'True'), -1)
+  with pytest.raises(ValueError, match=r'between two \* and a pronoun between two #, as "\* Tom'):
+    write(marked.make(), {'text': text.replace('#', '')})
+
+
 @pytest.mark.parametrize('changes', [{'span1_index': 0}, {'span2_index': 40}, {'span2_text': 'h', 'span2_index': 4}])
 def test_a_span_of_wsc_that_is_elsewhere_is_refused(changes):
   with pytest.raises(ValueError, match='does not begin in word'):
