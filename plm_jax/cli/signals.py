@@ -10,8 +10,10 @@ raised where it comes. A library that computes for minutes outside the interpret
 """
 
 import contextlib
+import functools
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -59,6 +61,10 @@ def begin() -> None:
   _State.undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
   for number in SIGNALS:
     _State.undo.callback(signal.signal, number, signal.signal(number, _note) or signal.SIG_DFL)
+  _State.undo.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, _raise_again) or signal.SIG_DFL)
+  _State.undo.callback(signal.setitimer, signal.ITIMER_REAL, 0)  # before its handler is taken away
+  _State.undo.callback(setattr, sys, 'unraisablehook', sys.unraisablehook)
+  sys.unraisablehook = functools.partial(_lost, sys.unraisablehook)
 
 
 def end() -> None:
@@ -169,6 +175,25 @@ def _note(number: int, frame: Any) -> None:
     signal.raise_signal(_State.pass_on)
   elif _State.raises:
     _State.raises = False  # once: what is raised next would interrupt the cleaning up
+    raise Interrupted
+
+
+def _lost(hook: Callable[[Any], Any], unraisable: Any) -> None:
+  """Raises a signal once more, a moment later, where it came in a destructor or in a callback of the collector.
+
+  The interpreter drops what is raised there, and the body of `raising` would go on.
+  """
+  if unraisable.exc_type is not Interrupted:
+    hook(unraisable)
+    return
+  _State.raises = True
+  signal.setitimer(signal.ITIMER_REAL, ONE)
+
+
+def _raise_again(number: int, frame: Any) -> None:
+  del number, frame
+  if _State.raises:  # else the body has ended, and asked
+    _State.raises = False
     raise Interrupted
 
 

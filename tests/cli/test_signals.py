@@ -162,6 +162,26 @@ def test_what_swallows_it_loses_nothing_and_cleaning_up_is_not_interrupted() -> 
   assert done == ['body']
 
 
+def test_a_signal_in_a_destructor_is_raised_behind_it() -> None:
+  """The interpreter drops what a destructor raises, and what jax's callback of the garbage collector does."""
+
+  class Dies:
+    def __del__(self) -> None:
+      signal.raise_signal(signal.SIGINT)
+
+  with signals.caught():
+    hook = sys.unraisablehook
+    began = time.monotonic()
+    with pytest.raises(signals.Interrupted), signals.raising():
+      Dies()
+      time.sleep(60)
+    assert time.monotonic() - began < 30
+    assert sys.unraisablehook is hook
+  with signals.caught(), pytest.raises(signals.Interrupted), signals.raising():
+    Dies()  # the body ends before it is raised again: asked, as ever
+  time.sleep(3 * signals.ONE)  # no alarm is left
+
+
 def test_what_computes_outside_the_interpreter_is_not_waited_for() -> None:
   process = script("""
     def main():
@@ -356,7 +376,7 @@ def preparing(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> d
   text = (data / 'corpus' / 'train.txt').read_text()
   (folder / 'train.txt').write_text('\n\n'.join([text] * (80_000_000 // len(text))))
   (folder / 'validation.txt').write_text(text)
-  changes = {'data': {'path': str(folder), 'cache': '{workdir}/cache'}}
+  changes = {'data': {'path': str(folder), 'cache': str(folder / 'cache')}}  # of the evaluation; training has its own
   config = runs.write_config(folder / 'mlm.json', runs.settings('mlm', data, **changes))
   vocabulary = [f'--source={folder}', '--size=8000', '--out={workdir}/vocab', '--cache={workdir}/cache']
   kinds = {kind: runs.words('vocab', 'train', f'--name={kind}', *vocabulary) for kind in recipe.TRAINED}
