@@ -89,10 +89,10 @@ class _Watch:
   def end(self) -> None:
     """Ends the thread, whether or not the server answers."""
     self._over.set()
-    connection = self._connection
-    if connection is not None and connection.sock is not None:
+    sock = self._connection.sock if self._connection else None
+    if sock is not None:
       with contextlib.suppress(OSError):
-        connection.sock.shutdown(socket.SHUT_RDWR)
+        sock.shutdown(socket.SHUT_RDWR)
 
   def _wait_for_it(self) -> None:
     etag, first, pause = '0', True, PAUSE  # a tag that is not that of the value is answered at once
@@ -130,6 +130,9 @@ class _Watch:
     connection = http.client.HTTPConnection(self._server, timeout=WAIT + 30)
     self._connection = connection
     with contextlib.closing(connection):
+      connection.connect()
+      if self._over.is_set():  # `end` came before there was a socket to shut down
+        raise ConnectionAbortedError
       path = f'/computeMetadata/v1/instance/{self._notice.key}?{query}'
       connection.request('GET', path, headers={'Metadata-Flavor': 'Google'})
       answer = connection.getresponse()

@@ -5,6 +5,7 @@ value changes or the time is over.
 """
 
 import contextlib
+import http.client
 import http.server
 import json
 import pathlib
@@ -124,6 +125,13 @@ def threads() -> list[str]:
   return [thread.name for thread in threading.enumerate() if thread.name.endswith(tuple(QUIET))]
 
 
+def wait_until_no_thread_stays() -> None:
+  deadline = time.monotonic() + 10
+  while threads() and time.monotonic() < deadline:
+    time.sleep(0.01)
+  assert not threads()
+
+
 @pytest.mark.parametrize(('key', 'value'), NOTICES)
 def test_a_notice_asks_the_command_to_stop(
   server: Server, key: str, value: str, caplog: pytest.LogCaptureFixture
@@ -178,10 +186,25 @@ def test_no_thread_stays(server: Server) -> None:
     with signals.caught(), notices.watched():
       server.wait_until_asked(2)
       assert len(threads()) == 2
-    deadline = time.monotonic() + 10
-    while threads() and time.monotonic() < deadline:
-      time.sleep(0.01)
-    assert not threads()
+    wait_until_no_thread_stays()
+
+
+def test_a_thread_that_is_just_connecting_does_not_stay(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+  connecting, over = threading.Barrier(3), threading.Event()
+  connect, begun = http.client.HTTPConnection.connect, set()
+
+  def connect_late(self: http.client.HTTPConnection) -> None:
+    if threading.get_ident() in begun:  # the first answer comes at once, the second only when something changes
+      connecting.wait(timeout=60)
+      assert over.wait(timeout=60)
+    begun.add(threading.get_ident())
+    connect(self)
+
+  monkeypatch.setattr(http.client.HTTPConnection, 'connect', connect_late)
+  with signals.caught(), notices.watched():
+    connecting.wait(timeout=60)
+  over.set()
+  wait_until_no_thread_stays()
 
 
 def test_other_machines_ask_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
