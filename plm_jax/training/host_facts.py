@@ -18,7 +18,7 @@ from plm_jax.data import made
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder
 from plm_jax.plugins import signatures
-from plm_jax.training import feed, from_data, loop, memory, preflight, run_folder, trained_part
+from plm_jax.training import feed, from_data, memory, outcome, preflight, run_folder, trained_part
 from plm_jax.training.parts import Parts, make_layout, make_parts, make_source, make_vocab
 
 Settings = Mapping[str, Any]
@@ -90,7 +90,7 @@ def settings_of(settings: Settings) -> Answer:
 
 def versions() -> Answer:
   """Of packages that numbers depend on."""
-  found = loop.versions()
+  found = outcome.versions()
   for name in ('libtpu', 'tokenizers', 'tensorstore'):
     with contextlib.suppress(metadata.PackageNotFoundError):
       found[name] = metadata.version(name)

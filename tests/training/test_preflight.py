@@ -12,6 +12,7 @@ import pytest
 
 from plm_jax import config
 from plm_jax.errors import ConfigError
+from plm_jax.files import RunFolder
 from plm_jax.studies import transfer
 from plm_jax.text import tokenizer
 from plm_jax.text import words as word_vocabulary
@@ -308,7 +309,7 @@ def test_an_objective_that_compares_rows_is_not_cut(data: pathlib.Path, tmp_path
 
 
 def test_a_folder_without_a_checkpoint_takes_another_config(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  folder = loop.RunFolder.at(tmp_path)
+  folder = RunFolder.at(tmp_path)
   settings = runs.settings('mlm', data)
   runs.write_config(tmp_path / 'config.json', {**settings, 'seed': 7})
   assert run_folder.begun(folder) == {}
