@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SHARED_DATA = ROOT.parent / 'shared' / 'data'
-PARTS = 24  # so that the tests of a commit end within half an hour on two cores
+# so that the tests of a commit end within half an hour on two cores that have compiled nothing yet
+PARTS = 24  # of tests marked slow
+TURNS = 4  # of tests and files marked turns
 PEERS = ('torch', 'transformers')
 REPEAT, REPEATED = 'Repeat with:', 10  # before the command that repeats so many failing tests
 XLA_FLAGS = (
@@ -63,9 +65,17 @@ def group(nodeid: str) -> str:
   return f'{path}[{parameters}' if parameters else nodeid
 
 
-def part(text: str) -> int:
-  """A number below `PARTS` that depends on the text alone."""
-  return hashlib.sha256(text.encode()).digest()[0] % PARTS
+def part(text: str, parts: int = PARTS) -> int:
+  """A number below `parts` that depends on the text alone."""
+  return hashlib.sha256(text.encode()).digest()[0] % parts
+
+
+def has_its_turn(item: pytest.Item, head: str) -> bool:
+  """Whether the commit `head` runs a test. A file marked turns runs as a whole, since its tests share what is slow."""
+  for node, _ in item.iter_markers_with_node('turns'):
+    whose = node.nodeid if isinstance(node, pytest.Module) else group(item.nodeid)
+    return part(whose, TURNS) == part(head, TURNS)
+  return True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -88,23 +98,26 @@ def pytest_configure(config: pytest.Config) -> None:
     choice, said = 'none', 'none, because git does not say which commit this is'
   else:
     said = f'part {part(head)} of {PARTS}, drawn by commit {head[:12]}'
-  config.stash[SLOW] = (choice, part(head or ''))
+  config.stash[SLOW] = (choice, head or '')
   config.stash[SAID] = said
 
 
-SLOW = pytest.StashKey[tuple[str, int]]()
+SLOW = pytest.StashKey[tuple[str, str]]()
 SAID = pytest.StashKey[str]()
 LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-  choice, drawn = config.stash[SLOW]
+  choice, head = config.stash[SLOW]
   asked_by_name = any('::' in argument for argument in config.args)
+  asked_by_file = all(argument.endswith('.py') for argument in config.args)
 
   def runs(item: pytest.Item) -> bool:
-    if choice == 'all' or asked_by_name or item.get_closest_marker('slow') is None:
+    if choice == 'all' or asked_by_name:
       return True
-    return choice == 'part' and part(group(item.nodeid)) == drawn
+    if item.get_closest_marker('slow') is None:
+      return asked_by_file or has_its_turn(item, head)
+    return choice == 'part' and part(group(item.nodeid)) == part(head)
 
   left_out = [item for item in items if not runs(item)]
   items[:] = [item for item in items if runs(item)]

@@ -18,6 +18,8 @@ from plm_jax.cli import command
 from plm_jax.training import loop, metrics
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 yaml = pytest.importorskip('yaml')
 
 # gke.yaml

@@ -68,6 +68,41 @@ def test_a_part_is_drawn_by_commit(suite: Callable[..., list[str]], tmp_path: pa
   assert passed(suite('--slow=part')) == {'tests/test_it.py::test_short', *drawn}
 
 
+TURNS = """
+import pytest
+
+@pytest.mark.turns
+@pytest.mark.parametrize('number', range(80))
+def test_case(number): pass
+"""
+IN_TURNS = """
+import pytest
+
+pytestmark = pytest.mark.turns
+
+@pytest.mark.parametrize('number', range(3))
+def test_case(number): pass
+
+def test_other(): pass
+"""
+
+
+def test_one_commit_in_four_runs_what_goes_by_turns(suite: Callable[..., list[str]], tmp_path: pathlib.Path) -> None:
+  (tmp_path / 'tests' / 'test_it.py').write_text(TURNS)
+  names = [f'test_whole_{number}' for number in range(40)]
+  for name in names:
+    (tmp_path / 'tests' / f'{name}.py').write_text(IN_TURNS)
+  turn = part('', 4)  # without git
+  cases = {f'tests/test_it.py::test_case[{number}]' for number in range(80)}
+  drawn = {name for name in cases if part(name.replace('::test_case', ''), 4) == turn}
+  files = [f'tests/{name}.py' for name in names if part(f'tests/{name}.py', 4) == turn]
+  assert 5 < len(drawn) < 35 and 2 < len(files) < 20
+  whole = {f'{file}::{test}' for file in files for test in (*(f'test_case[{i}]' for i in range(3)), 'test_other')}
+  assert passed(suite()) == passed(suite('--slow=part')) == drawn | whole
+  assert passed(suite('tests/test_it.py')) == cases
+  assert len(passed(suite('--slow=all'))) == 80 + 4 * 40
+
+
 FAILING = """
 import pytest
 
@@ -119,8 +154,8 @@ def test_a_red_check_ends_with_the_command(tmp_path: pathlib.Path) -> None:
   ]
 
 
-def part(text: str) -> int:
-  return hashlib.sha256(text.encode()).digest()[0] % 24
+def part(text: str, parts: int = 24) -> int:
+  return hashlib.sha256(text.encode()).digest()[0] % parts
 
 
 def test_tiny_corpus_is_text(tiny_corpus: Sequence[str]) -> None:

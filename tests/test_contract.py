@@ -259,7 +259,13 @@ def find(on: str) -> Pair:
 
 FILES = [*TASKS, *(f'models/{model}' for model in MODELS)]
 EVERY = [f'{task}-{model}' for task in TASKS for model in MODELS]
-every_pair = pytest.mark.parametrize('on', [*FILES, *(pytest.param(on, marks=pytest.mark.slow) for on in EVERY)])
+every_pair = pytest.mark.parametrize(
+  'on',
+  [
+    *(pytest.param(on, marks=pytest.mark.turns) for on in FILES),
+    *(pytest.param(on, marks=pytest.mark.slow) for on in EVERY),
+  ],
+)
 
 
 class Run:
@@ -450,6 +456,7 @@ def gradient_of(model: str, execution: Execution) -> tuple[Any, Any]:
   return jax.jit(jax.value_and_grad(value))(tiny.draw(nn.unbox(abstract['params'])))
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
   ('model', 'execution'),
   [
@@ -466,6 +473,7 @@ def test_every_trunk_computes_the_same_however_its_layers_run(model, execution):
   assert error < 1e-5, where
 
 
+@pytest.mark.turns
 @pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
 @pytest.mark.parametrize(
   'model', [pytest.param(name, marks=() if name in ('llama', 't5') else pytest.mark.slow) for name in MODELS]
@@ -508,6 +516,7 @@ def test_every_trunk_learns_in_bfloat16_what_it_learns_in_float32(model):
 # Tasks --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
   ('on', 'rules'),
   [
@@ -593,6 +602,7 @@ def test_accumulating_changes_nothing(on):
 APART = ('objectives/permutation_lm', 'objectives/skipgram', 'adapters/lora')
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('on', [pytest.param(on, marks=() if on in APART else pytest.mark.slow) for on in FILES])
 def test_devices_that_compute_apart_change_nothing(on):
   """Two devices add up gradients of their own rows once a step (`sharding.sum_over_devices`); dropout included."""
@@ -674,6 +684,7 @@ def test_every_parameter_gets_a_gradient_and_changes(on):
     assert all(without) or not tiny.same(after, before), name
 
 
+@pytest.mark.turns
 def test_no_exception_is_stale():
   @functools.cache
   def names(pair):
@@ -722,6 +733,7 @@ def test_prepare_is_pure_and_keeps_its_shapes(on):
   assert all(leaf.shape[0] == 4 for leaf in jax.tree.leaves(first))
 
 
+@pytest.mark.turns
 @pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
 @pytest.mark.parametrize('on', [task for task in TASKS if task.startswith('objectives/')])
 def test_a_row_is_drawn_alike_on_any_number_of_devices(on):

@@ -62,6 +62,7 @@ def test_commands_in_the_header_are_sound(name):
     assert command.parse(command.command('train', ''), words)[1] is None
 
 
+@pytest.mark.turns
 def test_every_argument_resolves_and_survives_json(name):
   words = arguments(name)
   assert 'quick' in words
@@ -105,6 +106,7 @@ def test_two_words_of_one_kind_are_refused_by_name():
     config.load(f'{ROOT}/experiments/ulmfit/pretrain.py:forward,backward')
 
 
+@pytest.mark.turns
 def test_quick_is_small_and_needs_no_network(name):
   for word in arguments(name):
     values = config.resolve(config.load(f'{ROOT / name}:{word},quick'))

@@ -12,6 +12,8 @@ from plm_jax.data.rows.forms import prompts
 from plm_jax.errors import ConfigError
 from tests import conftest
 
+pytestmark = pytest.mark.turns
+
 CONFIG = conftest.ROOT / 'experiments' / 'gpt' / 'prompt.py'
 ROWS = 12
 LAMBADA = """

@@ -13,6 +13,8 @@ from plm_jax.text import byte_bpe
 from plm_jax.training import sizes, step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 # every exact number that is known of a published size: of the trunk, and of what else is counted
 EXACT = {
   'bert-base': (109_482_240, 110_106_428, 108_310_272, 108_932_934),

@@ -5,6 +5,8 @@ import pytest
 from plm_jax import quickstart
 from plm_jax.errors import ConfigError
 
+pytestmark = pytest.mark.turns
+
 
 def test_each_stage_goes_on_from_the_one_before(tmp_path):
   stages = [

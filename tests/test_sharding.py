@@ -19,7 +19,7 @@ from plm_jax.training import step
 from plm_jax.types import Execution
 from tests import tiny
 
-pytestmark = pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')
+pytestmark = [pytest.mark.turns, pytest.mark.skipif(jax.device_count() != 4, reason='needs four (simulated) devices')]
 
 MESHES = {
   'data': {'data': 4, 'model': 1},

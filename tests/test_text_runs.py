@@ -18,6 +18,8 @@ from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import loop
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 PLACES = conftest.PLACES
 
 

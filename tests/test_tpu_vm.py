@@ -19,6 +19,8 @@ import pytest
 
 from tests import conftest
 
+pytestmark = pytest.mark.turns
+
 SETUP = """#!/usr/bin/env bash
 # in place of launch/setup.sh: a python that notes its arguments and ends as the file `end` beside the host says
 set -eu

@@ -11,6 +11,8 @@ from plm_jax.training import loop
 from plm_jax.weights import word_vectors
 from plm_jax.weights.word_vectors import WordVectors
 
+pytestmark = pytest.mark.turns
+
 WORDS = ('man', 'woman', 'king', 'queen', 'apple')
 ROWS = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1], [1, 1, 1], [-1, 0.1, 0]], np.float32)
 

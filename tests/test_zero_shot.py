@@ -15,6 +15,8 @@ from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import loop
 from tests import conftest, runs, tiny
 
+pytestmark = pytest.mark.turns
+
 CONFIG = pathlib.Path(__file__).resolve().parent.parent / 'experiments' / 'gpt' / 'zero_shot.py'
 LENGTH = 32
 

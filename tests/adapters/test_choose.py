@@ -18,6 +18,8 @@ from tests import runs, tiny
 from tests.adapters import running
 from tests.adapters.running import nats_of, predict
 
+pytestmark = pytest.mark.turns
+
 SIZES = ((16, 7, 12), (5, 9, 3), (4, 4, 4), (11, 2, 6))  # tokens of each option of each row
 
 

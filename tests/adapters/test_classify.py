@@ -154,6 +154,7 @@ def test_any_layer_can_be_read(layer, index):
   assert tiny.worst(outputs, pooled @ np.asarray(params['head']['kernel']) + np.asarray(params['head']['bias'])) < 1e-5
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('join', ['concat', 'sum', 'weighted', 'mix'])
 @pytest.mark.parametrize('name', ['bert', 'gpt'])
 def test_several_layers_can_be_read_each_pooled_by_itself(name, join):

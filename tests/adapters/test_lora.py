@@ -20,6 +20,8 @@ from tests import runs, tiny
 from tests.adapters.running import metrics, start, train
 from tests.test_contract import make_trunk
 
+pytestmark = pytest.mark.turns
+
 CLASSIFY = {'name': 'classify', 'classes': 3, 'dropout': 0.0}
 BATCH = {**tiny.make_batch(((16,), (7,), (11,), (4,))), 'label': jnp.array([2, 0, 1, 2])}
 MODELS = ('bert', 'albert', 't5', 'gpt', 'deberta', 'xlnet', 'bart', 'llama', 'glm', 'palm')

@@ -19,6 +19,8 @@ from plm_jax.types import Labels
 from plm_jax.weights.folders import WeightsError
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 PARTS = {
   'names': {'name': 'tag', 'tags': ('O', 'B-a', 'I-a'), 'dropout': 0.0},
   'sentiment': {'name': 'classify', 'classes': 2, 'dropout': 0.0},

@@ -14,6 +14,8 @@ from tests import tiny
 from tests.adapters import test_sequence
 from tests.generate import peers
 
+pytestmark = pytest.mark.turns
+
 VOCAB = test_sequence.VOCAB
 SIZES = ((4, 2, 0), (1, 5, 3), (2, 2, 2))  # tokens of the options; 0 is one that the row does not have
 

@@ -16,6 +16,8 @@ from plm_jax.noise import keys
 from plm_jax.training import step
 from tests import test_contract, tiny
 
+pytestmark = pytest.mark.turns
+
 NAMES = ('O', 'B-name', 'I-name')
 TAG = {'name': 'tag', 'tags': NAMES, 'dropout': 0.0}
 DROPOUT = {'dropout': 0.5, 'attention_dropout': 0.5}

@@ -17,6 +17,8 @@ from plm_jax.training import step
 from tests import tiny
 from tests.generate import peers
 
+pytestmark = pytest.mark.turns
+
 VOCAB = tiny.FakeVocab(size=peers.VOCAB)
 LENGTHS, ANSWERS = (6, 3, 5), (4, 5, 1)
 

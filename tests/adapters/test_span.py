@@ -21,6 +21,8 @@ from tests import conftest, runs, tiny
 from tests.adapters import running
 from tests.adapters.running import predict, run
 
+pytestmark = pytest.mark.turns
+
 ROWS = ((16,), (7,), (11,), (6,))
 
 

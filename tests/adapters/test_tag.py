@@ -15,6 +15,8 @@ from plm_jax.training import step
 from tests import tiny
 from tests.adapters.running import check_that_the_trunk_is_kept, predict, run
 
+pytestmark = pytest.mark.turns
+
 BIO = ('O', 'B-name', 'I-name', 'B-type', 'I-type')
 ROWS = ((16,), (7, 5), (11,), (3, 4, 5))
 

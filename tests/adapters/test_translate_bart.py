@@ -17,6 +17,8 @@ from tests import tiny
 from tests.adapters import test_sequence
 from tests.generate import peers
 
+pytestmark = pytest.mark.turns
+
 VOCAB, SECOND = tiny.FakeVocab(size=peers.VOCAB), tiny.FakeVocab(size=83)
 SOURCE = {'name': 'bert', 'variant': 'tiny', 'overrides': {**peers.SIZES, 'max_length': 32, 'dropout': 0.0}}
 HALVES = ('query', 'key', 'value')

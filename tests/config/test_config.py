@@ -532,6 +532,7 @@ def test_an_interruption_is_no_traceback(capsys):
   assert capsys.readouterr().err == 'interrupted\n'
 
 
+@pytest.mark.turns
 def test_a_reader_of_a_listing_may_leave_early(tmp_path, package):
   (tmp_path / 'driver.py').write_text(DRIVER.format(root=str(ROOT), package=str(package)))
   lines = '\n'.join(f'def noise_{number}(key): ...' for number in range(5000))

@@ -8,6 +8,8 @@ import pytest
 from plm_jax.data import mixture
 from tests.data import small
 
+pytestmark = pytest.mark.turns
+
 SIZES = {'a': 40, 'b': 10, 'c': 150}
 
 

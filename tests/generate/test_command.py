@@ -10,6 +10,8 @@ from plm_jax.generate import __main__ as command
 from plm_jax.training import loop
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 EXTRA = ('<|startofpiece|>', '<|endofpiece|>')
 SHORT = ('--max_new=6',)
 

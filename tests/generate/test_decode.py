@@ -15,6 +15,8 @@ from plm_jax.models import awd_lstm, glm, gpt, t5
 from tests import tiny
 from tests.generate import peers
 
+pytestmark = pytest.mark.turns
+
 STORED = [(name, setting) for name, settings in peers.STORED.items() for setting in settings]
 LIVE = [(name, setting) for name in peers.CASES for setting in peers.SETTINGS]
 LIVE += [(name, setting) for name in ('t5', 'bart', 'mbart') for setting in peers.FORCED]

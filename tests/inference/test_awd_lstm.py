@@ -13,6 +13,8 @@ from plm_jax.inference import continued, likelihood
 from plm_jax.training import loop, predicted
 from tests import runs
 
+pytestmark = pytest.mark.turns
+
 PROMPTS = ['In the morning Anna', 'One']
 
 

@@ -15,6 +15,8 @@ from plm_jax.text import words
 from plm_jax.training import loop
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 BIO = ('O', 'B-name')
 
 

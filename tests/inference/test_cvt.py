@@ -13,6 +13,8 @@ from plm_jax.text import words
 from plm_jax.training import loop, metrics
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 BIO = ('O', 'B-name')
 TEXTS = ['Anna is in the kitchen', 'Boris is in the zog']
 SIZES = {'word_dim': 8, 'char_dim': 4, 'filters': (0, 4), 'hidden_dim': 16, 'mlp_dims': (12, 8)}

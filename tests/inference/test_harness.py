@@ -14,6 +14,8 @@ from tests import conftest
 lm_eval = pytest.importorskip('lm_eval', reason='needs the extra lm_eval: bash launch/setup.sh lm_eval')
 from plm_jax.inference import harness  # noqa: E402  # imports the harness
 
+pytestmark = pytest.mark.turns
+
 POSITIONS = 48
 KINDS = ('gpt2', *(pytest.param(kind, marks=pytest.mark.slow) for kind in ('bart', 'llama', 't5')))
 # context, continuation: in the middle of a word, with spaces at the seam, without a context, longer than the model

@@ -21,6 +21,8 @@ from plm_jax.inference.model import Model
 from plm_jax.training import loop
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 STORIES = [conftest.story(random.Random(seed)) for seed in range(4)]
 TEXTS = ['Anna is here.', STORIES[0], 'a', STORIES[1][:40], 'In the old garden Boris found the clock.', STORIES[2][:90]]
 BIO = ('O', 'B-name', 'I-name')

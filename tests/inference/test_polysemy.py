@@ -17,6 +17,8 @@ from plm_jax.weights import word_vectors
 from plm_jax.weights.word_vectors import WordVectors
 from tests import runs
 
+pytestmark = pytest.mark.turns
+
 TEXTS = ('Anna is in the garden.', 'The garden was old, and the gardener too.', 'In spring a garden ( garden )')
 
 

@@ -18,6 +18,8 @@ from plm_jax.training import evaluate_saved, from_data, loop
 from plm_jax.types import Task
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 CONFIGS = conftest.ROOT / 'experiments' / 'finetune'
 SHORT = {'steps': 2, 'epochs': None, 'log_every': 1, 'eval_every': 2, 'save_every': 1, 'log': (), 'init_from': ()}
 

@@ -8,6 +8,8 @@ import pytest
 from plm_jax.layers import lstm
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 WIDTH, LAYERS, INPUTS = 6, 2, 5
 SEGMENTS = jnp.array([[1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 2, 2, 0, 0], [1, 0, 0, 0, 0, 0, 0]])
 STACK = lstm.StackedLstm(WIDTH, LAYERS, dropout=0.5)

@@ -14,6 +14,8 @@ from plm_jax.layers.stack import POLICIES, stack
 from plm_jax.types import Execution
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 EXECUTIONS = [Execution(layers=layers, remat=remat) for layers in ('scan', 'loop') for remat in ('none', *POLICIES)]
 LAYERS, WIDTH = 5, 16
 

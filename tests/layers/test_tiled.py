@@ -14,6 +14,8 @@ from plm_jax.layers.masks import Mask
 from tests import tiny
 from tests.layers.test_fused import BIASES, HEAD_DIM, HEADS, LENGTH, MASKS, ahead, draw, operands
 
+pytestmark = pytest.mark.turns
+
 RATE = 0.3
 KEY = jax.random.key(7)
 attend = functools.partial(tiled.attend, interpret=True, largest=128)  # two tiles each way

@@ -91,6 +91,7 @@ def run(trunk, params, **changes):
   return jax.jit(lambda params: trunk.apply({'params': params}, **inputs))(params)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(
   'fields', [{'sharing': 'all'}, {'sharing': 'attention'}, {'sharing': 'ffn'}, {'num_groups': 2, 'num_inner': 2}]
 )

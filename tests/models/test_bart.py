@@ -13,6 +13,8 @@ from plm_jax.weights.architectures import mbart as mbart_weights
 from tests import tiny
 from tests.models import seq2seq
 
+pytestmark = pytest.mark.turns
+
 
 def make_trunk(**fields) -> nn.Module:
   return bart.make(vocab_size=seq2seq.VOCAB, variant='tiny', overrides=seq2seq.BART_SIZES | fields)

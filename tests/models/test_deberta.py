@@ -94,6 +94,7 @@ def test_count_of_version_one_by_its_closed_form():
   assert v * h + 2 * h + 2 * k * h + n * (layer - h + h * h + h * h + h) == 138_601_728
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('name', CASES)
 def test_equals_the_stored_numbers_of_hugging_face(name):
   parity.check_stored(name)
@@ -104,6 +105,7 @@ def test_equals_hugging_face(name):
   parity.check_live(name)
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('kind', KINDS)
 def test_weights_come_back_as_they_were(kind, tmp_path):
   """Through a folder of Hugging Face's form, head, pooler and absolute positions of the decoder included."""
@@ -288,6 +290,7 @@ def test_content_of_padding_changes_nothing(kind):
 # A table shared with a generator --------------------------------------------------------------------------------------
 
 
+@pytest.mark.turns
 def test_two_debertas_share_a_table_whose_gradients_are_kept_apart():
   """Version 3: what the discriminator reads is the generator's table plus its own; its loss moves only the latter."""
   generator = {'name': 'deberta', 'variant': 'tiny', 'overrides': tiny.SIZES | {'num_layers': 2}}

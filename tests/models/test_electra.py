@@ -57,6 +57,7 @@ def test_a_generator_is_as_deep_as_its_discriminator_and_reads_the_same_tables(s
   assert (ours.embed_dim or ours.hidden_dim) == theirs.embed_dim
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('name', CASES)
 def test_equals_the_stored_numbers_of_hugging_face(name):
   parity.check_stored(name)

@@ -14,6 +14,8 @@ from plm_jax.noise import keys
 from plm_jax.text import chars
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 SEGMENTS = np.array([[1] * 7, [1, 1, 1, 2, 2, 0, 0], [1, 0, 0, 0, 0, 0, 0]])
 WORDS = ['it', 'was', 'the', 'best', 'of', 'times', 'worst', 'age', 'wisdom']
 ROWS = np.random.default_rng(1).integers(0, len(WORDS), (3, 14))

@@ -16,6 +16,8 @@ from plm_jax.types import Execution
 from tests import tiny
 from tests.models import glm_reference
 
+pytestmark = pytest.mark.turns
+
 TOLERANCE = 1e-5
 PLACEMENTS = ('pre', 'post', 'deepnorm')
 INPUTS = blank_infilling.INPUTS

@@ -76,6 +76,7 @@ def test_feed_forward_widths_are_two_thirds_of_four_times_the_width_rounded_up()
 PEERS = ('llama', 'llama2', 'llama3', 'llama-biased', 'glm-4', 'glm-4-0414')
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('name', PEERS)
 def test_equals_the_stored_numbers_of_hugging_face(name):
   parity.check_stored(name)

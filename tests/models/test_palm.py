@@ -13,6 +13,8 @@ from plm_jax.types import Execution
 from tests import tiny
 from tests.models import plain_palm, stepping
 
+pytestmark = pytest.mark.turns
+
 FORMS = {'palm': {'num_heads': 4, 'head_dim': 12}, 'two keys': {'num_heads': 4, 'head_dim': 8, 'num_kv_heads': 2}}
 
 

@@ -16,6 +16,8 @@ from plm_jax.weights.architectures import t5 as t5_weights
 from tests import tiny
 from tests.models import seq2seq
 
+pytestmark = pytest.mark.turns
+
 VERSIONS = ('t5', 't5_v1_1', 't5_deep')
 STRUCTURES = {
   'plain': {},

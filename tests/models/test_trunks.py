@@ -33,6 +33,8 @@ from plm_jax.types import (
   Trunk,
 )
 
+pytestmark = pytest.mark.turns
+
 VOCAB_SIZE = 61
 ROWS, LENGTH = 2, 6
 KEYWORDS = {'vocab_size', 'variant', 'overrides', 'execution'}

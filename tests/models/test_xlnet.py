@@ -62,6 +62,7 @@ def check(ours: xlnet_peer.Outcome, theirs: xlnet_peer.Outcome) -> None:
   assert error < TOLERANCE, where
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('case', xlnet_peer.CASES)
 def test_equals_hugging_face(case):
   pytest.importorskip('torch')

@@ -9,6 +9,8 @@ from plm_jax.noise import cuts, stretches
 from plm_jax.noise.where import spans
 from tests.noise.spans_reference import make_row, random_rows
 
+pytestmark = pytest.mark.turns
+
 
 def both(rows, forms, arguments):
   """The two forms of a draw, of the same numbers for many rows."""

@@ -14,6 +14,8 @@ from plm_jax.objectives import bidirectional_lm
 from plm_jax.training import step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 SIZES = {'hidden_dim': 16, 'mlp_dim': 12, 'dropout': 0.0, 'filters': (4, 4)}
 ROWS = tiny.make_batch(((16,), (11,), (9,), (16,)))
 BATCH = ROWS | tiny.make_streams(ROWS) | {'row_weight': jnp.array([1.0, 1.0, 0.0, 1.0])}

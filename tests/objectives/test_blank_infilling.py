@@ -14,6 +14,8 @@ from plm_jax.objectives import blank_infilling
 from plm_jax.training import step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 NAMES = ['<pad>', '<unk>', '[CLS]', '[SEP]', '[MASK]', '<sop>', '<eop>', '[sMASK]', '[gMASK]', '[dBLOCK]', '.', 'a!']
 PAD, CLS, SEP, MASK, START, END, SENTENCE, DOCUMENT, BLOCK = 0, 2, 3, 4, 5, 6, 7, 8, 9
 

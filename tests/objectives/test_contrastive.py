@@ -14,6 +14,8 @@ from plm_jax.objectives import contrastive
 from plm_jax.training import step
 from tests import learning, tiny
 
+pytestmark = pytest.mark.turns
+
 V = tiny.VOCAB
 SMALL = {'num_layers': 1, 'hidden_dim': 16, 'mlp_dim': 32}
 BATCH = tiny.make_batch()

@@ -28,6 +28,8 @@ from plm_jax.objectives.denoising import Denoiser, VocabTables, denoise
 from plm_jax.training import step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 MAKERS = {'t5': t5, 'bart': bart}
 
 

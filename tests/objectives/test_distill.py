@@ -15,6 +15,8 @@ from plm_jax.objectives import distill, mlm
 from plm_jax.plugins import build
 from tests import learning, tiny
 
+pytestmark = pytest.mark.turns
+
 V = tiny.VOCAB
 SMALL = {'num_layers': 1, 'hidden_dim': 16, 'mlp_dim': 32}
 TEACHER = {'name': 'bert', 'variant': 'tiny', 'overrides': {**tiny.SIZES, **SMALL, 'num_layers': 2, 'num_heads': 4}}

@@ -15,6 +15,8 @@ from plm_jax.training import step
 from tests import tiny
 from tests.models import plain_deberta
 
+pytestmark = pytest.mark.turns
+
 V = tiny.VOCAB
 HALF = {'name': 'whole_word', 'rate': 0.5}
 V3 = {'position_buckets': 8, 'share_projections': True, 'key_bias': True, 'table_norm': True, 'num_layers': 3}

@@ -16,6 +16,8 @@ from plm_jax.plugins import build, signatures
 from plm_jax.types import Task
 from tests import learning, tiny
 
+pytestmark = pytest.mark.turns
+
 SIZES = {**tiny.SIZES, 'hidden_dim': 48, 'mlp_dim': 96, 'num_heads': 4, 'max_length': 64}
 SMALLER = {**SIZES, 'num_layers': 1, 'hidden_dim': 16, 'mlp_dim': 32, 'num_heads': 2, 'embed_dim': 48}
 UL2 = tuple(

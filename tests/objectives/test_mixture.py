@@ -16,6 +16,8 @@ from plm_jax.training.parts import check_labels
 from plm_jax.types import Labels
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 PARTS = {
   'bert': {'name': 'mlm'},
   'many': {'name': 'mlm', 'where': {'name': 'iid', 'rate': 0.5}, 'edit': {'name': 'to_mask'}},

@@ -14,6 +14,8 @@ from plm_jax.objectives import multiview
 from plm_jax.training import step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 TAGS = {'names': ('O', 'B-a', 'I-a'), 'words': ('noun', 'verb', 'other', 'mark')}
 PARTS = sorted([*TAGS, 'text'])
 VIEWS = ('forward', 'backward', 'future', 'past', 'full')

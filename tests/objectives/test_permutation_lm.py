@@ -14,6 +14,8 @@ from plm_jax.training import step
 from plm_jax.types import Batch
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 V = tiny.VOCAB
 LENGTH, ROWS = 24, 4
 

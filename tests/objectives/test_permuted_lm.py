@@ -11,6 +11,8 @@ from plm_jax.noise import keys
 from plm_jax.objectives import mlm, permuted_lm
 from tests import learning, tiny
 
+pytestmark = pytest.mark.turns
+
 
 def make_task(max_length=32, **settings):
   return permuted_lm.make(trunk=tiny.make_trunk('bert', max_length=max_length), vocab=tiny.VOCAB, **settings)

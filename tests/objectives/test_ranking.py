@@ -13,6 +13,8 @@ from plm_jax.objectives import ranking
 from plm_jax.training import step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 VOCAB = tiny.FakeVocab(size=40)
 
 

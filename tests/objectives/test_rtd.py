@@ -15,6 +15,8 @@ from plm_jax.paths import path_name
 from plm_jax.training import step
 from tests import learning, tiny
 
+pytestmark = pytest.mark.turns
+
 V = tiny.VOCAB
 SMALL = {'num_layers': 1, 'hidden_dim': 16, 'mlp_dim': 32}
 GENERATOR = {'name': 'bert', 'variant': 'tiny', 'overrides': {**tiny.SIZES, **SMALL, 'hidden_dim': 8, 'embed_dim': 16}}

@@ -13,6 +13,8 @@ from plm_jax.objectives import mlm, sentence_pair
 from plm_jax.training import step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 V = tiny.VOCAB
 
 

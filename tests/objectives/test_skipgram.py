@@ -10,6 +10,8 @@ from plm_jax.noise import keys
 from plm_jax.objectives import skipgram, windows
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 VOCAB = tiny.FakeVocab(size=40)
 COUNTS = np.where(np.arange(40) < 7, 0, VOCAB.counts)
 

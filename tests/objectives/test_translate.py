@@ -14,6 +14,8 @@ from plm_jax.training import step
 from tests import learning, tiny
 from tests.adapters import test_sequence
 
+pytestmark = pytest.mark.turns
+
 VOCAB, SECOND = tiny.FakeVocab(), tiny.FakeVocab(size=43)
 START = SECOND.bos_id
 SEED = 2  # of parameters with which a search finds better texts than greedy ones

@@ -11,6 +11,8 @@ from plm_jax.objectives import mlm, unilm
 from plm_jax.training import step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 
 def make_task(**settings):
   return unilm.make(trunk=tiny.make_trunk('bert'), vocab=tiny.VOCAB, **settings)

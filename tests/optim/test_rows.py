@@ -17,6 +17,8 @@ from plm_jax.optim import rows
 from plm_jax.training import step
 from tests import tiny
 
+pytestmark = pytest.mark.turns
+
 VOCAB = tiny.FakeVocab(size=200)
 RULES = {'sgd': {'rate': 0.05}, 'adagrad': {'rate': 0.1, 'accumulator': 1.0}}
 

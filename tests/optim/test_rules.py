@@ -83,6 +83,7 @@ def test_every_rule_is_in_the_stacking_test():
 CASES = [(name, {'clip': 1.0}) for name in RULES] + [('sgd', {}), ('sgd', {'clip': 0.5, 'clip_by': 'element'})]
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(('name', 'clip'), CASES)
 def test_stacked_layers_train_as_layers_on_their_own(name, clip):
   params, gradients = random_tree(0), [random_tree(seed, size=0.3) for seed in range(1, STEPS + 1)]

@@ -16,6 +16,8 @@ from plm_jax.studies import compression
 from plm_jax.training import evaluate_saved, loop
 from tests import runs
 
+pytestmark = pytest.mark.turns
+
 METHODS = 'int8,prune:0.5,heads_gradient:0.5,layers:0.5+int8'
 
 

@@ -12,6 +12,8 @@ from plm_jax.studies import probe as study
 from plm_jax.training import loop
 from tests import runs
 
+pytestmark = pytest.mark.turns
+
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory):

@@ -22,6 +22,8 @@ optuna = pytest.importorskip('optuna', reason='needs the extra sweep: bash launc
 from plm_jax.studies import child, sweep_report, sweep_space, sweep_trial  # noqa: E402
 from plm_jax.studies import sweep as study  # noqa: E402
 
+pytestmark = pytest.mark.turns
+
 SPACE = {'optim.rate': [1e-2, 1e-3], 'seed': [0, 1, 2]}
 
 

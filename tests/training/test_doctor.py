@@ -18,6 +18,8 @@ from plm_jax.training.host_facts import Answer
 from tests import conftest, runs
 from tests.training.test_hosts import free_port
 
+pytestmark = pytest.mark.turns
+
 
 @pytest.fixture(scope='module')
 def config(data: pathlib.Path) -> pathlib.Path:

@@ -14,7 +14,7 @@ from plm_jax.optim import schedules
 from plm_jax.training import history, loop, metrics, stopping
 from tests import runs
 
-pytestmark = pytest.mark.usefixtures('log')
+pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]
 
 
 def settings(**values: Any) -> dict[str, Any]:

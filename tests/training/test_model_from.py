@@ -28,6 +28,8 @@ from plm_jax.weights.convert import export as convert_export
 from plm_jax.weights.convert import import_release
 from tests import conftest, runs, tiny
 
+pytestmark = pytest.mark.turns
+
 transformers = pytest.importorskip('transformers')
 
 LENGTH = 32

@@ -35,7 +35,7 @@ GRACE_S = 120
 QUICK = {'JAX_DISABLE_MOST_OPTIMIZATIONS': '1'}
 
 
-pytestmark = pytest.mark.usefixtures('log')
+pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]
 
 
 @pytest.fixture(scope='module')

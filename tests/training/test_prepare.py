@@ -16,6 +16,8 @@ from plm_jax.text import tokenizer
 from plm_jax.training import loop
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 FACTS = ('data_digest', 'vocab_digest', 'first_ten_batches')
 
 

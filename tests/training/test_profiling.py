@@ -13,7 +13,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.training import flops, loop, memory, metrics, profiling
 from tests import runs
 
-pytestmark = pytest.mark.usefixtures('log')
+pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]
 
 
 @pytest.mark.parametrize(

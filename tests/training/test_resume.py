@@ -35,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
 CARRIED = ('permutation_lm', 'bidirectional_lm', 'awd_lstm')
 
 
-pytestmark = pytest.mark.usefixtures('log')
+pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]
 
 
 @pytest.fixture(scope='module')

@@ -30,7 +30,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-pytestmark = pytest.mark.usefixtures('log')
+pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]
 
 
 def logged(workdir: pathlib.Path) -> list[dict[str, Any]]:

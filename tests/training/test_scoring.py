@@ -21,6 +21,8 @@ from plm_jax.errors import ConfigError
 from plm_jax.training import evaluation, loop, metrics, predicted, step
 from tests import conftest, runs, tiny
 
+pytestmark = pytest.mark.turns
+
 SCORES = ('f1', 'matthews')
 NAMES = [f'validation/{name}' for name in ('accuracy', *SCORES)]
 # 24 rows in batches of 16, so that the last batch has rows of weight 0

@@ -11,6 +11,8 @@ from plm_jax.training import metrics, parts, run_folder
 from plm_jax.types import Source
 from tests.data import small
 
+pytestmark = pytest.mark.turns
+
 
 @pytest.fixture
 def places(tmp_path):

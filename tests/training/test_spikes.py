@@ -15,7 +15,7 @@ from plm_jax.training import history, loop, metrics, spikes
 from plm_jax.types import Source
 from tests import runs
 
-pytestmark = pytest.mark.usefixtures('log')
+pytestmark = [pytest.mark.turns, pytest.mark.usefixtures('log')]
 
 WATCH = {'deviations': 4.0, 'memory': 6, 'back': 2, 'after': 1, 'most': 1}
 BAD = 16  # the batch that step 17 reads, unless some were left out before

@@ -14,6 +14,8 @@ from plm_jax.errors import ConfigError
 from plm_jax.training import loop
 from tests import conftest, runs
 
+pytestmark = pytest.mark.turns
+
 FROZEN = (('trunk/.*', None), ('.*', 1.0))
 TAGS = ('O', 'B-name', 'I-name')
 

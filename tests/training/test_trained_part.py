@@ -13,6 +13,8 @@ from plm_jax.files import RunFolder
 from plm_jax.training import evaluate_saved, loop
 from tests import runs
 
+pytestmark = pytest.mark.turns
+
 MODEL = {'name': 'gpt', 'variant': 'gpt2', 'overrides': {**runs.SIZES, 'init_std': 0.2}}
 
 

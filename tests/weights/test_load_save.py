@@ -17,6 +17,8 @@ from plm_jax.weights.table import architectures
 from tests import tiny
 from tests.weights import published
 
+pytestmark = pytest.mark.turns
+
 pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 

@@ -20,6 +20,8 @@ from plm_jax.weights import shapes
 from tests import tiny
 from tests.weights import published
 
+pytestmark = pytest.mark.turns
+
 pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 

@@ -167,6 +167,7 @@ def worst(ours: np.ndarray, theirs: np.ndarray, batch: Mapping[str, np.ndarray],
   return tiny.worst(np.where(real, ours, 0), np.where(real, theirs, 0))
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize(('family', 'kind', 'adapter'), CASES)
 def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_path: pathlib.Path) -> None:
   model = make_model(family, kind)
@@ -340,6 +341,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('name', REFUSED)
 def test_another_head_is_refused_by_name_and_the_trunk_alone_goes_out(name: str, tmp_path: pathlib.Path) -> None:
   block, adapter, said = REFUSED[name]

@@ -34,6 +34,7 @@ def test_there_are_tables():
   assert {'roberta_1', 'bart_1', 'albert_4', 't5_4'} <= {pathlib.Path(name).stem for name in FILES}
 
 
+@pytest.mark.turns
 @pytest.mark.parametrize('name', FILES, ids=lambda name: pathlib.Path(name).stem)
 @pytest.mark.parametrize('scale', file.SCALES)
 def test_every_run_of_a_table_has_a_sound_config(name, scale, tmp_path):
