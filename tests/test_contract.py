@@ -104,7 +104,10 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('scalar_mix', r'trunk/(?!scalar_mix/|vectors/).*'): 'the trunk is frozen',
   ('multitask', r'two/.*'): 'the rows are those of another part',
   ('multiview', r'text/.*'): 'the rows are labelled',
-  ('distill-cvt', r'trunk/words/(character|filters).*'): 'noise is of tokens, and says nothing of letters',
+  **{
+    (f'{name}-cvt', r'trunk/words/(character|filters).*'): 'noise is of tokens, and says nothing of letters'
+    for name in ('contrastive', 'distill', 'mixture', 'mlm', 'rtd', 'sentence_pair', 'span_boundary')
+  },
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-awd_lstm', r'trunk/output_bias/bias'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output_bias/bias'): 'rows are compared, and no tokens are predicted',
