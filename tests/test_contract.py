@@ -97,6 +97,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
   ('prune', r'prune/.*'): 'masks follow the weights',
   ('quantise', r'quantise/.*'): 'scales follow the weights',
   ('choose', r'.*head/bias'): 'softmax does not see what is added to all options',
+  ('choose', r'trunk/(final_norm|decoder/layers/1/mlp_norm)/bias'): 'nor the bias of the last norm, without a pooler',
   ('span', r'.*head/bias'): 'softmax does not see what is added to all places of a row',
   ('span', r'trunk/(final_norm|last/mlp_norm|decoder/layers/1/mlp_norm)/bias'): 'nor the bias of the last norm',
   ('span-bert', r'trunk/layers/1/mlp_norm/bias'): 'which in BERT is that of the last layer',
@@ -108,6 +109,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
     (f'{name}-cvt', r'trunk/words/(character|filters).*'): 'noise is of tokens, and says nothing of letters'
     for name in ('contrastive', 'distill', 'mixture', 'mlm', 'rtd', 'sentence_pair', 'span_boundary')
   },
+  ('cloze-cvt', r'trunk/words/(character|filters).*'): 'a blank is read as in pre-training, without letters',
   ('adapters-xlnet', r'trunk/start/vector'): 'fine-tuning has no query stream',
   ('adapters-awd_lstm', r'trunk/output_bias/bias'): 'an adapter predicts no tokens',
   ('contrastive', r'trunk/output_bias/bias'): 'rows are compared, and no tokens are predicted',
@@ -121,8 +123,11 @@ RATES = {
   'multiview-cvt': 0.5,
   'choose-elmo': 0.5,
 }  # of the step, where .05 is too far or not enough
-# of gradients summed in two ways, where not 1e-5: the character of padding is read 6,000 times, by terms that cancel
-SUMMED = {'similarity-elmo': 3e-5}
+# of gradients summed in two ways, where not 1e-5, since terms cancel
+SUMMED = {
+  'similarity-elmo': 3e-5,  # the character of padding is read 6,000 times
+  'bottleneck-albert': 1e-4,  # rows of both classes: a gradient of .0007, the sum of four of .1
+}
 STATES = {'awd_lstm': 2, 'static': 1}  # embeddings counted, where not 3; AWD-LSTM's first layer has another width
 WRITERS = ('cloze', 'prompt', 'sequence', 'translate_bart')  # adapters that predict tokens
 
