@@ -120,6 +120,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
 ROUNDED = 0.05  # a gradient below is compared with the rounding of numbers of this size, of which it is a sum
 RATES = {
   'distil-lstm': 0.01,
+  'distil-cnn': 0.01,
   'multiview-cvt': 0.5,
   'choose-elmo': 0.5,
 }  # of the step, where .05 is too far or not enough
