@@ -121,6 +121,7 @@ ROUNDED = 0.05  # a gradient below is compared with the rounding of numbers of t
 RATES = {
   'distil-lstm': 0.01,
   'distil-cnn': 0.01,
+  'multitask-glm': 0.01,
   'multiview-cvt': 0.5,
   'choose-elmo': 0.5,
 }  # of the step, where .05 is too far or not enough
