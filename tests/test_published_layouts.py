@@ -127,18 +127,21 @@ def rows_of_squad():
   ]  # fmt: skip
 
 
-def shared_squad(shared_data):
+def shared_squad(shared_data, cache):
   """Forty questions of each of the first two articles of the shared set."""
   from plm_jax.data.corpora import sources
 
-  rows = list(sources.open_source(str(shared_data('squad')), split='train[:2000]', cache='none'))
+  rows = list(sources.open_source(str(shared_data('squad')), split='train[:2000]', cache=cache))
   titles = list(dict.fromkeys(row['title'] for row in rows))[:2]
   return [row for title in titles for row in [one for one in rows if one['title'] == title][:40]]
 
 
 @pytest.mark.parametrize('where', ['made up', 'shared'])
 def test_squad_2_from_questions_that_are_moved(where, vocab, tmp_path, request):
-  rows = rows_of_squad() if where == 'made up' else shared_squad(request.getfixturevalue('shared_data'))
+  if where == 'made up':
+    rows = rows_of_squad()
+  else:
+    rows = shared_squad(request.getfixturevalue('shared_data'), cache=str(tmp_path / 'cache'))
   for split in ('train-v2.0', 'dev-v2.0'):
     write(tmp_path / 'squad2' / f'{split}.json', json.dumps(squad2_of(rows)))
   places = ('data.split=train-v2.0', 'eval.validation.data.split=dev-v2.0', f'data.path={tmp_path / "squad2"}')
