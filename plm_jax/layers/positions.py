@@ -10,6 +10,8 @@ import numpy as np
 
 from plm_jax.types import Array
 
+MOST_OF_A_CONSTANT = 2**31  # bytes: programs travel as protocol buffers
+
 
 def from_segments(segment_ids: Array) -> Array:
   """Index of each token inside its run of equal segment ids: int32[b, l] -> int32[b, l]."""
@@ -129,6 +131,15 @@ def skew(x: Array) -> Array:
   return flat[..., : length * width].reshape(*x.shape[:-2], length, width)[..., :length]
 
 
+def _check_size(rows: int, dim: int) -> None:
+  """Refuses a table f32[rows, dim] that no compiled program can hold, before it is made on the host."""
+  if 4 * rows * dim > MOST_OF_A_CONSTANT:
+    raise ValueError(
+      f'a table of {rows:,} positions of width {dim} is larger than 2 GiB, which no compiled program can hold: lower '
+      'data.length or the number of positions'
+    )
+
+
 def _sinusoids(positions: np.ndarray, *, dim: int) -> np.ndarray:
   """f32[p, d] of positions [p]: all sines, then all cosines, of wavelengths from 2 pi to 20,000 pi."""
   angles = positions[:, None] / 10_000 ** (np.arange(0, dim, 2) / dim)  # [p, d/2]
@@ -145,6 +156,7 @@ def sinusoid_table(std: float) -> nn.initializers.Initializer:
   def table(key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
     del key
     rows, dim = shape
+    _check_size(rows, dim)
     scale = math.sqrt(2) * std  # the deviation of a sinusoid is 1 / sqrt(2)
     return jnp.asarray(scale * _sinusoids(np.arange(rows), dim=dim)[:, :dim], dtype)
 
@@ -156,7 +168,11 @@ def relative_sinusoids(num_queries: int, num_keys: int, *, dim: int) -> np.ndarr
 
   The queries are the last `num_queries` of the `num_keys` positions. Row r is of distance num_keys - r, query minus
   key; columns are all sines, then all cosines.
+
+  Raises:
+    ValueError: the table would be larger than 2 GiB.
   """
+  _check_size(num_keys + num_queries, dim)
   return _sinusoids(np.arange(num_keys, -num_queries, -1.0), dim=dim)
 
 

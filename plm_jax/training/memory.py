@@ -132,6 +132,12 @@ def check_table(trunk: nn.Module, settings: Mapping[str, Any]) -> None:
   check([table], trunk, settings)
 
 
+def check_batch(batch: Mapping[str, Any], trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
+  """`check` of a global batch alone, before a trunk is traced with rows of an absurd length."""
+  places = layout.mesh.shape['data']
+  check([Leaf('batch', key, leaf.shape, _bytes(leaf) // places) for key, leaf in batch.items()], trunk, settings)
+
+
 def _bytes(leaf: Any) -> int:
   """Of one device, where the leaf has a sharding."""
   shape = leaf.shape if getattr(leaf, 'sharding', None) is None else leaf.sharding.shard_shape(tuple(leaf.shape))

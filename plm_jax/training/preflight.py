@@ -107,9 +107,10 @@ def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
 
 def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, scored: Collection[str]) -> None:
   """The parameters that `optim` speaks of, the metrics of evaluations, and memory, by shape alone."""
-  memory.check_table(parts.trunk, settings)
   data, key = settings['data'], jax.random.key(settings['seed'])
   spec, read = batch_spec(parts, data), read_spec(parts, data)
+  memory.check_table(parts.trunk, settings)
+  memory.check_batch(read, parts.trunk, settings, layout=layout)
   state, tx = abstract_state(settings, parts, layout)
   shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.params)
   memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)

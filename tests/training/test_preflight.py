@@ -62,6 +62,26 @@ def test_what_cannot_fit_is_refused_with_numbers(
     assert word in told
 
 
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'data': {'length': 10**9}}, ['needs at least', 'config.data.length=1000000000']),
+    ({'data': {'length': 10**7}}, ['a table of 20,000,000 positions of width 32', 'lower data.length']),
+    (
+      {'model': {'overrides': {**runs.SIZES, 'max_length': 10**9, 'position_init': 'sinusoids'}}},
+      ['a table of 1,000,000,000 positions of width 32'],
+    ),
+  ],
+)
+def test_rows_of_absurd_lengths_are_refused_before_a_table_is_made(
+  changes: Any, words: list[str], data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  objective = 'mlm' if 'model' in changes else 'permutation_lm'
+  told = refused(runs.settings(objective, data, **changes), tmp_path)
+  for word in words:
+    assert word in told
+
+
 def test_a_run_that_just_fits_is_not_refused(
   data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
