@@ -119,6 +119,7 @@ NO_GRADIENT: dict[tuple[str, str], str] = {
 }
 ROUNDED = 0.05  # a gradient below is compared with the rounding of numbers of this size, of which it is a sum
 RATES = {
+  'similarity': 0.005,  # two texts, and the sum of two states
   'distil-lstm': 0.01,
   'distil-cnn': 0.01,
   'multitask-glm': 0.01,
@@ -128,6 +129,7 @@ RATES = {
 # of gradients summed in two ways, where not 1e-5, since terms cancel
 SUMMED = {
   'similarity-elmo': 3e-5,  # the character of padding is read 6,000 times
+  'similarity-cvt': 3e-5,  # as the bias of a filter is: a gradient of .0002
   'bottleneck-albert': 1e-4,  # rows of both classes: a gradient of .0007, the sum of four of .1
 }
 STATES = {'awd_lstm': 2, 'static': 1}  # embeddings counted, where not 3; AWD-LSTM's first layer has another width
@@ -283,7 +285,7 @@ class Run:
 
   def __init__(self, pair: Pair):
     self.pair, self.batch = pair, pair.batch
-    self.rate = RATES.get(f'{pair.name}-{pair.model}', 0.05)
+    self.rate = RATES.get(f'{pair.name}-{pair.model}', RATES.get(pair.name, 0.05))
     self.tx = tiny.make_optimiser(pair.task, pair.batch, name='momentum', rate=self.rate)
     state = tiny.make_state(pair.task, pair.batch, self.tx)
     self.state = dataclasses.replace(state, params=advanced(pair.task, state.params, state.step))
