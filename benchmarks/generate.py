@@ -130,7 +130,7 @@ def main() -> None:
   parser.add_argument('--rows', default='1,8')
   parser.add_argument('--prompt', type=int, default=32)
   parser.add_argument(
-    '--lengths', default='64,128,256,512,1024', help='total lengths; of a beam search of 8 rows to 256'
+    '--lengths', default='64,128,256,512,1024', help='total lengths; of a beam search of 8 rows to 512'
   )
   parser.add_argument('--turns', type=int, default=3, help='timed calls per side')
   parser.add_argument('--seconds', type=float, default=10, help='no further turn of a line after so many')
@@ -146,7 +146,7 @@ def main() -> None:
   for method in arguments.methods.split(','):
     for rows in map(int, arguments.rows.split(',')):
       texts = arguments.beams if method == 'beam' else 1
-      taken = [length for length in lengths if rows * texts <= 8 or length <= 256]
+      taken = [length for length in lengths if rows * texts <= 8 or length <= 512]
       lines = []
       for length in taken:
         new = length - arguments.prompt

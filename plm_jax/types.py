@@ -461,9 +461,9 @@ class Decodes(Protocol):
   def init_cache(self, batch_size: int, length: int) -> PyTree:
     """An empty cache with a slot for each of `length` tokens, a dictionary.
 
-    'index' int32[], slots in use; 'segment_ids' and 'positions' int32[b, m]; 'keys' and 'values' [n, b h, m, k], or
-    the states of a recurrent trunk under these names. What else there is has no slots; all leaves of four axes are kept
-    per layer.
+    'index' int32[], slots in use; 'segment_ids' and 'positions' int32[b, m]; 'keys' [n, b h, k, m] and
+    'values' [n, b h, m, k], or of a recurrent trunk 'states' and 'cells' [n, b, m, w]. What else there is has no slots;
+    all leaves of four axes are kept per layer.
     """
 
   def decode_step(self, tokens: Array, cache: PyTree, **inputs: Array) -> tuple[Array, PyTree]:

@@ -1,7 +1,8 @@
 """Beam search.
 
 The texts of a row share one row of the cache: each step adds a slot for every text, and a table says which slots
-belong to which text. So a text that is continued twice takes its table along, and no key or value is moved.
+belong to which text. So a text that is continued twice takes its table along, and no step moves a key or a value. Slots
+of texts that were given up are taken again when the cache is full.
 """
 
 import functools
@@ -10,7 +11,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from plm_jax.generate.reader import Cache, Reader, resize, stages
+from plm_jax.generate import reader as readers
+from plm_jax.generate.reader import Cache, Reader
 from plm_jax.generate.rules import NEVER, Beam, Constraints, Generated, allow, ids_of, is_one_of
 from plm_jax.types import Array
 
@@ -88,8 +90,12 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generat
     )
     return _finish(state, found, beam)
 
-  def going(state: _State, *, stop: int) -> Array:
-    return (state.made < stop) & state.going
+  def going(state: _State, *, slots: int, steps: int = 1) -> Array:
+    return state.going & (state.made < size) & (state.cache['index'] + beams * steps <= slots)
+
+  def fill(state: _State, *, slots: int) -> _State:
+    state = jax.lax.while_loop(functools.partial(going, slots=slots), step, state)
+    return state._replace(cache=readers.give_back(state.cache))
 
   texts = jnp.full((rows, beams, size), constraints.pad_id, jnp.int32)
   start = _State(
@@ -105,10 +111,13 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generat
     going=jnp.ones((), bool),
   )
   state = start
-  for stop in stages(used, texts=beams, max_new=size):
-    state = state._replace(cache=resize(state.cache, used + beams * stop))
-    state = jax.lax.while_loop(functools.partial(going, stop=stop), step, state)
-  return _best(state, constraints)
+  *smaller, most = readers.capacities(used, rows=rows, texts=beams, max_new=size)
+  for slots in smaller:
+    state = state._replace(cache=readers.resize(state.cache, slots))
+    enough = functools.partial(going, slots=slots, steps=readers.FEWEST_STEPS)
+    state = jax.lax.while_loop(enough, functools.partial(fill, slots=slots), state)
+  state = state._replace(cache=readers.resize(state.cache, most))
+  return _best(jax.lax.while_loop(functools.partial(going, slots=most), step, state), constraints)
 
 
 def _take(x: Array, index: Array) -> Array:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plm_jax import files
-from plm_jax.text import tokenizer
+from plm_jax.text import probe, tokenizer
 from plm_jax.text.spec import SENTINEL
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _TOKENS = (
   'bos_token_id', 'eos_token_id', 'pad_token_id', 'decoder_start_token_id', 'forced_bos_token_id',
   'forced_eos_token_id',
 )  # fmt: skip
+_WRITTEN = ('decoder_start_token_id', 'forced_bos_token_id', 'forced_eos_token_id')  # without being chosen
 _NEUTRAL = dict.fromkeys(('length_penalty', 'temperature', 'top_p', 'num_return_sequences'), 1)
 # no token that is made depends on them: how transformers computes and what it returns
 _INERT = (
@@ -86,29 +87,35 @@ class Tokens(NamedTuple):
   mask: int | None
 
 
-def read(folder: Path, token_ids: Mapping[str, Any]) -> dict[str, Any]:
+def read(folder: Path, token_ids: Mapping[str, Any], *, kind: str, rows: int) -> dict[str, Any]:
   """The settings of generation that a folder has.
 
   Args:
     folder: of the tokenizer, where a generation_config.json stands beside it.
     token_ids: those of config.json, which count where there is no such file.
+    kind: attention of the trunk.
+    rows: of the token table of the model, its number of ids.
 
   Raises:
-    ValueError: the file is damaged, or an id is none.
+    ValueError: the file is damaged, an id is none, or a text was to hold one that the model does not have.
   """
   there = files.is_file(folder / FILE)
   found = files.read_json(folder / FILE) if there else dict(token_ids)
   if not isinstance(found, dict):
     raise ValueError(f'{folder / FILE} holds no JSON object')
+  without_start = kind == 'encoder-decoder' and found.get('decoder_start_token_id') is None
+  written = (*_WRITTEN, 'bos_token_id') if without_start else _WRITTEN
   for name in _TOKENS:
     several = name in ('eos_token_id', 'forced_eos_token_id')
     ids = found.get(name)
-    whole = all(type(one) is int for one in (ids if several and isinstance(ids, list) else [ids]))
-    if ids is not None and not whole:
-      raise ValueError(
-        f'{folder / FILE if there else "config.json"}: {name} is {ids!r}, and must be '
-        f'{"an id or a list of ids" if several else "an id"}, or null'
-      )
+    listed = ids if several and isinstance(ids, list) else [] if ids is None else [ids]
+    where = f'{folder / FILE if there else "config.json"}: {name} is {ids!r}'
+    if not all(type(one) is int for one in listed):
+      raise ValueError(f'{where}, and must be {"an id or a list of ids" if several else "an id"}, or null')
+    if max(listed, default=-1) >= rows:
+      if name in written:
+        raise ValueError(f'{where}, and the ids of the model end at {rows - 1}')
+      log.info(f'{where}, and the ids of the model end at {rows - 1}: no text has it')
   return found
 
 
@@ -212,7 +219,9 @@ class Encoder:
 
   def __call__(self, text: str, *, specials: bool = True) -> list[int]:
     """The ids of a text; without `specials` nothing is added to it."""
-    found, vocab = self._marked.encode(text, add_special_tokens=specials), self.vocab
+    vocab = self.vocab
+    with probe.using():
+      found = self._marked.encode(text, add_special_tokens=specials)
     ids = found.ids
     if not specials:
       return ids

@@ -15,8 +15,9 @@ from plm_jax.types import Array, PyTree
 Cache = PyTree  # a dictionary, see `types.Decodes`
 
 # the axis of slots of what a cache keeps for each slot; the others have none
-SLOTS = {'segment_ids': 1, 'positions': 1, 'seen': 2, 'keys': -2, 'values': -2}
-FEWEST_SLOTS = 256  # attending to fewer costs next to nothing beside reading the weights
+SLOTS = {'segment_ids': 1, 'positions': 1, 'seen': 2, 'keys': -1, 'values': -2, 'states': -2, 'cells': -2}
+FEWEST_SLOTS = 256  # of all rows; attending to fewer costs next to nothing beside reading the weights
+FEWEST_STEPS = 8  # between two calls of `give_back`, which moves the cache
 
 
 class Prompts(NamedTuple):
@@ -92,9 +93,7 @@ def resize(cache: Cache, slots: int) -> Cache:
     x = jax.lax.slice_in_dim(x, 0, min(slots, x.shape[axis]), axis=axis)
     return jnp.pad(x, [(0, more if number == axis else 0) for number in range(x.ndim)])
 
-  return cache | {
-    name: jax.tree.map(functools.partial(fit, axis=SLOTS[name]), cache[name]) for name in cache if name in SLOTS
-  }
+  return cache | _for_each_slot(fit, cache)
 
 
 def stages(used: int, *, texts: int, max_new: int) -> list[int]:
@@ -112,6 +111,54 @@ def stages(used: int, *, texts: int, max_new: int) -> list[int]:
   sizes = [total >> halvings for halvings in (3, 2, 1)]
   stops = [(size - used) // texts for size in sizes if size >= FEWEST_SLOTS]
   return [*(stop for stop in stops if stop > max_new // 16), max_new]
+
+
+def capacities(used: int, *, rows: int, texts: int, max_new: int) -> list[int]:
+  """Numbers of slots that a search of several texts begins and goes on with, the last one enough for any search.
+
+  Texts of a search have tokens in common, and slots that no text sees are given back. Most searches end with about a
+  slot for each token of one text or two, where different texts would take one for each token of each. Attention reads
+  every slot, full or empty, so there are some numbers on the way; each is compiled by itself.
+
+  Args:
+    used: slots of the prompts.
+    rows: of the cache.
+    texts: slots that a step takes.
+    max_new: most steps.
+  """
+  most = used + texts * max_new
+  begin = used + texts * 2 * FEWEST_STEPS
+  sizes = [begin + max_new * sixths // 6 for sixths in (2, 4, 6, 9, 12)]
+  return [*(size for size in sizes if FEWEST_SLOTS // rows <= size < most), most]
+
+
+def give_back(cache: Cache) -> Cache:
+  """The cache without the slots that no text of its row sees: those that stay move to the front, in their order.
+
+  # seen of two texts     after
+  # x x . x . .           x . x . . .     slots 0, 2 and 3 stay; index 5 becomes 3
+  # x . x x . .           x x x . . .
+  """
+  stays = cache['seen'].any(axis=1)
+  order = jnp.argsort(~stays, axis=1, stable=True)  # int32[b, m]
+  rows, slots = order.shape
+
+  def move(x: Array, axis: int) -> Array:
+    if axis > 0:  # [b, m] or [b, s, m]
+      return jnp.take_along_axis(x, order.reshape(rows, *(1 for _ in range(axis - 1)), slots), axis=axis)
+    apart = x.reshape(*x.shape[:-3], rows, -1, *x.shape[-2:])  # [..., b h, m, k] -> [..., b, h, m, k]
+    index = order.reshape(rows, 1, *((slots, 1) if axis == -2 else (1, slots)))
+    index = index.reshape(*(1 for _ in x.shape[:-3]), *index.shape)
+    return jnp.take_along_axis(apart, index, axis=axis).reshape(x.shape)
+
+  return cache | _for_each_slot(move, cache) | {'index': stays.sum(axis=1, dtype=jnp.int32).max()}
+
+
+def _for_each_slot(change: Callable[..., Array], cache: Cache) -> Cache:
+  """What a cache keeps for each slot, changed by a function of an array and its axis of slots."""
+  return {
+    name: jax.tree.map(functools.partial(change, axis=SLOTS[name]), cache[name]) for name in cache if name in SLOTS
+  }
 
 
 def _positions(segment_ids: Array) -> Array:

@@ -17,7 +17,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.generate import conventions
 from plm_jax.plugins import build
-from plm_jax.text import tokenizer
+from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
 from plm_jax.training.parts import Settings, reads_second
 from plm_jax.types import Execution, PyTree
@@ -90,6 +90,7 @@ class Opened:
     Raises:
       ConfigError: the folder does not say what it is.
     """
+    self._check_rows(self.weights)
     try:
       return self.weights.trunk(self.execution)
     except CheckpointError as error:
@@ -111,10 +112,20 @@ class Opened:
 
   def _load(self, part: Part) -> tuple[nn.Module, PyTree]:
     found = weights.open(self.folder, step=self.step, part=part)
+    self._check_rows(found)
     try:
       return found.trunk(self.execution), weights.placed(found.to_run)
     except CheckpointError as error:
       raise ConfigError(f'{self.folder}: {error}') from error
+
+  def _check_rows(self, found: Weights) -> None:
+    """Raises ConfigError where the tokenizer of a release has ids that its model has no rows for."""
+    rows = found.model.vocab_size if self.published else self.vocab.size
+    if self.vocab.size > rows:
+      raise ConfigError(
+        f'{self.tokenizer}: the tokenizer has {self.vocab.size} ids, and the token table of the model {rows} rows: it '
+        'belongs to another model, or tokens were added to it. Fetch the tokenizer of this model'
+      )
 
   @property
   def params(self) -> PyTree:
@@ -141,7 +152,8 @@ class Opened:
   def generation(self) -> dict[str, Any]:
     """The settings of generation that the folder has, see `conventions.read`."""
     with errors.stage('generate'):
-      return conventions.read(self.tokenizer, self.weights.token_ids)
+      rows = self.weights.model.vocab_size
+      return conventions.read(self.tokenizer, self.weights.token_ids, kind=self.kind, rows=rows)
 
   @functools.cached_property
   def special(self) -> conventions.Tokens:
@@ -192,7 +204,9 @@ class Opened:
       raise ConfigError(f'{self.folder} reads texts in a vocabulary of their own (second_vocab): name another folder')
     bare = self.marked.post_processor is None
     found = []
-    for text, read in zip(texts, self.marked.encode_batch(list(texts)), strict=True):
+    with probe.using():
+      reads = self.marked.encode_batch(list(texts))
+    for text, read in zip(texts, reads, strict=True):
       unknown = self._unknown(text, read)
       if bare:  # of an older run
         ids = with_ends(read.ids, self.vocab)

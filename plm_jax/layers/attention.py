@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from plm_jax import sharding
 from plm_jax.errors import one_of
 from plm_jax.layers import fused, tiled
-from plm_jax.layers.cache import heads_first
+from plm_jax.layers.cache import in_order
 from plm_jax.layers.dropout import drop
 from plm_jax.layers.masks import Mask, visible
 from plm_jax.types import Array, Implementation
@@ -98,8 +98,8 @@ def attend(
 
   Args:
     query: [b, l, h, k].
-    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value; 'cached': [b g, m, k].
-    value: likewise.
+    key: [b, m, g, k] with g a divisor of h: h / g neighbouring heads share a key and a value; 'cached': [b g, k, m].
+    value: [b, m, g, k]; 'cached': [b g, m, k].
     mask: what may be looked at.
     bias: added to the scaled products, broadcastable to [b, h, l, m].
     dropout: rate on the weights; needs `rng`.
@@ -147,8 +147,8 @@ def attend_in(
     block: the module that calls: in training one key is drawn from its stream 'dropout', and its collection
       'attention' gets the weights where a caller made that mutable.
     query: [b, l, h, k].
-    key: [b, m, g, k]; 'cached': [b g, m, k].
-    value: likewise.
+    key: [b, m, g, k]; 'cached': [b g, k, m].
+    value: [b, m, g, k]; 'cached': [b g, m, k].
     mask: what may be looked at.
     dropout: rate on the weights.
     train: drops out.
@@ -185,8 +185,8 @@ def with_prefix(
   Args:
     block: the module that calls.
     query: [b, l, h, k].
-    key: [b, m, g, k]; where `cached`, [b g, m, k].
-    value: likewise.
+    key: [b, m, g, k]; where `cached`, [b g, k, m].
+    value: [b, m, g, k]; where `cached`, [b g, m, k].
     mask: what may be looked at.
     bias: broadcastable to [b, h, l, m].
     cached: keys and values are in the order of a cache.
@@ -198,9 +198,12 @@ def with_prefix(
     return key, value, mask, bias
   own: dict[str, Array] = block.get_variable('params', 'prefix')  # 'key' and 'value' [p, g, k]
 
-  def behind(new: Array, old: Array) -> Array:
-    rows = jnp.broadcast_to(new, (query.shape[0], *new.shape)).astype(old.dtype)  # [b, p, g, k]
-    return jnp.concatenate([heads_first(rows) if cached else rows, old], axis=1)
+  def rows(new: Array, old: Array) -> Array:
+    return jnp.broadcast_to(new, (query.shape[0], *new.shape)).astype(old.dtype)  # [b, p, g, k]
+
+  first_keys, first_values = rows(own['key'], key), rows(own['value'], value)
+  if cached:
+    first_keys, first_values = in_order(first_keys, first_values)
 
   count = own['key'].shape[0]
   seen = jnp.pad(visible(mask), ((0, 0), (0, 0), (count, 0)), constant_values=True)  # [b, l, p + m]
@@ -209,7 +212,8 @@ def with_prefix(
     bias = jnp.pad(whole, [*[(0, 0)] * (bias.ndim - 1), (count, 0)])
   ones = jnp.ones((len(seen), seen.shape[-1]), jnp.int32)
   mask = Mask(jnp.ones_like(mask.query_segments), ones, allowed=seen)
-  return behind(own['key'], key), behind(own['value'], value), mask, bias
+  keys = jnp.concatenate([first_keys, key], axis=2 if cached else 1)
+  return keys, jnp.concatenate([first_values, value], axis=1), mask, bias
 
 
 def choose(
@@ -341,12 +345,12 @@ def plain(
 def cached(
   query: Array, key: Array, value: Array, *, mask: Mask, bias: Array | None = None, scale: float | None = None
 ) -> Array:
-  """The formula with keys and values [b g, m, k], which are read as they stand; other arguments of `attend`."""
+  """The formula with keys [b g, k, m] and values [b g, m, k], which are read as they stand; arguments of `attend`."""
   rows, length, heads, size = query.shape
   scale = 1 / math.sqrt(size) if scale is None else scale
   query = jnp.swapaxes(query * jnp.asarray(scale, query.dtype), 1, 2)  # [b, h, l, k]
   grouped = query.reshape(key.shape[0], -1, size)  # queries that share a key: [b g, h/g l, k]
-  logits = jnp.einsum('gsk,gmk->gsm', grouped, key, preferred_element_type=jnp.float32)
+  logits = jnp.einsum('gsk,gkm->gsm', grouped, key, preferred_element_type=jnp.float32)
   found = _normalise(logits.reshape(rows, heads, length, -1), mask=mask, bias=bias).astype(value.dtype)
   found = jnp.einsum('gsm,gmk->gsk', found.reshape(logits.shape), value)
   return jnp.swapaxes(found.reshape(rows, heads, length, size), 1, 2)

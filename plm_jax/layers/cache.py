@@ -1,9 +1,10 @@
 """Keys and values of the tokens read before, for generation.
 
 A cache is a dictionary of arrays: 'index' int32[], the number of slots in use; 'segment_ids' int32[b, m], 0 in an empty
-slot and for padding; 'positions' int32[b, m]; 'keys' and 'values' [n, b h, m, k], in the order in which the products of
-attention read them, since any other would be copied at each step. Models may keep more in it. A search that follows
-several texts of a row adds 'seen' bool[b, s, m]: the slots that belong to each of them.
+slot and for padding; 'positions' int32[b, m]; 'keys' [n, b h, k, m] and 'values' [n, b h, m, k], in the order in which
+the products of attention read them, since any other would be copied at each step. Models may keep more in it; recurrent
+ones keep 'states' and 'cells' [n, b, m, w] in place of keys and values. A search that follows several texts of a row
+adds 'seen' bool[b, s, m]: the slots that belong to each of them.
 """
 
 from typing import NamedTuple
@@ -21,7 +22,7 @@ class Past(NamedTuple):
   """What one layer has read before.
 
   Attributes:
-    keys: [b h, m, k].
+    keys: [b h, k, m].
     values: [b h, m, k].
     start: int32[], the slot of the first new token.
   """
@@ -34,9 +35,14 @@ class Past(NamedTuple):
 def empty(shape: tuple[int, int, int, int, int], *, dtype: str = 'float32') -> Cache:
   """A cache with nothing in it, for keys and values of n layers, b rows, m slots, h heads of size k."""
   layers, rows, slots, heads, size = shape
+  keys = jnp.zeros((layers, rows * heads, size, slots), dtype)
+  return without_keys(rows, slots) | {'keys': keys, 'values': jnp.swapaxes(keys, 2, 3)}
+
+
+def without_keys(rows: int, slots: int) -> Cache:
+  """A cache with nothing in it, for a trunk that adds what it keeps of each slot."""
   places = jnp.zeros((rows, slots), jnp.int32)
-  kept = jnp.zeros((layers, rows * heads, slots, size), dtype)
-  return {'index': jnp.zeros((), jnp.int32), 'segment_ids': places, 'positions': places, 'keys': kept, 'values': kept}
+  return {'index': jnp.zeros((), jnp.int32), 'segment_ids': places, 'positions': places}
 
 
 def put(old: Array, new: Array, index: Array, *, axis: int) -> Array:
@@ -44,9 +50,10 @@ def put(old: Array, new: Array, index: Array, *, axis: int) -> Array:
   return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), index, axis)
 
 
-def heads_first(x: Array) -> Array:
-  """Keys or values [b, m, h, k] in the order of a cache: [b h, m, k]."""
-  return jnp.swapaxes(x, 1, 2).reshape(-1, x.shape[1], x.shape[3])
+def in_order(key: Array, value: Array) -> tuple[Array, Array]:
+  """Keys and values [b, m, h, k] in the order of a cache: [b h, k, m] and [b h, m, k]."""
+  length, size = key.shape[1], key.shape[3]
+  return key.transpose(0, 2, 3, 1).reshape(-1, size, length), jnp.swapaxes(value, 1, 2).reshape(-1, length, size)
 
 
 def append(past: Past | None, key: Array, value: Array) -> tuple[Array, Array]:
@@ -58,13 +65,13 @@ def append(past: Past | None, key: Array, value: Array) -> tuple[Array, Array]:
     value: [b, s, h, k].
 
   Returns:
-    Keys and values [b h, m, k], for `attend` with the implementation 'cached'; without a past the new ones as they are.
+    Keys [b h, k, m] and values [b h, m, k], for `attend` with the implementation 'cached'; without a past the new ones
+    as they are.
   """
   if past is None:
     return key, value
-  # only what is new is transposed
-  keys = put(past.keys, heads_first(key), past.start, axis=1)
-  return keys, put(past.values, heads_first(value), past.start, axis=1)
+  keys, values = in_order(key, value)  # only what is new is transposed
+  return put(past.keys, keys, past.start, axis=2), put(past.values, values, past.start, axis=1)
 
 
 def advance(cache: Cache, *, segment_ids: Array, positions: Array, together: bool = False) -> tuple[Cache, Mask]:

@@ -91,7 +91,7 @@ class MultiHead(nn.Module):
 
     Args:
       x: [b, l, d].
-      key: [b, m, h, k]; 'cached': [b h, m, k].
+      key: [b, m, h, k]; 'cached': [b h, k, m].
       value: likewise.
       mask: what may be looked at.
       bias: added to the products, broadcastable to [b, h, l, m].

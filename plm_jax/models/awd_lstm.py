@@ -167,9 +167,9 @@ class AwdLstm(Base):
     }
 
   def init_cache(self, batch_size: int, length: int) -> Cache:
-    """A cache of `length` empty slots: 'keys' [1, b, m, w] are h of all layers side by side, 'values' f32 their c."""
-    made = caches.empty((1, batch_size, length, 1, sum(self.widths)), dtype=self.execution.dtype)
-    return made | {'values': made['values'].astype(jnp.float32)}
+    """A cache of `length` empty slots: 'states' [1, b, m, w] are h of all layers side by side, 'cells' f32 their c."""
+    states = jnp.zeros((1, batch_size, length, sum(self.widths)), self.execution.dtype)
+    return caches.without_keys(batch_size, length) | {'states': states, 'cells': states.astype(jnp.float32)}
 
   def decode_step(self, tokens: Array, cache: Cache, *, segment_ids: Array, positions: Array) -> tuple[Array, Cache]:
     """Reads s more tokens of the text of each row or, with 'seen' in the cache, one more of each of its s texts.
@@ -199,11 +199,11 @@ class AwdLstm(Base):
       found = jnp.where(last[..., None] < 0, 0, found)
       return jnp.split(found.reshape(rows * texts, -1), ends, axis=-1)
 
-    carry = {f'lstm_{number}': state for number, state in enumerate(zip(take('keys'), take('values'), strict=True))}
+    carry = {f'lstm_{number}': state for number, state in enumerate(zip(take('states'), take('cells'), strict=True))}
     tokens, padding = (ids.reshape(rows * texts, -1) for ids in (tokens, segment_ids == 0))  # [b, s] -> [b t, s / t]
     after, x = self.read(self.token_embed(tokens), carry, fresh=jnp.zeros_like(padding), passed=padding)
     taken, _ = caches.advance(cache, segment_ids=segment_ids, positions=positions)
-    for name, layers in zip(('keys', 'values'), zip(*after.values(), strict=True), strict=True):
+    for name, layers in zip(('states', 'cells'), zip(*after.values(), strict=True), strict=True):
       states = jnp.concatenate(layers, axis=-1).reshape(1, rows, texts, -1)
       taken[name] = caches.put(cache[name], states, index + new - texts, axis=2)
     return self.attend(x.reshape(rows, new, -1)), taken

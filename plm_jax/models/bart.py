@@ -164,10 +164,10 @@ class Block(nn.Module):
     return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b h, m, k]."""
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> [b h, k, m] and [b h, m, k]."""
     del context, cache
     key, value = self.cross.project(x)
-    return x, (caches.heads_first(key), caches.heads_first(value))
+    return x, caches.in_order(key, value)
 
 
 class Stack(nn.Module):

@@ -133,7 +133,7 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, and what the new tokens may look at.
-      kept: the layer's 'keys' and 'values' [b h, m, k] and its 'number'.
+      kept: the layer's 'keys' [b h, k, m], 'values' [b h, m, k] and 'number'.
 
     Returns:
       [b, s, d], and the layer's keys and values with those of the new tokens.

@@ -180,7 +180,7 @@ class Block(nn.Module):
     Args:
       x: [b, s, d].
       context: the slot of the first new token, what the new tokens may look at, and the angles of their positions.
-      kept: the layer's 'keys', which are rotated, and 'values' [b g, m, k].
+      kept: the layer's 'keys' [b g, k, m], which are rotated, and 'values' [b g, m, k].
 
     Returns:
       [b, s, d], and the layer's keys and values with those of the new tokens.

@@ -196,10 +196,10 @@ class Block(nn.Module):
     return x, {'keys': keys, 'values': values}
 
   def read(self, x: Array, context: None, cache: None) -> tuple[Array, tuple[Array, Array]]:
-    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> two of [b h, m, k]."""
+    """Keys and values of the encoder's states for cross-attention: [b, m, d] -> [b h, k, m] and [b h, m, k]."""
     del context, cache
     key, value = self.cross.project(x)
-    return x, (caches.heads_first(key), caches.heads_first(value))
+    return x, caches.in_order(key, value)
 
 
 class Stack(nn.Module):
@@ -253,7 +253,7 @@ class Stack(nn.Module):
     return caches.empty(shape, dtype=self.execution.dtype)
 
   def read(self, encoder_hidden: Array) -> tuple[Array, Array]:
-    """Keys and values of all layers for cross-attention: [b, m, d] -> two of [n, b h, m, k]."""
+    """Keys and values of all layers for cross-attention: [b, m, d] -> [n, b h, k, m] and [n, b h, m, k]."""
     return self.layers.read(encoder_hidden, None, None)[1]
 
   def decode(

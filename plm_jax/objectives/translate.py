@@ -268,14 +268,15 @@ class Model(nn.Module):
     encoder_hidden: tuple[Array, State],
     encoder_segment_ids: Array,
   ) -> dict[str, Array]:
-    """A cache for `length` tokens: 'keys' are h of the layers and h~, 'values' c; besides, what is read of the text."""
+    """A cache for `length` tokens: 'states' are h of the layers and h~, 'cells' c; beside, what is read of texts."""
     hidden, (h, c) = encoder_hidden
     n, d = h.shape[1:]
-    made = caches.empty((n + 1, batch_size, length, 1, d), dtype=self.execution.dtype)
+    states = jnp.zeros((n + 1, batch_size, length, d), self.execution.dtype)
     source = self.decoder.source(hidden, encoder_segment_ids)
     text = {f'source_{name}': value for name, value in source._asdict().items()}
     first = jnp.concatenate([h, jnp.zeros_like(h[:, :1])], axis=1)
-    return made | text | {'values': jnp.zeros((n, batch_size, length, d)), 'first_keys': first, 'first_values': c}
+    made = caches.without_keys(batch_size, length) | {'states': states, 'cells': jnp.zeros((n, *states.shape[1:]))}
+    return made | text | {'first_states': first, 'first_cells': c}
 
   def decode_step(
     self, tokens: Array, cache: dict[str, Array], *, segment_ids: Array, positions: Array
@@ -290,12 +291,12 @@ class Model(nn.Module):
       first = jnp.moveaxis(cache[f'first_{name}'], 1, 0)[:, :, None]  # [b, n, d] -> [n, b, 1, d]
       return jnp.moveaxis(jnp.where(last[..., None] < 0, first, found), 0, 2)  # [b, s, n, d]
 
-    kept, cells = take('keys'), take('values')
+    kept, cells = take('states'), take('cells')
     source = Source(*(cache[f'source_{name}'] for name in Source._fields))
     memory = Memory(kept[..., :-1, :], cells, kept[..., -1, :])
     memory = advance(self.decoder.weights(), memory, source, self.decoder.given(tokens))
-    keys = jnp.concatenate([memory.h, memory.adjusted[..., None, :]], axis=-2)
-    new = {'keys': jnp.moveaxis(keys, 2, 0), 'values': jnp.moveaxis(memory.c, 2, 0)}
+    states = jnp.concatenate([memory.h, memory.adjusted[..., None, :]], axis=-2)
+    new = {'states': jnp.moveaxis(states, 2, 0), 'cells': jnp.moveaxis(memory.c, 2, 0)}
     taken, _ = caches.advance(cache, segment_ids=segment_ids, positions=positions)
     written = {name: caches.put(cache[name], value, index, axis=2) for name, value in new.items()}
     return self.attend(memory.adjusted), taken | written

@@ -15,6 +15,7 @@ from typing import Any
 from plm_jax import errors
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import signatures
+from plm_jax.plugins.signatures import Missing
 from plm_jax.plugins.values import check_keywords
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -38,6 +39,8 @@ def make(folder: str, settings: Mapping[str, Any], *, offered: Mapping[str, Any]
   known = signatures.signature(folder, name)
   given |= {key: value for key, value in offered.items() if key in known and value is not None}
   values = check(label, f'make in {signatures.path(f"{folder}.{name}")}', known, values, given)
+  if folder == 'models' and values.get('overrides'):
+    values['overrides'] = _check_overrides(f'models.{name}', values['overrides'])
   return import_file(f'{folder}.{name}').make(**values, **given)
 
 
@@ -78,6 +81,14 @@ def check(
     raise ConfigError(f'{label}: {owner} does not take {strangers[0]!r}, which every one of its kind is given.')
   free = {name: keyword for name, keyword in known.items() if name not in given}
   return {name: frozen(value) for name, value in check_keywords(label, owner, free, settings).items()}
+
+
+def _check_overrides(module: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+  """Fields of a model's `Config` within their bounds, whoever gives them: a config, a release, an import, a program."""
+  fields = {
+    name: field._replace(default=Missing.COMPUTED) for name, field in signatures.keywords(module, 'Config').items()
+  }
+  return check('model.overrides', f'Config in {signatures.path(module)}', fields, settings, NOTHING)
 
 
 def split(label: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -1,11 +1,13 @@
 """A `tokenizer.json` of others, tried before it is used: the library that reads it may panic, or grow without end.
 
 Most files are made of parts that are known to be harmless, and are recognised as such. Every other one is read and used
-once in a process of its own, which has a limit of time and of memory.
+once in a process of its own, which has a limit of time and of memory. It may still panic on a text that comes later,
+where a pattern gives up.
 """
 
 import base64
 import binascii
+import contextlib
 import functools
 import hashlib
 import json
@@ -14,7 +16,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from plm_jax.text.spec import Spec
+from plm_jax.errors import RunError
+from plm_jax.text.spec import Spec, token_ids
 
 SECONDS, BYTES = 30, 4 * 2**30  # of the process
 DEPTH, PARTS = 8, 64
@@ -57,12 +60,40 @@ def check(spec: Spec) -> None:
     spec: content of a `tokenizer.json`, as it will be used.
 
   Raises:
-    ValueError: it does not; one line says why.
+    ValueError: it does not, or not to the same ids each time; one line says why.
   """
+  if spec['model'].get('dropout'):
+    raise ValueError(
+      f'leaves out merges at random (model.dropout is {spec["model"]["dropout"]!r}), and a text must have the same ids '
+      'each time: set it to null'
+    )
+  size = len(token_ids(spec))
+  for name, number in _around(spec):
+    if type(number) is not int or not 0 <= number < size:
+      raise ValueError(f'has {number!r} as the id of {name!r} in its post_processor, and its ids end at {size - 1}')
   if not _is_plain(spec):
     reason = _try(json.dumps(spec, ensure_ascii=False))
     if reason:
       raise ValueError(f'holds a tokenizer that cannot be used: {reason}')
+
+
+@contextlib.contextmanager
+def using() -> Iterator[None]:
+  """Turns a panic of the library on a text into a RunError, since it is no mistake of ours."""
+  try:
+    yield
+  except BaseException as error:  # a panic is no Exception, and its class cannot be imported
+    if type(error).__name__ != 'PanicException':
+      raise
+    raise RunError(f'the tokenizer cannot read a text, since one of its patterns gives up: {error}') from error
+
+
+def _around(spec: Spec) -> Iterator[tuple[Any, Any]]:
+  """(token, id) of all that a post-processor may set around a text."""
+  for part in _parts(spec.get('post_processor')):
+    yield from (part[key] for key in ('sep', 'cls') if key in part)
+    for name, item in (part.get('special_tokens') or {}).items():
+      yield from ((name, number) for number in item['ids'])
 
 
 def _is_plain(spec: Spec) -> bool:

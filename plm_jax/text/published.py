@@ -19,6 +19,10 @@ TOKENIZER, WORDS, IDS, MERGES = 'tokenizer.json', 'vocab.txt', 'vocab.json', 'me
 MODELS = ('sentencepiece.bpe.model', 'spiece.model', 'spm.model', 'tokenizer.model')
 FAIRSEQ = MODELS[0]
 SETTINGS = ('config.json', 'special_tokens_map.json', 'tokenizer_config.json')  # later ones overwrite
+FLAGS = (  # of settings
+  'do_lower_case', 'keep_accents', 'strip_accents', 'tokenize_chinese_chars', 'add_prefix_space', 'add_bos_token',
+  'add_eos_token', 'split_by_punct',
+)  # fmt: skip
 NAMES = ('bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask')  # roles, in the order in which missing ones are added
 LANGUAGES = (
   'ar_AR', 'cs_CZ', 'de_DE', 'en_XX', 'es_XX', 'et_EE', 'fi_FI', 'fr_XX', 'gu_IN', 'hi_IN', 'it_IT', 'ja_XX', 'kk_KZ',
@@ -118,12 +122,24 @@ def read_table(file: Path) -> dict[str, Any]:
   return content
 
 
+def _text(file: Path) -> str:
+  """The text of a file; a ValueError that names it where it is no UTF-8."""
+  try:
+    return files.read_text(file)
+  except UnicodeDecodeError as error:
+    raise ValueError(f'is damaged ({file.name} is no text in UTF-8: {error.reason} at byte {error.start})') from error
+
+
 def _settings(folder: Path) -> dict[str, Any]:
   """What the files beside a tokenizer say of it, in one table."""
   found: dict[str, Any] = {}
   for name in SETTINGS:
     if files.is_file(folder / name):
-      found |= {key: value for key, value in read_table(folder / name).items() if value is not None}
+      own = {key: value for key, value in read_table(folder / name).items() if value is not None}
+      for key in FLAGS:
+        if not isinstance(own.get(key, False), bool):
+          raise ValueError(f'is damaged ({name}: {key} is {own[key]!r}, and must be true or false)')
+      found |= own
   return found
 
 
@@ -267,7 +283,7 @@ def _wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, s
   """BERT's; of a token that stands on several lines the last one counts, and the others are never chosen."""
   if files.is_file(file.parent / 'bpe.codes'):
     raise ValueError('holds a vocab.txt with bpe.codes, a tokenizer of fastBPE, which is not read here')
-  lines = files.read_text(file).removesuffix('\n').split('\n')
+  lines = _text(file).removesuffix('\n').split('\n')
   lines = [line.removesuffix('\r') for line in lines]
   last = {token: number for number, token in enumerate(lines)}
   vocab = {token if last[token] == number else f'{token} \x00{number}': number for number, token in enumerate(lines)}
@@ -303,7 +319,7 @@ def _byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, 
   vocab = read_table(folder / IDS)
   if not all(isinstance(number, int) for number in vocab.values()):
     raise ValueError(f'is damaged ({IDS} is no table of ids)')
-  lines = [line for line in files.read_text(folder / MERGES).split('\n') if line.strip()]
+  lines = [line for line in _text(folder / MERGES).split('\n') if line.strip()]
   merges = [line.split(' ') for line in lines if not line.startswith('#version')]
   for pair in merges:
     if len(pair) != 2 or not {*pair, ''.join(pair)} <= vocab.keys():
@@ -366,16 +382,24 @@ def _bytes(settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:
 
 
 def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str, Any]:
-  """The same with the tokens that other files add: each keeps the id that it is given there or gets the next one."""
+  """The same with the tokens that other files add: each has the id that it is given there or the next one.
+
+  Raises:
+    ValueError: an id belongs to another token, or leaves a hole behind all others.
+  """
   found: dict[str, dict[str, Any]] = {}
-  listed = settings.get('added_tokens_decoder')
-  if isinstance(listed, Mapping) and all(str(number).isdecimal() for number in listed):
-    for _, item in sorted(listed.items(), key=lambda pair: int(pair[0])):
-      if isinstance(item, Mapping) and isinstance(item.get('content'), str):
-        found[item['content']] = dict(item)
+  numbers: dict[str, Any] = {}
+  place, listed = 'added_tokens_decoder', settings.get('added_tokens_decoder')
+  if isinstance(listed, Mapping):
+    items = [(number, item) for number, item in listed.items() if isinstance(item, Mapping)]
+    found = {item['content']: dict(item) for _, item in items if isinstance(item.get('content'), str)}
+    numbers = {item['content']: number for number, item in items if item.get('content') in found}
   if not found and files.is_file(folder / 'added_tokens.json'):
-    more = read_table(folder / 'added_tokens.json')
-    found = {token: {} for token in sorted(more, key=lambda token: more[token])}
+    place, numbers = 'added_tokens.json', read_table(folder / 'added_tokens.json')
+    found = {token: {} for token in numbers}
+  if odd := next((number for number in numbers.values() if not str(number).isdecimal()), None):
+    raise ValueError(f'is damaged ({place} has {odd!r} in place of an id)')
+  found = {token: found[token] for token in sorted(found, key=lambda token: int(numbers[token]))}
   names = [settings.get(f'{role}_token') for role in NAMES]
   others = [
     *(settings.get('additional_special_tokens') or ()),
@@ -385,7 +409,14 @@ def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str,
     own = dict(item) if isinstance(item, Mapping) else {'content': item}
     if isinstance(own.get('content'), str) and own['content']:
       found[own['content']] = {**found.get(own['content'], {}), **own, 'special': True}
-  return _append(spec, found, mask=_names(settings).get('mask'))
+  whole = _append(spec, found, mask=_names(settings).get('mask'))
+  ids = specs.token_ids(whole)
+  for token, number in numbers.items():
+    if ids[token] != int(number):
+      raise ValueError(
+        f'is damaged ({place} says that the id of {token!r} is {number}, and by the other files it is {ids[token]})'
+      )
+  return whole
 
 
 def _append(spec: dict[str, Any], found: Mapping[str, Spec], *, mask: str | None) -> dict[str, Any]:

@@ -110,15 +110,18 @@ class Vocab:
 
   def encode(self, text: str, *, specials: bool = False) -> list[int]:
     """Ids of a text, with nothing added. `specials` reads the names of special tokens in it as these tokens."""
-    return (self._marked if specials else self._raw).encode(text, add_special_tokens=False).ids
+    with probe.using():
+      return (self._marked if specials else self._raw).encode(text, add_special_tokens=False).ids
 
   def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
     """`encode` of each text, on all cores."""
-    return [found.ids for found in self._raw.encode_batch_fast(list(texts), add_special_tokens=False)]
+    with probe.using():
+      return [found.ids for found in self._raw.encode_batch_fast(list(texts), add_special_tokens=False)]
 
   def encode_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
     """`encode`, and the characters [start, end) of `text` that each token covers."""
-    found = self._raw.encode(text, add_special_tokens=False)
+    with probe.using():
+      found = self._raw.encode(text, add_special_tokens=False)
     return found.ids, found.offsets
 
   def unknown(self, text: str) -> list[tuple[int, str]]:
@@ -137,7 +140,8 @@ class Vocab:
 
     Byte-level BPE gives back what was encoded, with U+FFFD for bytes that are no UTF-8; WordPiece the normalised text.
     """
-    return self._marked.decode([int(token_id) for token_id in ids], skip_special_tokens=not specials)
+    with probe.using():
+      return self._marked.decode([int(token_id) for token_id in ids], skip_special_tokens=not specials)
 
   def token(self, token_id: int) -> str:
     """The token of an id."""

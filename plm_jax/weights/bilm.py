@@ -43,9 +43,7 @@ NO_WORD = '!!!MAXTERMID'  # the last line of a published vocabulary
 GATES, FORGET = (0, 2, 1, 3), 2  # theirs, in the order of ours: input, forget, cell, output; and their forget gate
 CHARACTERS = chars.PADDING + 1  # of ours
 
-_CLIP = fields.Field(
-  'a number above 0, the only form that can be read', lambda value: fields.number().holds(value) and value > 0
-)
+_CLIP = fields.number(above=0)
 _FILTERS = fields.Field(
   'a list of [width, count] with the widths 1, 2, 3 and so on',
   lambda value: (

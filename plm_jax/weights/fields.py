@@ -60,19 +60,35 @@ def layers(default: Any = REQUIRED, *, also: str | None = None) -> Field:
   return whole(default, least=1, most=_MOST_LAYERS, also=also)
 
 
-def number(default: Any = REQUIRED, *, most: float = math.inf) -> Field:
-  """A finite number, 0 or above; null as well where the default is None."""
+def number(default: Any = REQUIRED, *, least: float = 0, above: float = -math.inf, most: float = math.inf) -> Field:
+  """A finite number from `least` on, 0 where nothing is said, and above another; null where the default is None."""
   null = ' or null' if default is None else ''
+  start = f'from {least:g}' if above < least else f'above {above:g}'
+  end = ' on' if most == math.inf and above < least else '' if most == math.inf else f' to {most:g}'
   return Field(
-    f'a number from 0 on{null}' if most == math.inf else f'a number from 0 to {most:g}{null}',
-    lambda value: (value is None and default is None) or (_is_number(value) and 0 <= value <= most),
+    f'a number {start}{end}{null}',
+    lambda value: (
+      (value is None and default is None) or (_is_number(value) and least <= value <= most and value > above)
+    ),
     default,
   )
 
 
 def rate(default: Any = REQUIRED) -> Field:
-  """A rate of dropout."""
-  return number(default, most=1)
+  """A rate of dropout (`types.PartRate`)."""
+  return number(default)._replace(
+    says='a number from 0 on and below 1', holds=lambda value: _is_number(value) and 0 <= value < 1
+  )
+
+
+def epsilon(default: Any = REQUIRED) -> Field:
+  """What a norm adds to a variance (`types.Epsilon`)."""
+  return number(default, above=0, most=1)
+
+
+def std(default: Any = REQUIRED) -> Field:
+  """The standard deviation of initial values (`types.Std`)."""
+  return number(default, most=100)
 
 
 def flag(default: bool) -> Field:

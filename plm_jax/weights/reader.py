@@ -10,6 +10,7 @@ import numpy as np
 
 from plm_jax.checkpoint import Leaf
 from plm_jax.checkpoint.tensor_files import WeightsError
+from plm_jax.errors import ConfigError
 from plm_jax.plugins import build
 from plm_jax.weights import release, shapes, table
 from plm_jax.weights.release import Release
@@ -51,7 +52,8 @@ class Reader:
       self.vocab_size = int(made.pop('vocab_size'))
       self.model = {'name': name, **made}
       self.trunk = build.make('models', self.model, vocab_size=self.vocab_size)
-    except (KeyError, TypeError, ValueError) as error:
+      self._trunk_shapes = {f'trunk/{path}': shape for path, shape in shapes.shapes(self.trunk).items()}
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
       what = f'no {error}' if isinstance(error, KeyError) else str(error)
       raise WeightsError(f'{source.folder / release.CONFIG}: {what}') from error
     heads = tuple(head for head in module.HEADS if self._has(module.entries(self.trunk, (head,)), head))
@@ -61,7 +63,6 @@ class Reader:
     self.heads = heads if self.task is None else (*heads, HEAD)
     known = entries_of(self.architecture, self.trunk, heads if self.task is None else (*heads, self.task))
     entries = [entry for entry in known if entry.zeros is None]
-    self._trunk_shapes = {f'trunk/{path}': shape for path, shape in shapes.shapes(self.trunk).items()}
     self.entries = {entry.ours: entry for entry in entries if not entry.optional or self._is_there(entry)}
     self.shapes = {path: self._trunk_shapes.get(path) or self._head_shape(path) for path in self.entries}
     self._check()

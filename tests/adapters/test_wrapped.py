@@ -100,11 +100,11 @@ def test_a_prefix_is_seen_by_every_query_without_bias(groups, cached):
     @step.nn.compact
     def __call__(self):
       from plm_jax.layers.attention import attend_in
-      from plm_jax.layers.cache import heads_first
+      from plm_jax.layers.cache import in_order
 
-      order = heads_first if cached else lambda x: x
+      pair = jnp.asarray(key), jnp.asarray(value)
       return attend_in(
-        self, query, order(jnp.asarray(key)), order(jnp.asarray(value)), mask=Mask(segments, segments, causal=True),
+        self, query, *(in_order(*pair) if cached else pair), mask=Mask(segments, segments, causal=True),
         dropout=0.0, train=False, implementation='cached' if cached else 'xla', bias=jnp.asarray(bias),
       )  # fmt: skip
 

@@ -65,7 +65,7 @@ def test_where_the_settings_of_a_folder_come_from(tmp_path):
   vocab, ids = tokenizer.load(tmp_path), {'eos_token_id': 5, 'decoder_start_token_id': 3, 'forced_eos_token_id': 2}
 
   def tokens(**flags):
-    found = conventions.read(tmp_path, ids)
+    found = conventions.read(tmp_path, ids, kind='encoder-decoder', rows=8)
     return conventions.tokens(vocab, found, FLAGS | flags, {}, kind='encoder-decoder')
 
   assert tokens() == conventions.Tokens(start=3, ends=(5,), first=None, last=(2,), mask=4)
@@ -79,6 +79,31 @@ def test_where_the_settings_of_a_folder_come_from(tmp_path):
     (tmp_path / conventions.FILE).write_text(json.dumps({name: odd}))
     with pytest.raises(ValueError, match=f'generation_config.json: {name} is '):
       tokens()
+
+
+@pytest.mark.parametrize(
+  ('kind', 'found', 'name'),
+  [
+    ('encoder-decoder', {'decoder_start_token_id': 8}, 'decoder_start_token_id'),
+    ('encoder-decoder', {'bos_token_id': 8}, 'bos_token_id'),
+    ('causal', {'forced_bos_token_id': 99_999}, 'forced_bos_token_id'),
+    ('causal', {'forced_eos_token_id': [2, 8]}, 'forced_eos_token_id'),
+  ],
+)
+def test_no_text_begins_or_ends_with_a_token_that_the_model_does_not_have(kind, found, name, tmp_path):
+  (tmp_path / conventions.FILE).write_text(json.dumps(found))
+  conventions.read(tmp_path, {}, kind=kind, rows=10**5)
+  with pytest.raises(ValueError, match=f'generation_config.json: {name} is .* end at 7'):
+    conventions.read(tmp_path, {}, kind=kind, rows=8)
+  with pytest.raises(ValueError, match=f'^config.json: {name} is '):
+    conventions.read(tmp_path / 'none', found, kind=kind, rows=8)
+
+
+def test_an_end_that_cannot_come_is_said(tmp_path, caplog):
+  """Small models are often saved with the ids of large ones, which nothing is made of."""
+  with caplog.at_level(logging.INFO):
+    conventions.read(tmp_path, {'eos_token_id': 50_256, 'bos_token_id': 50_256}, kind='causal', rows=8)
+  assert all('no text has it' in message for message in caplog.messages) and len(caplog.messages) == 2
 
 
 def test_a_run_names_its_tokens(tmp_path):

@@ -190,3 +190,21 @@ def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Pa
   strange.save_pretrained(tmp_path / 'strange')
   with pytest.raises(ConfigError, match='special tokens around texts as no layout does'):
     plm_jax.load(tmp_path / 'strange').classify('a')
+
+
+def test_a_tokenizer_of_more_ids_than_the_model_has_rows(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  """A folder without a `tokenizer.json`, whose ids are known when its other files are read."""
+  save('GPT2', 'LMHeadModel', data, tmp_path)
+  spec = json.loads((tmp_path / 'tokenizer.json').read_text())
+  (tmp_path / 'tokenizer.json').unlink()
+  vocab = spec['model']['vocab'] | {token['content']: token['id'] for token in spec['added_tokens']}
+  (tmp_path / 'vocab.json').write_text(json.dumps(vocab))
+  pairs = [pair if isinstance(pair, str) else ' '.join(pair) for pair in spec['model']['merges']]
+  (tmp_path / 'merges.txt').write_text('\n'.join(pairs))
+  assert plm_jax.load(tmp_path).generate('Anna', max_new=2)
+  roles = tmp_path / 'tokenizer_config.json'
+  roles.write_text(json.dumps(json.loads(roles.read_text()) | {'additional_special_tokens': ['<new>']}))
+  with pytest.raises(
+    ConfigError, match=f'has {len(vocab) + 1} ids, and the token table of the model {len(vocab)} rows'
+  ):
+    plm_jax.load(tmp_path).generate('Anna', max_new=2)

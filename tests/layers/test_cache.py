@@ -22,8 +22,8 @@ def seen(mask) -> list[list[str]]:
 def test_an_empty_cache_has_no_segments():
   slots = make()
   shapes = {name: value.shape for name, value in slots.items()}
-  kept = (2, 2 * 3, 6, 4)
-  assert shapes == {'index': (), 'segment_ids': (2, 6), 'positions': (2, 6), 'keys': kept, 'values': kept}
+  kept = {'keys': (2, 2 * 3, 4, 6), 'values': (2, 2 * 3, 6, 4)}
+  assert shapes == {'index': (), 'segment_ids': (2, 6), 'positions': (2, 6), **kept}
   assert not any(value.any() for value in slots.values())
   assert cache.empty((1, 1, 1, 1, 1), dtype='bfloat16')['keys'].dtype == jnp.bfloat16
 
@@ -63,11 +63,12 @@ def test_texts_of_a_row_see_their_own_slots():
 @pytest.mark.parametrize('size', [1, 3])
 def test_new_keys_come_after_those_of_the_past(size):
   slots = make()
-  old = jax.random.normal(jax.random.key(0), (2, *slots['keys'].shape[1:]))
+  old = [jax.random.normal(jax.random.key(0), slots[name].shape[1:]) for name in ('keys', 'values')]
   new = jax.random.normal(jax.random.key(1), (2, 2, size, 3, 4))
   assert tiny.same(cache.append(None, *new), tuple(new))
   kept = jax.jit(cache.append)(cache.Past(*old, jnp.int32(2)), *new)
-  for found, before, written in zip(kept, old, new, strict=True):
+  turned = [(jnp.swapaxes(keys, 1, 2), values) for keys, values in (kept, old)]
+  for found, before, written in zip(*turned, new, strict=True):
     assert tiny.same(found.reshape(2, 3, 6, 4)[:, :, 2 : 2 + size], jnp.swapaxes(written, 1, 2))
     assert tiny.same(found[:, :2], before[:, :2]) and tiny.same(found[:, 2 + size :], before[:, 2 + size :])
 
@@ -85,6 +86,6 @@ def test_attention_in_the_order_of_a_cache_is_that_of_the_formula(groups):
   bias = jax.random.normal(jax.random.key(4), (1, 4, 3, 6))
   for given in ({}, {'bias': bias, 'scale': 1.0}):
     plain = attention.attend(query, key, value, mask=mask, implementation='xla', **given)
-    kept = cache.heads_first(key), cache.heads_first(value)
+    kept = cache.in_order(key, value)
     found = attention.attend(query, *kept, mask=mask, implementation='cached', **given)
     np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-6)

@@ -96,7 +96,7 @@ def test_goes_step_by_step(name, left):
 
 def test_the_cache_holds_shared_heads_once():
   cache = jax.eval_shape(lambda: make_trunk(num_heads=4, num_kv_heads=2).apply({}, 3, 9, method='init_cache'))
-  assert cache['keys'].shape == cache['values'].shape == (2, 3 * 2, 9, 8)
+  assert (cache['keys'].shape, cache['values'].shape) == ((2, 3 * 2, 8, 9), (2, 3 * 2, 9, 8))
 
 
 @pytest.mark.parametrize('name', FORMS)

@@ -115,7 +115,7 @@ def test_goes_step_by_step(name, left):
 
 def test_the_cache_holds_the_shared_head_once():
   cache = jax.eval_shape(lambda: make_trunk(**FORMS['palm']).apply({}, 3, 9, method='init_cache'))
-  assert cache['keys'].shape == cache['values'].shape == (2, 3 * 1, 9, 12)
+  assert (cache['keys'].shape, cache['values'].shape) == ((2, 3 * 1, 12, 9), (2, 3 * 1, 9, 12))
 
 
 def test_the_future_changes_nothing():

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from plm_jax.errors import RunError
 from plm_jax.text import probe, tokenizer, wordpiece
 from tests import conftest
 
@@ -39,6 +40,7 @@ HOSTILE = {  # name: (what changes in the file, what the message says)
   'grows without end': ({'normalizer': {'type': 'Sequence', 'normalizers': grow(6)}, 'model': UNIGRAM}, 'GiB|seconds'),
   'is too deep': ({'normalizer': deep(90), 'model': UNIGRAM}, 'levels deep'),
   'merges what is not there': ({'model': {**PIECES, 'merges': [['a', 'z']]}}, 'out of vocabulary'),
+  'merges at random': ({'model': {**PIECES, 'dropout': 0.1}}, 'model.dropout is 0.1'),
   'has no unknown': ({'model': {**UNIGRAM, 'unk_id': 9}}, 'UnkIdNotInVocabulary'),
   'numbers wildly': ({'model': {**PIECES, 'vocab': {**PIECES['vocab'], 'ab': 4 * 10**9}}}, 'without holes'),
   'numbers below 0': ({'model': {**PIECES, 'vocab': {**PIECES['vocab'], 'ab': -1}}}, 'without holes'),
@@ -94,6 +96,33 @@ def test_rows_are_written_by_what_was_tried(tmp_path):
   assert tokenizer.marked(write(tmp_path / 'v', changes)).encode('ab').tokens == ['ab']
   with pytest.raises(ValueError, match='out of bounds'):
     tokenizer.marked(write(tmp_path / 'v', HOSTILE['panics when it decodes'][0]))
+
+
+@pytest.mark.parametrize(
+  'around',
+  [
+    {'type': 'TemplateProcessing', 'single': [{'Sequence': {'id': 'A', 'type_id': 0}}], 'pair': [],
+     'special_tokens': {'<s>': {'id': '<s>', 'ids': [4], 'tokens': ['<s>']}}},
+    {'type': 'Sequence', 'processors': [{'type': 'BertProcessing', 'sep': ['<pad>', 0], 'cls': ['<s>', 4]}]},
+  ],
+)  # fmt: skip
+def test_what_stands_around_a_text_is_in_the_vocabulary(around, tmp_path):
+  with pytest.raises(ValueError, match="has 4 as the id of '<s>' in its post_processor, and its ids end at 3"):
+    tokenizer.marked(write(tmp_path / 'v', {'post_processor': around}))
+
+
+def test_a_pattern_that_gives_up_on_a_text_is_no_mistake_of_ours(tmp_path):
+  pattern = {'type': 'Split', 'pattern': {'Regex': '(a+)+$'}, 'behavior': 'Isolated', 'invert': False}
+  folder = write(tmp_path / 'v', {'pre_tokenizer': {'type': 'Sequence', 'pretokenizers': [pattern, LEVEL]}})
+  vocab, text = tokenizer.load(folder), 'a' * 40 + 'b'
+  assert vocab.encode('ab')
+  for call in (vocab.encode, vocab.encode_offsets, lambda text: vocab.encode_batch([text])):
+    with pytest.raises(RunError, match='cannot read a text'):
+      call(text)
+  words = [sys.executable, '-m', 'plm_jax.vocab', 'show', str(folder), f'--text={text}']
+  done = subprocess.run(words, cwd=conftest.ROOT, capture_output=True, text=True, timeout=60)
+  assert done.returncode == 1 and 'Traceback' not in done.stderr
+  assert 'gives up' in done.stderr.strip().rpartition('\n')[2]
 
 
 def test_what_is_unusual_and_works_is_read(tmp_path):

@@ -308,7 +308,11 @@ def test_unusual_names_of_special_tokens(documents, tmp_path):
 
 
 def test_what_is_damaged_says_so(documents, tmp_path):
-  content = train(documents, **T5)
+  content, words = train(documents, **T5), {'vocab.txt': '[PAD]\n[UNK]\na\n'}
+
+  def added(table):
+    return {'tokenizer_config.json': {'added_tokens_decoder': table}}
+
   for number, (files, said) in enumerate(
     (
       ({'spiece.model': content[: len(content) // 2]}, 'damaged'),
@@ -320,6 +324,12 @@ def test_what_is_damaged_says_so(documents, tmp_path):
       ({'vocab.json': {'a': 0}, 'merges.txt': 'a b\n'}, r"merges.txt: 'a b' does not merge two tokens"),
       ({'vocab.json': [1], 'merges.txt': ''}, 'vocab.json holds no table'),
       ({'vocab.json': {'a': 'b'}, 'merges.txt': ''}, 'no table of ids'),
+      ({'vocab.txt': b'a\n[UNK]\n\xe9\n'}, 'vocab.txt is no text in UTF-8: .* at byte 8'),
+      ({**words, 'tokenizer_config.json': {'do_lower_case': 'no'}}, "tokenizer_config.json: do_lower_case is 'no'"),
+      ({**words, 'added_tokens.json': {'<n>': 50}}, "the id of '<n>' is 50, and by the other files it is 3"),
+      ({**words, 'added_tokens.json': {'<n>': 'x'}}, "added_tokens.json has 'x' in place of an id"),
+      ({**words, **added({'1': {'content': '<q>'}})}, "the id of '<q>' is 1, and by the other files it is 3"),
+      ({**words, **added({'x': {'content': '<q>'}})}, "added_tokens_decoder has 'x' in place of an id"),
     )
   ):
     with pytest.raises(ValueError, match=said):

@@ -18,6 +18,7 @@ from plm_jax import weights
 from plm_jax.cli.command import WRONG_USAGE, run
 from plm_jax.layers import mlp
 from plm_jax.models import bert
+from plm_jax.plugins import build
 from plm_jax.weights import WeightsError, fields, release, table
 from tests import tiny
 from tests.weights import published
@@ -94,6 +95,40 @@ def beside(folder: pathlib.Path, target: pathlib.Path, config: Mapping[str, Any]
 @pytest.fixture(scope='module')
 def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
   return tmp_path_factory.mktemp('releases')
+
+
+# Bounds --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('kind', 'change', 'said'),
+  [
+    ('llama', {'rope_parameters': {'rope_type': 'linear', 'factor': 0}}, 'factor a number from 1 on'),
+    ('llama', {'rope_scaling': {'rope_type': 'llama3', 'factor': 0.5}}, 'factor a number from 1 on'),
+    ('llama', {'rope_parameters': {'rope_type': 'default', 'rope_theta': 0}}, 'rope_theta a number above 1 or null'),
+    ('llama', {'rope_parameters': {'rope_type': 'default', 'rope_theta': 0.5}}, 'rope_theta a number above 1'),
+    ('glm4', {'rms_norm_eps': 1e30}, 'rms_norm_eps is 1e.30, and must be a number above 0 to 1'),
+    ('bert', {'layer_norm_eps': 0}, 'layer_norm_eps is 0'),
+    ('gpt2', {'initializer_range': 1e300}, 'initializer_range is 1e.300, and must be a number from 0 to 100'),
+    ('bart', {'dropout': 1.0}, 'dropout is 1.0, and must be a number from 0 on and below 1'),
+  ],
+)
+def test_numbers_have_the_bounds_of_our_own_settings(kind: str, change: dict[str, Any], said: str) -> None:
+  module = next(module for _, module in table.architectures() if kind in module.MODEL_TYPES)
+  variants = {'llama': 'llama-7b', 'glm4': 'glm-4-9b-0414', 'bert': 'bert-base', 'gpt2': 'gpt2', 'bart': 'bart-base'}
+  trunk = build.make('models', {'name': module.MODEL, 'variant': variants[kind]}, vocab_size=32)
+  theirs = module.write_config(trunk, ())
+  module.read_config(theirs, ())
+  with pytest.raises(ValueError, match=said):
+    module.read_config(theirs | change, ())
+
+
+def test_what_no_field_bounds_is_still_within_those_of_our_own(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  """Two fields that do not go together: the message is that of our setting, and names the file."""
+  folder = folder_of('t5', root)
+  odd = beside(folder, tmp_path / 'odd', config_of(folder) | {'relative_attention_max_distance': 4})
+  with pytest.raises(WeightsError, match=r'odd/config.json: .* buckets .* do not reach a distance of 4'):
+    weights.open(odd).trunk()
 
 
 # What transformers knows ---------------------------------------------------------------------------------------------
@@ -244,6 +279,8 @@ def test_values_of_every_wrong_kind_end_in_one_line(
   pytest.importorskip('transformers')
   source = folder_of(kind, root)
   whole = weights.open(source).trunk()
+  run(lambda: int(not weights.open(source).params))  # what the log says once is said
+  capsys.readouterr()
   for _, name, value in (each for each in mutations() if each[0] == kind):
     folder = beside(source, root / f'{kind}-wrong', config_of(source) | {name: value})
 

@@ -22,6 +22,9 @@ _NAME = re.compile(r'(?P<set>[a-zA-Z]\w*)(/(?P<config>\w[\w+\-.]*))?(:(\d+|\*)(\
 _CLASSES = ('pythonClassName', 'python_class_name', 'type')
 _TEXTS_OF_JSON = ('json', 'content')
 _FILES = ('names_file', 'labels')  # of ClassLabel and LabeledImage: a file that TFDS would read
+_TEMPLATES = ('filepathTemplate', 'filepath_template')
+_FIELD = re.compile(r'\{[A-Z_]+(:0?[1-9]d?)?\}')  # of a template; a format may ask for any width
+_MOST_SHARDS = 2**16  # of a split; TFDS looks at each when it opens a set
 _PLACES = ('name', 'filepathTemplate', 'filepath_template', 'fileFormat', 'file_format')  # TFDS makes paths of them
 
 
@@ -93,6 +96,7 @@ def _check_file(file: Path) -> None:
   try:
     content = files.read_json(file)
     places = list(_places(content, file))
+    _check_shards(content if file.name == INFO else {}, file)
     named = list(_named(content if file.name == FEATURES else content.get('features') if file.name == INFO else None))
   except (ValueError, AttributeError, TypeError) as error:
     raise ValueError(f'{file} is damaged ({error}): fetch it again') from error
@@ -107,6 +111,17 @@ def _check_file(file: Path) -> None:
         f'{file} names the feature {name!r}, which is code and none of TFDS: it is not run. Store the set with '
         f'features of tfds.features.{errors.suggest(name, known_features())}'
       )
+
+
+def _check_shards(content: Mapping[str, Any], file: Path) -> None:
+  """Raises ValueError where the splits of a set would take TFDS any time or memory."""
+  for block in content.get('splits', ()):
+    for template in filter(None, (block.get(key) for key in _TEMPLATES)):
+      if set('{}') & set(_FIELD.sub('', template)):
+        raise ValueError(f'the template of file names {template[:80]!r} has fields that are no plain names')
+    lengths = block.get('shardLengths') or block.get('shard_lengths') or ()
+    if len(lengths) > _MOST_SHARDS:
+      raise ValueError(f'a split of {len(lengths)} shards, more than {_MOST_SHARDS}')
 
 
 def _places(content: Mapping[str, Any], file: Path) -> Iterator[Any]:

@@ -42,7 +42,7 @@ SHARED: fields.Fields = MappingProxyType(
     'dropout': fields.rate(0.1),
     'attention_dropout': fields.rate(0.0),
     'activation_dropout': fields.rate(0.0),
-    'init_std': fields.number(0.02),
+    'init_std': fields.std(0.02),
     'forced_eos_token_id': fields.token_id(2),
     'tie_word_embeddings': fields.fixed(True),
     'scale_embedding': fields.flag(False),

@@ -42,8 +42,8 @@ SHARED: fields.Fields = MappingProxyType(
     'attention_probs_dropout_prob': fields.rate(0.1),
     'max_position_embeddings': fields.size(512),
     'type_vocab_size': fields.size(2),
-    'layer_norm_eps': fields.number(1e-12),
-    'initializer_range': fields.number(0.02),
+    'layer_norm_eps': fields.epsilon(1e-12),
+    'initializer_range': fields.std(0.02),
     'classifier_dropout': fields.inert(),
     'position_embedding_type': fields.fixed('absolute'),
   }

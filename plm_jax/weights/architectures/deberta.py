@@ -34,7 +34,7 @@ FIELDS: fields.Fields = MappingProxyType(
     **bert.SHARED,
     'num_hidden_layers': fields.whole(least=2, most=2**12),
     'type_vocab_size': fields.whole(0),
-    'layer_norm_eps': fields.number(1e-7),
+    'layer_norm_eps': fields.epsilon(1e-7),
     'relative_attention': fields.flag(False),
     'pos_att_type': fields.Field("a list of 'c2p' and 'p2c'", lambda value: _terms(value) is not None, None),
     'max_relative_positions': fields.whole(-1, least=-1),

@@ -35,7 +35,7 @@ FIELDS: fields.Fields = MappingProxyType(
     'activation': fields.activation('gelu'),
     'dropout': fields.rate(0.1),
     'attention_dropout': fields.rate(0.1),
-    'initializer_range': fields.number(0.02),
+    'initializer_range': fields.std(0.02),
     'sinusoidal_pos_embds': fields.inert(),  # the sinusoids are in the file
     'qa_dropout': fields.inert(),
     'seq_classif_dropout': fields.inert(),

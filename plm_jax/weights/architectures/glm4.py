@@ -17,7 +17,7 @@ HEADS: tuple[str, ...] = ()
 FIELDS: fields.Fields = MappingProxyType(
   {
     **llama.SHARED,
-    'rms_norm_eps': fields.number(1.5625e-7),
+    'rms_norm_eps': fields.epsilon(1.5625e-7),
     'attention_bias': fields.flag(True),
     'max_position_embeddings': fields.size(131_072),
     'num_key_value_heads': fields.layers(2),

@@ -40,8 +40,8 @@ SHARED: fields.Fields = MappingProxyType(
     'resid_pdrop': fields.rate(0.1),
     'embd_pdrop': fields.rate(0.1),
     'attn_pdrop': fields.rate(0.1),
-    'layer_norm_epsilon': fields.number(1e-5),
-    'initializer_range': fields.number(0.02),
+    'layer_norm_epsilon': fields.epsilon(1e-5),
+    'initializer_range': fields.std(0.02),
     **{f'summary_{name}': fields.inert() for name in _SUMMARY},
   }
 )

@@ -46,12 +46,19 @@ _SCALINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 _FIRST_LENGTH = 'original_max_position_embeddings'
 _ROTATION: fields.Fields = MappingProxyType(
   {
-    'rope_theta': fields.number(None),
-    'partial_rotary_factor': fields.number(None, most=1),
+    'rope_theta': fields.number(None, above=1),
+    'partial_rotary_factor': fields.number(None, above=0, most=1),
     _FIRST_LENGTH: fields.size(None),
   }
 )
-_SCALED: fields.Fields = MappingProxyType({**_ROTATION, **dict.fromkeys(_SCALINGS['llama3'], fields.number())})
+_SCALED: fields.Fields = MappingProxyType(
+  {
+    **_ROTATION,
+    'factor': fields.number(least=1),
+    'low_freq_factor': fields.number(above=0),
+    'high_freq_factor': fields.number(above=0),
+  }
+)
 # what LLaMA and GLM-4 call alike; `shared_config` looks at the kind of rotation
 SHARED: fields.Fields = MappingProxyType(
   {
@@ -70,14 +77,14 @@ SHARED: fields.Fields = MappingProxyType(
     **_ROTATION,
     'tie_word_embeddings': fields.flag(False),
     'attention_dropout': fields.rate(0.0),
-    'initializer_range': fields.number(0.02),
+    'initializer_range': fields.std(0.02),
     'ignore_keys_at_rope_validation': fields.inert(),
   }
 )
 FIELDS: fields.Fields = MappingProxyType(
   {
     **SHARED,
-    'rms_norm_eps': fields.number(1e-6),
+    'rms_norm_eps': fields.epsilon(1e-6),
     'attention_bias': fields.flag(False),
     'mlp_bias': fields.flag(False),
     'pretraining_tp': fields.inert(),

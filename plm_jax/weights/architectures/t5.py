@@ -58,7 +58,7 @@ FIELDS: fields.Fields = MappingProxyType(
     'relative_attention_num_buckets': fields.size(32),
     'relative_attention_max_distance': fields.size(128),
     'dropout_rate': fields.rate(0.1),
-    'layer_norm_epsilon': fields.number(1e-6),
+    'layer_norm_epsilon': fields.epsilon(1e-6),
     'feed_forward_proj': fields.choice('relu', tuple(FORMS)),
     'scale_decoder_outputs': fields.choice(None, (True, False, None)),
     'decoder_start_token_id': fields.token_id(0),

@@ -186,6 +186,22 @@ def test_templates_that_leave_the_folder(folder, place):
   refused(folder, 'dataset_info.json', 'outside')
 
 
+@pytest.mark.parametrize(
+  'field', ['{SHARD_INDEX:0>9999999999}', '{SPLIT.__class__}', '{SPLIT!r}', '{SPLIT:{DATASET}}', '{']
+)
+@pytest.mark.parametrize('key', ['filepathTemplate', 'filepath_template'])
+def test_templates_that_format_without_end(folder, key, field):
+  splits = json.loads((folder / 'dataset_info.json').read_text())['splits']
+  change(folder, splits=[{**splits[0], key: f'{{DATASET}}-{field}'}])
+  refused(folder, 'dataset_info.json', 'no plain names')
+
+
+def test_a_split_of_countless_shards(folder):
+  splits = json.loads((folder / 'dataset_info.json').read_text())['splits']
+  change(folder, splits=[{**splits[0], 'shardLengths': ['1'] * 300_000}])
+  refused(folder, 'dataset_info.json', '300000 shards')
+
+
 def test_a_default_config_that_leaves_the_folder(folder):
   (folder.parent / '.config').mkdir()
   (folder.parent / '.config' / 'metadata.json').write_text('{"default_config_name": "../../hostile"}')
