@@ -397,8 +397,8 @@ def _with_added(spec: dict[str, Any], folder: Path, settings: Spec) -> dict[str,
   if not found and files.is_file(folder / 'added_tokens.json'):
     place, numbers = 'added_tokens.json', read_table(folder / 'added_tokens.json')
     found = {token: {} for token in numbers}
-  if odd := next((number for number in numbers.values() if not str(number).isdecimal()), None):
-    raise ValueError(f'is damaged ({place} has {odd!r} in place of an id)')
+  if odd := [number for number in numbers.values() if not str(number).isdecimal()]:
+    raise ValueError(f'is damaged ({place} has {odd[0]!r} in place of an id)')
   found = {token: found[token] for token in sorted(found, key=lambda token: int(numbers[token]))}
   names = [settings.get(f'{role}_token') for role in NAMES]
   others = [

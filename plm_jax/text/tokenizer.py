@@ -327,8 +327,13 @@ def marked(path: str | Path) -> tokenizers.Tokenizer:
     FileNotFoundError, ValueError: as `load`.
   """
   spec = {**published.read_folder(files.path(path)).spec, 'truncation': None, 'padding': None}
-  probe.check(spec)
-  return tokenizers.Tokenizer.from_str(json.dumps(spec, ensure_ascii=False))
+  try:
+    probe.check(spec)
+    return tokenizers.Tokenizer.from_str(json.dumps(spec, ensure_ascii=False))
+  except ValueError:
+    raise
+  except Exception as error:  # the library raises no other, and of its own parts anything may be missing
+    raise ValueError(f'{path} holds a tokenizer that cannot be used: {type(error).__name__}: {error}') from error
 
 
 def exists(path: str | Path) -> bool:

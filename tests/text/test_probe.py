@@ -111,6 +111,13 @@ def test_what_stands_around_a_text_is_in_the_vocabulary(around, tmp_path):
     tokenizer.marked(write(tmp_path / 'v', {'post_processor': around}))
 
 
+@pytest.mark.parametrize('around', [[], 3, {'type': 'BertProcessing', 'sep': 3}, {'type': 'TemplateProcessing'}])
+def test_a_damaged_post_processor_is_one_line(around, tmp_path):
+  with pytest.raises(ValueError, match='cannot be used') as raised:
+    tokenizer.marked(write(tmp_path / 'v', {'post_processor': around}))
+  assert '\n' not in str(raised.value)
+
+
 def test_a_pattern_that_gives_up_on_a_text_is_no_mistake_of_ours(tmp_path):
   pattern = {'type': 'Split', 'pattern': {'Regex': '(a+)+$'}, 'behavior': 'Isolated', 'invert': False}
   folder = write(tmp_path / 'v', {'pre_tokenizer': {'type': 'Sequence', 'pretokenizers': [pattern, LEVEL]}})

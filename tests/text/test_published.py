@@ -328,6 +328,7 @@ def test_what_is_damaged_says_so(documents, tmp_path):
       ({**words, 'tokenizer_config.json': {'do_lower_case': 'no'}}, "tokenizer_config.json: do_lower_case is 'no'"),
       ({**words, 'added_tokens.json': {'<n>': 50}}, "the id of '<n>' is 50, and by the other files it is 3"),
       ({**words, 'added_tokens.json': {'<n>': 'x'}}, "added_tokens.json has 'x' in place of an id"),
+      ({**words, 'added_tokens.json': {'<n>': None}}, 'added_tokens.json has None in place of an id'),
       ({**words, **added({'1': {'content': '<q>'}})}, "the id of '<q>' is 1, and by the other files it is 3"),
       ({**words, **added({'x': {'content': '<q>'}})}, "added_tokens_decoder has 'x' in place of an id"),
     )
