@@ -123,7 +123,8 @@ def prepare(s: Setup, root: Array, batch: Batch) -> Example:
 def draw(s: Setup, key: Array, tokens: Array, segment_ids: Array, reverse: Array) -> dict[str, Array]:
   """One row, int[l], int[l] and bool[]: 'permutation_mask'; 'target_positions', 'weights' and 'ids' [t]."""
   length = tokens.shape[0]
-  boundary = s.trunk.reuse(length)
+  reused = s.trunk.reuse(length)
+  boundary = reused if reused < length else length // 2  # a release may keep whole rows in its memory
   target_key, order_key = jax.random.split(key)
   row = corrupt.make_row(tokens, segment_ids, special=s.functional, starts_word=s.starts_word)
   targets = permutation.choose_targets(

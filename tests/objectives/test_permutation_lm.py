@@ -21,9 +21,10 @@ LENGTH, ROWS = 24, 4
 
 
 @functools.cache
-def make_task(memory_length: int = 12, **settings):
+def make_task(memory_length: int = 12, reuse_length: int | None = None, **settings):
   sizes = {name: size for name, size in tiny.SIZES.items() if name != 'max_length'}
-  trunk = xlnet.make(vocab_size=V.size, variant='tiny', overrides=sizes | {'memory_length': memory_length})
+  memory = {'memory_length': memory_length, 'reuse_length': reuse_length}
+  trunk = xlnet.make(vocab_size=V.size, variant='tiny', overrides=sizes | memory)
   return permutation_lm.make(trunk=trunk, vocab=V, **settings)
 
 
@@ -108,6 +109,13 @@ def test_settings_of_the_ablation():
   assert runs[True] > runs[False]
   assert make_task(memory=False).init_carry(4) == ()
   assert make_task().init_carry(4)['states'].shape == (4, 2, 12, 32)
+
+
+def test_a_memory_of_whole_rows_leaves_two_halves():
+  """As releases of others keep it, which name no part of a row (`reuse_len`)."""
+  batch = make_batch()
+  half, whole = (prepare(make_task(reuse_length=reuse), batch) for reuse in (LENGTH // 2, 2**24))
+  assert tiny.same(half.inputs, whole.inputs)
 
 
 def test_the_memory_is_carried_and_reset():
