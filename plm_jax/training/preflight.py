@@ -16,7 +16,7 @@ from plm_jax.plugins import build
 from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
 from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker
-from plm_jax.types import BATCH, Labels, PyTree, Source, Task
+from plm_jax.types import BATCH, Array, Example, Labels, PyTree, Source, Task
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +117,12 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   for block in settings['eval'].values():
     batch = read_spec(parts, block['data'])
     memory.check(memory.leaves(state, tx, batch, layout=layout), parts.trunk, {'data': block['data']})
-  prepared = jax.eval_shape(lambda batch: parts.task.prepare(noise_root(key), with_step(batch, 0)), spec)
+  prepared = _prepared(spec, parts.task, key, where='data')
+  specs = [spec]
+  for name, block in settings['eval'].items():
+    if (of_evaluation := batch_spec(parts, block['data'])) not in specs:
+      specs.append(of_evaluation)
+      _prepared(of_evaluation, parts.task, key, where=f'eval.{name}.data')
   places = layout.mesh.shape['data']
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
     size = leaf.size * leaf.dtype.itemsize // places
@@ -134,6 +139,16 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
     name = best[0].partition('/')[0]
     of_evaluation = batch_spec(parts, settings['eval'][name]['data'])
     check_best(best, of_evaluation, shapes, task=parts.task, scores=scores[name], step=step, label=label)
+
+
+def _prepared(spec: Mapping[str, jax.ShapeDtypeStruct], task: Task, key: Array, *, where: str) -> Example:
+  """Shapes of what the task makes of a batch.
+
+  Raises:
+    ConfigError: its rows are too short for the task.
+  """
+  with errors.stage(where):
+    return jax.eval_shape(lambda batch: task.prepare(noise_root(key), with_step(batch, 0)), dict(spec))
 
 
 def abstract_state(settings: Settings, parts: Parts, layout: sharding.Layout) -> tuple[TrainState, optim.Optimiser]:

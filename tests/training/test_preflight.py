@@ -125,6 +125,15 @@ def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> Non
   assert memory.free().host is None
 
 
+@pytest.mark.parametrize('best', [None, ('validation/loss', 'min')])
+def test_rows_that_are_too_short_for_the_objective_are_refused(
+  best: Any, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  short = {'eval': {'validation': {'data': {'length': 1}}}}
+  told = refused(runs.settings('permutation_lm', data, best=best, **short), tmp_path)
+  assert told.startswith('eval.validation.data: ') and 'a row of 1 tokens' in told
+
+
 # Splits, labels, metrics.
 
 

@@ -190,7 +190,7 @@ def test_no_word_is_predicted(tmp_path: pathlib.Path) -> None:
     ('char_cnn.n_highway', 3, r"dataset 'CNN_high_2/W_carry' is missing, which elmo_options.json asks for"),
     ('char_cnn.n_highway', 1, r"dataset 'CNN_high_1/W_carry' has no place in the network of elmo_options.json"),
     ('lstm.use_skip_connections', False, r'lstm.use_skip_connections is False, and must be True, the only form'),
-    ('lstm.cell_clip', None, r'lstm.cell_clip is None, and must be a number above 0, the only form'),
+    ('lstm.cell_clip', None, r'lstm.cell_clip is None, and must be a number above 0'),
     ('lstm.proj_clip', 0, r'lstm.proj_clip is 0, and must be a number above 0'),
     ('lstm.dim', 8, r"dataset 'RNN_0/.*/W_0' is float32\[12, 28\], and floats \[12, 32\] by the sizes in elmo_options"),
     ('lstm.projection_dim', 10**12, r'lstm.projection_dim is 10+, and must be an integer from 1 to'),
