@@ -2,9 +2,10 @@
 
     python -m benchmarks.faults --out=DIR [--only=saves,signal,killed,meshes] [--kills=50] [--turns=10] [--seed=0]
 
-saves   SIGKILL of a run that saves every step, at moments drawn by --seed, over five objectives (one with a network of
-        its own for noise, one with a recurrent carry); each run that was killed goes on, and at its end all leaves are
-        those of a run that was left alone, bit for bit
+saves   SIGKILL of a run that saves every step, at steps drawn by --seed and while a step is being written, over five
+        objectives (one with a network of its own for noise, one with a recurrent carry); each run that was killed goes
+        on, and at its end all leaves are those of a run that was left alone, bit for bit. The row says how many kills
+        left a step that was not whole
 signal  SIGTERM to one of two processes: both save one step and leave within 30 seconds
 killed  SIGKILL of one of two processes: the other ends within a minute, `launch/local.py --restarts` starts both again
         and the run ends as one that was left alone, bit for bit
@@ -117,6 +118,18 @@ def wait_for(folder: pathlib.Path, step: int, process: subprocess.Popen[bytes]) 
     time.sleep(0.02)
 
 
+def unfinished(folder: pathlib.Path) -> list[pathlib.Path]:
+  """Steps that are being written, or were when the run was killed."""
+  return list((folder / 'checkpoints').glob('*.orbax-checkpoint-tmp*'))
+
+
+def wait_for_a_save(folder: pathlib.Path, *, seconds: float = 2.0) -> None:
+  """Waits until a step is being written, or so long."""
+  until = time.monotonic() + seconds
+  while not unfinished(folder) and time.monotonic() < until:
+    time.sleep(0.001)
+
+
 def children(process: subprocess.Popen[bytes]) -> list[int]:
   """The ids of the processes that a process started, in their order."""
   return [int(word) for word in pathlib.Path(f'/proc/{process.pid}/task/{process.pid}/children').read_text().split()]
@@ -151,17 +164,19 @@ def saves(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
   for number, (name, config) in enumerate(CONFIGS.items()):
     draw = random.Random(f'{arguments.seed}/{name}')
     whole = alone(out, f'saves_{number}_alone', config)
-    folder, log = out / f'saves_{number}', out / f'saves_{number}.log'
+    folder, log, torn = out / f'saves_{number}', out / f'saves_{number}.log', 0
     for kills in range(wanted):
       process = start(words(config, folder), log)
       # the next of so many equal stretches of the run, so that no kill comes after its end
       wait_for(folder, draw.randint(1, STEPS // wanted - 1) + kills * STEPS // wanted, process)
-      time.sleep(draw.uniform(0, 0.1))
+      wait_for_a_save(folder)
+      time.sleep(draw.uniform(0, 0.02))
       process.kill()
       process.wait()
+      torn += bool(unfinished(folder))
     ended(start(words(config, folder), log), log)
     same = not differing(leaves(folder), leaves(whole))
-    yield Row(f'SIGKILL between saves: {name}', wanted, wanted * same)
+    yield Row(f'SIGKILL, {torn} in a save: {name}', wanted, wanted * same)
 
 
 def signals(out: pathlib.Path, arguments: argparse.Namespace) -> Iterator[Row]:
