@@ -129,9 +129,7 @@ def main() -> None:
   parser.add_argument('--beams', type=int, default=4)
   parser.add_argument('--rows', default='1,8')
   parser.add_argument('--prompt', type=int, default=32)
-  parser.add_argument(
-    '--lengths', default='64,128,256,512,1024', help='total lengths; of a beam search of 8 rows to 512'
-  )
+  parser.add_argument('--lengths', default='64,128,256,512,1024', help='total lengths')
   parser.add_argument('--turns', type=int, default=3, help='timed calls per side')
   parser.add_argument('--seconds', type=float, default=10, help='no further turn of a line after so many')
   parser.add_argument('--out', type=pathlib.Path, help='keeps each line here; a line that it has is not measured again')
@@ -146,9 +144,8 @@ def main() -> None:
   for method in arguments.methods.split(','):
     for rows in map(int, arguments.rows.split(',')):
       texts = arguments.beams if method == 'beam' else 1
-      taken = [length for length in lengths if rows * texts <= 8 or length <= 512]
       lines = []
-      for length in taken:
+      for length in lengths:
         new = length - arguments.prompt
         key = f'{arguments.variant} {arguments.dtype} {method} {texts} {rows} {arguments.prompt} {length}'
         if key not in kept:
@@ -167,7 +164,7 @@ def main() -> None:
         _show(kept[key], f'{method}{texts if texts > 1 else ""} {rows} row{"s" if rows > 1 else ""}', length, rows, new)
       for name in lines[0]['seconds'] if len(lines) > 1 else ():
         own = np.log([line['seconds'][name] for line in lines])
-        exponent = np.polyfit(np.log(np.array(taken) - arguments.prompt), own, 1)[0]
+        exponent = np.polyfit(np.log(np.array(lengths) - arguments.prompt), own, 1)[0]
         print(f'  {name}: time ~ (new tokens)^{exponent:.2f}', flush=True)
 
 

@@ -276,7 +276,7 @@ def quick(c: ConfigDict, arg: str) -> ConfigDict:
     head = c.adapter and (c.adapter.get('inner') or c.adapter)  # a wrapper holds the adapter with the head
     if head and 'classes' in head and c.data['name'] == 'labelled':
       rows, classes = PAIRS if len(c.data.fields) > 1 else SINGLES
-      c.data, head.classes = dict(c.data, **rows), classes
+      c.data, head.classes = dict(c.data, **rows), head.classes and classes  # None: those of the rows
     c.eval = {name: dict(data=dict(split='validation[:64]')) for name in c.eval}
     if c.best and c.best[0].endswith(tuple(GLUE_BEST.values())):
       c.best = (f'{c.best[0].partition("/")[0]}/accuracy', 'max')

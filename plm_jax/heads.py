@@ -1,6 +1,7 @@
 """Draws the attention weights of every head for one text.
 
 python -m plm_jax.heads --workdir=runs/quickstart/pretrain --text="Returns the sum of the array." --out=heads.png
+python -m plm_jax.heads --weights=FOLDER --text="The cat sat on the mat."        a release or an import
 
 One panel per head, queries down and keys across, darker is more. Prints for each head the mean distance between a query
 and what it looks at, and the entropy of its weights in bits, beside that of uniform weights.
@@ -19,17 +20,17 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--text', required=True, help='a text of a few words')
   parser.add_argument('--out', default='heads.png', type=Path, help='the picture (default: heads.png)')
   command.add_step(parser)
-  arguments, settings = command.parse(parser, argv)
-  if settings is None:
+  command.add_weights(parser)
+  arguments, settings = command.parse_model(parser, argv)
+  if settings is None and arguments.weights is None:
     return 0
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
-  from plm_jax.files import RunFolder
-  from plm_jax.inference import attention_maps
+  from plm_jax.inference import attention_maps, opened
 
   logs.start()
-  folder, step = RunFolder.at(arguments.workdir), step_named(arguments.step)
-  maps = attention_maps.look(settings, folder, text=arguments.text, step=step)
+  model = opened.open(arguments.weights or arguments.workdir, step=step_named(arguments.step), settings=settings)
+  maps = attention_maps.look(model, text=arguments.text)
   attention_maps.draw(maps, arguments.out)
   attention_maps.show(attention_maps.measure(maps), title=arguments.text)
   print(f'Pictures in {arguments.out}')

@@ -123,6 +123,21 @@ def add_step(parser: Parser, *, every: bool = False) -> None:
   parser.add_argument('--step', default='auto', help=f'{choices}; default: the best, else the newest')
 
 
+def add_weights(parser: Parser) -> None:
+  """Adds `--weights`, the folder of a model that is no run."""
+  parser.add_argument('--weights', metavar='FOLDER', help="a folder in Hugging Face's form, or an import")
+
+
+def parse_model(parser: Parser, argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, dict[str, Any] | None]:
+  """As `parse` of a command that asks one model: the run in --workdir, or what is in --weights, which has no config."""
+  arguments, settings = parse(parser, argv, without=lambda arguments: arguments.weights is not None)
+  if arguments.weights is not None and (arguments.workdir or arguments.config):
+    raise ConfigError(
+      f'{parser.prog}: --weights={arguments.weights} names a model by itself: leave --workdir and --config out'
+    )
+  return arguments, settings
+
+
 def parse(
   parser: Parser,
   argv: Sequence[str] | None = None,
@@ -163,6 +178,11 @@ def parse(
     raise ConfigError(
       f'{parser.prog}: --workdir={arguments.workdir}: {what}; name the folder of a run, or --config=FILE as well'
     )
+  if arguments.config is None and arguments.workdir and _is_release(folder):
+    flag = ' --weights names it' if '--weights' in parser.format_usage() else ' python -m plm_jax.convert imports it'
+    raise ConfigError(
+      f"{parser.prog}: --workdir={arguments.workdir} is a model in Hugging Face's form and no run:{flag}"
+    )
   if arguments.config is None and not arguments.workdir:
     raise ConfigError(f'{parser.prog}: needs --config=FILE, such as {_example()}; --list shows every config.')
   changed_config, remarks = changed(arguments, changes, expand=expand)
@@ -175,6 +195,15 @@ def parse(
   if workdir and arguments.workdir is None:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of the run.')
   return arguments, settings
+
+
+def _is_release(folder: RunFolder) -> bool:
+  """Whether the config.json of a folder is that of a model in Hugging Face's form."""
+  try:
+    about = files.read_json(folder.config)
+  except (OSError, ValueError):
+    return False  # what is wrong with it is told where it is read
+  return isinstance(about, dict) and 'data' not in about and bool({'model_type', 'architectures'} & about.keys())
 
 
 def changed(

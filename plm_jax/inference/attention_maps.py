@@ -10,13 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Table
 
-from plm_jax import files, weights
-from plm_jax.checkpoint import Step
+from plm_jax import files
 from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
-from plm_jax.inference.opened import with_ends
-from plm_jax.training.parts import Settings, make_parts, make_vocab
+from plm_jax.inference.opened import Opened
 
 
 class Maps(NamedTuple):
@@ -31,29 +28,25 @@ class Maps(NamedTuple):
   weights: np.ndarray
 
 
-def look(settings: Settings, folder: RunFolder, *, text: str, step: Step = None) -> Maps:
-  """Runs the trunk of a run on a text and keeps its attention weights.
+def look(model: Opened, *, text: str) -> Maps:
+  """Runs the trunk of a model on a text and keeps its attention weights.
 
   Args:
-    settings: of the run.
-    folder: of the run.
+    model: a run, an import or a release.
     text: of a few words.
-    step: of the run, see `weights.open`.
 
   Raises:
     ConfigError: the trunk reads something else than one text, or has no attention.
   """
-  vocab = make_vocab(settings, folder)
-  ids = with_ends(vocab.encode(text, specials=True), vocab)
-  trunk = make_parts(settings, vocab, folder).trunk
+  trunk = model.trunk
   if trunk.ATTENTION in ('encoder-decoder', 'none'):
     raise ConfigError(
-      f'heads: the {settings["model"]["name"]} in {folder.root} has {trunk.ATTENTION} attention; name the folder of a '
-      'model with attention in one stack'
+      f'heads: the {trunk.NAME} in {model.folder} has {trunk.ATTENTION} attention; name the folder of a model with '
+      'attention in one stack'
     )
-  params = weights.open(folder.root, step=step, part='trunk').params.tree('trunk')
-  names = [vocab.decode([token]).strip() or vocab.token(token) for token in ids]
-  return Maps(names, _weights(trunk, params, ids))
+  (read,) = model.read([text])
+  names = [model.vocab.decode([token]).strip() or model.vocab.token(token) for token in read.ids]
+  return Maps(names, _weights(trunk, model.params, read.ids))
 
 
 def _weights(trunk: nn.Module, params: Any, ids: Sequence[int]) -> np.ndarray:

@@ -8,14 +8,12 @@ from typing import Any
 
 from plm_jax.config import blocks
 from plm_jax.data.rows import windows
-from plm_jax.errors import ConfigError
 from plm_jax.inference.opened import Opened
 from plm_jax.training import from_data
 from plm_jax.training.parts import Settings
 
 LONGEST = 512  # tokens of a row where nothing bounds it: what most networks without learned positions were trained on
 WINDOW = 384  # tokens of a row of a question and a part of its text
-BARE = 'bare'  # the layout with nothing around a text, as GPT-2's tokenizer writes it
 _KINDS = {'tag': 'words', 'span': 'spans', 'choose': 'options'}  # of rows, by adapter
 
 
@@ -31,15 +29,8 @@ def settings(opened: Opened) -> dict[str, Any]:
 
 
 def _data(opened: Opened, adapter: Settings) -> dict[str, Any]:
-  around = opened.marked.num_special_tokens_to_add(is_pair=True)
-  layout = from_data.layout_of(str(opened.folder)) if around else BARE
-  if layout is None:
-    known = ', '.join([*from_data.PUBLISHED, BARE])
-    raise ConfigError(
-      f'{opened.folder}: its tokenizer writes special tokens around texts as no layout does ({known}): ask it by '
-      f'python -m plm_jax.evaluate --weights={opened.folder} with a config that names data.layout'
-    )
   kind = _KINDS.get(adapter['name'], adapter.get('kind'))
+  layout = from_data.layout_of_release(str(opened.folder), texts=2 if adapter['name'] in ('span', 'choose') else 1)
   length = opened.limit or LONGEST
   block = {'name': 'labelled', 'path': '', 'layout': layout, 'kind': kind, 'length': length, 'batch_size': 1}
   if kind == 'words':

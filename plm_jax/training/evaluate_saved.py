@@ -198,7 +198,7 @@ def evaluate_folder(
   Raises:
     ConfigError: no such evaluation or folder, or one without parameters that the task needs.
   """
-  settings = from_data.filled(settings)
+  settings = from_data.filled(settings, model=source)
   names = _names(settings, name, predictions)
   settings = _without_folded(settings)
   made, params = _model_of(source, settings)

@@ -7,6 +7,7 @@ finds, so that `config.json` says everything by itself, and a run that goes on i
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import tokenizers
@@ -16,7 +17,7 @@ from plm_jax.cli import signals
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import first_row, framing
 from plm_jax.errors import ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.files import RunFolder, Where
 from plm_jax.plugins import build
 from plm_jax.text import tokenizer
 from plm_jax.training.parts import make_vocab
@@ -27,28 +28,29 @@ log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 # Layouts that tokenizers of releases write around a text, in the order in which they are tried.
-PUBLISHED = ('bert', 'roberta', 'xlnet', 'plain', 'text')
+PUBLISHED = ('bert', 'roberta', 'xlnet', 'plain', 'begin', 'text', 'bare')
 NAMED = ('bert', 'roberta', 'xlnet')  # layouts of one family of models, which another does not read
 
 
-def filled(settings: Settings, kept: Settings | None = None) -> dict[str, Any]:
+def filled(settings: Settings, kept: Settings | None = None, *, model: Where | None = None) -> dict[str, Any]:
   """Settings in which nothing is left to the data.
 
   Args:
     settings: as `config.resolve` returns them.
     kept: those that the run was begun with, where it was: it keeps what it found then.
+    model: the folder of the network that reads the rows, where it is not the one that the settings begin with.
 
   Raises:
     ConfigError: the data do not say, or rows of another layout than that of the released model are asked for.
   """
-  made = dict(settings)
+  made, source = dict(settings), _trunk_source(settings) if model is None else str(model)
   asked = [block for block in config.of_data(settings).values() if block['name'] == 'labelled']
   if settings['data'] in asked:
     with errors.stage('data'), signals.raising():
       _fill_data(made, kept or {})
   if any(block.get('layout', '') is None for block in config.of_data(made).values()):
-    _fill_layout(made, kept or {})
-  _check_layout(made)
+    _fill_layout(made, kept or {}, source)
+  _check_layout(made, source)
   if made['adapter'] is not None:
     made['adapter'] = _with_classes(made['adapter'], made, (kept or {}).get('adapter') or {})
   return made
@@ -117,9 +119,9 @@ def _found_in_data(key: str, block: Settings, adapter: str) -> int | list[str]:
 # Layouts -------------------------------------------------------------------------------------------------------------
 
 
-def _fill_layout(made: dict[str, Any], kept: Settings) -> None:
+def _fill_layout(made: dict[str, Any], kept: Settings, source: str | None) -> None:
   """The layout of rows that the model was trained with, where it is left open."""
-  found = (kept.get('data') or {}).get('layout') or _layout_of_source(made)
+  found = (kept.get('data') or {}).get('layout') or _layout_of_source(made, source)
   made['data'] = {**made['data'], 'layout': made['data']['layout'] or found}
   blocks = {name: block['data'] for name, block in made['eval'].items()}
   for name, data in blocks.items():
@@ -128,29 +130,69 @@ def _fill_layout(made: dict[str, Any], kept: Settings) -> None:
   log.info(f'data.layout: {found!r}')
 
 
-def _layout_of_source(settings: Settings) -> str:
-  """The layout of the folder that the trunk comes from; one that the vocabulary has tokens for where none is known."""
-  vocab, source = make_vocab(settings), _trunk_source(settings)
+def _layout_of_source(settings: Settings, source: str | None) -> str:
+  """The layout of the folder that the trunk comes from; one that the vocabulary has tokens for where none is known.
+
+  Raises:
+    ConfigError: as `layout_of_release`.
+  """
   if source is not None:
-    block = files.read_json(RunFolder.at(source).config, default={}).get('data') or {}
+    begun = files.read_json(RunFolder.at(source).config, default={})
+    block = begun.get('data') or {}
     if block.get('name') == 'labelled' and block.get('layout'):
       return block['layout']
+    if 'model' not in begun:
+      return layout_of_release(source, texts=_texts(settings['data']))
     if found := layout_of(source):
       return found
+  vocab = make_vocab(settings)
   return 'plain' if vocab.cls_id is None or vocab.sep_id is None else 'bert'
 
 
-def _check_layout(settings: Settings) -> None:
+def layout_of_release(folder: str, *, texts: int) -> str:
+  """The layout of rows that the tokenizer of a release or an import writes.
+
+  Args:
+    folder: of the one or the other.
+    texts: in a row; two need the layout of a pair.
+
+  Raises:
+    ConfigError: no layout is that of the tokenizer, or its class for tasks reads other places of such rows.
+  """
+  found = layout_of(folder, bare=True) or layout_of(folder, texts=texts, bare=True)
+  if found is None:
+    raise ConfigError(
+      f'data.layout: the tokenizer of {folder} writes special tokens around texts as no layout does '
+      f'({", ".join(PUBLISHED)}). Name the one that comes closest: --config.data.layout=plain'
+    )
+  theirs = files.read_json(files.path(folder) / 'config.json', default={})
+  classifies = any(str(name).endswith('ForSequenceClassification') for name in theirs.get('architectures') or ())
+  place = _tokenizer_of(folder)
+  last = None if place is None else _written(tokenizer.marked(place)).single[-1][0]
+  if classifies and not theirs.get('is_encoder_decoder') and last == theirs.get('pad_token_id') and last is not None:
+    raise ConfigError(
+      f'data.layout: the tokenizer of {folder} ends texts with the token {last}, which pads rows as well, so that '
+      f'{theirs["architectures"][0]} reads the token before it, which no layout does. Without that token: '
+      '--config.data.layout=begin or =bare'
+    )
+  return found
+
+
+def _texts(block: Settings) -> int:
+  """How many texts stand in a row of a data block, of which more than one need the layout of a pair."""
+  return 2 if block.get('kind') in ('spans', 'options') else min(len(block.get('fields') or ()) or 2, 2)
+
+
+def _check_layout(settings: Settings, source: str | None) -> None:
   """Raises ConfigError where the rows of the training data stand otherwise than the release was trained with."""
-  block, source = settings['data'], _trunk_source(settings)
-  asked = block.get('layout')
+  block = settings['data']
+  asked, texts = block.get('layout'), _texts(block)
   if source is None or asked not in NAMED or not release.is_release(files.path(source)):
     return
-  own = layout_of(source)
+  own = layout_of(source, texts=texts, bare=True)
   if own not in NAMED or own == asked:
     return
-  vocab, styles = make_vocab(settings), build.files_of('data.rows.layouts')
-  texts = 2 if block.get('kind') in ('spans', 'options') else len(block.get('fields') or ()) or 2
+  vocab, styles = tokenizer.load(source), build.files_of('data.rows.layouts')
   if _frames(styles[asked], vocab, texts) != _frames(styles[own], vocab, texts):
     raise ConfigError(
       f'data.layout={asked!r}: {source} was trained on rows of layout {own!r}, and reads {texts} texts in a row '
@@ -171,22 +213,33 @@ def _trunk_source(settings: Settings) -> str | None:
   return found[-1] if found and files.is_folder(files.path(found[-1])) else None
 
 
-def layout_of(folder: str) -> str | None:
-  """The layout of rows that the tokenizer of a folder writes; None where it has none that is known."""
-  place = next((one for one in (RunFolder.at(folder).vocab, files.path(folder)) if tokenizer.exists(one)), None)
+def layout_of(folder: str, *, texts: int = 2, bare: bool = False) -> str | None:
+  """The layout of rows that the tokenizer of a folder writes; None where it has none that is known.
+
+  Args:
+    folder: a run, an import or a release.
+    texts: 1 compares rows of one text alone, 2 those of a pair as well.
+    bare: a tokenizer that writes no special token means it; that of an older run does not say what it writes.
+  """
+  place = _tokenizer_of(folder)
   if place is None:
     return None
   with errors.stage('data.layout'):
     vocab, written = tokenizer.load(place), _written(tokenizer.marked(place))
   styles = build.files_of('data.rows.layouts')
-  for name in PUBLISHED:
+  for name in PUBLISHED if bare else PUBLISHED[:-1]:
     try:
-      template = framing.template(*(styles[name].make(vocab=vocab, fields=texts) for texts in (1, 2)))
+      template = framing.template(*(styles[name].make(vocab=vocab, fields=number) for number in (1, 2)))
     except (ValueError, KeyError):  # a token that the vocabulary does not have
       continue
-    if (template.single, template.pair) == written[:2]:
+    if (template.single, template.pair)[:texts] == written[:texts]:
       return name
   return None
+
+
+def _tokenizer_of(folder: str) -> Path | None:
+  """Where the tokenizer of a run, an import or a release lies; None where it has none."""
+  return next((one for one in (RunFolder.at(folder).vocab, files.path(folder)) if tokenizer.exists(one)), None)
 
 
 def _written(marked: tokenizers.Tokenizer) -> Template:

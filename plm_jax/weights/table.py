@@ -110,12 +110,14 @@ class TaskHead(NamedTuple):
     entries: its parameters, 'head/...', and those of the trunk that such a class alone has.
     settings: of the adapter, what the parameters do not say: the activation between two layers.
     pooler: the class reads the trunk's pooler by the name that it has without a head too.
+    unpadded: the class reads the last token that is not padding, whatever ends a text.
   """
 
   adapter: str
   entries: tuple[Entry, ...]
   settings: Mapping[str, Any] = MappingProxyType({})
   pooler: bool = False
+  unpadded: bool = False
 
 
 def one_layer(adapter: str, theirs: str, *, pooler: bool = False) -> TaskHead:
@@ -141,7 +143,7 @@ def encoder_tasks() -> dict[str, TaskHead]:
 
 def score() -> TaskHead:
   """The head of decoders that classifies by the last token: one matrix without a bias."""
-  return TaskHead('classify', (Entry('head/kernel', 'score.weight', 'linear'),))
+  return TaskHead('classify', (Entry('head/kernel', 'score.weight', 'linear'),), unpadded=True)
 
 
 def is_task(head: str) -> bool:

@@ -5,7 +5,7 @@ A block of a config, `{'name': 'classify', 'classes': 3, ...}`, says how a head 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +28,7 @@ _READING: Mapping[str, Sequence[Any]] = MappingProxyType(
   }
 )
 ADAPTERS = ('classify', 'tag', 'choose', 'span')  # those whose heads have classes of theirs
+_OUTPUTS = {'choose': 1, 'span': 2}  # of heads that always have so many
 NAMED = ('classify', 'tag')  # and names for what they tell apart
 REGRESSION = 'regression'  # problem_type in theirs, kind in ours
 
@@ -39,28 +40,41 @@ def find(architecture: Architecture, trunk: nn.Module, leaves: Mapping[str, Leaf
     architecture: that of the published form.
     trunk: whose head it is.
     leaves: by path ('trunk/...', 'head/...').
-    adapter: the block of the adapter; empty where it is not known: rows are classified, or tokens where the parameters
-      tell the two apart.
+    adapter: the block of the adapter; empty where it is not known: then the parameters have to say it.
 
   Raises:
-    ValueError: there is none; the message says what differs and what to train with.
+    ValueError: there is none, and the message says what differs and what to train with; or parameters alone do not say
+      what the head is for.
   """
   known, name = architecture.module.tasks(trunk), adapter.get('name')
-  fitting = {end: task for end, task in known.items() if task.adapter in ((name,) if name else _guessed(known))}
+  fitting = {end: task for end, task in known.items() if task.adapter in ((name,) if name else ADAPTERS)}
   if not fitting:
     has = ', '.join(dict.fromkeys(task.adapter for task in known.values())) or 'no adapter'
     raise ValueError(f'no class has the head of adapter {name!r}; there are classes with the heads of {has}')
   reasons = {end: _difference(task, trunk, leaves, adapter) for end, task in fitting.items()}
-  found = next((end for end, reason in reasons.items() if not reason), None)
-  if found is None:
+  found = {fitting[end].adapter: end for end, reason in reversed(reasons.items()) if not reason}
+  if not found:
     raise ValueError('; '.join(f'{end}: {reason}' for end, reason in reasons.items()))
-  return found
+  if not name:
+    name = _guessed(found, leaves)
+  return found[name]
 
 
-def _guessed(known: Mapping[str, TaskHead]) -> tuple[str, ...]:
-  """The adapters that a head may be of that says nothing else: one layer over a decoder may be of any."""
-  rows = known.get('ForSequenceClassification')
-  return ('classify',) if rows is not None and len(rows.entries) == 1 else NAMED
+def _guessed(found: Collection[str], leaves: Mapping[str, Leaf]) -> str:
+  """The adapter that a head is of by its parameters alone, one of those found; rows are classified by the pooler.
+
+  Raises:
+    ValueError: heads of several adapters have such parameters.
+  """
+  kernel = leaves.get(f'{HEAD}/kernel')
+  outputs = None if kernel is None else kernel.shape[-1]
+  possible = [one for one in ADAPTERS if one in found and outputs in (None, _OUTPUTS.get(one, outputs))]
+  first, *others = possible or found
+  rivals = [one for one in others if first != 'classify' or one == 'choose']
+  if rivals:
+    several = ' or '.join(map(repr, (first, *rivals)))
+    raise ValueError(f'by its parameters it may be the head of adapter {several}: say which, adapter={first!r}')
+  return first
 
 
 def _difference(task: TaskHead, trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Block) -> str:

@@ -83,6 +83,8 @@ def save_leaves(
   if any(map(is_task, heads)):
     leaves = {path: leaf for path, leaf in leaves.items() if path != OUTPUT}  # their classes for tasks have none
     token_ids = _ends(config, token_ids, template)
+    if any(task.unpadded for head, task in chosen.module.tasks(trunk).items() if head in heads):
+      _check_padding({**config, **token_ids}, template)
   try:
     chosen.module.read_config({**config, **token_ids})
     config |= token_ids
@@ -154,6 +156,17 @@ def _ends(
   given = {**config, **{name: value for name, value in token_ids.items() if value is not None}}
   end = last if isinstance(last, int) else given['eos_token_id']
   return {**token_ids, 'eos_token_id': end, 'decoder_start_token_id': end}
+
+
+def _check_padding(config: Mapping[str, Any], template: Template | None) -> None:
+  """Raises WeightsError where rows end with the token that pads them: a class of theirs would read the one before."""
+  pad, last = config.get('pad_token_id'), None if template is None else template.single[-1][0]
+  if isinstance(last, int) and last == pad:
+    raise WeightsError(
+      f'rows of this run end with the token {last}, which pads them as well, and ForSequenceClassification reads the '
+      'last token that is no padding: train with data.layout=bare, or with data.layout=begin where the vocabulary has '
+      'a token that begins a text'
+    )
 
 
 def _split_heads(trunk: nn.Module, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 import plm_jax
+from plm_jax import config, fill, heads
 from plm_jax.errors import ConfigError
 from plm_jax.inference.model import Model
+from plm_jax.training import evaluate_saved
 from plm_jax.weights import convert
 from tests import conftest, runs
+from tests.data import small
 from tests.weights import published
 
 torch = pytest.importorskip('torch')
@@ -26,14 +29,16 @@ STORY = conftest.story(random.Random(0))
 POSITIONS = 64
 SIZES = {
   'Bert': 'bert-mlm', 'Roberta': 'roberta-mlm', 'Deberta': 'deberta-mlm', 'DebertaV2': 'deberta-v2-mlm', 'GPT2': 'gpt2',
+  'Llama': 'llama',
 }  # fmt: skip
 # special tokens around one text and around two
 AROUND = {
   'Bert': ('<s> $A </s>', '<s> $A </s> $B:1 </s>:1'),
   'Roberta': ('<s> $A </s>', '<s> $A </s> </s> $B </s>'),
   'GPT2': None,
+  'Llama': ('<s> $A', '<s> $A <s> $B'),
 }
-OTHERS = ('Roberta', 'Deberta', 'DebertaV2', 'GPT2')
+OTHERS = ('Roberta', 'Deberta', 'DebertaV2', 'GPT2', 'Llama')
 
 
 def families(*others: str) -> Any:
@@ -190,6 +195,61 @@ def test_what_a_release_cannot_be_asked(data: pathlib.Path, tmp_path: pathlib.Pa
   strange.save_pretrained(tmp_path / 'strange')
   with pytest.raises(ConfigError, match='special tokens around texts as no layout does'):
     plm_jax.load(tmp_path / 'strange').classify('a')
+
+
+@pytest.mark.parametrize(('family', 'layout'), [('Llama', 'begin'), ('GPT2', 'bare'), ('Roberta', 'roberta')])
+def test_an_evaluation_reads_rows_as_the_tokenizer_writes_them(
+  family: str, layout: str, data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  names = {'id2label': dict(enumerate(NAMES)), 'label2id': {name: number for number, name in enumerate(NAMES)}}
+  theirs, tokenizer = save(family, 'ForSequenceClassification', data, tmp_path / 'release', **names)
+  rows = [
+    {'text': text, 'label': NAMES[number % 3]}
+    for number, text in enumerate(conftest.story(random.Random(1)).split('. '))
+  ]
+  small.write_rows(tmp_path / 'rows.jsonl', rows)
+  out = tmp_path / 'out.jsonl'
+  given = config.load('experiments/finetune/classify.py')
+  given['data'] |= {
+    'path': str(tmp_path / 'rows.jsonl'),
+    'split': 'train',
+    'cache': str(tmp_path / 'cache'),
+    'buckets': (),
+  }
+  given['data'] |= {'length': 64}
+  given['eval'] = {'validation': {'data': {'split': 'train'}}}
+  evaluate_saved.evaluate_folder(
+    config.resolve(given), tmp_path / 'release', predictions=evaluate_saved.Output(out, None)
+  )
+  for row, line in zip(rows, out.read_text().splitlines(), strict=True):
+    expected = shares(outputs(theirs, tokenizer(row['text']))[0])
+    np.testing.assert_allclose(json.loads(line)['probability'], expected, atol=2e-5)
+
+
+def test_blanks_and_heads_of_a_release(
+  data: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  theirs, tokenizer = save('Bert', 'ForMaskedLM', data, tmp_path)
+  text = 'Anna is in the <mask> .'
+  encoded = tokenizer(text)
+  (place,) = [number for number, one in enumerate(encoded['input_ids']) if one == tokenizer.mask_token_id]
+  best = int(np.argmax(outputs(theirs, encoded)[0][place]))
+  assert fill.main([f'--weights={tmp_path}', f'--text={text}', '--top=1']) == 0
+  assert tokenizer.decode([best]).strip() in capsys.readouterr().out
+  assert heads.main([f'--weights={tmp_path}', f'--text={text}', f'--out={tmp_path / "heads.png"}']) == 0
+  assert (tmp_path / 'heads.png').stat().st_size > 5_000
+  for command in (fill, heads):
+    with pytest.raises(ConfigError, match=r"a model in Hugging Face's form and no run: --weights names it"):
+      command.main([f'--workdir={tmp_path}', f'--text={text}'])
+    with pytest.raises(ConfigError, match='leave --workdir and --config out'):
+      command.main([f'--workdir={tmp_path}', f'--weights={tmp_path}', f'--text={text}'])
+
+
+def test_a_class_that_reads_the_token_before_the_end(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  save('Llama', 'ForSequenceClassification', data, tmp_path, pad_token_id=2)
+  make_tokenizer(data / 'vocab' / 'tokenizer.json', ('<s> $A </s>', '<s> $A </s> $B </s>')).save_pretrained(tmp_path)
+  with pytest.raises(ConfigError, match=r'ends texts with the token 2, which pads rows as well'):
+    plm_jax.load(tmp_path).classify('a')
 
 
 def test_a_tokenizer_of_more_ids_than_the_model_has_rows(data: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -89,7 +89,7 @@ def test_labelled_words_keep_their_labels(vocab, tmp_path):
   assert batch['labels'][:, :3].tolist() == [[0, 1, 0], [1, -1, -1]]
 
 
-@pytest.mark.parametrize('layout', ['elmo', 'bare', 'bert', 'roberta', 'plain', 'xlnet', 'text'])
+@pytest.mark.parametrize('layout', ['elmo', 'bare', 'begin', 'bert', 'roberta', 'plain', 'xlnet', 'text'])
 def test_every_layout_has_characters(layout, vocab, tmp_path):
   """Special tokens are spelt as the table of the vocabulary has them."""
   source = source_of(vocab, tmp_path, [{'text': 'the zog', 'label': n} for n in range(2)], layout=layout)
