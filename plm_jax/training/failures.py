@@ -32,7 +32,7 @@ KEY = 'failed'
 POLL_S = 1.0  # between two times that a process asks whether another one has failed
 GRACE_S = 3.0  # for the main thread to end by itself
 UNWIND_S = 10.0  # for a process that failed to close what it holds, which may wait for the others
-LEAVE_S = 20  # for all processes to have said what they have to say
+LEAVE_S = 15  # for all processes to have said what they have to say
 _failed = threading.Event()  # this process did, by itself
 
 
