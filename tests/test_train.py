@@ -466,6 +466,30 @@ def test_a_cache_of_programs_that_cannot_be_kept_is_refused(
   assert not (tmp_path / 'run').exists()
 
 
+def test_programs_that_one_start_keeps_are_read_by_the_next(
+  data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """Each start makes its own run from the first step; programs that are read compute the same bits."""
+  monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR')
+  monkeypatch.setenv('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0')
+  monkeypatch.setenv('JAX_DEBUG_LOG_MODULES', 'jax._src.compiler')
+  file = runs.write_config(tmp_path / 'config.json', runs.settings('mlm', data))
+  cache = tmp_path / 'programs'
+  read, kept = [], []
+  for name in ('first', 'second'):
+    done = runs.command(
+      'train', f'--config={file}', f'--workdir={tmp_path / name}', '--stop_at=2', f'--compile_cache={cache}'
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    read.append(set(re.findall("Persistent compilation cache hit for '(.*?)'", done.stderr)))
+    kept.append({path.name for path in cache.glob('*-cache')})
+  assert 'jit_logged_step' in read[1] - read[0]
+  assert kept[0] == kept[1]
+  assert len(kept[0]) >= len(read[1]) > 0
+  assert runs.curve(tmp_path / 'first') == runs.curve(tmp_path / 'second')
+  assert runs.differing(runs.saved_state(tmp_path / 'first'), runs.saved_state(tmp_path / 'second')) == []
+
+
 def test_an_unfit_pair_is_refused_before_any_data_is_read(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   settings = runs.settings(
     'mlm', data, model={'name': 'gpt'}, data={'path': str(tmp_path / 'nowhere')}, eval={}, best=None

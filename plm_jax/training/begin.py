@@ -26,10 +26,12 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.sharding import Layout
 from plm_jax.training import (
+  agreement,
   evaluation,
   feed,
   from_data,
   history,
+  host_facts,
   interval,
   metrics,
   preflight,
@@ -66,6 +68,7 @@ from plm_jax.training.step import (
   unsound,
 )
 from plm_jax.training.stopping import Patience, Stopping
+from plm_jax.training.watchdog import Watchdog
 from plm_jax.types import Source, Vocab
 
 log = logging.getLogger(__name__)
@@ -91,7 +94,7 @@ class Begun(NamedTuple):
 
 class Data(NamedTuple):
   """Model, mesh and rows of a run. `share` is the part of each batch that this host reads, `scored_by` the scores of
-  each evaluation; `settings` have the number of steps."""
+  each evaluation; `settings` have the number of steps, `facts` are what `data.json` says."""
 
   settings: dict[str, Any]
   vocab: Vocab
@@ -102,6 +105,7 @@ class Data(NamedTuple):
   source: Source
   evaluations: Mapping[str, Source]
   scored_by: Mapping[str, Any]
+  facts: Mapping[str, Any]
 
 
 class Start(NamedTuple):
@@ -119,7 +123,6 @@ class Start(NamedTuple):
   total: int
   last: int
   ends: set[int]
-  facts: Mapping[str, Any]
 
 
 class Run(NamedTuple):
@@ -144,6 +147,7 @@ class Tools(NamedTuple):
   patience: Patience
   watch: spikes.Watch
   tracer: profiling.Tracer
+  watchdog: Watchdog
   batches: Iterator[Any]
   in_flight: int
   began: float
@@ -219,7 +223,7 @@ def _check_extend(extend: int | None, folder: RunFolder, old: Mapping[str, Any])
 
 
 def make_data(begun: Begun, stack: contextlib.ExitStack, stopping: Stopping) -> Data:
-  """Vocabulary, model, mesh, data."""
+  """Vocabulary, model, mesh, data, which all processes are known to have alike then."""
   settings, folder, _, old, _ = begun
   vocab = make_vocab(settings, folder if old else None)
   parts = make_parts(settings, vocab, folder if old else None)
@@ -237,7 +241,17 @@ def make_data(begun: Begun, stack: contextlib.ExitStack, stopping: Stopping) -> 
   scored_by = evaluation.scores_of(settings, parts, evaluations)
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
   preflight.remark(settings, source)
-  return Data(settings, vocab, parts, layout, rows, share, source, evaluations, scored_by)
+  facts = _facts(begun, settings, parts, source, alone=share[1] == 1)
+  agreement.agree(lambda: {'vocabulary and data': host_facts.facts(facts)})
+  stopping.check()
+  return Data(settings, vocab, parts, layout, rows, share, source, evaluations, scored_by, facts)
+
+
+def _facts(begun: Begun, settings: Mapping[str, Any], parts: Parts, source: Source, *, alone: bool) -> dict[str, Any]:
+  """What `data.json` says of the data; `alone`: whether `source` has the rows of all hosts."""
+  vocab, second = parts.vocab, parts.second_vocab
+  whole = source if alone else make_source(settings['data'], vocab, seed=settings['seed'], second_vocab=second)
+  return run_folder.check_data(begun.folder, whole, vocab, second_vocab=second, begun=bool(begun.old))
 
 
 def make_start(
@@ -276,9 +290,9 @@ def make_start(
     log.info(_said_of_schedule(settings, step, had, tx_of))
   total = history.total(settings)
   last = total if stop_at is None else min(total, stop_at)
-  facts = _write_folder(begun, data, settings, stopping)
+  _write_folder(begun, data, settings)
   ends = history.ends(settings)
-  start = Start(settings, saved, tx, tx_of, key, maker, part, restored is not None, step, total, last, ends, facts)
+  start = Start(settings, saved, tx, tx_of, key, maker, part, restored is not None, step, total, last, ends)
   return start, Way(state, None, step)
 
 
@@ -337,26 +351,18 @@ def _said_of_schedule(
   )
 
 
-def _write_folder(begun: Begun, data: Data, settings: Mapping[str, Any], stopping: Stopping) -> Mapping[str, Any]:
-  """Writes what a run is to its folder; returns what `data.json` says of its data."""
+def _write_folder(begun: Begun, data: Data, settings: Mapping[str, Any]) -> None:
+  """Writes what a run is to its folder."""
   second, vocab, folder = data.parts.second_vocab, data.vocab, begun.folder
-  whole = (
-    data.source
-    if data.share[1] == 1
-    else make_source(settings['data'], vocab, seed=settings['seed'], second_vocab=second)
-  )
-  facts = run_folder.check_data(folder, whole, vocab, second_vocab=second, begun=bool(begun.old))
-  stopping.check()
   if begun.main:  # the config comes last: a run whose folder has one has begun
     of_second = reads_second(settings)  # the template of rows is of the vocabulary that is read
     vocab.save(str(folder.vocab), template=None if of_second else make_template(settings, vocab))
     if second is not None:
       second.save(str(folder.second_vocab), template=make_template(settings, second) if of_second else None)
-    metrics.write_json(folder.data, facts)
+    metrics.write_json(folder.data, data.facts)
     run_folder.write_config(folder, settings)
     if begun.finished:  # it was, before it was extended
       metrics.write_json(folder.result, {**begun.finished, 'finished': False, 'steps': history.total(settings)})
-  return facts
 
 
 def compile_step(begun: Begun, data: Data, start: Start, way: Way) -> Run:
@@ -421,5 +427,7 @@ def open_tools(
   batches = feed.to_devices(history.read(data.source, at, skip=settings['skip']), place)
   # two steps in flight hide the host's work; simulated devices starve when steps queue up
   in_flight = 0 if feed.simulated(mesh) else 2
+  watchdog = stack.enter_context(Watchdog())
   began = time.monotonic()
-  return Tools(stopping, writer, bar, patience, watch, tracer, batches, in_flight, began, tokens_before, seconds_before)
+  before = tokens_before, seconds_before
+  return Tools(stopping, writer, bar, patience, watch, tracer, watchdog, batches, in_flight, began, *before)

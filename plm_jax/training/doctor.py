@@ -7,14 +7,12 @@ devices.
 
 import contextlib
 import functools
-import json
 import logging
-import socket
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +23,8 @@ from plm_jax import files
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import host_facts, hosts
+from plm_jax.training import agreement, host_facts, hosts
+from plm_jax.training.agreement import ABSENT, Check, Said, compared, grouped
 from plm_jax.training.host_facts import Answer, asked, asked_several
 
 log = logging.getLogger(__name__)
@@ -34,32 +33,6 @@ Settings = Mapping[str, Any]
 
 CLOCK_S = 5.0  # by how much the clocks of hosts may differ
 QUICK_S, SLOW_S, SUM_S = 300, 3600, 300  # for an answer; for one that reads data; for the sum over all devices
-OWN = ('memory', 'disk')  # questions whose answers may differ by host
-ABSENT = Answer(problem='it did not answer')
-KEYS_SHOWN = 8  # of a value with many, where hosts differ
-
-
-class Said(NamedTuple):
-  """One answer, and the hosts that gave it."""
-
-  hosts: list[int]
-  text: str
-
-
-class Check(NamedTuple):
-  """The verdict on one question.
-
-  Attributes:
-    name: of the question.
-    result: 'differs' where hosts do not agree, 'failed' where something is wrong on a host.
-    said: every answer.
-    keys: where hosts differ in a value with many keys, what each said of each such key.
-  """
-
-  name: str
-  result: Literal['ok', 'differs', 'failed']
-  said: list[Said]
-  keys: dict[str, list[Said]] = {}
 
 
 class Report(NamedTuple):
@@ -82,19 +55,19 @@ def examine(settings: Settings | None, workdir: Where, *, wrong: str = '') -> Re
     workdir: the run folder; made, and removed if it is empty in the end.
     wrong: why this host has no settings.
   """
-  names = [name or 'did not answer' for name in hosts.tell_all('name', socket.gethostname(), timeout=QUICK_S)]
-  checks = _compared('host', _of_host(settings, wrong), timeout=QUICK_S)
+  names = agreement.names('name', timeout=QUICK_S)
+  checks = compared('host', _of_host(settings, wrong), timeout=QUICK_S)
   checks.append(_clock())
-  checks += _compared('folder', {'workdir': asked(lambda: _folder(workdir))}, timeout=QUICK_S)
+  checks += compared('folder', {'workdir': asked(lambda: _folder(workdir))}, timeout=QUICK_S)
   if settings is None:
     mine = {}
   else:
     log.info('looking at the run and its data')
     mine = _of_run(settings, RunFolder.at(workdir))
-  checks += _compared('run', mine, timeout=SLOW_S)
+  checks += compared('run', mine, timeout=SLOW_S)
   found = {check.name: check.result for check in checks}
   if all(found[name] == 'ok' for name in ('versions', 'devices', 'environment')):
-    checks += _compared('sum', {'all devices': asked(_sum)}, timeout=SUM_S)
+    checks += compared('sum', {'all devices': asked(_sum)}, timeout=SUM_S)
   return Report(names, checks)
 
 
@@ -180,12 +153,12 @@ def _clock() -> Check:
   middle = statistics.median_low([one for one in times if one is not None])
   ahead = [None if one is None else one - middle for one in times]
   if any(one is None for one in ahead):
-    return Check('clock', 'failed', _grouped([ABSENT.problem if one is None else 'it answered' for one in ahead]))
+    return Check('clock', 'failed', grouped([ABSENT.problem if one is None else 'it answered' for one in ahead]))
   skew = max(ahead) - min(ahead)  # type: ignore[type-var, operator]
   if skew <= CLOCK_S:
     return Check('clock', 'ok', [Said(list(range(len(times))), f'within {skew:.2f} s of each other')])
   texts = ['with the others' if abs(one) <= CLOCK_S else f'{one:+,.1f} s' for one in ahead]  # type: ignore[arg-type]
-  return Check('clock', 'differs', _grouped(texts))
+  return Check('clock', 'differs', grouped(texts))
 
 
 def _sum() -> Answer:
@@ -209,77 +182,12 @@ def _sum() -> Answer:
   )
 
 
-# Verdicts ------------------------------------------------------------------------------------------------------------
-
-
-def _compared(key: str, mine: Mapping[str, Answer], *, timeout: int) -> list[Check]:
-  """What all hosts answered to the same questions; those that differ tell what their values stand for."""
-  sent = json.dumps({name: answer._replace(detail={})._asdict() for name, answer in mine.items()})
-  heard = hosts.tell_all(key, sent, timeout=timeout)
-  answers = [None if one is None else _answers(one) for one in heard]
-  names = dict.fromkeys(name for one in answers if one is not None for name in one)
-  checks = []
-  for name in names:
-    check = judged(name, [ABSENT if one is None else one.get(name) for one in answers])
-    if check.result == 'differs':
-      own = mine[name].detail if name in mine else {}
-      details = hosts.tell_all(f'{key}/{name}', json.dumps(dict(own)), timeout=timeout)
-      check = check._replace(keys=_keys([files.parse_json(one) if one else {} for one in details]))
-    checks.append(check)
-  return checks
-
-
-def _answers(text: str) -> dict[str, Answer]:
-  return {name: Answer(**said) for name, said in files.parse_json(text).items()}
-
-
-def judged(name: str, answers: Sequence[Answer | None]) -> Check:
-  """The verdict on one question; None of a host that was not asked, because of another problem of its own."""
-  asked_of = {host: answer for host, answer in enumerate(answers) if answer is not None}
-  if any(answer.problem for answer in asked_of.values()):
-    result: Literal['ok', 'differs', 'failed'] = 'failed'
-  elif name not in OWN and len({answer.value for answer in asked_of.values()}) > 1:
-    result = 'differs'
-  else:
-    result = 'ok'
-  own = [answer.problem or ', '.join(filter(None, (answer.value, answer.note))) for answer in asked_of.values()]
-  said = [Said([list(asked_of)[number] for number in one.hosts], one.text) for one in _grouped(own)]
-  return Check(name, result, said)
-
-
-def _grouped(texts: Sequence[str]) -> list[Said]:
-  """Each text once with the hosts that said it, the most common one first."""
-  found: dict[str, list[int]] = {}
-  for host, text in enumerate(texts):
-    found.setdefault(text, []).append(host)
-  return [Said(group, text) for text, group in sorted(found.items(), key=lambda one: (-len(one[1]), one[1]))]
-
-
-def _keys(details: Sequence[Mapping[str, str]]) -> dict[str, list[Said]]:
-  """What the hosts say of each key in which they differ."""
-  names = dict.fromkeys(name for detail in details for name in detail)
-  return {
-    name: _grouped([detail.get(name, 'not there') for detail in details])
-    for name in names
-    if len({detail.get(name) for detail in details}) > 1
-  }
-
-
 # Words ---------------------------------------------------------------------------------------------------------------
 
 
 def rows(report: Report) -> list[tuple[str, str, str]]:
   """(question, result, what was said) for a table; what differs stands below its question, by host."""
-  found: list[tuple[str, str, str]] = []
-  for check in report.checks:
-    alike = len(check.said) == 1 and len(check.said[0].hosts) == len(report.hosts)
-    texts = [one.text if alike else f'{_hosts(one.hosts, report.hosts)}: {one.text}' for one in check.said]
-    for key, said in list(check.keys.items())[:KEYS_SHOWN]:
-      texts.append(f'{key}: ' + '; '.join(f'{_hosts(one.hosts, report.hosts)}: {one.text}' for one in said))
-    if len(check.keys) > KEYS_SHOWN:
-      texts.append(f'and {len(check.keys) - KEYS_SHOWN} more')
-    found.append((check.name, check.result, '\n'.join(texts)))
-  return found
+  return [(check.name, check.result, '\n'.join(agreement.lines(check, report.hosts))) for check in report.checks]
 
 
 def plain(report: Report) -> dict[str, Any]:
@@ -297,16 +205,3 @@ def plain(report: Report) -> dict[str, Any]:
       for check in report.checks
     ],
   }
-
-
-def _hosts(numbers: Sequence[int], names: Sequence[str]) -> str:
-  """Hosts for a person: 'process 3 (worker-3)', or 'processes 0 to 2, 5'."""
-  if len(numbers) == 1:
-    return f'process {numbers[0]} ({names[numbers[0]]})'
-  runs: list[list[int]] = []
-  for number in numbers:
-    if runs and number == runs[-1][-1] + 1:
-      runs[-1].append(number)
-    else:
-      runs.append([number])
-  return 'processes ' + ', '.join(f'{one[0]} to {one[-1]}' if len(one) > 1 else str(one[0]) for one in runs)

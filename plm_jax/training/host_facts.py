@@ -107,6 +107,12 @@ def environment() -> Answer:
   return Answer(_digest(found), ', '.join(found) or 'none', found)
 
 
+def flags(**given: Any) -> Answer:
+  """What the command line asks for beside the config."""
+  found = {name: str(value) for name, value in given.items() if value is not None}
+  return Answer(_digest(found), ', '.join(f'{name}={value}' for name, value in found.items()) or 'none', found)
+
+
 def devices() -> Answer:
   """What this process computes on, and how many there are in all."""
   own = jax.local_devices()
@@ -201,6 +207,12 @@ def _rows(place: str, block: Settings, settings: Settings, parts: Parts) -> Answ
       )
   first_digest = f'{told[0].what} {told[0].digest[:_SHOWN]}' if told else source.digest[:_SHOWN]
   return Answer(first_digest, f'{source.rows:,} rows, all made')
+
+
+def facts(found: Mapping[str, Any]) -> Answer:
+  """What `data.json` says of vocabulary and data."""
+  texts = {name: str(value) for name, value in found.items()}
+  return Answer(_digest(texts), detail=texts)
 
 
 def _digest(found: Mapping[str, str]) -> str:

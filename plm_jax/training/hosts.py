@@ -5,6 +5,7 @@ nothing is joined unless it says that there are several: a laptop, a TPU of one 
 nobody. A process that cannot join ends with a sentence; jax alone would abort it after five silent minutes.
 """
 
+import contextlib
 import errno
 import logging
 import os
@@ -256,6 +257,24 @@ def tell_all(key: str, text: str, *, timeout: int) -> list[str | None]:
   return heard
 
 
+def tell_first(key: str, text: str) -> str | None:
+  """Says a text under a key unless another process has said one before; what stands there, None where none can be."""
+  client = distributed.global_state.client
+  if client is not None:
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
+      client.key_value_set(f'plm_jax/{key}', text)
+  return heard(key)
+
+
+def heard(key: str) -> str | None:
+  """What `tell_first` has said in any process; None where it has said nothing, or the coordinator is out of reach."""
+  client = distributed.global_state.client
+  if client is not None:
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+      return client.key_value_try_get(f'plm_jax/{key}')
+  return None
+
+
 def meet(key: str, *, timeout: int) -> bool:
   """Returns in all processes at the same moment, as near as a network allows; False where one did not come in time."""
   client = distributed.global_state.client
@@ -275,4 +294,9 @@ def alone() -> bool:
 
 def first() -> bool:
   """Whether this process is number 0."""
-  return distributed.global_state.process_id == 0
+  return process() == 0
+
+
+def process() -> int:
+  """The index of this process."""
+  return distributed.global_state.process_id or 0

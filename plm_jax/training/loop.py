@@ -14,7 +14,18 @@ import jax
 
 from plm_jax import files
 from plm_jax.files import RunFolder, Where
-from plm_jax.training import begin, curves, history, interval, metrics, profiling, spikes
+from plm_jax.training import (
+  agreement,
+  begin,
+  curves,
+  failures,
+  history,
+  host_facts,
+  interval,
+  metrics,
+  profiling,
+  spikes,
+)
 from plm_jax.training.begin import Begun, Run, Tools, Way
 from plm_jax.training.evaluation import evaluate
 from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, versions, way_on
@@ -47,10 +58,11 @@ def train(
     ConfigError: the settings do not fit each other, the folder or the data.
   """
   part = functools.partial(_train, workdir=workdir, stop_at=stop_at, extend=extend, profile=profile, gives_up=gives_up)
-  outcome = part(settings)
-  while isinstance(outcome, spikes.Spike):
-    spikes.go_back(RunFolder.at(workdir), outcome)
-    outcome = part({**settings, 'extend': (), 'skip': ()})  # the folder knows more of them now
+  with failures.watched():
+    outcome = part(settings)
+    while isinstance(outcome, spikes.Spike):
+      spikes.go_back(RunFolder.at(workdir), outcome)
+      outcome = part({**settings, 'extend': (), 'skip': ()})  # the folder knows more of them now
   return outcome
 
 
@@ -64,8 +76,9 @@ def _train(
   gives_up: Callable[[int, float], bool],
 ) -> Outcome | spikes.Spike:
   """What `train` does up to its end or to a spike of the loss."""
-  with contextlib.ExitStack() as stack:
+  with contextlib.ExitStack() as stack, failures.told():
     stopping = stack.enter_context(catch_signals())
+    agreement.agree(functools.partial(_asked, settings, stop_at=stop_at, extend=extend, profile=profile))
     begun = begin.begin(settings, RunFolder.at(workdir), stack, extend=extend)
     if isinstance(begun, Outcome):
       return begun
@@ -80,6 +93,16 @@ def _train(
     start.saved.wait()
     tools.writer.flush()
     return way.spike or _end(begun, run, tools, way)
+
+
+def _asked(settings: Mapping[str, Any], **flags: Any) -> dict[str, host_facts.Answer]:
+  """What all processes have to be asked for alike."""
+  return {
+    'code': host_facts.code(),
+    'config': host_facts.settings_of(settings),
+    'flags': host_facts.flags(**flags),
+    'versions': host_facts.versions(),
+  }
 
 
 class _Due(NamedTuple):
@@ -104,6 +127,7 @@ def _make_steps(run: Run, tools: Tools, way: Way, *, gives_up: Callable[[int, fl
     way.done += 1
     run.meter.count(host_batch)
     way.pending.append((way.done, sums))
+    tools.watchdog.stepped()
     tools.tracer.stepped(way.done, way.state)
     due = _due(run, tools, way.done)
     _read_metrics(run, tools, way, due)
@@ -160,7 +184,7 @@ def _read_metrics(run: Run, tools: Tools, way: Way, due: _Due) -> None:
 def _evaluate(run: Run, tools: Tools, way: Way, due: _Due, *, gives_up: Callable[[int, float], bool]) -> None:
   """Makes the evaluations that are due; the one of `best` may change the rate, and end the run."""
   settings, data, tx = run.start.settings, run.data, run.start.tx
-  with run.meter.paused():
+  with run.meter.paused(), tools.watchdog.paused():
     params = tx.eval_params(way.state.opt_state, way.state.params)
     way.scores = {}
     for name in due.evaluating:
@@ -193,7 +217,7 @@ def _save(run: Run, tools: Tools, way: Way, due: _Due) -> None:
     if not way.skipped_in_a_row or settings['max_skipped'] is None or due.interrupted or way.done == start.last:
       way.code = DIVERGED
     return
-  with run.meter.paused():
+  with run.meter.paused(), tools.watchdog.paused():
     spent = tools.spent(run.meter)
     measured = {**way.scores, **spent} if due.evaluating else spent
     sums = {**interval.to_sums(way.summed, run.measures), **tools.watch.sums()}
@@ -233,7 +257,7 @@ def _end(begun: Begun, run: Run, tools: Tools, way: Way) -> Outcome:
     'skipped': int(jax.device_get(way.state.skipped)),
     'spikes': spikes.read(folder),
     **run.counts,
-    **start.facts,
+    **run.data.facts,
     'metrics_sha256': files.sha256(folder.metrics) if files.exists(folder.metrics) else None,
     'versions': versions(),
   }

@@ -13,6 +13,7 @@ import pytest
 
 from plm_jax import doctor, files
 from plm_jax.errors import ConfigError
+from plm_jax.training import agreement
 from plm_jax.training import doctor as engine
 from plm_jax.training.host_facts import Answer
 from tests import conftest, runs
@@ -135,10 +136,10 @@ def test_a_mistake_in_the_config_of_one_process_is_its_message(tmp_path: pathlib
 def test_hosts_are_grouped_by_what_they_say() -> None:
   answers: list[Answer | None] = [Answer('a', '1 file')] * 6
   answers[3] = Answer('b', '2 files')
-  check = engine.judged('code', answers)
+  check = agreement.judged('code', answers)
   assert (check.result, [one.hosts for one in check.said]) == ('differs', [[0, 1, 2, 4, 5], [3]])
   answers[5] = Answer('a', problem='no disk')
-  report = engine.Report(['w'] * 6, [engine.judged('code', answers)])
+  report = engine.Report(['w'] * 6, [agreement.judged('code', answers)])
   assert not report.sound
   [(name, result, said)] = engine.rows(report)
   assert (name, result) == ('code', 'failed')
@@ -147,9 +148,9 @@ def test_hosts_are_grouped_by_what_they_say() -> None:
     'process 3 (w): b, 2 files',
     'process 5 (w): no disk',
   ]
-  assert engine.judged('memory', [Answer(note='1 GiB'), Answer(note='2 GiB')]).result == 'ok'
-  assert engine.judged('data', [Answer('a'), None]).result == 'ok'
-  assert engine.judged('data', [Answer('a'), engine.ABSENT]).result == 'failed'
+  assert agreement.judged('memory', [Answer(note='1 GiB'), Answer(note='2 GiB')]).result == 'ok'
+  assert agreement.judged('data', [Answer('a'), None]).result == 'ok'
+  assert agreement.judged('data', [Answer('a'), agreement.ABSENT]).result == 'failed'
 
 
 # Two hosts: processes of this machine, one of which is another in some way.

@@ -5,6 +5,8 @@ are. Every device here is a simulated one, and the loop waits for each step.
 """
 
 import contextlib
+import functools
+import itertools
 import json
 import os
 import pathlib
@@ -20,10 +22,12 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import sharding
+from plm_jax import paths, sharding
 from plm_jax.checkpoint import records
 from plm_jax.errors import ConfigError
-from plm_jax.training import feed, loop, metrics, parts
+from plm_jax.files import RunFolder
+from plm_jax.training import begin, feed, history, loop, metrics, parts
+from plm_jax.training.stopping import catch_signals
 from tests import conftest, runs
 
 # Float32 sums in another order. Measured over 12 steps at rate 1e-2: 4e-7 for losses and gradient norms, 3e-6 for
@@ -126,6 +130,70 @@ def test_one_process_goes_on_where_two_stopped(
   whole = json.loads((alone / 'result.json').read_text())
   assert outcome.result['tokens'] == whole['tokens']
   assert outcome.result['first_ten_batches'] == whole['first_ten_batches']
+
+
+class Restored(NamedTuple):
+  """What a run would go on from: its state, leaf by leaf, and its next ten batches, of all devices."""
+
+  step: int
+  devices: int
+  cut: int  # leaves of which no device has all
+  leaves: dict[str, np.ndarray]
+  batches: list[dict[str, np.ndarray]]
+
+
+def restored(settings: dict[str, Any], workdir: pathlib.Path) -> Restored:
+  with contextlib.ExitStack() as stack:
+    stopping = stack.enter_context(catch_signals())
+    begun = begin.begin(settings, RunFolder.at(workdir), stack, extend=None)
+    assert isinstance(begun, begin.Begun)
+    data = begin.make_data(begun, stack, stopping)
+    start, way = begin.make_start(begun, data, stack, stopping, extend=None, stop_at=None)
+    place = sharding.batch_sharding(data.layout)
+    batches = feed.to_devices(history.read(data.source, start.step, skip=()), place)
+    leaves = paths.flat(way.state)
+    return Restored(
+      start.step,
+      data.layout.mesh.size,
+      sum(not leaf.sharding.is_fully_replicated for leaf in leaves.values()),
+      {name: np.asarray(leaf) for name, leaf in leaves.items()},
+      [jax.device_get(batch) for _, batch in itertools.islice(batches, 10)],
+    )
+
+
+@pytest.mark.parametrize(
+  ('devices', 'changes'),
+  [
+    (4, {}),
+    (4, {'mesh': {'data': 2, 'model': 2}, 'rules': 'fsdp_tensor'}),
+    (1, {}),
+  ],
+)
+def test_what_two_processes_saved_is_restored_on_other_devices(
+  together: pathlib.Path,
+  data: pathlib.Path,
+  tmp_path: pathlib.Path,
+  monkeypatch: pytest.MonkeyPatch,
+  devices: int,
+  changes: dict[str, Any],
+) -> None:
+  """The same bits, and the next ten batches are those that both processes would have fed."""
+  if jax.device_count() != 4:
+    pytest.skip('needs four devices')
+  settings = runs.settings('mlm', data, sharding=changes)
+  workdir = pathlib.Path(shutil.copytree(together, tmp_path / 'run'))
+  monkeypatch.setattr(begin, 'make_layout', functools.partial(parts.make_layout, devices=jax.devices()[:devices]))
+  found = restored(settings, workdir)
+  assert (found.step, found.devices, found.cut > 0) == (8, devices, 'rules' in changes)
+  assert runs.differing(found.leaves, runs.saved_state(together, step=8)) == []
+
+  vocab = parts.make_vocab(settings)
+  shares = [parts.make_source(settings['data'], vocab, seed=settings['seed'], share=(host, 2)) for host in range(2)]
+  fed = [itertools.islice(share.read(8), 10) for share in shares]
+  for batch, first, second in zip(found.batches, *fed, strict=True):
+    for name, values in batch.items():
+      np.testing.assert_array_equal(values, np.concatenate([first[name], second[name]]), err_msg=name)
+  assert len(found.batches) == 10
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
