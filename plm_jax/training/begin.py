@@ -38,6 +38,7 @@ from plm_jax.training import (
   sizes,
   spikes,
   trained_part,
+  verify,
 )
 from plm_jax.training.meter import Meter
 from plm_jax.training.outcome import DONE, Outcome
@@ -143,6 +144,7 @@ class Tools(NamedTuple):
   bar: progress.Bar
   patience: Patience
   watch: spikes.Watch
+  check: verify.Check
   tracer: profiling.Tracer
   batches: Iterator[Any]
   in_flight: int
@@ -415,6 +417,8 @@ def open_tools(
   bar = stack.enter_context(progress.Bar(total=run.start.total, start=at, shown=main, best=judged_by))
   patience = Patience(settings, folder, start=at)
   watch = spikes.Watch(settings, folder, sums=run_folder.summed(folder, at))
+  places = run.start.maker.places, NamedSharding(mesh, PartitionSpec())
+  check = verify.Check(settings['verify_every'], places, folder=folder, saved=run.start.saved)
   paused = run.meter.paused
   tracer = stack.enter_context(profiling.Tracer(profile, folder.profile, start=at, main=main, paused=paused))
   place = sharding.batch_sharding(data.layout)
@@ -422,4 +426,6 @@ def open_tools(
   # two steps in flight hide the host's work; simulated devices starve when steps queue up
   in_flight = 0 if feed.simulated(mesh) else 2
   began = time.monotonic()
-  return Tools(stopping, writer, bar, patience, watch, tracer, batches, in_flight, began, tokens_before, seconds_before)
+  return Tools(
+    stopping, writer, bar, patience, watch, check, tracer, batches, in_flight, began, tokens_before, seconds_before
+  )
