@@ -71,6 +71,7 @@ KEYS: dict[str, str] = {
   'best': 'metric_for_best_model best_metric monitor load_best_model_at_end greater_is_better',
   'max_skipped': 'skip_nan max_nan max_consecutive_skips',
   'spikes': 'skip_step_on_spikes skipstep loss_spike spike_detection check_for_spiky_loss',
+  'verify_every': 'sdc_checker sdc_check rerun_mode rerun_state_machine error_injection_rate replay_every',
   'log': 'report_to logger loggers use_wandb wandb tensorboard wandb_project with_tracking tracker',
   'execution.dtype':
     'fp16 bf16 precision mixed_precision torch_dtype dtype compute_dtype half half_precision amp use_bf16',

@@ -8,7 +8,7 @@ from plm_jax.config import earlier
 from plm_jax.config.load import resolve
 from plm_jax.errors import ConfigError
 
-RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'keep', 'log', 'spikes')
+RESUMABLE = ('execution', 'sharding', 'log_every', 'eval_every', 'save_every', 'keep', 'log', 'spikes', 'verify_every')
 
 
 def differences(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:

@@ -40,6 +40,8 @@ class Run:
     early_stop: the run ends after this many evaluations in a row without a better `best`; None: it does not.
     max_skipped: the run counts as diverged after this many updates in a row that are not finite; None: never.
     spikes: see `Spikes`; None: the run does not look for them.
+    verify_every: steps between checks for silent data corruption (`training/verify.py`), each of which makes its step
+      twice; None: none.
     log: where metrics are written besides metrics.jsonl.
     sharding: see `Sharding`.
     execution: see `types.Execution`.
@@ -69,6 +71,7 @@ class Run:
   early_stop: Count | None = None
   max_skipped: Count | None = 10
   spikes: Annotated[Mapping[str, Any], 'config.schema:Spikes'] | None = None
+  verify_every: Count | None = None
   log: Sequence[Literal['tensorboard', 'wandb']] = ('tensorboard',)
   sharding: Annotated[Mapping[str, Any], 'config.schema:Sharding'] = field(default_factory=dict)
   execution: Annotated[Mapping[str, Any], 'types:Execution'] = field(default_factory=dict)

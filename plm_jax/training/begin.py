@@ -40,6 +40,7 @@ from plm_jax.training import (
   sizes,
   spikes,
   trained_part,
+  verify,
 )
 from plm_jax.training.meter import Meter
 from plm_jax.training.outcome import DONE, Outcome
@@ -146,6 +147,7 @@ class Tools(NamedTuple):
   bar: progress.Bar
   patience: Patience
   watch: spikes.Watch
+  check: verify.Check
   tracer: profiling.Tracer
   watchdog: Watchdog
   batches: Iterator[Any]
@@ -421,6 +423,8 @@ def open_tools(
   bar = stack.enter_context(progress.Bar(total=run.start.total, start=at, shown=main, best=judged_by))
   patience = Patience(settings, folder, start=at)
   watch = spikes.Watch(settings, folder, sums=run_folder.summed(folder, at))
+  places = run.start.maker.places, NamedSharding(mesh, PartitionSpec())
+  check = verify.Check(settings['verify_every'], places, folder=folder, saved=run.start.saved)
   paused = run.meter.paused
   tracer = stack.enter_context(profiling.Tracer(profile, folder.profile, start=at, main=main, paused=paused))
   place = sharding.batch_sharding(data.layout)
@@ -430,4 +434,4 @@ def open_tools(
   watchdog = stack.enter_context(Watchdog())
   began = time.monotonic()
   before = tokens_before, seconds_before
-  return Tools(stopping, writer, bar, patience, watch, tracer, watchdog, batches, in_flight, began, *before)
+  return Tools(stopping, writer, bar, patience, watch, check, tracer, watchdog, batches, in_flight, began, *before)

@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
   from plm_jax.types import Source  # loads jax
 
-ON_ITS_WAY = ('extend', 'skip', 'spikes')  # keys of what becomes of a run, not of what it is
+ON_ITS_WAY = ('extend', 'skip', 'spikes', 'verify_every')  # keys of what becomes of a run, not of what it is
 MOST_STEPS = 2_000_000_000  # they are counted in 32 bits
 
 Pairs = Sequence[tuple[int, int]]

@@ -56,6 +56,7 @@ def train(
 
   Raises:
     ConfigError: the settings do not fit each other, the folder or the data.
+    RunError: a device computes or keeps wrong numbers (`verify_every`).
   """
   part = functools.partial(_train, workdir=workdir, stop_at=stop_at, extend=extend, profile=profile, gives_up=gives_up)
   with failures.watched():
@@ -123,6 +124,7 @@ def _make_steps(run: Run, tools: Tools, way: Way, *, gives_up: Callable[[int, fl
       with run.meter.waiting():
         host_batch, batch = next(tools.batches)
       step = run.step_of(history.horizon(settings, way.done))
+      step = tools.check.of(step, way.done + 1)
       way.state, way.summed, sums = step(way.state, way.summed, batch, start.key)
     way.done += 1
     run.meter.count(host_batch)

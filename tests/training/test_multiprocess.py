@@ -60,9 +60,9 @@ def local(*flags: Any) -> list[str]:
 
 @pytest.fixture(scope='module')
 def together(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-  """The same run by two processes, stopped on the way."""
+  """The same run by two processes, stopped on the way; checks of `verify_every` find nothing."""
   folder = tmp_path_factory.mktemp('together')
-  file = runs.write_config(folder / 'config.json', runs.settings('mlm', data))
+  file = runs.write_config(folder / 'config.json', runs.settings('mlm', data, verify_every=4))
   done = subprocess.run(
     local(f'--config={file}', f'--workdir={folder / "run"}', '--stop_at=8'),
     cwd=conftest.ROOT,

@@ -1,8 +1,10 @@
 """TensorFlow Datasets sets, read as ArrayRecord: no TensorFlow. Importing this file imports `tensorflow_datasets`."""
 
+import bisect
 import contextlib
 import functools
 import hashlib
+import itertools
 import logging
 import os
 import re
@@ -155,17 +157,30 @@ def _damaged(error: Exception, *, where: object) -> ValueError:
 
 
 class _Rows(Sequence[Mapping[str, Any]]):
-  """The rows of a split; a row that cannot be read is named."""
+  """The rows of a split; a row that cannot be read is named, with its file."""
 
-  def __init__(self, rows: Sequence[Mapping[str, Any]], *, where: str):
+  def __init__(self, rows: Sequence[Mapping[str, Any]], *, where: str, shards: Mapping[str, int]):
+    """Reads nothing.
+
+    Args:
+      rows: as TFDS hands them out.
+      where: path and split, for messages.
+      shards: file -> number of its rows, in their order.
+    """
     self._rows = rows
     self._where = where
+    self._files, self._ends = list(shards), list(itertools.accumulate(shards.values()))
 
   def __len__(self) -> int:
     return len(self._rows)
 
   def __getitem__(self, index: int) -> Mapping[str, Any]:  # type: ignore[override]  # no slices
-    return _read(lambda: self._rows[index], where=f'row {index} of {self._where}')
+    return _read(lambda: self._rows[index], where=f'row {index} of {self._where}{self._file(index)}')
+
+  def _file(self, index: int) -> str:
+    """Where a row stands, for messages."""
+    shard = bisect.bisect_right(self._ends, index)
+    return f', in {self._files[shard]},' if shard < len(self._files) else ''
 
 
 def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Opened:
@@ -177,10 +192,13 @@ def _opened(builder: tfds.core.DatasetBuilder, split: str, *, path: str) -> Open
       f'tfds.builder({builder.info.full_name!r}, data_dir=..., file_format={_FORMAT!r}).download_and_prepare()'
     )
   splits.check(split, [name for name, info in builder.info.splits.items() if info.num_examples], path=path)
-  for file in _read(lambda: builder.info.splits[split].filepaths, where=folder):
-    tfds_folders.check_shard(files.path(file), folder)
+  shards = [files.path(file) for file in _read(lambda: builder.info.splits[split].filepaths, where=folder)]
+  for file in shards:
+    tfds_folders.check_shard(file, folder)
+  rows_of = dict(zip((file.name for file in shards), builder.info.splits[split].shard_lengths, strict=True))
+  read = _read(lambda: builder.as_data_source(split=split), where=folder)
   return Opened(
-    rows=_Rows(_read(lambda: builder.as_data_source(split=split), where=folder), where=f'{path} ({split})'),
+    rows=_Rows(read, where=f'{path} ({split})', shards=rows_of),
     digest=_read(lambda: _digest(builder, split), where=folder),
     labels=_read(lambda: _labels(builder), where=folder),
   )

@@ -19,7 +19,7 @@ from plm_jax.studies.tables.runs import Run
 # Keys of a config that change neither the model and its head nor its rows.
 NOT_COUNTED = (
   'seed', 'optim', 'steps', 'epochs', 'extend', 'skip', 'log_every', 'eval_every', 'save_every', 'keep', 'save',
-  'best', 'early_stop', 'max_skipped', 'spikes', 'log', 'sharding', 'init_from',
+  'best', 'early_stop', 'max_skipped', 'spikes', 'verify_every', 'log', 'sharding', 'init_from',
 )  # fmt: skip
 Counted = Mapping[str, int]
 
