@@ -65,9 +65,8 @@ class Row(NamedTuple):
 
 def words(config: str, folder: pathlib.Path, *more: str) -> list[str]:
   """The arguments of Python that train a config, with a checkpoint of every step."""
-  path = folder.parent / ('vocab_words' if 'elmo' in config else 'vocab')
   keys = {
-    'vocab.path': path,
+    'vocab.path': folder.parent / 'vocab',
     'steps': STEPS,
     'log_every': 1,
     'save_every': 1,
@@ -237,14 +236,18 @@ def _losses(folder: pathlib.Path) -> list[float]:
   return [row['loss'] for row in rows]
 
 
-def make_vocabularies(out: pathlib.Path) -> None:
-  """Of byte pairs, and of words with the marks of ELMo."""
-  for name, kind in (
-    ('vocab', ['byte_bpe', '--size=2000']),
-    ('vocab_words', ['words', '--size=2000', '--specials=elmo']),
-  ):
-    command = ['-m', 'plm_jax.vocab', 'train', '--source=pydocs', f'--out={out / name}', f'--name={kind[0]}', *kind[1:]]
-    ended(start(command, out / f'{name}.log'), out / f'{name}.log')
+def make_vocabulary(out: pathlib.Path) -> None:
+  """Of byte pairs."""
+  command = [
+    '-m',
+    'plm_jax.vocab',
+    'train',
+    '--source=pydocs',
+    f'--out={out / "vocab"}',
+    '--name=byte_bpe',
+    '--size=2000',
+  ]
+  ended(start(command, out / 'vocab.log'), out / 'vocab.log')
 
 
 CAMPAIGNS = {'saves': saves, 'signal': signals, 'killed': killed, 'meshes': meshes}
@@ -260,7 +263,7 @@ def main() -> int:
   arguments = parser.parse_args()
   out = arguments.out.resolve()
   out.mkdir(parents=True)
-  make_vocabularies(out)
+  make_vocabulary(out)
   print(f'{"fault":<56}{"times":>6}{"held":>6}{"slowest end":>14}')
   lost = False
   for name in arguments.only.split(','):

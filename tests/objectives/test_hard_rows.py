@@ -129,7 +129,8 @@ def by_row(tree) -> dict[str, np.ndarray]:
 @every_objective
 def test_a_row_has_the_same_noise_in_any_batch_on_any_number_of_devices(name):
   batch, root = given(name, make_batch()), jax.random.key(1)
-  prepare = jax.jit(lambda root, batch: make_task(name).prepare(root, keys.with_step(batch, 3)))
+  task = make_task(name)
+  prepare = jax.jit(lambda root, batch: task.prepare(root, keys.with_step(batch, 3)))
   together = prepare(root, batch)
   rows = np.array([6, 2, 5])
   for field, leaf in by_row(prepare(root, {field: value[rows] for field, value in batch.items()})).items():
@@ -141,7 +142,8 @@ def test_a_row_has_the_same_noise_in_any_batch_on_any_number_of_devices(name):
 
 @every_objective
 def test_100_batches_are_one_program(name):
-  prepare = jax.jit(lambda root, batch: make_task(name).prepare(root, batch))
+  task = make_task(name)
+  prepare = jax.jit(lambda root, batch: task.prepare(root, batch))
   draw = np.random.default_rng(0)
   for number in range(100):
     batch = given(name, make_batch(tuple(draw.choice(list(HARD), ROWS)), seed=number))
