@@ -269,8 +269,8 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
   """Copies the files of a tokenizer, whatever its kind; returns their names.
 
   The `vocab.json` of a vocabulary folder of this package, which says the role of each special token, becomes
-  `tokenizer_config.json` in the copy. A tokenizer of an older form gets a `tokenizer.json`, which needs no config.json
-  beside it to be read.
+  `tokenizer_config.json` in the copy. A published tokenizer gets a `tokenizer.json` that needs no config.json beside it
+  to be read.
 
   Args:
     source: a folder with a tokenizer.
@@ -284,10 +284,12 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
     files.make_folder(target)
   for name in found:
     files.copy(source / name, target / name)
-  if TOKENIZER not in found and published.find(source):
+  if not facts and published.find(source):
     with stage('tokenizer'):
-      files.write_text(target / TOKENIZER, json.dumps(published.read_folder(source).spec, ensure_ascii=False))
-    found.append(TOKENIZER)
+      spec = published.read_folder(source).spec
+      if TOKENIZER not in found or spec != published.as_saved(source / TOKENIZER):
+        files.write_text(target / TOKENIZER, json.dumps(spec, ensure_ascii=False))
+        found = [*dict.fromkeys([*found, TOKENIZER])]
   if facts and _ROLES not in found:
     spec, spaced = read_json(source / TOKENIZER), facts.get('spaced', False)
     if template is not None and not spec.get('post_processor'):
