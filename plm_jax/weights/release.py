@@ -20,10 +20,11 @@ from plm_jax.types import Template
 CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
 PEFT = 'adapter_config.json'  # of updates without their model
 TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.json'
+GENERATION = 'generation_config.json'
 TOKENIZER_FILES = (
   TOKENIZER, _ROLES, 'special_tokens_map.json', 'added_tokens.json', _FACTS, 'vocab.txt',
   'merges.txt', 'spiece.model', 'sentencepiece.bpe.model', 'tokenizer.model', 'spm.model',
-  'generation_config.json',  # the tokens that begin and end a text, and how texts are made
+  GENERATION,  # the tokens that begin and end a text, and how texts are made
 )  # fmt: skip
 _PICKLES = (
   'pytorch_model.bin',
