@@ -83,8 +83,9 @@ def save_leaves(
   if any(map(is_task, heads)):
     leaves = {path: leaf for path, leaf in leaves.items() if path != OUTPUT}  # their classes for tasks have none
     token_ids = _ends(config, token_ids, template)
+  tensors = plans(trunk, leaves, chosen, heads)
   try:
-    chosen.module.read_config({**config, **token_ids})
+    chosen.module.read_config({**config, **token_ids}, tensors.keys())
     config |= token_ids
   except ValueError as error:
     log.warning(
@@ -94,7 +95,7 @@ def save_leaves(
   release.write(
     path,
     config | task_fields(leaves, adapter, labels),
-    plans(trunk, leaves, chosen, heads),
+    tensors,
     shard=shard,
     tokenizer=tokenizer,
     template=template,
