@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FILE = 'generation_config.json'
+_SOURCES = f'{FILE} of the folder (or its config.json, where there is none)'
 # key -> the flag of the command that takes its value
 FLAGS = {
   'num_beams': 'beams',
@@ -87,12 +88,12 @@ class Tokens(NamedTuple):
   mask: int | None
 
 
-def read(folder: Path, token_ids: Mapping[str, Any], *, kind: str, rows: int) -> dict[str, Any]:
+def read(folder: Path, fields: Mapping[str, Any], *, kind: str, rows: int) -> dict[str, Any]:
   """The settings of generation that a folder has.
 
   Args:
     folder: of the tokenizer, where a generation_config.json stands beside it.
-    token_ids: those of config.json, which count where there is no such file.
+    fields: of config.json, ids of special tokens and settings of generation, which count where there is no such file.
     kind: attention of the trunk.
     rows: of the token table of the model, its number of ids.
 
@@ -100,7 +101,7 @@ def read(folder: Path, token_ids: Mapping[str, Any], *, kind: str, rows: int) ->
     ValueError: the file is damaged, an id is none, or a text was to hold one that the model does not have.
   """
   there = files.is_file(folder / FILE)
-  found = files.read_json(folder / FILE) if there else dict(token_ids)
+  found = files.read_json(folder / FILE) if there else dict(fields)
   if not isinstance(found, dict):
     raise ValueError(f'{folder / FILE} holds no JSON object')
   without_start = kind == 'encoder-decoder' and found.get('decoder_start_token_id') is None
@@ -134,7 +135,7 @@ def warn(found: Mapping[str, Any], given: Mapping[str, Any]) -> None:
       asked[flag] = found[name]
   if different := {name: value for name, value in asked.items() if given.get(name) not in (value, _spelt(value))}:
     flags = ' '.join(f'--{name}={_spelt(value)}' for name, value in different.items())
-    log.warning(f'{FILE} asks for other settings than the flags; this follows it: {flags}')
+    log.warning(f'{_SOURCES} asks for other settings than the flags; this follows it: {flags}')
   known = {*FLAGS, *_TOKENS, *_INERT}
   nothing: tuple[Any, ...] = (None, False, 0, [], {}, '')
   odd = [
@@ -142,7 +143,7 @@ def warn(found: Mapping[str, Any], given: Mapping[str, Any]) -> None:
   ]
   if odd:
     values = ', '.join(f'{name}={found[name]!r}' for name in odd)
-    log.warning(f'{FILE} has settings that are not followed here: {values}')
+    log.warning(f'{_SOURCES} has settings that are not followed here: {values}')
 
 
 def _spelt(value: Any) -> str:

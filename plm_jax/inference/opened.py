@@ -152,8 +152,8 @@ class Opened:
   def generation(self) -> dict[str, Any]:
     """The settings of generation that the folder has, see `conventions.read`."""
     with errors.stage('generate'):
-      rows = self.weights.model.vocab_size
-      return conventions.read(self.tokenizer, self.weights.token_ids, kind=self.kind, rows=rows)
+      rows, fields = self.weights.model.vocab_size, {**self.weights.token_ids, **self.weights.generation}
+      return conventions.read(self.tokenizer, fields, kind=self.kind, rows=rows)
 
   @functools.cached_property
   def special(self) -> conventions.Tokens:

@@ -5,7 +5,7 @@ Older folders have no `tokenizer.json` but the files of their paper's code: `voc
 none at all (ByT5). Which tokenizer they belong to is said by `tokenizer_config.json` or by `config.json`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,21 @@ FLAGS = (  # of settings
   'do_lower_case', 'keep_accents', 'strip_accents', 'tokenize_chinese_chars', 'add_prefix_space', 'add_bos_token',
   'add_eos_token', 'split_by_punct',
 )  # fmt: skip
+# what transformers builds its tokenizer of, by the names of its classes and of the models that they belong to
+BERTS = (
+  'bert', 'distilbert', 'electra', 'ernie', 'layoutlm', 'lxmert', 'megatronbert', 'mobilebert', 'nezha', 'realm',
+  'squeezebert', 'visualbert',
+)  # fmt: skip
+ROBERTAS = ('roberta', 'bart', 'longformer', 'led', 'data2vectext', 'ibert', 'robertaprelayernorm')
+GPTS = ('gpt2', 'gptneo', 'gptj', 'opt', 'codegen')
+WORD_LISTS = (*BERTS, 'convbert', 'dprcontextencoder', 'dprquestionencoder', 'dprreader')  # with a vocab.txt
+MERGED = (*ROBERTAS, *GPTS, 'deberta', 'openaigpt', 'herbert')  # with a vocab.json and merges.txt
+NO_CLASS = (  # model types whose folders have no class, whatever they name
+  'gpt_bigcode', 'nystromformer', 'umt5', 'xlm-roberta-xl', 'bigbird_pegasus', 'pegasus_x', 'glm', 'glm4', 'mistral',
+  'mixtral', 'ministral', 'olmo2', 'olmo3', 'granite', 'granitemoe', 'stablelm', 'persimmon', 'phi3', 'phimoe',
+  'modernbert', 'modernbert-decoder', 'internlm2', 'internlm3', 'minicpm3', 'nemotron', 'jamba', 'arctic', 'ernie4_5',
+)  # fmt: skip
+AS_IT_IS = ('PreTrainedTokenizer', 'PreTrainedTokenizerFast', 'TokenizersBackend', 'PythonBackend')
 NAMES = ('bos', 'eos', 'unk', 'sep', 'pad', 'cls', 'mask')  # roles, in the order in which missing ones are added
 LANGUAGES = (
   'ar_AR', 'cs_CZ', 'de_DE', 'en_XX', 'es_XX', 'et_EE', 'fi_FI', 'fr_XX', 'gu_IN', 'hi_IN', 'it_IT', 'ja_XX', 'kk_KZ',
@@ -61,6 +76,11 @@ BERT = ('cls A sep', 'cls A sep B:1 sep:1')
 ROBERTA = ('cls A sep', 'cls A sep sep B sep')
 T5 = ('A eos', 'A eos B eos')
 XLNET = ('A sep cls:2', 'A sep B:1 sep:1 cls:2')
+LANGUAGE = 'en_XX'  # of the texts where the settings name none
+LANGUAGE_ROWS: dict[str, Callable[[str], tuple[str, str]]] = {
+  'mbart': lambda language: (f'A eos {language}', f'A B eos {language}'),
+  'mbart50': lambda language: (f'{language} A eos', f'{language} A B eos'),
+}
 
 
 def find(path: Path) -> Path | None:
@@ -83,9 +103,8 @@ def read(file: Path) -> Published:
   """
   seals.check_all(file.parent)
   if file.suffix == '.json' and file.name not in (IDS, SETTINGS[-1]):
-    content = read_table(file)
-    spec = {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **content}
-    return Published(spec, _names(_settings(file.parent)))
+    settings = _settings(file.parent)
+    return Published(_as_loaded(as_saved(file), settings), _names(settings))
   settings = _settings(file.parent)
   if file.suffix == '.model':
     spec, row = _sentencepiece(file, settings)
@@ -98,6 +117,11 @@ def read(file: Path) -> Published:
   spec = _with_added(spec, file.parent, settings)
   roles = _roles(spec, settings)
   return Published(_with_row(spec, row, roles), roles)
+
+
+def as_saved(file: Path) -> dict[str, Any]:
+  """The content of a `tokenizer.json`, without what the settings beside it say."""
+  return {'normalizer': None, 'pre_tokenizer': None, 'added_tokens': [], **read_table(file)}
 
 
 def read_folder(path: Path) -> Published:
@@ -139,7 +163,7 @@ def _settings(folder: Path) -> dict[str, Any]:
       for key in FLAGS:
         if not isinstance(own.get(key, False), bool):
           raise ValueError(f'is damaged ({name}: {key} is {own[key]!r}, and must be true or false)')
-      found |= own
+      found |= own if name == SETTINGS[-1] else {key: value for key, value in own.items() if key not in FLAGS}
   return found
 
 
@@ -155,6 +179,78 @@ def _family(settings: Spec) -> str:
   named = str(settings.get('tokenizer_class') or '').removesuffix('Fast').removesuffix('Tokenizer')
   named = '' if named in ('PreTrained', 'TokenizersBackend') else named
   return ''.join(letter for letter in named or str(settings.get('model_type') or '') if letter.isalnum()).lower()
+
+
+# Settings beside a tokenizer.json ----------------------------------------------------------------------------------
+
+
+def _as_loaded(spec: dict[str, Any], settings: Spec) -> dict[str, Any]:
+  """A `tokenizer.json` as transformers loads it: classes of models build some parts of it by tokenizer_config.json.
+
+  What the settings do not name has the default of the class. A folder whose class is that of no model has its
+  `tokenizer.json` as it is.
+
+  Raises:
+    ValueError: it has another part in the place of one that is built, or does other than the settings say.
+  """
+  named, model_type = settings.get('tokenizer_class'), settings.get('model_type')
+  if named in AS_IT_IS or (named and model_type in NO_CLASS):
+    return spec
+  family = _family(settings)
+  if family in BERTS:
+    return _with_part(spec, 'normalizer', _bert_normalizer(settings), named)
+  if family in (*ROBERTAS, *GPTS, 'deberta', 'gptneox'):
+    level = {'type': 'ByteLevel', 'add_prefix_space': settings.get('add_prefix_space', False)}
+    return _with_part(spec, 'pre_tokenizer', level, named)
+  if family in LANGUAGE_ROWS:
+    language = settings.get('src_lang') or LANGUAGE
+    if language not in specs.token_ids(spec):
+      raise ValueError(f'has src_lang {language!r} ({SETTINGS[-1]}), which is no token of its {TOKENIZER}')
+    return _with_row(spec, LANGUAGE_ROWS[family](language), _names(settings))
+  _check_pieces(spec, settings, family)
+  return spec
+
+
+def _with_part(spec: dict[str, Any], name: str, part: Spec, named: str | None) -> dict[str, Any]:
+  """The same with these settings of a normaliser or a pre-tokenizer; another kind stays where no class is named."""
+  own = spec[name] if isinstance(spec[name], Mapping) else {}
+  if own.get('type') == part['type']:
+    return {**spec, name: {**own, **part}}
+  if named:
+    raise ValueError(
+      f'has a {TOKENIZER} with the {name} {own.get("type")}, in whose place {named} has {part["type"]} '
+      f'(transformers 5; version 4 keeps it): to have {TOKENIZER} as it is, write "tokenizer_class": '
+      f'"PreTrainedTokenizerFast" into {SETTINGS[-1]}'
+    )
+  return spec
+
+
+def _check_pieces(spec: Spec, settings: Spec, family: str) -> None:
+  """Raises a ValueError where a `tokenizer.json` of pieces does other than the settings that are named beside it."""
+  parts = list(_parts([spec['normalizer'], spec['pre_tokenizer']]))
+  kinds = {part['type'] for part in parts}
+  blanks = [part for part in parts if part['type'] == 'Metaspace']
+  first = [part.get('prepend_scheme') != 'never' and part.get('add_prefix_space', True) for part in blanks]
+  done = {
+    'do_lower_case': (('albert', 'xlnet', 'debertav2'), 'Lowercase' in kinds),
+    'keep_accents': (('albert',), 'StripAccents' not in kinds),
+    'split_by_punct': (('debertav2',), 'Punctuation' in kinds),
+    'add_prefix_space': (('llama', 'codellama', 'xlmroberta', 'camembert'), 'Prepend' in kinds or any(first)),
+  }
+  for flag, (families, there) in done.items():
+    if family in families and settings.get(flag, there) != there and (blanks or 'Prepend' in kinds):
+      raise ValueError(
+        f'has {flag} {str(not there).lower()} in {SETTINGS[-1]}, and its {TOKENIZER} does otherwise: say '
+        f'{str(there).lower()} there, or save the tokenizer again with transformers'
+      )
+
+
+def _parts(part: Any) -> Iterator[Spec]:
+  """All parts of a normaliser or a pre-tokenizer, those inside others included."""
+  if isinstance(part, Mapping) and isinstance(part.get('type'), str):
+    yield part
+  for inner in part.values() if isinstance(part, Mapping) else part if isinstance(part, list) else ():
+    yield from _parts(inner)
 
 
 # SentencePiece -----------------------------------------------------------------------------------------------------
@@ -251,13 +347,13 @@ def _camembert(model: Model, settings: Spec) -> Form:
 
 
 def _mbart(model: Model, settings: Spec) -> Form:
-  language = settings.get('src_lang') or 'en_XX'
-  return Form(_fairseq(model, *LANGUAGES, '<mask>'), (f'A eos {language}', f'A B eos {language}'))
+  row = LANGUAGE_ROWS['mbart'](settings.get('src_lang') or LANGUAGE)
+  return Form(_fairseq(model, *LANGUAGES, '<mask>'), row)
 
 
 def _mbart50(model: Model, settings: Spec) -> Form:
-  language = settings.get('src_lang') or 'en_XX'
-  return Form(_fairseq(model, *LANGUAGES, *MORE_LANGUAGES, '<mask>'), (f'{language} A eos', f'{language} A B eos'))
+  row = LANGUAGE_ROWS['mbart50'](settings.get('src_lang') or LANGUAGE)
+  return Form(_fairseq(model, *LANGUAGES, *MORE_LANGUAGES, '<mask>'), row)
 
 
 FAMILIES: dict[str, Callable[[Model, Spec], Form]] = {
@@ -283,6 +379,7 @@ def _wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, s
   """BERT's; of a token that stands on several lines the last one counts, and the others are never chosen."""
   if files.is_file(file.parent / 'bpe.codes'):
     raise ValueError('holds a vocab.txt with bpe.codes, a tokenizer of fastBPE, which is not read here')
+  _check_family(settings, WORD_LISTS, of=WORDS)
   lines = _text(file).removesuffix('\n').split('\n')
   lines = [line.removesuffix('\r') for line in lines]
   last = {token: number for number, token in enumerate(lines)}
@@ -295,13 +392,7 @@ def _wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, s
   return {
     'version': '1.0',
     'added_tokens': [{'id': vocab[token], 'content': token, **flags} for token in whole],
-    'normalizer': {
-      'type': 'BertNormalizer',
-      'clean_text': True,
-      'handle_chinese_chars': settings.get('tokenize_chinese_chars', True),
-      'strip_accents': settings.get('strip_accents'),
-      'lowercase': settings.get('do_lower_case', True),
-    },
+    'normalizer': _bert_normalizer(settings),
     'pre_tokenizer': {'type': 'BertPreTokenizer'},
     'decoder': {'type': 'WordPiece', 'prefix': '##', 'cleanup': True},
     'model': {
@@ -314,8 +405,31 @@ def _wordpiece(file: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, s
   }, BERT
 
 
+def _check_family(settings: Spec, known: Collection[str], *, of: str) -> None:
+  """Raises a ValueError where a folder belongs to a tokenizer that reads its files otherwise than those of `known`."""
+  if (family := _family(settings)) and family not in known:
+    named = next(settings[key] for key in ('tokenizer_class', 'model_type') if _family({key: settings.get(key)}))
+    raise ValueError(
+      f'holds {of} of {named}, which is not read from that; save it with a tokenizer.json, as '
+      'AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER) does of many. Where it is the file of another '
+      f'tokenizer, name that in tokenizer_config.json ("tokenizer_class": "BertTokenizer"); known: {", ".join(known)}'
+    )
+
+
+def _bert_normalizer(settings: Spec) -> dict[str, Any]:
+  return {
+    'type': 'BertNormalizer',
+    'clean_text': True,
+    'handle_chinese_chars': settings.get('tokenize_chinese_chars', True),
+    'strip_accents': settings.get('strip_accents'),
+    'lowercase': settings.get('do_lower_case', True),
+  }
+
+
 def _byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, str] | None]:
-  """Byte-level BPE, or that of the first GPT, whose merges end words with </w>."""
+  """Byte-level BPE, or that of the first GPT and HerBERT, whose merges end words with </w>."""
+  _check_family(settings, MERGED, of=f'{IDS} and {MERGES}')
+  family = _family(settings)
   vocab = read_table(folder / IDS)
   if not all(isinstance(number, int) for number in vocab.values()):
     raise ValueError(f'is damaged ({IDS} is no table of ids)')
@@ -324,7 +438,7 @@ def _byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, 
   for pair in merges:
     if len(pair) != 2 or not {*pair, ''.join(pair)} <= vocab.keys():
       raise ValueError(f'is damaged ({MERGES}: {" ".join(pair)!r} does not merge two tokens of {IDS})')
-  first_gpt = any(pair[1].endswith('</w>') for pair in merges)
+  ended = family in ('openaigpt', 'herbert') if family else any(pair[1].endswith('</w>') for pair in merges)
   unknown = _names(settings).get('unk', '<unk>')
   prefix = settings.get('add_prefix_space', False)
   parts: dict[str, Any] = {
@@ -332,33 +446,45 @@ def _byte_bpe(folder: Path, settings: Spec) -> tuple[dict[str, Any], tuple[str, 
     'pre_tokenizer': {'type': 'ByteLevel', 'add_prefix_space': prefix, 'trim_offsets': True, 'use_regex': True},
     'decoder': {'type': 'ByteLevel', 'add_prefix_space': True, 'trim_offsets': True, 'use_regex': True},
   }
-  if first_gpt:
-    normal = {'clean_text': True, 'handle_chinese_chars': True, 'strip_accents': None, 'lowercase': True}
+  if ended:
+    cased = {'do_lower_case': False, 'strip_accents': False}
     parts = {
-      'normalizer': {'type': 'BertNormalizer', **normal},
+      'normalizer': _bert_normalizer(cased if family == 'herbert' else {}),
       'pre_tokenizer': {'type': 'BertPreTokenizer'},
       'decoder': {'type': 'BPEDecoder', 'suffix': '</w>'},
     }
   model = {
     'type': 'BPE',
     'dropout': None,
-    'unk_token': unknown if first_gpt and unknown in vocab else None,
+    'unk_token': unknown if ended and unknown in vocab else None,
     'continuing_subword_prefix': '',
-    'end_of_word_suffix': '</w>' if first_gpt else '',
+    'end_of_word_suffix': '</w>' if ended else '',
     'fuse_unk': False,
     'byte_fallback': False,
     'ignore_merges': False,
     'vocab': vocab,
     'merges': merges,
   }
-  row = None
-  if '[CLS]' in vocab or settings.get('cls_token') == '[CLS]':
-    row = BERT
-  elif {'<s>', '</s>'} <= vocab.keys():
-    row = ROBERTA
-  elif settings.get('add_bos_token'):
-    row = ('bos A', 'bos A B')
+  row = _row_of_merges(family, vocab, settings)
   return {'version': '1.0', 'added_tokens': [], **parts, 'model': model}, row
+
+
+def _row_of_merges(family: str, vocab: Spec, settings: Spec) -> tuple[str, str] | None:
+  """How a text stands in a row of such a vocabulary: by its family, and where none is named by its special tokens."""
+  if not family and ('[CLS]' in vocab or settings.get('cls_token') == '[CLS]'):
+    family = 'deberta'
+  elif not family and {'<s>', '</s>'} <= vocab.keys():
+    family = 'roberta'
+  if family in ('deberta', 'herbert'):
+    return BERT
+  if family in ROBERTAS:
+    return ROBERTA
+  begin = 'bos' if settings.get('add_bos_token') else ''
+  end = 'eos' if settings.get('add_eos_token') else ''
+  if family == 'openaigpt' or not begin + end:
+    return None
+  one, two = f'{begin} A {end}', ' '.join(f'{part}:1' for part in (begin, 'B', end) if part)
+  return one, f'{one} {two}'
 
 
 def _bytes(settings: Spec) -> tuple[dict[str, Any], tuple[str, str]]:

@@ -53,6 +53,7 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   def put_vocab(vocab: Path) -> None:
     copied.extend(release.copy_tokenizer(source, vocab))
     if copied:
+      copied.extend(_put_generation(vocab, opened))
       seals.seal(vocab, copied)
 
   _save(target, _plans(opened.params, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
@@ -121,8 +122,17 @@ def save_changed(
     for file in files.listing(opened.vocab):
       if files.is_file(file):
         files.copy(file, vocab / file.name)
+    _put_generation(vocab, opened)
 
   _save(target, _arrays(leaves, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
+
+
+def _put_generation(vocab: Path, opened: folders.Weights) -> list[str]:
+  """Writes the settings of generation that stand in a config.json, where no file has them; returns its name if so."""
+  if not opened.generation or files.exists(vocab / release.GENERATION):
+    return []
+  files.write_json(vocab / release.GENERATION, {**opened.token_ids, **opened.generation})
+  return [release.GENERATION]
 
 
 def _save(

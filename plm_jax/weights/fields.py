@@ -184,7 +184,8 @@ def check_decoder_start(config: Mapping[str, Any], names: Collection[str], *, eo
   if start != end and not {'classification_head.dense.bias', 'qa_outputs.bias'}.isdisjoint(names):
     raise ValueError(
       f'decoder_start_token_id is {start!r}, and eos_token_id {end!r}: the head of a task can be read where its '
-      'decoder starts with the token that ends a text'
+      f'decoder starts with the token that ends a text. decoder_start_token_id {end!r} in config.json lets it be read, '
+      'with other numbers than it was trained with: train it again from there'
     )
 
 

@@ -36,6 +36,17 @@ TOKEN_IDS = (
   'forced_eos_token_id',
 )  # fmt: skip
 
+# fields of config.json that say how texts are made, where there is no generation_config.json
+GENERATION = (
+  'do_sample', 'num_beams', 'early_stopping', 'length_penalty', 'temperature', 'top_k', 'top_p', 'no_repeat_ngram_size',
+  'max_new_tokens', 'min_new_tokens', 'num_return_sequences', 'repetition_penalty', 'encoder_repetition_penalty',
+  'typical_p', 'guidance_scale', 'num_beam_groups', 'max_length', 'min_length', 'max_time', 'stop_strings', 'min_p',
+  'top_h', 'epsilon_cutoff', 'eta_cutoff', 'bad_words_ids', 'renormalize_logits', 'remove_invalid_values',
+  'exponential_decay_length_penalty', 'suppress_tokens', 'begin_suppress_tokens', 'sequence_bias', 'token_healing',
+  'watermarking_config', 'encoder_no_repeat_ngram_size', 'penalty_alpha', 'dola_layers', 'diversity_penalty',
+  'constraints', 'force_words_ids', 'forced_decoder_ids',
+)  # fmt: skip
+
 
 class Model(NamedTuple):
   """What a trunk is made of.
@@ -199,6 +210,14 @@ class Weights:
     start = (settings.get('objective') or {}).get('start')  # of a decoder
     return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
 
+  @property
+  def generation(self) -> dict[str, Any]:
+    """Fields of a config.json in Hugging Face's form that say how texts are made (`GENERATION`); of a release only.
+
+    An import has them in a generation_config.json beside its tokenizer.
+    """
+    return {}
+
   @functools.cached_property
   def adapter(self) -> Mapping[str, Any]:
     """The block of the adapter that computes the head, as a config has it; empty where there is none, or not known."""
@@ -290,7 +309,17 @@ class Published(Weights):
     known = self.reader.architecture.module.FIELDS
     defaults = {name: known[name].default for name in TOKEN_IDS if name in known}
     defaults = {name: value for name, value in defaults.items() if isinstance(value, int)}
-    return defaults | {name: value for name, value in self.reader.source.config.items() if name in TOKEN_IDS}
+    config = self.reader.source.config
+    found = defaults | {name: value for name, value in config.items() if name in TOKEN_IDS}
+    if config.get('force_bos_token_to_be_generated'):  # of older BARTs, which transformers follows
+      found['forced_bos_token_id'] = found.get('bos_token_id')
+    return found
+
+  @property
+  def generation(self) -> dict[str, Any]:
+    """As in `Weights`."""
+    config = self.reader.source.config
+    return {name: config[name] for name in GENERATION if config.get(name) is not None}
 
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:

@@ -20,10 +20,11 @@ from plm_jax.types import Template
 CONFIG, SINGLE, INDEX = 'config.json', 'model.safetensors', 'model.safetensors.index.json'
 PEFT = 'adapter_config.json'  # of updates without their model
 TOKENIZER, _ROLES, _FACTS = 'tokenizer.json', 'tokenizer_config.json', 'vocab.json'
+GENERATION = 'generation_config.json'
 TOKENIZER_FILES = (
   TOKENIZER, _ROLES, 'special_tokens_map.json', 'added_tokens.json', _FACTS, 'vocab.txt',
   'merges.txt', 'spiece.model', 'sentencepiece.bpe.model', 'tokenizer.model', 'spm.model',
-  'generation_config.json',  # the tokens that begin and end a text, and how texts are made
+  GENERATION,  # the tokens that begin and end a text, and how texts are made
 )  # fmt: skip
 _PICKLES = (
   'pytorch_model.bin',
@@ -269,8 +270,8 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
   """Copies the files of a tokenizer, whatever its kind; returns their names.
 
   The `vocab.json` of a vocabulary folder of this package, which says the role of each special token, becomes
-  `tokenizer_config.json` in the copy. A tokenizer of an older form gets a `tokenizer.json`, which needs no config.json
-  beside it to be read.
+  `tokenizer_config.json` in the copy. A published tokenizer gets a `tokenizer.json` that needs no config.json beside it
+  to be read.
 
   Args:
     source: a folder with a tokenizer.
@@ -284,10 +285,12 @@ def copy_tokenizer(source: Path, target: Path, *, template: Template | None = No
     files.make_folder(target)
   for name in found:
     files.copy(source / name, target / name)
-  if TOKENIZER not in found and published.find(source):
+  if not facts and published.find(source):
     with stage('tokenizer'):
-      files.write_text(target / TOKENIZER, json.dumps(published.read_folder(source).spec, ensure_ascii=False))
-    found.append(TOKENIZER)
+      spec = published.read_folder(source).spec
+      if TOKENIZER not in found or spec != published.as_saved(source / TOKENIZER):
+        files.write_text(target / TOKENIZER, json.dumps(spec, ensure_ascii=False))
+        found = [*dict.fromkeys([*found, TOKENIZER])]
   if facts and _ROLES not in found:
     spec, spaced = read_json(source / TOKENIZER), facts.get('spaced', False)
     if template is not None and not spec.get('post_processor'):

@@ -85,8 +85,9 @@ def save_leaves(
     token_ids = _ends(config, token_ids, template)
     if any(task.unpadded for head, task in chosen.module.tasks(trunk).items() if head in heads):
       _check_padding({**config, **token_ids}, template)
+  tensors = plans(trunk, leaves, chosen, heads)
   try:
-    chosen.module.read_config({**config, **token_ids})
+    chosen.module.read_config({**config, **token_ids}, tensors.keys())
     config |= token_ids
   except ValueError as error:
     log.warning(
@@ -96,7 +97,7 @@ def save_leaves(
   release.write(
     path,
     config | task_fields(leaves, adapter, labels),
-    plans(trunk, leaves, chosen, heads),
+    tensors,
     shard=shard,
     tokenizer=tokenizer,
     template=template,

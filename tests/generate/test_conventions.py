@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import shutil
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from plm_jax.generate import __main__ as command
 from plm_jax.generate import conventions, rules, settings
 from plm_jax.inference import continued, opened
 from plm_jax.text import tokenizer
-from plm_jax.weights import convert
+from plm_jax.weights import convert, folders
 from tests.generate import test_decode
 
 WORDS = ('in', 'the', 'morning', 'Anna', 'is', 'here', 'one', 'two')
@@ -141,6 +142,7 @@ def test_every_key_of_transformers_has_a_place():
   assert names == {name for name in names if name in source or name == 'transformers_version'}
   placed = {*conventions.FLAGS, *conventions._TOKENS, *conventions._INERT, *conventions._MISSING}
   assert names <= placed, names - placed
+  assert set(folders.GENERATION) == {*conventions.FLAGS, *conventions._MISSING, 'do_sample'}
 
 
 def test_masks_and_sentinels_are_shown(tmp_path):
@@ -218,3 +220,38 @@ def test_a_release_makes_the_texts_of_its_settings_and_an_export_keeps_them(bart
   kept, before = (json.loads((folder / conventions.FILE).read_text()) for folder in (tmp_path / 'export', bart))
   assert kept == before
   assert theirs_of(tmp_path / 'export', 'Anna') == expected
+
+
+OLD = {'num_beams': 4, 'length_penalty': 2.0, 'no_repeat_ngram_size': 3, 'early_stopping': True, 'max_length': 142}
+
+
+@pytest.fixture
+def old_bart(bart, tmp_path):
+  """The same as it was saved before there was a generation_config.json."""
+  folder = tmp_path / 'old'
+  shutil.copytree(bart, folder)
+  (folder / conventions.FILE).unlink()
+  fields = {'force_bos_token_to_be_generated': True, 'bos_token_id': 5, 'task_specific_params': {'a': {'num_beams': 6}}}
+  (folder / 'config.json').write_text(json.dumps(json.loads((folder / 'config.json').read_text()) | fields | OLD))
+  return folder
+
+
+def test_settings_of_an_older_release_stand_in_its_config(old_bart, tmp_path, caplog):
+  transformers = pytest.importorskip('transformers')
+  theirs = transformers.BartForConditionalGeneration.from_pretrained(old_bart).generation_config
+  convert.import_release(old_bart, tmp_path / 'import')
+  convert.export(tmp_path / 'import', tmp_path / 'export')
+  for folder in (old_bart, tmp_path / 'import', tmp_path / 'export'):
+    model = opened.open(folder)
+    assert {name: model.generation[name] for name in OLD} == {name: getattr(theirs, name) for name in OLD} == OLD
+    assert model.generation['forced_bos_token_id'] == theirs.forced_bos_token_id == 5
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+      conventions.warn(model.generation, vars(command._parser().parse_args(['--prompt=a'])))
+    asked, odd = caplog.messages
+    assert asked.endswith('--method=beam --beams=4 --early_stop=true --length_penalty=2.0 --no_repeat=3')
+    assert odd.endswith(': max_length=142')
+    assert ours_of(folder, 'Anna')[1] == 5
+  made = transformers.BartForConditionalGeneration.from_pretrained(tmp_path / 'export').generation_config
+  known, expected = ({**one.to_diff_dict(), '_from_model_config': None, 'use_cache': None} for one in (made, theirs))
+  assert known == expected

@@ -250,20 +250,178 @@ def test_merges(documents, tmp_path, model_type):
       assert tokenizer.marked(made).encode(PLAIN[0], PLAIN[1]).ids == theirs(PLAIN[0], PLAIN[1])['input_ids']
 
 
-def test_the_first_gpt(documents, tmp_path):
+def merged_words(documents, *, specials, lowercase):
+  """Files of a BPE whose merges end words with </w>."""
   import tokenizers
 
   made = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token='<unk>', end_of_word_suffix='</w>'))
-  made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+  made.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase, strip_accents=lowercase)
   made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
   trainer = tokenizers.trainers.BpeTrainer(
-    vocab_size=500, special_tokens=['<unk>'], end_of_word_suffix='</w>', show_progress=False
+    vocab_size=500, special_tokens=specials, end_of_word_suffix='</w>', show_progress=False
   )
   made.train_from_iterator(documents, trainer)
   content = json.loads(made.to_str())['model']
   merges = '#version: 0.2\n' + '\n'.join(map(' '.join, content['merges'])) + '\n'
-  files = {'config.json': {'model_type': 'openai-gpt'}, 'vocab.json': content['vocab'], 'merges.txt': merges}
-  folder = write(tmp_path / 'gpt', files)
+  return {'vocab.json': content['vocab'], 'merges.txt': merges}
+
+
+def test_herbert(documents, tmp_path):
+  """A BERT whose merges end words as the first GPT's do, and keep case and accents."""
+  files = merged_words(documents, specials=['<s>', '<pad>', '</s>', '<unk>', '<mask>'], lowercase=False)
+  about = {'config.json': {'model_type': 'bert'}, 'tokenizer_config.json': {'tokenizer_class': 'HerbertTokenizer'}}
+  folder = write(tmp_path / 'herbert', files | about)
+  vocab, theirs = tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
+  for text in ODD:
+    if not any(name in text for name in theirs.all_special_tokens):
+      assert vocab.encode(text) == theirs(text, add_special_tokens=False)['input_ids'], text
+  row = tokenizer.marked(folder).encode(PLAIN[0], PLAIN[1])
+  found = theirs(PLAIN[0], PLAIN[1], return_token_type_ids=True)
+  assert (row.ids, row.type_ids) == (found['input_ids'], found['token_type_ids'])
+
+
+@pytest.mark.parametrize(
+  'about', [{}, {'add_bos_token': True}, {'add_eos_token': True}, {'add_bos_token': True, 'add_eos_token': True}]
+)
+@pytest.mark.parametrize('model_type', ['opt', 'gpt2'])
+def test_tokens_around_the_texts_of_decoders(documents, tmp_path, model_type, about):
+  """Their vocabularies may have <s> and </s> as RoBERTa's does, which no row of theirs has."""
+  trained = byte_bpe.train(documents, size=700, specials='roberta')
+  merges = '\n'.join(map(' '.join, json.loads(trained.content)['model']['merges']))
+  ids = {token: number for number, token in enumerate(trained.tokens)}
+  names = {'bos_token': '<s>', 'eos_token': '</s>', 'unk_token': '<unk>', 'tokenizer_class': 'GPT2Tokenizer'}
+  files = {'config.json': {'model_type': model_type}, 'vocab.json': ids, 'merges.txt': f'{merges}\n'}
+  made = write(tmp_path / 'r', files | {'tokenizer_config.json': names | about})
+  marked, theirs = tokenizer.marked(made), transformers.AutoTokenizer.from_pretrained(made)
+  for texts in ([PLAIN[0]], PLAIN[:2]):
+    found = theirs(*texts, return_token_type_ids=True)
+    row = marked.encode(*texts)
+    assert (row.ids, row.type_ids) == (found['input_ids'], found['token_type_ids'])
+
+
+@pytest.mark.parametrize('name', ['Bert', 'DistilBert', 'Electra', 'MobileBert', 'SqueezeBert', 'Lxmert', 'ConvBert'])
+def test_classes_with_the_word_list_of_bert(documents, tmp_path, name):
+  about = {'tokenizer_class': f'{name}Tokenizer', 'do_lower_case': False}
+  files = {'tokenizer_config.json': about, 'config.json': {'model_type': 'bert'}, **bert_files(documents)}
+  made = write(tmp_path / 'r', files)
+  marked, theirs = tokenizer.marked(made), transformers.AutoTokenizer.from_pretrained(made)
+  for texts in ([PLAIN[2]], PLAIN[:2]):
+    row, found = marked.encode(*texts), theirs(*texts, return_token_type_ids=True)
+    assert (row.ids, row.type_ids) == (found['input_ids'], found['token_type_ids'])
+
+
+def test_other_tokenizers_of_the_same_files_are_refused_by_name(documents, tmp_path):
+  words, merged = {'vocab.txt': '[PAD]\n[UNK]\na\n'}, {'vocab.json': {'a': 0}, 'merges.txt': ''}
+  for number, (files, key, named) in enumerate(
+    (
+      (words, 'tokenizer_class', 'BertJapaneseTokenizer'),
+      (words, 'tokenizer_class', 'TapasTokenizerFast'),
+      (words, 'model_type', 'splinter'),
+      (merged, 'tokenizer_class', 'CTRLTokenizer'),
+      (merged, 'tokenizer_class', 'BlenderbotTokenizer'),
+      (merged, 'model_type', 'xlm'),
+    )
+  ):
+    place = 'config.json' if key == 'model_type' else 'tokenizer_config.json'
+    made = write(tmp_path / str(number), {**files, place: {key: named}})
+    with pytest.raises(ValueError, match=f'of {named}, .*save it with a tokenizer.json'):
+      tokenizer.load(made)
+
+
+WORDS = ['Bert', 'DistilBert', 'Electra', 'MobileBert', 'SqueezeBert', 'Lxmert', 'LayoutLM']
+MERGES = ['Roberta', 'Bart', 'Longformer', 'LED', 'GPT2', 'Deberta']
+PIECES = ['MBart', 'MBart50']
+CASES = [{}, {'do_lower_case': False}, {'do_lower_case': True, 'strip_accents': False}, {'strip_accents': True},
+         {'do_lower_case': False, 'strip_accents': True, 'tokenize_chinese_chars': False}]  # fmt: skip
+SPACES = [{}, {'add_prefix_space': True}, {'add_prefix_space': False}]
+SPOKEN = [{}, {'src_lang': 'de_DE'}, {'src_lang': 'en_XX'}]
+
+
+@pytest.fixture(scope='module')
+def saved(documents, tmp_path_factory):
+  """Folders with a tokenizer.json by the model type of each; the settings beside it are those of each test."""
+  trained = byte_bpe.train(documents, size=700, specials='roberta')
+  merges = '\n'.join(map(' '.join, json.loads(trained.content)['model']['merges']))
+  ids = {token: number for number, token in enumerate(trained.tokens)}
+  olds = {
+    'bert': ({'do_lower_case': True}, bert_files(documents)),
+    'electra': ({'do_lower_case': False, 'strip_accents': True}, bert_files(documents)),
+    'roberta': ({}, {'vocab.json': ids, 'merges.txt': f'{merges}\n'}),
+    'bart': ({'add_prefix_space': True}, {'vocab.json': ids, 'merges.txt': f'{merges}\n'}),
+    'mbart': ({'src_lang': 'ro_RO'}, {'sentencepiece.bpe.model': train(documents)}),
+    'llama': ({'tokenizer_class': 'LlamaTokenizer'}, {'tokenizer.model': train(documents, **LLAMA)}),
+    'albert': ({}, {'spiece.model': train(documents, **ALBERT)}),
+  }
+  made = {}
+  for model_type, (about, files) in olds.items():
+    folder = tmp_path_factory.mktemp(model_type)
+    old = write(folder / 'old', {'config.json': {'model_type': model_type}, 'tokenizer_config.json': about, **files})
+    transformers.AutoTokenizer.from_pretrained(old).save_pretrained(folder / 'new')
+    made[model_type] = (folder / 'new' / 'tokenizer.json').read_text(encoding='utf-8')
+  return made
+
+
+@pytest.mark.parametrize(
+  ('model_types', 'classes', 'settings'),
+  [
+    (['bert', 'electra'], [None, *WORDS], CASES),
+    (['bert'], ['PreTrained', 'Unheard'], CASES[1:3]),
+    (['roberta', 'bart'], [None, *MERGES], SPACES),
+    (['bart'], ['PreTrained'], SPACES),
+    (['mbart'], [None, *PIECES, 'PreTrained'], SPOKEN),
+    (['llama'], ['Llama', 'PreTrained'], [{}, {'add_bos_token': True}, {'add_bos_token': True, 'add_eos_token': True}]),
+  ],
+)
+def test_settings_beside_a_tokenizer_json(saved, tmp_path, model_types, classes, settings):
+  """Each class of transformers applies its own, with its defaults for those that are not named."""
+  cases = [(one, name, about) for one in model_types for name in classes for about in settings]
+  for number, (model_type, name, about) in enumerate(cases):
+    ending = 'Tokenizer' if number % 2 and name in WORDS else 'TokenizerFast'
+    own = {} if name is None else {'tokenizer_class': f'{name}{ending}'}
+    files = {'tokenizer.json': saved[model_type], 'tokenizer_config.json': about | own}
+    folder = write(tmp_path / str(number), {**files, 'config.json': {'model_type': model_type}})
+    marked, theirs = tokenizer.marked(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    rows = name != 'Deberta'  # whose tokens around a text are not those of this vocabulary
+    for text in (PLAIN[0], PLAIN[2], ODD[8]):
+      found = theirs(text, add_special_tokens=rows)['input_ids']
+      assert marked.encode(text, add_special_tokens=rows).ids == found, (model_type, own, about, text)
+
+
+def test_settings_that_a_tokenizer_json_contradicts_are_refused(saved, tmp_path):
+  split = {**json.loads(saved['roberta']), 'pre_tokenizer': {'type': 'Whitespace'}}
+  plain = {**json.loads(saved['bert']), 'normalizer': {'type': 'Lowercase'}}
+  for number, (content, name, about, said) in enumerate(
+    (
+      (plain, 'Bert', {}, 'the normalizer Lowercase, in whose place BertTokenizer has BertNormalizer'),
+      (split, 'GPT2', {}, 'the pre_tokenizer Whitespace, in whose place GPT2Tokenizer has ByteLevel'),
+      (saved['mbart'], 'MBart', {'src_lang': 'xx_XX'}, "src_lang 'xx_XX' .* no token"),
+      (saved['albert'], 'Albert', {'do_lower_case': False}, 'do_lower_case false .* say true'),
+      (saved['albert'], 'Albert', {'keep_accents': True}, 'keep_accents true .* say false'),
+      (saved['llama'], 'Llama', {'add_prefix_space': False}, 'add_prefix_space false .* say true'),
+    )
+  ):
+    files = {'tokenizer.json': content, 'tokenizer_config.json': {'tokenizer_class': f'{name}Tokenizer', **about}}
+    with pytest.raises(ValueError, match=said):
+      tokenizer.load(write(tmp_path / str(number), files))
+    own = {'tokenizer_class': 'PreTrainedTokenizerFast', **about}
+    tokenizer.marked(write(tmp_path / str(number), {'tokenizer_config.json': own}))
+
+
+def test_a_copy_has_the_settings_that_its_source_was_loaded_with(saved, tmp_path):
+  """The model type of a config.json, which a copy has not, makes BERT lower case in a folder that names no class."""
+  from plm_jax.weights import release
+
+  for number, about in enumerate(({}, {'do_lower_case': False})):
+    files = {'tokenizer.json': saved['electra'], 'tokenizer_config.json': about}
+    source = write(tmp_path / str(number), {**files, 'config.json': {'model_type': 'electra'}})
+    release.copy_tokenizer(source, tmp_path / f'copy{number}')
+    assert tokenizer.load(tmp_path / f'copy{number}').digest == tokenizer.load(source).digest
+  assert tokenizer.load(tmp_path / 'copy0').encode('ANNA') != tokenizer.load(tmp_path / 'copy1').encode('ANNA')
+
+
+def test_the_first_gpt(documents, tmp_path):
+  files = merged_words(documents, specials=['<unk>'], lowercase=True)
+  folder = write(tmp_path / 'gpt', {'config.json': {'model_type': 'openai-gpt'}, **files})
   vocab, theirs = tokenizer.load(folder), transformers.AutoTokenizer.from_pretrained(folder)
   assert vocab.kind == 'word_bpe' and vocab.roles['pad'] == '<unk>'
   for text in ODD:

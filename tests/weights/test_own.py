@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from plm_jax import paths, weights
+from plm_jax.checkpoint import in_memory
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.plugins import build
 from plm_jax.training import step
 from plm_jax.types import PyTree
-from plm_jax.weights import shapes
+from plm_jax.weights import shapes, writer
 from tests import tiny
 from tests.weights import published
 
@@ -123,6 +124,28 @@ def test_an_output_matrix_that_theirs_may_tie_is_warned_of(
   np.testing.assert_array_equal(output, params['trunk']['output']['table'] if warned else table)
   model.tie_weights()
   np.testing.assert_array_equal(model.lm_head.weight.detach().numpy(), table)  # what the warning is about
+
+
+@pytest.mark.parametrize('name', ['t5-encoder', 'mt5-encoder', 't5-tokens'])
+def test_ids_of_special_tokens_go_out_with_an_encoder_alone(
+  name: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  """Its file has no decoder, and its config.json says so."""
+  source, ids = published.save(name.replace('tokens', 'encoder'), tmp_path / 'source'), {'pad_token_id': 5}
+  trunk, params = weights.load(source)
+  leaves = in_memory({'trunk': params})
+  if name == 't5-tokens':
+    head = {'kernel': np.zeros((trunk.hidden_dim, 3), np.float32), 'bias': np.zeros(3, np.float32)}
+    leaves = in_memory({'trunk': params, 'head': head})
+  ids |= {'eos_token_id': 7, 'bos_token_id': 9}
+  with caplog.at_level('WARNING', 'plm_jax'):
+    writer.save_leaves(tmp_path / 'saved', trunk, leaves, token_ids=ids)
+    weights.save(tmp_path / 'again', trunk, params)
+  assert not caplog.messages
+  theirs = transformers.AutoConfig.from_pretrained(tmp_path / 'saved')
+  assert {key: getattr(theirs, key) for key in ids} == ids
+  assert weights.open(tmp_path / 'saved').token_ids.items() >= ids.items()
+  assert not theirs.is_encoder_decoder
 
 
 def test_a_head_without_a_place_is_refused(tmp_path: pathlib.Path) -> None:

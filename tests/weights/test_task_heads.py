@@ -360,3 +360,20 @@ def test_another_head_is_refused_by_name_and_the_trunk_alone_goes_out(name: str,
   assert '--heads=none writes its trunk alone' in str(error.value) and not (tmp_path / 'out').exists()
   convert.export(tmp_path / 'run', tmp_path / 'out', step='newest', heads=[])
   assert 'For' not in files.read_json(tmp_path / 'out' / 'config.json')['architectures'][0]
+
+
+@pytest.mark.parametrize(
+  ('family', 'end', 'said'),
+  [
+    ('T5', 'ForQuestionAnswering', 'decoder_start_token_id is 0, and eos_token_id 1: .*decoder_start_token_id 1 in'),
+    ('T5', 'ForSequenceClassification', 'decoder_start_token_id is 0, and eos_token_id 1: .*train it again'),
+    ('MBart', 'ForSequenceClassification', 'reads the state at </s> .* ends with its language'),
+  ],
+)
+def test_a_head_over_another_reading_is_refused_with_the_field(
+  family: str, end: str, said: str, tmp_path: pathlib.Path
+) -> None:
+  config = getattr(transformers, f'{family}Config')(**published.CASES[family.lower()].fields, vocab_size=32)
+  getattr(transformers, f'{family}{end}')(config).save_pretrained(tmp_path)
+  with pytest.raises(WeightsError, match=said):
+    assert weights.open(tmp_path).model

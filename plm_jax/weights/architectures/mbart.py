@@ -33,8 +33,13 @@ def read_config(theirs: Mapping[str, Any], names: Collection[str] = ()) -> dict[
   Raises:
     ValueError: it describes what the trunk does not have.
   """
-  del names
   theirs = fields.complete(FIELDS, theirs)
+  if 'classification_head.dense.bias' in {name.removeprefix(PREFIX) for name in names}:
+    raise ValueError(
+      'MBartForSequenceClassification reads the state at </s> (eos_token_id), and a text of mBART ends with its '
+      'language, whose state is read here. Save the trunk alone, with '
+      '`AutoModel.from_pretrained(FOLDER).save_pretrained(OTHER)`, and train a head on it'
+    )
   overrides = bart.shared_config(theirs) | {'norm_placement': 'pre'}
   return {'vocab_size': theirs['vocab_size'], 'variant': 'mbart-large-cc25', 'overrides': overrides}
 
