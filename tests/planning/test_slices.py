@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks import slices
 from plm_jax import config
+from plm_jax.errors import ConfigError
+from plm_jax.planning import compile as compiling
 from plm_jax.planning import report, stand_in, topology
 from plm_jax.text import recipe
 
@@ -35,6 +37,27 @@ def test_the_head_of_a_config_names_its_slice_and_the_hours(row):
     assert row.topology in header
   else:
     assert estimate(header, row) == pytest.approx(stored, rel=0.1)
+
+
+FILES = {row.config.partition(':')[0]: row.topology for row in slices.ROWS}  # the last slice is that of the largest
+SHARED_KEYS = ['heads of 1 is not cut over model=8', 'heads of 1 is not cut over model=16']
+
+
+@pytest.mark.parametrize('file', FILES)
+def test_tensor_parallelism_cuts_every_axis(file):
+  """Of every size: what is not cut is computed on each device of 'model'. The one key head of PaLM is meant so."""
+  header = recipe.header_of(f'experiments/{file}')
+  with pytest.raises(ConfigError, match='takes no argument') as caught:
+    config.load(f'experiments/{file}:no_such_word')
+  words = str(caught.value).rpartition('It takes: ')[2].removesuffix('.').split(', ')
+  for word in words:
+    settings = config.resolve(config.load(f'experiments/{file}:{word}'))
+    if settings['sharding']['mesh'].get('model', 1) == 1:
+      continue
+    vocab = stand_in.vocab_of(settings, header=header)
+    made = compiling.make(settings, vocab, topology.parse(FILES[file]), None)
+    again = [line.partition(', and computed')[0] for line in compiling.whole_axes(made) if 'and computed' in line]
+    assert not again or (settings['model']['name'] == 'palm' and set(again) <= set(SHARED_KEYS)), word
 
 
 @pytest.mark.parametrize(
