@@ -1,4 +1,4 @@
-"""Says whether a run fits TPUs that are not there, what these send to each other and compute twice, and the hours.
+"""Says whether a run fits TPUs that are not there, what these send to each other, and the hours.
 
 python -m plm_jax.plan --config=experiments/bert/base.py --topology=v5e:4x4
 python -m plm_jax.plan --config=experiments/gpt/gpt2.py:gpt2 --topology=v5e:4x4 --search       what makes it fit

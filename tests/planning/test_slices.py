@@ -1,6 +1,8 @@
 """The slices that pre-training configs name: hours of their heads, and the stored figures, counted again."""
 
+import json
 import re
+import types
 
 import pytest
 
@@ -84,4 +86,92 @@ def test_a_stored_peak_is_compiled_again(row):
   if not topology.installed():
     pytest.skip(f'libtpu is not installed ({topology.PIP})')
   assert slices.read()['rows'][row.name]['fits']
-  assert slices.check([row]) == 0
+  assert slices.check([row]) == (0, 0)
+
+
+def said(**changes):
+  """What `plan` says of a row: figures of bert/large.py but for some."""
+  found = {'peak': 10.0, 'evaluation': 0.06, 'all-reduce': 1.82, 'all-gather': 0.06} | changes
+  sent = {kind: {'gib': gib} for kind, gib in found.items() if kind.startswith('all')}
+  train = {'fits': True, 'peak_gib': found['peak'], **({'collectives': sent} if sent else {})}
+  return {'train': train, 'evaluate': {'validation': {'fits': True, 'peak_gib': found['evaluation']}}}
+
+
+STORED = slices.compiled(said())
+
+
+@pytest.mark.parametrize(
+  ('changes', 'differing'),
+  [
+    ({}, []),
+    ({'peak': 10.29, 'evaluation': 0.11, 'all-reduce': 1.87, 'all-gather': 0.01}, []),
+    ({'peak': 10.31}, ['peak 10.31 GiB, stored 10']),
+    ({'peak': 9.69}, ['peak 9.69 GiB, stored 10']),
+    ({'evaluation': 0.12}, ['evaluation 0.12 GiB, stored 0.06']),
+    ({'all-reduce': 1.88}, ['all-reduce 1.88 GiB, stored 1.82']),
+    ({'all-gather': 0.12}, ['all-gather 0.12 GiB, stored 0.06']),
+    ({'all-to-all': 0.06}, ['all-to-all 0.06 GiB, stored 0']),
+  ],
+)
+def test_a_check_compares_memory_and_what_is_sent(changes, differing):
+  assert slices.differences(STORED, slices.compiled(said(**changes))) == differing
+
+
+def test_of_programs_that_cannot_be_read_memory_is_compared():
+  stored = {key: figure for key, figure in STORED.items() if key != 'sent_gib'}
+  assert slices.differences(stored, slices.compiled(said(peak=11.0))) == ['peak 11 GiB, stored 10']
+  assert slices.differences(stored, STORED) == []
+
+
+@pytest.fixture
+def known(monkeypatch, tmp_path):
+  """Three rows with stored figures; what is compiled is counted, and takes 40 minutes."""
+  rows, clock, calls = list(slices.ROWS[:3]), [0.0], []
+  file = tmp_path / 'slices.json'
+  file.write_text(json.dumps({'libtpu': '', 'jax': '', 'rows': {row.name: STORED for row in rows}}))
+
+  def planned(row, *, count):
+    assert not count
+    calls.append(row)
+    clock[0] += 40 * 60
+    return said(peak=11.0) if row == rows[1] else said()
+
+  monkeypatch.setattr(slices, 'FILE', file)
+  monkeypatch.setattr(slices, 'planned', planned)
+  monkeypatch.setattr(slices.time, 'monotonic', lambda: clock[0])
+  monkeypatch.setattr(slices.importlib.metadata, 'version', lambda name: '1')
+  return types.SimpleNamespace(rows=rows, calls=calls, file=file)
+
+
+def test_a_check_goes_on_where_its_minutes_ended(known, tmp_path, capsys):
+  out = tmp_path / 'runs' / 'checked.json'
+  assert slices.check(known.rows, minutes=60, out=out) == (1, 1)
+  assert known.calls == known.rows[:2]
+  assert capsys.readouterr().out.splitlines()[1] == f'{known.rows[1].name}: peak 11 GiB, stored 10'
+  assert slices.check(known.rows, minutes=60, out=out) == (1, 0)
+  assert known.calls == known.rows
+  assert slices.check(known.rows, minutes=60, out=out) == (1, 0)
+  assert known.calls == known.rows
+  assert slices.check(known.rows) == (1, 0)  # remembers nothing
+  assert len(known.calls) == 6
+
+
+def test_a_check_begins_again_where_something_else_is_checked(known, tmp_path, monkeypatch):
+  out = tmp_path / 'checked.json'
+  slices.check(known.rows, out=out)
+  figures = json.loads(known.file.read_text())
+  figures['rows'][known.rows[1].name]['peak_gib'] = 11.0
+  known.file.write_text(json.dumps(figures))
+  assert slices.check(known.rows, out=out) == (0, 0)
+  assert known.calls == [*known.rows, known.rows[1]]
+  monkeypatch.setattr(slices.importlib.metadata, 'version', lambda name: '2')
+  assert slices.check(known.rows, out=out) == (0, 0)
+  assert len(known.calls) == 7
+
+
+def test_a_row_that_was_not_compiled_is_tried_again(known, tmp_path, monkeypatch):
+  out = tmp_path / 'checked.json'
+  monkeypatch.setattr(slices, 'planned', lambda row, *, count: 'not within 30 minutes')
+  assert slices.check(known.rows[:1], out=out) == (1, 0)
+  monkeypatch.setattr(slices, 'planned', lambda row, *, count: said())
+  assert slices.check(known.rows[:1], out=out) == (0, 0)
