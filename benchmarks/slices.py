@@ -16,7 +16,6 @@ so the same command goes on, and begins again at another commit, or with other v
 
 import argparse
 import importlib.metadata
-import importlib.util
 import json
 import math
 import os
@@ -270,7 +269,7 @@ def main() -> int:
   rows = [row for row in ROWS if row.config.startswith(arguments.only)]
   if not rows:
     parser.error(f'--only={arguments.only}: no row begins so; {", ".join(sorted({row.config for row in ROWS}))}')
-  if not arguments.count and importlib.util.find_spec('libtpu') is None:
+  if not arguments.count and not any(importlib.metadata.distributions(name='libtpu')):
     parser.error('needs libtpu, which compiles for TPUs: pip install -r requirements-plan.txt; --count needs none')
   if arguments.check:
     wrong, left = check(rows, minutes=arguments.minutes, out=arguments.out)
