@@ -1,20 +1,24 @@
 """What grows as a run does: with more chips, and with longer rows, wider, deeper networks and more words.
 
     python -m benchmarks.growth --out=DIR [--config=experiments/bert/base.py] [--rows=8] [--only=chips,devices,sizes]
+    python -m benchmarks.growth --out=DIR --page
 
 chips    the training step compiled for 1, 4, 16, 64, 256 and 1,024 chips of TPU v5e (the last as four slices), with the
-         same rows on each chip: GiB at most, GiB sent and cycles of a chip, as the compiler gives them. No chip is
-         needed, but libtpu (requirements-plan.txt). What is flat costs nothing; what is not is named
+         same rows on each chip: GiB at most, GiB sent and cycles of a chip, as the compiler gives them, and the tokens
+         a second that a chip can reach at most by these cycles. No chip is needed, but libtpu (requirements-plan.txt).
+         What is flat costs nothing; what is not is named
 devices  seconds of a step of the config's `quick` form on 1, 2 and 4 simulated devices, rows of the batch held: what
          spreading a step costs by itself, since the devices share the cores
 sizes    cycles, GiB and operations of a step on one chip against length, width, depth and size of the vocabulary, with
          the exponent of the last doubling
 
 Prints tables and draws DIR/growth.png. A part that is in DIR/growth.json already is not measured again, nor a program
-that is in DIR/programs.json, so the same command goes on where it was stopped.
+that is in DIR/programs.json, so the same command goes on where it was stopped. `--page` measures nothing: it makes
+experiments/GROWTH.md, growth.json and growth.png of what is in DIR.
 """
 
 import argparse
+import importlib.metadata
 import json
 import math
 import os
@@ -22,7 +26,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -34,10 +39,24 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+PAGE = ROOT / 'experiments' / 'GROWTH.md'
 SLICES = {1: ('v5e:1x1', 1), 4: ('v5e:2x2', 1), 16: ('v5e:4x4', 1), 64: ('v5e:8x8', 1), 256: ('v5e:16x16', 1),
           1024: ('v5e:16x16', 4)}  # fmt: skip
+CLOCK = 1.5e9  # cycles a second of TPU v5e (shared/research/tpu.md)
 FLAT = 1.05  # what grows by less from one number of chips to the next counts as flat
 LENGTHS, WIDTHS, DEPTHS, WORDS = (128, 256, 512, 1024), (384, 768, 1536), (6, 12, 24), (8_000, 16_000, 32_000, 64_000)
+RISING = ('GiB at most', 'GiB sent', 'Mcycles')  # what is compared from one number of chips to the next
+WHY = {
+  'GiB sent': 'in a slice a chip sends the gradients once, however many chips there are. Between slices the compiler '
+  'adds them up within each slice, hands a part of the sum from each chip to the other slices, and gathers the whole '
+  'again: two transfers within the slice for one. What the hosts carry from slice to slice is not in the figure.',
+  'Mcycles': 'a chip cuts the part that it hands to the other slices out of the sum, which the compiler counts; '
+  'sending has no cycles.',
+  'length': 'each position looks at all others: the weights of attention grow with the square of the length.',
+  'width': 'the products of a layer grow with the square of the width; the vectors between them with the width alone.',
+  'depth': 'a layer costs what the one before it does; only embeddings and head are paid once.',
+  'vocabulary': 'the head computes a logit for each word at the masked positions only, a small part of the step.',
+}
 Point = dict[str, float]
 
 
@@ -85,12 +104,16 @@ def _point(found: Mapping[str, Any], chips: int) -> Point:
 
 def chips_of(arguments: argparse.Namespace) -> dict[str, Point]:
   """By number of chips."""
-  keys = {'accumulate': 1, 'eval': '{}', 'best': None}
-  return {str(chips): planned(arguments, chips, rows=arguments.rows, keys=keys) for chips in SLICES}
+  keys = {'accumulate': 1, 'eval': '{}', 'best': None, 'data.length': arguments.length}
+  found = {str(chips): planned(arguments, chips, rows=arguments.rows, keys=keys) for chips in SLICES}
+  for point in found.values():
+    if 'Mcycles' in point:
+      point['tokens/s at most'] = arguments.rows * arguments.length * CLOCK / (1e6 * point['Mcycles'])
+  return found
 
 
 def devices_of(arguments: argparse.Namespace) -> dict[str, Point]:
-  """By number of simulated devices: seconds of the fastest logged stretch of steps."""
+  """By number of simulated devices: the fastest logged stretch of steps."""
   found = {}
   with tempfile.TemporaryDirectory() as temporary:
     vocab = pathlib.Path(temporary) / 'vocab'
@@ -102,7 +125,8 @@ def devices_of(arguments: argparse.Namespace) -> dict[str, Point]:
       python('plm_jax.train', f'--config={arguments.config}:quick', f'--workdir={folder}', *flags, devices=devices)
       rows = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
       speed = max(row['tokens_per_second'] for row in rows[1:] if 'tokens_per_second' in row)
-      found[str(devices)] = {'tokens/s': speed}
+      result = json.loads((folder / 'result.json').read_text())
+      found[str(devices)] = {'seconds a step': result['tokens'] / result['step'] / speed, 'tokens/s': speed}
   return found
 
 
@@ -133,10 +157,10 @@ def exponent(points: Mapping[str, Point], name: str) -> float:
 
 
 def rises(points: Mapping[str, Point], name: str) -> list[str]:
-  """Where a figure stops being flat, as '64 chips: x 1.31'."""
+  """Where a figure stops being flat, as '64 chips x 1.31'."""
   pairs = zip(points, list(points)[1:], strict=False)
   ratios = {b: points[b][name] / points[a][name] for a, b in pairs if points[a].get(name) and points[b].get(name)}
-  return [f'{chips} chips: x {ratio:.2f}' for chips, ratio in ratios.items() if ratio > FLAT]
+  return [f'{int(chips):,} chips x {ratio:.2f}' for chips, ratio in ratios.items() if ratio > FLAT]
 
 
 def show(console: Console, title: str, points: Mapping[str, Point], *, last: Mapping[str, str] | None = None) -> None:
@@ -153,26 +177,38 @@ def show(console: Console, title: str, points: Mapping[str, Point], *, last: Map
 
 
 def draw(found: Mapping[str, Any], file: pathlib.Path) -> None:
-  """Figures of a chip against the number of chips, and cycles against sizes."""
-  figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout='constrained')
-  for name in ('GiB at most', 'GiB of state', 'GiB sent', 'Mcycles'):
-    points = [(int(x), point[name]) for x, point in found.get('chips', {}).items() if point.get(name)]
+  """Figures of a chip against the number of chips, and cycles against sizes; of the parts that there are."""
+  panels = {name: panel for name, panel in {'chips': _draw_chips, 'sizes': _draw_sizes}.items() if name in found}
+  figure, axes = plt.subplots(1, max(len(panels), 1), figsize=(5.5 * len(panels) + 1, 4.4), squeeze=False)
+  for axis, (name, panel) in zip(axes[0], panels.items(), strict=False):
+    axis.set(xscale='log', yscale='log')
+    panel(axis, found[name])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    axis.legend(loc='upper center', bbox_to_anchor=(0.5, -0.15), ncols=4, fontsize='small')
+  figure.tight_layout()
+  figure.savefig(file, dpi=130)
+
+
+def _draw_chips(axis: Any, by_number: Mapping[str, Point]) -> None:
+  for name in (*RISING, 'GiB of state'):
+    points = [(int(x), point[name]) for x, point in by_number.items() if point.get(name)]
     if points:
-      axes[0].plot(*zip(*points, strict=True), marker='o', label=name)
-  for name, by_size in found.get('sizes', {}).items():
+      axis.plot(*zip(*points, strict=True), marker='o', label=name)
+  axis.set(title='a chip of TPU v5e, same rows on each', xlabel='chips')
+  axis.set_xticks(list(SLICES), [f'{chips:,}' for chips in SLICES])
+
+
+def _draw_sizes(axis: Any, by_what: Mapping[str, Mapping[str, Point]]) -> None:
+  for name, by_size in by_what.items():
     points = [(int(x), point['Mcycles']) for x, point in by_size.items() if 'Mcycles' in point]
     if points:
-      start = points[0]
-      axes[1].plot([x / start[0] for x, _ in points], [y / start[1] for _, y in points], marker='o', label=name)
-  for axis, title, label in (
-    (axes[0], 'a chip of TPU v5e, same rows on each', 'chips'),
-    (axes[1], 'cycles of a step against size', 'times the smallest'),
-  ):
-    axis.set(title=title, xlabel=label, xscale='log', yscale='log')
-    axis.grid(alpha=0.3)
-    if axis.lines:
-      axis.legend()
-  figure.savefig(file, dpi=130)
+      (x0, y0), *_ = points
+      axis.plot([x / x0 for x, _ in points], [y / y0 for _, y in points], marker='o', label=name)
+  ticks = [1, 2, 4, 8, 16]
+  axis.set(title='cycles of a step on one chip, times those at the smallest size', xlabel='times the smallest size')
+  axis.set_xticks(ticks, ticks)
+  axis.set_yticks(ticks, ticks)
 
 
 PARTS = {'chips': chips_of, 'devices': devices_of, 'sizes': sizes_of}
@@ -183,17 +219,88 @@ def main() -> None:
   parser.add_argument('--out', type=pathlib.Path, required=True)
   parser.add_argument('--config', default='experiments/bert/base.py')
   parser.add_argument('--rows', type=int, default=8, help='on each chip')
+  parser.add_argument('--length', type=int, default=512, help='of a row, in the part `chips`')
+  parser.add_argument('--page', action='store_true', help='make the page in experiments/ of what is there')
   parser.add_argument('--only', default=','.join(PARTS), help='parts, by commas')
   arguments = parser.parse_args()
   arguments.out.mkdir(parents=True, exist_ok=True)
   kept = arguments.out / 'growth.json'
   found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
+  if arguments.page:
+    PAGE.with_name('growth.json').write_text(json.dumps(found, indent=1) + '\n')
+    PAGE.write_text(page(found))
+    draw(found, PAGE.with_name('growth.png'))
+    return
   for name in arguments.only.split(','):
     if name not in found:
-      found[name] = PARTS[name](arguments)
+      found |= {'config': arguments.config, 'rows': arguments.rows, 'length': arguments.length}
+      found |= {name: PARTS[name](arguments)}
+      found |= {name: importlib.metadata.version(name) for name in ('libtpu', 'jax')}
       kept.write_text(json.dumps(found, indent=1))
   report(found, arguments.config)
   draw(found, arguments.out / 'growth.png')
+
+
+def page(found: Mapping[str, Any]) -> str:
+  """GROWTH.md."""
+  return '\n'.join([*_head(found), *_chips(found), *_devices(found), *_sizes(found)])
+
+
+def _head(found: Mapping[str, Any]) -> list[str]:
+  return [
+    '# Growth',
+    '',
+    *_wrapped(
+      f'What a training step of `{found["config"]}` costs as chips are added, and as rows, width, depth and vocabulary '
+      f'grow: {found["rows"]} rows of {found["length"]} on each chip of TPU v5e, as the compiler for TPUs says it '
+      f'without one (libtpu {found["libtpu"]}, jax {found["jax"]}). Made by `python -m benchmarks.growth`. Tokens a '
+      f'second at most are those of the cycles at {CLOCK / 1e9:g} GHz, the clock of shared/research/tpu.md: a bound '
+      'by the program of one chip, and no time, since gathers, scatters and waiting for others have no cycles.'
+    ),
+    '',
+    '![figures of a chip against the number of chips, cycles against sizes](growth.png)',
+    '',
+  ]
+
+
+def _chips(found: Mapping[str, Any]) -> Iterator[str]:
+  """What a chip costs, and what stops being flat."""
+  points = found.get('chips', {})
+  if points:
+    yield from ('## Chips', '', *_table('chips', points), '')
+  for name in RISING if points else ():
+    where = rises(points, name)
+    yield from _wrapped(f'- {name}: {"; ".join(where)}; {WHY[name]}' if where else f'- {name}: flat.')
+  if points:
+    yield ''
+
+
+def _devices(found: Mapping[str, Any]) -> Iterator[str]:
+  if points := found.get('devices'):
+    yield from ('## Simulated devices', '', 'The `quick` form, 32 rows in all, on the cores of one machine:', '')
+    yield from (*_table('devices', points), '')
+
+
+def _sizes(found: Mapping[str, Any]) -> Iterator[str]:
+  """Costs of one chip by what grows, with the exponents of the last doubling."""
+  if 'sizes' in found:
+    yield from ('## Sizes', '', 'One chip; the exponent is that of the last two sizes.', '')
+  for name, points in found.get('sizes', {}).items():
+    last = ', '.join(f'{column} {exponent(points, column):.2f}' for column in ('Mcycles', 'GiB at most', 'TFLOP'))
+    yield from (*_table(name, points), '', *_wrapped(f'Exponents: {last}; {WHY[name]}'), '')
+
+
+def _wrapped(text: str) -> list[str]:
+  return textwrap.wrap(text, 118, subsequent_indent='  ' * text.startswith('- '))
+
+
+def _table(what: str, points: Mapping[str, Point]) -> Iterator[str]:
+  names = list(dict.fromkeys(name for point in points.values() for name in point))
+  yield f'| {" | ".join([what, *names])} |'
+  yield f'|{"---:|" * (len(names) + 1)}'
+  for label, point in points.items():
+    cells = [f'{point[name]:,.{0 if "tokens" in name else 2}f}' if name in point else 'does not fit' for name in names]
+    yield f'| {" | ".join([f"{int(label):,}", *cells])} |'
 
 
 def report(found: Mapping[str, Any], config: str) -> None:
@@ -201,7 +308,7 @@ def report(found: Mapping[str, Any], config: str) -> None:
   console = Console(width=110)
   if chips := found.get('chips'):
     show(console, f'{config}: a chip of TPU v5e', chips)
-    for name in ('GiB at most', 'GiB sent', 'Mcycles'):
+    for name in RISING:
       console.print(f'{name}: {"; ".join(rises(chips, name)) or "flat"}')
   if devices := found.get('devices'):
     show(console, 'simulated devices on the cores of this machine, 32 rows in all', devices)

@@ -1,32 +1,37 @@
 """The slice of TPUs that each pre-training config names, and what the compiler says of it there.
 
     python -m benchmarks.slices [--only=bert/base.py] [--minutes=240] [--count]
-    python -m benchmarks.slices --check [--only=bert]
+    python -m benchmarks.slices --check [--only=bert] [--minutes=240] [--out=runs/slices.json]
 
 Fills experiments/slices.json, row by row, and writes experiments/SLICES.md from it. The state of a device and the hours
 are counted; the peak of a training step and of the evaluations, and what a device sends, are said by libtpu
 (requirements-plan.txt), which compiles the steps without a TPU; of v5p it does not say what is sent. A row that is
-there is not compiled again, so the same command goes on where it was stopped; `--count` compiles nothing. `--check`
-compiles again what stands there and ends with 1 where a peak differs by more than 3 %. A compilation that takes more
-than 30 minutes or 20 GiB is given up.
+there is not compiled again, so the same command goes on where it was stopped; `--count` compiles nothing. A compilation
+that takes more than 30 minutes or 20 GiB is given up.
+
+`--check` compiles again what stands there: a peak may differ by 3 %, that of the evaluations and what is sent of each
+kind by 3 % or .05 GiB. It ends with 1 where more differs or rows are left. What it has checked is in the file `--out`,
+so the same command goes on, and begins again at another commit, or with other versions or stored figures.
 """
 
 import argparse
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FILE, PAGE = ROOT / 'experiments' / 'slices.json', ROOT / 'experiments' / 'SLICES.md'
+CHECKED = ROOT / 'runs' / 'slices.json'
 SECONDS, GIB = 1_800, 20
-CLOSE = 0.03
+CLOSE, SMALL = 0.03, 0.05  # a share, and GiB
 
 
 class Row(NamedTuple):
@@ -197,19 +202,60 @@ def fill(rows: list[Row], *, minutes: float, count: bool) -> None:
   write(known)
 
 
-def check(rows: list[Row]) -> int:
-  """The number of rows whose peak is another than that which is stored."""
-  wrong, known = 0, read()
-  for row in rows:
-    stored = known['rows'].get(row.name, {})
-    if 'peak_gib' not in stored:
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+  """What the compiler says now and what is stored, where that is not about the same."""
+  pairs = {
+    'peak': (stored['peak_gib'], now['peak_gib'], 0.0),
+    'evaluation': (stored['evaluation_gib'], now['evaluation_gib'], SMALL),
+  }
+  sent = stored.get('sent_gib', {})
+  said = now.get('sent_gib', {}) if sent else {}
+  pairs |= {kind: (sent.get(kind, 0.0), said.get(kind, 0.0), SMALL) for kind in sorted({*sent, *said})}
+  return [
+    f'{name} {found:g} GiB, stored {was:g}'
+    for name, (was, found, least) in pairs.items()
+    if abs(found - was) > max(CLOSE * was, least) + 1e-9
+  ]
+
+
+def check(rows: Sequence[Row], *, minutes: float = math.inf, out: pathlib.Path | None = None) -> tuple[int, int]:
+  """Compiles again what is stored.
+
+  Args:
+    rows: of them those that have been compiled.
+    minutes: no row begins after so many.
+    out: file of what has been checked; None remembers nothing.
+
+  Returns:
+    The number of rows that differ, and of those that are left.
+  """
+  known, began = read()['rows'], time.monotonic()
+  compiled_rows = [row for row in rows if 'peak_gib' in known.get(row.name, {})]
+  checked = _checked(out)
+  for row in compiled_rows:
+    stored = known[row.name]
+    if checked['rows'].get(row.name, {}).get('stored') == stored or time.monotonic() - began > 60 * minutes:
       continue
     found = planned(row, count=False)
-    now = {} if isinstance(found, str) else compiled(found)
-    same = bool(now) and abs(now['peak_gib'] - stored['peak_gib']) <= CLOSE * stored['peak_gib']
-    wrong += not same
-    print(f'{row.name}: {now.get("peak_gib", found)} GiB, stored {stored["peak_gib"]}', flush=True)
-  return wrong
+    said = [found] if isinstance(found, str) else differences(stored, compiled(found))
+    print(f'{row.name}: {"; ".join(said) or "as stored"}', flush=True)
+    checked['rows'][row.name] = {'stored': stored, 'said': said, 'compiled': not isinstance(found, str)}
+    if out is not None:
+      out.parent.mkdir(parents=True, exist_ok=True)
+      out.write_text(json.dumps(checked, indent=1) + '\n')
+  done = [one for row in compiled_rows if (one := checked['rows'].get(row.name)) and one['stored'] == known[row.name]]
+  return sum(bool(one['said']) for one in done), len(compiled_rows) - len(done)
+
+
+def _checked(out: pathlib.Path | None) -> dict[str, Any]:
+  """What has been checked at this commit and with these versions."""
+  commit = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+  now = {'commit': commit.strip(), **{name: importlib.metadata.version(name) for name in ('libtpu', 'jax')}}
+  if out is not None and out.exists():
+    before: dict[str, Any] = json.loads(out.read_text())
+    if {**before, 'rows': {}} == {**now, 'rows': {}}:
+      return {**now, 'rows': {name: one for name, one in before['rows'].items() if one['compiled']}}
+  return {**now, 'rows': {}}
 
 
 def main() -> int:
@@ -218,12 +264,17 @@ def main() -> int:
   parser.add_argument('--minutes', type=float, default=240, help='no row begins after so many')
   parser.add_argument('--count', action='store_true', help='compile nothing')
   parser.add_argument('--check', action='store_true', help='compile again what stands there')
+  parser.add_argument('--out', type=pathlib.Path, default=CHECKED, help='what --check has checked')
   arguments = parser.parse_args()
   rows = [row for row in ROWS if row.config.startswith(arguments.only)]
   if not rows:
     parser.error(f'--only={arguments.only}: no row begins so; {", ".join(sorted({row.config for row in ROWS}))}')
+  if not arguments.count and not any(importlib.metadata.distributions(name='libtpu')):
+    parser.error('needs libtpu, which compiles for TPUs: pip install -r requirements-plan.txt; --count needs none')
   if arguments.check:
-    return min(check(rows), 1)
+    wrong, left = check(rows, minutes=arguments.minutes, out=arguments.out)
+    print(f'{wrong} of {len(rows)} rows differ' + (f', {left} are left: the same command goes on' if left else ''))
+    return int(wrong > 0 or left > 0)
   fill(rows, minutes=arguments.minutes, count=arguments.count)
   return 0
 

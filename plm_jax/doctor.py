@@ -46,6 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       raise
   flags = hosts.given(arguments)
   signals.check()
+  import jax
+
   from plm_jax.cli import logs
   from plm_jax.training import doctor  # loads jax
   from plm_jax.training import hosts as joining
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   joining.join(flags)
   if wrong is not None and joining.alone():
     raise wrong
-  report = doctor.examine(settings, arguments.workdir or '', wrong=str(wrong or ''))
+  report = doctor.examine(settings, arguments.workdir or '', devices=jax.devices, wrong=str(wrong or ''))
   if joining.first():
     if arguments.json:
       command.show(json.dumps(doctor.plain(report), indent=2))

@@ -51,6 +51,9 @@ DEVICE = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 CONFIGURATION = {'absl', 'ml_collections'}
 EXECUTES_ITS_INPUT = {'pickle', 'cloudpickle', 'dill', 'joblib', 'marshal', 'shelve', 'runpy'}
 PLAIN = {'ml_collections', 'collections', 'dataclasses', 'difflib', 'functools', 'itertools', 'math', 'typing'}
+# of the process: below the commands devices come from a mesh, a layout or an argument, since a plan has others
+GLOBAL_DEVICES = {'jax.devices', 'jax.device_count', 'jax.local_devices', 'jax.local_device_count'}
+MAY_ASK_FOR_DEVICES = {'plm_jax.sharding'}  # where nobody names devices: a mesh over all, and `device` outside of `use`
 PEERS = {'torch', 'transformers', 'tensorflow'}
 BUILTINS = {
   'eval': 'executes text',
@@ -143,6 +146,10 @@ def complaints(module: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
   for node in ast.walk(tree):
     if isinstance(node, ast.Call) and (reason := forbidden_call(module, node)) is not None:
       yield node.lineno, reason
+    if isinstance(node, ast.Attribute) and ast.unparse(node) in GLOBAL_DEVICES:
+      below = module.startswith('plm_jax.') and layer_of(module) != COMMANDS
+      if below and module not in MAY_ASK_FOR_DEVICES:
+        yield node.lineno, f'{ast.unparse(node)}: take devices from the mesh, the layout or an argument'
     data_attribute = isinstance(node, ast.Attribute) and layer_of(module) == 'data'
     if data_attribute and re.match(r'jax\.(?!ShapeDtypeStruct$)\w+$', ast.unparse(node)):
       yield node.lineno, f'{ast.unparse(node)}: data is numpy'
@@ -196,6 +203,8 @@ def test_no_circle() -> None:
     ('plm_jax.objectives.mlm', 'from plm_jax.config import resolve', 'it is above objectives'),
     ('plm_jax.adapters.tag', 'from plm_jax import noise', 'it is above adapters'),
     ('plm_jax.noise.where.tokens', 'import plm_jax.layers.masks', 'it is above noise'),
+    ('plm_jax.training.memory', 'import jax\nn = jax.device_count()', 'jax.device_count: take devices from the mesh'),
+    ('plm_jax.checkpoint.checkpoints', 'import jax\nask = jax.devices', 'jax.devices: take devices from the mesh'),
     ('plm_jax', 'from plm_jax import training', 'the package itself is a door to inference alone'),
     ('plm_jax.training.step', 'from plm_jax import train', 'it is above training'),
     ('plm_jax.training.step', 'import plm_jax.noise.__main__', 'it is above training'),

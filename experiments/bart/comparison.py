@@ -4,7 +4,8 @@ python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --size=50
     --out=runs/vocab/roberta
 python -m plm_jax.train --config=experiments/bart/comparison.py:rotation --workdir=runs/bart/rotation
 
-Hardware: not published. Estimate for 16 TPU v5e chips at 40 % of peak: 1.5 days each.
+Hardware: not published. Slices, at 40 % of peak: v5e:4x4, 26 hours; `masked_seq2seq` v5e:4x4, 18 hours; of one stack
+`masked_lm` v5e:4x4, 17 hours, as long as `multitask`; `permuted_lm` v5e:4x4, 20 hours; `lm` v5e:4x4, 23 hours.
 Expect, fine-tuned: SQuAD F1, MNLI, and perplexities of ELI5, XSum, ConvAI2, CNN-DM:
   masked_lm         90.0  83.5  24.77   7.87  12.59   7.06     one stack
   masked_seq2seq    87.0  82.1  23.40   6.80  11.43   6.19

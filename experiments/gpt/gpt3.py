@@ -13,8 +13,9 @@ Arguments: a size (gpt3-small, -medium, -large, -xl, -2.7b, -6.7b, -13b, -175b);
 256 tokens, a width of our own, as the paper's is not published; `quick`.
 Differs from the paper: no ramp of the batch from 32k tokens over the first 4 to 12 billion; dense attention without
 `local`; C4's WebText-like part stands for its mix of Common Crawl, WebText2, books and Wikipedia; batches are powers of
-two of rows but for the largest. Dropout is not reported and here 0; nor is which parameters decay: here all but biases
-and the scales of norms. XL has 16 heads and 13B a width of 5,120, where the table misprints 24 and 5,140.
+two of rows but for the largest; the token tables of 13B and 175B are padded to 50,304 rows. Dropout is not reported and
+here 0; nor is which parameters decay: here all but biases and the scales of norms. XL has 16 heads and 13B a width of
+5,120, where the table misprints 24 and 5,140.
 """
 
 from experiments import common
@@ -41,7 +42,9 @@ def get_config(arg=''):
   c = common.run(arg, choices=(*SIZES, 'local'), steps=300_000_000_000 // tokens)
   c.vocab = dict(name='byte_bpe', path=common.vocab('gpt2'))
   local = dict(local_window=256) if 'local' in common.words(arg) else {}
-  c.model = dict(name='gpt', variant=size, overrides=dict(dropout=0.0, attention_dropout=0.0, **local))
+  large = size in ('gpt3-13b', 'gpt3-175b')
+  whole = dict(vocab_multiple=128) if large else {}  # 8 devices cut 50,304 rows
+  c.model = dict(name='gpt', variant=size, overrides=dict(dropout=0.0, attention_dropout=0.0, **local, **whole))
   c.objective = dict(name='causal_lm', packing='stream')
   c.data = dict(name='stream', path=common.corpus('web'), layout='stream', length=LENGTH, batch_size=rows)
   c.optim = dict(
@@ -57,7 +60,6 @@ def get_config(arg=''):
     b2=0.95,
     eps=1e-8,
   )
-  large = size in ('gpt3-13b', 'gpt3-175b')
   c.sharding = dict(mesh=dict(data=-1), rules='fsdp')
   if large:
     c.sharding = dict(mesh=dict(data=-1, model=8), rules='fsdp_tensor_sequence')

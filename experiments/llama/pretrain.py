@@ -50,7 +50,8 @@ def get_config(arg=''):
     b2=0.95,
     eps=1e-5 if size.startswith('llama2') else 1e-8,  # of the first model not published
   )
-  c.sharding = dict(mesh=dict(data=-1, model=8), rules='fsdp_tensor_sequence')
+  model = 4 if size == 'llama-33b' else 8  # its 52 heads are not cut into 8
+  c.sharding = dict(mesh=dict(data=-1, model=model), rules='fsdp_tensor_sequence')
   c.execution = dict(dtype='bfloat16', remat='full')
   c.eval = common.validation()
   c.best = ('validation/loss', 'min')

@@ -4,7 +4,8 @@ python -m plm_jax.vocab train --source=tfds:wiki40b/en --name=byte_bpe --special
   --out=runs/vocab/roberta
 python -m plm_jax.train --config=experiments/roberta/formats.py:full --workdir=runs/roberta/full
 
-Hardware: as experiments/bert/base.py; all formats run 1M steps of about the same number of tokens.
+Hardware: as experiments/bert/base.py; all formats run 1M steps of about the same number of tokens. Slices, at 40 % of
+peak: v5e:4x4, 17 hours; `sentence_pair` v5e:4x4, 16 hours.
 Expect, fine-tuned (Table 2: SQuAD 1.1/2.0 F1, MNLI-m, SST-2, RACE):
   segment_pair   90.4/78.7  84.0  92.9  64.2     with next-sentence prediction
   sentence_pair  88.7/76.2  82.9  92.1  63.0     with next-sentence prediction

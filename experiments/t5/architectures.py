@@ -4,7 +4,9 @@ python -m plm_jax.vocab train --source=tfds:c4/en --name=byte_bpe --size=32000 -
 python -m plm_jax.train --config=experiments/t5/architectures.py:prefix --workdir=runs/t5/prefix
 python -m plm_jax.train --config=experiments/t5/architectures.py:prefix,lm --workdir=runs/t5/prefix_lm
 
-Hardware: slices of Cloud TPU pods; 2^19 steps of 2^16 tokens. Estimate for 16 TPU v5e chips at 40 % of peak: 13 hours.
+Hardware: slices of Cloud TPU pods; 2^19 steps of 2^16 tokens. Slices, at 40 % of peak: v5e:4x4, 7.7 hours, `shared`
+likewise; `six` v5e:4x4, 4.1 hours; `prefix` v5e:4x4, 7 hours, `decoder` likewise; `enc_dec,lm` v5e:4x4, 11.4 hours;
+`decoder,lm` v5e:4x4, 5.4 hours; `prefix,lm` v5e:4x4, 10.5 hours.
 Expect, fine-tuned (validation: GLUE, CNN-DM, SQuAD, SuperGLUE):
   enc_dec         83.28  19.24  80.88  71.36     two stacks of 12 layers
   shared          82.81  18.78  80.63  70.73     the same parameters in both

@@ -23,7 +23,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers
 
-from plm_jax import files
+from plm_jax import files, sharding
 from plm_jax.checkpoint import digests, records
 from plm_jax.checkpoint.params import AVERAGES
 from plm_jax.checkpoint.records import CheckpointError, Leaves, Record, Step, best_step
@@ -266,7 +266,7 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
 
   Args:
     folder: `<workdir>/checkpoints`.
-    abstract_state: the state as `jax.ShapeDtypeStruct` with shardings; a leaf without one goes to the first device.
+    abstract_state: the state as `jax.ShapeDtypeStruct` with shardings; a leaf without one goes to `sharding.device`.
     step: see `records.choose`.
 
   Returns:
@@ -280,7 +280,7 @@ def restore(folder: str | os.PathLike[str], abstract_state: PyTree, *, step: Ste
   chosen = records.choose(folder, step)
   saved = records.read(folder / str(chosen)).leaves
   _compare(_describe(abstract_state), saved, where=f'step {chosen} in {folder}')
-  first = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  first = jax.sharding.SingleDeviceSharding(sharding.device())
   target = jax.tree.map(
     lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding or first), abstract_state
   )

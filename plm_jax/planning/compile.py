@@ -205,8 +205,7 @@ def _measured(made: Made, lower: Any) -> dict[str, Any]:
 
   Returns:
     'fits'; 'peak_gib' of a device, or 'needed_gib' where it does not fit; 'attention': what was taken, and why;
-    'collectives': kind -> operations, runs and GiB of a device, 'largest' of them, 'cycles' and 'open_loops', or
-    'unread': why the text of the program cannot be read.
+    what `_text_says`, or 'unread': why the text of the program cannot be read.
   """
   with sharding.use(made.layout), attention.recorded() as said:
     lowered = lower()
@@ -221,9 +220,21 @@ def _measured(made: Made, lower: Any) -> dict[str, Any]:
   peak -= memory.alias_size_in_bytes
   found = {'fits': True, 'peak_gib': peak / GIB, 'temporary_gib': memory.temp_size_in_bytes / GIB, 'attention': said}
   try:
-    text = compiled.as_text()
-  except jax.errors.JaxRuntimeError as error:
+    return {**found, **_text_says(compiled.as_text())}
+  except (jax.errors.JaxRuntimeError, ValueError) as error:
     return {**found, 'unread': str(error).splitlines()[0]}
+
+
+def _text_says(text: str) -> dict[str, Any]:
+  """What the text of a program says of a device, with loops multiplied out.
+
+  Returns:
+    'collectives': kind -> operations, runs and GiB, and 'largest' of them; 'cycles'; 'tflop' of its products and
+    'silent_kernels', the runs of kernels that do not say theirs; 'open_loops', which count as one round each.
+
+  Raises:
+    ValueError: the text is not that of a program.
+  """
   transfers = hlo.collectives(text)
   table = {
     kind: {'operations': operations, 'runs': runs, 'gib': size / GIB}
@@ -232,8 +243,15 @@ def _measured(made: Made, lower: Any) -> dict[str, Any]:
   largest = [
     {'kind': one.kind, 'gib': one.total / GIB, 'runs': one.runs, 'source': one.source} for one in transfers[:NAMED]
   ]
-  counted = {'cycles': hlo.cycles(text), 'open_loops': hlo.open_loops(text)}
-  return {**found, 'collectives': table, 'largest': largest, **counted}
+  operations, silent = hlo.operations(text)
+  return {
+    'collectives': table,
+    'largest': largest,
+    'cycles': hlo.cycles(text),
+    'tflop': operations / 1e12,
+    'silent_kernels': silent,
+    'open_loops': hlo.open_loops(text),
+  }
 
 
 def needed(message: str) -> float | None:

@@ -1,9 +1,9 @@
-"""What a compiled program sends between devices, read from its text with the loops multiplied out."""
+"""What a compiled program computes and sends between devices, read from its text with the loops multiplied out."""
 
 import collections
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 KINDS = ('all-gather', 'all-reduce', 'reduce-scatter', 'collective-permute', 'all-to-all')
@@ -172,6 +172,61 @@ def cycles(text: str) -> int | None:
   return sum(found) if found else None
 
 
+def operations(text: str) -> tuple[float, int]:
+  """Operations of the products in a call of the program on a device, and the runs of kernels that do not say theirs.
+
+  A loop of `open_loops` counts as one round. `compiled.cost_analysis()` counts every loop so.
+  """
+  program = read(text)
+  counted = runs(program)
+  total, silent = 0.0, 0
+  for name, instructions in program.computations.items():
+    shapes = {one.name: one.shape for one in instructions}
+    for one in instructions if counted[name] else ():
+      if one.kind in ('dot', 'convolution'):
+        total += counted[name] * 2 * _products(one, shapes)
+      elif 'custom_call_target="tpu_custom_call"' in one.rest:
+        said = re.search(r'"cost_estimate":\{"flops":"(\d+)"', one.rest)
+        total += counted[name] * int(said[1]) if said else 0
+        silent += 0 if said else counted[name]
+  return total, silent
+
+
+def _products(instruction: Instruction, shapes: Mapping[str, str]) -> int:
+  """Products of two numbers in a dot or a convolution."""
+  names = [name for name in _operands(instruction) if name in shapes]
+  if len(names) < 2:
+    raise ValueError(f'the text of the program does not say what {instruction.name} multiplies')
+  left, right, out = _sizes(shapes[names[0]]), _sizes(shapes[names[1]]), _sizes(instruction.shape)
+  if instruction.kind == 'dot':
+    summed = re.search(r'lhs_contracting_dims=\{([\d,]+)\}', instruction.rest)
+    return math.prod(out) * math.prod(left[int(axis)] for axis in (summed[1].split(',') if summed else ()))
+  labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', instruction.rest)
+  if labels is None:
+    raise ValueError(f'the text of the program does not name the axes of {instruction.name}')
+  named = zip(labels.groups(), (left, right, out), strict=True)
+  of_left, of_right, of_out = (dict(zip(axes, sizes, strict=True)) for axes, sizes in named)
+  window = re.search(r'window=\{([^}]*)\}', instruction.rest)
+  words = dict(word.split('=') for word in window[1].split()) if window else {}
+  places = [_pairs(of_left[axis], of_right[axis], of_out[axis], words, int(axis)) for axis in of_left if axis.isdigit()]
+  return of_out['b'] * of_out['f'] * of_right['i'] * math.prod(places)
+
+
+def _pairs(left: int, right: int, out: int, words: Mapping[str, str], axis: int) -> int:
+  """How often a place of the window meets one of the input along an axis, and not what is put between or around.
+
+  Products in batches are written as convolutions whose window meets one place of the input at each place of the output.
+  """
+
+  def of(name: str, default: str) -> str:
+    return words[name].split('x')[axis] if name in words else default
+
+  stride, between, apart = (int(of(name, '1')) for name in ('stride', 'lhs_dilate', 'rhs_dilate'))
+  before = int(of('pad', '0_0').split('_')[0])
+  places = (y * stride - before + k * apart for y in range(out) for k in range(right))
+  return sum(place % between == 0 and 0 <= place // between < left for place in places)
+
+
 def _rounds(program: Program, loop: Instruction) -> int | None:
   """What the compiler found, else the largest constant that the condition may compare its counter with, else None.
 
@@ -201,8 +256,17 @@ def _size(instruction: Instruction, shapes: dict[str, str]) -> float:
   out = _bytes(instruction.shape)
   if instruction.kind in ('all-gather-start', 'collective-permute-start'):  # (what goes in, what comes out, ...)
     return max(out)
-  operands = re.findall(r'%([\w.\-]+)', instruction.rest.partition(')')[0])
-  return max(sum(out), sum(sum(_bytes(shapes.get(name, ''))) for name in operands))
+  return max(sum(out), sum(sum(_bytes(shapes.get(name, ''))) for name in _operands(instruction)))
+
+
+def _operands(instruction: Instruction) -> list[str]:
+  return re.findall(r'%([\w.\-]+)', instruction.rest.partition(')')[0])
+
+
+def _sizes(shape: str) -> list[int]:
+  """Of the axes of an array."""
+  found = _ARRAY.search(shape)
+  return [int(size) for size in found[2].split(',') if size] if found else []
 
 
 def _bytes(shape: str) -> Sequence[float]:

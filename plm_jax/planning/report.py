@@ -54,6 +54,8 @@ def plan(
     return found
   found['train'] = compiling.compiled_train(made, settings)
   found['evaluate'] = {name: compiling.compiled_evaluation(made, settings, name) for name in settings['eval']}
+  if 'tflop' in found['train']:
+    found['redundancy'] = found['train']['tflop'] * topology.devices / found['tflop_per_step']
   if found['train']['fits']:
     found['noise'] = compiling.noise(made, found['train'])
   elif search:
@@ -133,6 +135,8 @@ def text(found: Mapping[str, Any]) -> str:
   if found.get('noise') is not None:
     lines.append(noise_line(**found['noise']))
   lines.append(f'work        {found["tflop_per_step"]:,.1f} TFLOP a step, counted, without what is computed again')
+  if 'redundancy' in found:
+    lines.append(redundancy_line(found['redundancy'], found['train']))
   if hours := found.get('hours'):
     shares = ', '.join(f'{one:,.1f} at {share}' for share, one in hours.items())
     lines.append(f'hours       {shares} of the peak')
@@ -161,6 +165,24 @@ def noise_line(share: float, open_loops: int, step_open_loops: int) -> str:
   return line
 
 
+def redundancy_line(factor: float, step: Mapping[str, Any]) -> str:
+  """How many times the counted operations all devices compute together, and what is in that.
+
+  Args:
+    factor: of 'redundancy'.
+    step: the training step, see `compile.compiled_train`.
+  """
+  line = f'redundancy  all devices compute {factor:.2f} times that, by the products in the program'
+  missing = [f'{step["silent_kernels"]} runs of kernels that do not say theirs'] * (step['silent_kernels'] > 0)
+  missing += [f'more than a round of {step["open_loops"]} loops of unknown length'] * (step['open_loops'] > 0)
+  if missing:
+    line += f', without {" and ".join(missing)}'
+  return (
+    f'{line};\n            1 is no work twice, remat=full adds about a third, '
+    'more is computed on several devices or is not counted'
+  )
+
+
 def _step(name: str, step: Mapping[str, Any], limit: float, *, of: str = '') -> list[str]:
   """What the compiler says of a step, with the transfers of which a device sends a MiB or more."""
   if step['fits']:
@@ -175,5 +197,8 @@ def _step(name: str, step: Mapping[str, Any], limit: float, *, of: str = '') -> 
   for one in (one for one in step.get('largest', ()) if one['gib'] >= 2**-10):
     lines.append(f'              {one["gib"]:.3f} GiB in {one["runs"]} runs: {one["kind"]} of {one["source"][-90:]}')
   if 'unread' in step:
-    lines.append(f'            what it sends is unknown: this jax cannot read the program ({step["unread"][:80]})')
+    lines.append(
+      '            what it sends and how often it computes is unknown: this jax cannot read the program '
+      f'({step["unread"][:80]})'
+    )
   return lines

@@ -319,10 +319,11 @@ def measure(network: Network, subject: Subject, folder: Path, *, metric: str) ->
   made = parts.fit(parts.parts_of(trunk, subject.settings, subject.made.vocab), [subject.source])
   task, source, key = made.task, subject.source, jax.random.key(subject.settings['seed'])
   held = jax.live_arrays()  # so that none of them is freed in between, as what no name reaches any more may be
-  before = _bytes_in_use()
+  devices = subject.layout.mesh.local_devices
+  before = _bytes_in_use(devices)
   params = placed(opened.to_run.tree(), task, source.spec, layout=subject.layout)
   jax.block_until_ready(params)
-  memory = _bytes_in_use() - before
+  memory = _bytes_in_use(devices) - before
   del held
   scores = evaluation.scores_of(subject.settings, made, {subject.evaluation: source})[subject.evaluation]
   steps = evaluation.make_steps(task)
@@ -359,9 +360,9 @@ def _compiled(
   return lambda: jax.block_until_ready(compiled(params, batch, carry, key)), source.spec['row_id'].shape[0], work
 
 
-def _bytes_in_use() -> int:
-  """Bytes of arrays on the devices of this process, as the device counts them, or as jax does where it does not."""
-  stats = [device.memory_stats() for device in jax.local_devices()]
+def _bytes_in_use(devices: Sequence[jax.Device]) -> int:
+  """Bytes of arrays on devices of this process, as these count them, or as jax counts all where they do not."""
+  stats = [device.memory_stats() for device in devices]
   if all(one and 'bytes_in_use' in one for one in stats):
     return sum(one['bytes_in_use'] for one in stats if one)
   return sum(array.nbytes for array in jax.live_arrays())

@@ -10,7 +10,7 @@ import functools
 import logging
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,16 +47,19 @@ class Report(NamedTuple):
     return all(check.result == 'ok' for check in self.checks)
 
 
-def examine(settings: Settings | None, workdir: Where, *, wrong: str = '') -> Report:
+def examine(
+  settings: Settings | None, workdir: Where, *, devices: Callable[[], Sequence[jax.Device]], wrong: str = ''
+) -> Report:
   """Asks all hosts, all of which call it, whether they can begin one run.
 
   Args:
     settings: as `config.resolve` returns them; None where this host has none.
     workdir: the run folder; made, and removed if it is empty in the end.
+    devices: of all hosts, `jax.devices`; where this host has none, that is one of its answers.
     wrong: why this host has no settings.
   """
   names = agreement.names('name', timeout=QUICK_S)
-  checks = compared('host', _of_host(settings, wrong), timeout=QUICK_S)
+  checks = compared('host', _of_host(settings, wrong, devices), timeout=QUICK_S)
   checks.append(_clock())
   checks += compared('folder', {'workdir': asked(lambda: _folder(workdir))}, timeout=QUICK_S)
   if settings is None:
@@ -67,20 +70,20 @@ def examine(settings: Settings | None, workdir: Where, *, wrong: str = '') -> Re
   checks += compared('run', mine, timeout=SLOW_S)
   found = {check.name: check.result for check in checks}
   if all(found[name] == 'ok' for name in ('versions', 'devices', 'environment')):
-    checks += compared('sum', {'all devices': asked(_sum)}, timeout=SUM_S)
+    checks += compared('sum', {'all devices': asked(lambda: _sum(devices()))}, timeout=SUM_S)
   return Report(names, checks)
 
 
 # Questions -----------------------------------------------------------------------------------------------------------
 
 
-def _of_host(settings: Settings | None, wrong: str) -> dict[str, Answer]:
+def _of_host(settings: Settings | None, wrong: str, devices: Callable[[], Sequence[jax.Device]]) -> dict[str, Answer]:
   return {
     'code': asked(host_facts.code),
     'config': Answer(problem=wrong) if settings is None else host_facts.settings_of(settings),
     'versions': asked(host_facts.versions),
     'environment': asked(host_facts.environment),
-    'devices': asked(host_facts.devices),
+    'devices': asked(lambda: host_facts.devices(devices())),
   }
 
 
@@ -161,12 +164,12 @@ def _clock() -> Check:
   return Check('clock', 'differs', grouped(texts))
 
 
-def _sum() -> Answer:
+def _sum(devices: Sequence[jax.Device]) -> Answer:
   """Adds one of each device: they find each other, and compute."""
-  count, began = jax.device_count(), time.monotonic()
+  count, began = len(devices), time.monotonic()
 
   def work() -> float:
-    place = NamedSharding(Mesh(np.array(jax.devices()), ('all',)), PartitionSpec('all'))
+    place = NamedSharding(Mesh(np.array(devices), ('all',)), PartitionSpec('all'))
     ones = jax.make_array_from_callback((count,), place, lambda index: np.ones(count, np.float32)[index])
     return float(jax.jit(jnp.sum, out_shardings=NamedSharding(place.mesh, PartitionSpec()))(ones))
 

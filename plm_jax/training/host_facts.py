@@ -5,11 +5,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 
 from plm_jax import config, files, sharding
 from plm_jax.checkpoint import records
@@ -113,10 +114,10 @@ def flags(**given: Any) -> Answer:
   return Answer(_digest(found), ', '.join(f'{name}={value}' for name, value in found.items()) or 'none', found)
 
 
-def devices() -> Answer:
-  """What this process computes on, and how many there are in all."""
-  own = jax.local_devices()
-  return Answer(f'{len(own)} x {own[0].device_kind}', f'{jax.device_count()} of all processes')
+def devices(found: Sequence[jax.Device]) -> Answer:
+  """What this process computes on, of the devices of all processes."""
+  own = [device for device in found if device.process_index == jax.process_index()]
+  return Answer(f'{len(own)} x {own[0].device_kind}', f'{len(found)} of all processes')
 
 
 # The run -------------------------------------------------------------------------------------------------------------
@@ -159,14 +160,14 @@ def run(settings: Settings, folder: RunFolder) -> dict[str, Answer]:
   mesh = ' x '.join(f'{name} {places}' for name, places in layout.mesh.shape.items())
   return {
     'run': Answer(f'{count:,} parameters, mesh {mesh}, {rows} rows per device'),
-    'memory': _memory(size),
+    'memory': _memory(size, layout.mesh),
     'disk': _disk(settings, folder, size),
   }
 
 
-def _memory(size: int) -> Answer:
+def _memory(size: int, mesh: Mesh) -> Answer:
   """Free memory of the host, which holds its part of the state while a checkpoint is written."""
-  room, needed = memory.free().host, size // jax.process_count()
+  room, needed = memory.free(mesh.local_devices).host, size // jax.process_count()
   if room is None:
     return Answer(note='free memory is not known')
   note = f'{memory.in_words(room)} free'

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -39,16 +39,16 @@ class Free(NamedTuple):
   device: int | None
 
 
-def free() -> Free:
-  """What there is. The devices of a CPU have no memory of their own: `device` is None."""
-  stats = [device.memory_stats() or {} for device in jax.local_devices()]
+def free(devices: Iterable[jax.Device]) -> Free:
+  """What there is, of this host and these devices. Those of a CPU have no memory of their own: `device` is None."""
+  stats = [device.memory_stats() or {} for device in devices]
   limits = [one['bytes_limit'] for one in stats if 'bytes_limit' in one]
   known = [room for room in (_of_machine(), _of_control_group()) if room is not None]
   return Free(min(known, default=None), min(limits, default=None))
 
 
-def in_use() -> dict[str, float]:
-  """GiB in use: of the fullest device of this process, now and at most so far, and of the process on its host.
+def in_use(devices: Sequence[jax.Device]) -> dict[str, float]:
+  """GiB in use: of the fullest of these devices, now and at most so far, and of the process on its host.
 
   Returns:
     'device_memory_gib' and 'device_memory_peak_gib' where devices have a memory of their own that they tell of;
@@ -56,7 +56,7 @@ def in_use() -> dict[str, float]:
   """
   found = {}
   for name, key in (('device_memory_gib', 'bytes_in_use'), ('device_memory_peak_gib', 'peak_bytes_in_use')):
-    known = [stats[key] for device in jax.local_devices() if key in (stats := device.memory_stats() or {})]
+    known = [stats[key] for device in devices if key in (stats := device.memory_stats() or {})]
     if known:
       found[name] = max(known) / 2**30
   if resident := re.search(r'^VmRSS:\s+(\d+) kB', _read('/proc/self/status'), re.MULTILINE):
@@ -89,20 +89,22 @@ def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, 
   ]
 
 
-def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any]) -> None:
+def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
   """Raises ConfigError where the arrays cannot all be in memory, with the largest of them and what would lower it.
 
   Args:
     found: from `leaves`, or some of them.
     trunk: whose sizes the message names.
     settings: of the run.
+    layout: mesh and rules; the devices of this process in it must have room.
   """
-  room = free()
+  devices = layout.mesh.local_devices
+  room = free(devices)
   needed = sum(leaf.bytes for leaf in found)
   if room.device is not None:
     where, limit = 'each device has', room.device
   elif room.host is not None:
-    where, limit, needed = 'this machine has free', room.host, needed * jax.local_device_count()
+    where, limit, needed = 'this machine has free', room.host, needed * len(devices)
   else:
     return
   if needed <= limit:
@@ -121,21 +123,20 @@ def check(found: list[Leaf], trunk: nn.Module, settings: Mapping[str, Any]) -> N
   )
 
 
-def check_table(trunk: nn.Module, settings: Mapping[str, Any]) -> None:
+def check_table(trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
   """`check` of the token table and its gradient alone, if there is one, before a trunk of absurd sizes is traced."""
   if lacking(trunk, Attends):
     return
   shape = (trunk.vocab_size, trunk.token_dim)
-  size = 4 * math.prod(shape)
-  devices = settings['sharding']['mesh'].get('model', 1)
-  table = Leaf('parameters', 'trunk/token_embed', shape, size // (devices if devices > 0 else jax.device_count()))
-  check([table], trunk, settings)
+  size = 4 * math.prod(shape) // layout.mesh.shape['model']
+  check([Leaf('parameters', 'trunk/token_embed', shape, size)], trunk, settings, layout=layout)
 
 
 def check_batch(batch: Mapping[str, Any], trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
   """`check` of a global batch alone, before a trunk is traced with rows of an absurd length."""
   places = layout.mesh.shape['data']
-  check([Leaf('batch', key, leaf.shape, _bytes(leaf) // places) for key, leaf in batch.items()], trunk, settings)
+  found = [Leaf('batch', key, leaf.shape, _bytes(leaf) // places) for key, leaf in batch.items()]
+  check(found, trunk, settings, layout=layout)
 
 
 def _bytes(leaf: Any) -> int:

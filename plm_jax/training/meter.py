@@ -26,7 +26,7 @@ class Meter:
     """
     self._flops_per_row = flops_per_row
     self._peak = flops.peak_flops(mesh.devices.flat[0].device_kind, dtype)
-    self._devices = mesh.size
+    self._devices, self._own = mesh.size, mesh.local_devices
     self._hosts = hosts
     self._all_tokens = self._tokens = self._rows = self._steps = 0
     self._waited = 0.0
@@ -66,7 +66,7 @@ class Meter:
     self._tokens = self._rows = self._steps = 0
     self._waited = 0.0
     self._since = time.monotonic()
-    return {**rates, **memory.in_use()}
+    return {**rates, **memory.in_use(self._own)}
 
   def all_tokens(self) -> int:
     """Tokens that all hosts have fed since the start; every process must call it."""

@@ -109,14 +109,15 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   """The parameters that `optim` speaks of, the metrics of evaluations, and memory, by shape alone."""
   data, key = settings['data'], jax.random.key(settings['seed'])
   spec, read = batch_spec(parts, data), read_spec(parts, data)
-  memory.check_table(parts.trunk, settings)
+  memory.check_table(parts.trunk, settings, layout=layout)
   memory.check_batch(read, parts.trunk, settings, layout=layout)
   state, tx = abstract_state(settings, parts, layout)
   shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state.params)
-  memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings)
+  memory.check(memory.leaves(state, tx, read, layout=layout), parts.trunk, settings, layout=layout)
   for block in settings['eval'].values():
     batch = read_spec(parts, block['data'])
-    memory.check(memory.leaves(state, tx, batch, layout=layout), parts.trunk, {'data': block['data']})
+    found = memory.leaves(state, tx, batch, layout=layout)
+    memory.check(found, parts.trunk, {'data': block['data']}, layout=layout)
   prepared = _prepared(spec, parts.task, key, where='data')
   specs = [spec]
   for name, block in settings['eval'].items():
@@ -126,7 +127,8 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
   places = layout.mesh.shape['data']
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
     size = leaf.size * leaf.dtype.itemsize // places
-    memory.check([memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, size)], parts.trunk, settings)
+    rows_of = memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, size)
+    memory.check([rows_of], parts.trunk, settings, layout=layout)
   with errors.stage('optim'):
     trainable, task = tx.split(shapes)[0], parts.task
     tx.check_rows(jax.eval_shape(lambda example, params: rows.find(task.rows(example), params), prepared, trainable))

@@ -238,6 +238,7 @@ def ahead(program: str, *arguments: str, folder: pathlib.Path) -> dict[str, str]
   return dict(line.split(': ') for line in done.stdout.splitlines())
 
 
+@pytest.mark.plan
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs libtpu, a compiler for TPUs')
 def test_the_kernel_compiles_for_a_tpu(tmp_path):
   """Ahead of time, with the compiler of TPUs and without one at hand, in a process of its own."""

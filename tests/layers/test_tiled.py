@@ -198,6 +198,7 @@ def test_it_lowers_for_a_tpu(bias, length, kernels):
   assert lowered.as_text().count('tpu_custom_call') == kernels
 
 
+@pytest.mark.plan
 @pytest.mark.skipif(importlib.util.find_spec('libtpu') is None, reason='needs libtpu, a compiler for TPUs')
 def test_it_compiles_for_tpus(tmp_path):
   """Ahead of time, with the compiler of TPUs and without one at hand, in a process of its own."""

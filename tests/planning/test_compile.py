@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import types
 
 import jax
 import numpy as np
@@ -115,6 +116,57 @@ def test_a_tiny_run_is_compiled(data, tmp_path):
   assert 0 < found['noise']['share'] < 0.5
   words = report.text(found)
   assert 'mesh        data=4 x model=1, rules fsdp; 4 rows a device at once' in words
+  assert found['redundancy'] == step['tflop'] * 4 / found['tflop_per_step']
+  assert 1 <= found['redundancy'] < 1.1  # nothing is computed again, and attention is counted as a whole
+  assert f'redundancy  all devices compute {found["redundancy"]:.2f} times that' in words
+
+
+class Executable:
+  """A compiled program: a peak of 1 GiB, and a text."""
+
+  def __init__(self, text: str):
+    self.text = text
+
+  def compile(self):
+    return self
+
+  def memory_analysis(self):
+    sizes = {'argument': 2**29, 'output': 2**29, 'temp': 2**28, 'alias': 2**28}
+    return types.SimpleNamespace(**{f'{name}_size_in_bytes': size for name, size in sizes.items()})
+
+  def as_text(self):
+    if not self.text:
+      raise jax.errors.JaxRuntimeError('UNIMPLEMENTED: of a later version\nof which more lines tell')
+    return self.text
+
+
+@pytest.mark.parametrize(
+  ('text', 'why'),
+  [
+    ('', 'UNIMPLEMENTED: of a later version'),
+    ('HloModule empty', 'the text of the program has no ENTRY computation'),
+    (
+      'ENTRY %main (x: f32[8]) -> f32[] {\n  %x = f32[8]{0} parameter(0)\n  ROOT %y = f32[] dot(%x, %w)\n}',
+      'the text of the program does not say what y multiplies',
+    ),
+  ],
+)
+def test_a_program_that_cannot_be_read_has_its_memory_all_the_same(data, text, why):
+  made, _ = made_of(settings(data, data={'batch_size': 16}), 'v5e:4x4')
+  found = compiling._measured(made, lambda: Executable(text))
+  assert found == {'fits': True, 'peak_gib': 1.0, 'temporary_gib': 0.25, 'attention': [], 'unread': why}
+  words = report._step('train', found, 15.75)
+  assert words[0].endswith('fits: 1.00 of 15.75 GiB at most')
+  assert words[1].strip().startswith('what it sends and how often it computes is unknown')
+
+
+def test_the_redundancy_says_what_it_lacks():
+  step = {'silent_kernels': 0, 'open_loops': 0}
+  assert report.redundancy_line(1.337, step).startswith(
+    'redundancy  all devices compute 1.34 times that, by the products in the program;'
+  )
+  lacks = report.redundancy_line(0.9, {'silent_kernels': 24, 'open_loops': 2})
+  assert 'without 24 runs of kernels that do not say theirs and more than a round of 2 loops of unknown length' in lacks
 
 
 @pytest.mark.parametrize(

@@ -112,6 +112,64 @@ def test_rounds_of_the_noise_are_unknown():
   assert hlo.open_loops(by_token.lower(*rows, rows[-1]).compile().as_text()) == 0
 
 
+PRODUCTS = """HloModule jit_step
+
+%body (p: (s32[], f32[16,8])) -> (s32[], f32[16,8]) {
+  %p = (s32[], f32[16,8]{1,0}) parameter(0)
+  %x = f32[16,8]{1,0} get-tuple-element((s32[], f32[16,8]{1,0}) %p), index=1
+  %w = f32[8,32]{1,0} constant({...})
+  %dot = f32[16,32]{1,0} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %t = (s32[], f32[16,8]{1,0}) tuple(%i, %x)
+}
+
+ENTRY %main (q: bf16[4,512,12,64]) -> bf16[4,12,512,512] {
+  %q = bf16[4,512,12,64]{3,1,2,0} parameter(0)
+  %loop = (s32[], f32[16,8]{1,0}) while((s32[], f32[16,8]{1,0}) %t), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+  %kernel = bf16[4]{0} custom-call(%q), custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"cost_estimate":{"flops":"700","transcendentals":"9"}}}
+  %silent = bf16[4]{0} custom-call(%q), custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{}}
+  %other = bf16[4]{0} custom-call(%q), custom_call_target="Sharding"
+  ROOT %weights = bf16[4,12,512,512]{2,3,1,0:T(8,128)(2,1)} convolution(%q, %q), window={size=4x12 stride=3x11 lhs_dilate=4x12}, dim_labels=0b1f_0o1i->01bf
+}
+"""
+
+
+def test_operations_of_products_are_multiplied_out():
+  """Five rounds of a product; products in batches of 4 x 12, which the compiler writes as a convolution; kernels."""
+  products = 5 * 2 * 16 * 8 * 32 + 2 * 4 * 12 * 512 * 512 * 64
+  assert hlo.operations(PRODUCTS) == (products + 700, 1)
+
+
+@pytest.mark.parametrize(
+  ('window', 'labels', 'shapes', 'products'),
+  [
+    # three taps over eight places, of which one at each end meets the padding
+    ('size=3 pad=1_1', 'b0f_0io->b0f', ((2, 8, 5), (3, 5, 7), (2, 8, 7)), 2 * 5 * 7 * (3 * 8 - 2)),
+    # every second place
+    ('size=2 stride=2', 'b0f_0io->b0f', ((2, 8, 5), (2, 5, 7), (2, 4, 7)), 2 * 5 * 7 * 8),
+    # taps that stand two apart
+    ('size=2 rhs_dilate=2', 'b0f_0io->b0f', ((2, 8, 5), (2, 5, 7), (2, 6, 7)), 2 * 5 * 7 * 12),
+    # four batches, written the other way about
+    ('size=4 stride=4 pad=3_3 lhs_dilate=3 rhs_reversal=1', '0bf_0io->0bf', ((4, 9, 5), (4, 5, 7), (4, 9, 7)), 4 * 9 * 5 * 7),
+    # without a window
+    ('', 'bf_io->bf', ((9, 5), (5, 7), (9, 7)), 9 * 5 * 7),
+  ],
+)  # fmt: skip
+def test_operations_of_convolutions(window, labels, shapes, products):
+  left, right, out = (f'f32[{",".join(map(str, shape))}]{{}}' for shape in shapes)
+  text = (
+    f'ENTRY %main (x: f32[]) -> f32[] {{\n  %x = {left} parameter(0)\n  %w = {right} parameter(1)\n'
+    f'  ROOT %y = {out} convolution(%x, %w), window={{{window}}}, dim_labels={labels}\n}}'
+  )
+  assert hlo.operations(text) == (2 * products, 0)
+
+
+def test_a_product_of_unknown_sizes_is_refused():
+  with pytest.raises(ValueError, match='does not say what dot multiplies'):
+    hlo.operations(PRODUCTS.replace('dot(%x, %w)', 'dot(%x, %elsewhere)'))
+  with pytest.raises(ValueError, match='does not name the axes of weights'):
+    hlo.operations(PRODUCTS.replace('dim_labels=', 'labels='))
+
+
 def test_what_is_no_program_is_refused():
   with pytest.raises(ValueError, match='no ENTRY'):
     hlo.collectives('HloModule empty')
@@ -135,3 +193,4 @@ def test_a_program_of_jax():
   gathered = table['all-gather']
   assert gathered[2] == 5 * 32 * 32 * 4  # each layer's weights once, one by one or all at once
   assert table['all-reduce'] == (1, 1, 4)  # the sum
+  assert hlo.operations(text) == (5 * 2 * 64 // 4 * 32 * 32, 0)  # of a device

@@ -1,11 +1,15 @@
 """The slices that pre-training configs name: hours of their heads, and the stored figures, counted again."""
 
+import json
 import re
+import types
 
 import pytest
 
 from benchmarks import slices
 from plm_jax import config
+from plm_jax.errors import ConfigError
+from plm_jax.planning import compile as compiling
 from plm_jax.planning import report, stand_in, topology
 from plm_jax.text import recipe
 
@@ -17,7 +21,8 @@ def estimate(header: str, row: slices.Row) -> float | None:
   """Hours in a head: "Slice, at 40 % of peak: v5e:4x4, 17 hours" or, of several sizes, "`large` v5e:8x8, 2 days"."""
   size = row.config.partition(':')[2]
   text = ' '.join(header.split())
-  found = re.search(rf'(?:`{size}` |peak: ){re.escape(row.topology)}, ([\d.,]+) (hours?|days?)', text)
+  place = rf'{re.escape(row.topology)}, ([\d.,]+) (hours?|days?)'
+  found = re.search(f'`{size}` {place}', text) or re.search(f'peak: {place}', text)
   return None if found is None else float(found[1].replace(',', '')) * HOURS[found[2]]
 
 
@@ -25,6 +30,34 @@ def test_every_row_has_figures_and_the_page_is_made_of_them():
   known = slices.read()
   assert list(known['rows']) == [row.name for row in slices.ROWS]
   assert slices.PAGE.read_text() == slices.page(known)
+
+
+# whose slices stand in their heads alone: counted, and not compiled
+COUNTED = tuple(
+  slices.Row(config, 'v5e:4x4')
+  for config in (
+    'bert/ltr.py',
+    'roberta/formats.py',
+    'roberta/formats.py:sentence_pair',
+    'cnn/pretrain.py',
+    'contrastive/infoword.py',
+    *('bart/comparison.py' + word for word in ('', ':masked_seq2seq', ':masked_lm', ':permuted_lm', ':lm')),
+    *('t5/architectures.py' + word for word in ('', ':six', ':prefix', ':enc_dec,lm', ':decoder,lm', ':prefix,lm')),
+  )
+)
+
+
+@pytest.mark.parametrize(
+  'row', [pytest.param(row, marks=pytest.mark.turns if ':' in row.config else (), id=row.name) for row in COUNTED]
+)
+def test_the_head_of_a_config_without_a_row_names_its_slice_and_the_hours(row):
+  settings = config.resolve(config.load(f'experiments/{row.config}'))
+  header = recipe.header_of(f'experiments/{row.config}')
+  place = topology.parse(row.topology)
+  made = compiling.make(settings, stand_in.vocab_of(settings, header=header), place, None)
+  assert compiling.state(made)['gib'] < place.chip.memory
+  hours = compiling.hours(made, settings, place)['hours']['40 %']
+  assert estimate(header, row) == pytest.approx(hours, rel=0.1)
 
 
 @pytest.mark.parametrize('row', slices.ROWS, ids=lambda row: row.name)
@@ -35,6 +68,27 @@ def test_the_head_of_a_config_names_its_slice_and_the_hours(row):
     assert row.topology in header
   else:
     assert estimate(header, row) == pytest.approx(stored, rel=0.1)
+
+
+FILES = {row.config.partition(':')[0]: row.topology for row in slices.ROWS}  # the last slice is that of the largest
+SHARED_KEYS = ['heads of 1 is not cut over model=8', 'heads of 1 is not cut over model=16']
+
+
+@pytest.mark.parametrize('file', FILES)
+def test_tensor_parallelism_cuts_every_axis(file):
+  """Of every size: what is not cut is computed on each device of 'model'. The one key head of PaLM is meant so."""
+  header = recipe.header_of(f'experiments/{file}')
+  with pytest.raises(ConfigError, match='takes no argument') as caught:
+    config.load(f'experiments/{file}:no_such_word')
+  words = str(caught.value).rpartition('It takes: ')[2].removesuffix('.').split(', ')
+  for word in words:
+    settings = config.resolve(config.load(f'experiments/{file}:{word}'))
+    if settings['sharding']['mesh'].get('model', 1) == 1:
+      continue
+    vocab = stand_in.vocab_of(settings, header=header)
+    made = compiling.make(settings, vocab, topology.parse(FILES[file]), None)
+    again = [line.partition(', and computed')[0] for line in compiling.whole_axes(made) if 'and computed' in line]
+    assert not again or (settings['model']['name'] == 'palm' and set(again) <= set(SHARED_KEYS)), word
 
 
 @pytest.mark.parametrize(
@@ -61,4 +115,92 @@ def test_a_stored_peak_is_compiled_again(row):
   if not topology.installed():
     pytest.skip(f'libtpu is not installed ({topology.PIP})')
   assert slices.read()['rows'][row.name]['fits']
-  assert slices.check([row]) == 0
+  assert slices.check([row]) == (0, 0)
+
+
+def said(**changes):
+  """What `plan` says of a row: figures of bert/large.py but for some."""
+  found = {'peak': 10.0, 'evaluation': 0.06, 'all-reduce': 1.82, 'all-gather': 0.06} | changes
+  sent = {kind: {'gib': gib} for kind, gib in found.items() if kind.startswith('all')}
+  train = {'fits': True, 'peak_gib': found['peak'], **({'collectives': sent} if sent else {})}
+  return {'train': train, 'evaluate': {'validation': {'fits': True, 'peak_gib': found['evaluation']}}}
+
+
+STORED = slices.compiled(said())
+
+
+@pytest.mark.parametrize(
+  ('changes', 'differing'),
+  [
+    ({}, []),
+    ({'peak': 10.29, 'evaluation': 0.11, 'all-reduce': 1.87, 'all-gather': 0.01}, []),
+    ({'peak': 10.31}, ['peak 10.31 GiB, stored 10']),
+    ({'peak': 9.69}, ['peak 9.69 GiB, stored 10']),
+    ({'evaluation': 0.12}, ['evaluation 0.12 GiB, stored 0.06']),
+    ({'all-reduce': 1.88}, ['all-reduce 1.88 GiB, stored 1.82']),
+    ({'all-gather': 0.12}, ['all-gather 0.12 GiB, stored 0.06']),
+    ({'all-to-all': 0.06}, ['all-to-all 0.06 GiB, stored 0']),
+  ],
+)
+def test_a_check_compares_memory_and_what_is_sent(changes, differing):
+  assert slices.differences(STORED, slices.compiled(said(**changes))) == differing
+
+
+def test_of_programs_that_cannot_be_read_memory_is_compared():
+  stored = {key: figure for key, figure in STORED.items() if key != 'sent_gib'}
+  assert slices.differences(stored, slices.compiled(said(peak=11.0))) == ['peak 11 GiB, stored 10']
+  assert slices.differences(stored, STORED) == []
+
+
+@pytest.fixture
+def known(monkeypatch, tmp_path):
+  """Three rows with stored figures; what is compiled is counted, and takes 40 minutes."""
+  rows, clock, calls = list(slices.ROWS[:3]), [0.0], []
+  file = tmp_path / 'slices.json'
+  file.write_text(json.dumps({'libtpu': '', 'jax': '', 'rows': {row.name: STORED for row in rows}}))
+
+  def planned(row, *, count):
+    assert not count
+    calls.append(row)
+    clock[0] += 40 * 60
+    return said(peak=11.0) if row == rows[1] else said()
+
+  monkeypatch.setattr(slices, 'FILE', file)
+  monkeypatch.setattr(slices, 'planned', planned)
+  monkeypatch.setattr(slices.time, 'monotonic', lambda: clock[0])
+  monkeypatch.setattr(slices.importlib.metadata, 'version', lambda name: '1')
+  return types.SimpleNamespace(rows=rows, calls=calls, file=file)
+
+
+def test_a_check_goes_on_where_its_minutes_ended(known, tmp_path, capsys):
+  out = tmp_path / 'runs' / 'checked.json'
+  assert slices.check(known.rows, minutes=60, out=out) == (1, 1)
+  assert known.calls == known.rows[:2]
+  assert capsys.readouterr().out.splitlines()[1] == f'{known.rows[1].name}: peak 11 GiB, stored 10'
+  assert slices.check(known.rows, minutes=60, out=out) == (1, 0)
+  assert known.calls == known.rows
+  assert slices.check(known.rows, minutes=60, out=out) == (1, 0)
+  assert known.calls == known.rows
+  assert slices.check(known.rows) == (1, 0)  # remembers nothing
+  assert len(known.calls) == 6
+
+
+def test_a_check_begins_again_where_something_else_is_checked(known, tmp_path, monkeypatch):
+  out = tmp_path / 'checked.json'
+  slices.check(known.rows, out=out)
+  figures = json.loads(known.file.read_text())
+  figures['rows'][known.rows[1].name]['peak_gib'] = 11.0
+  known.file.write_text(json.dumps(figures))
+  assert slices.check(known.rows, out=out) == (0, 0)
+  assert known.calls == [*known.rows, known.rows[1]]
+  monkeypatch.setattr(slices.importlib.metadata, 'version', lambda name: '2')
+  assert slices.check(known.rows, out=out) == (0, 0)
+  assert len(known.calls) == 7
+
+
+def test_a_row_that_was_not_compiled_is_tried_again(known, tmp_path, monkeypatch):
+  out = tmp_path / 'checked.json'
+  monkeypatch.setattr(slices, 'planned', lambda row, *, count: 'not within 30 minutes')
+  assert slices.check(known.rows[:1], out=out) == (1, 0)
+  monkeypatch.setattr(slices, 'planned', lambda row, *, count: said())
+  assert slices.check(known.rows[:1], out=out) == (0, 0)

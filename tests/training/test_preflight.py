@@ -89,12 +89,14 @@ def test_a_run_that_just_fits_is_not_refused(
   sizes: list[int] = []
   check = memory.check
   with monkeypatch.context() as patch:
-    patch.setattr(memory, 'check', lambda found, *rest: sizes.append(sum(leaf.bytes for leaf in found)))
+    patch.setattr(memory, 'check', lambda found, *rest, layout: sizes.append(sum(leaf.bytes for leaf in found)))
     preflight.check(settings)
   for device in (False, True):
     needed = max(sizes) * (1 if device else jax.local_device_count())  # the devices of a CPU share the host's memory
     for room, fits in ((needed, True), (needed - 1, False)):
-      monkeypatch.setattr(memory, 'free', lambda room=room, device=device: memory.Free(room, room if device else None))
+      monkeypatch.setattr(
+        memory, 'free', lambda devices, room=room, device=device: memory.Free(room, room if device else None)
+      )
       monkeypatch.setattr(memory, 'check', check)
       if fits:
         preflight.check(settings)
@@ -105,7 +107,7 @@ def test_a_run_that_just_fits_is_not_refused(
 def test_state_and_batch_are_what_a_step_holds(
   data: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-  monkeypatch.setattr(memory, 'free', lambda: memory.Free(3 * 10**5, None))
+  monkeypatch.setattr(memory, 'free', lambda devices: memory.Free(3 * 10**5, None))
   told = refused(runs.settings('mlm', data), tmp_path)
   parts = dict(part.rsplit(' ', 2)[0::2] for part in told.split(': ')[2].split('. The')[0].split(', '))
   assert set(parts) >= {'parameters', 'optimiser state', 'gradients', 'batch'}
@@ -118,11 +120,11 @@ def test_the_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     '/sys/fs/cgroup/memory.stat': 'file 9\nanon 1000000\n',
   }
   monkeypatch.setattr(memory, '_read', lambda name: texts.get(name, ''))
-  assert memory.free().host == 2_000_000
+  assert memory.free([]).host == 2_000_000
   texts['/sys/fs/cgroup/memory.max'] = 'max\n'
-  assert memory.free().host == 5120 * 1024
+  assert memory.free([]).host == 5120 * 1024
   texts.clear()
-  assert memory.free().host is None
+  assert memory.free([]).host is None
 
 
 @pytest.mark.parametrize('best', [None, ('validation/loss', 'min')])

@@ -1,0 +1,42 @@
+"""The page of `benchmarks/growth.py`: made of the stored figures, and what stops being flat is named."""
+
+import json
+
+import pytest
+
+from benchmarks import growth
+
+STORED = json.loads(growth.PAGE.with_name('growth.json').read_text())
+
+
+def test_the_page_is_made_of_the_figures():
+  assert growth.PAGE.read_text() == growth.page(STORED)
+  assert growth.PAGE.with_name('growth.png').stat().st_size > 10_000
+
+
+def test_every_number_of_chips_stands_there():
+  assert list(STORED['chips']) == [str(chips) for chips in growth.SLICES]
+
+
+def test_what_stops_being_flat_is_named():
+  rising = {name for name in growth.RISING if growth.rises(STORED['chips'], name)}
+  assert rising | STORED.get('sizes', {}).keys() <= growth.WHY.keys()
+
+
+def test_tokens_are_bounded_by_cycles():
+  point = STORED['chips']['4']
+  seconds = 1e6 * point['Mcycles'] / growth.CLOCK
+  assert point['tokens/s at most'] == pytest.approx(STORED['rows'] * STORED['length'] / seconds)
+
+
+POINTS = {'1': {'a': 2.0, 'b': 0.0}, '4': {'a': 2.08, 'b': 1.0}, '16': {'a': 3.12, 'b': 1.0}, '64': {'b': 2.0}}
+
+
+def test_a_rise_is_more_than_a_twentieth():
+  assert growth.rises(POINTS, 'a') == ['16 chips x 1.50']
+  assert growth.rises(POINTS, 'b') == ['64 chips x 2.00']
+
+
+def test_the_exponent_is_that_of_the_last_two_sizes():
+  assert growth.exponent({'1': {'a': 7.0}, '2': {'a': 2.0}, '4': {'a': 8.0}}, 'a') == pytest.approx(2.0)
+  assert growth.exponent(POINTS, 'a') != growth.exponent(POINTS, 'a')  # nan: the last does not fit
