@@ -11,7 +11,7 @@ from typing import Any
 
 import tokenizers
 
-from plm_jax import config, errors, files
+from plm_jax import config, errors, files, seals
 from plm_jax.cli import signals
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import first_row, framing
@@ -132,7 +132,7 @@ def _layout_of_source(settings: Settings) -> str:
   """The layout of the folder that the trunk comes from; one that the vocabulary has tokens for where none is known."""
   vocab, source = make_vocab(settings), _trunk_source(settings)
   if source is not None:
-    block = files.read_json(RunFolder.at(source).config, default={}).get('data') or {}
+    block = seals.read_json(RunFolder.at(source).config, default={}).get('data') or {}
     if block.get('name') == 'labelled' and block.get('layout'):
       return block['layout']
     if found := layout_of(source):
