@@ -122,7 +122,7 @@ def test_children_keep_signals_of_their_own() -> None:
 
 @BOTH
 def test_the_first_one_ends_a_command_that_never_asks(number: signal.Signals) -> None:
-  process = script("""
+  process = script(f"""
     signals.end()
 
     def main():
@@ -130,12 +130,11 @@ def test_the_first_one_ends_a_command_that_never_asks(number: signal.Signals) ->
         signals.notice()
         assert signals.asked()  # this one asks
       print('held back')
+      os.kill(os.getpid(), {number})
       time.sleep(60)
 
     command.run(main)
   """)
-  time.sleep(5 * signals.ONE)
-  process.send_signal(number)
   printed, said = process.communicate(timeout=30)
   assert (process.returncode, said, printed) == (130, f'{number.name}: interrupted\n', 'held back\n')
 
