@@ -63,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'plm-jax: there is no command {name!r}.{suggest(name, known)} Commands: {", ".join(known)}.')
   named = build.import_file(known[name]).main
   signals.check()
-  signals.end()  # a command that asks for signals takes them again
-  return named(rest)
+  signals.end()  # of this file, which asks
+  with signals.caught(ends=True):  # until a command that asks for signals takes them
+    return named(rest)
 
 
 def script() -> NoReturn:

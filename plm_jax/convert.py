@@ -11,6 +11,11 @@ per layer of a stacked leaf, an index with their digests, and model.json, which 
 tokenizer is copied to `vocab/`.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import argparse
 import contextlib
 import sys

@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, get_args
 
+MOST_SHOWN = 80  # characters of a value that a message repeats
 STOPPED, KILLED = 3, 130  # exit codes of a command that a signal stopped
 
 
@@ -28,6 +29,15 @@ class ConfigError(Exception):
   """A mistake of the user. One message names the thing, the choices and the cure. Exit code 2."""
 
 
+def shown(value: Any) -> str:
+  """A value for a message: one line, shortened where it is long."""
+  try:
+    text = ' '.join(repr(value).split())
+  except ValueError:  # Python writes no integer of many thousand digits
+    return f'an integer of {value.bit_length():,} bits'
+  return text if len(text) <= MOST_SHOWN else f'{text[: MOST_SHOWN - 3]}...'
+
+
 def near(wrong: str, choices: Collection[str], *, cutoff: float = 0.6) -> list[str]:
   """Up to three of the choices that are most like a text, best first; `cutoff` is the least similarity, of 1."""
   found = difflib.get_close_matches(wrong, list(choices), n=3, cutoff=cutoff)
@@ -46,7 +56,7 @@ def check_choice(label: str, what: str, name: Any, choices: Collection[str], *, 
     listing = ', '.join(choices) or 'none'
     where = f' in {place}' if place else ''
     raise ConfigError(
-      f'{label}: there is no {what} {name!r}{where}.{suggest(str(name), choices)} There are: {listing}.'
+      f'{label}: there is no {what} {shown(name)}{where}.{suggest(str(name), choices)} There are: {listing}.'
     )
 
 
@@ -64,7 +74,7 @@ def one_of(label: str, value: Any, literal: Any) -> None:
   choices = get_args(literal)
   if value not in choices:
     texts = [str(choice) for choice in choices]
-    raise ValueError(f'{label}={value!r}; choices are {", ".join(texts)}.{suggest(str(value), texts)}')
+    raise ValueError(f'{label}={shown(value)}; choices are {", ".join(texts)}.{suggest(str(value), texts)}')
 
 
 @contextlib.contextmanager

@@ -10,6 +10,11 @@ Prints a row for each blank: `[MASK]`, the mask token of the model's vocabulary,
 gives the likeliest tokens, an encoder-decoder the text that it writes there, with its probability.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import sys
 from collections.abc import Sequence
 

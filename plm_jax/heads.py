@@ -7,6 +7,11 @@ One panel per head, queries down and keys across, darker is more. Prints for eac
 and what it looks at, and the entropy of its weights in bits, beside that of uniform weights.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path

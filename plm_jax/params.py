@@ -9,6 +9,11 @@ Operations are those of one forward row. Sharing layers divides the parameters, 
 The taxonomy is that of Qiu et al. 2020: representation, architecture, task and extension.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import json
 import sys
 from collections.abc import Sequence

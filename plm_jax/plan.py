@@ -11,6 +11,11 @@ libtpu. No data is read, and the vocabulary need not be there: where it is not, 
 or --vocab_size. A device is what jax sees as one: a chip, of TPU7x half a chip.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import json
 import os
 import sys

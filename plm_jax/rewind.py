@@ -12,6 +12,11 @@ S + 1 reads what step S + 1 + K read, and a memory over rows begins anew. (PaLM 
 and left out 200 to 500 batches; Chowdhery 2022, section 5.1.)
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import argparse
 import sys
 from collections.abc import Sequence

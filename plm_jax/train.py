@@ -6,10 +6,11 @@ The same command again continues the run in the folder up to `steps`; a finished
 0 done, 2 wrong usage or config, 3 stopped by a signal after saving, 4 stopped because training diverged.
 
 --extend=N gives a run N more steps than it has, whether it is finished or on its way, and goes on from its newest
-checkpoint. The schedule is stretched from there on: the learning rate becomes that of a run of so many steps in all
-(what is a fraction of the run, such as a warmup, too), so that after a decay to 0 it rises again; steps that are made
-keep theirs. The order of data goes on. `config.json` records it, later commands need no --extend, and the same command
-again, if the run was stopped in between, goes on without adding more.
+checkpoint; one that stopped early at step 6 of 20 goes on to step 20 + N. The schedule is stretched from there on: the
+learning rate becomes that of a run of so many steps in all (what is a fraction of the run, such as a warmup, too), so
+that after a decay to 0 it rises again; steps that are made keep theirs. The order of data goes on. `config.json`
+records it, later commands need no --extend, and the same command again, if the run was stopped in between, goes on
+without adding more.
 
 --profile=3 traces three steps, once the process is warm; --profile=10:13 the steps 10, 11 and 12 of the run. The trace
 is in the folder `profile` of the run: xprof --logdir=WORKDIR/profile shows it, launch/README.md says how to read it.

@@ -630,7 +630,7 @@ def axes_of(entry: str) -> tuple[str, str]:
 
 # Annotations of keywords are read from source and never evaluated (plugins/values.py). A bound is written as a
 # comparison with x, or 'any' where every number has a meaning; a kind names what stands in a block:
-# `Annotated[Mapping[str, Any], 'noise.where']`.
+# `Annotated[Mapping[str, Any], 'noise.where']`. Any float is 0 or a number that float32 holds (`values.in_float32`).
 Rate = Annotated[float, '0 <= x <= 1']
 PartRate = Annotated[float, '0 <= x < 1']  # of what is lost, so that something is left: dropout, smoothing of labels
 Count = Annotated[int, '1 <= x']

@@ -14,6 +14,11 @@ Questions and pairs with a word that has no vector are left out of scores, and c
 network reads text for the vectors of one word in several texts, at each of its layers.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import argparse
 import sys
 from collections.abc import Sequence

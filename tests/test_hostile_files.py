@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plm_jax import config, files, seals
+from plm_jax import config, files, seals, weights
 from plm_jax.checkpoint import params, tensor_files
 from plm_jax.cli import command
 from plm_jax.data.corpora import sources
 from plm_jax.errors import ConfigError, RunError, stage
-from plm_jax.training import curves, metrics, run_folder
+from plm_jax.inference import opened
+from plm_jax.training import curves, metrics, model_from, run_folder
 from plm_jax.weights import release
 from tests import conftest
 
@@ -139,6 +140,27 @@ def test_json(reader: str, damage: str, tmp_path: pathlib.Path, capsys: pytest.C
   one_line(lambda: read(tmp_path), capsys=capsys)
 
 
+@pytest.mark.parametrize(
+  'read',
+  [
+    opened.open,
+    lambda folder: weights.open(folder).model,
+    lambda folder: model_from.expand({}, [('model.from', str(folder))], None),
+    lambda folder: config.load(str(folder)),
+  ],
+)
+def test_the_digest_of_a_config_is_compared_before_it_is_parsed(
+  read: Callable[[pathlib.Path], object], tmp_path: pathlib.Path
+) -> None:
+  metrics.write_json(tmp_path / 'config.json', {'model': {}})
+  (tmp_path / 'config.json').write_text('(' + (tmp_path / 'config.json').read_text()[1:])
+  with pytest.raises(RunError, match=r'config\.json is not as it was written: .* SHA256SUMS'):
+    read(tmp_path)
+  (tmp_path / seals.SUMS).unlink()
+  with pytest.raises((ConfigError, RunError), match=r'config\.json.* (not JSON|cannot be read)'):
+    read(tmp_path)
+
+
 @pytest.mark.parametrize('damage', [*NO_JSON, *NO_FILES])
 def test_a_result_that_cannot_be_read_is_no_result(
   damage: str, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
@@ -148,7 +170,13 @@ def test_a_result_that_cannot_be_read_is_no_result(
   assert 'result.json is damaged' in caplog.text
 
 
-@pytest.mark.parametrize('line', [DEEP, NESTED, '{"step": 1', '[1]', '{"step": "a"}', '\x00', '{"step": 1}}'])
+@pytest.mark.parametrize(
+  'line',
+  [
+    *(DEEP, NESTED, '{"step": 1', '[1]', '{"step": "a"}', '\x00', '{"step": 1}}'),
+    *('{"step": 99999999999999999999, "loss": 1}', '{"step": -1}', '{"step": true}'),
+  ],
+)
 def test_metrics(line: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
   sound = json.dumps({'step': 1, 'loss': 2.0})
   (tmp_path / 'metrics.jsonl').write_text(f'{sound}\n{line}\n{sound}\n')

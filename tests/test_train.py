@@ -262,6 +262,19 @@ def test_epochs_become_steps_that_stay(data: pathlib.Path, tmp_path: pathlib.Pat
   assert loop.train(settings, tmp_path, stop_at=3).result['step'] == 3
   with pytest.raises(ConfigError, match=r'epochs=1 are \d+ steps, and this run was begun with 12'):
     loop.train({**settings, 'epochs': 1.0}, tmp_path)
+  whole = loop.train(settings, tmp_path)
+  assert whole.result['finished'] and loop.train(settings, tmp_path) == whole
+  before = runs.snapshot(tmp_path)
+  with pytest.raises(ConfigError, match=r'epochs=1 are \d+ steps, and this run was begun with 12'):
+    loop.train({**settings, 'epochs': 1.0}, tmp_path)
+  assert runs.snapshot(tmp_path) == before
+
+
+def test_an_end_before_the_step_of_a_run_is_told(stopped: pathlib.Path, data: pathlib.Path) -> None:
+  assert loop.train(runs.settings('mlm', data), stopped, stop_at=3).result['step'] == 5
+  said = (stopped / 'log.txt').read_text().partition('going on from step 5')[2]
+  assert 'the run is at step 5 of 12, past --stop_at, so no step is made' in said
+  assert 'steps 5 to' not in said and 'as asked' not in said
 
 
 def test_a_folder_in_use_is_refused(stopped: pathlib.Path, data: pathlib.Path) -> None:
@@ -305,14 +318,19 @@ def test_a_start_that_was_cut_off_binds_nobody(data: pathlib.Path, tmp_path: pat
 # Ends.
 
 
-def test_early_stop_is_the_end_of_a_run(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_early_stop_is_the_end_of_a_run(
+  data: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
   # the loss falls, so that the first evaluation has the highest
   settings = runs.settings('mlm', data, best=('validation/loss', 'max'), eval_every=2, early_stop=2)
   outcome = loop.train(settings, tmp_path / 'whole')
   assert outcome.exit_code == 0
   assert (outcome.result['finished'], outcome.result['step'], outcome.result['best_step']) == (True, 6, 2)
   assert 'early stop at step 6' in (tmp_path / 'whole' / 'log.txt').read_text()
-  assert loop.train(settings, tmp_path / 'whole') == outcome
+  with caplog.at_level('INFO'):
+    assert loop.train(settings, tmp_path / 'whole') == outcome
+  assert 'it stopped early, at step 6 of 12, nothing is changed; --extend=N goes on to step 12 + N' in caplog.text
+  assert loop.train(settings, tmp_path / 'whole', extend=4, stop_at=7).result['steps'] == 16
   loop.train(settings, tmp_path / 'pieces', stop_at=5)
   assert loop.train(settings, tmp_path / 'pieces').result['step'] == 6
 
@@ -336,6 +354,15 @@ def test_a_run_that_diverges_stops_with_4(data: pathlib.Path, mlm: pathlib.Path,
   assert 'no step of' in text and 'begin again in another --workdir' in text
   assert not records.numbered(workdir / 'checkpoints')
   assert train.main([f'--config={file}', f'--workdir={workdir}']) == 4
+
+
+def test_a_run_of_skipped_updates_has_diverged_however_few(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  settings = runs.settings('mlm', data, steps=2, save_every=1, max_skipped=None)
+  settings['optim']['eps'] = 0.0  # which no config may have: 0 / 0 where a gradient is 0
+  for _ in range(2):  # the same command again says it again
+    outcome = loop.train(settings, tmp_path)
+    assert (outcome.exit_code, outcome.result['finished'], outcome.result['skipped']) == (4, False, 2)
+    assert 'none of the 2 updates was finite' in (tmp_path / 'log.txt').read_text()
 
 
 def test_best_must_name_a_metric_before_a_step_is_made(data: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -110,24 +110,28 @@ def read(folder: Path) -> Record:
   Raises:
     Damaged: no record, a damaged record, a missing file or one of another size.
   """
-  try:
-    stored = files.read_json(folder / RECORD)
-    if stored['sha256'] != _sha256(stored['record']):
-      raise Damaged(f'{RECORD} does not match its own sha256')
-    record = _record(stored['record'])
-    sizes = _sizes(folder)
-  except stores.StoreError:  # it says nothing about the step
-    raise
-  except FileNotFoundError as error:
-    raise Damaged(f'{Path(error.filename).name} is missing: the step is unfinished or was changed') from error
-  except (OSError, ValueError, KeyError, TypeError) as error:
-    raise Damaged(f'{RECORD} cannot be read ({type(error).__name__})') from error
+  record, sizes = _written(folder)
   for name, (size, _) in record.files.items():
     if name not in sizes:
       raise Damaged(f'{name} is missing')
     if sizes[name] != size:
       raise Damaged(f'{name} holds {sizes[name]} bytes instead of {size}')
   return record
+
+
+def _written(folder: Path) -> tuple[Record, Mapping[str, int]]:
+  """The record as it was written, and the sizes of the files as they are now; raises Damaged without a sound record."""
+  try:
+    stored = files.read_json(folder / RECORD)
+    if stored['sha256'] != _sha256(stored['record']):
+      raise Damaged(f'{RECORD} does not match its own sha256')
+    return _record(stored['record']), _sizes(folder)
+  except stores.StoreError:  # it says nothing about the step
+    raise
+  except FileNotFoundError as error:
+    raise Damaged(f'{Path(error.filename).name} is missing: the step is unfinished or was changed') from error
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise Damaged(f'{RECORD} cannot be read ({type(error).__name__})') from error
 
 
 def check(folder: Path) -> Record:
@@ -266,7 +270,7 @@ def _candidates(folder: Path, step: Step) -> list[int]:
   if not present:
     raise CheckpointError(f'no checkpoint in {folder}: expected folders named by step, as in <workdir>/checkpoints')
   if step is None or step == 'best':
-    best = best_step(folder)
+    best = _best_as_written(folder, present)
     if best is None and step == 'best':
       raise CheckpointError(f"no step in {folder} has a score, so none is best; ask for 'newest' or one of {present}")
     step = 'newest' if best is None else best
@@ -275,6 +279,25 @@ def _candidates(folder: Path, step: Step) -> list[int]:
   if step not in present:
     raise CheckpointError(f'no step {step} in {folder}; there are {present}')
   return [step]
+
+
+def _best_as_written(folder: Path, present: Iterable[int]) -> int | None:
+  """The step with the best score, whatever became of its files; None if no step has a score.
+
+  Raises:
+    CheckpointError: a record that cannot be read, whose score may be the best one.
+  """
+  known = {}
+  for step in present:
+    try:
+      known[step], _ = _written(folder / str(step))
+    except Damaged as error:
+      others = [number for number in present if number != step]
+      cure = f"ask for 'newest', which leaves out damaged steps, or one of {others}" if others else 'there is no other'
+      raise CheckpointError(
+        f'step {step} in {folder} is damaged: {error}; so nobody knows which step is the best one: {cure}'
+      ) from error
+  return best_of(*scores(known))
 
 
 def _agreed(number: int) -> int:

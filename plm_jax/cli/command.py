@@ -225,7 +225,8 @@ def run(main: Callable[[], int | None]) -> int:
   All are printed as one message on stderr, without a traceback.
   """
   try:
-    return main() or 0
+    with signals.caught(ends=True):  # a command that asks for signals has begun, or begins in `main`
+      return main() or 0
   except signals.Interrupted as interrupted:
     print(interrupted, file=sys.stderr)
     return interrupted.exit_code

@@ -7,6 +7,9 @@ call `begin` before its other imports.
 
 While a command only prepares data, which jax has no part in, it need not ask: in the body of `raising` a signal is
 raised where it comes. A library that computes for minutes outside the interpreter runs by `waiting`.
+
+A command that never asks, since a kill costs it nothing, calls `begin(ends=True)`: there the first signal ends the
+process. `command.run` does so for every command that has not begun by itself.
 """
 
 import contextlib
@@ -35,6 +38,7 @@ class _State:
   Attributes:
     asked: whether a signal came.
     raises: whether a signal is raised where it comes.
+    ends: whether the first signal ends the process, as nobody asks.
     pass_on: what becomes of a signal in a run of several processes, where all have to stop at the same step.
     told: whether the first signal was answered.
     telling: held while it is, so that nothing is printed into the answer; a second signal may come in its holder.
@@ -43,16 +47,25 @@ class _State:
 
   asked = False
   raises = False
+  ends = False
   pass_on: int | None = None
   told = False
   telling = threading.RLock()
   undo: contextlib.ExitStack | None = None
 
 
-def begin() -> None:
-  """Takes SIGINT and SIGTERM from now on; does nothing a second time, or in a thread."""
-  if _State.undo is not None or threading.current_thread() is not threading.main_thread():
+def begin(*, ends: bool = False) -> None:
+  """Takes SIGINT and SIGTERM from now on; does nothing a second time, or in a thread.
+
+  Args:
+    ends: the first signal ends the process, until somebody begins without it.
+  """
+  if threading.current_thread() is not threading.main_thread():
     return
+  if _State.undo is not None:
+    _State.ends = _State.ends and ends
+    return
+  _State.ends = ends
   _State.undo = contextlib.ExitStack()
   reader, writer = os.pipe()
   os.set_blocking(writer, False)
@@ -71,20 +84,26 @@ def end() -> None:
   """Gives the signals back."""
   if _State.undo is not None:
     _State.undo.close()
-  _State.asked, _State.raises, _State.told, _State.pass_on, _State.undo = False, False, False, None, None
+  _State.asked, _State.raises, _State.ends, _State.told = False, False, False, False
+  _State.pass_on, _State.undo = None, None
   _State.telling = threading.RLock()
 
 
 @contextlib.contextmanager
-def caught() -> Iterator[None]:
-  """`begin` for the time of the body, or of the function that it decorates; inside another one it changes nothing."""
-  outermost = _State.undo is None
-  begin()
+def caught(*, ends: bool = False) -> Iterator[None]:
+  """`begin` for the time of the body, or of the function that it decorates; inside another one it changes nothing.
+
+  But where that one ends the process at the first signal, this one has it asked about in its body.
+  """
+  outermost, before = _State.undo is None, _State.ends
+  begin(ends=ends)
   try:
     yield
   finally:
     if outermost:
       end()
+    else:
+      _State.ends = before
 
 
 def notice() -> None:
@@ -170,6 +189,8 @@ def pass_on(number: int) -> None:
 def _note(number: int, frame: Any) -> None:
   del frame
   _State.asked = True
+  if _State.ends:  # the thread ends the process
+    return
   _tell(signal.Signals(number).name)  # what the command prints next comes after the answer
   if _State.pass_on is not None:
     signal.raise_signal(_State.pass_on)
@@ -203,13 +224,29 @@ def _answer(reader: int) -> None:
   while came := os.read(reader, 64):
     now = time.monotonic()
     names = [signal.Signals(number).name for number in came if number in SIGNALS]
-    if names and first is None:
+    if names and _State.ends:
+      _say(f'{names[0]}: interrupted')
+      _leave()
+    elif names and first is None:
       first = now
       _tell(names[0])
     elif names and first is not None and now - first > ONE:
       _say(f'{names[0]}: ended at once')
       os._exit(KILLED)
   os.close(reader)
+
+
+def _leave() -> None:
+  """Ends the process; what it printed is flushed, unless that takes long, as where nobody reads a pipe."""
+  flushing = threading.Thread(target=_flush, daemon=True)
+  flushing.start()
+  flushing.join(1.0)
+  os._exit(KILLED)
+
+
+def _flush() -> None:
+  with contextlib.suppress(OSError, ValueError):
+    sys.stdout.flush()
 
 
 def _tell(name: str) -> None:

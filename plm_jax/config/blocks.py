@@ -127,7 +127,7 @@ def complete(kind: str, settings: Any, label: str, *, outer: Collection[str] = (
     ConfigError: an unknown, missing or wrongly typed key, anywhere below.
   """
   if not isinstance(settings, Mapping):
-    raise ConfigError(f'{label}: expected a block, as in dict(name=..., ...), got {settings!r}.')
+    raise ConfigError(f'{label}: expected a block, as in dict(name=..., ...), got {errors.shown(settings)}.')
   owner, known, elsewhere = block(kind, settings, label)
   # overrides change single fields, and the parts of a mixture take the length and the like from it
   optional = known if kind.endswith(PARTIAL) else outer if kind == 'data' else ()
@@ -253,13 +253,13 @@ def plain(value: Any, label: str) -> Any:
   """
   if isinstance(value, Mapping):
     if strange := [key for key in value if not isinstance(key, str)]:
-      raise ConfigError(f'{label}: keys are text, not {strange[0]!r}.')
+      raise ConfigError(f'{label}: keys are text, not {errors.shown(strange[0])}.')
     return {key: plain(item, f'{label}.{key}') for key, item in value.items()}
   if isinstance(value, list | tuple):
     return [plain(item, f'{label}.{index}') for index, item in enumerate(value)]
   if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
     return value
-  raise ConfigError(f'{label}: a config holds finite numbers, text, None, lists and dicts, not {value!r}.')
+  raise ConfigError(f'{label}: a config holds finite numbers, text, None, lists and dicts, not {errors.shown(value)}.')
 
 
 def _name(label: str, what: str, settings: Mapping[str, Any], choices: Collection[str], *, place: str) -> str:

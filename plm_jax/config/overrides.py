@@ -78,7 +78,9 @@ def _step(annotation: str, here: Any, part: str, label: str, config: Mapping[str
   """Annotation and default of what stands under `part` of a value `here`."""
   found = annotations.part(annotation, here)
   if found is None or found.form == 'name' or not isinstance(here, Mapping | list):
-    raise ConfigError(f'{label} is a single value ({values.readable(annotation)}): it has no part {part!r}.')
+    raise ConfigError(
+      f'{label} is a single value ({values.readable(annotation)}): it has no part {errors.shown(part)}.'
+    )
   if isinstance(here, list):
     errors.check_choice(label, 'entry', part, [str(index) for index in range(len(here))])
     return found.inner, None
@@ -113,10 +115,8 @@ def _parse(label: str, annotation: str, text: str, there: Any) -> Any:
       return values.coerce(annotation, reading)
     except TypeError:
       continue
-  end = annotations.broken_pattern(annotation, readings[0]) or as_keys(
-    annotation, text, label, there=there, readings=readings
-  )
-  raise ConfigError(f'{label}: expected {values.readable(annotation)}, got {text!r}{end}.')
+  end = values.why_not(annotation, readings[0]) or as_keys(annotation, text, label, there=there, readings=readings)
+  raise ConfigError(f'{label}: expected {values.readable(annotation)}, got {errors.shown(text)}{end}.')
 
 
 def _drop_foreign(annotation: str, here: Any, key: str, name: Any, label: str) -> list[str]:

@@ -38,7 +38,8 @@ class Run:
       read from `init_from` again whenever the run is opened, so its sources must stay.
     best: the metric that decides which checkpoint is best, and 'min' or 'max', as in ('validation/loss', 'min').
     early_stop: the run ends after this many evaluations in a row without a better `best`; None: it does not.
-    max_skipped: the run counts as diverged after this many updates in a row that are not finite; None: never.
+    max_skipped: the run counts as diverged after this many updates in a row that are not finite; None: after no number
+      of them. A run none of whose updates was finite has diverged in any case.
     spikes: see `Spikes`; None: the run does not look for them.
     verify_every: steps between checks for silent data corruption (`training/verify.py`), each of which makes its step
       twice; None: none.

@@ -8,6 +8,11 @@ The folder is that of a run, a model in Hugging Face's form with its tokenizer.j
 has one [MASK], which is filled. A run that translates reads a prompt in the vocabulary of what it read in training.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import pathlib
 import sys
 from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import tokenizers
 
-from plm_jax import config, errors, files, types, weights
+from plm_jax import config, errors, files, seals, types, weights
 from plm_jax.checkpoint import CheckpointError, Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
@@ -253,7 +253,7 @@ def open(
   if not files.is_folder(path):
     raise ConfigError(f"{folder}: there is no such folder; name a run, an import, or one in Hugging Face's form")
   if settings is None:
-    about = files.read_json(RunFolder(path).config, default={})
+    about = _read_json(RunFolder(path).config)
     is_run = isinstance(about, dict) and 'model' in about
     settings = config.load(str(RunFolder(path).config)) if is_run else {}
   own = RunFolder(path).vocab
@@ -261,3 +261,11 @@ def open(
   with errors.stage('vocab'):
     vocab = tokenizer.load(own)
   return Opened(path, step, settings, vocab, own, execution)
+
+
+def _read_json(file: Path) -> Any:
+  """The content of a `config.json`; a RunError where that of a run was changed, a ConfigError where it is no JSON."""
+  try:
+    return seals.read_json(file, default={})
+  except ValueError as error:
+    raise ConfigError(f'{file}: not JSON: {error}.') from error

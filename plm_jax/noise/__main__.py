@@ -8,6 +8,11 @@ Without --vocab each word and each punctuation mark of the text is a token, and 
 Red tokens are corrupted, green ones are predicted, blue ones are special.
 """
 
+from plm_jax.cli import signals
+
+if __name__ == '__main__':
+  signals.begin(ends=True)  # before the other imports, which take a while
+
 import argparse
 import functools
 import random

@@ -19,6 +19,7 @@ from plm_jax.types import Array, Count
 
 Share = Annotated[float, '0 < x <= 1']
 Mean = Annotated[float, '0 < x <= 50']
+BEYOND = 1000  # the probability of such a length is 0 in float64, whatever the mean
 
 
 class Arranged(NamedTuple):
@@ -113,8 +114,11 @@ def _spread(row: Row, starts: Array, lengths: Array) -> Spans:
 
 
 def length_probabilities(*, mean: float = 3.0, longest: int = 39) -> np.ndarray:
-  """float64[longest]: Poisson(mean) restricted to lengths from 1 to `longest`; the average is 3.16 for mean 3."""
-  sizes = range(1, longest + 1)
+  """float64[longest]: Poisson(mean) restricted to lengths from 1 to `longest`; the average is 3.16 for mean 3.
+
+  Lengths beyond `BEYOND`, which have no probability, are left out.
+  """
+  sizes = range(1, min(longest, BEYOND) + 1)
   weights = np.array([math.exp(size * math.log(mean) - mean - math.lgamma(size + 1)) for size in sizes])
   return weights / weights.sum()
 

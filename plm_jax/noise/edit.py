@@ -13,7 +13,9 @@ import numpy as np
 
 from plm_jax.errors import one_of
 from plm_jax.noise.row import Row, Slots, Spans
-from plm_jax.types import Array, Count, Rate
+from plm_jax.types import Array, Rate
+
+MostInserted = Annotated[int, '1 <= x <= 100']  # each takes a place for every token of a row
 
 Per = Literal['token', 'span']
 RandomIds = Literal['all', 'ordinary']
@@ -151,7 +153,7 @@ def to_sentinels(
   return Slots(jnp.zeros((row.ids.shape[0], 0), jnp.int32), ids, (spans.number == 0) | _starts(spans))
 
 
-def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_insert: Count = 1) -> Slots:
+def collapse_to_mask(key: Array, row: Row, spans: Spans, *, mask_id: int, max_insert: MostInserted = 1) -> Slots:
   """One [MASK] per span, at its first position, and one per insertion (BART §2.2, text infilling).
 
   Args:
@@ -182,7 +184,7 @@ def insert(
   vocab_size: int,
   special_ids: Sequence[int],
   random_ids: RandomIds = 'all',
-  max_insert: Count = 1,
+  max_insert: MostInserted = 1,
 ) -> Slots:
   """One random token per insertion; chosen tokens are kept (fairseq's denoising data).
 

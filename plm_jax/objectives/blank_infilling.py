@@ -125,7 +125,7 @@ def make(
     block: share of input tokens of B that are replaced by the block token, token level (GLM-10B: .1).
     short: share of rows that are cut into pieces (GLM-10B: .02).
     slots: blanks that a row has room for; int(rate * length) by default, which token level never exceeds. A row of l
-      tokens is l + 2 * slots long, and blanks beyond are left as text and counted.
+      tokens is l + 2 * slots long, and blanks beyond are left as text and counted. More than l are l.
     mask: token that stands for a blank; the vocabulary's own by default.
     sentence_mask: the same at sentence level, `mask` by default.
     document_mask: the same at document level, `mask` by default.
@@ -212,7 +212,7 @@ def draw(s: Setup, key: Array, ids: Array, segments: Array) -> blanks.Arranged:
     arrange_key,
     row,
     Spans(number, jnp.zeros_like(number)),
-    slots=max(1, int(s.rate * ids.shape[0])) if s.slots is None else s.slots,
+    slots=max(1, int(s.rate * ids.shape[0])) if s.slots is None else min(s.slots, ids.shape[0]),
     mask_id=jnp.asarray(s.ids.masks)[level],
     start_id=s.ids.start,
     end_id=s.ids.end,

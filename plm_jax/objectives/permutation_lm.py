@@ -8,7 +8,7 @@ row, for rows of `data.bptt` with stride = length / 2. Half of the rows may hold
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -24,6 +24,8 @@ from plm_jax.noise.keys import row_keys
 from plm_jax.objectives import corrupt
 from plm_jax.sharding import each_row
 from plm_jax.types import Array, Attends, Batch, Count, Example, Forward, Loss, Paper, PyTree, Remembers, Task, Vocab
+
+Gram = Annotated[int, '1 <= x <= 10_000']  # tokens, or tokens of context for each of them: products are int32
 
 PAPER = Paper(year=2019, title='Yang et al., XLNet', architecture='encoder', objective_family='permutation')
 READS = ('tokens', 'segment_ids')
@@ -67,8 +69,8 @@ def make(
   vocab: Vocab,
   one_in: Count = 6,
   ngrams: bool = True,
-  max_gram: Count = 5,
-  window: Count = 6,
+  max_gram: Gram = 5,
+  window: Gram = 6,
   block: Count | None = None,
   memory: bool = True,
 ) -> Task:

@@ -23,6 +23,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from plm_jax.errors import shown
+
 SCALARS = ('bool', 'float', 'int', 'str')
 SEQUENCES = ('tuple', 'list', 'Sequence', 'Collection', 'Iterable')
 MAPPINGS = ('dict', 'Mapping', 'MutableMapping')
@@ -31,6 +33,7 @@ OTHERS = ('Any', 'Annotated', 'Callable', 'Final', 'Literal', 'Optional', 'Union
 GIVEN = ('Array', 'Execution', 'Module', 'Trunk', 'Vocab', 'ndarray')
 KNOWN = (*SCALARS, *SEQUENCES, *MAPPINGS, *OTHERS, *GIVEN)
 ANY, PATTERN = 'any', 'pattern'  # notes that are no kinds: a number without a bound, a regular expression
+MOST = 2**31 - 1  # of int32
 COMPARISONS = {ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge}
 
 
@@ -91,10 +94,16 @@ def kind(node: ast.Subscript) -> str | None:
 
 
 def within(node: ast.Subscript, value: Any) -> bool:
-  """Whether a value meets every bound of an `Annotated[...]`, and compiles where it is a regular expression."""
+  """Whether a value meets every bound of an `Annotated[...]`, and compiles where it is a regular expression.
+
+  Whole numbers that have no upper bound of their own end where those of arrays (int32) do.
+  """
   notes = [note.value for note in arguments(node)[1:] if isinstance(note, ast.Constant) and isinstance(note.value, str)]
   sound = PATTERN not in notes or _compiles(value)
-  return sound and all(_holds(comparison, value) for comparison in map(_comparison, notes) if comparison)
+  bounds = [comparison for comparison in map(_comparison, notes) if comparison]
+  if isinstance(value, int) and value > MOST and not any(map(_ends, bounds)):
+    return False
+  return sound and all(_holds(comparison, value) for comparison in bounds)
 
 
 def _compiles(pattern: str) -> bool:
@@ -117,7 +126,7 @@ def broken_pattern(annotation: str, value: Any) -> str:
     firsts = [item[0] if isinstance(item, list | tuple) and item else item for item in value]
     texts = [text for text in firsts if isinstance(text, str)]
   wrong = next((text for text in texts if _fault(text)), None) if repr(PATTERN) in annotation else None
-  return '' if wrong is None else f'; {wrong!r} is no regular expression: {_fault(wrong)}'
+  return '' if wrong is None else f'; {shown(wrong)} is no regular expression: {_fault(wrong)}'
 
 
 def unbounded(annotation: str) -> bool:
@@ -146,6 +155,11 @@ def _comparison(text: str) -> ast.Compare | None:
   except SyntaxError:
     return None
   return node if isinstance(node, ast.Compare) else None
+
+
+def _ends(comparison: ast.Compare) -> bool:
+  """Whether a comparison bounds x from above."""
+  return isinstance(comparison.ops[-1], ast.Lt | ast.LtE) and not isinstance(comparison.comparators[-1], ast.Name)
 
 
 def _holds(comparison: ast.Compare, x: Any) -> bool:

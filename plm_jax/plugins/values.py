@@ -4,14 +4,17 @@ Values are what JSON can hold; annotations are text, as `signatures.py` reads th
 """
 
 import ast
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from plm_jax import words
+from plm_jax import errors, words
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import annotations
 from plm_jax.plugins.annotations import MAPPINGS, SEQUENCES, arguments, readable, tail
 from plm_jax.plugins.signatures import Keyword, Missing
+
+SMALLEST, LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of the normal numbers of float32
 
 
 def coerce(annotation: str, value: Any) -> Any:
@@ -23,22 +26,32 @@ def coerce(annotation: str, value: Any) -> Any:
     TypeError: the value does not fit; the message says what would.
     NameError: the annotation holds a name of which nothing is known here, a mistake in the code.
   """
-  if names := annotations.unknown(annotation):
-    raise NameError(f'annotation {annotation}: {names[0]} is no type that a config can be checked against')
   try:
-    return _coerce(annotations.parse(annotation), value)
+    return _known(annotation, value)
   except TypeError:
-    broken = annotations.broken_pattern(annotation, value)
-    raise TypeError(f'expected {readable(annotation)}, got {type(value).__name__} {value!r}{broken}') from None
+    got = f'{type(value).__name__} {errors.shown(value)}{why_not(annotation, value)}'
+    raise TypeError(f'expected {readable(annotation)}, got {got}') from None
 
 
 def fits(annotation: str, value: Any) -> bool:
   """Whether an annotation takes a plain value."""
   try:
-    coerce(annotation, value)
+    _known(annotation, value)
   except TypeError:
     return False
   return True
+
+
+def _known(annotation: str, value: Any) -> Any:
+  """`coerce` without a message for a value that does not fit."""
+  if names := annotations.unknown(annotation):
+    raise NameError(f'annotation {annotation}: {names[0]} is no type that a config can be checked against')
+  return _coerce(annotations.parse(annotation), value)
+
+
+def in_float32(value: float) -> bool:
+  """Whether arrays can hold a number: in float32 it is neither 0 nor infinite, unless it is so itself."""
+  return value == 0 or SMALLEST <= abs(value) <= LARGEST or value in (math.inf, -math.inf) or value != value
 
 
 def _coerce(node: ast.expr, value: Any) -> Any:
@@ -60,8 +73,7 @@ def _coerce_name(name: str, value: Any) -> Any:
     case 'int':
       return _demand(number and isinstance(value, int) and -(2**31) <= value < 2**32, value)  # what arrays can hold
     case 'float':
-      _demand(number, value)
-      return float(value)
+      return float(_demand(number and in_float32(value), value))
     case 'bool':
       return _demand(isinstance(value, bool), value)
     case 'str':
@@ -114,6 +126,16 @@ def _demand(condition: bool, value: Any) -> Any:
 # Messages -----------------------------------------------------------------------------------------------------------
 
 
+def why_not(annotation: str, value: Any) -> str:
+  """Why a value does not fit, as the end of a message, where its annotation does not say it; else empty."""
+  number = isinstance(value, int | float) and not isinstance(value, bool)
+  if number and not in_float32(value) and 'float' in annotation:
+    return f'; numbers have 32 bits, and are 0 or from {SMALLEST:.3g} to {LARGEST:.3g} in size'
+  if number and value > annotations.MOST and fits(annotation, annotations.MOST) and not fits(annotation, 2**31):
+    return f'; whole numbers end at {annotations.MOST:,} (int32)'
+  return annotations.broken_pattern(annotation, value)
+
+
 def describe(known: Mapping[str, Keyword]) -> str:
   """The keywords of a function as one line."""
   return ', '.join(f'{name}: {_describe(keyword)}' for name, keyword in known.items()) or 'nothing'
@@ -163,7 +185,7 @@ def unknown_keyword(
 ) -> str:
   """The message for a keyword that `owner` does not take."""
   hint = f' {name} is a keyword of {elsewhere[name]}.' if name in elsewhere else words.hint(name, known)
-  return f'{label}: {owner} has no keyword {name!r}.{hint} It takes: {describe(known)}.'
+  return f'{label}: {owner} has no keyword {errors.shown(name)}.{hint} It takes: {describe(known)}.'
 
 
 def _checked(

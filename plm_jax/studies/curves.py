@@ -19,6 +19,7 @@ import numpy as np
 from plm_jax import errors, files
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
+from plm_jax.training import history
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +176,8 @@ def _at_once(content: bytes, wanted: Wanted, seen: dict[bytes, set[str]]) -> _Pa
   if table.num_rows != len(shapes) or table['step'].null_count:
     raise ValueError('a line that is no object, or has no step')
   steps = table['step'].to_numpy()
+  if len(steps) and not all(map(history.is_step, (int(steps.min()), int(steps.max())))):
+    raise ValueError('a step that no run has')
   columns = {name: table[name].to_numpy().astype(float) for name in chosen}
   not_finite = _first_not_finite(content, chosen) if odd else {}
   return _Part(steps, columns, frozenset(known), (), not_finite)
@@ -262,7 +265,7 @@ def _row(line: bytes) -> Mapping[str, Any] | None:
 
 
 def _is_row(row: Any) -> bool:
-  return isinstance(row, dict) and isinstance(row.get('step'), int)
+  return isinstance(row, dict) and history.is_step(row.get('step'))
 
 
 def _is_number(value: Any) -> bool:

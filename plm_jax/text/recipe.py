@@ -82,9 +82,13 @@ def _spelt(flags: Mapping[str, Any]) -> str:
 
 
 def _found(path: Any, heads: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
-  """The file whose head says how a vocabulary is made, and its flags with their values; the first of several."""
-  root = signatures.ROOT.parent
+  """The file whose head says how a vocabulary is made, and its flags with their values.
+
+  Of several experiments it is one whose folder the path names, 'runs/quickstart/vocab', else the first.
+  """
+  root, parts = signatures.ROOT.parent, str(path).split('/')
   experiments = [*signatures.experiment_files(), root / 'experiments' / 'tables' / 'common.py']
+  experiments.sort(key=lambda file: file.parent.name not in parts)
   for name in (*heads, *map(str, experiments)):
     if (made := in_header(header_of(name), path)) is not None:
       return name.removeprefix(f'{root}/'), dict(_flags(shlex.split(made)))

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax.errors import shown
+
 Spec = Mapping[str, Any]
 
+MOST_IDS = 2**31  # of int32
 KINDS = ('wordpiece', 'byte_bpe', 'sentencepiece', 'word_bpe', 'words')
 ROLES = {  # role -> the names that published vocabularies give it
   'pad': ('[PAD]', '<pad>', '<|pad|>'),
@@ -47,11 +50,27 @@ def kind_of(spec: Spec) -> str:
 
 
 def token_ids(spec: Spec) -> dict[str, int]:
-  """Token -> id, the added ones included."""
-  given = spec['model']['vocab']
-  if not isinstance(given, Mapping):  # (token, score) in the order of their ids
-    given = {token: token_id for token_id, (token, _) in enumerate(given)}
-  return {**given, **{item['content']: item['id'] for item in spec['added_tokens']}}
+  """Token -> id, the added ones included.
+
+  Raises:
+    ValueError: where they should be stands something else.
+  """
+  model, added = spec.get('model'), spec.get('added_tokens', [])
+  given = model.get('vocab') if isinstance(model, Mapping) else None
+  if isinstance(given, list) and all(isinstance(item, list) and len(item) == 2 for item in given):
+    pairs = [(token, token_id) for token_id, (token, _) in enumerate(given)]  # (token, score) in the order of their ids
+  elif isinstance(given, Mapping):
+    pairs = list(given.items())
+  else:
+    raise ValueError(f'is damaged (model.vocab is {shown(given)}, no table of tokens)')
+  if not isinstance(added, list) or not all(isinstance(item, Mapping) for item in added):
+    raise ValueError(f'is damaged (added_tokens is {shown(added)}, no list of tokens)')
+  ids = {}
+  for token, token_id in [*pairs, *((item.get('content'), item.get('id')) for item in added)]:
+    if not isinstance(token, str) or type(token_id) is not int or not 0 <= token_id < MOST_IDS:
+      raise ValueError(f'is damaged (token {shown(token)} has id {shown(token_id)})')
+    ids[token] = token_id
+  return ids
 
 
 def special_tokens(spec: Spec) -> set[str]:

@@ -110,7 +110,8 @@ class Data(NamedTuple):
 
 
 class Start(NamedTuple):
-  """Where a run begins or goes on: after step `step`, up to `total` in all and `last` in this call."""
+  """Where a run begins or goes on: after step `step`, up to `total` in all and `last` in this call, which is not before
+  `step`; `past` where this call asked for an end before `step`."""
 
   settings: dict[str, Any]
   saved: checkpoint.Checkpoints
@@ -123,6 +124,7 @@ class Start(NamedTuple):
   step: int
   total: int
   last: int
+  past: bool
   ends: set[int]
 
 
@@ -203,14 +205,19 @@ def begin(
   settings, changes = run_folder.agree_with_folder(settings, old)
   _check_extend(extend, folder, old)
   if (finished := run_folder.finished(folder, old)) and extend is None:
-    log.info(
-      f'{folder.root} is finished: {finished["step"]} steps are done, nothing is changed; --extend=N makes N more'
-    )
+    run_folder.check_epochs(settings, folder, old)
+    log.info(_said_of_finished(folder, finished))
     return Outcome(DONE, finished)
   stack.enter_context(run_folder.log_file(folder, main=main))
   for change in changes:
     log.info(f'resuming with {change}')
   return Begun(settings, folder, main, old, finished)
+
+
+def _said_of_finished(folder: RunFolder, result: Mapping[str, Any]) -> str:
+  step, total = result['step'], result['steps']
+  done = f'{step} steps are done' if step == total else f'it stopped early, at step {step} of {total}'
+  return f'{folder.root} is finished: {done}, nothing is changed; --extend=N goes on to step {total} + N'
 
 
 def _check_extend(extend: int | None, folder: RunFolder, old: Mapping[str, Any]) -> None:
@@ -241,7 +248,7 @@ def make_data(begun: Begun, stack: contextlib.ExitStack, stopping: Stopping) -> 
   stopping.check()
   parts = fit(parts, [source, *evaluations.values()])
   scored_by = evaluation.scores_of(settings, parts, evaluations)
-  settings = {**settings, 'steps': run_folder.begun_steps(settings, source, old), 'epochs': None}
+  settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, old), 'epochs': None}
   preflight.remark(settings, source)
   facts = _facts(begun, settings, parts, source, alone=share[1] == 1)
   agreement.agree(lambda: {'vocabulary and data': host_facts.facts(facts)})
@@ -291,10 +298,12 @@ def make_start(
     had, settings = history.total(settings), history.extended(settings, extend, at=step)
     log.info(_said_of_schedule(settings, step, had, tx_of))
   total = history.total(settings)
-  last = total if stop_at is None else min(total, stop_at)
+  last = total if stop_at is None else max(step, min(total, stop_at))
+  past = stop_at is not None and stop_at < step
   _write_folder(begun, data, settings)
   ends = history.ends(settings)
-  start = Start(settings, saved, tx, tx_of, key, maker, part, restored is not None, step, total, last, ends)
+  made = (settings, saved, tx, tx_of, key, maker, part)
+  start = Start(*made, restored is not None, step, total, last, past, ends)
   return start, Way(state, None, step)
 
 
@@ -361,7 +370,7 @@ def _write_folder(begun: Begun, data: Data, settings: Mapping[str, Any]) -> None
     vocab.save(str(folder.vocab), template=None if of_second else make_template(settings, vocab))
     if second is not None:
       second.save(str(folder.second_vocab), template=make_template(settings, second) if of_second else None)
-    metrics.write_json(folder.data, data.facts)
+    metrics.write_json(folder.data, {**data.facts, 'steps_per_epoch': data.source.steps_per_epoch})
     run_folder.write_config(folder, settings)
     if begun.finished:  # it was, before it was extended
       metrics.write_json(folder.result, {**begun.finished, 'finished': False, 'steps': history.total(settings)})
@@ -400,13 +409,16 @@ def compile_step(begun: Begun, data: Data, start: Start, way: Way) -> Run:
 
 def _say_sizes(run: Run) -> None:
   settings, mesh, counts, start = run.start.settings, run.data.layout.mesh, run.counts, run.start
+  way = f'steps {start.step} to {start.last} of {start.total}'
+  if start.past:
+    way = f'the run is at step {start.step} of {start.total}, past --stop_at, so no step is made'
   log.info(
     f'{counts["parameters"]:,} parameters, {counts["trained"]:,} trained, {counts["outside_trunk"]:,} outside the trunk'
   )
   log.info(
     f'batch {settings["data"]["batch_size"]} rows = {run.data.rows} per device x {mesh.shape["data"]} x '
     f'{settings["accumulate"]} accumulated; {mesh.size} x {mesh.devices.flat[0].device_kind}; '
-    f'{run.data.source.rows:,} rows per epoch; steps {start.step} to {start.last} of {start.total}'
+    f'{run.data.source.rows:,} rows per epoch; {way}'
   )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tokenizers
 
-from plm_jax import config, errors, files
+from plm_jax import config, errors, files, seals
 from plm_jax.cli import signals
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import first_row, framing
@@ -137,7 +137,7 @@ def _layout_of_source(settings: Settings, source: str | None) -> str:
     ConfigError: as `layout_of_release`.
   """
   if source is not None:
-    begun = files.read_json(RunFolder.at(source).config, default={})
+    begun = seals.read_json(RunFolder.at(source).config, default={})
     block = begun.get('data') or {}
     if block.get('name') == 'labelled' and block.get('layout'):
       return block['layout']

@@ -19,6 +19,11 @@ MOST_STEPS = 2_000_000_000  # they are counted in 32 bits
 Pairs = Sequence[tuple[int, int]]
 
 
+def is_step(value: Any) -> bool:
+  """Whether a value from a file is the number of a step."""
+  return type(value) is int and 0 <= value <= MOST_STEPS
+
+
 def horizon(settings: Mapping[str, Any], step: int) -> int:
   """The steps of the run as they stood when it had made `step` updates; the schedule of the next one runs to there."""
   return settings['steps'] + sum(more for at, more in settings['extend'] if at <= step)

@@ -237,11 +237,18 @@ def _broken(unsound: Mapping[str, jax.Array]) -> str:
 def _end(begun: Begun, run: Run, tools: Tools, way: Way) -> Outcome:
   """Says how the run ended and writes its result and its curves."""
   folder, start, done = begun.folder, run.start, way.done
-  over = way.code == DONE and (done == start.total or tools.patience.lost)
-  if way.code == DIVERGED:
+  skipped = int(jax.device_get(way.state.skipped))
+  if way.code == DONE and 0 < done == skipped:
+    log.error(
+      f'none of the {done} updates was finite, so all were skipped and nothing was trained: training diverged. Begin '
+      'again in another --workdir, say with a lower optim.rate or other numbers in the config'
+    )
+    way.code = DIVERGED
+  elif way.code == DIVERGED:
     steps = [step for step in start.saved.steps() if done > start.step or step < start.step]
     log.error(way_on(folder, steps, done))
-  if way.code == DONE and not over:
+  over = way.code == DONE and (done == start.total or tools.patience.lost)
+  if way.code == DONE and not over and not start.past:
     log.info(f'stopped at step {done} of {start.total}, as asked; the same command goes on from here')
   if tools.patience.lost:
     metric = start.settings['best'][0]
@@ -256,7 +263,7 @@ def _end(begun: Begun, run: Run, tools: Tools, way: Way) -> Outcome:
     'metrics': metrics.last(folder.root),
     'seconds': round(spent['seconds'], 3),
     'tokens': spent['tokens'],
-    'skipped': int(jax.device_get(way.state.skipped)),
+    'skipped': skipped,
     'spikes': spikes.read(folder),
     **run.counts,
     **run.data.facts,

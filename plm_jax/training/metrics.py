@@ -20,8 +20,9 @@ import jax
 import numpy as np
 
 from plm_jax import copies, files, seals
-from plm_jax.errors import RunError
+from plm_jax.errors import RunError, shown
 from plm_jax.files import RunFolder, Where
+from plm_jax.training.history import is_step
 from plm_jax.training.sinks import SINKS, WANDB_MISSING, Background
 from plm_jax.types import Array
 
@@ -222,6 +223,8 @@ def _rows(file: Path) -> Iterator[tuple[Row, bytes]]:
       if number == len(lines):
         return
       raise RunError(f'{file}, line {number} is not a line of metrics: repair or remove it') from error
+    if not is_step(row['step']):
+      raise RunError(f'{file}, line {number} has step {shown(row["step"])}, which no run has: repair or remove it')
     yield {name: _number(value) for name, value in row.items()}, line
 
 

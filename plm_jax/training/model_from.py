@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plm_jax import config, errors, files
+from plm_jax import config, errors, files, seals
 from plm_jax.cli import memory, signals
 from plm_jax.config.overrides import apply
 from plm_jax.errors import ConfigError, stage
@@ -118,7 +118,7 @@ def _model_json(path: Path) -> tuple[str, str, dict[str, Any], int] | None:
 
 def _read(file: Path) -> dict[str, Any]:
   try:
-    content = files.read_json(file, default={})
+    content = seals.read_json(file, default={})
   except (ValueError, OSError, RecursionError) as error:
     raise ConfigError(f'{LABEL}: {file} cannot be read: {error}.') from error
   return content if isinstance(content, dict) else {}

@@ -157,17 +157,30 @@ def finished(folder: RunFolder, old: Mapping[str, Any]) -> dict[str, Any]:
   return result
 
 
-def begun_steps(settings: Mapping[str, Any], source: Source, old: Mapping[str, Any]) -> int:
-  """The steps that the run begins with, or was begun with."""
+def begun_steps(settings: Mapping[str, Any], steps_per_epoch: int, old: Mapping[str, Any]) -> int:
+  """The steps that the run begins with, or was begun with.
+
+  Raises:
+    ConfigError: `epochs` are other steps than the run was begun with.
+  """
   if settings['steps'] is not None:
     return settings['steps']
-  total = max(1, round(settings['epochs'] * source.steps_per_epoch))
+  total = max(1, round(settings['epochs'] * steps_per_epoch))
   if old and old['steps'] != total:
     raise ConfigError(
       f'epochs={settings["epochs"]:g} are {total} steps, and this run was begun with {old["steps"]}: '
       'undo the change, or name another --workdir; --extend=N trains for N more steps'
     )
   return total
+
+
+def check_epochs(settings: Mapping[str, Any], folder: RunFolder, old: Mapping[str, Any]) -> None:
+  """Raises ConfigError where a run was begun with other `epochs`, without reading its data.
+
+  The folder knows the steps of an epoch (`data.json`), but for one that an earlier version wrote.
+  """
+  if steps_per_epoch := read_json(folder.data).get('steps_per_epoch'):
+    begun_steps(settings, steps_per_epoch, old)
 
 
 def spent(folder: RunFolder, start: int) -> tuple[int, float]:

@@ -15,6 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from plm_jax.errors import shown
+from plm_jax.plugins import values
+
 REQUIRED = object()  # in place of a default: a file without the field is refused
 INERT = object()  # in place of a default: nobody reads the field
 _MOST_SIZE, _MOST_LAYERS = 2**24, 2**12  # beyond any release; a larger number is a mistake, and shapes of it overflow
@@ -83,7 +86,7 @@ def rate(default: Any = REQUIRED) -> Field:
 
 def epsilon(default: Any = REQUIRED) -> Field:
   """What a norm adds to a variance (`types.Epsilon`)."""
-  return number(default, above=0, most=1)
+  return number(default, least=values.SMALLEST, most=1)
 
 
 def std(default: Any = REQUIRED) -> Field:
@@ -98,13 +101,13 @@ def flag(default: bool) -> Field:
 
 def choice(default: Any, choices: Sequence[Any]) -> Field:
   """One of several values."""
-  return Field(f'one of {", ".join(map(_short, choices))}', lambda value: _is_one_of(value, choices), default)
+  return Field(f'one of {", ".join(map(shown, choices))}', lambda value: _is_one_of(value, choices), default)
 
 
 def fixed(value: Any, *equal: Any) -> Field:
   """What the trunk computes: `value`, the default of transformers, or one of those that stand for the same."""
   return choice(value, (value, *equal))._replace(
-    says=f'{" or ".join(map(_short, (value, *equal)))}, the only form that can be read'
+    says=f'{" or ".join(map(shown, (value, *equal)))}, the only form that can be read'
   )
 
 
@@ -153,12 +156,12 @@ def complete(fields: Fields, config: Mapping[str, Any]) -> dict[str, Any]:
     if field.also in out:
       value = out.pop(field.also)
       if name in out and not _same(out[name], value):
-        raise ValueError(f'{field.also} is {_short(value)}, and {name}, the same field, is {_short(out[name])}')
+        raise ValueError(f'{field.also} is {shown(value)}, and {name}, the same field, is {shown(out[name])}')
       out[name] = value
     if name not in out and field.default is REQUIRED:
       raise ValueError(f'{name} is missing, {field.says}')
     if name in out and not field.holds(out[name]):
-      raise ValueError(f'{name} is {_short(out[name])}, and must be {field.says}')
+      raise ValueError(f'{name} is {shown(out[name])}, and must be {field.says}')
     if field.default is not INERT:
       out.setdefault(name, field.default)
   return out
@@ -194,7 +197,9 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-  return (_is_int(value) and abs(value) < 2**53) or (isinstance(value, float) and math.isfinite(value))
+  if isinstance(value, float):
+    return math.isfinite(value) and values.in_float32(value)
+  return _is_int(value) and abs(value) < 2**53
 
 
 def _is_id(value: Any) -> bool:
@@ -209,12 +214,6 @@ def _same(a: Any, b: Any) -> bool:
 
 def _is_one_of(value: Any, choices: Sequence[Any]) -> bool:
   return any(_same(value, choice) for choice in choices)
-
-
-def _short(value: Any) -> str:
-  """A value for a message, on one line and cut where it is long."""
-  text = repr(value)
-  return text if len(text) <= 60 else f'{text[:57]}...'
 
 
 # what they call an activation -> its name here (layers/mlp.py)

@@ -234,7 +234,7 @@ class Weights:
     if 'tags' in self.adapter:
       return tuple(self.adapter['tags'])
     file = files.RunFolder(self.folder).data
-    names = files.read_json(file, default={}).get('class_names', ()) if self.adapter else ()
+    names = seals.read_json(file, default={}).get('class_names', ()) if self.adapter else ()
     return tuple(names) if isinstance(names, list) else ()
 
   @property

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from plm_jax import copies, files
+from plm_jax import copies, files, seals
 from plm_jax.checkpoint import tensor_files
 from plm_jax.checkpoint.tensor_files import Plan, WeightsError
 from plm_jax.errors import stage
@@ -246,15 +246,15 @@ def tokenizer_size(folder: Path) -> int | None:
   """One more than the largest id in `tokenizer.json`; None if there is no such file."""
   if not files.is_file(folder / TOKENIZER):
     return None
-  return max(_ids(read_json(folder / TOKENIZER)).values(), default=-1) + 1
+  return max(_ids(folder).values(), default=-1) + 1
 
 
-def _ids(tokenizer: Mapping[str, Any]) -> dict[str, int]:
-  """Token -> id, added tokens included."""
-  vocab = tokenizer.get('model', {}).get('vocab', {})
-  if not isinstance(vocab, dict):  # a unigram model: (token, score) in the order of the ids
-    vocab = {token: number for number, (token, _) in enumerate(vocab)}
-  return {**vocab, **{item['content']: item['id'] for item in tokenizer.get('added_tokens', [])}}
+def _ids(folder: Path) -> dict[str, int]:
+  """Token -> id, of the `tokenizer.json` of a folder."""
+  try:
+    return specs.token_ids(read_json(folder / TOKENIZER))
+  except ValueError as error:
+    raise WeightsError(f'{folder / TOKENIZER} {error}; fetch it again') from error
 
 
 def token_ids(folder: Path) -> dict[str, int]:
@@ -262,7 +262,7 @@ def token_ids(folder: Path) -> dict[str, int]:
   facts = _facts(folder)
   if not facts:
     return {}
-  ids = _ids(read_json(folder / TOKENIZER))
+  ids = _ids(folder)
   return {role: ids[token] for role, token in facts['roles'].items()}
 
 
@@ -314,7 +314,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 def read_json(file: Path) -> dict[str, Any]:
   """The JSON object in a file; raises WeightsError where there is none."""
   try:
-    content = files.read_json(file)
+    content = seals.read_json(file)
   except FileNotFoundError:
     raise WeightsError(f'there is no {file}') from None
   except (OSError, ValueError) as error:

@@ -309,6 +309,25 @@ def test_a_best_step_with_a_missing_file_is_not_best(tmp_path: pathlib.Path, cap
   assert 'cannot be the best one: state/_METADATA is missing' in caplog.text
 
 
+@pytest.mark.parametrize('name', [records.RECORD, 'state/_METADATA'])
+@pytest.mark.parametrize('gone', [False, True])
+def test_a_damaged_best_step_has_no_substitute(name: str, gone: bool, tmp_path: pathlib.Path) -> None:
+  with Checkpoints(tmp_path / 'checkpoints', keep=3, best=LOSS) as saved:
+    for step, loss in ((1, {'validation/loss': 1.0}), (2, {'validation/loss': 2.0}), (3, {})):
+      saved.save(step, make_state(step), metrics=loss)
+  file = tmp_path / 'checkpoints' / '1' / name
+  if gone:
+    file.unlink()
+  else:
+    flip_bit(file, random.Random(0))
+  for best in ('best', None):
+    with pytest.raises(CheckpointError, match=r"step 1 in .* is damaged: .*'newest'"):
+      checkpoint.open_params(tmp_path, step=best).tree()
+  assert checkpoint.open_params(tmp_path, step='newest').tree()['head']['bias'][0] == 3
+  with Checkpoints(tmp_path / 'checkpoints', keep=3, best=LOSS) as saved:
+    assert saved.restore(abstract(make_state(0)))[0] == 3  # of training, from the newest
+
+
 # What differs is refused.
 
 

@@ -15,16 +15,23 @@ from typing import Any
 
 import pytest
 
+from plm_jax import __main__
 from plm_jax import vocab as vocabularies
 from plm_jax.cli import signals
 from plm_jax.data.corpora import local, records
 from plm_jax.data.rows import order, store
+from plm_jax.plugins import signatures
 from plm_jax.text import recipe, tokenizer
 from plm_jax.training import parts
 from tests import conftest, runs
 
 BOTH = pytest.mark.parametrize('number', signals.SIGNALS, ids=lambda number: number.name)
 STAGES, SECONDS = 12, 15.0  # signals, spread over the time in which a command begins
+
+
+def text_of(module: str) -> str:
+  """The source of a command."""
+  return (conftest.ROOT / signatures.path(module)).read_text()
 
 
 # The handlers, without jax.
@@ -111,6 +118,33 @@ def test_children_keep_signals_of_their_own() -> None:
   """)
   out, err = process.communicate(timeout=60)
   assert (out, err) == ('15 False\n', '')
+
+
+@BOTH
+def test_the_first_one_ends_a_command_that_never_asks(number: signal.Signals) -> None:
+  process = script(f"""
+    signals.end()
+
+    def main():
+      with signals.caught():
+        signals.notice()
+        assert signals.asked()  # this one asks
+      print('held back')
+      os.kill(os.getpid(), {number})
+      time.sleep(60)
+
+    command.run(main)
+  """)
+  printed, said = process.communicate(timeout=30)
+  assert (process.returncode, said, printed) == (130, f'{number.name}: interrupted\n', 'held back\n')
+
+
+@pytest.mark.parametrize('name', __main__.commands().values())
+def test_every_command_takes_signals_before_it_imports_anything_else(name: str) -> None:
+  text = text_of(name)
+  first = text.partition('\nfrom ')[2] if '\nfrom ' in text else ''
+  assert re.match(r"plm_jax\.cli import signals\n\nif __name__ == '__main__':\n  signals\.begin\(", first), name
+  assert not re.search(r'^import ', text.partition('signals.begin(')[0], re.MULTILINE), name
 
 
 def test_what_was_taken_is_given_back() -> None:
@@ -357,6 +391,28 @@ def test_a_signal_to_a_run_that_begins(
   tmp_path: pathlib.Path,
 ) -> None:
   check_stopped(commands['train'], tmp_path, number, when)
+
+
+NEVER_ASK = [name for name, module in __main__.commands().items() if 'begin(ends=True)' in text_of(module)]
+
+
+@pytest.mark.skipif(not os.path.isdir('/proc/self'), reason='looks into /proc')
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=[] if name in ('params', 'convert') else [pytest.mark.turns], id=name)
+    for name in NEVER_ASK
+    if name != 'vectors'  # ends at once: it lists nothing
+  ],
+)
+def test_a_command_that_never_asks_ends_at_once(name: str, tmp_path: pathlib.Path) -> None:
+  output = tmp_path / 'output'
+  number = signals.SIGNALS[NEVER_ASK.index(name) % 2]
+  with runs.started(runs.words(name, *(['--text=a'] if name == 'heads' else []), '--list'), log=output) as process:
+    runs.wait_until(lambda: takes_signals(process), process=process, log=output)
+    process.send_signal(number)
+    assert process.wait(timeout=30) == 130
+  assert output.read_text() == f'{number.name}: interrupted\n'
 
 
 @pytest.mark.slow

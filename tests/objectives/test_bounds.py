@@ -18,7 +18,7 @@ from plm_jax.plugins import build, signatures, values
 from tests import test_contract, tiny
 from tests.objectives import test_hard_rows as hard
 
-ENDS = (0, 1e-9, 1, 100)  # those that an annotation takes are tried
+ENDS = (0, 1e-37, 1e-9, 1, 100, 50_000, 2**31 - 1)  # those that an annotation takes are tried
 
 
 class Case(NamedTuple):
@@ -37,7 +37,8 @@ def ends(known: Mapping[str, signatures.Keyword]) -> list[dict[str, Any]]:
   for name, keyword in known.items():
     if ' x' in keyword.annotation:
       kind = float if 'float' in keyword.annotation else int
-      found += [{name: kind(value)} for value in ENDS if values.fits(keyword.annotation, kind(value))]
+      tried = dict.fromkeys(map(kind, ENDS))  # int(1e-9) is 0
+      found += [{name: value} for value in tried if values.fits(keyword.annotation, value)]
   return found
 
 

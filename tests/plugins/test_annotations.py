@@ -151,3 +151,26 @@ def test_the_whole_config_is_of_known_kinds():
   kinds = {key: [p.inner for p in annotations.parts(k.annotation) if p.form == 'block'] for key, k in run.items()}
   assert kinds['model'] == ['models'] and kinds['eval'] == ['config.schema:Evaluation']
   assert set(blocks.GIVEN) - {'data.corpora.filters:filter_documents'} <= {k for found in kinds.values() for k in found}
+
+
+@pytest.mark.parametrize('value', [1e-300, -1e-300, 1e39, pytest.param(10**400, id='integer')])
+def test_numbers_that_arrays_cannot_hold_are_refused(value):
+  with pytest.raises(TypeError, match='numbers have 32 bits'):
+    values.coerce("Annotated[float, 'any']", value)
+  assert values.coerce('float', 0) == 0
+  assert all(values.coerce('float', size) == size for size in (2.0**-126, 3.4028234e38))
+
+
+@pytest.mark.parametrize('key', ['log_every', 'eval_every', 'save_every', 'keep', 'max_skipped', 'accumulate'])
+def test_whole_numbers_of_a_config_end_where_those_of_arrays_do(key):
+  annotation = signatures.keywords('config.schema', 'Run')[key].annotation
+  assert values.coerce(annotation, 2**31 - 1) == 2**31 - 1
+  with pytest.raises(TypeError, match=r'whole numbers end at 2,147,483,647'):
+    values.coerce(annotation, 2**31)
+  assert values.coerce(signatures.keywords('config.schema', 'Run')['seed'].annotation, 2**32 - 1) == 2**32 - 1
+
+
+def test_long_values_are_shortened_in_messages():
+  with pytest.raises(TypeError) as refused:
+    values.coerce('int', 'a\nb' * 1000)
+  assert len(str(refused.value)) < 120 and '\n' not in str(refused.value)

@@ -122,11 +122,12 @@ def test_long_curves_become_means_of_stretches():
 
 
 @pytest.mark.parametrize('rows', [3, 500])
-def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path, caplog, rows):
+@pytest.mark.parametrize('step', [b'\xff', b'99999999999999999999', b'2000000001', b'-1', b'true'])
+def test_a_damaged_line_is_named_and_the_others_are_read(tmp_path, caplog, rows, step):
   run = write(tmp_path / 'a', rate=1, seed=0, values=[float(n) for n in range(rows)], name='loss')
   file = run / 'metrics.jsonl'
   lines = file.read_bytes().splitlines(keepends=True)
-  lines[1] = lines[1][:9] + b'\xff\n'
+  lines[1] = b'{"step": ' + step + b', "loss": 1}\n'
   lines.append(b'{"step": 99')  # still being written
   file.write_bytes(b''.join(lines))
   with caplog.at_level(logging.WARNING, 'plm_jax'):

@@ -35,7 +35,8 @@ def missing(target: str, tmp_path, monkeypatch, **changes) -> str:
   [
     ('llama/pretrain.py', 'llama/pretrain.py', dict(source='tfds:c4/en', name='byte_bpe', size='32000')),
     ('bert/glue.py', 'bert/base.py', dict(source='tfds:wiki40b/en', name='wordpiece', size='30522')),
-    ('llama/pretrain.py:quick', 'encoders/compare.py', dict(source='pydocs', name='byte_bpe', size='6000')),
+    ('quickstart/pretrain.py', 'quickstart/pretrain.py', dict(source='pydocs', name='byte_bpe', size='6000')),
+    ('llama/pretrain.py:quick', 'quickstart/pretrain.py', dict(source='pydocs', name='byte_bpe', size='6000')),
     ('small/pretrain.py', 'small/pretrain.py', dict(source='runs/data/english', size='8000')),
     ('cw/ranking.py', 'cw/ranking.py', dict(name='words', size='100000')),
   ],

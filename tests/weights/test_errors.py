@@ -459,3 +459,24 @@ def test_saving_again_leaves_no_tensor_of_before(folder: pathlib.Path) -> None:
   split(folder)
   weights.save(folder, *make_model())
   assert [file.name for file in folder.glob('model*')] == [release.SINGLE]
+
+
+@pytest.mark.parametrize(
+  'damage',
+  [
+    {'added_tokens': [{'content': '[PAD]'}]},
+    {'added_tokens': [{'content': [{}], 'id': 0}]},
+    {'added_tokens': [-1]},
+    {'added_tokens': {}},
+    {'model': {'vocab': {'e': 'x'}}},
+    {'model': {'vocab': {'e': True}}},
+    {'model': {'vocab': '\0'}},
+    {'model': {'vocab': [['e', 0.0], 'x']}},
+    {'model': []},
+  ],
+)
+def test_a_tokenizer_of_other_kinds_of_values_is_named(damage, tmp_path):
+  content = {'model': {'vocab': {'a': 0}}, 'added_tokens': [{'content': '[CLS]', 'id': 1}], **damage}
+  (tmp_path / release.TOKENIZER).write_text(json.dumps(content))
+  with pytest.raises(WeightsError, match=r'tokenizer\.json is damaged \(.*\); fetch it again'):
+    release.check_tokenizer(tmp_path, 2, where='model')

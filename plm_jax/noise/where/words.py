@@ -27,6 +27,7 @@ from plm_jax.noise.where.counts import (
 from plm_jax.types import Array, Count, Rate
 
 Probability = Annotated[float, '0 < x < 1']
+MostWords = Annotated[int, '1 <= x <= 100']  # each is traced
 
 
 class WordBounds(NamedTuple):
@@ -110,7 +111,9 @@ def whole_word(
   return number_spans(starts, chosen)
 
 
-def ngram(key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, max_words: Count = 3) -> Spans:
+def ngram(
+  key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, max_words: MostWords = 3
+) -> Spans:
   """N-grams of whole words with p(n) ∝ 1/n, in random order within a budget (ALBERT §4.1 and its code).
 
   An n-gram that does not fit the budget is shortened by words until it fits; one that meets a chosen word is left out.
@@ -133,8 +136,8 @@ def ngram(key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = 
 
 
 def _check_words(max_words: int) -> None:
-  if max_words < 1:
-    raise ValueError(f'max_words={max_words}: must be at least 1')
+  if not 1 <= max_words <= 100:
+    raise ValueError(f'max_words={max_words}: must be from 1 to 100')
 
 
 def _draw_sizes(key: Array, weights: np.ndarray, count: int) -> Array:
@@ -195,7 +198,7 @@ def _take_grams(key: Array, words: WordBounds, sizes: Array, budget: Array, *, m
 
 
 def geometric_spans(
-  key: Array, row: Row, *, rate: Rate = 0.15, probability: Probability = 0.2, max_words: Count = 10
+  key: Array, row: Row, *, rate: Rate = 0.15, probability: Probability = 0.2, max_words: MostWords = 10
 ) -> Spans:
   """Spans of Geo(0.2) whole words, at most 10, until the budget is reached (SpanBERT §3.1 and its code).
 
@@ -239,7 +242,7 @@ def geometric_spans(
 
 
 def ngram_windows(
-  key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, max_words: Count = 3
+  key: Array, row: Row, *, rate: Rate = 0.15, max_count: Count | None = None, max_words: MostWords = 3
 ) -> Spans:
   """One n-gram of whole words in each window of n * int(1 / rate) words, p(n) ∝ 1/n (DeBERTa, released data code).
 
@@ -264,7 +267,7 @@ def ngram_windows(
   length = row.ids.shape[0]
   if rate == 0:
     return single_tokens(jnp.zeros(length, bool))
-  width = int(1 / rate)
+  width = int(min(1 / rate, length))  # one window of as many words as there are tokens holds them all
   size_key, place_key = jax.random.split(key)
   number = math.ceil(length / width)
   sizes = _draw_sizes(size_key, 1 / np.arange(1, max_words + 1), number)
