@@ -20,7 +20,7 @@ from plm_jax.checkpoint import records
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import store
 from plm_jax.errors import ConfigError, RunError
-from plm_jax.training import loop, metrics, prepare, run_folder
+from plm_jax.training import doctor, loop, metrics, prepare, run_folder
 from tests import runs
 
 
@@ -586,6 +586,18 @@ def test_one_process_trains_in_a_folder(bucket: dict[str, Any], monkeypatch: pyt
     with run_folder.claim(folder, main=False):
       pass
   assert not bucket
+
+
+def test_the_doctor_tries_the_folder_of_a_run(bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+  assert doctor._folder('gs://bucket/run').problem == ''
+  assert not bucket, 'it removes what it wrote'
+
+  def refuse(*arguments: Any, **keywords: Any) -> None:
+    raise PermissionError(errno.EACCES, 'no right to write')
+
+  monkeypatch.setattr(Bucket, 'pipe_file', refuse)
+  told = doctor._folder('gs://bucket/run').problem
+  assert told.startswith('gs://bucket/run cannot be written to (') and 'no right to write' in told
 
 
 def test_the_lock_of_a_dead_process_is_taken(bucket: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
