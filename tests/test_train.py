@@ -273,7 +273,7 @@ def test_epochs_become_steps_that_stay(data: pathlib.Path, tmp_path: pathlib.Pat
 def test_an_end_before_the_step_of_a_run_is_told(stopped: pathlib.Path, data: pathlib.Path) -> None:
   assert loop.train(runs.settings('mlm', data), stopped, stop_at=3).result['step'] == 5
   said = (stopped / 'log.txt').read_text().partition('going on from step 5')[2]
-  assert 'the run is at step 5 of 12, past --stop_at, so no step is made' in said
+  assert 'the run is at step 5 of 12, past the one of --stop_at: no step was made' in said
   assert 'steps 5 to' not in said and 'as asked' not in said
 
 

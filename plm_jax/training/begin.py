@@ -409,16 +409,14 @@ def compile_step(begun: Begun, data: Data, start: Start, way: Way) -> Run:
 
 def _say_sizes(run: Run) -> None:
   settings, mesh, counts, start = run.start.settings, run.data.layout.mesh, run.counts, run.start
-  way = f'steps {start.step} to {start.last} of {start.total}'
-  if start.past:
-    way = f'the run is at step {start.step} of {start.total}, past --stop_at, so no step is made'
+  way = '' if start.past else f'; steps {start.step} to {start.last} of {start.total}'
   log.info(
     f'{counts["parameters"]:,} parameters, {counts["trained"]:,} trained, {counts["outside_trunk"]:,} outside the trunk'
   )
   log.info(
     f'batch {settings["data"]["batch_size"]} rows = {run.data.rows} per device x {mesh.shape["data"]} x '
     f'{settings["accumulate"]} accumulated; {mesh.size} x {mesh.devices.flat[0].device_kind}; '
-    f'{run.data.source.rows:,} rows per epoch; {way}'
+    f'{run.data.source.rows:,} rows per epoch{way}'
   )
 
 

@@ -248,7 +248,9 @@ def _end(begun: Begun, run: Run, tools: Tools, way: Way) -> Outcome:
     steps = [step for step in start.saved.steps() if done > start.step or step < start.step]
     log.error(way_on(folder, steps, done))
   over = way.code == DONE and (done == start.total or tools.patience.lost)
-  if way.code == DONE and not over and not start.past:
+  if start.past:
+    log.info(f'the run is at step {done} of {start.total}, past the one of --stop_at: no step was made')
+  elif way.code == DONE and not over:
     log.info(f'stopped at step {done} of {start.total}, as asked; the same command goes on from here')
   if tools.patience.lost:
     metric = start.settings['best'][0]
