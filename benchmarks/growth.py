@@ -52,9 +52,11 @@ WHY = {
   'again: two transfers within the slice for one. What the hosts carry from slice to slice is not in the figure.',
   'Mcycles': 'a chip cuts the part that it hands to the other slices out of the sum, which the compiler counts; '
   'sending has no cycles.',
-  'length': 'each position looks at all others: the weights of attention grow with the square of the length.',
-  'width': 'the products of a layer grow with the square of the width; the vectors between them with the width alone.',
-  'depth': 'a layer costs what the one before it does; only embeddings and head are paid once.',
+  'length': 'operations grow by more than the length, since those of attention grow with its square, and cycles by '
+  'less, since some are the same at any length, as those of the update of the parameters.',
+  'width': 'the products of a layer grow with the square of the width, the vectors between them with the width alone.',
+  'depth': 'layers have the same operations, and embeddings and head are paid once; why the compiler counts fewer '
+  'cycles a layer where there are many is not known.',
   'vocabulary': 'the head computes a logit for each word at the masked positions only, a small part of the step.',
 }
 Point = dict[str, float]
@@ -126,7 +128,8 @@ def devices_of(arguments: argparse.Namespace) -> dict[str, Point]:
       rows = [json.loads(line) for line in (folder / 'metrics.jsonl').read_text().splitlines()]
       speed = max(row['tokens_per_second'] for row in rows[1:] if 'tokens_per_second' in row)
       result = json.loads((folder / 'result.json').read_text())
-      found[str(devices)] = {'seconds a step': result['tokens'] / result['step'] / speed, 'tokens/s': speed}
+      seconds = result['tokens'] / result['step'] / speed
+      found[str(devices)] = {'seconds a step': seconds, 'tokens/s': speed, 'load': os.getloadavg()[0]}
   return found
 
 
@@ -205,7 +208,7 @@ def _draw_sizes(axis: Any, by_what: Mapping[str, Mapping[str, Point]]) -> None:
     if points:
       (x0, y0), *_ = points
       axis.plot([x / x0 for x, _ in points], [y / y0 for _, y in points], marker='o', label=name)
-  ticks = [1, 2, 4, 8, 16]
+  ticks = [1, 2, 4, 8]
   axis.set(title='cycles of a step on one chip, times those at the smallest size', xlabel='times the smallest size')
   axis.set_xticks(ticks, ticks)
   axis.set_yticks(ticks, ticks)
@@ -277,14 +280,18 @@ def _chips(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _devices(found: Mapping[str, Any]) -> Iterator[str]:
   if points := found.get('devices'):
-    yield from ('## Simulated devices', '', 'The `quick` form, 32 rows in all, on the cores of one machine:', '')
-    yield from (*_table('devices', points), '')
+    yield from ('## Simulated devices', '')
+    yield from _wrapped(
+      'The fastest steps of the `quick` form, 32 rows in all, on the cores of one machine; the load is the number of '
+      'processes that wanted these cores, and where it is above their number the times are of a busy machine:'
+    )
+    yield from ('', *_table('devices', points), '')
 
 
 def _sizes(found: Mapping[str, Any]) -> Iterator[str]:
   """Costs of one chip by what grows, with the exponents of the last doubling."""
   if 'sizes' in found:
-    yield from ('## Sizes', '', 'One chip; the exponent is that of the last two sizes.', '')
+    yield from ('## Sizes', '', 'One chip, 8 rows, of 128 where length does not grow; exponents of the last two.', '')
   for name, points in found.get('sizes', {}).items():
     last = ', '.join(f'{column} {exponent(points, column):.2f}' for column in ('Mcycles', 'GiB at most', 'TFLOP'))
     yield from (*_table(name, points), '', *_wrapped(f'Exponents: {last}; {WHY[name]}'), '')
@@ -299,7 +306,8 @@ def _table(what: str, points: Mapping[str, Point]) -> Iterator[str]:
   yield f'| {" | ".join([what, *names])} |'
   yield f'|{"---:|" * (len(names) + 1)}'
   for label, point in points.items():
-    cells = [f'{point[name]:,.{0 if "tokens" in name else 2}f}' if name in point else 'does not fit' for name in names]
+    digits = {name: 0 if 'tokens' in name else 3 if 'seconds' in name else 2 for name in names}
+    cells = [f'{point[name]:,.{digits[name]}f}' if name in point else 'does not fit' for name in names]
     yield f'| {" | ".join([f"{int(label):,}", *cells])} |'
 
 

@@ -237,8 +237,32 @@ def _rounds(program: Program, loop: Instruction) -> int | None:
   condition = program.computations.get(_named('condition', loop), ())
   if any(size for one in condition if one.kind != 'parameter' for _, size in _ARRAY.findall(one.shape)):
     return None
-  constants = [re.match(r'\d+(?=\))', one.rest) for one in condition if one.kind == 'constant']
-  return max((int(one[0]) for one in constants if one), default=0) or None
+  limit = max((value for one in condition if (value := _constant(one)) is not None), default=0)
+  return -(-limit // _step(program, loop)) or None
+
+
+def _step(program: Program, loop: Instruction) -> int:
+  """By how much a round moves the counter that the condition reads; 1 where the text does not say.
+
+  Products that wait for parts of other devices take two parts in a round, and count in twos.
+  """
+  body = {one.name: one for one in program.computations.get(_named('body', loop), ())}
+  read = [re.search(r'index=(\d+)', one.rest) for one in program.computations.get(_named('condition', loop), ())]
+  places = [int(found[1]) for found in read if found]
+  tuples = [_operands(one) for one in body.values() if one.kind == 'tuple']
+  if len(places) != 1 or not tuples or places[0] >= len(tuples[-1]):
+    return 1
+  moved = body.get(tuples[-1][places[0]])
+  if moved is None or moved.kind != 'add':
+    return 1
+  values = [_constant(body[name]) for name in _operands(moved) if name in body]
+  return max((value for value in values if value is not None), default=0) or 1
+
+
+def _constant(instruction: Instruction) -> int | None:
+  """The value of a constant that is one number from 0 on."""
+  found = re.match(r'\d+(?=\))', instruction.rest) if instruction.kind == 'constant' else None
+  return int(found[0]) if found else None
 
 
 def _named(attribute: str, instruction: Instruction) -> str:

@@ -14,13 +14,15 @@ def test_the_page_is_made_of_the_figures():
   assert growth.PAGE.with_name('growth.png').stat().st_size > 10_000
 
 
-def test_every_number_of_chips_stands_there():
+def test_every_part_stands_there():
+  assert growth.PARTS.keys() <= STORED.keys()
   assert list(STORED['chips']) == [str(chips) for chips in growth.SLICES]
+  assert STORED['devices']['4'].keys() == {'seconds a step', 'tokens/s', 'load'}
 
 
 def test_what_stops_being_flat_is_named():
   rising = {name for name in growth.RISING if growth.rises(STORED['chips'], name)}
-  assert rising | STORED.get('sizes', {}).keys() <= growth.WHY.keys()
+  assert growth.WHY.keys() == rising | STORED['sizes'].keys()
 
 
 def test_tokens_are_bounded_by_cycles():

@@ -75,6 +75,18 @@ def test_nested_loops_are_multiplied_out():
   assert hlo.by_kind(hlo.collectives(NESTED))['all-gather'] == (1, 12, 12 * 64 * 64 * 2)
 
 
+def test_a_counter_that_moves_by_two_has_half_the_rounds():
+  body = '%inner_body (p: (s32[], bf16[16,64])) -> (s32[], bf16[16,64]) {'
+  steps = NESTED.replace(
+    f'{body}\n', f'{body}\n  %two = s32[]{{:T(128)}} constant(2)\n  %i = s32[]{{:T(128)}} add(%before, %two)\n'
+  )
+  assert {one.kind: one.runs for one in hlo.collectives(steps)}['all-gather'] == 3 * 2
+  odd = steps.replace('%two = s32[]{:T(128)} constant(2)', '%two = s32[]{:T(128)} constant(3)')
+  assert {one.kind: one.runs for one in hlo.collectives(odd)}['all-gather'] == 3 * 2  # 0, 3
+  unsaid = steps.replace('add(%before, %two)', 'fusion(%before, %two), kind=kLoop, calls=%fused')
+  assert {one.kind: one.runs for one in hlo.collectives(unsaid)}['all-gather'] == 3 * 4
+
+
 def test_a_transfer_that_overlaps_a_loop_counts_once():
   twice = NESTED.replace('channel_id=3,', 'channel_id=1,')
   (kept,) = [one for one in hlo.collectives(twice) if one.kind in ('all-gather', 'reduce-scatter')]
