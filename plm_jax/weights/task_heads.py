@@ -5,7 +5,7 @@ A block of a config, `{'name': 'classify', 'classes': 3, ...}`, says how a head 
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -55,24 +55,30 @@ def find(architecture: Architecture, trunk: nn.Module, leaves: Mapping[str, Leaf
   found = {fitting[end].adapter: end for end, reason in reversed(reasons.items()) if not reason}
   if not found:
     raise ValueError('; '.join(f'{end}: {reason}' for end, reason in reasons.items()))
-  if not name:
-    name = _guessed(found, leaves)
-  return found[name]
+  rows = reasons.get('ForSequenceClassification', '')
+  if not name and 'head/bias' in rows:  # a head of rows as ours has them, or one of tokens
+    others = ' or '.join(f'adapter={one!r}' for one in ADAPTERS if one in found)
+    raise ValueError(f'ForSequenceClassification: {rows}; if it is for tokens, say so: {others}')
+  return found[name or _guessed({one: fitting[end] for one, end in found.items()}, leaves)]
 
 
-def _guessed(found: Collection[str], leaves: Mapping[str, Leaf]) -> str:
-  """The adapter that a head is of by its parameters alone, one of those found; rows are classified by the pooler.
+def _guessed(found: Mapping[str, TaskHead], leaves: Mapping[str, Leaf]) -> str:
+  """The adapter that a head is of by its parameters alone, one of those found.
+
+  Where the pooler is there, a head is none of tokens. Heads of rows and of options may have the same names in files:
+  then either will do.
 
   Raises:
     ValueError: heads of several adapters have such parameters.
   """
-  kernel = leaves.get(f'{HEAD}/kernel')
-  outputs = None if kernel is None else kernel.shape[-1]
+  last = next((leaves[path] for path in (f'{HEAD}/kernel', f'{HEAD}/out/kernel') if path in leaves), None)
+  outputs = None if last is None else last.shape[-1]
   possible = [one for one in ADAPTERS if one in found and outputs in (None, _OUTPUTS.get(one, outputs))]
   first, *others = possible or found
-  rivals = [one for one in others if first != 'classify' or one == 'choose']
-  if rivals:
-    several = ' or '.join(map(repr, (first, *rivals)))
+  if first == 'classify':
+    others = [one for one in others if one == 'choose' and found[one].entries != found[first].entries]
+  if others:
+    several = ' or '.join(map(repr, (first, *others)))
     raise ValueError(f'by its parameters it may be the head of adapter {several}: say which, adapter={first!r}')
   return first
 

@@ -383,7 +383,7 @@ def test_known_fields_are_found(tmp_path, fields):
 @pytest.mark.parametrize(
   ('changes', 'message'),
   [
-    ({'layout': 'albert'}, 'choose one of bare, bert, elmo, glm, gpt, plain, roberta, text, xlnet'),
+    ({'layout': 'albert'}, 'choose one of bare, begin, bert, elmo, glm, gpt, plain, roberta, text, xlnet'),
     ({'fields': ('body',)}, "no field 'body'"),
     ({'label': 'class'}, "no field 'class'"),
     ({'buckets': (64,)}, 'longer than length=32'),

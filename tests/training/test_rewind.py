@@ -14,7 +14,7 @@ import pytest
 from plm_jax import checkpoint, config, rewind
 from plm_jax.checkpoint import records
 from plm_jax.errors import ConfigError
-from plm_jax.training import history, loop, metrics
+from plm_jax.training import begin, history, loop, metrics
 from plm_jax.types import Source
 from tests import runs
 
@@ -156,7 +156,7 @@ def test_a_state_that_is_not_finite_is_not_saved(
 ) -> None:
   settings = runs.settings('mlm', data, save_every=2)
   with monkeypatch.context() as patch:
-    patch.setattr(loop, 'unsound', lambda state: {'params/trunk/x': state.step > 4, 'params/y': state.step < 0})
+    patch.setattr(begin, 'unsound', lambda state: {'params/trunk/x': state.step > 4, 'params/y': state.step < 0})
     outcome = loop.train(settings, tmp_path)
   assert (outcome.exit_code, outcome.result['step'], steps_of(tmp_path)) == (4, 6, [2, 4])
   said = (tmp_path / 'log.txt').read_text()
@@ -175,7 +175,7 @@ def test_a_broken_step_of_an_earlier_version_is_not_gone_on_with(
   entry = {'source': str(tmp_path / 'broken'), 'from_': '', 'to': ''}
   settings = config.resolve({**settings, 'init_from': [entry]})
   with monkeypatch.context() as patch:
-    patch.setattr(loop, 'unsound', lambda state: {})
+    patch.setattr(begin, 'unsound', lambda state: {})
     loop.train(settings, tmp_path / 'run', stop_at=2)
   assert steps_of(tmp_path / 'run') == [2]
   outcome = loop.train(settings, tmp_path / 'run')

@@ -107,7 +107,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     ('llama', {'rope_scaling': {'rope_type': 'llama3', 'factor': 0.5}}, 'factor a number from 1 on'),
     ('llama', {'rope_parameters': {'rope_type': 'default', 'rope_theta': 0}}, 'rope_theta a number above 1 or null'),
     ('llama', {'rope_parameters': {'rope_type': 'default', 'rope_theta': 0.5}}, 'rope_theta a number above 1'),
-    ('glm4', {'rms_norm_eps': 1e30}, 'rms_norm_eps is 1e.30, and must be a number above 0 to 1'),
+    ('glm4', {'rms_norm_eps': 1e30}, 'rms_norm_eps is 1e.30, and must be a number from 1.17549e-38 to 1'),
     ('bert', {'layer_norm_eps': 0}, 'layer_norm_eps is 0'),
     ('gpt2', {'initializer_range': 1e300}, 'initializer_range is 1e.300, and must be a number from 0 to 100'),
     ('bart', {'dropout': 1.0}, 'dropout is 1.0, and must be a number from 0 on and below 1'),

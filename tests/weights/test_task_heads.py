@@ -1,6 +1,5 @@
 """Heads of tasks: classes of transformers are read into the adapter that computes the same, and written again."""
 
-import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -194,9 +193,12 @@ def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_pa
   try:
     weights.save(tmp_path / 'guessed', trunk, params)
   except WeightsError as error:
-    assert 'by its parameters it may be the head of adapter' in str(error) and repr(adapter) in str(error)
+    assert repr(adapter) in str(error) and (
+      'by its parameters it may be' in str(error) or 'if it is for tokens' in str(error)
+    )
   else:
-    assert json.loads((tmp_path / 'guessed' / 'config.json').read_text())['architectures'] == [type(model).__name__]
+    guessed = type(model).from_pretrained(tmp_path / 'guessed')  # tensors of rows and of options have the same names
+    assert published.equal(guessed.state_dict(), model.state_dict())
   exported = type(model).from_pretrained(tmp_path / 'export').eval()
   assert exported.config.id2label == model.config.id2label
   assert worst(outputs_of_theirs(exported, batch), expected, batch, kind) < 1e-6  # ALBERT's activation has another name
