@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -243,3 +243,15 @@ def snapshot(folder: pathlib.Path) -> dict[str, tuple[int, str]]:
     )
     for path in [folder, *folder.rglob('*')]
   }
+
+
+class Saved:
+  """Checkpoints of which nothing but their steps is asked."""
+
+  def __init__(self, *steps: int):
+    self._steps = steps
+
+  def wait(self) -> None: ...
+
+  def steps(self) -> Sequence[int]:
+    return self._steps

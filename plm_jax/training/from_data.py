@@ -167,9 +167,11 @@ def layout_of_release(folder: str, *, texts: int) -> str:
     )
   theirs = files.read_json(files.path(folder) / 'config.json', default={})
   classifies = any(str(name).endswith('ForSequenceClassification') for name in theirs.get('architectures') or ())
-  place = _tokenizer_of(folder)
-  last = None if place is None else _written(tokenizer.marked(place)).single[-1][0]
-  if classifies and not theirs.get('is_encoder_decoder') and last == theirs.get('pad_token_id') and last is not None:
+  place, pad = _tokenizer_of(folder), theirs.get('pad_token_id')
+  if not classifies or theirs.get('is_encoder_decoder') or place is None or pad is None:
+    return found
+  last = _written(tokenizer.marked(place)).single[-1][0]
+  if last == pad:
     raise ConfigError(
       f'data.layout: the tokenizer of {folder} ends texts with the token {last}, which pads rows as well, so that '
       f'{theirs["architectures"][0]} reads the token before it, which no layout does. Without that token: '

@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,16 +26,6 @@ def of(**changes: Any) -> dict[str, Any]:
   return {'spikes': WATCH | changes, 'save_every': 10}
 
 
-class Saved:
-  def __init__(self, *steps: int):
-    self._steps = steps
-
-  def wait(self) -> None: ...
-
-  def steps(self) -> Sequence[int]:
-    return self._steps
-
-
 def test_the_bound_is_that_of_the_definition(tmp_path: pathlib.Path) -> None:
   watch = spikes.Watch(of(memory=5), RunFolder.at(tmp_path), sums={})
   losses = np.random.default_rng(0).normal(3.0, 0.1, 12)
@@ -47,7 +37,7 @@ def test_the_bound_is_that_of_the_definition(tmp_path: pathlib.Path) -> None:
       mean = np.average(losses[:number], weights=weights)
       deviation = np.sqrt(np.average((losses[:number] - mean) ** 2, weights=weights))
       assert watch.bound() == pytest.approx(mean + 4 * deviation, rel=1e-9)
-    assert watch.see(number + 1, float(loss), Saved(1)) is None
+    assert watch.see(number + 1, float(loss), runs.Saved(1)) is None
   again = spikes.Watch(of(memory=5), RunFolder.at(tmp_path), sums=json.loads(json.dumps(watch.sums())))
   assert again.bound() == watch.bound()
 
@@ -55,10 +45,10 @@ def test_the_bound_is_that_of_the_definition(tmp_path: pathlib.Path) -> None:
 def test_a_spike_goes_back_far_enough_and_covers_what_was_seen(tmp_path: pathlib.Path) -> None:
   watch = spikes.Watch(of(back=10, after=5), RunFolder.at(tmp_path), sums={})
   for step in range(1, 31):
-    assert watch.see(step, 3.0 + step % 2 / 10, Saved(10, 20, 30)) is None
-  assert watch.see(31, float('nan'), Saved(10, 20, 30)) is None  # `max_skipped` counts these
+    assert watch.see(step, 3.0 + step % 2 / 10, runs.Saved(10, 20, 30)) is None
+  assert watch.see(31, float('nan'), runs.Saved(10, 20, 30)) is None  # `max_skipped` counts these
   bound = watch.bound()
-  assert watch.see(31, 9.0, Saved(10, 20, 30)) == spikes.Spike(31, 9.0, bound, back_to=20, skip=16)
+  assert watch.see(31, 9.0, runs.Saved(10, 20, 30)) == spikes.Spike(31, 9.0, bound, back_to=20, skip=16)
 
 
 @pytest.mark.parametrize(('saved', 'most', 'why'), [((30,), 1, 'no older step'), ((10,), 0, 'back 0 times already')])
@@ -67,8 +57,8 @@ def test_a_spike_without_a_way_back_is_told(
 ) -> None:
   watch = spikes.Watch(of(most=most), RunFolder.at(tmp_path), sums={})
   for step in range(1, 31):
-    watch.see(step, 3.0 + step % 2 / 10, Saved(*saved))
-  assert watch.see(31, 9.0, Saved(*saved)) is None
+    watch.see(step, 3.0 + step % 2 / 10, runs.Saved(*saved))
+  assert watch.see(31, 9.0, runs.Saved(*saved)) is None
   assert 'a spike. The run goes on' in caplog.text and why in caplog.text
 
 

@@ -120,16 +120,6 @@ def test_each_device_makes_digests_of_its_own_part() -> None:
   assert (every.devices, every.known) == ([0, 1, 2, 3], False)
 
 
-class Saved:
-  def __init__(self, *steps: int):
-    self._steps = steps
-
-  def wait(self) -> None: ...
-
-  def steps(self) -> Sequence[int]:
-    return self._steps
-
-
 @pytest.mark.parametrize(
   ('steps', 'said'),
   [
@@ -143,7 +133,7 @@ def test_the_way_on_does_not_trust_what_was_saved_since_the_last_check(
   steps: Sequence[int], said: str, tmp_path: pathlib.Path
 ) -> None:
   whole = NamedSharding(sharding.make_mesh({'data': 4}), PartitionSpec())
-  check = verify.Check(10, (whole, whole), folder=RunFolder.at(tmp_path), saved=Saved(*steps))
+  check = verify.Check(10, (whole, whole), folder=RunFolder.at(tmp_path), saved=runs.Saved(*steps))
   assert re.search(said, check._way_on(30), re.DOTALL)
 
 
