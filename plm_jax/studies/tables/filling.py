@@ -58,6 +58,8 @@ def fill(
   asked = metrics_of(table, plan)
   todo = runs.needed(plan)
   log.info(f'{table.title}: {len(todo)} runs, {sum(one.digest in kept["runs"] for one in todo)} of them known')
+  lacking = [one for one in todo if asked[one.digest] and not _is_known(one, kept)]
+  begun_with = {source.digest for one in lacking for source in runs.sources(one)}  # made again where they are gone
   counts = Counts()
   counts.add([one for one in todo if not asked[one.digest] and one.digest not in kept['runs']])
   began = time.monotonic()
@@ -65,7 +67,10 @@ def fill(
     for number, one in enumerate(todo):
       late = time.monotonic() - began > 60 * minutes
       try:
-        _settle(one, table, kept, places, asked[one.digest], counts, run=run and not late)
+        make = run and not late
+        is_gone = make and one.digest in begun_with and runs.finished(one, places) is None
+        if is_gone or not _is_known(one, kept):
+          _settle(one, table, kept, places, asked[one.digest], counts, run=make)
       except Interrupted as interrupted:
         cells.write(file, kept)
         left = sum(other.digest not in kept['runs'] for other in todo)
@@ -94,6 +99,10 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
   return asked
 
 
+def _is_known(one: Run, kept: Mapping[str, Any]) -> bool:
+  return 'metrics' in kept['runs'].get(one.digest, {})
+
+
 def _settle(
   one: Run,
   table: Table,
@@ -106,8 +115,6 @@ def _settle(
 ) -> None:
   """Records a run, once it is made."""
   signals.check()
-  if one.digest in kept['runs'] and 'metrics' in kept['runs'][one.digest]:
-    return
   if not asked:
     if one.digest not in kept['runs']:
       kept['runs'][one.digest] = {'name': one.name, **_counted(one, counts)}

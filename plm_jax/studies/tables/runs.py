@@ -167,13 +167,13 @@ def _target(target: str) -> str:
 
 
 def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
-  """Every run once, each behind the one that it begins with."""
+  """Every run once, each behind the one that it begins with; row by row, so that a table which is cut has whole rows."""
   found: dict[str, Run] = {}
   for by_seed in plan.values():
     for run in (run for runs in by_seed for run in runs):
-      for one in (run, *sources(run)):
+      for one in (*reversed(sources(run)), run):
         found.setdefault(one.digest, one)
-  return sorted(found.values(), key=lambda run: len(sources(run)))
+  return list(found.values())
 
 
 def sources(run: Run) -> list[Run]:

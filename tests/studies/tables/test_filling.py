@@ -111,6 +111,17 @@ def test_an_interruption_keeps_what_is_done_and_the_same_call_goes_on(set_up, tm
   assert len(rest.made) == PRETRAININGS + TUNINGS - 5
 
 
+def test_what_a_missing_run_begins_with_is_made_again_where_its_folder_is_gone(set_up, tmp_path, monkeypatch):
+  kept = fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
+  lost = set_up[1][runs.Cell('two', 'score')][1][0]
+  del kept['runs'][lost.digest]
+  cells.write(tmp_path / 'out' / 'cells.json', kept)
+  (set_up[2].workdir / 'runs').rename(tmp_path / 'gone')
+  machine = Machine(set_up[2])
+  assert len(fill(set_up, tmp_path, machine, monkeypatch)['runs']) == PRETRAININGS + TUNINGS
+  assert machine.made == [lost.source.digest, lost.digest]
+
+
 def test_a_failed_run_is_a_result_and_is_tried_again_by_the_next_call(set_up, tmp_path, monkeypatch):
   broken = set_up[1][runs.Cell('two', 'loss')][0][0].digest
   machine = Machine(set_up[2], fails=[broken])
