@@ -32,7 +32,6 @@ FILE, PAGE = ROOT / 'experiments' / 'slices.json', ROOT / 'experiments' / 'SLICE
 CHECKED = ROOT / 'runs' / 'slices.json'
 SECONDS, GIB = 1_800, 20
 CLOSE, SMALL = 0.03, 0.05  # a share, and GiB
-SUMS = 'all-reduce'  # of rows with `sums_at_least`, those that share a channel were counted once
 
 
 class Row(NamedTuple):
@@ -178,8 +177,7 @@ def _cells(row: Row, one: Mapping[str, Any]) -> Iterator[str]:
   else:
     yield from (one.get('why', 'not compiled'), '')
   yield f'{one["limit_gib"]:g}'
-  least = {SUMS: 'at least '} if one.get('sums_at_least') else {}
-  yield ', '.join(f'{kind} {least.get(kind, "")}{gib:g}' for kind, gib in one.get('sent_gib', {}).items() if gib)
+  yield ', '.join(f'{kind} {gib:g}' for kind, gib in one.get('sent_gib', {}).items() if gib)
   yield '' if one['hours'] is None else f'{one["hours"]:,.1f}'
 
 
@@ -214,8 +212,6 @@ def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
   sent = stored.get('sent_gib', {})
   said = now.get('sent_gib', {}) if sent else {}
   pairs |= {kind: (sent.get(kind, 0.0), said.get(kind, 0.0), SMALL) for kind in sorted({*sent, *said})}
-  if stored.get('sums_at_least') and said.get(SUMS, 0.0) > sent.get(SUMS, 0.0):
-    del pairs[SUMS]
   return [
     f'{name} {found:g} GiB, stored {was:g}'
     for name, (was, found, least) in pairs.items()
