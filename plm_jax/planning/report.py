@@ -1,8 +1,10 @@
 """A plan: what is known of a run on a topology, as plain data and as text."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plm_jax.errors import ConfigError
 from plm_jax.planning import compile as compiling
 from plm_jax.planning import search as searching
 from plm_jax.planning import topology as topologies
@@ -72,7 +74,10 @@ def _searched(
     return compiling.make(searching.applied(settings, change), vocab, topology, devices)
 
   def state(change: searching.Change) -> float:
-    return compiling.state(changed(change))['gib']
+    try:
+      return compiling.state(changed(change))['gib']
+    except ConfigError:  # slices that this mesh does not divide
+      return math.inf
 
   def needs(change: searching.Change) -> tuple[float, bool]:
     step = compiling.compiled_train(changed(change), searching.applied(settings, change))

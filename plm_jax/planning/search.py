@@ -93,7 +93,7 @@ def search(
   Args:
     settings: of the run, which does not fit.
     limit: GiB of a device.
-    state: change -> GiB of the state on a device; counted, so it is asked often. A ValueError where it cannot be.
+    state: change -> GiB of the state on a device; counted, so it is asked often; infinite where it cannot be placed.
     needs: change -> GiB that the compiler says the program needs, and whether it fits; asked at most `MOST` times.
     choices: change of the layout -> `candidates` behind it.
     first: GiB that the program needs as it is; None where the compiler did not say.

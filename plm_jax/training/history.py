@@ -50,10 +50,16 @@ def extended(settings: Mapping[str, Any], more: int, *, at: int) -> dict[str, An
 
 
 def back_at(settings: Mapping[str, Any], step: int, *, skip: int = 0) -> dict[str, Any]:
-  """The settings of a run that was never beyond `step`, and leaves out the `skip` batches behind it."""
+  """The settings of a run that was never beyond `step`, and leaves out what the `skip` steps behind it read.
+
+  Those steps may have left out batches themselves, which stay left out:
+
+    skip [(3, 2)], back at 2, skip 4    steps 3 to 6 read 3, 6, 7, 8, so that step 3 reads 9 now: [(2, 6)]
+  """
   extend = [(at, more) for at, more in settings['extend'] if at <= step]
-  left_out = [(at, count) for at, count in settings['skip'] if at < step]
-  return {**settings, 'extend': extend, 'skip': [*left_out, *([(step, skip)] if skip else [])]}
+  before = [(at, count) for at, count in settings['skip'] if at < step]
+  between = sum(count for at, count in settings['skip'] if step <= at <= step + skip)
+  return {**settings, 'extend': extend, 'skip': [*before, *([(step, skip + between)] if skip else [])]}
 
 
 def read(source: 'Source', start: int, *, skip: Pairs) -> Iterator[dict[str, np.ndarray]]:

@@ -35,6 +35,9 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
   with run_folder.claim(folder, main=True), run_folder.log_file(folder, main=True):
     settings = {'extend': (), 'skip': (), **earlier.current(run_folder.read_json(folder.config))}
     step = _sound(folder, step)
+    settings = history.back_at(settings, step, skip=skip)
+    if sum(count for _, count in settings['skip']) > history.MOST_STEPS:
+      raise ConfigError(f'--skip={skip}: a run leaves out at most {history.MOST_STEPS:,} batches in all')
     aside = folder.checkpoints / checkpoint.SET_ASIDE
     if files.exists(folder.result):
       checkpoint.make_aside(folder.checkpoints)
@@ -42,7 +45,6 @@ def rewind(workdir: Where, step: int | None, *, skip: int = 0) -> None:
     moved = checkpoint.set_aside(folder.checkpoints, step)
     for file in (folder.metrics, folder.evaluations):
       _cut(file, aside, after=step)
-    settings = history.back_at(settings, step, skip=skip)
     run_folder.write_config(folder, settings)
     log.info(
       f'{folder.root} is at step {step} of {history.total(settings)} now; '

@@ -72,8 +72,22 @@ def test_what_is_left_out_depends_on_the_step_alone(
 def test_going_back_undoes_what_came_later() -> None:
   settings = {'steps': 10, 'extend': [[6, 4], [14, 5]], 'skip': [[3, 2], [8, 1], [9, 1]]}
   assert history.back_at(settings, 8) == {'steps': 10, 'extend': [(6, 4)], 'skip': [(3, 2)]}
-  assert history.back_at(settings, 8, skip=7)['skip'] == [(3, 2), (8, 7)]
+  assert history.back_at(settings, 8, skip=7)['skip'] == [(3, 2), (8, 9)]
   assert history.back_at(settings, 14)['extend'] == [(6, 4), (14, 5)]
+
+
+@pytest.mark.parametrize('skip', [[], [(3, 2)], [(1, 2), (3, 4), (4, 1)], [(2, 5), (6, 1)]])
+@pytest.mark.parametrize(('step', 'left_out'), [(0, 3), (2, 1), (3, 4), (4, 2)])
+def test_what_steps_read_that_are_gone_back_over_is_not_read_again(
+  skip: list[tuple[int, int]], step: int, left_out: int
+) -> None:
+  def numbers(start: int, skip: history.Pairs) -> list[int]:
+    batches = history.read(source(), start, skip=skip)
+    return [int(next(batches)['number'][0]) for _ in range(6)]
+
+  end = step + left_out
+  later = history.back_at({'extend': [], 'skip': skip}, step, skip=left_out)['skip']
+  assert numbers(step, later) == numbers(end, [(at, count) for at, count in skip if at <= end])
 
 
 # Runs.
@@ -196,6 +210,7 @@ def test_mistakes_are_named(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   before = runs.snapshot(workdir / 'checkpoints')
   for flags, said in (
     ([], 'needs --to_step=S; in .* sound steps are 2, 4'),
+    (['--to_step=4', '--skip=99999999999'], 'a run leaves out at most 2,000,000,000 batches'),
     (['--to_step=3'], '--to_step=3: there is no such step in .*; sound steps are 2, 4'),
     (['--to_step=2'], '--to_step=2: it is damaged'),
     (['--to_step=4', '--skip=-1'], '--skip=-1: the number of batches'),

@@ -167,7 +167,7 @@ def _target(target: str) -> str:
 
 
 def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
-  """Every run once, each behind the one that it begins with; row by row, so that a table which is cut has whole rows."""
+  """Every run once, behind the one that it begins with; row by row, so that a table which is cut has whole rows."""
   found: dict[str, Run] = {}
   for by_seed in plan.values():
     for run in (run for runs in by_seed for run in runs):
