@@ -235,6 +235,16 @@ Expect: nothing.
 """
 
 
+def test_a_search_passes_meshes_that_cannot_be_placed(data):
+  """Four slices of four chips have no mesh whose 'model' is 8 or more; before, the search ended with the first."""
+  place = topology.parse('v5p:2x2x1', slices=4)
+  tight = place._replace(chip=place.chip._replace(memory=1e-9))  # nothing fits, so every layout is asked
+  devices = described.made_up((2, 2, 1), slices=4)
+  first = {'train': {'needed_gib': None, 'attention': []}}
+  found = report._searched(settings(data, data={'batch_size': 64}), stand_in.Words(1000), tight, devices, first)
+  assert found == {'flags': None, 'tried': []}
+
+
 @pytest.mark.parametrize(('path', 'size'), [('runs/vocab/gpt2', 50257), ('runs/vocab/t5', 32000)])
 def test_a_vocabulary_that_is_not_there_has_the_size_of_the_header(path, size, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
