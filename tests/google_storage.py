@@ -68,7 +68,7 @@ class Store:
 
 
 class Server(http.server.ThreadingHTTPServer):
-  """Answers each client in a thread, and says nothing of clients that are killed."""
+  """Answers each client in a thread, and says nothing of clients that are killed or leave before the answer."""
 
   daemon_threads = True
 

@@ -23,7 +23,7 @@ import pytest
 from plm_jax.checkpoint import records
 from plm_jax.cli import notices, signals
 from plm_jax.training import metrics
-from tests import conftest, runs
+from tests import conftest, google_storage, runs
 
 QUIET = {'preempted': 'FALSE', 'maintenance-event': 'NONE'}
 NOTICES = list(zip(('preempted', 'maintenance-event'), ('TRUE', 'TERMINATE_ON_HOST_MAINTENANCE'), strict=True))
@@ -50,8 +50,7 @@ class Server:
       def log_message(self, *words: object) -> None:
         """Says nothing."""
 
-    self._http = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
-    self._http.daemon_threads = True
+    self._http = google_storage.Server(('127.0.0.1', 0), Handler)
     self.address = f'127.0.0.1:{self._http.server_address[1]}'
     threading.Thread(target=self._http.serve_forever, daemon=True).start()
 
