@@ -110,6 +110,7 @@ parse() {
       --create_flag=--?*) create_flags+=("${1#*=}") ;;
       --internal_ip) internal_ip=1 ;;
       --env=[A-Za-z_]*=*) variables+=("${1#*=}") ;;
+      --env=*) fail "$1: expected --env=NAME=VALUE" ;;
       --to=?*) to=${1#*=} ;;
       --without_checkpoints) without_checkpoints=1 ;;
       --tries=?*) tries="$(number "$1")" ;;
@@ -160,14 +161,18 @@ check() {
   fi
 }
 
-# No TPU is asked for where the config would be a file of this checkout, and is not there.
+# No TPU is asked for where the config would be a file of this checkout, and is not there or would not be copied.
 check_config() {
   local config
   config="$(argument_of --config)"
   config=${config%%:*}
-  case $config in
-    experiments/*) [[ -e $root/$config ]] || fail "--config=$config: there is no such file in $root" ;;
-  esac  # others may lie on the hosts alone
+  config=${config#./}
+  if [[ -e $root/$config && $config != /* ]]; then
+    git -C "$root" ls-files --error-unmatch -- "$config" >/dev/null 2>&1 ||
+      fail "--config=$config: git does not know this file, and copies to the hosts what it knows: git add $config"
+  elif [[ $config == experiments/* ]]; then
+    fail "--config=$config: there is no such file in $root"
+  fi  # others may lie on the hosts alone
 }
 
 # The value of an argument of the run, such as --workdir=VALUE.
@@ -241,21 +246,32 @@ is_gone() {
   esac
 }
 
-# Which hosts: all, or first. One slice is a node, several are a queued resource.
+# Runs ssh or scp on the hosts: all, or first. NODE in the arguments is the name of a slice. Every slice is asked by a
+# command of its own, all at once: queued-resources ssh goes on to the next hosts only when 64 are done, and those that
+# wait for each other, as doctor does, would wait for ever.
 on() {
-  local which=$1 verb=$2
+  local which=$1 verb=$2 hosts=(--worker=all) node word words code=0 process processes=()
   shift 2
-  local where=(tpu-vm "$verb")
-  local hosts=(--worker=all)
   [[ $which == all ]] || hosts=(--worker=0)
-  if [[ $slices -gt 1 ]]; then
-    where=(queued-resources "$verb")
-    hosts=("--node=${hosts[0]#*=}" "${hosts[@]}")
-  fi
-  if [[ $internal_ip -eq 1 ]]; then
-    hosts+=(--internal-ip)
-  fi
-  gcloud_tpus "${where[@]}" "$@" "${hosts[@]}"
+  [[ $internal_ip -eq 0 ]] || hosts+=(--internal-ip)
+  for node in $(nodes); do
+    words=()
+    for word in "$@"; do
+      case $word in NODE | NODE:*) word=$node${word#NODE} ;; esac
+      words+=("$word")
+    done
+    if [[ $which == first || $slices -eq 1 || $dry_run -eq 1 ]]; then
+      vm "$verb" "${words[@]}" "${hosts[@]}" || return
+    else
+      vm "$verb" "${words[@]}" "${hosts[@]}" &
+      processes+=($!)
+    fi
+    [[ $which == all ]] || break
+  done
+  for process in ${processes[@]+"${processes[@]}"}; do
+    wait "$process" || code=$?
+  done
+  return "$code"
 }
 
 create() {
@@ -310,13 +326,23 @@ wait_for_tpu() {
 }
 
 install() {
-  local archive=${TMPDIR:-/tmp}/plm_jax_$name.tar.gz
-  local unpack="mkdir -p $folder && tar -C $folder -xzf plm_jax.tar.gz && $worker install"
-  # the files that git knows, as they are now, changes included
+  pack
+  ship
+}
+
+# The files that git knows, as they are now: with changes, and without those that are deleted.
+pack() {
   # shellcheck disable=SC2016
-  run bash -c 'git -C "$1" ls-files -z | tar -C "$1" --null -T - -czf "$2"' tar "$root" "$archive"
-  on all scp "$archive" "$name:plm_jax.tar.gz"
-  on all ssh "$name" --command="$unpack"
+  local there='while IFS= read -rd "" file; do [[ ! -e $file && ! -L $file ]] || printf "%s\0" "$file"; done'
+  # shellcheck disable=SC2016
+  run bash -o pipefail -c 'cd -- "$1" && git ls-files -z | '"$there"' | tar --null -T - -czf "$2"' tar "$root" "$archive"
+}
+
+ship() {
+  local unpack="mkdir -p $folder && tar -C $folder -xzf plm_jax.tar.gz && $worker install"
+  [[ $slices -eq 1 ]] || on first ssh NODE --command=true  # makes the key, which several at once would each make
+  on all scp "$archive" NODE:plm_jax.tar.gz
+  on all ssh NODE --command="$unpack"
 }
 
 # Every flag that names the config or changes it, for a shell: what prepare and doctor take as well.
@@ -329,27 +355,27 @@ config_arguments() {
 }
 
 prepare() {
-  on all ssh "$name" --command="$worker python -m plm_jax.prepare $(config_arguments)"
+  on all ssh NODE --command="$worker python -m plm_jax.prepare $(config_arguments)"
 }
 
 doctor() {
   local workdir
   workdir="$(quoted "--workdir=$(argument_of --workdir)")"
-  on all ssh "$name" --command="$worker python -m plm_jax.doctor $(config_arguments) $workdir"
+  on all ssh NODE --command="$worker python -m plm_jax.doctor $(config_arguments) $workdir"
 }
 
 start() {
   local before=''
   [[ ${#variables[@]} -eq 0 ]] || before="$(quoted env "${variables[@]}") "
-  on all ssh "$name" --command="$before$worker start $(quoted "${arguments[@]}")"
+  on all ssh NODE --command="$before$worker start $(quoted "${arguments[@]}")"
 }
 
 # 'running', 'ended CODE', 'lost' or 'none', of the first host.
 state_of_run() {
   if [[ $dry_run -eq 1 ]]; then
-    on first ssh "$name" --command="$worker state" >&3
+    on first ssh NODE --command="$worker state" >&3
   else
-    on first ssh "$name" --command="$worker state" 2>/dev/null | tail -n 1 || true
+    on first ssh NODE --command="$worker state" 2>/dev/null | tail -n 1 || true
   fi
 }
 
@@ -362,9 +388,13 @@ fetch() {
     run gcloud storage rsync "$workdir" "$to/$(basename "$workdir")" ${excluded[@]+"${excluded[@]}"} \
       --recursive ${project:+--project="$project"}
   else
-    [[ $workdir == /* ]] || workdir="$folder/$workdir"
+    case $workdir in
+      /*) ;;
+      \~/*) workdir=${workdir#*/} ;;  # scp begins in the home folder
+      *) workdir=$folder/$workdir ;;
+    esac
     run mkdir -p "$to"
-    on first scp "$name:$workdir" "$to" --recurse
+    on first scp "NODE:$workdir" "$to" --recurse
   fi
 }
 
@@ -381,8 +411,9 @@ delete_tpu() {
 }
 
 up() {
+  pack  # what fails here costs nothing yet
   create
-  install
+  ship
   prepare
   doctor
   start
@@ -458,7 +489,7 @@ try() {
   sleep "$poll"
 }
 
-stop() { on all ssh "$name" --command="$worker stop"; }
+stop() { on all ssh NODE --command="$worker stop"; }
 
 command='' name='' zone='' project='' type='' runtime='' to='' slices=1 tries=20 poll=30
 spot=0 direct=0 internal_ip=0 without_checkpoints=0 delete=0 dry_run=0
@@ -467,12 +498,13 @@ given=("${@:2}")
 parse "$@"
 check
 errors="$(mktemp)"
-trap 'rm -f -- "$errors"' EXIT
+archive=${TMPDIR:-/tmp}/plm_jax_$name.tar.gz
+trap 'rm -f -- "$errors"; kill $(jobs -p) 2>/dev/null || true' EXIT
 runtime=${runtime:-$(runtime_of "$type")}
 to=${to:-runs/fetched/$name}
 exec 3>&1  # for what a dry run prints where the output of a command is taken
 case $command in
-  tail) on first ssh "$name" --command="$worker tail" ;;
+  tail) on first ssh NODE --command="$worker tail" ;;
   state)
     tpu="$(state_of_tpu)"
     run="$(state_of_run)"

@@ -74,7 +74,9 @@ elif verb == 'describe':
 elif state.read_text() != 'ACTIVE':
   sys.exit('ERROR: no such host')
 else:
-  chosen = hosts if flags['--worker'] == 'all' else hosts[:1]
+  node = names[0 if verb == 'ssh' or ':' in names[0] else -1].partition(':')[0]
+  first = 2 * int(node.rpartition('-')[2]) if slices > 1 else 0  # two hosts a slice
+  chosen = hosts[first : first + (2 if flags['--worker'] == 'all' else 1)]
   code = 0
   for host in chosen:
     host.mkdir(exist_ok=True)
@@ -196,8 +198,9 @@ def dry(cloud: Cloud, command: str, *flags: str) -> list[list[str]]:
     env={**cloud.env, 'PATH': os.environ['PATH']},
     capture_output=True,
     text=True,
-    check=True,
+    check=False,
   )
+  assert process.returncode == 0, process.stderr
   assert len(cloud.asked()) == before
   return [shlex.split(line) for line in process.stdout.splitlines()]
 
@@ -215,8 +218,14 @@ def test_a_dry_run_prints_what_a_run_does(cloud: Cloud, variant: str, tmp_path: 
   printed = [words for command in COMMANDS for words in dry(cloud, command, *flags)]
   for command in COMMANDS:
     cloud.run(command, *TPU, *flags, *RUN)
-  assert only_changes(printed) == only_changes(cloud.asked())
-  assert len(only_changes(printed)) == 10
+  printed_changes, done = only_changes(printed), only_changes(cloud.asked())
+  if variant == 'slices':  # which are asked at once
+    assert sorted(printed_changes) == sorted(done)
+    assert all(words[3] == 'tpu-vm' for words in done if words[4] in ('ssh', 'scp'))
+    assert [sum(name in words for words in done) for name in ('one-0', 'one-1')] == [7, 5]
+  else:
+    assert printed_changes == done
+  assert len(printed_changes) == (17 if variant == 'slices' else 10)
   assert {tuple(words) for words in printed if 'describe' in words} <= {tuple(words) for words in cloud.asked()}
   commands = [*cloud.asked(), *dry(cloud, 'tail', *flags), *dry(cloud, 'fetch', '--without_checkpoints')]
   check_by_gcloud(sorted({shlex.join(words) for words in commands if words[0] == 'gcloud'}), tmp_path)
@@ -256,6 +265,42 @@ def test_arguments_reach_every_host_as_they_were_given(cloud: Cloud) -> None:
   unpacked = cloud.folder / 'host0' / 'plm_jax'
   assert (unpacked / 'launch' / 'tpu_vm.sh').exists()
   assert not (unpacked / 'not for git').exists()
+
+
+def test_what_is_changed_is_copied_and_what_is_deleted_is_not_missed(cloud: Cloud) -> None:
+  checkout = cloud.script.parent.parent
+  (checkout / 'experiments' / 'bert' / 'large.py').write_text('')
+  (checkout / 'experiments' / 'a name.py').write_text('before')
+  subprocess.run(['git', '-C', str(checkout), 'add', '.'], check=True)
+  (checkout / 'experiments' / 'bert' / 'large.py').unlink()
+  (checkout / 'experiments' / 'a name.py').write_text('after')
+  cloud.run('create', *TPU)
+  cloud.run('install', *TPU)
+  unpacked = cloud.folder / 'host1' / 'plm_jax' / 'experiments'
+  assert (unpacked / 'a name.py').read_text() == 'after'
+  assert [file.name for file in (unpacked / 'bert').iterdir()] == ['base.py']
+
+
+def test_a_config_that_would_not_be_copied_costs_no_tpu(cloud: Cloud) -> None:
+  (cloud.script.parent.parent / 'mine.py').write_text('')
+  for config in ('mine.py', './mine.py:quick'):
+    assert 'git add mine.py' in cloud.run('up', *TPU, '--', f'--config={config}', '--workdir=gs://b/x', code=2)
+  assert 'no such file' in cloud.run(
+    'up', *TPU, '--', '--config=./experiments/bert/bass.py', '--workdir=gs://b/x', code=2
+  )
+  assert not cloud.asked()
+
+
+def test_a_slice_that_fails_is_not_passed_over(cloud: Cloud) -> None:
+  flags = [*TPU, '--slices=2']
+  cloud.run('create', *flags)
+  (cloud.folder / 'host0').write_text('a file where the first slice has its home')
+  cloud.run('install', *flags, code=1)
+  (cloud.folder / 'host0').unlink()
+  (cloud.folder / 'host2').write_text('and the second')
+  cloud.run('install', *flags, code=1)
+  (cloud.folder / 'host2').unlink()
+  cloud.run('install', *flags)
 
 
 def test_every_command_may_be_repeated(cloud: Cloud) -> None:
@@ -345,6 +390,9 @@ def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None
   (cloud.folder / 'host0' / 'plm_jax' / 'runs' / 'mine' / 'result.json').write_text('{}')
   cloud.run('fetch', *TPU, '--', '--workdir=runs/mine')
   assert (cloud.folder / 'runs' / 'fetched' / 'one' / 'mine' / 'result.json').exists()
+  (cloud.folder / 'host0' / 'runs' / 'at home').mkdir(parents=True)
+  cloud.run('fetch', *TPU, '--to=here', '--', '--workdir=~/runs/at home')
+  assert (cloud.folder / 'here' / 'at home').is_dir()
 
 
 @pytest.mark.parametrize(
@@ -363,6 +411,7 @@ def test_fetch_copies_from_a_host_where_there_is_no_bucket(cloud: Cloud) -> None
     (['create', 'one', '--zone=a', '--type=v4-8', '--sport'], 'there is no flag --sport'),
     (['create', 'one', '--zone=a', '--type=v4-8', '--config=c.py'], 'behind --'),
     (['create', 'one', '--zone', 'a', '--type=v4-8'], '--zone=VALUE'),
+    (['create', 'one', '--zone=a', '--type=v4-8', '--env=FOO'], '--env=NAME=VALUE'),
     (['up', 'one', '--zone=a', '--type=v4-8'], 'what to train'),
     (
       ['up', 'one', '--zone=a', '--type=v4-8', '--', '--config=experiments/bert/bass.py:quick', '--workdir=gs://b/x'],
