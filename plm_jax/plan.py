@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
   if arguments.topology is None:
     parser.error('needs --topology=CHIP:SIZES, such as v5e:4x4')
+  if arguments.search and arguments.state_only:
+    parser.error('--search compiles what it tries, and --state_only compiles nothing: leave one of them out')
   os.environ['JAX_PLATFORMS'] = 'cpu'  # programs are compiled for others; a TPU that is there may be in use
   os.environ.pop('XLA_FLAGS', None)  # libtpu, which reads LIBTPU_INIT_ARGS, ends a process at a flag for CPUs
   from plm_jax.planning import report, stand_in, topology  # loads jax

@@ -97,11 +97,7 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) ->
   """
   devices = list(jax.devices() if devices is None else devices)
   sizes = sizes_of(shape, len(devices))
-  if math.prod(sizes) != len(devices):
-    raise ValueError(
-      f'sharding.mesh={dict(shape)} does not use all {len(devices)} devices; set one size to -1. '
-      f'Nearest that do: {_nearest(sizes[1], devices)}'
-    )
+  check_sizes(sizes, len(devices), nearest=lambda: _nearest(sizes[1], devices))
   try:
     placed = _place(sizes, devices)
   except (ValueError, NotImplementedError, AssertionError) as error:
@@ -126,6 +122,32 @@ def sizes_of(shape: Mapping[str, int], count: int) -> tuple[int, int]:
   if free:
     sizes[free[0]] = count // fixed
   return sizes.get('data', 1), sizes.get('model', 1)
+
+
+def check_sizes(
+  sizes: tuple[int, int], count: int, *, slices: int = 1, nearest: Callable[[], str] | None = None
+) -> None:
+  """Raises ValueError where sizes of 'data' and 'model' do not use `count` devices, or slices are cut along 'model'.
+
+  Args:
+    sizes: of `sizes_of`.
+    count: of the devices.
+    slices: equal parts of them, which only a slow network connects.
+    nearest: says which sizes work, where more is known than these numbers.
+  """
+  data, model = sizes
+  if data * model == count and not data % slices:
+    return
+  found = nearest() if nearest else _nearest_of(model, count, lambda size: not count // size % slices)
+  if data * model != count:
+    raise ValueError(
+      f'sharding.mesh={{data: {data}, model: {model}}} does not use all {count} devices; set one size to -1. '
+      f'Nearest that do: {found}'
+    )
+  raise ValueError(
+    f'sharding.mesh data={data}, model={model} cannot be placed on {slices} slices, since only data goes over slices: '
+    f'data must be a multiple of {slices}. Nearest that can: {found}'
+  )
 
 
 def slices_of(devices: Sequence[Any]) -> int:
@@ -173,10 +195,15 @@ def _nearest(model: int, devices: Sequence[Any]) -> str:
       return False
     return True
 
-  divisors = [size for size in range(1, len(devices) + 1) if len(devices) % size == 0]
+  return _nearest_of(model, len(devices), works)
+
+
+def _nearest_of(model: int, count: int, works: Callable[[int], bool]) -> str:
+  """The two sizes of 'model' over `count` devices that work and are the fewest times smaller or larger, in words."""
+  divisors = [size for size in range(1, count + 1) if count % size == 0]
   by_ratio = sorted(divisors, key=lambda size: abs(math.log(size / max(model, 1))))
   found = itertools.islice(filter(works, by_ratio), 2)
-  return ' or '.join(f'data={len(devices) // size}, model={size}' for size in found) or 'none'
+  return ' or '.join(f'data={count // size}, model={size}' for size in found) or 'none'
 
 
 def _by_process(placed: np.ndarray) -> np.ndarray:

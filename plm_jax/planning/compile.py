@@ -72,13 +72,12 @@ def abstract_layout(settings: Settings, topology: Topology) -> Layout:
   """The layout of the settings over so many devices, wherever they stand: enough to count with.
 
   Raises:
-    ConfigError: the sizes do not multiply to the number of devices.
+    ConfigError: the sizes do not multiply to the number of devices, or slices do not divide that of 'data'.
   """
   block = settings['sharding']
   with errors.stage('sharding'):
     shape = sharding.sizes_of(block['mesh'], topology.devices)
-    if math.prod(shape) != topology.devices:
-      raise ValueError(f'sharding.mesh={dict(block["mesh"])} does not use all {topology.devices} devices')
+    sharding.check_sizes(shape, topology.devices, slices=topology.slices)
     mesh: Any = AbstractMesh(shape, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
     return sharding.make_layout(mesh, block['rules'], described=True)
 

@@ -29,7 +29,7 @@ def plan(
     vocab: of the run, or `stand_in.Words`.
     topology: of the devices.
     state_only: only what is counted; nothing is compiled.
-    search: where the training step does not fit, look for the cheapest change with which it does.
+    search: where a step does not fit, look for the cheapest change with which all do.
     header: docstring of the config, of which the estimate is repeated.
 
   Raises:
@@ -60,7 +60,7 @@ def plan(
     found['redundancy'] = found['train']['tflop'] * topology.devices / found['tflop_per_step']
   if found['train']['fits']:
     found['noise'] = compiling.noise(made, found['train'])
-  elif search:
+  if search and not all(step['fits'] for step in (found['train'], *found['evaluate'].values())):
     found['search'] = _searched(settings, vocab, topology, devices, found)
   return found
 
@@ -69,6 +69,7 @@ def _searched(
   settings: Settings, vocab: Vocab, topology: Topology, devices: Sequence[Any] | None, found: Mapping[str, Any]
 ) -> dict[str, Any]:
   """The change of `search.search` in words, with what was tried."""
+  first = [_gib(step) for step in (found['train'], *found['evaluate'].values())]
 
   def changed(change: searching.Change) -> compiling.Made:
     return compiling.make(searching.applied(settings, change), vocab, topology, devices)
@@ -79,10 +80,15 @@ def _searched(
     except ConfigError:  # slices that this mesh does not divide
       return math.inf
 
-  def needs(change: searching.Change) -> tuple[float, bool]:
-    step = compiling.compiled_train(changed(change), searching.applied(settings, change))
-    needed = step['peak_gib'] if step['fits'] else step['needed_gib']
-    return needed or 2 * topology.chip.memory, step['fits']
+  def needs(change: searching.Change) -> searching.Needs:
+    made, own = changed(change), searching.applied(settings, change)
+    gib = 0.0
+    for compiled, name in enumerate(('', *own['eval']), start=1):
+      step = compiling.compiled_evaluation(made, own, name) if name else compiling.compiled_train(made, own)
+      gib = max(gib, _gib(step) or 2 * topology.chip.memory)
+      if not step['fits']:
+        return searching.Needs(gib, False, compiled)
+    return searching.Needs(gib, True, compiled)
 
   def choices(change: searching.Change) -> list[searching.Candidate]:
     rows = settings['data']['batch_size'] // settings['accumulate'] // changed(change).layout.mesh.shape['data']
@@ -94,11 +100,16 @@ def _searched(
     state=state,
     needs=needs,
     choices=choices,
-    first=found['train']['needed_gib'],
+    first=None if None in first else max(gib for gib in first if gib is not None),
     devices=topology.devices,
   )
   tried = [{'flags': searching.flags(change), 'needed_gib': needed} for change, needed in result.tried]
   return {'flags': None if result.change is None else searching.flags(result.change), 'tried': tried}
+
+
+def _gib(step: Mapping[str, Any]) -> float | None:
+  """GiB that a step needs; None where the compiler does not say."""
+  return step['peak_gib'] if step['fits'] else step['needed_gib']
 
 
 def _estimate(header: str) -> str:

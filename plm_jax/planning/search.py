@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-MOST = 8  # compilations
+MOST = 8  # compilations, after which no other change is tried
 
 # What a change costs in time, and how much of the temporary memory it leaves: rough, since they only set the order in
 # which changes are tried, and what they leave is corrected by each compilation.
@@ -26,8 +26,16 @@ class Candidate(NamedTuple):
   memory: float
 
 
+class Needs(NamedTuple):
+  """GiB that the compiler says the largest step needs, whether all fit, and how many were compiled for that."""
+
+  gib: float
+  fits: bool
+  compiled: int = 1
+
+
 class Found(NamedTuple):
-  """The change that fits, None where none was found; and (change, GiB needed) of each compilation, in order."""
+  """The change that fits, None where none was found; and (change, GiB needed) of each that was tried, in order."""
 
   change: Change | None
   tried: list[tuple[Change, float]]
@@ -83,7 +91,7 @@ def search(
   *,
   limit: float,
   state: Callable[[Change], float],
-  needs: Callable[[Change], tuple[float, bool]],
+  needs: Callable[[Change], Needs],
   choices: Callable[[Change], Sequence[Candidate]],
   first: float | None,
   devices: int,
@@ -94,9 +102,9 @@ def search(
     settings: of the run, which does not fit.
     limit: GiB of a device.
     state: change -> GiB of the state on a device; counted, so it is asked often; infinite where it cannot be placed.
-    needs: change -> GiB that the compiler says the program needs, and whether it fits; asked at most `MOST` times.
+    needs: asks the compiler; not any more after `MOST` compilations.
     choices: change of the layout -> `candidates` behind it.
-    first: GiB that the program needs as it is; None where the compiler did not say.
+    first: GiB that the run needs as it is; None where the compiler did not say.
     devices: of all slices.
   """
   layout: Change = {}
@@ -112,16 +120,18 @@ def search(
   untried = list(choices(layout))
   if layout:
     untried.insert(0, Candidate({}, 1.0, 1.0))
-  while untried and len(tried) < MOST:
+  compiled = 0
+  while untried and compiled < MOST:
     fitting = [one for one in untried if held + temporary * one.memory <= limit]
     one = fitting[0] if fitting else min(untried, key=lambda one: one.memory)
     untried.remove(one)
     change = layout | one.change
-    needed, fits = needs(change)
-    tried.append((change, needed))
-    if fits:
+    said = needs(change)
+    compiled += said.compiled
+    tried.append((change, said.gib))
+    if said.fits:
       return Found(change, tried)
-    temporary = max(temporary, (needed - held) / one.memory)
+    temporary = max(temporary, (said.gib - held) / one.memory)
     # what leaves as much memory or more cannot fit either
     untried = [other for other in untried if other.memory < one.memory]
   return Found(None, tried)

@@ -52,6 +52,11 @@ CHIPS = {
   'tpu7x': Chip('TPU7x', 94.74, axes=3, largest=9216, devices=2),
 }
 
+# Those that are offered, sorted; of boxes also all whose sides are multiples of 4
+# (cloud.google.com/tpu/docs/v5e, v6e, v4, v5p, tpu7x).
+PLANES = ((1, 1), (2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (8, 16), (16, 16))
+SMALL_BOXES = ((1, 1, 1), (1, 2, 2), (2, 2, 2), (2, 2, 4), (2, 4, 4))
+
 
 class Topology(NamedTuple):
   """So many equal slices of chips.
@@ -84,10 +89,17 @@ def parse(name: str, *, slices: int = 1) -> Topology:
   sizes = [int(size) for size in shape.split('x')]
   if len(sizes) != chip.axes:
     raise ConfigError(f'--topology={name}: {generation} has {chip.axes} axes, such as {generation}:{example}')
-  if (chips := math.prod(sizes)) > chip.largest:
+  chips = math.prod(sizes)
+  if chips > chip.largest:
     raise ConfigError(
       f'--topology={name}: {chips:,} chips, and the largest slice of {generation} has {chip.largest:,}: name a smaller '
       'one, and several by --slices'
+    )
+  small = PLANES if chip.axes == 2 else SMALL_BOXES
+  if tuple(sorted(sizes)) not in small and (chip.axes == 2 or any(size % 4 for size in sizes)):
+    raise ConfigError(
+      f'--topology={name}: {generation} comes as {", ".join("x".join(map(str, one)) for one in small)}'
+      + ('' if chip.axes == 2 else ', or with sides that are multiples of 4')
     )
   return Topology(name, chip, slices, chips * chip.devices * slices)
 

@@ -200,6 +200,8 @@ def test_what_does_not_fit_says_what_it_needs():
     ('v5e', r'expected a chip and its sizes, such as v5e:4x4'),
     ('v5e:4x4x4', r'v5e has 2 axes, such as v5e:4x4'),
     ('v5p:4x4', r'v5p has 3 axes, such as v5p:4x4x4'),
+    ('v5e:3x5', r'v5e comes as 1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16$'),
+    ('v5p:2x2x3', r'v5p comes as 1x1x1, 1x2x2, 2x2x2, 2x2x4, 2x4x4, or with sides that are multiples of 4'),
     ('v5e:32x32', r'1,024 chips, and the largest slice of v5e has 256: .* --slices'),
   ],
 )
@@ -240,9 +242,52 @@ def test_a_search_passes_meshes_that_cannot_be_placed(data):
   place = topology.parse('v5p:2x2x1', slices=4)
   tight = place._replace(chip=place.chip._replace(memory=1e-9))  # nothing fits, so every layout is asked
   devices = described.made_up((2, 2, 1), slices=4)
-  first = {'train': {'needed_gib': None, 'attention': []}}
+  first = {'train': {'fits': False, 'needed_gib': None, 'attention': []}, 'evaluate': {}}
   found = report._searched(settings(data, data={'batch_size': 64}), stand_in.Words(1000), tight, devices, first)
   assert found == {'flags': None, 'tried': []}
+
+
+@pytest.mark.parametrize(
+  ('mesh', 'slices', 'message'),
+  [
+    ({'data': 1, 'model': 32}, 2, r'cannot be placed on 2 slices.*multiple of 2. Nearest that can: data=2, model=16'),
+    ({'data': 8, 'model': 4}, 3, r'does not use all 48 devices.*do: data=12, model=4 or data=24, model=2'),
+    ({'data': 7}, 1, r'does not use all 16 devices.*Nearest that do: data=16, model=1 or data=8, model=2'),
+  ],
+)
+def test_what_is_only_counted_is_placed_as_well(data, mesh, slices, message):
+  """Before, the state of layouts that no slices can have was counted without a word."""
+  changed = settings(data, sharding={'mesh': mesh, 'rules': 'fsdp'}, data={'batch_size': 96})
+  with pytest.raises(ConfigError, match=message):
+    report.plan(changed, stand_in.Words(1000), topology.parse('v5e:4x4', slices=slices), state_only=True)
+
+
+def test_a_search_is_not_passed_over_where_nothing_is_compiled():
+  with pytest.raises(ConfigError, match='leave one of them out'):
+    plan.main(['--config=experiments/bert/base.py', '--topology=v5e:4x4', '--state_only', '--search'])
+
+
+def test_an_evaluation_that_does_not_fit_is_searched_for(data, monkeypatch):
+  """Training fits, an evaluation needs 20 GiB until it takes the rows of half a batch."""
+  asked = []
+
+  def trained(made, settings):
+    asked.append(('train', settings['accumulate']))
+    return {'fits': True, 'peak_gib': 1.0, 'attention': []}
+
+  def evaluated(made, settings, name):
+    asked.append((name, settings['accumulate']))
+    gib = 20.0 / settings['accumulate']
+    return {'fits': gib <= 15, 'attention': []} | {'peak_gib' if gib <= 15 else 'needed_gib': gib}
+
+  monkeypatch.setattr(report.topologies, 'describe', lambda place: None)
+  monkeypatch.setattr(report.compiling, 'compiled_train', trained)
+  monkeypatch.setattr(report.compiling, 'compiled_evaluation', evaluated)
+  monkeypatch.setattr(report.compiling, 'noise', lambda made, step: None)
+  changed = settings(data, data={'batch_size': 64})
+  found = report.plan(changed, stand_in.Words(1000), topology.parse('v5e:4x4'), search=True)
+  assert found['search']['flags'] == '--config.accumulate=2'
+  assert asked == [('train', 1), ('validation', 1), ('train', 2), ('validation', 2)]
 
 
 @pytest.mark.parametrize(('path', 'size'), [('runs/vocab/gpt2', 50257), ('runs/vocab/t5', 32000)])

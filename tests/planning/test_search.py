@@ -18,7 +18,7 @@ class Compiler:
   """Needs `temporary` GiB beside the state, divided by what is accumulated and less with remat; counts its calls."""
 
   def __init__(self, *, temporary: float, state: dict[str, float], limit: float, dots: float = 0.5):
-    self.temporary, self.states, self.limit, self.calls = temporary, state, limit, 0
+    self.temporary, self.states, self.limit, self.calls, self.programs = temporary, state, limit, 0, 1
     self.remat = {'none': 1.0, 'dots': dots, 'full': dots / 2}
 
   def state(self, change: search.Change) -> float:
@@ -30,9 +30,9 @@ class Compiler:
     temporary = self.temporary * self.remat[settings['execution']['remat']] * chunked / settings['accumulate']
     return self.state(change) + temporary
 
-  def needs(self, change: search.Change) -> tuple[float, bool]:
-    self.calls += 1
-    return self.size(change), self.size(change) <= self.limit
+  def needs(self, change: search.Change) -> search.Needs:
+    self.calls += self.programs
+    return search.Needs(self.size(change), self.size(change) <= self.limit, self.programs)
 
   def search(self, *, rows: int = 32, devices: int = 16) -> search.Found:
     return search.search(
@@ -98,6 +98,17 @@ def test_at_most_eight_programs_are_compiled():
   found = compiler.search(rows=2**20)
   assert found.change is None or compiler.size(found.change) <= 16
   assert compiler.calls == len(found.tried) <= search.MOST
+
+
+def test_programs_are_counted_and_not_changes():
+  for programs, tried in ((1, 8), (3, 3)):  # of 3, a training step and two evaluations, the last change is tried whole
+    compiler = Compiler(temporary=40, state=SMALL, limit=16)
+    compiler.programs = programs
+    compiler.size = lambda change: 16.001  # always a little too much
+    found = compiler.search(rows=2**20)
+    assert found.change is None
+    assert len(found.tried) == tried
+    assert compiler.calls == tried * programs
 
 
 def test_a_compiler_that_needs_more_than_expected_is_believed():
