@@ -376,6 +376,27 @@ def make_folder(folder: Where) -> None:
   Path(folder).mkdir(parents=True, exist_ok=True)
 
 
+def check_writable(folder: Where, *, name: str) -> None:
+  """Writes a small file into a folder, which is made where there is none, and removes it.
+
+  Args:
+    folder: of this machine, or an address.
+    name: of the setting or flag that names the folder.
+
+  Raises:
+    ConfigError: it cannot be written to, or is an address as in `path`.
+  """
+  probe = path(folder) / f'.writable.{os.getpid()}.{next(_numbers)}'
+  try:
+    make_folder(probe.parent)
+    write_text(probe, '')
+    remove(probe)
+  except OSError as error:
+    raise ConfigError(
+      f'{name}={folder} cannot be written to ({error.strerror or error}): name another place'
+    ) from error
+
+
 def move(source: Where, target: Where, *, marks: Iterable[str] = ()) -> None:
   """Renames a file or a folder. A file at `target` is replaced; a folder there must be empty.
 

@@ -111,10 +111,12 @@ def _of_header(settings: Mapping[str, Any], config: str) -> list[str]:
   path = settings['vocab']['path']
   made = recipe.in_header(recipe.header_of(config), path)
   if made is None:
-    raise ConfigError(
-      f'vocab.path: there is no vocabulary in {path}, and the head of the config does not say how it is made: '
-      '--vocab_size=N trains one of N ids on the text of the config'
+    block = settings['data']
+    trains = '--vocab_size=N trains one of N ids on the text of the config. ' if block.get('path') else ''
+    cure = recipe.cure(
+      path, kind=settings['vocab']['name'], data=block, pretrains=bool(settings.get('objective')), heads=[config]
     )
+    raise ConfigError(f'vocab.path: there is no vocabulary in {path}. {trains}{cure}')
   return ['train', *shlex.split(made)]
 
 

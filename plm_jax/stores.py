@@ -89,6 +89,15 @@ def path(where: Where) -> Path:
   return cast(Path, epath.Path(text.rstrip('/')))
 
 
+def check_holds_checkpoints(where: Where) -> None:
+  """Raises ConfigError for an address of a store that Orbax does not know; whether a client is there is not asked."""
+  if is_address(where) and not os.fspath(where).startswith('gs://'):
+    raise ConfigError(
+      f'{where}: Orbax has checkpoints on this machine and at gs:// only. Name such a --workdir, or mount the bucket; '
+      'imports and exports of weights, data and vocabularies may lie there'
+    )
+
+
 @functools.cache
 def _is_installed(package: str) -> bool:
   from importlib import metadata

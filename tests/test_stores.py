@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from plm_jax import checkpoint, copies, files, seals, stores
+from plm_jax import checkpoint, copies, files, seals, stores, train
 from plm_jax.checkpoint import records
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import store
@@ -366,6 +366,14 @@ def test_orbax_is_asked_for_no_store_that_it_does_not_know(
   monkeypatch.setattr(stores, 'CLIENTS', {'gs': 'fsspec', 's3': 'fsspec'})
   with pytest.raises(ConfigError, match='gs:// only'):
     checkpoint.Checkpoints('s3://bucket/run/checkpoints', keep=1)
+
+
+def test_a_run_at_an_address_without_checkpoints_is_refused_before_its_client_is_asked_for(
+  monkeypatch: pytest.MonkeyPatch,
+) -> None:
+  monkeypatch.setattr(stores, '_is_installed', lambda package: False)
+  with pytest.raises(ConfigError, match='gs:// only'):
+    train.main(['--config=experiments/bert/base.py:quick', '--workdir=s3://bucket/run'])
 
 
 # Files that grow.

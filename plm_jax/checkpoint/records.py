@@ -81,11 +81,7 @@ def for_orbax(folder: Path) -> Path:
   Raises:
     ConfigError: an address of a store that Orbax does not know.
   """
-  if files.is_address(folder) and not os.fspath(folder).startswith('gs://'):
-    raise ConfigError(
-      f'{folder}: Orbax has checkpoints on this machine and at gs:// only. Name such a --workdir, or mount the bucket; '
-      'imports and exports of weights, data and vocabularies may lie there'
-    )
+  stores.check_holds_checkpoints(folder)
   return folder
 
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from plm_jax import files, words
+from plm_jax import files, stores, words
 from plm_jax.cli import signals
 from plm_jax.config import load, overrides, resolve
 from plm_jax.errors import ConfigError, RunError
@@ -171,7 +171,7 @@ def parse(
     if changes:
       raise ConfigError(f'{parser.prog}: --config.{changes[0][0]} changes a config, and these flags take none.')
     return arguments, None
-  folder = RunFolder.at(arguments.workdir or '')
+  folder = _run_folder(arguments)
   if arguments.config is None and arguments.workdir and not files.is_file(folder.config):
     there = files.is_folder(folder.root)
     what = f'it has no {folder.config.name}, so no run began there' if there else 'there is no such folder'
@@ -197,6 +197,12 @@ def parse(
   return arguments, settings
 
 
+def _run_folder(arguments: argparse.Namespace) -> RunFolder:
+  """The folder that --workdir names; ConfigError for an address where no run can be, before its client is asked for."""
+  stores.check_holds_checkpoints(arguments.workdir or '')
+  return RunFolder.at(arguments.workdir or '')
+
+
 def _is_release(folder: RunFolder) -> bool:
   """Whether the config.json of a folder is that of a model in Hugging Face's form."""
   try:
@@ -214,7 +220,7 @@ def changed(
   Raises:
     ConfigError: no such config or key, or a value that a key does not take.
   """
-  folder = RunFolder.at(arguments.workdir or '')
+  folder = _run_folder(arguments)
   written, rest = expand(load(arguments.config or str(folder.config)), changes, folder if arguments.workdir else None)
   return overrides.apply(written, rest)
 

@@ -59,7 +59,8 @@ def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prep
     shared: where what is missing is taken from, and what was made is left; None for nowhere.
 
   Raises:
-    ConfigError: there is no vocabulary, or no text; and as `parts.make_source`.
+    ConfigError: there is no vocabulary, or no text; something is to be left in a shared place that cannot be written
+      to; and as `parts.make_source`.
   """
   settings = from_data.filled(settings)
   vocab = make_vocab(settings)
@@ -89,27 +90,32 @@ def _opened(
     return make_source(block, parts.vocab, seed=settings['seed'], reader=parts, where=place)
 
   taken: set[Path | None] = set()
+  renewed: set[Path | None] = set()  # what was made, or repaired, in this call
   while shared is not None:
     try:
-      with made.watching(makes=False):
+      with made.watching(makes=False) as told:
         make()
       break
     except made.Unmade as unmade:
       if unmade.made.folder in taken or not _take(unmade.made, block, shared):
+        files.check_writable(shared, name='--shared')  # before it is made, which may take hours
         break
       taken.add(unmade.made.folder)
+    finally:
+      renewed |= {one.folder for one in told if not one.found}
   with made.watching() as told:
     source = make()
+  renewed |= {one.folder for one in told if not one.found}
   if shared is not None:
     for one in told:
-      _leave(one, block, shared)
-  return source, [Line(place, _state(one, taken), one) for one in told]
+      _leave(one, block, shared, replaces=one.folder in taken & renewed)
+  return source, [Line(place, _state(one, taken=taken, renewed=renewed), one) for one in told]
 
 
-def _state(one: Made, taken: set[Path | None]) -> str:
+def _state(one: Made, *, taken: set[Path | None], renewed: set[Path | None]) -> str:
   if one.folder is None:
     return 'in memory'
-  return 'taken' if one.folder in taken else 'there' if one.found else 'made'
+  return 'made' if one.folder in renewed else 'taken' if one.folder in taken else 'there'
 
 
 def _take(one: Made, block: Mapping[str, Any], shared: Where) -> bool:
@@ -136,11 +142,18 @@ def _bring(source: Path, target: Path) -> None:
     _copy(source, target)
 
 
-def _leave(one: Made, block: Mapping[str, Any], shared: Where) -> None:
-  """Copies something from the cache to the shared place, unless it is there."""
+def _leave(one: Made, block: Mapping[str, Any], shared: Where, *, replaces: bool) -> None:
+  """Copies something from the cache to the shared place; what is there stays, unless it is damaged."""
   there = _in_shared(one, block, shared)
-  if one.folder is None or there is None or files.is_file(there / SHARED[one.what][-1]):
+  if one.folder is None or there is None:
     return
+  last = there / SHARED[one.what][-1]
+  if files.is_file(last):
+    if not replaces:
+      return
+    log.warning('%s is damaged, and replaced', there)
+    if last != there:
+      files.remove(last)  # nobody takes the files that are changed now
   for name in SHARED[one.what]:
     _copy(one.folder / name, there / name)
   log.info('%s: left in %s', one.folder, there)

@@ -130,12 +130,14 @@ def loss_of(metrics: Mapping[str, tuple[jax.Array, jax.Array]]) -> float:
 def go_back(folder: RunFolder, spike: Spike) -> None:
   """Takes the run back to the step of a spike, and writes the spike down; every process waits for process 0.
 
-  A run that is killed here goes on from its newest step, meets the spike again and comes here again.
+  It is written down first, so that it counts even if the run is killed here. Such a run goes on from its newest step,
+  meets the same spike, or the batches of it, again and comes here again: a spike that equals the last one counts once.
   """
   if jax.process_index() == 0:
+    rows = read(folder)
+    if rows[-1:] != [spike._asdict()]:
+      files.write_text(folder.spikes, ''.join(f'{json.dumps(row)}\n' for row in [*rows, spike._asdict()]))
     rewind.rewind(folder.root, spike.back_to, skip=spike.skip)
-    rows = [*read(folder), spike._asdict()]
-    files.write_text(folder.spikes, ''.join(f'{json.dumps(row)}\n' for row in rows))
   if jax.process_count() > 1:
     multihost_utils.sync_global_devices(f'spike at step {spike.step}')
 

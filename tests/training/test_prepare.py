@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from plm_jax import prepare
+from plm_jax.cli import command
 from plm_jax.data.rows import store
 from plm_jax.errors import ConfigError
 from plm_jax.text import tokenizer
-from plm_jax.training import loop
+from plm_jax.training import loop, parts
 from tests import conftest, runs
 
 pytestmark = pytest.mark.turns
@@ -64,9 +66,15 @@ def test_a_shared_place_that_is_none_is_refused_before_anything_is_made(
   data: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
   config = write_config(tmp_path, data)
-  with pytest.raises(ConfigError, match='write gs://bucket/x'):
-    prepare.main([f'--config={config}', '--shared=gs:/bucket/x'])
-  assert not (tmp_path / 'cache').exists()
+  (tmp_path / 'file').touch()
+  for place, message in (('gs:/bucket/x', 'write gs://bucket/x'), (tmp_path / 'file' / 'x', '--shared=.* written to')):
+    with pytest.raises(ConfigError, match=message):
+      prepare.main([f'--config={config}', f'--shared={place}'])
+  assert not (tmp_path / 'cache' / 'tokens').exists()
+  shutil.rmtree(tmp_path / 'cache')
+  (tmp_path / 'cache').touch()
+  with pytest.raises(ConfigError, match=r'data\.cache=.* cannot be written to .*: name another place'):
+    prepare.main([f'--config={config}'])
 
 
 def test_the_table_says_where_things_are(
@@ -90,6 +98,19 @@ def test_a_vocabulary_is_made_where_there_is_none(
   assert tokenizer.load(path).size == 300
   assert tokenizer.load(path).digest == first['vocab_digest']
   assert prepared(config, capsys)['vocab_digest'] == first['vocab_digest']
+
+
+def test_a_missing_vocabulary_has_the_cure_that_doctor_names(
+  tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  path = tmp_path / 'runs' / 'quickstart' / 'vocab'
+  with pytest.raises(ConfigError, match=r'python -m plm_jax\.vocab train') as told:
+    prepare.main(['--config=experiments/bert/base.py:quick', f'--config.vocab.path={path}'])
+  arguments = ['--config=experiments/bert/base.py:quick', f'--config.vocab.path={path}']
+  _, settings = command.parse(command.command('prepare', ''), arguments, workdir=False)
+  cure = parts.missing_vocab(settings, heads=['experiments/bert/base.py:quick'])
+  assert cure.partition('. ')[2] in str(told.value)
 
 
 HEADED = '''"""A config.
@@ -130,6 +151,11 @@ def test_two_at_once_make_each_thing_once(data: pathlib.Path, tmp_path: pathlib.
   assert {name: first[name] for name in FACTS} == {name: second[name] for name in FACTS}
 
 
+def contents(folder: pathlib.Path) -> dict[str, str]:
+  """Path -> digest of every file."""
+  return {name: digest for name, (_, digest) in runs.snapshot(folder).items() if digest}
+
+
 def states(found: dict[str, Any]) -> set[str]:
   return {line['state'] for line in found['lines']}
 
@@ -144,7 +170,7 @@ def test_other_hosts_take_what_one_has_made(
   configs = [write_config(folder, data) for folder in hosts]
   first = prepared(configs[0], capsys, f'--shared={shared}')
   assert states(first) == {'made'}
-  before = runs.snapshot(shared)
+  before, whole = runs.snapshot(shared), contents(shared)
   [under_way, _] = (hosts[1] / 'cache' / 'tokens' / folder.name for folder in sorted((shared / 'tokens').iterdir()))
   under_way.mkdir(parents=True)
   (under_way / 'blocks.jsonl').write_text('{}')
@@ -162,8 +188,11 @@ def test_other_hosts_take_what_one_has_made(
   for file in shared.rglob('tokens.bin'):
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
   fourth = prepared(configs[3], capsys, f'--shared={shared}')
-  assert states(fourth) == {'taken'}
-  for found in (second, third, fourth):
+  assert {line['what']: line['state'] for line in fourth['lines']} == {'tokens': 'made', 'rows': 'taken'}
+  assert contents(shared) == whole  # what was damaged there is replaced
+  fifth = prepared(configs[4], capsys, f'--shared={shared}')
+  assert states(fifth) == {'taken'}
+  for found in (second, third, fourth, fifth):
     assert {name: found[name] for name in FACTS} == {name: first[name] for name in FACTS}
 
 

@@ -104,6 +104,29 @@ def test_a_run_goes_back_by_itself_and_is_the_one_that_left_the_batches_out(
 
 @pytest.mark.usefixtures('poisoned')
 @pytest.mark.slow
+def test_a_spike_counts_though_the_run_is_killed_on_its_way_back(
+  tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+  """And once, however often it is met before the run is back."""
+  folder, spike = RunFolder.at(tmp_path), spikes.Spike(step=30, loss=9.0, bound=4.25, back_to=20, skip=15)
+  went: list[int] = []
+
+  def killed(root: pathlib.Path, step: int, *, skip: int) -> None:
+    went.append(step)
+    if len(went) < 3:
+      raise KeyboardInterrupt
+
+  monkeypatch.setattr(spikes.rewind, 'rewind', killed)
+  for _ in range(2):
+    with pytest.raises(KeyboardInterrupt):
+      spikes.go_back(folder, spike)
+    assert spikes.read(folder) == [spike._asdict()]
+  spikes.go_back(folder, spike)
+  assert spikes.read(folder) == [spike._asdict()] and len(went) == 3
+  spikes.go_back(folder, spike._replace(loss=8.0))  # another one at the same step
+  assert len(spikes.read(folder)) == 2
+
+
 def test_a_watch_that_may_not_go_back_changes_nothing(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   plain, watched = tmp_path / 'plain', tmp_path / 'watched'
   loop.train(settings(data), plain, stop_at=12)

@@ -130,6 +130,7 @@ class File:
       if found == entry(found[:64]):
         return found[:64]
       log.info('%s is damaged, or of an earlier version: reading %s again', known, self.path)
+    files.check_writable(cache, name='data.cache')
     result = files.sha256(self.path)
     files.make_folder(known.parent)
     files.write_text(known, entry(result))

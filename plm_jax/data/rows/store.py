@@ -154,26 +154,28 @@ def on_disk(texts: Texts, *, vocab: Vocab, cache: str) -> Tokens:
   Safe to call from many processes, and hosts that share `cache`, at once: one writes, the others wait.
 
   Raises:
+    ConfigError: nothing can be written to the cache.
     RunError: a damaged block cannot be restored, because the text now gives other tokens.
   """
   digest = _digest(texts, vocab)
   folder = files.local_path(cache, what='data.cache') / 'tokens' / digest
   if not files.exists(folder / 'manifest.json'):
     made.missing('tokens', digest=digest, folder=folder, size=f'{len(texts):,} documents')
+    files.check_writable(cache, name='data.cache')
   with files.locked(folder / 'lock', doing='tokenising it'), files.named(folder):
     files.remove(folder / 'checked.json')  # of earlier versions
     sealed, blocks = _read_manifest(folder, documents=len(texts))
     try:
-      large = _check(folder, blocks, texts, vocab) if blocks else False
+      large, whole = _check(folder, blocks, texts, vocab) if blocks else (False, False)
     except Unlike as error:
       if sealed:
         raise _lost(folder, error) from error
       log.warning('%s are not as manifest.json says: tokenising everything again.', error)
-      blocks = []
-    if not (found := bool(blocks)):
-      blocks, large = _build(folder, texts, vocab), False
+      blocks, large, whole = [], False, False
+    if not blocks:
+      blocks = _build(folder, texts, vocab)
   offsets = _offsets(files.read_array(folder / 'lengths.bin', _LENGTH))
-  made.tell('tokens', digest=digest, folder=folder, size=_size(len(texts), int(offsets[-1])), found=found)
+  made.tell('tokens', digest=digest, folder=folder, size=_size(len(texts), int(offsets[-1])), found=whole)
   if not offsets[-1]:
     return Tokens(np.zeros(0, _dtype(vocab)), offsets, digest, folder)
   ids = np.asarray(files.map_array(folder / 'tokens.bin', _dtype(vocab)))
@@ -324,28 +326,31 @@ def _is_intact(folder: Path, block: Block, vocab: Vocab, *, ids: bool = True) ->
   return True
 
 
-def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> bool:
+def _check(folder: Path, blocks: list[Block], texts: Texts, vocab: Vocab) -> tuple[bool, bool]:
   """Compares sizes and digests with the manifest and repairs damage.
 
   Returns:
-    Whether the store is large, so that the digests of its ids are left for later.
+    Whether the store is large, so that the digests of its ids are left for later; whether nothing was damaged.
 
   Raises:
     Unlike: a block cannot be repaired.
   """
   documents, tokens = _extent(blocks)
   expected = {'tokens.bin': tokens * _dtype(vocab).itemsize, 'lengths.bin': documents * _LENGTH.itemsize}
+  whole = True
   for name, size in expected.items():
     path = folder / name
     with files.open(path, 'ab') as file:
       if (there := files.size(path)) != size:
         log.warning('%s has %d bytes instead of %d.', path, there, size)
         file.truncate(size)
+        whole = False
   large = sum(expected.values()) > _CHECKED_AT_ONCE
   for block in blocks:
     if not _is_intact(folder, block, vocab, ids=not large):
       _repair(folder, block, texts, vocab)
-  return large
+      whole = False
+  return large, whole
 
 
 def _repair(folder: Path, block: Block, texts: Texts, vocab: Vocab) -> None:
