@@ -591,6 +591,19 @@ def test_same_key_same_result(on):
   assert tiny.same(run.step(), run.step())
 
 
+def check_gradients(run, got, want, *, limit):
+  """The first gradients of two states, which momentum keeps, differ by rounding alone."""
+  names = flat(run.tx.split(want.params)[0])
+  gradients = [dict(zip(names, jax.tree.leaves(state.opt_state['rule']), strict=True)) for state in (got, want)]
+  whole = max(ROUNDED, np.sqrt(squared(gradients[1].values())))
+  without = {path for path in gradients[1] if run.pair.without_gradient(path)}
+  for gradient in gradients:  # what is left there is rounding, which two ways to sum do not share
+    assert all(float(jnp.linalg.norm(gradient[path].reshape(-1))) < 1e-6 * whole for path in without)
+  got_own, want_own = ({path: leaf for path, leaf in each.items() if path not in without} for each in gradients)
+  error, where = tiny.gradient_error(got_own, want_own)
+  assert error < limit, where
+
+
 @every_pair
 def test_accumulating_changes_nothing(on):
   run = run_of(on)
@@ -599,15 +612,7 @@ def test_accumulating_changes_nothing(on):
       run.step(accumulate=4)
     return
   (one, one_metrics), (four, four_metrics) = run.step(), run.step(accumulate=4)
-  names = flat(run.tx.split(one.params)[0])
-  gradients = [dict(zip(names, jax.tree.leaves(state.opt_state['rule']), strict=True)) for state in (four, one)]
-  whole = max(ROUNDED, np.sqrt(squared(gradients[1].values())))
-  without = {path for path in gradients[1] if run.pair.without_gradient(path)}
-  for gradient in gradients:  # what is left there is rounding, which two ways to sum do not share
-    assert all(float(jnp.linalg.norm(gradient[path].reshape(-1))) < 1e-6 * whole for path in without)
-  four_own, one_own = ({path: leaf for path, leaf in each.items() if path not in without} for each in gradients)
-  error, where = tiny.gradient_error(four_own, one_own)
-  assert error < SUMMED.get(f'{run.pair.name}-{run.pair.model}', 1e-5), where
+  check_gradients(run, four, one, limit=SUMMED.get(f'{run.pair.name}-{run.pair.model}', 1e-5))
   assert tiny.means(four_metrics) == pytest.approx(tiny.means(one_metrics), rel=2e-5, abs=1e-7)
 
 
@@ -639,8 +644,7 @@ def test_devices_that_compute_apart_change_nothing(on):
     apart, apart_metrics = traced.lower().compile()(run.state, rows, jax.random.key(KEY))
   assert 'psum' in str(traced.jaxpr)
   assert tiny.means(apart_metrics) == pytest.approx(tiny.means(alone_metrics), rel=2e-5, abs=1e-7)
-  error, where = tiny.gradient_error(apart.opt_state['rule'], alone.opt_state['rule'])
-  assert error < 1e-5, where
+  check_gradients(run, apart, alone, limit=1e-5)
   assert tiny.same(apart.carry, alone.carry) or tiny.worst(apart.carry, alone.carry) < 1e-5
 
 
