@@ -41,8 +41,9 @@ class Collective(NamedTuple):
   """A transfer between devices.
 
   Attributes:
-    kind: of `KINDS`.
-    bytes: on a device and in a run: of what goes in or of what comes out, whichever is more.
+    kind: of `KINDS`, or such a kind with 'between slices': the part of it that goes over the slow network.
+    bytes: on a device and in a run: of what goes in or of what comes out, whichever is more; between slices, of what
+      the device hands over for the others.
     runs: in a call of the program.
     shape: of what comes out.
     source: the function in the program's source.
@@ -130,20 +131,33 @@ def collectives(text: str) -> list[Collective]:
   for name, instructions in program.computations.items():
     shapes = {instruction.name: instruction.shape for instruction in instructions}
     for instruction in instructions:
-      kind = instruction.kind.removesuffix('-start')
-      if kind not in KINDS or not counted[name]:
+      kind = _kind(instruction)
+      if kind is None or not counted[name]:
         continue
-      channel = re.search(r'channel_id=(\d+)', instruction.rest)
       source = re.search(r'op_name="([^"]*)"', instruction.rest)
       one = Collective(
         kind, _size(instruction, shapes), counted[name], instruction.shape, source[1] if source else instruction.name
       )
-      found[channel[1] if channel else instruction.name].append(one)
+      channel = re.search(r'channel_id=(\d+)', instruction.rest)
+      name_of = f'{"send " * (instruction.kind == "send")}{channel[1]}' if channel else instruction.name
+      found[name_of].append(one)
   kept: list[Collective] = []
   for same in found.values():
     least = min(one.runs for one in same)
     kept += {one.shape: one for one in same if one.runs == least}.values()
   return sorted(kept, key=lambda one: -one.total)
+
+
+def _kind(instruction: Instruction) -> str | None:
+  """The kind of a transfer; None of other instructions, and of those that only end or receive one.
+
+  Slices send by way of their hosts, in steps of the collective that the program had: its name stands beside them.
+  """
+  if instruction.kind == 'send':
+    between = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.rest)
+    return f'{between[1].lower().replace("_", "-")} between slices' if between else None
+  kind = instruction.kind.removesuffix('-start')
+  return kind if kind in KINDS else None
 
 
 def by_kind(found: Iterable[Collective]) -> dict[str, tuple[int, int, float]]:
@@ -278,6 +292,8 @@ def _called(instruction: Instruction) -> Iterator[str]:
 def _size(instruction: Instruction, shapes: dict[str, str]) -> float:
   """Bytes of the larger side of a transfer on a device."""
   out = _bytes(instruction.shape)
+  if instruction.kind == 'send':  # (what is sent, a number, a token)
+    return out[0]
   if instruction.kind in ('all-gather-start', 'collective-permute-start'):  # (what goes in, what comes out, ...)
     return max(out)
   return max(sum(out), sum(sum(_bytes(shapes.get(name, ''))) for name in _operands(instruction)))

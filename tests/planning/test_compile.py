@@ -307,3 +307,35 @@ def test_a_vocabulary_that_is_not_there_has_the_size_of_the_header(path, size, t
 
 def test_the_estimate_of_a_header_is_one_line():
   assert report._estimate(HEADER) == 'Hardware: none. Estimate: 9 hours.'
+
+
+SLICED = """
+import json, sys
+import jax
+from plm_jax.planning import compile, stand_in, topology
+
+settings = json.loads(sys.stdin.read())
+place = topology.parse('v5e:2x2', slices=2)
+made = compile.make(settings, stand_in.Words(1000), place, topology.describe(place))
+size = sum(leaf.size * 4 for leaf in jax.tree.leaves(made.maker.abstract.params))
+print(json.dumps([size / 2**30, compile.compiled_train(made, settings)['collectives']]))
+"""
+
+
+@pytest.mark.plan
+def test_slices_send_each_other_the_sums_of_gradients_and_nothing_else(data):
+  """Each of the four chips of a slice has a quarter of the slice's sum, which goes to the other slice."""
+  described.tpus('v5e:2x2')
+  changed = settings(data, data={'batch_size': 16})
+  wide = {'hidden_dim': 512, 'mlp_dim': 2048, 'num_heads': 4}  # small arrays are sent in whole tiles of 8 x 128
+  changed['model'] = {**changed['model'], 'overrides': {**changed['model']['overrides'], **wide}}
+  env = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}  # those of the tests are for CPUs
+  done = subprocess.run(
+    [sys.executable, '-c', SLICED], input=json.dumps(changed), env=env | {'JAX_PLATFORMS': 'cpu'}, cwd=conftest.ROOT,
+    capture_output=True, text=True, timeout=300, check=False,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr[-4000:]
+  gib, found = json.loads(done.stdout)
+  assert [kind for kind in found if kind.endswith('between slices')] == ['all-reduce between slices']
+  table = 1000 * 512 * 4 / 2**30  # its gradients as input and as output matrix are summed by themselves
+  assert found['all-reduce between slices']['gib'] == pytest.approx((gib + table) / 4, rel=0.02)

@@ -93,6 +93,23 @@ def test_a_transfer_that_overlaps_a_loop_counts_once():
   assert (kept.kind, kept.runs) == ('reduce-scatter', 1)
 
 
+SENT = """  %sent = (f32[2,64]{1,0:T(8,128)}, u32[], token[]) send(%part, %after), channel_id=2, is_host_transfer=true, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="ALL_GATHER"}
+  %done = token[] send-done(%sent), channel_id=2, is_host_transfer=true
+  %come = (f32[2,64]{1,0:T(8,128)}, u32[], token[]) recv(%after), channel_id=9, is_host_transfer=true, \
+frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",_xla_megascale_transfer_type="ALL_GATHER"}"""
+
+
+def test_what_goes_between_slices_is_counted_by_itself():
+  line = next(line for line in NESTED.splitlines() if 'all-gather' in line and ' = ' in line)
+  before, after = (
+    hlo.by_kind(hlo.collectives(NESTED)),
+    hlo.by_kind(hlo.collectives(NESTED.replace(line, f'{line}\n{SENT}'))),
+  )
+  _, times, _ = before['all-gather']
+  assert after == before | {'all-gather between slices': (1, times, times * 2 * 64 * 4)}
+
+
 def test_sums_of_one_channel_count_each():
   """XLA joins the sums of `shard_map` into a few, which keep the channel that all of them had."""
   line = next(line for line in NESTED.splitlines() if '%scatter = ' in line)
