@@ -39,7 +39,8 @@ AXES: dict[str, str] = {
   'classes': 'labels of a task head',
 }
 
-Rules = Sequence[tuple[str, str | None]]
+MeshAxes = str | tuple[str, ...]  # one of a mesh, or several that an axis of an array is cut along, as if they were one
+Rules = Sequence[tuple[str, MeshAxes | None]]
 _FSDP_TENSOR: Rules = (('batch', 'data'), ('embed', 'data'), ('vocab', 'model'), ('heads', 'model'), ('mlp', 'model'))
 RULES: dict[str, Rules] = {
   'data': (('batch', 'data'),),
@@ -53,6 +54,7 @@ RULES: dict[str, Rules] = {
 # Tables that cut each parameter along 'data' at one of these axes: the first of which a device keeps WIDE, else the
 # one of which it keeps most. 'fsdp' keeps a model whole whose hidden width the devices do not divide.
 SPREAD: dict[str, Sequence[str]] = {'fsdp_any': ('embed', 'mlp', 'vocab', 'embed_out', 'heads')}
+_ROWS = ('replica', 'data')  # the axes of a mesh that rows are cut along
 WIDE = 128  # columns of a matrix unit: fewer make small products, and transfers of many small parts
 
 
@@ -61,17 +63,36 @@ class Layout(NamedTuple):
 
   Attributes:
     mesh: of all devices.
-    rules: axis -> mesh axis; None, as an axis that is missing, is not cut.
+    rules: axis -> mesh axis, or several; None, as an axis that is missing, is not cut.
     described: its devices are known by their description alone: programs can be compiled for them, and none can run.
     spread: axes of parameters of which one is cut along 'data' (`SPREAD`).
-    apart: the mesh axis along which each device computes for itself, inside `sum_over_devices`; no rule names it.
+    apart: the mesh axis or axes along which each device computes for itself, inside `sum_over_devices`; no rule names
+      them.
   """
 
   mesh: Mesh
-  rules: dict[str, str | None]
+  rules: dict[str, MeshAxes | None]
   described: bool = False
   spread: Sequence[str] = ()
-  apart: str | None = None
+  apart: MeshAxes | None = None
+
+
+class Sizes(NamedTuple):
+  """Of a mesh: devices along each of its axes.
+
+  Attributes:
+    replica: copies of the parameters, where 'data' cuts them. Only rows are cut along it, so that devices of two copies
+      send each other nothing but sums of gradients: slices of TPUs, which only a slow network connects, are copies.
+    data: along which rows are cut, and by some rules parameters.
+    model: along which a product is cut.
+  """
+
+  replica: int
+  data: int
+  model: int
+
+  def __str__(self) -> str:
+    return ', '.join(f'{name}={size}' for name, size in self._asdict().items() if name != 'replica' or size > 1)
 
 
 _LAYOUT: contextvars.ContextVar[Layout | None] = contextvars.ContextVar('layout', default=None)
@@ -86,10 +107,11 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) ->
   """A mesh over all devices.
 
   Neighbours along 'model' are neighbours in the network of the chips. Slices, which only a slower network connects,
-  are cut along 'data' alone. The places of a process along 'data' are next to each other, since it feeds their rows.
+  are cut along 'replica' and 'data' alone. The places of a process along these are next to each other, since it feeds
+  their rows. The mesh has an axis 'replica' where there is more than one.
 
   Args:
-    shape: mesh axis ('data', 'model') -> number of devices along it; one may be -1, which takes the rest.
+    shape: mesh axis ('replica', 'data', 'model') -> devices along it (`Sizes`); one may be -1, which takes the rest.
     devices: of one kind, or their descriptions; None takes those of this process's backend.
 
   Raises:
@@ -97,37 +119,57 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) ->
   """
   devices = list(jax.devices() if devices is None else devices)
   sizes = sizes_of(shape, len(devices))
-  check_sizes(sizes, len(devices), nearest=lambda: _nearest(sizes[1], devices))
+  check_sizes(sizes, len(devices), nearest=lambda: _nearest(sizes, devices))
   try:
     placed = _place(sizes, devices)
   except (ValueError, NotImplementedError, AssertionError) as error:
     raise ValueError(_cannot_place(sizes, devices, why=error)) from error
-  return Mesh(_by_process(placed), ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+  shape, names = axes_of(sizes)
+  return Mesh(_by_process(placed).reshape(shape), names, axis_types=(AxisType.Auto,) * len(names))
 
 
-def sizes_of(shape: Mapping[str, int], count: int) -> tuple[int, int]:
-  """The sizes of 'data' and 'model' over `count` devices; whether they use all of them is not asked.
+def axes_of(sizes: Sizes) -> tuple[tuple[int, ...], tuple[str, ...]]:
+  """The shape of a mesh and the names of its axes: without 'replica' where there is one copy."""
+  kept = sizes._asdict() if sizes.replica > 1 else {'data': sizes.data, 'model': sizes.model}
+  return tuple(kept.values()), tuple(kept)
+
+
+def places(mesh: Mesh, axes: MeshAxes | None) -> int:
+  """Devices along one axis of a mesh, or along several; 1 along none."""
+  return math.prod(mesh.shape[name] for name in _names(axes))
+
+
+def _names(axes: MeshAxes | None) -> set[str]:
+  """The mesh axes that a rule names."""
+  return set() if axes is None else {axes} if isinstance(axes, str) else set(axes)
+
+
+def row_places(mesh: Mesh) -> int:
+  """Into how many parts a mesh cuts the rows of a batch."""
+  return places(mesh, tuple(name for name in _ROWS if name in mesh.shape))
+
+
+def sizes_of(shape: Mapping[str, int], count: int) -> Sizes:
+  """The sizes of a mesh over `count` devices; whether they use all of them is not asked.
 
   Raises:
     ValueError: no such axis, or no such size.
   """
   sizes = dict(shape)
-  unknown = set(sizes) - {'data', 'model'}
+  unknown = set(sizes) - set(Sizes._fields)
   if unknown:
-    raise ValueError(f'sharding.mesh: unknown axis {sorted(unknown)}; axes are data and model')
+    raise ValueError(f'sharding.mesh: unknown axis {sorted(unknown)}; axes are {", ".join(Sizes._fields)}')
   free = [name for name, size in sizes.items() if size == -1]
   fixed = math.prod(size for size in sizes.values() if size != -1)
   if len(free) > 1 or fixed < 1 or any(size < 1 and size != -1 for size in sizes.values()):
     raise ValueError(f'sharding.mesh={dict(shape)}: sizes are positive, and at most one is -1')
   if free:
     sizes[free[0]] = count // fixed
-  return sizes.get('data', 1), sizes.get('model', 1)
+  return Sizes(**{name: sizes.get(name, 1) for name in Sizes._fields})
 
 
-def check_sizes(
-  sizes: tuple[int, int], count: int, *, slices: int = 1, nearest: Callable[[], str] | None = None
-) -> None:
-  """Raises ValueError where sizes of 'data' and 'model' do not use `count` devices, or slices are cut along 'model'.
+def check_sizes(sizes: Sizes, count: int, *, slices: int = 1, nearest: Callable[[], str] | None = None) -> None:
+  """Raises ValueError where the sizes do not use `count` devices, or slices are cut along 'model' or through copies.
 
   Args:
     sizes: of `sizes_of`.
@@ -135,19 +177,25 @@ def check_sizes(
     slices: equal parts of them, which only a slow network connects.
     nearest: says which sizes work, where more is known than these numbers.
   """
-  data, model = sizes
-  if data * model == count and not data % slices:
-    return
-  found = nearest() if nearest else _nearest_of(model, count, lambda size: not count // size % slices)
-  if data * model != count:
+  found = nearest or (lambda: _nearest_of(sizes, count, lambda one: _over_slices(one, slices) == ''))
+  if math.prod(sizes) != count:
+    given = dict(zip(*reversed(axes_of(sizes)), strict=True))
     raise ValueError(
-      f'sharding.mesh={{data: {data}, model: {model}}} does not use all {count} devices; set one size to -1. '
-      f'Nearest that do: {found}'
+      f'sharding.mesh={given} does not use all {count} devices; set one size to -1. Nearest that do: {found()}'
     )
-  raise ValueError(
-    f'sharding.mesh data={data}, model={model} cannot be placed on {slices} slices, since only data goes over slices: '
-    f'data must be a multiple of {slices}. Nearest that can: {found}'
-  )
+  if why := _over_slices(sizes, slices):
+    raise ValueError(f'sharding.mesh {sizes} cannot be placed on {slices} slices: {why}. Nearest that can: {found()}')
+
+
+def _over_slices(sizes: Sizes, slices: int) -> str:
+  """Why a mesh cannot be placed over so many slices; empty where it can."""
+  rows = sizes.replica * sizes.data
+  if rows % slices:
+    what = 'data' if sizes.replica == 1 else 'replica x data'
+    return f'{what} is {rows}, and only data goes over slices: make it a multiple of {slices}'
+  if sizes.replica % slices and slices % sizes.replica:
+    return f'replica is {sizes.replica}, and a copy lies in one slice or in whole ones: make it {slices}'
+  return ''
 
 
 def slices_of(devices: Sequence[Any]) -> int:
@@ -156,18 +204,17 @@ def slices_of(devices: Sequence[Any]) -> int:
   return len({getattr(device, 'slice_index', 0) if device.platform == 'tpu' else 0 for device in devices})
 
 
-def _place(sizes: tuple[int, int], devices: Sequence[Any]) -> np.ndarray:
-  """Devices [data, model]; whole axes of the network along an axis of the mesh where that is possible, else parts."""
-  data, model = sizes
-  slices = slices_of(devices)
-  if data % slices:
-    raise ValueError(f'data is {data}, and only data goes over slices: make it a multiple of {slices}')
+def _place(sizes: Sizes, devices: Sequence[Any]) -> np.ndarray:
+  """Devices [replica data, model]; whole axes of the network along an axis of the mesh where possible, else parts."""
+  rows, model, slices = sizes.replica * sizes.data, sizes.model, slices_of(devices)
+  if why := _over_slices(sizes, slices):
+    raise ValueError(why)
 
   def placed(split: bool) -> np.ndarray:
     if slices == 1:
-      return mesh_utils.create_device_mesh(sizes, devices, allow_split_physical_axes=split)
+      return mesh_utils.create_device_mesh((rows, model), devices, allow_split_physical_axes=split)
     return mesh_utils.create_hybrid_device_mesh(
-      (data // slices, model), (slices, 1), devices, allow_split_physical_axes=split
+      (rows // slices, model), (slices, 1), devices, allow_split_physical_axes=split
     )
 
   try:
@@ -176,34 +223,36 @@ def _place(sizes: tuple[int, int], devices: Sequence[Any]) -> np.ndarray:
     return placed(split=True)
 
 
-def _cannot_place(sizes: tuple[int, int], devices: Sequence[Any], *, why: Exception) -> str:
+def _cannot_place(sizes: Sizes, devices: Sequence[Any], *, why: Exception) -> str:
   """What a mesh was asked for, of what, and the sizes nearest to it that can be placed."""
   reason = str(why) if isinstance(why, ValueError) else 'their coordinates do not fill a box that it could cut'
   return (
-    f'sharding.mesh data={sizes[0]}, model={sizes[1]} cannot be placed on {len(devices)} x {devices[0].device_kind} in '
-    f'{slices_of(devices)} slice(s): {reason}. Nearest that can: {_nearest(sizes[1], devices)}'
+    f'sharding.mesh {sizes} cannot be placed on {len(devices)} x {devices[0].device_kind} in '
+    f'{slices_of(devices)} slice(s): {reason}. Nearest that can: {_nearest(sizes, devices)}'
   )
 
 
-def _nearest(model: int, devices: Sequence[Any]) -> str:
-  """The two meshes that can be placed whose size of 'model' is the fewest times smaller or larger."""
+def _nearest(sizes: Sizes, devices: Sequence[Any]) -> str:
+  """The two meshes that can be placed whose size of 'model' is the fewest times smaller or larger, in words."""
 
-  def works(size: int) -> bool:
+  def works(one: Sizes) -> bool:
     try:
-      _place((len(devices) // size, size), devices)
+      _place(one, devices)
     except (ValueError, NotImplementedError, AssertionError):
       return False
     return True
 
-  return _nearest_of(model, len(devices), works)
+  return _nearest_of(sizes, len(devices), works)
 
 
-def _nearest_of(model: int, count: int, works: Callable[[int], bool]) -> str:
-  """The two sizes of 'model' over `count` devices that work and are the fewest times smaller or larger, in words."""
-  divisors = [size for size in range(1, count + 1) if count % size == 0]
-  by_ratio = sorted(divisors, key=lambda size: abs(math.log(size / max(model, 1))))
-  found = itertools.islice(filter(works, by_ratio), 2)
-  return ' or '.join(f'data={count // size}, model={size}' for size in found) or 'none'
+def _nearest_of(sizes: Sizes, count: int, works: Callable[[Sizes], bool]) -> str:
+  """As `_nearest`, of so many devices; with as many copies where these divide them, else with one."""
+  replica = sizes.replica if count % sizes.replica == 0 else 1
+  each = count // replica
+  divisors = [size for size in range(1, each + 1) if each % size == 0]
+  by_ratio = sorted(divisors, key=lambda size: abs(math.log(size / max(sizes.model, 1))))
+  meshes = (Sizes(replica, each // size, size) for size in by_ratio)
+  return ' or '.join(map(str, itertools.islice(filter(works, meshes), 2))) or 'none'
 
 
 def _by_process(placed: np.ndarray) -> np.ndarray:
@@ -236,13 +285,15 @@ def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> L
         f'sharding.rules: there is no table {rules!r}.{suggest(rules, RULES)} Tables: {", ".join(RULES)}'
       )
     rules = RULES[rules]
-  table = {str(axis): mesh_axis for axis, mesh_axis in rules}
+  table: dict[str, MeshAxes | None] = {str(axis): mesh_axis for axis, mesh_axis in rules}
   for axis, mesh_axis in table.items():
     if axis not in AXES:
       raise ValueError(f'sharding.rules: unknown axis {axis!r}; axes are {", ".join(AXES)}')
     if mesh_axis is not None and mesh_axis not in mesh.shape:
       raise ValueError(f'sharding.rules: {axis!r} -> unknown mesh axis {mesh_axis!r}; the mesh has {list(mesh.shape)}')
-  idle = {name for name in table.values() if name is not None and mesh.shape[name] == 1}
+  idle = {str(name) for name in table.values() if name is not None and places(mesh, name) == 1}
+  if 'replica' in mesh.shape and table.get('batch') == 'data':
+    table['batch'] = _ROWS
   if mesh.size > 1 and idle:
     _log_once(
       f'sharding.rules cut nothing along {", ".join(sorted(idle))}, which has size 1 in mesh {dict(mesh.shape)}'
@@ -263,20 +314,20 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
   if layout.spread and 'batch' not in axes:
     return _spread(axes, shape, layout)
   taken: set[str] = set()
-  out: list[str | None] = []
+  out: list[MeshAxes | None] = []
   for axis, size in zip(axes, shape, strict=True):
     if axis is not None and axis not in AXES:
       raise ValueError(f'unknown axis {axis!r}.{suggest(axis, AXES)} See sharding.AXES')
     mesh_axis = layout.rules.get(axis) if axis is not None else None
-    if mesh_axis is None or layout.mesh.shape[mesh_axis] == 1:
+    if mesh_axis is None or places(layout.mesh, mesh_axis) == 1:
       out.append(None)
-    elif mesh_axis in taken:
+    elif taken & _names(mesh_axis):
       if 'batch' not in axes:  # states are cut by rows and by positions on purpose
         _log_once(f'axes {tuple(axes)}: {axis!r} is replicated, mesh axis {mesh_axis!r} is already used by this array')
       out.append(None)
     elif size == 1:  # a shape to make parameters with, a token that is generated, the one head that all others share
       out.append(None)
-    elif size % (parts := layout.mesh.shape[mesh_axis]):
+    elif size % (parts := places(layout.mesh, mesh_axis)):
       cure = ' (model.overrides.vocab_multiple pads a vocabulary)' if axis == 'vocab' else ''
       _log_once(
         f'axis {axis!r} of size {size} is replicated: {parts} devices of mesh axis {mesh_axis!r} do not divide it; '
@@ -284,7 +335,7 @@ def spec(axes: Sequence[str | None], shape: Sequence[int], layout: Layout) -> Pa
       )
       out.append(None)
     else:
-      taken.add(mesh_axis)
+      taken |= _names(mesh_axis)
       out.append(mesh_axis)
   return PartitionSpec(*out)
 
@@ -327,7 +378,7 @@ def shardings(abstract: PyTree, *, layout: Layout) -> PyTree:
 
 
 def batch_sharding(layout: Layout) -> NamedSharding:
-  """The sharding of a batch: cut by rows along the mesh axis of 'batch'."""
+  """The sharding of a batch: cut by rows along the mesh axes of 'batch'."""
   return NamedSharding(layout.mesh, PartitionSpec(layout.rules.get('batch')))
 
 
@@ -409,7 +460,7 @@ def _shared(layout: Layout | None) -> Any:
     return None
   if layout.apart is None:
     return layout.mesh
-  alone = layout.mesh.shape[layout.apart] == layout.mesh.size
+  alone = places(layout.mesh, layout.apart) == layout.mesh.size
   return None if alone else jax.sharding.get_abstract_mesh()
 
 
@@ -432,7 +483,7 @@ def on_each_device(
     spec([None if axis in whole else axis for axis in names], array.shape, layout)
     for names, array in zip(axes, arrays, strict=True)
   )
-  names = set(mesh.axis_names) - {layout.apart}
+  names = set(mesh.axis_names) - _names(layout.apart)
   cut = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs[0], axis_names=names, check_vma=False)
   return cut(*arrays)
 
@@ -440,8 +491,7 @@ def on_each_device(
 def row_parts(rows: int) -> int:
   """Into how many equal parts the devices cut so many rows; 1 where they cannot, and outside `use`."""
   layout = _LAYOUT.get()
-  axis = None if layout is None else layout.rules.get('batch')
-  parts = 1 if layout is None or axis is None else layout.mesh.shape[axis]
+  parts = 1 if layout is None else places(layout.mesh, layout.rules.get('batch'))
   return 1 if rows % parts else parts
 
 
@@ -456,8 +506,7 @@ def cut_at(place: int, shape: Sequence[int], axes: Sequence[str | None]) -> int:
   layout = _LAYOUT.get()
   if layout is None:
     return 1
-  mesh_axis = spec(axes, shape, layout)[place]
-  return 1 if mesh_axis is None else layout.mesh.shape[mesh_axis]
+  return places(layout.mesh, spec(axes, shape, layout)[place])
 
 
 def each_row(function: Callable[..., PyTree], *arrays: PyTree) -> PyTree:
@@ -498,7 +547,8 @@ def map_rows(
     return loop(function, arrays)
   axis = layout.rules['batch']
   part = jax.tree.map(lambda x: jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype), arrays)
-  types = {axis: AxisType.Manual}  # as they are inside, where `constrain` has nothing left to say
+  # as they are inside, where `constrain` has nothing left to say
+  types = dict.fromkeys(_names(axis), AxisType.Manual)
   token = _LAYOUT.set(None)
   try:
     with jax.sharding.use_abstract_mesh(layout.mesh.abstract_mesh.update_axis_types(types)):
@@ -511,7 +561,7 @@ def map_rows(
     mesh=layout.mesh,
     in_specs=(cut, whole),
     out_specs=cut,
-    axis_names={axis},
+    axis_names=_names(axis),
     check_vma=False,
   )
   return own(arrays, beside)
@@ -524,7 +574,7 @@ def sum_over_devices(
 
   Left to the compiler, a sum over the rows of a batch is added up between devices as soon as it is made: gradients in
   each round of a loop over micro-batches. Here each device runs the function for its own rows. That takes whole
-  parameters on each device, and sums as large. Rules that cut parameters along the mesh axis of the rows are there to
+  parameters on each device, and sums as large. Rules that cut parameters along a mesh axis of the rows are there to
   hold neither: under them, and where the rows do not divide, the function runs as it stands.
 
   Args:
@@ -548,24 +598,24 @@ def sum_over_devices(
       _LAYOUT.reset(token)
     return jax.lax.psum(sums, axis), kept
 
-  alone = layout.mesh.shape[axis] == layout.mesh.size
+  alone = places(layout.mesh, axis) == layout.mesh.size
   each, every = PartitionSpec(axis), PartitionSpec()
   run = jax.shard_map(
     own,
     mesh=layout.mesh,
     in_specs=(each, every),
     out_specs=(every, each),
-    axis_names=set(layout.mesh.axis_names) if alone else {axis},
+    axis_names=set(layout.mesh.axis_names) if alone else _names(axis),
     check_vma=False,
   )
   return run(rows, whole)
 
 
 def _adds_up_once(layout: Layout, rows: int, parts: int) -> bool:
-  """Whether each device along the axis of the rows has all parameters, and as many rows in each part."""
+  """Whether each device along the axes of the rows has all parameters, and as many rows in each part."""
   axis = layout.rules['batch']
-  cut = [name for name, mesh_axis in layout.rules.items() if mesh_axis == axis and name != 'batch']
-  devices = layout.mesh.shape[axis]
+  cut = [name for name, mesh_axis in layout.rules.items() if name != 'batch' and _names(mesh_axis) & _names(axis)]
+  devices = places(layout.mesh, axis)
   return devices > 1 and not cut and not layout.spread and rows % (devices * parts) == 0
 
 
@@ -574,4 +624,4 @@ def apart() -> tuple[int, Array | int]:
   layout = _LAYOUT.get()
   if layout is None or layout.apart is None:
     return 1, 0
-  return layout.mesh.shape[layout.apart], jax.lax.axis_index(layout.apart)
+  return places(layout.mesh, layout.apart), jax.lax.axis_index(layout.apart)

@@ -48,6 +48,18 @@ def test_boxes_without_a_compiler(model, slices):
   check(sharding.make_mesh({'data': data, 'model': model}, devices), devices, data=data, model=model, slices=slices)
 
 
+@pytest.mark.parametrize(('slices', 'replica'), [(2, 2), (4, 2), (2, 4), (1, 2), (4, 4)])
+def test_copies_lie_in_slices(slices, replica):
+  """One in one slice, or over whole ones; several may share a slice."""
+  devices = described.made_up((4, 4, 4), slices=slices)
+  mesh = sharding.make_mesh({'replica': replica, 'data': -1, 'model': 4}, devices)
+  assert dict(mesh.shape) == {'replica': replica, 'data': 16 * slices // replica, 'model': 4}
+  rows = sharding.make_mesh({'data': -1, 'model': 4}, devices).devices
+  assert (mesh.devices.reshape(-1, 4) == rows).all()
+  for copy in mesh.devices:
+    assert len({device.slice_index for device in copy.flat}) == max(slices // replica, 1)
+
+
 def distance(a: described.Device, b: described.Device, box: tuple[int, int, int]) -> int:
   """Links between two chips of a torus."""
   steps = [abs(x - y) for x, y in zip(a.coords, b.coords, strict=True)]
@@ -80,6 +92,16 @@ def test_the_order_of_whole_axes_is_kept_where_processes_allow_it():
       'model=128 cannot .* 256 x TPU v5 in 4 slice.*can: data=4, model=64 or data=8, model=32',
     ),
     ({'data': 1, 'model': -1}, 2, 'data is 1, and only data goes over slices.*a multiple of 2.*can: data=2, model=64'),
+    (
+      {'replica': 3, 'data': 4, 'model': 16},
+      2,
+      'does not use all 128 devices.*do: data=8, model=16 or data=16, model=8',
+    ),
+    (
+      {'replica': 2, 'data': 1, 'model': 128},
+      4,
+      'replica x data is 2, .*can: replica=2, data=2, model=64 or replica=2, data=4, model=32',
+    ),
     ({'data': 5}, 1, 'does not use all 64 devices.*do: data=64, model=1 or data=32, model=2'),
     ({'data': -1, 'model': 6}, 1, 'does not use all 64 devices.*do: data=8, model=8 or data=16, model=4'),
   ],

@@ -30,9 +30,17 @@ MESHES = {
   'fsdp_any': {'data': 4, 'model': 1},
 }
 
+COPIES = {  # two of them; what stands before the first space is the name of the rules
+  'data copies': {'replica': 2, 'data': 2},
+  'fsdp copies': {'replica': 2, 'data': -1},
+  'fsdp copies alone': {'replica': 4, 'data': 1},
+  'fsdp_any copies': {'replica': 2, 'data': 2},
+  'fsdp_tensor copies': {'replica': 2, 'model': 2},
+}
 
-def make_layout(rules: str = 'fsdp_tensor') -> sharding.Layout:
-  return sharding.make_layout(sharding.make_mesh(MESHES[rules]), rules)
+
+def make_layout(name: str = 'fsdp_tensor') -> sharding.Layout:
+  return sharding.make_layout(sharding.make_mesh({**MESHES, **COPIES}[name]), name.split()[0])
 
 
 @pytest.fixture
@@ -72,7 +80,7 @@ def test_a_mesh_spans_all_devices(shape, expected):
     ({'data': -1, 'model': -1}, 'at most one is -1'),
     ({'data': 0}, 'sizes are positive'),
     ({'data': -2}, 'sizes are positive'),
-    ({'rows': 4}, r"unknown axis \['rows'\]; axes are data and model"),
+    ({'rows': 4}, r"unknown axis \['rows'\]; axes are replica, data, model"),
   ],
 )
 def test_a_wrong_mesh_is_refused(shape, message):
@@ -259,7 +267,7 @@ def check_donated(run, maker) -> None:
 
 
 @pytest.mark.parametrize(
-  ('name', 'rules'), [*(('causal_lm', rules) for rules in sharding.RULES), ('mlm', 'fsdp_tensor')]
+  ('name', 'rules'), [*(('causal_lm', rules) for rules in (*sharding.RULES, *COPIES)), ('mlm', 'fsdp_tensor')]
 )
 def test_four_devices_equal_one(name, rules, said):
   params, expected, expected_metrics = on_one_device(name)
@@ -281,7 +289,8 @@ def test_four_devices_equal_one(name, rules, said):
   replicated = [line for line in said() if 'size 50257 is replicated' in line]
   assert len(replicated) == (name == 'causal_lm' and 'tensor' in rules)
   vocab = 'model' if name == 'mlm' else None  # 50,257 is odd, 61 is padded to 64
-  assert tuple(table.sharding.spec) == (vocab, 'data' if 'fsdp' in rules else None)
+  embed = 'data' if 'fsdp' in rules and make_layout(rules).mesh.shape['data'] > 1 else None
+  assert tuple(table.sharding.spec) == (vocab, embed)
   assert table.shape == ((64, 32) if name == 'mlm' else (50257, 8))
 
 
@@ -299,7 +308,7 @@ def test_a_padded_vocabulary_is_cut_and_gives_the_same_loss():
   assert tiny.same(table[50257:], jnp.full((3, 8), 0.7))
 
 
-@pytest.mark.parametrize('rules', sharding.RULES)
+@pytest.mark.parametrize('rules', [*sharding.RULES, *COPIES])
 def test_noise_does_not_depend_on_the_devices(rules):
   task, batch = make_task('mlm'), tiny.make_batch(LENGTHS, length=8)
   alone = jax.jit(task.prepare)(jax.random.key(0), keys.with_step(batch, 0))

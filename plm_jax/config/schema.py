@@ -84,12 +84,12 @@ class Sharding:
   """How a run is spread over devices.
 
   Attributes:
-    mesh: mesh axis ('data', 'model') -> number of devices along it; one of them may be -1, which takes all that are
-      left.
+    mesh: mesh axis ('replica', 'data', 'model', see `sharding.Sizes`) -> number of devices along it, 1 where it is
+      missing; one of them may be -1, which takes all that are left.
     rules: a table of `sharding.RULES`, or (axis, mesh axis) pairs.
   """
 
-  mesh: Mapping[Literal['data', 'model'], Count | Literal[-1]] = field(default_factory=lambda: {'data': -1})
+  mesh: Mapping[Literal['replica', 'data', 'model'], Count | Literal[-1]] = field(default_factory=lambda: {'data': -1})
   rules: Annotated[str, 'sharding:RULES'] | Sequence[tuple[str, str | None]] = 'data'
 
 

@@ -76,9 +76,10 @@ def abstract_layout(settings: Settings, topology: Topology) -> Layout:
   """
   block = settings['sharding']
   with errors.stage('sharding'):
-    shape = sharding.sizes_of(block['mesh'], topology.devices)
-    sharding.check_sizes(shape, topology.devices, slices=topology.slices)
-    mesh: Any = AbstractMesh(shape, ('data', 'model'), axis_types=(AxisType.Auto,) * 2)
+    sizes = sharding.sizes_of(block['mesh'], topology.devices)
+    sharding.check_sizes(sizes, topology.devices, slices=topology.slices)
+    shape, names = sharding.axes_of(sizes)
+    mesh: Any = AbstractMesh(shape, names, axis_types=(AxisType.Auto,) * len(names))
     return sharding.make_layout(mesh, block['rules'], described=True)
 
 
@@ -121,7 +122,7 @@ def whole_axes(made: Made) -> list[str]:
       continue
     for axis, size in zip(leaf.names, leaf.value.shape, strict=True):
       mesh_axis = made.layout.rules.get(axis)
-      parts = made.layout.mesh.shape[mesh_axis] if mesh_axis else 1
+      parts = sharding.places(made.layout.mesh, mesh_axis)
       if size % parts:
         # a parameter that is gathered for each product is not computed with more often; one that stays whole is
         often = f', and computed {parts} times' if mesh_axis == 'model' else ''

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plm_jax import sharding
 from plm_jax.errors import ConfigError
 from plm_jax.planning import compile as compiling
 from plm_jax.planning import search as searching
@@ -91,7 +92,7 @@ def _searched(
     return searching.Needs(gib, True, compiled)
 
   def choices(change: searching.Change) -> list[searching.Candidate]:
-    rows = settings['data']['batch_size'] // settings['accumulate'] // changed(change).layout.mesh.shape['data']
+    rows = settings['data']['batch_size'] // settings['accumulate'] // sharding.row_places(changed(change).layout.mesh)
     return searching.candidates(searching.applied(settings, change), rows=rows, taken=found['train']['attention'])
 
   result = searching.search(
@@ -131,7 +132,7 @@ def text(found: Mapping[str, Any]) -> str:
   accumulated = f', {found["accumulate"]} times a step' if found['accumulate'] > 1 else ''
   lines = [
     f'devices     {found["devices"]} x {found["kind"]} ({found["topology"]}{slices}), {found["limit_gib"]} GiB each',
-    f'mesh        data={mesh["data"]} x model={mesh["model"]}, rules {found["rules"]}; '
+    f'mesh        {" x ".join(f"{name}={size}" for name, size in mesh.items())}, rules {found["rules"]}; '
     f'{found["rows_per_device"]} rows a device at once{accumulated}',
     f'state       {state["gib"]:.2f} GiB a device, {state["even_gib"]:.2f} if all were cut evenly',
   ]

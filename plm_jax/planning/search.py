@@ -83,7 +83,8 @@ def layouts(settings: Mapping[str, Any], *, devices: int) -> Iterator[Change]:
     yield {'sharding.rules': 'fsdp_any'}
   for model in MODEL:
     if devices % model == 0 and settings['sharding']['mesh'].get('model', 1) < model:
-      yield {'sharding.rules': 'fsdp_tensor', 'sharding.mesh': {'data': -1, 'model': model}}
+      mesh = {**settings['sharding']['mesh'], 'data': -1, 'model': model}
+      yield {'sharding.rules': 'fsdp_tensor', 'sharding.mesh': mesh}
 
 
 def search(

@@ -414,7 +414,7 @@ def _say_sizes(run: Run) -> None:
     f'{counts["parameters"]:,} parameters, {counts["trained"]:,} trained, {counts["outside_trunk"]:,} outside the trunk'
   )
   log.info(
-    f'batch {settings["data"]["batch_size"]} rows = {run.data.rows} per device x {mesh.shape["data"]} x '
+    f'batch {settings["data"]["batch_size"]} rows = {run.data.rows} per device x {sharding.row_places(mesh)} x '
     f'{settings["accumulate"]} accumulated; {mesh.size} x {mesh.devices.flat[0].device_kind}; '
     f'{run.data.source.rows:,} rows per epoch{way}'
   )

@@ -26,7 +26,10 @@ def host_share(layout: sharding.Layout) -> tuple[int, int]:
   axis = layout.rules.get('batch')
   if axis is None:
     return 0, 1
-  devices = np.moveaxis(layout.mesh.devices, layout.mesh.axis_names.index(axis), 0)  # [places, ...]
+  names = (axis,) if isinstance(axis, str) else axis
+  order = [layout.mesh.axis_names.index(name) for name in names]
+  devices = np.moveaxis(layout.mesh.devices, order, range(len(order)))  # [replica, data, ...]
+  devices = devices.reshape(sharding.places(layout.mesh, axis), -1)  # [places, ...]
   mine = [
     place
     for place, there in enumerate(devices)
@@ -34,8 +37,8 @@ def host_share(layout: sharding.Layout) -> tuple[int, int]:
   ]
   if mine[0] % len(mine) or mine[-1] - mine[0] != len(mine) - 1:
     raise ConfigError(
-      f'sharding.mesh: process {jax.process_index()} has places {mine} along {axis!r}, and its rows must be next to '
-      'each other: choose sizes that divide the devices of a process, or that they divide'
+      f'sharding.mesh: process {jax.process_index()} has places {mine} along {" x ".join(names)}, and its rows must be '
+      'next to each other: choose sizes that divide the devices of a process, or that they divide'
     )
   return mine[0] // len(mine), len(devices) // len(mine)
 
@@ -51,10 +54,11 @@ def rows_per_device(batch_size: int, *, accumulate: int, mesh: Mesh) -> int:
   Raises:
     ConfigError: the batch cannot be cut evenly.
   """
-  parts = accumulate * mesh.shape['data']
+  devices = sharding.row_places(mesh)
+  parts = accumulate * devices
   if accumulate < 1 or batch_size % parts:
     raise ConfigError(
-      f'data.batch_size={batch_size} rows cannot be cut into {mesh.shape["data"]} devices x '
+      f'data.batch_size={batch_size} rows cannot be cut into {devices} devices x '
       f'accumulate={accumulate}: make it a multiple of {parts}'
     )
   return batch_size // parts
@@ -67,7 +71,7 @@ def check_evaluations(evaluations: Mapping[str, Mapping[str, Any]], *, mesh: Mes
     evaluations: of the settings, those that are asked for.
     mesh: of the devices.
   """
-  devices = mesh.shape['data']
+  devices = sharding.row_places(mesh)
   for name, block in evaluations.items():
     if (rows := block['data']['batch_size']) % devices:
       raise ConfigError(
@@ -78,7 +82,8 @@ def check_evaluations(evaluations: Mapping[str, Mapping[str, Any]], *, mesh: Mes
 
 def whole(batch_size: int, *, mesh: Mesh) -> int:
   """The least number of rows, not below `batch_size`, that can be cut evenly."""
-  return -(-batch_size // mesh.shape['data']) * mesh.shape['data']
+  devices = sharding.row_places(mesh)
+  return -(-batch_size // devices) * devices
 
 
 def first_batches_digest(source: Source, *, count: int = 10) -> str:

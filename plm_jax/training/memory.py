@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 
-from plm_jax import files, optim
+from plm_jax import files, optim, sharding
 from plm_jax.errors import ConfigError, lacking
 from plm_jax.paths import path_name
 from plm_jax.sharding import Layout
@@ -73,7 +73,7 @@ def leaves(state: TrainState, tx: optim.Optimiser, batch: Mapping[str, Any], *, 
     batch: shapes of a global batch.
     layout: mesh and rules.
   """
-  rows = layout.mesh.shape['data']
+  rows = sharding.row_places(layout.mesh)
   trained, _ = tx.split(state.params)
   trees = {
     'parameters': state.params,
@@ -134,7 +134,7 @@ def check_table(trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout
 
 def check_batch(batch: Mapping[str, Any], trunk: nn.Module, settings: Mapping[str, Any], *, layout: Layout) -> None:
   """`check` of a global batch alone, before a trunk is traced with rows of an absurd length."""
-  places = layout.mesh.shape['data']
+  places = sharding.row_places(layout.mesh)
   found = [Leaf('batch', key, leaf.shape, _bytes(leaf) // places) for key, leaf in batch.items()]
   check(found, trunk, settings, layout=layout)
 

@@ -124,7 +124,7 @@ def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, 
     if (of_evaluation := batch_spec(parts, block['data'])) not in specs:
       specs.append(of_evaluation)
       _prepared(of_evaluation, parts.task, key, where=f'eval.{name}.data')
-  places = layout.mesh.shape['data']
+  places = sharding.row_places(layout.mesh)
   for path, leaf in jax.tree_util.tree_leaves_with_path(prepared):
     size = leaf.size * leaf.dtype.itemsize // places
     rows_of = memory.Leaf('prepared rows', jax.tree_util.keystr(path), leaf.shape, size)

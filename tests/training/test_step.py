@@ -133,6 +133,11 @@ def compiled_on(name: str, rules: str, mesh: dict[str, int], *, dropout: float, 
     ('classify', 'data', {'data': 4}, 'rbg'),
     ('classify', 'tensor', {'data': 2, 'model': 2}, 'threefry2x32'),
     ('recurrent', 'data', {'data': 4}, 'threefry2x32'),
+    ('classify', 'data', {'replica': 2, 'data': 2}, 'threefry2x32'),
+    ('classify', 'fsdp', {'replica': 2, 'data': 2}, 'threefry2x32'),
+    ('classify', 'fsdp_any', {'replica': 2, 'data': 2}, 'rbg'),
+    ('classify', 'fsdp_tensor', {'replica': 2, 'model': 2}, 'threefry2x32'),
+    ('recurrent', 'fsdp', {'replica': 2, 'data': 2}, 'threefry2x32'),
   ],
 )
 def test_devices_that_add_up_once_change_nothing(name, rules, mesh, random):
@@ -148,7 +153,9 @@ def test_devices_that_add_up_once_change_nothing(name, rules, mesh, random):
 
 
 @four_devices
-@pytest.mark.parametrize(('rules', 'mesh'), [('data', {'data': 4}), ('tensor', {'data': 2, 'model': 2})])
+@pytest.mark.parametrize(
+  ('rules', 'mesh'), [('data', {'data': 4}), ('data', {'replica': 2, 'data': 2}), ('tensor', {'data': 2, 'model': 2})]
+)
 def test_gradients_are_added_up_between_devices_once_a_step(rules, mesh):
   compiled, state, _ = compiled_on('classify', rules, mesh, dropout=0.0)
   sent = hlo.collectives(compiled.as_text())
@@ -171,6 +178,9 @@ def test_gradients_are_added_up_between_devices_once_a_step(rules, mesh):
     ('fsdp', {'data': 4}, 16, False),
     ('fsdp_any', {'data': 4}, 16, False),
     ('fsdp_tensor', {'data': 2, 'model': 2}, 16, False),
+    ('data', {'replica': 2, 'data': 2}, 16, True),
+    ('data', {'replica': 2, 'data': 2}, 12, False),
+    ('fsdp', {'replica': 2, 'data': 2}, 16, False),
   ],
 )
 def test_where_devices_compute_apart(rules, mesh, rows, once):
@@ -184,7 +194,7 @@ def test_where_devices_compute_apart(rules, mesh, rows, once):
   with sharding.use(layout):
     total, kept = jax.jit(lambda x: sharding.sum_over_devices(function, x, jnp.float32(2), parts=2))(x)
   assert (float(total), kept.tolist()) == (rows * (rows - 1), x.tolist())
-  devices = mesh['data'] if once else 1
+  devices = mesh.get('replica', 1) * mesh['data'] if once else 1
   assert seen == [(devices, rows // devices)]
   assert sharding.apart() == (1, 0)
 
