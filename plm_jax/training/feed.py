@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -29,7 +30,7 @@ def host_share(layout: sharding.Layout) -> tuple[int, int]:
   names = (axis,) if isinstance(axis, str) else axis
   order = [layout.mesh.axis_names.index(name) for name in names]
   devices = np.moveaxis(layout.mesh.devices, order, range(len(order)))  # [replica, data, ...]
-  devices = devices.reshape(sharding.places(layout.mesh, axis), -1)  # [places, ...]
+  devices = devices.reshape(math.prod(devices.shape[: len(order)]), -1)  # [places, ...]
   mine = [
     place
     for place, there in enumerate(devices)

@@ -166,6 +166,7 @@ def restored(settings: dict[str, Any], workdir: pathlib.Path) -> Restored:
   [
     (4, {}),
     (4, {'mesh': {'data': 2, 'model': 2}, 'rules': 'fsdp_tensor'}),
+    (4, {'mesh': {'replica': 2, 'data': 2}, 'rules': 'fsdp'}),
     (1, {}),
   ],
 )
@@ -261,16 +262,20 @@ class Device(NamedTuple):
     ([[1], [2], [3], [0]], 'data', (3, 4)),
     ([[1], [0]], None, (0, 1)),
     ([[0], [1], [0], [1]], 'data', None),
+    ([[[0], [0]], [[1], [1]]], ('replica', 'data'), (0, 2)),
+    ([[[1], [0]], [[0], [1]]], ('replica', 'data'), None),
+    ([[[1], [2]], [[0], [3]]], ('replica', 'data'), (2, 4)),
   ],
 )
 def test_processes_with_the_same_rows_feed_the_same_part(
-  processes: list[list[int]], batch: str | None, share: tuple[int, int] | None
+  processes: list[Any], batch: sharding.MeshAxes | None, share: tuple[int, int] | None
 ) -> None:
   """This process is number 0."""
-  devices = np.empty((len(processes), len(processes[0])), object)
-  for place, number in np.ndenumerate(np.array(processes)):
+  numbers = np.array(processes)
+  devices = np.empty(numbers.shape, object)
+  for place, number in np.ndenumerate(numbers):
     devices[place] = Device(int(number))
-  mesh: Any = types.SimpleNamespace(devices=devices, axis_names=('data', 'model'))
+  mesh: Any = types.SimpleNamespace(devices=devices, axis_names=('replica', 'data', 'model')[-numbers.ndim :])
   layout = sharding.Layout(mesh, {'batch': batch})
   if share is None:
     with pytest.raises(ConfigError, match='sharding'):
