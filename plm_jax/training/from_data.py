@@ -6,7 +6,7 @@ finds, so that `config.json` says everything by itself, and a run that goes on i
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +159,15 @@ def layout_of_release(folder: str, *, texts: int) -> str:
   Raises:
     ConfigError: no layout is that of the tokenizer, or its class for tasks reads other places of such rows.
   """
+  theirs = files.read_json(files.path(folder) / 'config.json', default={})
   found = layout_of(folder, bare=True) or layout_of(folder, texts=texts, bare=True)
+  if found is None and theirs.get('type_vocab_size') in (None, 0, 1) and theirs.get('model_type') != 'xlnet':
+    found = layout_of(folder, texts=texts, bare=True, kinds=False)  # the model reads none, as GPT-2
   if found is None:
     raise ConfigError(
       f'data.layout: the tokenizer of {folder} writes special tokens around texts as no layout does '
       f'({", ".join(PUBLISHED)}). Name the one that comes closest: --config.data.layout=plain'
     )
-  theirs = files.read_json(files.path(folder) / 'config.json', default={})
   classifies = any(str(name).endswith('ForSequenceClassification') for name in theirs.get('architectures') or ())
   place, pad = _tokenizer_of(folder), theirs.get('pad_token_id')
   if not classifies or theirs.get('is_encoder_decoder') or place is None or pad is None:
@@ -215,13 +217,14 @@ def _trunk_source(settings: Settings) -> str | None:
   return found[-1] if found and files.is_folder(files.path(found[-1])) else None
 
 
-def layout_of(folder: str, *, texts: int = 2, bare: bool = False) -> str | None:
+def layout_of(folder: str, *, texts: int = 2, bare: bool = False, kinds: bool = True) -> str | None:
   """The layout of rows that the tokenizer of a folder writes; None where it has none that is known.
 
   Args:
     folder: a run, an import or a release.
     texts: 1 compares rows of one text alone, 2 those of a pair as well.
     bare: a tokenizer that writes no special token means it; that of an older run does not say what it writes.
+    kinds: compares the sentence types of tokens as well.
   """
   place = _tokenizer_of(folder)
   if place is None:
@@ -234,9 +237,15 @@ def layout_of(folder: str, *, texts: int = 2, bare: bool = False) -> str | None:
       template = framing.template(*(styles[name].make(vocab=vocab, fields=number) for number in (1, 2)))
     except (ValueError, KeyError):  # a token that the vocabulary does not have
       continue
-    if (template.single, template.pair)[:texts] == written[:texts]:
+    pairs = zip((template.single, template.pair)[:texts], written[:texts], strict=True)
+    if all(ours == theirs or (not kinds and _tokens(ours) == _tokens(theirs)) for ours, theirs in pairs):
       return name
   return None
+
+
+def _tokens(parts: Sequence[tuple[int | str, int]]) -> list[int | str]:
+  """Of a template, without sentence types."""
+  return [token for token, _ in parts]
 
 
 def _tokenizer_of(folder: str) -> Path | None:
