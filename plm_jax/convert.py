@@ -30,6 +30,7 @@ from plm_jax.errors import ConfigError
 if TYPE_CHECKING:
   from plm_jax.types import Template  # loads jax, which the check of the command line does without
 
+SHARD = command.number("Annotated[float, '1e-9 <= x <= 1e6']")
 Form = Literal['import', 'release', 'peft', 'own']  # what is written
 
 
@@ -60,18 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     'the trunk, with the heads of --heads, in the form of an import, which any model has',
   )
   parser.add_argument(
-    '--shard', type=float, default=4, metavar='GB', help='the most GB per file of weights (default 4)'
+    '--shard', type=SHARD, default=4, metavar='GB', help='the most GB per file of weights (default 4)'
   )
   parser.add_argument('--force', action='store_true', help='replace what an earlier conversion left in DST')
   arguments = parser.parse_args(argv)
   source, target = (files.absolute(files.path(path)) for path in (arguments.source, arguments.target))
   if not files.is_folder(source):
     raise ConfigError(f'there is no folder {source}')
-  if arguments.shard <= 0:
-    raise ConfigError(f'--shard={arguments.shard:g}: must be above 0')
   shard = round(arguments.shard * 1e9)
   form: Form = 'import' if arguments.direction == 'import' else arguments.form
   _check_target(source, target, form=form, force=arguments.force)
+  from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
   from plm_jax.weights import bilm  # loads jax
   from plm_jax.weights.convert import export, export_own, import_bilm, import_release
@@ -82,9 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   elif arguments.direction == 'import':
     import_release(source, target, architecture=arguments.architecture, shard=shard)
   else:
-    if arguments.step not in ('newest', 'best') and not arguments.step.isdigit():
-      raise ConfigError(f'--step={arguments.step} is neither a number nor newest nor best')
-    step = int(arguments.step) if arguments.step.isdigit() else arguments.step
+    step = step_named(arguments.step)
     asked = (arguments.heads or '').split(',')
     heads = None if arguments.heads is None else [name for name in asked if name and name != 'none']
     if arguments.form == 'peft':

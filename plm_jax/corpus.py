@@ -50,7 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   with stage('corpus'), signals.raising():
     texts = sources.documents(arguments.source, split=arguments.split, text=arguments.text)
   if arguments.command == 'stats':
-    _stats(texts)
+    with stage('corpus'):  # a row without a text
+      _stats(texts)
     return 0
   with stage('corpus'):
     make_judge, asked, more = PASSES[arguments.command](arguments)
@@ -69,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise Interrupted(f'stopped at row {done:,} of {len(texts):,}; the same command goes on from here', STOPPED)
 
     said = {'command': arguments.command, 'source': arguments.source, 'split': arguments.split, **asked}
-    report = passes.run(texts, arguments.out, make_judge, splits=splits, asked=said, more=more, tell=tell)
+    with stage('corpus'):
+      report = passes.run(texts, arguments.out, make_judge, splits=splits, asked=said, more=more, tell=tell)
   _show(report, arguments.out)
   return 0
 

@@ -140,6 +140,15 @@ def parse_json(text: str) -> Any:
   return value
 
 
+def is_unicode(text: str) -> bool:
+  """Whether a text can be written: Python holds bytes of a command line that are no UTF-8 as halves of characters."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return False
+  return True
+
+
 def _is_deep(value: Any) -> bool:
   """Whether lists and objects are nested more than `DEEPEST` levels deep."""
   level = [value]

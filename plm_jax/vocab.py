@@ -104,17 +104,17 @@ def _parser() -> argparse.ArgumentParser:
     '--source', required=True, help="'pydocs', tfds:NAME, or a file or folder in any format of data/corpora/formats"
   )
   one.add_argument('--name', required=True, choices=recipe.TRAINED, help='the kind of vocabulary')
-  one.add_argument('--size', required=True, type=_positive, help='number of ids, special tokens included')
+  one.add_argument('--size', required=True, type=command.COUNT, help='number of ids, special tokens included')
   one.add_argument('--out', required=True, metavar='DIR', help='the folder to write')
   one.add_argument('--split', default='train', help="such as 'train' or 'train[:90%%]' (default: train)")
   one.add_argument('--text', metavar='FIELD', help='the field of the source that holds the text, if there are several')
   one.add_argument(
-    '--min_frequency', type=_positive, help='rarer pairs of pieces, and words, get no id (default: 2; words: 5)'
+    '--min_frequency', type=command.COUNT, help='rarer pairs of pieces, and words, get no id (default: 2; words: 5)'
   )
-  one.add_argument('--limit', type=_positive, metavar='N', help='read the first N documents only')
+  one.add_argument('--limit', type=command.COUNT, metavar='N', help='read the first N documents only')
   one.add_argument(
     '--max_bytes',
-    type=_positive,
+    type=command.COUNT,
     metavar='N',
     help='most bytes of a document of a file, and of a .gz file unzipped (default: 1,073,741,824)',
   )
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     '--cased', dest='lowercase', action='store_false', help='with case (default of sentencepiece and words)'
   )
   one.add_argument(
-    '--alphabet', type=_positive, metavar='N', help='wordpiece: letters to keep (default: half of --size)'
+    '--alphabet', type=command.COUNT, metavar='N', help='wordpiece: letters to keep (default: half of --size)'
   )
   one.add_argument(
     '--specials',
@@ -154,12 +154,6 @@ def _parser() -> argparse.ArgumentParser:
     help="read names of special tokens in --text, such as '[MASK]', as those tokens",
   )
   return parser
-
-
-def _positive(text: str) -> int:
-  if not text.isdecimal() or int(text) == 0:
-    raise argparse.ArgumentTypeError(f'expected a whole number above 0, got {text!r}')
-  return int(text)
 
 
 def _request(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -82,6 +82,14 @@ def test_stats(source, capsys):
   assert 'scripts: latin 100.0%' in said
 
 
+@pytest.mark.parametrize('name', ['stats', 'filter', 'dedup', 'split'])
+def test_a_row_without_a_text_is_named(name, tmp_path):
+  (tmp_path / 'in').mkdir()
+  (tmp_path / 'in' / 'train.jsonl').write_text('{"text": "the cat"}\n{"txt": "abc"}\n')
+  with pytest.raises(ConfigError, match=r"train\.jsonl, line 2\) has no field 'text': it has txt"):
+    corpus.main([name, str(tmp_path / 'in'), *([] if name == 'stats' else [str(tmp_path / 'out')])])
+
+
 def test_the_same_request_again_does_nothing_and_another_is_refused(source, tmp_path):
   out = tmp_path / 'new'
   asked = ['filter', str(source), str(out), '--min_chars=10']

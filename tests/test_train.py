@@ -598,6 +598,8 @@ def test_longer_rows_than_the_source_had(data: pathlib.Path, mlm: pathlib.Path, 
     ({'init_from': [{'source': '/nowhere'}]}, r'init_from: there is no /nowhere'),
     ({'sharding': {'mesh': {'data': 3}}}, r'sharding\.mesh=.* does not use all 4 devices'),
     ({'model': {'overrides': {**runs.SIZES, 'max_length': 16}}}, r'learned positions for 16 tokens'),
+    ({'data': {'length': 1}}, r'length=1 is too short'),
+    ({'data': {'split': 'train[:101%tokens]'}}, r'101%'),
   ],
 )
 def test_mistakes_that_only_the_data_and_the_machine_show(
@@ -608,6 +610,7 @@ def test_mistakes_that_only_the_data_and_the_machine_show(
   error = capsys.readouterr().err
   assert code == 2
   assert re.search(said, error), error
+  assert not (tmp_path / 'run').exists()
 
 
 # Scores and blanks.

@@ -61,6 +61,8 @@ class Parser(argparse.ArgumentParser):
   def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
     """Like that of argparse; ConfigError for a flag with nothing behind it."""
     given = list(sys.argv[1:] if args is None else args)
+    if strange := [word for word in given if not files.is_unicode(word)]:
+      raise ConfigError(f'{self.prog}: {strange[0]!a} is not UTF-8: set the terminal, or the file, to UTF-8.')
     for before, word in itertools.pairwise(['', *given]):
       flag = word[:-1] if re.fullmatch(r'--\w+=', word) else before if not word else ''
       if flag.startswith('--') and '=' not in flag:

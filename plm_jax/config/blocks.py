@@ -251,6 +251,8 @@ def plain(value: Any, label: str) -> Any:
   Raises:
     ConfigError: for anything that JSON does not hold.
   """
+  if label.count('.') > files.DEEPEST:
+    raise ConfigError(f'{errors.shown(label)}: is nested more than {files.DEEPEST} levels deep, or contains itself.')
   if isinstance(value, Mapping):
     if strange := [key for key in value if not isinstance(key, str)]:
       raise ConfigError(f'{label}: keys are text, not {errors.shown(strange[0])}.')

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plm_jax.errors import ConfigError
+from plm_jax.plugins import values
 
 # settings that belong to one method
 OF_METHOD = {
@@ -16,6 +17,25 @@ DEFAULTS: Mapping[str, Any] = {
   **dict.fromkeys(('temperature', 'top_k', 'top_p', 'beams', 'length_penalty', 'early_stop', 'draws')),
   **dict.fromkeys(('start', 'first', 'last')),
 }  # fmt: skip
+
+# what each takes; those of a method may be None, which leaves them to it. Of beams and draws a batch has so many rows.
+_TOKEN = 'str | None'
+BOUNDS: Mapping[str, str] = {
+  'max_new': "Annotated[int, '1 <= x']",
+  'min_new': "Annotated[int, '0 <= x']",
+  'no_repeat': "Annotated[int, '0 <= x']",
+  'seed': "Annotated[int, '0 <= x < 4_294_967_296']",
+  'temperature': "Annotated[float, '1e-6 <= x <= 1e6'] | None",
+  'top_k': "Annotated[int, '1 <= x'] | None",
+  'top_p': "Annotated[float, '0 < x <= 1'] | None",
+  'draws': "Annotated[int, '1 <= x <= 65_536'] | None",
+  'beams': "Annotated[int, '1 <= x <= 1_024'] | None",
+  'length_penalty': "Annotated[float, '-100 <= x <= 100'] | None",
+  'trace': "Annotated[int, '1 <= x'] | None",
+  'start': _TOKEN,
+  'first': _TOKEN,
+  'last': _TOKEN,
+}
 
 
 def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = '') -> None:
@@ -31,14 +51,19 @@ def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = ''
       raise ConfigError(
         f'{dash}{odd[0]}={settings[odd[0]]}: belongs to {dash}method={method}, and the method is {settings["method"]}'
       )
-  for name in ('max_new', 'temperature', 'top_k', 'beams', 'draws', 'trace'):
-    if settings.get(name) is not None and settings[name] <= 0:
-      raise ConfigError(f'{dash}{name}={settings[name]}: must be above 0')
-  if settings['top_p'] is not None and not 0 < settings['top_p'] <= 1:
-    raise ConfigError(f'{dash}top_p={settings["top_p"]}: must be above 0 and at most 1')
-  if not 0 <= settings['min_new'] <= settings['max_new']:
+  for name, bound in BOUNDS.items():
+    if name in settings:
+      _check_one(f'{dash}{name}', settings[name], bound)
+  if settings['min_new'] > settings['max_new']:
     raise ConfigError(f'{dash}min_new={settings["min_new"]}: must be from 0 to {dash}max_new, {settings["max_new"]}')
-  if settings['no_repeat'] < 0:
-    raise ConfigError(f'{dash}no_repeat={settings["no_repeat"]}: must not be below 0')
   if not all(text.strip() for text in prompts):
     raise ConfigError(f'{dash}prompt: is empty; give a text to begin with')
+
+
+def _check_one(name: str, value: Any, bound: str) -> None:
+  """Raises ConfigError where a value is not within its bound."""
+  try:
+    values.coerce(bound, value)
+  except TypeError:
+    given = value if isinstance(value, int | float) else repr(value)
+    raise ConfigError(f'{name}={given}: expected {values.readable(bound).removesuffix(" | None")}') from None

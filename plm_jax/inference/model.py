@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from plm_jax import errors
+from plm_jax import errors, files
 from plm_jax.checkpoint import Step
 from plm_jax.errors import ConfigError
 from plm_jax.generate import settings
@@ -47,8 +47,9 @@ def load(
   Raises:
     ConfigError: there is no such folder, or no vocabulary in it.
   """
-  if not isinstance(batch_size, int) or batch_size < 1:
-    raise ConfigError(f'load: batch_size={batch_size!r}; a whole number from 1 on')
+  _count('load: batch_size', batch_size)
+  if not isinstance(folder, str | os.PathLike):
+    raise ConfigError(f'load: takes the name of a folder, and this is {type(folder).__name__}')
   with errors.stage('load'):
     errors.one_of('dtype', dtype, Dtype)
   return Model(opened.open(folder, step=step, execution=Execution(dtype=dtype)), batch_size)
@@ -259,13 +260,17 @@ class Model:
 # Arguments -----------------------------------------------------------------------------------------------------------
 
 
+def _is_text(text: Any) -> bool:
+  return isinstance(text, str)
+
+
 def _each(
   name: str,
   given: Any,
   ask: Callable[[Sequence[Any]], list[Result]],
   *,
   one: Callable[[Any], bool] = lambda given: isinstance(given, str),
-  is_text: Callable[[Any], bool] = lambda text: isinstance(text, str),
+  is_text: Callable[[Any], bool] = _is_text,
 ) -> Any:
   """The result of one text, or the list of those of several.
 
@@ -286,6 +291,8 @@ def _each(
   for number, text in enumerate(texts):
     if not is_text(text):
       raise ConfigError(f'{name}: text {number} of the list is {type(text).__name__}, and no text: {text!r}')
+    if not all(map(files.is_unicode, [text] if isinstance(text, str) else filter(_is_text, text))):
+      raise ConfigError(f'{name}: text {number} has half a character, which is no Unicode: {text!a}')
   found = ask(list(texts)) if len(texts) else []
   return found[0] if alone else found
 

@@ -86,7 +86,7 @@ def layers_of(opened: Opened, layer: int | str | Sequence[int]) -> tuple[int, ..
   count = len(jax.eval_shape(functools.partial(_run, trunk), params, inputs)['layers'])
   if layer == 'all':
     return (*range(count - 1), -1)
-  asked: Any = [layer] if isinstance(layer, int) else layer
+  asked: Any = layer if isinstance(layer, Sequence) else [layer]
   whole = not isinstance(asked, str) and all(isinstance(one, int) and -count <= one < count for one in asked)
   if not whole or not len(asked):
     raise ConfigError(

@@ -22,7 +22,11 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def claim(folder: RunFolder, *, main: bool) -> Iterator[None]:
-  """Keeps other runs out of the folder while the body runs; only the process with `main` does anything."""
+  """Keeps other runs out of the folder while the body runs; only the process with `main` does anything.
+
+  A folder that was not there before, and in which nothing but a log came to be, is removed where the body is refused.
+  """
+  new = main and not files.is_address(folder.root) and not files.exists(folder.root)
   with contextlib.ExitStack() as stack:
     if main:
       try:
@@ -34,7 +38,12 @@ def claim(folder: RunFolder, *, main: bool) -> Iterator[None]:
         ) from None
       except OSError as error:
         raise ConfigError(f'{folder.root} cannot be written to ({error.strerror}): name another --workdir') from error
-    yield
+    try:
+      yield
+    except ConfigError:
+      if new and not set(files.listing(folder.root)) - {folder.lock, folder.log}:
+        files.remove_folder(folder.root)
+      raise
 
 
 @contextlib.contextmanager

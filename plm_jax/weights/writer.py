@@ -20,6 +20,8 @@ from plm_jax.weights.table import HEAD, OUTPUT, TOKENS, Architecture, Entry, arc
 
 log = logging.getLogger(__name__)
 
+_IDS = ('pad_token_id', 'bos_token_id', 'eos_token_id')
+
 
 def save(
   folder: str | os.PathLike[str],
@@ -37,7 +39,8 @@ def save(
     trunk: a trunk of this package.
     params: as `load` gives them, or `{'trunk': ..., <head>: ...}` as a run has them.
     architecture: a file of `architectures/`; by default the first whose published form has a place for everything.
-    tokenizer: a folder whose tokenizer is copied, such as the one that was loaded.
+    tokenizer: a folder whose tokenizer is copied, such as the one that was loaded; its config.json, where it has one,
+      says which tokens begin, end and pad rows, which classes for rows of decoders (Llama) have to know.
     adapter: that computes the head of a task ('tag'), which decides on its class; by default one that classifies rows,
       or tokens where its parameters say so.
 
@@ -48,7 +51,9 @@ def save(
   path = files.absolute(files.path(folder))
   extra = None if tokenizer is None else files.path(tokenizer)
   leaves, block = in_memory(_split_heads(trunk, params)), {'name': adapter} if adapter else {}
-  save_leaves(path, trunk, leaves, architecture=architecture, tokenizer=extra, adapter=block)
+  theirs = {} if extra is None else files.read_json(extra / 'config.json', default={})
+  ids = {name: theirs[name] for name in _IDS if isinstance(theirs.get(name), int)}
+  save_leaves(path, trunk, leaves, architecture=architecture, tokenizer=extra, adapter=block, token_ids=ids)
   return path
 
 
@@ -85,6 +90,11 @@ def save_leaves(
     token_ids = _ends(config, token_ids, template)
     if any(task.unpadded for head, task in chosen.module.tasks(trunk).items() if head in heads):
       _check_padding({**config, **token_ids}, template)
+      if {**config, **token_ids}.get('pad_token_id') is None:
+        log.warning(
+          'config.json of %s has no pad_token_id, without which transformers classifies one row at a time: name the '
+          'folder of the tokenizer (weights.save(..., tokenizer=FOLDER))', path
+        )  # fmt: skip
   tensors = plans(trunk, leaves, chosen, heads)
   try:
     chosen.module.read_config({**config, **token_ids}, tensors.keys())

@@ -212,6 +212,8 @@ def test_a_broken_file_is_one_message_with_its_line(file, text, words):
 
 def test_what_is_no_config_is_refused(tmp_path):
   assert 'there is no file' in message(config.load, str(tmp_path / 'nothing.py'))
+  (tmp_path / 'itself.py').write_text("def get_config(arg=''):\n  d = {}\n  d['a'] = d\n  return d\n")
+  assert 'contains itself' in message(config.load, str(tmp_path / 'itself.py'))
   (tmp_path / 'config.json').write_text('{"steps": ')
   assert 'not JSON' in message(config.load, str(tmp_path))
   (tmp_path / 'config.json').write_text('[]')

@@ -112,6 +112,9 @@ def test_refuses_a_token_that_is_not_there(gpt):
     (('--workdir=.', '--max_new=3', '--min_new=4'), '--min_new=4'),
     (('--workdir=.', '--no_repeat=-1'), '--no_repeat=-1'),
     (('--workdir=.', '--step=soon'), '--step=soon'),
+    (('--workdir=.', '--method=sample', '--temperature=nan'), '--temperature=nan: expected float'),
+    (('--workdir=.', '--seed=99999999999999999999'), '--seed=9+: expected int'),
+    (('--workdir=.', '--prompt=caf\udce9'), 'is not UTF-8'),
   ],
 )
 def test_refuses_flags_before_it_loads_anything(flags, words):
@@ -122,7 +125,7 @@ def test_refuses_flags_before_it_loads_anything(flags, words):
 def test_mistakes_are_exit_code_2_and_load_no_jax(tmp_path):
   done = runs.command('generate', f'--workdir={tmp_path}', '--prompt=Anna', '--top_p=3', '--method=sample')
   assert (done.returncode, done.stdout) == (2, '')
-  assert done.stderr.splitlines() == ['--top_p=3.0: must be above 0 and at most 1']
+  assert done.stderr.splitlines() == ['--top_p=3.0: expected float (0 < x <= 1)']
   code = 'import sys, plm_jax.generate.__main__; sys.exit("jax" in sys.modules)'
   assert runs.subprocess.run([sys.executable, '-c', code], cwd=conftest.ROOT, check=False).returncode == 0
 

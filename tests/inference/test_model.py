@@ -1,6 +1,7 @@
 """`plm_jax.load`: what it says beside Hugging Face, beside the commands, alone and in a batch; what it refuses."""
 
 import json
+import math
 import pathlib
 import random
 import re
@@ -402,6 +403,19 @@ def test_nothing_gives_nothing(mlm: Model, gpt: Model, classify: Model, tag: Mod
     ('gpt', lambda model: model.generate('a', tempature=1), "Did you mean 'temperature'"),
     ('gpt', lambda model: model.generate('a', beams=2), 'beams=2: belongs to method=beam'),
     ('gpt', lambda model: model.generate('a', max_new=40), 'positions for 32 tokens'),
+    *(
+      ('gpt', lambda model, given=given: model.generate('a', **given), f'{name}={re.escape(repr(given[name]))}: expect')
+      for name, given in (
+        ('max_new', {'max_new': 2.5}), ('max_new', {'max_new': '4'}), ('max_new', {'max_new': None}),
+        ('max_new', {'max_new': True}), ('min_new', {'min_new': None}), ('seed', {'seed': 2**70}),
+        ('seed', {'seed': -5}), ('start', {'start': 5}), ('temperature', {'method': 'sample', 'temperature': math.nan}),
+        ('temperature', {'method': 'sample', 'temperature': 1e-300}), ('draws', {'method': 'sample', 'draws': 2.0}),
+        ('draws', {'method': 'sample', 'draws': 10**9}), ('beams', {'method': 'beam', 'beams': 10**6}),
+        ('length_penalty', {'method': 'beam', 'length_penalty': math.nan}),
+      )
+    ),
+    ('gpt', lambda model: model.generate('caf\udce9'), 'text 0 has half a character'),
+    ('mlm', lambda model: model.encode('a', layer=1.5), r'layer=1.5; choose numbers'),
   ],
 )  # fmt: skip
 def test_refuses(name: str, call: Any, said: str, request: pytest.FixtureRequest) -> None:
@@ -414,6 +428,10 @@ def test_a_folder_that_is_none() -> None:
     plm_jax.load('nowhere')
   with pytest.raises(ConfigError, match="dtype='int8'; choices are float32"):
     plm_jax.load('.', dtype='int8')
+  with pytest.raises(ConfigError, match='takes the name of a folder, and this is int'):
+    plm_jax.load(5)  # type: ignore[arg-type]
+  with pytest.raises(ConfigError, match='batch_size=True; a whole number from 1 on'):
+    plm_jax.load('.', batch_size=True)
 
 
 def test_the_package_is_imported_without_jax() -> None:

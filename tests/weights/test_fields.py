@@ -123,11 +123,23 @@ def test_numbers_have_the_bounds_of_our_own_settings(kind: str, change: dict[str
     module.read_config(theirs | change, ())
 
 
-def test_what_no_field_bounds_is_still_within_those_of_our_own(root: pathlib.Path, tmp_path: pathlib.Path) -> None:
-  """Two fields that do not go together: the message is that of our setting, and names the file."""
-  folder = folder_of('t5', root)
-  odd = beside(folder, tmp_path / 'odd', config_of(folder) | {'relative_attention_max_distance': 4})
-  with pytest.raises(WeightsError, match=r'odd/config.json: .* buckets .* do not reach a distance of 4'):
+@pytest.mark.parametrize(
+  ('kind', 'change', 'said'),
+  [
+    ('t5', {'relative_attention_max_distance': 4}, 'relative_attention_max_distance is 4.* relative_attention_num_'),
+    ('mt5', {'relative_attention_num_buckets': 300}, 'relative_attention_max_distance is .*_buckets, 300, by 2'),
+    ('glm4', {'partial_rotary_factor': 0.1}, 'partial_rotary_factor is 0.1, and has to leave an even number'),
+  ],
+)
+def test_fields_that_do_not_go_together_are_named(
+  kind: str, change: Mapping[str, Any], said: str, root: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  folder = folder_of(kind, root)
+  about = config_of(folder)
+  if 'rope_parameters' in about and 'partial_rotary_factor' in change:
+    about['rope_parameters'] = {**about['rope_parameters'], **change}
+  odd = beside(folder, tmp_path / 'odd', about | change)
+  with pytest.raises(WeightsError, match=f'odd/config.json: .*{said}'):
     weights.open(odd).trunk()
 
 

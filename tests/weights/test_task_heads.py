@@ -1,5 +1,6 @@
 """Heads of tasks: classes of transformers are read into the adapter that computes the same, and written again."""
 
+import json
 import pathlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -184,7 +185,9 @@ def test_a_head_is_read_and_written(family: str, kind: str, adapter: str, tmp_pa
   assert opened.adapter == ours.block
   convert.export(tmp_path / 'import', tmp_path / 'export')
   trunk, params = weights.load(tmp_path / 'theirs')
-  weights.save(tmp_path / 'saved', trunk, params, adapter=adapter)
+  weights.save(tmp_path / 'saved', trunk, params, adapter=adapter, tokenizer=tmp_path / 'theirs')
+  written = json.loads((tmp_path / 'saved' / 'config.json').read_text())
+  assert written.get('pad_token_id') == model.config.pad_token_id
   for folder in ('export', 'saved'):
     again, report = type(model).from_pretrained(tmp_path / folder, output_loading_info=True)
     assert not {part: keys for part, keys in report.items() if keys}

@@ -171,6 +171,12 @@ def _rotation(theirs: Mapping[str, Any], *, share: float) -> dict[str, Any]:
     'rotary_share': given.get('partial_rotary_factor') or theirs['partial_rotary_factor'] or share,
     'rotary_base': given.get('rope_theta') or theirs['rope_theta'] or 10_000.0,
   }
+  size = theirs['head_dim'] or theirs['hidden_size'] // theirs['num_attention_heads']
+  if int(size * out['rotary_share']) % 2 or size * out['rotary_share'] < 2:
+    raise ValueError(
+      f'partial_rotary_factor is {out["rotary_share"]}, and has to leave an even number of the {size} components of '
+      'head_dim'
+    )
   if kind == 'default':
     return out
   out |= {'rotary_scaling': kind} | {ours: given[key] for key, ours in _SCALINGS[kind].items()}

@@ -116,6 +116,13 @@ def shared_config(theirs: Mapping[str, Any], names: Collection[str], *, tied: bo
       raise ValueError(f'{name} is {theirs[name]!r}, and feed_forward_proj has {value!r}')
   layers, dropout = theirs['num_layers'], theirs['dropout_rate']
   alone = bool(names) and not any(name.startswith('decoder.') for name in names)
+  buckets, distance = (theirs[f'relative_attention_{name}'] for name in ('num_buckets', 'max_distance'))
+  parts = 4 if alone else 2  # an encoder has half of them for each direction
+  if buckets // parts >= distance:
+    raise ValueError(
+      f'relative_attention_max_distance is {distance}, and has to be above relative_attention_num_buckets, '
+      f'{buckets}, by {parts}'
+    )
   if not alone and not theirs['is_encoder_decoder']:
     raise ValueError('is_encoder_decoder is False, and the file has a decoder, which would read no encoder')
   return {
