@@ -124,8 +124,8 @@ def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) ->
     placed = _place(sizes, devices)
   except (ValueError, NotImplementedError, AssertionError) as error:
     raise ValueError(_cannot_place(sizes, devices, why=error)) from error
-  shape, names = axes_of(sizes)
-  return Mesh(_by_process(placed).reshape(shape), names, axis_types=(AxisType.Auto,) * len(names))
+  counts, names = axes_of(sizes)
+  return Mesh(_by_process(placed).reshape(counts), names, axis_types=(AxisType.Auto,) * len(names))
 
 
 def axes_of(sizes: Sizes) -> tuple[tuple[int, ...], tuple[str, ...]]:

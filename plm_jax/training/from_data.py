@@ -237,7 +237,7 @@ def layout_of(folder: str, *, texts: int = 2, bare: bool = False, kinds: bool = 
       template = framing.template(*(styles[name].make(vocab=vocab, fields=number) for number in (1, 2)))
     except (ValueError, KeyError):  # a token that the vocabulary does not have
       continue
-    pairs = zip((template.single, template.pair)[:texts], written[:texts], strict=True)
+    pairs = zip((template.single, template.pair)[:texts], (written.single, written.pair)[:texts], strict=True)
     if all(ours == theirs or (not kinds and _tokens(ours) == _tokens(theirs)) for ours, theirs in pairs):
       return name
   return None
