@@ -39,6 +39,7 @@ OTHER = 'A transformer reads all words of a sentence at once .'
 SPECIALS = ('[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', '<s>', '</s>', '[R]', '[S]', '[X]')
 SENTINELS = tuple(f'<extra_id_{number}>' for number in range(50))
 LONGEST = 120  # tokens shown
+DRAWS = command.number("Annotated[int, '1 <= x <= 10_000']")
 STYLES = {
   '': '',
   'special': 'blue',
@@ -107,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--all', action='store_true', help='every objective')
   parser.add_argument('--vocab', help='a vocabulary folder, or a published tokenizer.json')
   parser.add_argument('--seed', type=command.SEED, default=0)
-  parser.add_argument('--draws', type=command.COUNT, default=1, help='how many different corruptions to show')
+  parser.add_argument('--draws', type=DRAWS, default=1, help='how many different corruptions to show')
   parser.add_argument('--rows', type=command.COUNT, default=400, help='rows from which rates are measured')
   arguments = parser.parse_args(argv)
   if arguments.objective and arguments.objective not in names:
