@@ -1,10 +1,10 @@
 """Settings of generation as the command and Python take them: which there are, their defaults, mistakes in them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from plm_jax.errors import ConfigError
-from plm_jax.plugins import values
 
 # settings that belong to one method
 OF_METHOD = {
@@ -18,23 +18,37 @@ DEFAULTS: Mapping[str, Any] = {
   **dict.fromkeys(('start', 'first', 'last')),
 }  # fmt: skip
 
-# what each takes; those of a method may be None, which leaves them to it. Of beams and draws a batch has so many rows.
-_TOKEN = 'str | None'
-BOUNDS: Mapping[str, str] = {
-  'max_new': "Annotated[int, '1 <= x']",
-  'min_new': "Annotated[int, '0 <= x']",
-  'no_repeat': "Annotated[int, '0 <= x']",
-  'seed': "Annotated[int, '0 <= x < 4_294_967_296']",
-  'temperature': "Annotated[float, '1e-6 <= x <= 1e6'] | None",
-  'top_k': "Annotated[int, '1 <= x'] | None",
-  'top_p': "Annotated[float, '0 < x <= 1'] | None",
-  'draws': "Annotated[int, '1 <= x <= 65_536'] | None",
-  'beams': "Annotated[int, '1 <= x <= 1_024'] | None",
-  'length_penalty': "Annotated[float, '-100 <= x <= 100'] | None",
-  'trace': "Annotated[int, '1 <= x'] | None",
-  'start': _TOKEN,
-  'first': _TOKEN,
-  'last': _TOKEN,
+
+class Bound(NamedTuple):
+  """What a setting takes; those of a method may be None, which leaves them to it.
+
+  Attributes:
+    kind: int, which floats are not; float, which ints are; or str.
+    words: the bound.
+    holds: whether a number is within it; nan is within none.
+  """
+
+  kind: type
+  words: str = ''
+  holds: Callable[[Any], bool] = lambda value: True
+
+
+_COUNT = Bound(int, '1 <= x', lambda value: 1 <= value < 2**31)
+_WHOLE = Bound(int, '0 <= x', lambda value: 0 <= value < 2**31)
+BOUNDS: Mapping[str, Bound] = {
+  'max_new': _COUNT,
+  'min_new': _WHOLE,
+  'no_repeat': _WHOLE,
+  'seed': Bound(int, '0 <= x < 4_294_967_296', lambda value: 0 <= value < 2**32),
+  'temperature': Bound(float, '1e-6 <= x <= 1e6', lambda value: 1e-6 <= value <= 1e6),
+  'top_k': _COUNT,
+  'top_p': Bound(float, '0 < x <= 1', lambda value: 0 < value <= 1),
+  # of beams and draws a batch has so many rows
+  'draws': Bound(int, '1 <= x <= 65_536', lambda value: 1 <= value <= 65_536),
+  'beams': Bound(int, '1 <= x <= 1_024', lambda value: 1 <= value <= 1_024),
+  'length_penalty': Bound(float, '-100 <= x <= 100', lambda value: -100 <= value <= 100),
+  'trace': _COUNT,
+  **dict.fromkeys(('start', 'first', 'last'), Bound(str)),
 }
 
 
@@ -52,7 +66,8 @@ def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = ''
         f'{dash}{odd[0]}={settings[odd[0]]}: belongs to {dash}method={method}, and the method is {settings["method"]}'
       )
   for name, bound in BOUNDS.items():
-    if name in settings:
+    optional = name not in DEFAULTS or DEFAULTS[name] is None
+    if name in settings and not (optional and settings[name] is None):
       _check_one(f'{dash}{name}', settings[name], bound)
   if settings['min_new'] > settings['max_new']:
     raise ConfigError(f'{dash}min_new={settings["min_new"]}: must be from 0 to {dash}max_new, {settings["max_new"]}')
@@ -60,10 +75,9 @@ def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = ''
     raise ConfigError(f'{dash}prompt: is empty; give a text to begin with')
 
 
-def _check_one(name: str, value: Any, bound: str) -> None:
+def _check_one(name: str, value: Any, bound: Bound) -> None:
   """Raises ConfigError where a value is not within its bound."""
-  try:
-    values.coerce(bound, value)
-  except TypeError:
+  kinds = {int: numbers.Integral, float: numbers.Real}  # numpy's are as well
+  if not isinstance(value, kinds.get(bound.kind, bound.kind)) or isinstance(value, bool) or not bound.holds(value):
     given = value if isinstance(value, int | float) else repr(value)
-    raise ConfigError(f'{name}={given}: expected {values.readable(bound).removesuffix(" | None")}') from None
+    raise ConfigError(f'{name}={given}: expected {bound.kind.__name__}{bound.words and f" ({bound.words})"}')

@@ -325,7 +325,7 @@ def test_texts_are_the_same_in_several_stages(monkeypatch):
 
 
 def test_a_search_begins_with_few_slots():
-  assert reader.capacities(31, rows=1, texts=4, max_new=96) == [415]
+  assert reader.capacities(31, rows=1, texts=4, max_new=96) == [287, 415]  # 256 or more
   assert reader.capacities(31, rows=8, texts=4, max_new=96) == [127, 159, 191, 239, 287, 415]
   assert reader.capacities(0, rows=2, texts=2, max_new=600) == [232, 432, 632, 932, 1200]
 

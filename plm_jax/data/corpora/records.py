@@ -87,8 +87,7 @@ class Records(Sequence[dict[str, Any]]):
     row = self[index]
     for field in fields:
       if field not in row:
-        line = f' ({place})' if (place := self.place(index)) else ''
-        raise ValueError(f'row {index} of {self.where}{line} has no field {field!r}: it has {", ".join(row)}')
+        raise ValueError(f'row {index} of {self.where} has no field {field!r}: it has {", ".join(row)}')
     return {field: row[field] for field in (*fields, *optional) if field in row}
 
   def value(self, index: int, field: str) -> Any:
