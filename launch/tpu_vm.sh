@@ -165,12 +165,13 @@ check() {
 check_config() {
   local config
   config="$(argument_of --config)"
-  config=${config%%:*}
-  config=${config#./}
-  if [[ -e $root/$config && $config != /* ]]; then
+  config="$(printf '%s' "${config%%:*}" | sed -e 's#//*#/#g' -e 's#^\(\./\)*##')"
+  if [[ $config == "$root"/* ]]; then
+    fail "--config=$config: the hosts have the checkout elsewhere: name it from there, --config=${config#"$root"/}"
+  elif [[ -f $root/$config && $config != /* ]]; then
     git -C "$root" ls-files --error-unmatch -- "$config" >/dev/null 2>&1 ||
       fail "--config=$config: git does not know this file, and copies to the hosts what it knows: git add $config"
-  elif [[ $config == experiments/* ]]; then
+  elif [[ $config == experiments/* || $config == experiments ]]; then
     fail "--config=$config: there is no such file in $root"
   fi  # others may lie on the hosts alone
 }

@@ -283,11 +283,16 @@ def test_what_is_changed_is_copied_and_what_is_deleted_is_not_missed(cloud: Clou
 
 def test_a_config_that_would_not_be_copied_costs_no_tpu(cloud: Cloud) -> None:
   (cloud.script.parent.parent / 'mine.py').write_text('')
-  for config in ('mine.py', './mine.py:quick'):
+  for config in ('mine.py', './mine.py:quick', './/mine.py', '././mine.py'):
     assert 'git add mine.py' in cloud.run('up', *TPU, '--', f'--config={config}', '--workdir=gs://b/x', code=2)
   assert 'no such file' in cloud.run(
     'up', *TPU, '--', '--config=./experiments/bert/bass.py', '--workdir=gs://b/x', code=2
   )
+  for config, said in (
+    ('experiments/bert', 'no such file'),
+    (f'{cloud.script.parent.parent}/experiments/bert/base.py', '--config=experiments/bert/base.py'),
+  ):
+    assert said in cloud.run('up', *TPU, '--', f'--config={config}', '--workdir=gs://b/x', code=2)
   assert not cloud.asked()
 
 
