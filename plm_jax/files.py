@@ -140,15 +140,6 @@ def parse_json(text: str) -> Any:
   return value
 
 
-def is_unicode(text: str) -> bool:
-  """Whether a text can be written: Python holds bytes of a command line that are no UTF-8 as halves of characters."""
-  try:
-    text.encode()
-  except UnicodeEncodeError:
-    return False
-  return True
-
-
 def _is_deep(value: Any) -> bool:
   """Whether lists and objects are nested more than `DEEPEST` levels deep."""
   level = [value]
@@ -157,6 +148,15 @@ def _is_deep(value: Any) -> bool:
     level = [item for items in outer for item in items if isinstance(item, dict | list)]
     if not level:
       return False
+  return True
+
+
+def is_unicode(text: str) -> bool:
+  """Whether a text can be written: Python holds bytes of a command line that are no UTF-8 as halves of characters."""
+  try:
+    text.encode()
+  except UnicodeEncodeError:
+    return False
   return True
 
 

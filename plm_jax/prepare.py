@@ -111,11 +111,8 @@ def _of_header(settings: Mapping[str, Any], config: str) -> list[str]:
   path = settings['vocab']['path']
   made = recipe.in_header(recipe.header_of(config), path)
   if made is None:
-    block = settings['data']
-    trains = '--vocab_size=N trains one of N ids on the text of the config. ' if block.get('path') else ''
-    cure = recipe.cure(
-      path, kind=settings['vocab']['name'], data=block, pretrains=bool(settings.get('objective')), heads=[config]
-    )
+    trains = '--vocab_size=N trains one of N ids on the text of the config. ' if settings['data'].get('path') else ''
+    cure = recipe.cure_of(settings, heads=[config])
     raise ConfigError(f'vocab.path: there is no vocabulary in {path}. {trains}{cure}')
   return ['train', *shlex.split(made)]
 

@@ -103,6 +103,9 @@ def _log_once(message: str) -> None:
   log.info(message)
 
 
+# Meshes --------------------------------------------------------------------------------------------------------------
+
+
 def make_mesh(shape: Mapping[str, int], devices: Sequence[Any] | None = None) -> Mesh:
   """A mesh over all devices.
 
@@ -266,6 +269,9 @@ def _by_process(placed: np.ndarray) -> np.ndarray:
   return placed[sorted(range(len(placed)), key=lambda place: first[holders[place]])]
 
 
+# Where an axis is cut ------------------------------------------------------------------------------------------------
+
+
 def make_layout(mesh: Mesh, rules: str | Rules, *, described: bool = False) -> Layout:
   """A mesh with rules that fit it.
 
@@ -382,6 +388,9 @@ def batch_sharding(layout: Layout) -> NamedSharding:
   return NamedSharding(layout.mesh, PartitionSpec(layout.rules.get('batch')))
 
 
+# States and products under a layout ----------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
 def use(layout: Layout) -> Iterator[None]:
   """While the body runs, `constrain`, `on_each_device` and `device` use `layout`."""
@@ -486,6 +495,9 @@ def on_each_device(
   names = set(mesh.axis_names) - _names(layout.apart)
   cut = jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=specs[0], axis_names=names, check_vma=False)
   return cut(*arrays)
+
+
+# Each device for its own rows ----------------------------------------------------------------------------------------
 
 
 def row_parts(rows: int) -> int:

@@ -1,4 +1,4 @@
-"""A BERT, a GPT or a BART of 5 M parameters, pre-trained on 60 MB of English in an hour on a laptop.
+"""A BERT, a GPT or a BART of 5 M parameters, pre-trained on English in about an hour on a laptop.
 
 python -m plm_jax.vocab train --source=runs/data/english --name=byte_bpe --size=8000 --out=runs/vocab/small
 python -m plm_jax.train --config=experiments/small/pretrain.py:bert --workdir=runs/small/bert
@@ -7,7 +7,7 @@ python -m plm_jax.train --config=experiments/small/pretrain.py:bert --workdir=ru
 classic novels and 3.2 MB of Wikipedia, 14 M tokens of this vocabulary.
 
 Paper: the objectives of Devlin et al. 2018, Radford et al. 2018 and Lewis et al. 2019 on networks of one size.
-Hardware: a CPU core, an hour; --config.steps=N shortens it.
+Hardware: a CPU core, 50 to 80 minutes at 2,800 to 1,800 tokens/s (estimate); --config.steps=N shortens it.
 Expect: what a network of this size learns from so little text is measured by benchmarks/downstream.py.
 Arguments: a model (bert, gpt, bart), `quick`.
 Differs from the paper: 256 wide, 4 layers (BART: 2 and 2), rows of 64, no dropout (less than one pass over the text),

@@ -66,9 +66,9 @@ def check(settings: Mapping[str, Any], prompts: Sequence[str], *, dash: str = ''
         f'{dash}{odd[0]}={settings[odd[0]]}: belongs to {dash}method={method}, and the method is {settings["method"]}'
       )
   for name, bound in BOUNDS.items():
-    optional = name not in DEFAULTS or DEFAULTS[name] is None
-    if name in settings and not (optional and settings[name] is None):
-      _check_one(f'{dash}{name}', settings[name], bound)
+    value = settings.get(name)
+    if value is not None or DEFAULTS.get(name) is not None:
+      _check_one(f'{dash}{name}', value, bound)
   if settings['min_new'] > settings['max_new']:
     raise ConfigError(f'{dash}min_new={settings["min_new"]}: must be from 0 to {dash}max_new, {settings["max_new"]}')
   if not all(text.strip() for text in prompts):

@@ -127,7 +127,7 @@ def collectives(text: str) -> list[Collective]:
   """
   program = read(text)
   counted = runs(program)
-  found: dict[str, list[Collective]] = collections.defaultdict(list)
+  found: dict[tuple[bool, str], list[Collective]] = collections.defaultdict(list)  # (sent to a slice, channel) -> those
   for name, instructions in program.computations.items():
     shapes = {instruction.name: instruction.shape for instruction in instructions}
     for instruction in instructions:
@@ -139,8 +139,7 @@ def collectives(text: str) -> list[Collective]:
         kind, _size(instruction, shapes), counted[name], instruction.shape, source[1] if source else instruction.name
       )
       channel = re.search(r'channel_id=(\d+)', instruction.rest)
-      name_of = f'{"send " * (instruction.kind == "send")}{channel[1]}' if channel else instruction.name
-      found[name_of].append(one)
+      found[instruction.kind == 'send', channel[1] if channel else instruction.name].append(one)
   kept: list[Collective] = []
   for same in found.values():
     least = min(one.runs for one in same)

@@ -70,6 +70,13 @@ def cure(
   return f'This makes one, of a size to choose:\n  {_spelt(flags)}'
 
 
+def cure_of(settings: Mapping[str, Any], name: str = 'vocab', *, heads: Sequence[str] = ()) -> str:
+  """As `cure`, of the vocabulary that a block of the settings of a run names, 'vocab' or 'second_vocab'."""
+  block = settings[name]
+  pretrains = bool(settings.get('objective'))
+  return cure(block['path'], kind=block['name'], data=settings.get('data'), pretrains=pretrains, heads=heads)
+
+
 def _with_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
   """A data block, or the first part of a mixture that reads a path."""
   parts = data.get('parts') or {}

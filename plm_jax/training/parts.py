@@ -80,14 +80,7 @@ def missing_vocab(settings: Settings, name: str = 'vocab', *, heads: Sequence[st
   block = settings.get(name) or {}
   if 'path' not in block or files.is_address(block['path']) or tokenizer.exists(block['path']):
     return ''
-  cure = recipe.cure(
-    block['path'],
-    kind=block['name'],
-    data=settings.get('data'),
-    pretrains=bool(settings.get('objective')),
-    heads=heads,
-  )
-  return f'{name}.path: there is no vocabulary in {block["path"]}. {cure}'
+  return f'{name}.path: there is no vocabulary in {block["path"]}. {recipe.cure_of(settings, name, heads=heads)}'
 
 
 def _cache_of(block: Settings) -> str:
