@@ -273,6 +273,65 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
   return columns | {'AG': dict(empty=_ABSENT['AG'])}
 
 
+def downstream(scale: str, model: str, columns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+  """The table of a network of 5 M parameters on tasks: pre-trained, and begun with fresh parameters.
+
+  Args:
+    scale: of the table; the networks are the same at small and paper, which has the task sets of TFDS.
+    model: a word of experiments/small/pretrain.py.
+    columns: from `task`.
+  """
+  row = dict(config=target(scale, 'small/pretrain.py', model, small=''), family=model)
+  trivial = [
+    dict(column=name, better='pretrained', than=than) for name, column in columns.items() for than in column['trivial']
+  ]
+  return dict(
+    title=f'A {model.upper()} of 5 M parameters on tasks, pre-trained and from scratch',
+    paper='No table of a paper: the question of all of them, asked of networks that a laptop pre-trains in an hour',
+    mark='none',
+    rows={'pretrained': row, 'from scratch': dict(row, start='scratch')},
+    columns=columns,
+    claims=claims(tuple(columns), ('pretrained', 'from scratch')) + trivial,
+    tuning_seeds=1 if scale == 'tiny' else 3,
+    reference='pretrained',
+  )
+
+
+def task(
+  scale: str,
+  model: str,
+  config: str,
+  *words: str,
+  folder: str,
+  metric: str,
+  steps: int,
+  times: float = 100,
+  trivial: Mapping[str, float] | None = None,
+  **keys: Any,
+) -> dict[str, Any]:
+  """A column of `downstream`.
+
+  Args:
+    scale: of the table.
+    model: as there.
+    config: of the fine-tuning, below experiments/.
+    *words: of the config.
+    folder: of the data, below the folder that `--data` names.
+    metric: as `result.json` names it.
+    steps: number of updates.
+    times: what it is multiplied by.
+    trivial: scores that need no network.
+    **keys: changes of the config, with two underscores for a dot.
+  """
+  column = dict(metric=metric, configs={model: target(scale, config, *words, small='')}, trivial=trivial or {})
+  if scale == 'tiny':
+    return column | dict(metric=f'{metric.partition("/")[0]}/loss', better='min', trivial={})
+  often = {'steps': steps, 'log_every': steps // 5, 'eval_every': steps, 'save_every': steps}
+  own = {key.replace('__', '.'): value for key, value in keys.items()}
+  shape = {} if 'data.length' in own else _ROWS
+  return column | dict(keys=_TUNING | shape | often | own, folder=folder, times=times)
+
+
 def masks(scale: str, *, lifted: bool = False) -> dict[str, Any]:
   """Changes of a pre-training, keywords of `pretraining`, below the scale of the paper: 40 % of the tokens are masked.
 

@@ -81,7 +81,8 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
   Args:
     run: which one.
     folder: where it lies.
-    asked: metrics of columns, whose parts by row are kept where there are predictions.
+    asked: metrics of columns; the parts by row of those of the evaluation that was predicted, that of the first, are
+      kept.
   """
   result = run_folder.read_result(folder)
   counted = ('seconds', 'tokens', 'parameters', 'steps')
@@ -99,7 +100,7 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
   }
   if files.is_file(folder.root / PREDICTIONS):
     found['rows'] = {}
-    for metric in asked:
+    for metric in (one for one in asked if one.partition('/')[0] == asked[0].partition('/')[0]):
       if (values := by_row(folder.root / PREDICTIONS, metric)) is not None:
         found['rows'][metric] = packed(values)
   return found

@@ -44,6 +44,8 @@ class Column:
     folder: of the data, below the folder that `--data` names; empty for the path of the config.
     times: what the measured value is multiplied by, 100 where the paper prints per cent.
     plus: what is added then: times=-100 and plus=100 make an error rate in per cent of an accuracy.
+    trivial: scores that need no network, as they are printed: 'most frequent class' -> 50.9. A claim may compare a row
+      with one of them.
     note: why the published numbers stand for something else than what is measured, for the reader.
     empty: why it is not measured at this scale; empty where it is.
   """
@@ -58,6 +60,7 @@ class Column:
   folder: str = ''
   times: float = 1.0
   plus: float = 0.0
+  trivial: Mapping[str, float] = dataclasses.field(default_factory=dict)
   note: str = ''
   empty: str = ''
 
@@ -103,7 +106,7 @@ class Claim:
   Attributes:
     column: where it shows.
     better: the row that does better.
-    than: the row that it is compared with.
+    than: the row that it is compared with, or a score of `Column.trivial`.
   """
 
   column: str
@@ -204,8 +207,8 @@ def _check(table: Table, label: str) -> None:
   """Names that do not fit together."""
   for claim in table.claims:
     errors.check_choice(f'{label}: claims', 'column', claim.column, list(table.columns))
-    for compared in (claim.better, claim.than):
-      errors.check_choice(f'{label}: claims', 'row', compared, list(table.rows))
+    errors.check_choice(f'{label}: claims', 'row', claim.better, list(table.rows))
+    errors.check_choice(f'{label}: claims', 'row', claim.than, [*table.rows, *table.columns[claim.column].trivial])
   if table.reference:
     errors.check_choice(f'{label}: reference', 'row', table.reference, list(table.rows))
   for seeds in (table.pretraining_seeds, table.tuning_seeds):
@@ -220,6 +223,10 @@ def _check(table: Table, label: str) -> None:
       earlier = [other for other in list(table.rows)[: list(table.rows).index(name)] if not table.rows[other].empty]
       errors.check_choice(f'{label}: row {name!r}: after', 'earlier row', row.after, earlier)
   for name, column in table.columns.items():
+    if twice := table.rows.keys() & column.trivial.keys():
+      raise ConfigError(
+        f'{label}: column {name!r}: trivial: {min(twice)!r} is a row already; call one of them otherwise.'
+      )
     if column.empty:
       continue
     if not column.metric and column.of not in COUNTED:

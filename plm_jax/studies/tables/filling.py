@@ -127,7 +127,7 @@ def _settle(
     kept['failed'].pop(one.digest, None)
     try:
       with files.locked(folder.root.with_suffix('.lock'), doing='making runs of a table', wait=False):
-        failed = runs.make(one, places, predict=one.is_tuning)
+        failed = runs.make(one, places, asked=asked if one.is_tuning else ())
     except BlockingIOError:
       failed = BUSY
     if failed:

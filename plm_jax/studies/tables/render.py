@@ -56,6 +56,12 @@ def _value(run: Mapping[str, Any] | None, column: Column) -> float:
   return math.nan if found is None else float(found)
 
 
+def constant(value: float, like: Measured) -> Measured:
+  """The runs of a cell, had each of them this value, and each row of the test set."""
+  rows = None if like.rows is None else np.full_like(like.rows, value)
+  return Measured(np.full_like(like.values, value), rows)
+
+
 def shown(value: float) -> str:
   """A number with the digits that a reader can use: 12,345; 84.31; 0.184."""
   return f'{value:,.0f}' if abs(value) >= 1_000 else f'{value:.2f}' if abs(value) >= 1 else f'{value:.3f}'
@@ -104,6 +110,11 @@ def _grid(table: Table, kept: Mapping[str, Any]) -> list[str]:
       line += [_published(row.published.get(name))] * published
       line += [said(measured(table, kept, row_name, name), table)] * filled
     lines.append(_line(line))
+  for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
+    line = [trivial]
+    for name, published, filled in columns:
+      line += [''] * published + [_published(table.columns[name].trivial.get(trivial))] * filled
+    lines.append(_line(line))
   return lines
 
 
@@ -119,21 +130,25 @@ def _claims(table: Table, kept: Mapping[str, Any]) -> list[str]:
   if not table.claims:
     return []
   level = f'{intervals.LEVEL:.0%}'
-  lines = ['', '## What the paper claims', '']
+  lines = ['', f'## {"What the paper claims" if table.mark != "none" else "What is asked"}', '']
   lines += [_line(['column', 'better', 'than', 'published', 'measured', f'{level} interval', 'sign', 'beyond noise'])]
   lines += [_line(['---'] * 8)]
   return lines + [_line(_claim(table, kept, claim)) for claim in table.claims]
 
 
 def _claim(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[str]:
-  first, second = (table.rows[row].published.get(claim.column) for row in (claim.better, claim.than))
+  column = table.columns[claim.column]
+  rows = [table.rows.get(row) for row in (claim.better, claim.than)]
+  first, second = (row and row.published.get(claim.column) for row in rows)
   published = '' if first is None or second is None else f'{first - second:+.4g}'
   both = [measured(table, kept, row, claim.column) for row in (claim.better, claim.than)]
+  if claim.than in column.trivial and both[0] is not None:
+    both[1] = constant(column.trivial[claim.than], both[0])
   line = [claim.column, claim.better, claim.than, published]
   if both[0] is None or both[1] is None:
     return [*line, '', '', 'not measured', '']
   found = intervals.difference(both[0], both[1], table.summary)
-  agrees = found.difference > 0 if table.columns[claim.column].better == 'max' else found.difference < 0
+  agrees = found.difference > 0 if column.better == 'max' else found.difference < 0
   single = both[0].values.size == 1 and both[0].rows is None
   return [
     *line,

@@ -251,13 +251,14 @@ def spelt(run: Run, places: Places) -> str:
   return f'python -m plm_jax.{name} {shlex.join(rest)}'
 
 
-def make(run: Run, places: Places, *, predict: bool) -> str:
+def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
   """Makes a run, or goes on with it.
 
   Args:
     run: which one.
     places: where runs lie.
-    predict: also write what it predicts for each row of its last evaluation.
+    asked: metrics; what is predicted for each row of the evaluation of the first is written beside the run. Empty for
+      a run that predicts nothing.
 
   Returns:
     Why it failed; empty where it did not.
@@ -271,10 +272,10 @@ def make(run: Run, places: Places, *, predict: bool) -> str:
     failed = _call(words(run, places), folder.root.with_suffix('.out'))
     if failed or not is_finished(folder):
       return failed or f'it ended before its last step; {folder.root.with_suffix(".out")} says more'
-  if predict and not files.is_file(folder.root / PREDICTIONS):
-    name = next(iter(run.settings['eval']))
-    asked = ['evaluate', f'--workdir={folder.root}', '--step=newest', f'--evaluation={name}']
-    return _call([*asked, f'--predictions={folder.root / PREDICTIONS}'], folder.root.with_suffix('.out'))
+  if asked and not files.is_file(folder.root / PREDICTIONS):
+    name = asked[0].partition('/')[0]
+    words_of_it = ['evaluate', f'--workdir={folder.root}', '--step=newest', f'--evaluation={name}']
+    return _call([*words_of_it, f'--predictions={folder.root / PREDICTIONS}'], folder.root.with_suffix('.out'))
   return ''
 
 

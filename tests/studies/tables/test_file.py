@@ -82,6 +82,7 @@ def test_tables_share_a_pretraining(tmp_path):
     ("better='min'", "better='low'", "column 'c'.better: expected Literal.*got str 'low'"),
     ("of='pretraining'", "off='pretraining'", "column 'c': a column has no keyword 'off'.*Did you mean 'of'"),
     ("than='two'", "than='three'", "claims: there is no row 'three'"),
+    ("better='min'", "better='min', trivial={'two': 1.0}", "column 'c': trivial: 'two' is a row already"),
     ("column='c'", "column='d'", "claims: there is no column 'd'"),
     ("published={'c': 1.0}", "published={'d': 1.0}", "row 'one': published: there is no column 'd'"),
     ("published={'c': 1.0}", 'published=3', "row 'one'.published: expected Mapping"),

@@ -41,7 +41,7 @@ class Machine:
   def __init__(self, places, *, fails=(), stops_after=None):
     self.places, self.fails, self.stops_after, self.made = places, fails, stops_after, []
 
-  def __call__(self, run, places, *, predict):
+  def __call__(self, run, places, *, asked):
     if len(self.made) == self.stops_after:
       raise Interrupted('stopped by a signal', STOPPED)
     self.made.append(run.digest)
@@ -54,7 +54,7 @@ class Machine:
     result['metrics'] = {'validation/loss': 2.5 + run.settings['seed'], 'validation/accuracy': score, 'loss': 1.0}
     folder.result.write_text(json.dumps(result))
     folder.data.write_text(json.dumps(dict(data_digest='abc', vocab_digest='def', class_names=['a'])))
-    if predict:
+    if asked:
       rows = [dict(row_id=n, label=int(n < 4 * score), record=dict(label=1)) for n in range(4)]
       (folder.root / runs.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     return ''
@@ -182,6 +182,37 @@ def test_the_rendered_table(set_up, tmp_path, monkeypatch):
   assert (tmp_path / 'out' / 'table.png').stat().st_size > 5_000
 
 
+def test_what_needs_no_network_stands_below_the_rows_and_in_claims(set_up, tmp_path, monkeypatch):
+  table, plan, places = set_up
+  score = dataclasses.replace(table.columns['score'], trivial={'chance': 30.0})
+  claim = file.Claim(column='score', better='one', than='chance')
+  table = dataclasses.replace(table, columns={**table.columns, 'score': score}, claims=[claim], mark='none')
+  fill((table, plan, places), tmp_path, Machine(places), monkeypatch)
+  lines = (tmp_path / 'out' / 'table.md').read_text().splitlines()
+  assert '| chance |  |  |  | 30 |' in lines
+  assert '## What is asked' in lines
+  found = next(line for line in lines if line.startswith('| score | one | chance |')).split(' | ')
+  assert (found[4], found[6], found[7]) == ('+7.5', 'agrees', 'no |')  # 37.5 in the mean, of 0, 25, 50 and 75
+  low, high = map(float, found[5].split(' to '))
+  assert low < 0 < high
+
+
+@pytest.mark.parametrize('metric', ['test/accuracy', 'validation/accuracy'])
+def test_rows_are_predicted_of_the_evaluation_that_counts(set_up, tmp_path, monkeypatch, metric):
+  _, plan, places = set_up
+  one = plan[runs.Cell('one', 'score')][0][0]
+  Machine(places)(one, places, asked=())
+  called = []
+  monkeypatch.setattr(runs, '_call', lambda command, out: called.append(command) or '')
+  assert runs.make(one, places, asked=(metric,)) == ''
+  assert f'--evaluation={metric.partition("/")[0]}' in called[0]
+  (runs.folder_of(one, places).root / runs.PREDICTIONS).write_text(
+    ''.join(json.dumps(dict(row_id=n, label=0, record=dict(label=n))) + '\n' for n in range(2))
+  )
+  found = cells.record(one, runs.folder_of(one, places), (metric, 'other/accuracy'))
+  assert list(found['rows']) == [metric]
+
+
 def test_rendering_again_from_cells_alone_gives_the_same_bytes(set_up, tmp_path, monkeypatch):
   fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
   before = [(tmp_path / 'out' / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')]
@@ -242,7 +273,7 @@ def test_a_mistake_in_the_table_ends_the_command(tmp_path):
 
 def test_the_command_fails_where_every_run_failed(tmp_path, monkeypatch):
   (tmp_path / 'mine.py').write_text(TABLE)
-  monkeypatch.setattr(runs, 'make', lambda run, places, *, predict: 'exit 2: it is broken')
+  monkeypatch.setattr(runs, 'make', lambda run, places, *, asked: 'exit 2: it is broken')
   monkeypatch.setattr(needs, 'check', lambda *given, head: None)  # nothing is read
   asked = [str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}']
   assert main(asked) == 1

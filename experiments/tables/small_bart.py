@@ -1,0 +1,36 @@
+"""What is pre-training worth to a BART of 5 M parameters? Tasks, from what it learned and from fresh parameters.
+
+python -m plm_jax.tables experiments/tables/small_bart.py --scale=small --workdir=runs/tables --data=../shared/data
+
+The network is that of experiments/small/pretrain.py:bart, whose head says which text and vocabulary it needs.
+"""
+
+from experiments.tables import common
+
+SUMMARY = dict(data__length=320, data__target_length=48, data__batch_size=16)
+# all parameters train from the first step: both stages of the paper at once, for the network from scratch too
+SENTENCE = dict(data__length=48, data__target_length=48, data__batch_size=64, adapter__stage='second')
+READER = dict(num_layers=2, num_heads=4, hidden_dim=256, mlp_dim=1024)
+
+
+def get_table(scale):
+  """Takes a scale."""
+
+  def task(config, *words, folder, metric, steps, **rest):
+    return common.task(scale, 'bart', config, *words, folder=folder, metric=metric, steps=steps, **rest)
+
+  columns = {
+    'SST-2': task(
+      'bart/glue.py', 'sst2', folder='glue_sst2', metric='validation/accuracy', steps=800,
+      trivial={'most frequent class': 50.9},
+    ),
+    'SciTLDR': task(
+      'bart/summarise.py', 'scitldr', folder='scitldr_abstract', metric='test/rouge1', steps=400, times=1,
+      trivial={'first sentence': 31.3}, **SUMMARY,
+    ),
+    'Multi30k': task(
+      'bart/translate.py', 'multi30k', 'base', folder='multi30k_en_de', metric='test/bleu', steps=2_000, times=1,
+      trivial={'copy': 0.5}, adapter__source__overrides=READER, **SENTENCE,
+    ),
+  }  # fmt: skip
+  return common.downstream(scale, 'bart', columns)

@@ -1,0 +1,97 @@
+"""What is pre-training worth to a BERT of 5 M parameters? Twelve tasks, from what it learned and from fresh parameters.
+
+python -m plm_jax.tables experiments/tables/small_bert.py --scale=small --workdir=runs/tables --data=../shared/data
+
+The network is that of experiments/small/pretrain.py:bert, whose head says which text and vocabulary it needs.
+"""
+
+from experiments.tables import common
+
+CLASS = 'most frequent class'
+# task: words of its GLUE config, folder, metric, updates, what needs no network
+GLUE = {
+  'SST-2': ('sst2', 'glue_sst2', 'validation/accuracy', 500, {CLASS: 50.9}),
+  'CoLA': ('cola', 'glue_cola', 'validation/matthews', 400, {CLASS: 0.0}),
+  'MRPC': ('mrpc', 'glue_mrpc', 'validation/accuracy', 230, {CLASS: 68.4}),
+  'RTE': ('rte', 'glue_rte', 'validation/accuracy', 160, {CLASS: 52.7}),
+  'STS-B': ('stsb', 'glue_stsb', 'validation/spearman', 360, {CLASS: 0.0}),
+}
+OWN = dict(data__split='train', data__layout='bert', adapter__pool='mean', eval={'test': dict(data=dict(split='test'))})
+OPTIONS = dict(data__length=96, data__buckets=(32, 64), data__batch_size=8, adapter__pool='mean')
+SPANS = dict(data__length=256, data__buckets=(128, 192), data__stride=96, data__batch_size=16)
+
+
+def get_table(scale):
+  """Takes a scale."""
+
+  def task(config, *words, folder, metric, steps, **rest):
+    return common.task(scale, 'bert', config, *words, folder=folder, metric=metric, steps=steps, **rest)
+
+  columns = {}
+  for name, (word, folder, metric, steps, trivial) in GLUE.items():
+    columns[name] = task('bert/glue.py', word, 'mean', folder=folder, metric=metric, steps=steps, trivial=trivial)
+  columns['TREC'] = task(
+    'finetune/classify.py',
+    folder='trec',
+    metric='test/accuracy',
+    steps=400,
+    trivial={CLASS: 18.8},
+    **OWN,
+    data__path='tfds:trec',
+    data__fields=('text',),
+    data__label='label-coarse',
+    adapter__classes=6,
+  )
+  columns['SNLI'] = task(
+    'finetune/pair.py',
+    folder='snli',
+    metric='test/accuracy',
+    steps=400,
+    trivial={CLASS: 32.9},
+    **OWN,
+    data__path='tfds:snli',
+    data__fields=('premise', 'hypothesis'),
+    data__label='label',
+    adapter__classes=3,
+  )
+  columns['WNUT-17'] = task(
+    'tagging/fine_tune.py', 'wnut17', 'bert', folder='wnut_17', metric='test/f1', steps=320, trivial={CLASS: 0.0}
+  )
+  columns['EWT'] = task(
+    'tagging/fine_tune.py',
+    'ewt',
+    'bert',
+    folder='universal_dependencies_en_ewt',
+    metric='test/accuracy',
+    steps=400,
+    trivial={'most frequent tag of a word': 86.2},
+  )
+  columns['COPA'] = task(
+    'bert/choose.py',
+    'copa',
+    folder='super_glue_copa',
+    metric='validation/accuracy',
+    steps=200,
+    trivial={CLASS: 45.0},
+    **OPTIONS,
+  )
+  columns['HellaSwag'] = task(
+    'bert/choose.py',
+    'hellaswag',
+    folder='hellaswag',
+    metric='validation/accuracy',
+    steps=250,
+    trivial={CLASS: 25.0},
+    **OPTIONS,
+  )
+  for name, metric in {'SQuAD EM': 'exact_match', 'SQuAD F1': 'f1'}.items():
+    columns[name] = task(
+      'bert/squad.py',
+      folder='squad',
+      metric=f'validation/{metric}',
+      steps=400,
+      times=1,
+      trivial={'no answer': 0.0},
+      **SPANS,
+    )
+  return common.downstream(scale, 'bert', columns)

@@ -1,0 +1,38 @@
+"""What is pre-training worth to a GPT of 5 M parameters? Tasks, from what it learned and from fresh parameters.
+
+python -m plm_jax.tables experiments/tables/small_gpt.py --scale=small --workdir=runs/tables --data=../shared/data
+
+The network is that of experiments/small/pretrain.py:gpt, whose head says which text and vocabulary it needs.
+"""
+
+from experiments.tables import common
+
+CLASS = 'most frequent class'
+OPTIONS = dict(data__length=96, data__buckets=(32, 64), data__batch_size=8)
+SUMMARY = dict(data__length=320, data__target_length=48, data__batch_size=16)
+
+
+def get_table(scale):
+  """Takes a scale."""
+
+  def task(config, *words, folder, metric, steps, **rest):
+    return common.task(scale, 'gpt', config, *words, folder=folder, metric=metric, steps=steps, **rest)
+
+  columns = {
+    'SST-2': task(
+      'gpt/classify.py', 'sst2', folder='glue_sst2', metric='validation/accuracy', steps=800, trivial={CLASS: 50.9}
+    ),
+    'COPA': task(
+      'gpt/choose.py', 'copa', folder='super_glue_copa', metric='validation/accuracy', steps=200,
+      trivial={CLASS: 45.0}, **OPTIONS,
+    ),
+    'HellaSwag': task(
+      'gpt/choose.py', 'hellaswag', folder='hellaswag', metric='validation/accuracy', steps=400,
+      trivial={CLASS: 25.0}, **OPTIONS,
+    ),
+    'SciTLDR': task(
+      'gpt/summarise.py', 'scitldr', folder='scitldr_abstract', metric='test/rouge1', steps=400, times=1,
+      trivial={'first sentence': 31.3}, **SUMMARY,
+    ),
+  }  # fmt: skip
+  return common.downstream(scale, 'gpt', columns)
