@@ -7,12 +7,12 @@ Small: three pre-trainings a row, of rows of 64 tokens: a pair has two segments 
 
 from experiments.tables import common
 
-ROWS = {  # SQuAD 1.1 F1, MNLI, SST-2, RACE
-  'none': (('mlm',), (88.6, 81.5, 89.9, 61.7)),
-  'NSP': (('nsp',), (88.4, 81.6, 91.1, 62.3)),
-  'SOP': ((), (89.3, 82.0, 90.3, 64.0)),
+ROWS = {  # accuracy of MLM, NSP and SOP; F1 on SQuAD 1.1 and 2.0, MNLI, SST-2, RACE, average
+  'none': (('mlm',), (54.9, 52.4, 53.3, 88.6, 78.1, 81.5, 89.9, 61.7, 79.0)),
+  'NSP': (('nsp',), (54.5, 90.5, 52.0, 88.4, 77.2, 81.6, 91.1, 62.3, 79.2)),
+  'SOP': ((), (54.0, 78.9, 86.5, 89.3, 80.0, 82.0, 90.3, 64.0, 80.1)),
 }
-COLUMNS = ('SQuAD F1', 'MNLI', 'SST-2', 'RACE')
+COLUMNS = (*(f'{task} accuracy' for task in ('MLM', 'NSP', 'SOP')), *common.ALBERT)
 
 
 def get_table(scale):
@@ -30,7 +30,11 @@ def get_table(scale):
     mark='B',
     columns=common.columns(scale, *COLUMNS),
     rows=rows,
-    claims=common.claims(('SST-2', 'MNLI', 'SQuAD F1'), ('SOP', 'none'), ('SOP', 'NSP')),
+    claims=[
+      *common.claims(('SST-2', 'MNLI', 'SQuAD F1'), ('SOP', 'none')),
+      *common.claims(('MNLI', 'SQuAD F1'), ('SOP', 'NSP')),
+      *common.claims(('SST-2',), ('NSP', 'SOP')),  # of the four tasks the one where the paper's NSP is ahead
+    ],
     pretraining_seeds=3 if scale == 'small' else 1,
     tuning_seeds=dict(tiny=1, small=1, paper=1)[scale],
     reference='none',

@@ -32,7 +32,10 @@ def get_table(scale):
       'dynamic': common.pretraining(scale, *mlm, **rate, **text)
       | dict(published={'SQuAD 2.0': 78.7, 'MNLI': 84.0, 'SST-2': 92.9}),
     },
-    claims=common.claims(('perplexity', 'SST-2', 'MNLI'), ('dynamic', 'static')),
+    claims=[
+      *common.claims(('perplexity', 'SST-2'), ('dynamic', 'static')),
+      *common.claims(('MNLI',), ('static', 'dynamic')),
+    ],
     pretraining_seeds=3 if scale == 'small' else 1,
     tuning_seeds=dict(tiny=2, small=1, paper=5)[scale],
     summary='median' if scale == 'paper' else 'mean',

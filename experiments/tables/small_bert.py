@@ -30,18 +30,7 @@ def get_table(scale):
   columns = {}
   for name, (word, folder, metric, steps, trivial) in GLUE.items():
     columns[name] = task('bert/glue.py', word, 'mean', folder=folder, metric=metric, steps=steps, trivial=trivial)
-  columns['TREC'] = task(
-    'finetune/classify.py',
-    folder='trec',
-    metric='test/accuracy',
-    steps=400,
-    trivial={CLASS: 18.8},
-    **OWN,
-    data__path='tfds:trec',
-    data__fields=('text',),
-    data__label='label-coarse',
-    adapter__classes=6,
-  )
+  columns['TREC'] = common.trec(scale, 'bert', steps=400)
   columns['SNLI'] = task(
     'finetune/pair.py',
     folder='snli',

@@ -203,12 +203,27 @@ def _made(kind: type[T], data: Any, label: str) -> T:
   return kind(**made, **check_keywords(label, f'a {kind.__name__.lower()}', own, plain))
 
 
+def _check_sign(table: Table, claim: Claim, label: str) -> None:
+  """A claim that the published numbers contradict would turn what the table says about it round."""
+  better, than = (
+    table.rows[row].published.get(claim.column) if row in table.rows else None for row in (claim.better, claim.than)
+  )
+  if better is None or than is None:
+    return
+  if not (better > than if table.columns[claim.column].better == 'max' else better < than):
+    raise ConfigError(
+      f'{label}: claims: {claim.better!r} is said to do better than {claim.than!r} in {claim.column!r}, and the '
+      f'published numbers are {better:g} and {than:g}: turn the claim round, or leave it out.'
+    )
+
+
 def _check(table: Table, label: str) -> None:
-  """Names that do not fit together."""
+  """Names and numbers that do not fit together."""
   for claim in table.claims:
     errors.check_choice(f'{label}: claims', 'column', claim.column, list(table.columns))
     errors.check_choice(f'{label}: claims', 'row', claim.better, list(table.rows))
     errors.check_choice(f'{label}: claims', 'row', claim.than, [*table.rows, *table.columns[claim.column].trivial])
+    _check_sign(table, claim, label)
   if table.reference:
     errors.check_choice(f'{label}: reference', 'row', table.reference, list(table.rows))
   for seeds in (table.pretraining_seeds, table.tuning_seeds):
