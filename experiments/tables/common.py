@@ -309,15 +309,16 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
   return columns | {'AG': dict(empty=_ABSENT['AG'])}
 
 
-def downstream(scale: str, model: str, columns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def downstream(scale: str, config: str, model: str, columns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
   """The table of a network of 5 M parameters on tasks: pre-trained, and begun with fresh parameters.
 
   Args:
     scale: of the table; the networks are the same at small and paper, which has the task sets of TFDS.
-    model: a word of experiments/small/pretrain.py.
+    config: of the pre-training, below experiments/.
+    model: a word of it, and the family of the columns' configs.
     columns: from `task`.
   """
-  row = dict(config=target(scale, 'small/pretrain.py', model, small=''), family=model)
+  row = dict(config=target(scale, config, model, small=''), family=model)
   trivial = [
     dict(column=name, better='pretrained', than=than) for name, column in columns.items() for than in column['trivial']
   ]

@@ -33,4 +33,4 @@ def get_table(scale):
       trivial={'copy': 0.5}, adapter__source__overrides=READER, **SENTENCE,
     ),
   }  # fmt: skip
-  return common.downstream(scale, 'bart', columns)
+  return common.downstream(scale, 'small/pretrain.py', 'bart', columns)

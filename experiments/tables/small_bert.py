@@ -83,4 +83,4 @@ def get_table(scale):
       trivial={'no answer': 0.0},
       **SPANS,
     )
-  return common.downstream(scale, 'bert', columns)
+  return common.downstream(scale, 'small/pretrain.py', 'bert', columns)

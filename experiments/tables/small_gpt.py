@@ -35,4 +35,4 @@ def get_table(scale):
       trivial={'first sentence': 31.3}, **SUMMARY,
     ),
   }  # fmt: skip
-  return common.downstream(scale, 'gpt', columns)
+  return common.downstream(scale, 'small/pretrain.py', 'gpt', columns)

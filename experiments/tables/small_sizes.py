@@ -17,6 +17,6 @@ def get_table(scale):
     f'TREC, {count:,} labels': common.trec(scale, 'bert', steps=200, data__split=f'train[:{count}shuffled]')
     for count in LABELS
   }
-  return common.downstream(scale, 'bert', columns) | dict(
+  return common.downstream(scale, 'small/pretrain.py', 'bert', columns) | dict(
     title='A BERT of 5 M parameters by the number of labelled texts', mark='none'
   )
