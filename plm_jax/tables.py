@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     allow_abbrev=False,
   )
   parser.add_argument('table', metavar='FILE', help='a file of experiments/tables/')
-  parser.add_argument('--scale', default='small', help='tiny, small or paper')
+  parser.add_argument('--scale', help='tiny, small (default) or paper; --cost without it shows all')
   parser.add_argument('--workdir', metavar='DIR', help='where the runs of all tables lie; --cost may do without')
   parser.add_argument('--out', metavar='DIR', help='where the table is written; WORKDIR/NAME/SCALE without it')
   parser.add_argument('--data', metavar='DIR', help='folder of the task sets')
@@ -55,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   arguments = parser.parse_args(given)
   from plm_jax.studies.tables import file
 
+  scales = file.SCALES if arguments.cost and arguments.scale is None else (arguments.scale or 'small',)
+  *others, arguments.scale = scales
   table = file.read(arguments.table, arguments.scale)
   if arguments.workdir is None and not arguments.cost:
     return _show_cells(table, arguments)
@@ -71,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.studies.tables import costs, filling, needs  # loads jax, and touches no device
 
   if arguments.cost:
-    costs.show(table, plan, places)
+    asked = [(scale, file.read(arguments.table, scale)) for scale in others] + [(arguments.scale, table)]
+    for scale, one in asked:
+      costs.show(one, runs.plan(one, places), places, scale=scale)
     return 0
   if not arguments.only_print:
     needs.check(plan, filling.metrics_of(table, plan), places, head=arguments.table)

@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }  # fmt: skip
 MAY_IMPORT['inference'] = MAY_IMPORT['training'] | {'training'}
 MAY_IMPORT['planning'] = MAY_IMPORT['training'] | {'training'}
-MAY_IMPORT['studies'] = MAY_IMPORT['inference'] | {'inference'}
+MAY_IMPORT['studies'] = MAY_IMPORT['inference'] | {'inference', 'planning'}
 WITHOUT_JAX = ('errors', 'words', 'files', 'stores', 'copies', 'seals', 'plugins', 'config', 'cli', 'text', 'scores')
 DEVICE = {'jax', 'jaxlib', 'flax', 'optax', 'orbax'}
 CONFIGURATION = {'absl', 'ml_collections'}

@@ -22,7 +22,7 @@ from plm_jax.plugins import build, signatures
 from plm_jax.training import flops
 from plm_jax.training.parts import Settings, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, bind, step_rng
-from plm_jax.types import BATCH, SLOTS, Attends, PyTree, Task, axes_of
+from plm_jax.types import BATCH, SLOTS, Attends, PyTree, Task, Vocab, axes_of
 
 UNBOUNDED = 512  # tokens of the row that is counted for a trunk whose rows may have any length
 OPTIONS = 4  # to choose from, of the row that is counted for a task with such rows
@@ -67,9 +67,14 @@ def _count(tree: PyTree) -> int:
 # Of a config ---------------------------------------------------------------------------------------------------------
 
 
-def of_config(settings: Settings) -> dict[str, Any]:
-  """The model of a config with its head; no data is read."""
-  vocab = make_vocab(settings)
+def of_config(settings: Settings, vocab: Vocab | None = None) -> dict[str, Any]:
+  """The model of a config with its head; no data is read.
+
+  Args:
+    settings: of the config.
+    vocab: in place of the one that the config names.
+  """
+  vocab = vocab or make_vocab(settings)
   parts = make_parts(settings, vocab)
   task, length = parts.task, settings['data']['length']
   gives = signatures.literal(f'data.{settings["data"]["name"]}', 'GIVES') or ()

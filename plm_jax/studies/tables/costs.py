@@ -17,7 +17,7 @@ CHIP, SHARE = 'TPU v5e', 0.4  # hours on one chip at this share of its peak
 NOT_KNOWN = ('not known', '', '')
 
 
-def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Places) -> None:
+def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Places, *, scale: str) -> None:
   """Prints a line for each config of the table and the sum.
 
   Hours of runs that were made are measured; of the others they are those of the same number of operations.
@@ -28,7 +28,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
     lines.setdefault(run.config, []).append(run)
   counts = Counts()
   counts.add(needed)
-  shown = Shown(title=f'{table.title}: cost')
+  shown = Shown(title=f'{table.title}: cost, scale {scale}')
   for column in ('config', 'runs', 'made', 'operations', f'hours of a {CHIP} at {SHARE:.0%}', 'hours here'):
     shown.add_column(column, justify='left' if column == 'config' else 'right', overflow='fold')
   totals = [0, 0, 0.0]
@@ -55,7 +55,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
     more = f' and {len(configs) - 1} more' if configs[1:] else ''
     print(f'{configs[0]}{more}: {" ".join(reason.split())}')
   if not done:
-    print('No run of this table is made here, so hours of this machine are not known.')
+    print(f'No run of this table is made here at scale {scale}, so hours of this machine are not known.')
 
 
 def operations(run: Run, counts: Counts) -> float:

@@ -15,6 +15,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.studies import child
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.runs import Run
+from plm_jax.text import recipe
 
 # Keys of a config that change neither the model and its head nor its rows.
 NOT_COUNTED = (
@@ -36,7 +37,7 @@ class Counts:
     Raises:
       Interrupted: by a signal.
     """
-    new = {key: settings for key, settings in map(_question, asked) if key not in self._answers}
+    new = {key: question for key, question in map(_question, asked) if key not in self._answers}
     if new:
       self._answers |= dict(zip(new, _ask(list(new.values())), strict=True))
 
@@ -44,7 +45,7 @@ class Counts:
     """'parameters' of a run's model with its head, and 'flops' of a row forward.
 
     Raises:
-      ConfigError: they cannot be counted, as without the vocabulary.
+      ConfigError: they cannot be counted, as without a vocabulary of known size.
     """
     self.add([run])
     answer = self._answers[_question(run)[0]]
@@ -54,15 +55,17 @@ class Counts:
 
 
 def _question(run: Run) -> tuple[str, dict[str, Any]]:
-  """The settings of a run with the sizes of its pre-training, and a text of all that its counts depend on."""
-  first = runs.pretraining_of(run).settings
-  settings = {**run.settings, 'model': first['model'], 'vocab': first['vocab']}
+  """A text of all that the counts of a run depend on; its settings with the sizes of its pre-training, and the head of
+  that config, which says how large a vocabulary is that has not been made."""
+  first = runs.pretraining_of(run)
+  settings = {**run.settings, 'model': first.settings['model'], 'vocab': first.settings['vocab']}
+  header = recipe.header_of(runs.config_file(first.config))
   counted = {key: value for key, value in settings.items() if key not in NOT_COUNTED}
-  return json.dumps(counted, sort_keys=True), settings
+  return json.dumps([counted, header], sort_keys=True), {'settings': settings, 'header': header}
 
 
 def _ask(asked: Sequence[Mapping[str, Any]]) -> list[Any]:
-  """For each of the settings what `training/sizes.py` counts, or why it cannot be counted."""
+  """For each question what `training/sizes.py` counts, or why it cannot be counted."""
   with files.temporary_folder() as folder:
     question, answer, said = (folder / name for name in ('questions', 'answers', 'out'))
     files.write_json(question, list(asked))
@@ -76,18 +79,20 @@ def _ask(asked: Sequence[Mapping[str, Any]]) -> list[Any]:
     return found
 
 
-def _count(settings: Mapping[str, Any]) -> Any:
-  from plm_jax.training import sizes  # loads jax
+def _count(question: Mapping[str, Any]) -> Any:
+  from plm_jax.planning import stand_in  # loads jax
+  from plm_jax.training import sizes
 
   try:
-    return sizes.of_config(config.resolve(settings))
+    settings = config.resolve(question['settings'])
+    return sizes.of_config(settings, stand_in.vocab_of(settings, header=question['header']))
   except ConfigError as error:
     return str(error)
 
 
 def answer_all(question: str, place: str) -> None:
-  """Reads a list of settings and writes as many answers."""
-  files.write_json(files.path(place), [_count(settings) for settings in files.read_json(files.path(question))])
+  """Reads a list of questions and writes as many answers."""
+  files.write_json(files.path(place), [_count(asked) for asked in files.read_json(files.path(question))])
 
 
 if __name__ == '__main__':

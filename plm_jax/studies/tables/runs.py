@@ -155,12 +155,12 @@ def _run(target: str, keys: Mapping[str, Any], *, label: str, source: Run | None
 @functools.lru_cache(maxsize=1_000)
 def _resolved(target: str, changes: tuple[tuple[str, str], ...]) -> dict[str, Any]:
   """The whole config of a run but for its seed, in which the runs of a cell differ."""
-  return config.resolve(overrides.apply(config.load(_target(target)), changes)[0])
+  return config.resolve(overrides.apply(config.load(config_file(target)), changes)[0])
 
 
-def _target(target: str) -> str:
+def config_file(name: str) -> str:
   """A config file as it is named from here: those of the package are found from any folder."""
-  file, colon, words = target.partition(':')
+  file, colon, words = name.partition(':')
   here = files.path(file)
   own = signatures.ROOT.parent / file
   return f'{own if not files.is_file(here) and files.is_file(own) else here}{colon}{words}'
@@ -241,7 +241,7 @@ def words(run: Run, places: Places) -> list[str]:
       changes['model.from'] = before
   if run.scratch:
     changes['init_from'] = '[]'
-  named = [f'--config={_target(run.config)}', f'--workdir={folder_of(run, places).root}']
+  named = [f'--config={config_file(run.config)}', f'--workdir={folder_of(run, places).root}']
   return ['train', *named, *(f'--config.{key}={value}' for key, value in changes.items())]
 
 

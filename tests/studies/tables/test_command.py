@@ -75,12 +75,13 @@ def test_runs_that_differ_in_nothing_that_is_counted_are_counted_once(mine, tmp_
   """Three rows: the rate changes no model, the length changes the operations. One process counts all of them."""
   asked = []
 
-  def ask(settings):
-    asked.append([one['data']['length'] for one in settings])
-    return [{'parameters': 5, 'gflop_per_row': 0.25 * one['data']['length']} for one in settings]
+  def ask(questions):
+    lengths = [one['settings']['data']['length'] for one in questions]
+    asked.append(lengths)
+    return [{'parameters': 5, 'gflop_per_row': 0.25 * length} for length in lengths]
 
   monkeypatch.setattr(counting, '_ask', ask)
-  assert tables.main([mine, '--cost']) == 0
+  assert tables.main([mine, '--cost', '--scale=small']) == 0
   (lengths,) = asked
   assert len(lengths) == 2 and 32 in lengths
   assert 'No run of this table is made here' in capsys.readouterr().out
@@ -89,6 +90,20 @@ def test_runs_that_differ_in_nothing_that_is_counted_are_counted_once(mine, tmp_
   one, two, three = runs.needed(plan)
   assert counts.of(one) == counts.of(two) == {'parameters': 5, 'flops': 0.25e9 * one.settings['data']['length']}
   assert counts.of(three)['flops'] == 8e9
+
+
+def test_costs_are_shown_at_each_scale(mine, monkeypatch, capsys):
+  monkeypatch.setattr(counting, '_ask', lambda questions: [{'parameters': 5, 'gflop_per_row': 1.0} for _ in questions])
+  assert tables.main([mine, '--cost']) == 0
+  out = capsys.readouterr().out
+  assert all(f'A: cost, scale {scale}' in out for scale in file.SCALES)
+
+
+def test_a_vocabulary_that_is_not_made_has_the_size_that_its_config_says(tmp_path, monkeypatch):
+  (tmp_path / 'experiments').mkdir()
+  monkeypatch.chdir(tmp_path)  # where no vocabulary is
+  run = runs._run('experiments/electra/small.py', {'seed': 0}, label='it')
+  assert counting.Counts().of(run)['parameters'] > 13e6
 
 
 def test_the_process_that_counts_answers_for_each_and_says_why_not(tmp_path, capsys):
@@ -100,7 +115,7 @@ def test_the_process_that_counts_answers_for_each_and_says_why_not(tmp_path, cap
   )
   counts = counting.Counts()
   counts.add([sound, broken])
-  with pytest.raises(ConfigError, match=r'(?s)cannot be counted: .*no vocabulary in /nowhere.*python -m plm_jax.vocab'):
+  with pytest.raises(ConfigError, match=r'cannot be counted: .*no vocabulary /nowhere yet'):
     counts.of(broken)
   assert params.main(['--json', f'--config={target}', f'--config.vocab.path={tmp_path / "vocab"}']) == 0
   (alone,) = json.loads(capsys.readouterr().out)

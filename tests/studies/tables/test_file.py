@@ -84,6 +84,7 @@ def test_tables_share_a_pretraining(tmp_path):
     ("than='two'", "than='three'", "claims: there is no row 'three'"),
     ("better='min'", "better='min', trivial={'two': 1.0}", "column 'c': trivial: 'two' is a row already"),
     ("column='c'", "column='d'", "claims: there is no column 'd'"),
+    ("'two': made", "'two': dict(made, published={'c': 0.5})", "'one' is said to do better.* are 1 and 0.5: turn"),
     ("published={'c': 1.0}", "published={'d': 1.0}", "row 'one': published: there is no column 'd'"),
     ("published={'c': 1.0}", 'published=3', "row 'one'.published: expected Mapping"),
     ("published={'c': 1.0}", "published={'c': 'x'}", "row 'one'.published: expected Mapping.*'x'"),
