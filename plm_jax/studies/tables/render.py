@@ -138,8 +138,9 @@ def _claims(table: Table, kept: Mapping[str, Any]) -> list[str]:
 
 def _claim(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[str]:
   column = table.columns[claim.column]
-  rows = [table.rows.get(row) for row in (claim.better, claim.than)]
-  first, second = (row and row.published.get(claim.column) for row in rows)
+  first, second = (
+    table.rows[row].published.get(claim.column) if row in table.rows else None for row in (claim.better, claim.than)
+  )
   published = '' if first is None or second is None else f'{first - second:+.4g}'
   both = [measured(table, kept, row, claim.column) for row in (claim.better, claim.than)]
   if claim.than in column.trivial and both[0] is not None:
