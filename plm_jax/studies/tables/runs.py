@@ -146,8 +146,7 @@ def _run(target: str, keys: Mapping[str, Any], *, label: str, source: Run | None
     settings = _resolved(target, tuple(change for change in changes if change[0] != 'seed')) | {'seed': keys['seed']}
   except ConfigError as error:
     raise ConfigError(f'{label}: {target}: {error}') from error
-  said = {key: value for key, value in settings.items() if key not in history.ON_ITS_WAY}
-  identity = json.dumps([said, source and source.digest, scratch], sort_keys=True)
+  identity = json.dumps([_stated(settings), source and source.digest, scratch], sort_keys=True)
   digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]
   return Run(target, changes, settings, source, scratch, digest)
 
@@ -164,6 +163,20 @@ def config_file(name: str) -> str:
   here = files.path(file)
   own = signatures.ROOT.parent / file
   return f'{own if not files.is_file(here) and files.is_file(own) else here}{colon}{words}'
+
+
+def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
+  """What makes two runs the same: what a config says, without what may change on the way.
+
+  A key that is None says nothing, so that runs are still found once configs have one key more.
+  """
+
+  def plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+      return {key: plain(inner) for key, inner in value.items() if inner is not None}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+  return plain({key: value for key, value in settings.items() if key not in history.ON_ITS_WAY})
 
 
 def needed(plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> list[Run]:
@@ -203,13 +216,12 @@ def _adopted(run: Run, places: Places) -> RunFolder | None:
   """The folder to adopt that holds the config of a run which begins with nothing; None where there is none."""
   if run.source is not None:
     return None
-  asked = {key: value for key, value in run.settings.items() if key not in history.ON_ITS_WAY}
   for folder in _adoptable(places.adopt):
     try:
       kept = config.resolve(config.load(str(folder.root)))
     except ConfigError:
       continue
-    if {key: value for key, value in kept.items() if key not in history.ON_ITS_WAY} == asked:
+    if _stated(kept) == _stated(run.settings):
       return folder
   return None
 

@@ -240,6 +240,17 @@ def test_a_folder_of_the_same_config_is_adopted(set_up, tmp_path):
   assert runs.folder_of(other, places).root != mine
 
 
+def test_a_key_that_says_nothing_makes_no_other_run(set_up):
+  run = set_up[1][runs.Cell('one', 'loss')][0][0]
+  more = {
+    **run.settings,
+    'new': None,
+    'eval': {name: {**one, 'new': None} for name, one in run.settings['eval'].items()},
+  }
+  assert runs._stated(more) == runs._stated(run.settings)
+  assert runs._stated({**more, 'new': 0}) != runs._stated(run.settings)
+
+
 def test_a_process_that_fails_gives_its_last_line(tmp_path):
   failed = runs._call(['train', '--config=no/such.py', '--workdir=x'], tmp_path / 'run.out')
   assert failed.startswith('exit 2: --config=no/such.py: there is no file')
