@@ -39,6 +39,7 @@ GLUE = {
   'rte': (('sentence1', 'sentence2'), 2, ('validation',)),
   'wnli': (('sentence1', 'sentence2'), 2, ('validation',)),
 }
+OPTIONAL = ('validation_mismatched',)  # splits that copies of a set may lack
 # Options to choose from. name: path, field of the label, evaluation split, fields in the form of BERT
 OPTIONS = {
   'swag': ('data/swag', 'label', 'val', ('sent1', '{sent2} {ending0|ending1|ending2|ending3}')),
@@ -186,8 +187,9 @@ def gpt_adam() -> dict[str, Any]:
 
 
 def validation(*splits: str) -> dict[str, Any]:
-  """Evaluations on splits of the training data's source, named after them."""
-  return {split: dict(data=dict(split=split)) for split in splits or ('validation',)}
+  """Evaluations on splits of the training data's source, named after them; those that copies may lack are optional."""
+  optional = {split: dict(optional=split) for split in OPTIONAL}
+  return {split: dict(data=dict(split=split), **optional.get(split, {})) for split in splits or ('validation',)}
 
 
 def glue(name: str, **settings: Any) -> dict[str, Any]:

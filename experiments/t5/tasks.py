@@ -75,7 +75,9 @@ def get_config(arg=''):
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
   kept = dict(per_target=False, keep_unlabelled=task == 'wsc')  # nouns that are not meant are scored, not trained
-  c.eval = {split: dict(data=dict(split=split, **kept), scores=scores) for split in splits}
+  c.eval = {
+    split: dict(one, data=dict(one['data'], **kept), scores=scores) for split, one in common.validation(*splits).items()
+  }
   best = {'match': 'exact_match', 'wsc': 'wsc_accuracy', 'rouge': 'rouge2', 'bleu': 'bleu_intl'}[scores[0]]
   c.best = (f'{splits[0]}/{best}', 'max')
   c.log_every, c.eval_every, c.save_every = 100, 5_000, 5_000
