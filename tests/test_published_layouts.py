@@ -306,6 +306,32 @@ def test_wsc(vocab, tmp_path):
   assert texts(found['train'], known).startswith('wsc: Tom told Bob that *he* had won.')
 
 
+WNLI = (
+  'bert/glue.py:wnli', 'roberta/glue.py:wnli', 'albert/fine_tune.py:wnli', 'electra/glue.py:wnli',
+  'deberta/glue.py:wnli', 'xlnet/fine_tune.py:wnli', 'gpt/classify.py:wnli', 'bart/glue.py:wnli',
+)  # fmt: skip
+
+
+def test_wnli(vocab, tmp_path):
+  row = {'sentence1': 'The fish ate the worm. It was tasty.', 'idx': 0}
+  rows = [{**row, 'sentence2': f'The {noun} was tasty.', 'label': label} for noun, label in (('worm', 1), ('fish', 0))]
+  for split in ('train', 'validation'):
+    write(tmp_path / 'wnli' / f'{split}.jsonl', rows)
+    write(tmp_path / 'wsc' / f'{split}.jsonl', [{**WSC['target'], 'text': WSC['text'], 'label': 1, 'idx': 0}])
+  for name in WNLI:
+    found, known = sources_of(name, vocab, tmp_path, f'data.path={tmp_path / "wnli"}')
+    assert next(found['validation'].once())['label'][:2].tolist() == [1, 0]
+    assert row['sentence1'] in texts(found['validation'], known)
+  places = f'data.path={tmp_path / "wsc"}', f'eval.validation.data.path={tmp_path / "wnli"}'
+  found, known = sources_of('t5/tasks.py:wnli', vocab, tmp_path, *places)
+  assert texts(found['train'], known).startswith('wsc: Tom told Bob that *he* had won.')
+  assert texts(found['validation'], known).startswith('wsc: The fish ate the worm. *It* was tasty.')
+  records = [found['validation'].record(number) for number in range(2)]
+  assert [record['references'] for record in records] == [['The worm'], None]
+  assert wsc.score([{'text': 'the worm'}, {'text': 'the worm'}], records) == {'wsc_accuracy': 1}
+  assert wsc.score([{'text': 'the fish'}, {'text': 'the fish'}], records) == {'wsc_accuracy': 0}
+
+
 # The shared sets -----------------------------------------------------------------------------------------------------
 
 IN_SHARED = ('cola', 'sst2', 'mrpc', 'stsb', 'mnli', 'rte')  # of GLUE
@@ -332,7 +358,7 @@ SHARED = {
   **{f'gpt/prompt.py:lambada{shots}': 'lambada' for shots in ('', ',few')},
   **{f'tagging/fine_tune.py:wnut17,{trunk}': 'wnut_17' for trunk in ('bert', 'xlnet', 'gpt', 't5')},
   'tagging/fine_tune.py:ewt,roberta': 'universal_dependencies_en_ewt',
-  **dict.fromkeys(('bart/summarise.py:scitldr', 'gpt/summarise.py:scitldr'), 'scitldr_abstract'),
+  **dict.fromkeys(('bart/summarise.py:scitldr', 'gpt/summarise.py:scitldr', 't5/tasks.py:scitldr'), 'scitldr_abstract'),
   'bart/translate.py:multi30k': 'multi30k_en_de',
   't5/tasks.py:multi30k': 'multi30k_en_de',
 }  # fmt: skip
