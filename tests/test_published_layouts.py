@@ -70,7 +70,7 @@ SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1
 def test_swag(vocab, tmp_path):
   for split in ('train', 'val'):
     write(tmp_path / 'swag' / f'{split}.csv', SWAG)
-  for name in ('bert/choose.py:swag', 'deberta/reading.py:swag'):
+  for name in ('bert/choose.py:swag', 'deberta/reading.py:swag', 'options/fine_tune.py:swag,electra'):
     found, known = sources_of(name, vocab, tmp_path, f'data.path={tmp_path / "swag"}')
     assert texts(found['val'], known)[0] == '<s>He sits.</s>He walks, slowly</s>'
     assert [found['val'].record(row)['label'] for row in range(2)] == [0, 2]
@@ -256,13 +256,15 @@ def test_superglue(vocab, tmp_path):
   def change(name):
     return f'data.path=superglue:{tmp_path / name}', 'eval.validation.data.split=val'
 
+  found, known = sources_of('deberta/superglue.py:multirc', vocab, tmp_path, *change('multirc'))
+  assert texts(found['validation'], known) == '<s>Sam ate.</s>Who?</s>Sam</s>'
   found, known = sources_of('bert/superglue.py:multirc', vocab, tmp_path, *change('multirc'))
   source = found['validation']
   assert texts(source, known) == '<s>Sam ate.</s>Who?</s>Sam</s>'
   records = [source.record(row) for row in range(source.rows)]
   assert records[0]['row']['idx'] == {'paragraph': 7, 'question': 2, 'answer': 4}
   assert multirc.score([{'label': 1}, {'label': 0}], records)['exact_match'] == 100
-  for name in ('bert/choose.py:record', 'glm/superglue.py:record', 't5/tasks.py:record'):
+  for name in ('bert/choose.py:record', 'deberta/superglue.py:record', 'glm/superglue.py:record', 't5/tasks.py:record'):
     found, known = sources_of(name, vocab, tmp_path, *change('record'))
     kept = found['validation'].record(0)
     assert kept['row']['entities'] == ['Oslo', 'Rome'] and kept['row']['answers'] == ['Oslo']
@@ -270,6 +272,19 @@ def test_superglue(vocab, tmp_path):
   source = found['validation']
   assert texts(source, known)[1].endswith('</s>Fans of @placeholder sing Rome</s>')
   assert record.score([{'label': 0}], [source.record(0)])['f1'] == 100
+
+
+def test_wic(vocab, tmp_path):
+  row = {'word': 'bank', 'sentence1': 'A bank .', 'sentence2': 'The banks .', 'label': True, 'idx': 0}
+  for split in ('train', 'val'):
+    write(tmp_path / 'wic' / f'{split}.jsonl', [row])
+  change = f'data.path={tmp_path / "wic"}', 'eval.validation.data.split=val'
+  found, known = sources_of('glm/superglue.py:wic', vocab, tmp_path, *change)
+  assert texts(found['train'], known) == '<s>"A bank ." / "The banks ." Similar sense of "bank"? <mask>.</s>'
+  assert texts(found['train'], known, 'target_tokens').strip() == 'Yes'
+  assert next(found['validation'].once())['label'][0] == 1
+  found, known = sources_of('deberta/superglue.py:wic', vocab, tmp_path, *change)
+  assert texts(found['train'], known) == '<s>bank</s>A bank .</s>The banks .</s>'
 
 
 WSC = {
@@ -344,12 +359,14 @@ SHARED = {
   **{f'gpt/classify.py:{task}': f'glue_{task}' for task in ('cola', 'sst2', 'mnli', 'rte')},
   **{f'gpt/similarity.py:{task}': f'glue_{task}' for task in ('mrpc', 'stsb')},
   **{f'gpt/heuristics.py:{task}': f'glue_{task}' for task in ('cola', 'sst2')},
-  **{f'{name}:{task}': f'glue_{task}' for name in ('roberta/cloze.py', 'bert/features.py') for task in ('sst2', 'mnli')},
+  **{f'{name}.py:{task}': f'glue_{task}' for name in ('roberta/cloze', 'bert/features') for task in ('sst2', 'mnli')},
   **dict.fromkeys(
     ('bert/squad.py', 'roberta/reading.py:squad1', 'albert/fine_tune.py:squad1', 'electra/squad.py:v1',
      'deberta/reading.py:squad1', 'xlnet/squad.py:v1', 'bart/squad.py:v1', 't5/tasks.py:squad'), 'squad'
   ),
   **{f'{family}/choose.py:hellaswag': 'hellaswag' for family in ('bert', 'gpt')},
+  **{f'options/fine_tune.py:hellaswag,{trunk}': 'hellaswag' for trunk in ('roberta', 'xlnet', 't5')},
+  **dict.fromkeys(('deberta/superglue.py:copa', 'options/fine_tune.py:copa,albert'), 'super_glue_copa'),
   **{f'gpt/prompt.py:hellaswag{shots}': 'hellaswag' for shots in ('', ',one', ',few')},
   **dict.fromkeys(
     ('bert/choose.py:copa', 'gpt/choose.py:copa', 'glm/superglue.py:copa', 't5/tasks.py:copa', 'gpt/prompt.py:copa',
@@ -407,7 +424,7 @@ def test_an_optional_split_that_a_copy_lacks_is_left_out(name, vocab, tmp_path, 
   path = f'data.path={tmp_path / "mnli"}'
   with caplog.at_level('INFO'):
     assert set(settings_of(name, path)['eval']) == {'validation_matched'}
-  assert "eval.validation_mismatched is left out" in caplog.text and "no split 'validation_mismatched'" in caplog.text
+  assert 'eval.validation_mismatched is left out' in caplog.text and "no split 'validation_mismatched'" in caplog.text
   write(tmp_path / 'mnli' / 'validation_mismatched.jsonl', MNLI)
   found, _ = sources_of(name, vocab, tmp_path, path, 'data.batch_size=2')
   assert {split: source.rows for split, source in found.items()} == dict.fromkeys(

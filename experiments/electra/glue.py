@@ -9,7 +9,8 @@ pre-trained on Wikipedia alone stays below.
 One layer classifies [CLS], as in the released code; the class of transformers has two with GELU between them, so that
 such a run is exported without its head. `two_layers` trains that head, and is exported with it.
 
-Arguments: a task (mnli, qnli, qqp, rte, sst2, mrpc, cola, stsb, wnli), a trunk (small, base, large), `two_layers`, `quick`.
+Arguments: a task (mnli, qnli, qqp, rte, sst2, mrpc, cola, stsb, wnli), a trunk (small, base, large), `two_layers`,
+`quick`.
 Differs from the paper: the small trunk's rate and the layer-wise factor of small are those of the released code; RTE
 and STS-B do not begin with what MNLI learnt; WNLI, which the paper leaves out, has the epochs of RTE.
 """

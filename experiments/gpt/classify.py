@@ -26,9 +26,7 @@ def get_config(arg=''):
   c = common.run(arg, choices=(*TASKS, *ROWS), epochs=3)
   c.vocab = dict(name='byte_bpe', path=common.vocab('gpt'), extra=('_start_', '_delimiter_', '_classify_'))
   c.model = dict(name='gpt', variant='gpt')
-  c.adapter = dict(
-    name='classify', classes=classes, dropout=0.1, bias=False, lm_weight=0.0 if row == 'no_lm' else 0.5
-  )
+  c.adapter = dict(name='classify', classes=classes, dropout=0.1, bias=False, lm_weight=0.0 if row == 'no_lm' else 0.5)
   c.data = common.glue(task, layout='gpt', length=512, buckets=(64, 128), batch_size=32)
   c.optim = common.gpt_adam()
   if row != 'scratch':

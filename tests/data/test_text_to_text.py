@@ -239,6 +239,7 @@ PATTERNS = {
     ('the sun rose', 'it rained'),
   ),
   'rte': (PAIR, '"C d" ? [MASK], "A b."', ('Yes', 'No')),
+  'wic': (T5['wic'][0], '"A b." / "C d." Similar sense of "b"? [MASK].', ('No', 'Yes')),
   'sst2': ({'sentence': 'A b'}, 'A b It was [MASK].', ('terrible', 'great')),
   'record': ({**T5['record'][0]}, f'{T5["record"][0]["passage"]} A [MASK] is a bird.', ('penguin', 'potato', 'pigeon')),
 }
