@@ -26,22 +26,15 @@ and WSC without the rows of DPR; the paper has neither XSum nor SciTLDR.
 
 from experiments import common
 
-GLUE_SCORES = {'cola': 'matthews', 'mrpc': 'f1', 'qqp': 'f1', 'stsb': 'correlation'}
+GLUE_SCORES = {**common.GLUE_SCORES, 'stsb': ('correlation',)}
 SEARCH = dict(method='beam', beams=4, length_penalty=0.6)
-MNLI = ('validation_matched', 'validation_mismatched')
-# task: (path, splits of the evaluations, scores, tokens of a target, settings of decoding)
-GLUE = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
 SUPER_GLUE = {'boolq': 'boolq', 'cb': 'cb', 'copa': 'copa', 'multirc': 'multirc', 'wic': 'wic', 'super_glue_rte': 'rte'}
+# task: (path, splits of the evaluations, scores, tokens of a target, settings of decoding)
 TASKS = {
   **{
-    name: (
-      f'tfds:glue/{name}',
-      MNLI if name == 'mnli' else ('validation',),
-      ('match', *([GLUE_SCORES[name]] if name in GLUE_SCORES else [])),
-      8,
-      {},
-    )
-    for name in GLUE
+    name: (f'tfds:glue/{name}', splits, ('match', *GLUE_SCORES.get(name, ())), 8, {})
+    for name, (_, _, splits) in common.GLUE.items()
+    if name != 'wnli'
   },
   **{name: (f'tfds:super_glue/{config}', ('validation',), ('match',), 8, {}) for name, config in SUPER_GLUE.items()},
   'record': ('tfds:super_glue/record', ('validation',), ('match',), 32, {}),
