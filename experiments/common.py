@@ -4,7 +4,7 @@ A config takes words separated by commas, as in `experiments/bert/glue.py:mnli,l
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -39,6 +39,7 @@ GLUE = {
   'rte': (('sentence1', 'sentence2'), 2, ('validation',)),
   'wnli': (('sentence1', 'sentence2'), 2, ('validation',)),
 }
+OPTIONAL = ('validation_mismatched',)  # splits that copies of a set may lack
 # Options to choose from. name: path, field of the label, evaluation split, fields in the form of BERT
 OPTIONS = {
   'swag': ('data/swag', 'label', 'val', ('sent1', '{sent2} {ending0|ending1|ending2|ending3}')),
@@ -49,7 +50,17 @@ OPTIONS = {
   ),
   'record': ('tfds:super_glue/record', 'answers', 'validation', ('passage', '{query} {entities}')),
 }  # fmt: skip
+OPTION_LENGTHS = {'swag': 128, 'hellaswag': 128, 'race': 512, 'copa': 64, 'record': 384}  # tokens of an option's row
 OPTION_SCORES = {'record': ('record',)}  # what is reported beside accuracy
+# Tasks of SuperGLUE that have classes; the others are among `OPTIONS`. name: (fields, classes, scores beside accuracy)
+SUPER_GLUE = {
+  'cb': (('premise', 'hypothesis'), 3, ('macro_f1',)),
+  'boolq': (('question', 'passage'), 2, ()),
+  'rte': (('premise', 'hypothesis'), 2, ()),
+  'wic': (('word', 'sentence1', 'sentence2'), 2, ()),
+  'multirc': (('paragraph', 'question', 'answer'), 2, ('multirc',)),
+  'wsc': (('text',), 2, ()),
+}
 # Sizes of ELMo for a text of ten million words, on a CPU
 ELMO_CUT = dict(hidden_dim=256, mlp_dim=256, filters=(16, 32, 64), highway_layers=1)
 # Labelled words. name: (path, field of labels, label names in the order of their numbers)
@@ -186,14 +197,30 @@ def gpt_adam() -> dict[str, Any]:
 
 
 def validation(*splits: str) -> dict[str, Any]:
-  """Evaluations on splits of the training data's source, named after them."""
-  return {split: dict(data=dict(split=split)) for split in splits or ('validation',)}
+  """Evaluations on splits of the training data's source, named after them; those that copies may lack are optional."""
+  optional = {split: dict(optional=split) for split in OPTIONAL}
+  return {split: dict(data=dict(split=split), **optional.get(split, {})) for split in splits or ('validation',)}
 
 
 def glue(name: str, **settings: Any) -> dict[str, Any]:
   """The data block of a GLUE task."""
   kind = 'regression' if name == 'stsb' else 'class'
   return dict(name='labelled', path=f'tfds:glue/{name}', fields=GLUE[name][0], kind=kind, **settings)
+
+
+def super_glue(name: str, **settings: Any) -> dict[str, Any]:
+  """The data block of a task of `SUPER_GLUE`."""
+  if name == 'wsc':
+    marked = dict(form=dict(name='marked'), target_length=8)
+    return dict(name='text_to_text', path='tfds:super_glue/wsc.fixed', **marked, **settings)
+  return dict(name='labelled', path=f'tfds:super_glue/{name}', fields=SUPER_GLUE[name][0], **settings)
+
+
+def score_super_glue(c: ConfigDict, name: str) -> None:
+  """The evaluation of a task of `SUPER_GLUE`, and the best step by its accuracy."""
+  c.eval = dict(validation=dict(data=dict(split='validation'), scores=SUPER_GLUE[name][2]))
+  c.best = ('validation/accuracy', 'max')
+  c.log_every, c.eval_every, c.save_every = 50, 100, 100
 
 
 def tagging(name: str, **settings: Any) -> dict[str, Any]:
@@ -260,6 +287,87 @@ def own_data(c: ConfigDict, *, kind: str, best: tuple[str, str], **settings: Any
   c.eval = dict(validation=dict(data=dict(split=None)))
   c.best = (f'validation/{best[0]}', best[1])
   c.log_every, c.eval_every, c.save_every = 20, 200, 200
+
+
+# Trunks of nine papers, and how each is fine-tuned --------------------------------------------------------------------
+
+SENTINELS = tuple(f'<extra_id_{k}>' for k in range(100))
+
+
+class Trunk(NamedTuple):
+  """A trunk that several configs fine-tune.
+
+  Attributes:
+    kind: of its vocabulary.
+    vocab: name of its vocabulary.
+    extra: tokens that are new in it.
+    model: file of `models/`.
+    variant: its size.
+    layout: of rows.
+    source: run that it comes from.
+  """
+
+  kind: str
+  vocab: str
+  extra: tuple[str, ...]
+  model: str
+  variant: str
+  layout: str
+  source: str
+
+
+TRUNKS = {
+  'bert': Trunk('wordpiece', 'bert-cased', (), 'bert', 'bert-base', 'bert', 'bert/base-cased'),
+  'roberta': Trunk('byte_bpe', 'roberta', (), 'bert', 'roberta-base', 'roberta', 'roberta/base'),
+  'albert': Trunk('wordpiece', 'albert', (), 'albert', 'albert-base-v1', 'bert', 'albert/base'),
+  'electra': Trunk('wordpiece', 'bert-uncased', (), 'bert', 'electra-base', 'bert', 'electra/base'),
+  'deberta': Trunk('byte_bpe', 'deberta', (), 'deberta', 'deberta-base', 'bert', 'deberta/base'),
+  'xlnet': Trunk('wordpiece', 'xlnet', (), 'xlnet', 'xlnet-base', 'xlnet', 'xlnet/base'),
+  'gpt': Trunk('byte_bpe', 'gpt', ('_start_', '_delimiter_', '_classify_'), 'gpt', 'gpt', 'gpt', 'gpt/gpt'),
+  'bart': Trunk('byte_bpe', 'roberta', (), 'bart', 'bart-base', 'roberta', 'bart/base'),
+  't5': Trunk('byte_bpe', 't5', SENTINELS, 't5', 't5-base', 'plain', 't5/pretrain'),
+}
+FAIRSEQ = dict(name='adamw', schedule='linear', warmup=0.06, b1=0.9, b2=0.98)
+# ELECTRA's rates: .8 to the power of the layers above, the head included
+LAYERWISE = (
+  ('trunk/layers/.*', dict(layerwise=0.8, scale=0.64)),
+  ('trunk/.*', dict(layerwise=0.8, scale=0.64, below=1)),
+  ('.*', 1.0),
+)
+# trunk: epochs, weight decay of all but biases and norms (BART: of all), the rest of the optimiser
+RECIPES = {
+  'bert': (3, 0.01, bert_adam(5e-5, warmup=0.1)),
+  'roberta': (10, 0.1, dict(FAIRSEQ, rate=2e-5, eps=1e-6)),
+  'albert': (3, 0.01, bert_adam(3e-5, warmup=0.1)),
+  'electra': (3, 0.01, bert_adam(1e-4, warmup=0.1, schedule='gpt', scale=LAYERWISE)),
+  'deberta': (3, 0.01, bert_adam(3e-5, warmup=0.1)),
+  'xlnet': (3, 0.01, bert_adam(2e-5, warmup=0.1, schedule='linear')),
+  'gpt': (3, 0.01, gpt_adam()),
+  'bart': (10, 0.01, dict(FAIRSEQ, rate=1e-5, eps=1e-8)),
+  't5': (10, 0.0, dict(name='adafactor', rate=1e-3, schedule='constant')),
+}
+
+
+def fine_tuned(arg: str, trunk: str, *, choices: Sequence[str]) -> ConfigDict:
+  """A trunk of `TRUNKS` with the recipe of its paper: all but data, adapter and evaluations.
+
+  Args:
+    arg: as of `run`.
+    trunk: its name.
+    choices: the words that the config takes besides the names of trunks.
+  """
+  own, (epochs, decay, optim) = TRUNKS[trunk], RECIPES[trunk]
+  c = run(arg, choices=(*choices, *TRUNKS), epochs=epochs)
+  c.vocab = dict(name=own.kind, path=vocab(own.vocab), extra=own.extra)
+  c.model = dict(name=own.model, variant=own.variant)
+  c.optim = dict(optim, decay=decay if trunk == 'bart' else no_decay_on_norms(decay))
+  resize = 'new_rows' if own.extra else None
+  c.init_from = (dict(source=f'runs/{own.source}', from_='trunk', to='trunk', resize=resize),)
+  c.execution = dict(dtype='bfloat16')
+  return c
+
+
+# The smoke test -------------------------------------------------------------------------------------------------------
 
 
 def quick(c: ConfigDict, arg: str) -> ConfigDict:

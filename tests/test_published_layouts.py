@@ -8,10 +8,11 @@ import pathlib
 
 import pytest
 
+from plm_jax import errors
 from plm_jax.cli import command
 from plm_jax.scores import multirc, record, squad2, superglue, wsc
 from plm_jax.text import byte_bpe, tokenizer
-from plm_jax.training import parts
+from plm_jax.training import from_data, parts
 from tests import conftest
 
 ROOT = conftest.ROOT
@@ -25,13 +26,19 @@ def vocab(tmp_path_factory):
   return folder
 
 
-def sources_of(name, vocab, cache, *changes):
-  """(name -> rows) of the training data and the evaluations of a config with changes, and its settings."""
+def settings_of(name, *changes):
+  """The settings of a config with changes, and with what it leaves to its data."""
   flags = [f'--config={ROOT}/experiments/{name}', *(f'--config.{change}' for change in changes), '--workdir=w']
-  settings = command.parse(command.command('train', ''), flags)[1]
+  return from_data.filled(command.parse(command.command('train', ''), flags)[1])
+
+
+def sources_of(name, vocab, cache, *changes, train=True):
+  """(name -> rows) of the evaluations and, with `train`, the training data of a config with changes; the vocabulary."""
+  settings = settings_of(name, *changes)
   extra = settings['vocab']['extra']
   known, second = (tokenizer.load(vocab, extra=extra), tokenizer.load(vocab) if settings['second_vocab'] else None)
-  blocks = {'train': settings['data']} | {name: one['data'] for name, one in settings['eval'].items()}
+  blocks = {'train': settings['data']} if train else {}
+  blocks |= {name: one['data'] for name, one in settings['eval'].items()}
   return {
     name: parts.make_source({**block, 'cache': str(cache)}, known, seed=0, second_vocab=second)
     for name, block in blocks.items()
@@ -63,7 +70,7 @@ SWAG = """,video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1
 def test_swag(vocab, tmp_path):
   for split in ('train', 'val'):
     write(tmp_path / 'swag' / f'{split}.csv', SWAG)
-  for name in ('bert/choose.py:swag', 'deberta/reading.py:swag'):
+  for name in ('bert/choose.py:swag', 'deberta/reading.py:swag', 'options/fine_tune.py:swag,electra'):
     found, known = sources_of(name, vocab, tmp_path, f'data.path={tmp_path / "swag"}')
     assert texts(found['val'], known)[0] == '<s>He sits.</s>He walks, slowly</s>'
     assert [found['val'].record(row)['label'] for row in range(2)] == [0, 2]
@@ -249,13 +256,15 @@ def test_superglue(vocab, tmp_path):
   def change(name):
     return f'data.path=superglue:{tmp_path / name}', 'eval.validation.data.split=val'
 
+  found, known = sources_of('deberta/superglue.py:multirc', vocab, tmp_path, *change('multirc'))
+  assert texts(found['validation'], known) == '<s>Sam ate.</s>Who?</s>Sam</s>'
   found, known = sources_of('bert/superglue.py:multirc', vocab, tmp_path, *change('multirc'))
   source = found['validation']
   assert texts(source, known) == '<s>Sam ate.</s>Who?</s>Sam</s>'
   records = [source.record(row) for row in range(source.rows)]
   assert records[0]['row']['idx'] == {'paragraph': 7, 'question': 2, 'answer': 4}
   assert multirc.score([{'label': 1}, {'label': 0}], records)['exact_match'] == 100
-  for name in ('bert/choose.py:record', 'glm/superglue.py:record', 't5/tasks.py:record'):
+  for name in ('bert/choose.py:record', 'deberta/superglue.py:record', 'glm/superglue.py:record', 't5/tasks.py:record'):
     found, known = sources_of(name, vocab, tmp_path, *change('record'))
     kept = found['validation'].record(0)
     assert kept['row']['entities'] == ['Oslo', 'Rome'] and kept['row']['answers'] == ['Oslo']
@@ -263,6 +272,19 @@ def test_superglue(vocab, tmp_path):
   source = found['validation']
   assert texts(source, known)[1].endswith('</s>Fans of @placeholder sing Rome</s>')
   assert record.score([{'label': 0}], [source.record(0)])['f1'] == 100
+
+
+def test_wic(vocab, tmp_path):
+  row = {'word': 'bank', 'sentence1': 'A bank .', 'sentence2': 'The banks .', 'label': True, 'idx': 0}
+  for split in ('train', 'val'):
+    write(tmp_path / 'wic' / f'{split}.jsonl', [row])
+  change = f'data.path={tmp_path / "wic"}', 'eval.validation.data.split=val'
+  found, known = sources_of('glm/superglue.py:wic', vocab, tmp_path, *change)
+  assert texts(found['train'], known) == '<s>"A bank ." / "The banks ." Similar sense of "bank"? <mask>.</s>'
+  assert texts(found['train'], known, 'target_tokens').strip() == 'Yes'
+  assert next(found['validation'].once())['label'][0] == 1
+  found, known = sources_of('deberta/superglue.py:wic', vocab, tmp_path, *change)
+  assert texts(found['train'], known) == '<s>bank</s>A bank .</s>The banks .</s>'
 
 
 WSC = {
@@ -299,27 +321,61 @@ def test_wsc(vocab, tmp_path):
   assert texts(found['train'], known).startswith('wsc: Tom told Bob that *he* had won.')
 
 
+WNLI = (
+  'bert/glue.py:wnli', 'roberta/glue.py:wnli', 'albert/fine_tune.py:wnli', 'electra/glue.py:wnli',
+  'deberta/glue.py:wnli', 'xlnet/fine_tune.py:wnli', 'gpt/classify.py:wnli', 'bart/glue.py:wnli',
+)  # fmt: skip
+
+
+def test_wnli(vocab, tmp_path):
+  row = {'sentence1': 'The fish ate the worm. It was tasty.', 'idx': 0}
+  rows = [{**row, 'sentence2': f'The {noun} was tasty.', 'label': label} for noun, label in (('worm', 1), ('fish', 0))]
+  for split in ('train', 'validation'):
+    write(tmp_path / 'wnli' / f'{split}.jsonl', rows)
+    write(tmp_path / 'wsc' / f'{split}.jsonl', [{**WSC['target'], 'text': WSC['text'], 'label': 1, 'idx': 0}])
+  for name in WNLI:
+    found, known = sources_of(name, vocab, tmp_path, f'data.path={tmp_path / "wnli"}')
+    assert next(found['validation'].once())['label'][:2].tolist() == [1, 0]
+    assert row['sentence1'] in texts(found['validation'], known)
+  places = f'data.path={tmp_path / "wsc"}', f'eval.validation.data.path={tmp_path / "wnli"}'
+  found, known = sources_of('t5/tasks.py:wnli', vocab, tmp_path, *places)
+  assert texts(found['train'], known).startswith('wsc: Tom told Bob that *he* had won.')
+  assert texts(found['validation'], known).startswith('wsc: The fish ate the worm. *It* was tasty.')
+  records = [found['validation'].record(number) for number in range(2)]
+  assert [record['references'] for record in records] == [['The worm'], None]
+  assert wsc.score([{'text': 'the worm'}, {'text': 'the worm'}], records) == {'wsc_accuracy': 1}
+  assert wsc.score([{'text': 'the fish'}, {'text': 'the fish'}], records) == {'wsc_accuracy': 0}
+
+
 # The shared sets -----------------------------------------------------------------------------------------------------
 
-# config: set, changes beside the path
+IN_SHARED = ('cola', 'sst2', 'mrpc', 'stsb', 'mnli', 'rte')  # of GLUE
+# config: set
 SHARED = {
   **{f'{family}/glue.py:{task}': f'glue_{task}' for family in ('bert', 'roberta', 'electra', 'deberta', 'bart')
-     for task in ('cola', 'sst2', 'mrpc', 'stsb', 'rte')},
+     for task in IN_SHARED},
   **{f'{name}:{task}': f'glue_{task}' for name in ('albert/fine_tune.py', 'xlnet/fine_tune.py', 't5/tasks.py')
-     for task in ('cola', 'sst2', 'mrpc', 'stsb', 'rte')},
-  **{f'gpt/classify.py:{task}': f'glue_{task}' for task in ('cola', 'sst2', 'rte')},
+     for task in IN_SHARED},
+  **{f'gpt/classify.py:{task}': f'glue_{task}' for task in ('cola', 'sst2', 'mnli', 'rte')},
   **{f'gpt/similarity.py:{task}': f'glue_{task}' for task in ('mrpc', 'stsb')},
+  **{f'gpt/heuristics.py:{task}': f'glue_{task}' for task in ('cola', 'sst2')},
+  **{f'{name}.py:{task}': f'glue_{task}' for name in ('roberta/cloze', 'bert/features') for task in ('sst2', 'mnli')},
   **dict.fromkeys(
     ('bert/squad.py', 'roberta/reading.py:squad1', 'albert/fine_tune.py:squad1', 'electra/squad.py:v1',
      'deberta/reading.py:squad1', 'xlnet/squad.py:v1', 'bart/squad.py:v1', 't5/tasks.py:squad'), 'squad'
   ),
   **{f'{family}/choose.py:hellaswag': 'hellaswag' for family in ('bert', 'gpt')},
+  **{f'options/fine_tune.py:hellaswag,{trunk}': 'hellaswag' for trunk in ('roberta', 'xlnet', 't5')},
+  **dict.fromkeys(('deberta/superglue.py:copa', 'options/fine_tune.py:copa,albert'), 'super_glue_copa'),
+  **{f'gpt/prompt.py:hellaswag{shots}': 'hellaswag' for shots in ('', ',one', ',few')},
   **dict.fromkeys(
-    ('bert/choose.py:copa', 'gpt/choose.py:copa', 'glm/superglue.py:copa', 't5/tasks.py:copa'), 'super_glue_copa'
+    ('bert/choose.py:copa', 'gpt/choose.py:copa', 'glm/superglue.py:copa', 't5/tasks.py:copa', 'gpt/prompt.py:copa',
+     'gpt/prompt.py:copa,few'), 'super_glue_copa'
   ),
+  **{f'gpt/prompt.py:lambada{shots}': 'lambada' for shots in ('', ',few')},
   **{f'tagging/fine_tune.py:wnut17,{trunk}': 'wnut_17' for trunk in ('bert', 'xlnet', 'gpt', 't5')},
   'tagging/fine_tune.py:ewt,roberta': 'universal_dependencies_en_ewt',
-  'bart/summarise.py:scitldr': 'scitldr_abstract',
+  **dict.fromkeys(('bart/summarise.py:scitldr', 'gpt/summarise.py:scitldr', 't5/tasks.py:scitldr'), 'scitldr_abstract'),
   'bart/translate.py:multi30k': 'multi30k_en_de',
   't5/tasks.py:multi30k': 'multi30k_en_de',
 }  # fmt: skip
@@ -327,12 +383,65 @@ SHARED = {
 
 @pytest.mark.parametrize('name', SHARED)
 def test_configs_read_the_shared_sets(name, vocab, tmp_path, shared_data):
-  path = shared_data(SHARED[name])
-  slices = ['data.split=train[:24]', 'data.batch_size=8']
-  flags = [f'--config={ROOT}/experiments/{name}', '--workdir=w']
-  evaluations = command.parse(command.command('train', ''), flags)[1]['eval']
-  slices += [f'eval.{split}.data.split={block["data"]["split"]}[:24]' for split, block in evaluations.items()]
-  found, _ = sources_of(name, vocab, tmp_path, f'data.path={path}', *slices)
+  path = f'data.path={shared_data(SHARED[name])}'
+  settings = settings_of(name, path)
+  slices = [f'data.split={settings["data"]["split"]}[:24]', 'data.batch_size=8']
+  slices += [f'eval.{split}.data.split={block["data"]["split"]}[:24]' for split, block in settings['eval'].items()]
+  found, _ = sources_of(name, vocab, tmp_path, path, *slices)
   for source in found.values():
     assert source.rows >= 24 and next(source.once())['row_weight'].sum() == 8
     assert not source.unlabelled
+
+
+# config: (set, evaluation that reads it), where `data.path` is that of a corpus
+EVALUATED = {'gpt/zero_shot.py:lambada': ('lambada', 'lambada')}
+
+
+@pytest.mark.parametrize('name', EVALUATED)
+def test_evaluations_read_the_shared_sets(name, vocab, tmp_path, shared_data):
+  folder, evaluation = EVALUATED[name]
+  head = (ROOT / 'experiments' / name.partition(':')[0]).read_text()
+  assert f'--config.eval.{evaluation}.data.path=../shared/data/{folder}' in head
+  where = f'eval.{evaluation}.data'
+  changes = f'{where}.path={shared_data(folder)}', f'{where}.split=test[:24]', f'{where}.batch_size=8'
+  source = sources_of(name, vocab, tmp_path, *changes, train=False)[0][evaluation]
+  assert source.rows == 24 and next(source.once())['row_weight'].sum() == 8
+
+
+# Splits that copies lack ---------------------------------------------------------------------------------------------
+
+MNLI = [{'premise': 'He sits.', 'hypothesis': 'He stands.', 'label': number % 3} for number in range(6)]
+OPTIONAL = (
+  'bert/glue.py:mnli', 'roberta/glue.py:mnli', 'albert/fine_tune.py:mnli', 't5/tasks.py:mnli', 'bert/features.py:mnli',
+  'roberta/cloze.py:mnli',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize('name', OPTIONAL)
+def test_an_optional_split_that_a_copy_lacks_is_left_out(name, vocab, tmp_path, caplog):
+  for split in ('train', 'validation_matched'):
+    write(tmp_path / 'mnli' / f'{split}.jsonl', MNLI)
+  path = f'data.path={tmp_path / "mnli"}'
+  with caplog.at_level('INFO'):
+    assert set(settings_of(name, path)['eval']) == {'validation_matched'}
+  assert 'eval.validation_mismatched is left out' in caplog.text and "no split 'validation_mismatched'" in caplog.text
+  write(tmp_path / 'mnli' / 'validation_mismatched.jsonl', MNLI)
+  found, _ = sources_of(name, vocab, tmp_path, path, 'data.batch_size=2')
+  assert {split: source.rows for split, source in found.items()} == dict.fromkeys(
+    ('train', 'validation_matched', 'validation_mismatched'), 6
+  )
+
+
+@pytest.mark.parametrize(
+  ('changes', 'lacking'),
+  [
+    (('eval.validation_mismatched.data.split=validation_mismached',), 'validation_mismached'),
+    (('eval.validation_matched.data.split=validation_matchd',), 'validation_matchd'),
+    (("best=('validation_mismatched/accuracy', 'max')",), 'validation_mismatched'),
+  ],
+)
+def test_other_splits_that_are_not_there_are_refused(changes, lacking, vocab, tmp_path):
+  for split in ('train', 'validation_matched'):
+    write(tmp_path / 'mnli' / f'{split}.jsonl', MNLI)
+  with pytest.raises(errors.ConfigError, match=f'there is no split {lacking!r} in'):
+    sources_of('bert/glue.py:mnli', vocab, tmp_path, f'data.path={tmp_path / "mnli"}', *changes)

@@ -20,7 +20,6 @@ from experiments import common
 
 TASKS = ('swag', 'hellaswag', 'race', 'copa', 'record')
 TRUNKS = ('base', 'large')
-LENGTHS = {'swag': 128, 'hellaswag': 128, 'race': 512, 'copa': 64, 'record': 384}
 
 
 def get_config(arg=''):
@@ -29,7 +28,7 @@ def get_config(arg=''):
   c = common.run(arg, choices=(*TASKS, *TRUNKS), epochs=3)
   c.vocab = dict(name='wordpiece', path=common.vocab('bert-uncased'))
   c.model = dict(name='bert', variant=f'bert-{trunk}')
-  c.data = common.options(task, length=LENGTHS[task], batch_size=16, layout='bert')
+  c.data = common.options(task, length=common.OPTION_LENGTHS[task], batch_size=16, layout='bert')
   c.adapter = dict(name='choose', dropout=0.1)
   c.optim = common.bert_adam(2e-5, warmup=0.1)
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)

@@ -21,35 +21,19 @@ state of the word; WSC classifies [CLS] of the marked text, where the paper join
 
 from experiments import common
 
-# task: (fields, classes, scores beside accuracy)
-TASKS = {
-  'cb': (('premise', 'hypothesis'), 3, ('macro_f1',)),
-  'boolq': (('question', 'passage'), 2, ()),
-  'rte': (('premise', 'hypothesis'), 2, ()),
-  'wic': (('word', 'sentence1', 'sentence2'), 2, ()),
-  'multirc': (('paragraph', 'question', 'answer'), 2, ('multirc',)),
-  'wsc': (('text',), 2, ()),
-}
+TASKS = tuple(common.SUPER_GLUE)
 
 
 def get_config(arg=''):
   """Takes a task, a trunk and `quick`."""
-  task, trunk = common.chosen(arg, tuple(TASKS)), common.chosen(arg, ('large', 'base'))
-  fields, classes, scores = TASKS[task]
+  task, trunk = common.chosen(arg, TASKS), common.chosen(arg, ('large', 'base'))
   c = common.run(arg, choices=(*TASKS, 'large', 'base'), epochs=10)
   c.vocab = dict(name='wordpiece', path=common.vocab('bert-uncased'))
   c.model = dict(name='bert', variant=f'bert-{trunk}')
-  c.data = dict(
-    name='labelled', path=f'tfds:super_glue/{task}', fields=fields, layout='bert', length=256, batch_size=16
-  )
-  if task == 'wsc':
-    marked = dict(form=dict(name='marked'), layout='bert', target_length=8)
-    c.data = dict(name='text_to_text', path='tfds:super_glue/wsc.fixed', **marked, length=256, batch_size=16)
-  c.adapter = dict(name='classify', classes=classes, dropout=0.1)
+  c.data = common.super_glue(task, layout='bert', length=256, batch_size=16)
+  c.adapter = dict(name='classify', classes=common.SUPER_GLUE[task][1], dropout=0.1)
   c.optim = common.bert_adam(1e-5, warmup=0.1)
   c.init_from = (dict(source=f'runs/bert/{trunk}', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
-  c.eval = dict(validation=dict(data=dict(split='validation'), scores=scores))
-  c.best = ('validation/accuracy', 'max')
-  c.log_every, c.eval_every, c.save_every = 50, 100, 100
+  common.score_super_glue(c, task)
   return common.quick(c, arg)

@@ -5,15 +5,16 @@ python -m plm_jax.train --config=experiments/deberta/glue.py:mnli,large --workdi
 Hardware: one accelerator.
 Expect (dev): large MNLI-m 91.3, MNLI-mm 91.1.
 
-Arguments: a task (mnli, sst2, cola, mrpc, stsb, qqp, qnli, rte), a trunk (base, large, xlarge, xxlarge, v3-small,
+Arguments: a task (mnli, sst2, cola, mrpc, stsb, qqp, qnli, rte, wnli), a trunk (base, large, xlarge, xxlarge, v3-small,
 v3-base, v3-large), `quick`.
-Differs from the paper: the other tasks take the script of MNLI too; no adversarial training (SiFT); trunks pre-trained
+Differs from the paper: the other tasks take the script of MNLI too, WNLI among them, which the paper
+leaves out; no adversarial training (SiFT); trunks pre-trained
 on Wikipedia alone stay below the published ones.
 """
 
 from experiments import common
 
-TASKS = ('mnli', 'sst2', 'cola', 'mrpc', 'stsb', 'qqp', 'qnli', 'rte')
+TASKS = ('mnli', 'sst2', 'cola', 'mrpc', 'stsb', 'qqp', 'qnli', 'rte', 'wnli')
 # trunk: (variant, rate, epochs, dropout of the head, warm-up)
 TRUNKS = {
   'base': ('deberta-base', 3e-5, 3, 0.1, 1000),

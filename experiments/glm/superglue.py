@@ -15,7 +15,7 @@ WSC is written into the blank: rows whose noun is right are trained on, and the 
 `plm_jax/scores/wsc.py`. --config.data.path=superglue:FOLDER --config.eval.validation.data.split=val read the published
 files.
 
-Arguments: a task (copa, rte, cb, boolq, multirc, record, wsc), `quick`.
+Arguments: a task (copa, rte, cb, boolq, multirc, record, wic, wsc), `quick`.
 Differs from the paper: WSC chooses among all texts, where the released code compares the noun with other nouns of the
 text that a parser found; one rate and one number of epochs for all tasks, where the paper searches; the trunk is that
 of base.py; rows of 256 tokens, and longer passages lose their ends.
@@ -23,7 +23,7 @@ of base.py; rows of 256 tokens, and longer passages lose their ends.
 
 from experiments import common
 
-TASKS = ('copa', 'rte', 'cb', 'boolq', 'multirc', 'record', 'wsc')
+TASKS = ('copa', 'rte', 'cb', 'boolq', 'multirc', 'record', 'wic', 'wsc')
 ROLES = dict(bos='<|startofpiece|>', eos='<|endofpiece|>')
 
 

@@ -10,7 +10,7 @@ Hardware: one accelerator.
 Expect (GPT-2 of 1.5 B without an update, ROUGE 1 / 2 / L): CNN/DailyMail 29.34 / 8.27 / 26.58, and 21.58 / 4.03 / 19.47
 without the hint; the paper fine-tunes none.
 
-Arguments: a set (cnn_dailymail, scitldr), `quick`.
+Arguments: a set (cnn_dailymail, xsum, scitldr), `quick`.
 Differs from the paper: a summary is all that is written up to the end token or 100 tokens, where the paper takes the
 first three sentences; draws from the two best tokens come from one seed.
 """
@@ -19,6 +19,7 @@ from experiments import common
 
 SETS = {
   'cnn_dailymail': ('tfds:cnn_dailymail', '{article}', '{highlights}'),
+  'xsum': ('tfds:xsum', '{document}', '{summary}'),
   'scitldr': ('runs/data/scitldr_abstract', '{source}', '{target}'),
 }
 

@@ -3,6 +3,8 @@ Learners", §3.1 to §3.3 and Table 3. Perplexity on text that the model was not
 
 python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
 python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py:lambada --weights=FOLDER
+python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py:lambada --weights=FOLDER \
+    --config.eval.lambada.data.path=../shared/data/lambada
 python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER --evaluation=wikitext2 \
     --config.eval.wikitext2.data.path=ANOTHER_FOLDER
 python -m plm_jax.train --config=experiments/gpt/zero_shot.py:quick --workdir=runs/gpt/zero_shot

@@ -2,7 +2,7 @@
 
 python -m plm_jax.train --config=experiments/roberta/cloze.py --workdir=runs/roberta/cloze
 python -m plm_jax.train --config=experiments/roberta/cloze.py:mnli --workdir=runs/roberta/cloze-mnli \
-    --config.data.path=../shared/data/glue_mnli --config.eval.validation.data.split=validation_matched
+    --config.data.path=../shared/data/glue_mnli
 python -m plm_jax.evaluate --config=experiments/roberta/cloze.py --weights=FOLDER
 
 `evaluate` with a release of RoBERTa compares the words without an update.
@@ -42,8 +42,9 @@ def get_config(arg=''):
   c.optim = dict(name='adamw', rate=1e-5, schedule='linear', warmup=0, decay=0.01, clip=1.0)
   c.init_from = (dict(source='runs/roberta/pretrain', from_='', to=''),)
   c.execution = dict(dtype='bfloat16')
-  c.eval = common.validation()
-  c.best = ('validation/accuracy', 'max')
+  splits = common.GLUE[task][2]
+  c.eval = common.validation(*splits)
+  c.best = (f'{splits[0]}/accuracy', 'max')
   c.log_every, c.eval_every, c.save_every = 10, 50, 50
   quick = common.quick(c, arg)
   if 'quick' in common.words(arg):

@@ -9,7 +9,9 @@ python -m plm_jax.train --config=experiments/t5/tasks.py:multi30k --workdir=runs
 
 The inputs and the words of every task are those of `plm_jax/data/rows/forms/t5.py`. An output that is none of a task's
 words counts as wrong; WSC is written as the noun that a pronoun stands for, and judged by `plm_jax/scores/wsc.py`.
-Multi30k (fields en and de) is not in TensorFlow Datasets: its path is a folder of .jsonl files.
+WNLI is written and judged likewise by a network that is trained on WSC, as in the paper;
+--config.eval.validation.data.path=FOLDER is another WNLI. Multi30k (fields en and de) and SciTLDR are not in TensorFlow
+Datasets: their paths are folders of .jsonl files.
 
 Hardware: a slice of Cloud TPU pods; 2^18 steps of 128 rows of 512 tokens.
 Expect (base, Table 14): GLUE 82.7, of which CoLA 51.1 (MCC), SST-2 95.2, MRPC 87.5, STS-B 88.6 (Spearman), QQP 89.4,
@@ -18,33 +20,30 @@ MNLI-m 87.1, QNLI 93.7, RTE 80.1 (accuracy); CNN/DailyMail ROUGE 42.05 / 20.34 /
 
 Arguments: a task (`TASKS`), `quick`.
 Differs from the paper: a byte-level vocabulary, as in pretrain.py; one row a text, where T5 packs several; the length
-penalty is length ** .6, where T5's is ((5 + length) / 6) ** .6; one task after pre-training, without the mixture.
+penalty is length ** .6, where T5's is ((5 + length) / 6) ** .6; one task after pre-training, without the mixture; WNLI
+and WSC without the rows of DPR; the paper has neither XSum nor SciTLDR.
 """
 
 from experiments import common
 
-GLUE_SCORES = {'cola': 'matthews', 'mrpc': 'f1', 'qqp': 'f1', 'stsb': 'correlation'}
+GLUE_SCORES = {**common.GLUE_SCORES, 'stsb': ('correlation',)}
 SEARCH = dict(method='beam', beams=4, length_penalty=0.6)
-MNLI = ('validation_matched', 'validation_mismatched')
-# task: (path, splits of the evaluations, scores, tokens of a target, settings of decoding)
-GLUE = ('cola', 'sst2', 'mrpc', 'stsb', 'qqp', 'mnli', 'qnli', 'rte')
 SUPER_GLUE = {'boolq': 'boolq', 'cb': 'cb', 'copa': 'copa', 'multirc': 'multirc', 'wic': 'wic', 'super_glue_rte': 'rte'}
+# task: (path, splits of the evaluations, scores, tokens of a target, settings of decoding)
 TASKS = {
   **{
-    name: (
-      f'tfds:glue/{name}',
-      MNLI if name == 'mnli' else ('validation',),
-      ('match', *([GLUE_SCORES[name]] if name in GLUE_SCORES else [])),
-      8,
-      {},
-    )
-    for name in GLUE
+    name: (f'tfds:glue/{name}', splits, ('match', *GLUE_SCORES.get(name, ())), 8, {})
+    for name, (_, _, splits) in common.GLUE.items()
+    if name != 'wnli'
   },
   **{name: (f'tfds:super_glue/{config}', ('validation',), ('match',), 8, {}) for name, config in SUPER_GLUE.items()},
   'record': ('tfds:super_glue/record', ('validation',), ('match',), 32, {}),
   'wsc': ('tfds:super_glue/wsc.fixed', ('validation',), ('wsc',), 16, {}),
+  'wnli': ('tfds:glue/wnli', ('validation',), ('wsc',), 16, {}),
   'squad': ('tfds:squad', ('validation',), ('match',), 32, {}),
   'cnn_dailymail': ('tfds:cnn_dailymail', ('validation', 'test'), ('rouge',), 142, SEARCH),
+  'xsum': ('tfds:xsum', ('validation', 'test'), ('rouge',), 64, SEARCH),
+  'scitldr': ('runs/data/scitldr_abstract', ('validation', 'test'), ('rouge',), 64, SEARCH),
   'wmt_en_de': ('tfds:wmt14_translate/de-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
   'wmt_en_fr': ('tfds:wmt14_translate/fr-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
   'wmt_en_ro': ('tfds:wmt16_translate/ro-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
@@ -74,8 +73,13 @@ def get_config(arg=''):
   c.init_from = (dict(source='runs/t5/pretrain', from_='trunk', to='trunk'),)
   c.sharding = dict(mesh=dict(data=-1), rules='data')
   c.execution = dict(dtype='bfloat16')
-  kept = dict(per_target=False, keep_unlabelled=task == 'wsc')  # nouns that are not meant are scored, not trained
-  c.eval = {split: dict(data=dict(split=split, **kept), scores=scores) for split in splits}
+  kept = dict(per_target=False, keep_unlabelled='wsc' in scores)  # nouns that are not meant are scored, not trained
+  if task == 'wnli':  # trained on WSC
+    kept |= dict(path=path, form=c.data['form'])
+    c.data = dict(c.data, path=TASKS['wsc'][0], form=dict(name='t5', task='wsc'))
+  c.eval = {
+    split: dict(one, data=dict(one['data'], **kept), scores=scores) for split, one in common.validation(*splits).items()
+  }
   best = {'match': 'exact_match', 'wsc': 'wsc_accuracy', 'rouge': 'rouge2', 'bleu': 'bleu_intl'}[scores[0]]
   c.best = (f'{splits[0]}/{best}', 'max')
   c.log_every, c.eval_every, c.save_every = 100, 5_000, 5_000

@@ -217,7 +217,7 @@ def record(records: Records, kept: Kept, form: Form, row_id: int) -> dict[str, A
   text = written.again(records, index, form)
   label = 0 if not kept.options else text.label if text.label >= 0 else None  # without options the target is the one
   return {
-    'row': records[index],
+    'row': {**records[index], **text.found},
     'inputs': text.inputs.replace(written.MARK, written.BLANK),
     'references': list(text.targets) or None,
     'options': text.options,

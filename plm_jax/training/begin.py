@@ -283,6 +283,7 @@ def make_start(
     )
     tx = tx_of(history.total(settings))
   preflight.remark_groups(settings, shapes, task=task)
+  preflight.remark_export(settings, shapes, data.parts.trunk)
   key = jax.random.key(settings['seed'])
   maker = state_maker(task, tx, data.source.spec, layout=data.layout)
   stopping.check()

@@ -14,7 +14,7 @@ import tokenizers
 
 from plm_jax import config, errors, files, seals
 from plm_jax.cli import signals
-from plm_jax.data.corpora import sources
+from plm_jax.data.corpora import sources, splits
 from plm_jax.data.rows import first_row, framing
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
@@ -43,7 +43,7 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
   Raises:
     ConfigError: the data do not say, or rows of another layout than that of the released model are asked for.
   """
-  made, source = dict(settings), _trunk_source(settings) if model is None else str(model)
+  made, source = _with_splits(settings), _trunk_source(settings) if model is None else str(model)
   asked = [block for block in config.of_data(settings).values() if block['name'] == 'labelled']
   if settings['data'] in asked:
     with errors.stage('data'), signals.raising():
@@ -57,6 +57,32 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
 
 
 # Splits and fields ---------------------------------------------------------------------------------------------------
+
+
+def _with_splits(settings: Settings) -> dict[str, Any]:
+  """The settings without evaluations on a split that is optional and that the data lack; the log names them."""
+  kept = {}
+  for name, block in settings['eval'].items():
+    judges = settings['best'] is not None and settings['best'][0].startswith(f'{name}/')
+    if judges or block['optional'] is None or not _lacks(block['data'], block['optional'], where=f'eval.{name}.data'):
+      kept[name] = block
+    else:
+      log.info(f'eval.{name} is left out: {block["data"]["path"]} has no split {block["optional"]!r}')
+  return {**settings, 'eval': kept}
+
+
+def _lacks(block: Settings, optional: str, *, where: str) -> bool:
+  """Whether a block reads the split `optional` of local data that have none of that name."""
+  path, split = block.get('path'), block.get('split')
+  if path is None or split is None:
+    return False
+  with errors.stage(where):
+    asked = splits.parse(split, path=path)
+  try:
+    known = sources.splits_of(path)
+  except FileNotFoundError:
+    return False  # said where the rows are read
+  return known is not None and optional not in known and any(part.name == optional for part in asked)
 
 
 def _fill_data(made: dict[str, Any], kept: Settings) -> None:

@@ -5,9 +5,12 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
+import numpy as np
 
-from plm_jax import config, errors, optim, sharding
+from plm_jax import config, errors, optim, paths, sharding
+from plm_jax.checkpoint import Leaf
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError
 from plm_jax.noise.keys import noise_root, with_step
@@ -17,6 +20,7 @@ from plm_jax.training import evaluation, feed, history, memory, metrics, scoring
 from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
 from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker
 from plm_jax.types import BATCH, Array, Example, Labels, PyTree, Source, Task
+from plm_jax.weights import task_heads, writer
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +107,26 @@ def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:
   found = groups.restrict(found, scale, shapes, trains=task.trains)
   if {value for values in found.values() for value in values} != {1.0}:
     log.info(groups.table(shapes, scale=scale, decay=decay, steps=steps, trains=task.trains))
+
+
+def remark_export(settings: Settings, shapes: PyTree, trunk: nn.Module) -> None:
+  """Logs why the head that is trained has no class in transformers, which `convert export` would refuse it for.
+
+  Args:
+    settings: of the run.
+    shapes: of its parameters.
+    trunk: of the run.
+  """
+  adapter = settings['adapter'] or {}
+  if adapter.get('name') not in task_heads.ADAPTERS:
+    return
+  leaves = {path: Leaf(leaf.shape, _unread) for path, leaf in paths.flat(nn.unbox(shapes)).items()}
+  if reason := writer.without_class(trunk, leaves, adapter):
+    log.info(f'export: the trunk alone (--heads=none), since no class of transformers has this head. {reason}')
+
+
+def _unread(layer: int | None) -> np.ndarray:
+  raise AssertionError(f'only shapes are asked for, not layer {layer}')
 
 
 def _check_shapes(settings: Settings, parts: Parts, layout: sharding.Layout, *, scored: Collection[str]) -> None:

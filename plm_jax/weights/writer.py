@@ -278,6 +278,23 @@ def published_form(
   )
 
 
+def without_class(trunk: nn.Module, leaves: Mapping[str, Leaf], adapter: Mapping[str, Any]) -> str:
+  """Why no class of a published form computes the head of an adapter; empty where one does, or the trunk has no form.
+
+  Args:
+    trunk: whose head it is.
+    leaves: by path, of which the shapes count.
+    adapter: its block.
+  """
+  if not any(_has_form(one, trunk) for one in architectures() if trunk.NAME == one.module.MODEL):
+    return ''
+  try:
+    published_form(trunk, leaves, None, adapter=adapter)
+  except WeightsError as error:
+    return '; '.join(line.strip() for line in str(error).splitlines()[1:])
+  return ''
+
+
 def _has_form(architecture: Architecture, trunk: nn.Module) -> bool:
   """Whether an architecture has a published form of a trunk without heads."""
   try:

@@ -99,12 +99,19 @@ T5 = {
     'wsc: Bob asked Tom if *he* can lend it.',
     'Tom',
   ),
+  'wnli': (
+    {'sentence1': 'The fish ate the worm. It was tasty.', 'sentence2': 'The worm was tasty.', 'label': 1},
+    'wsc: The fish ate the worm. *It* was tasty.',
+    'The worm',
+  ),
   'squad': (
     {'question': "What's it?", 'context': 'The (big) one.', 'answers': {'text': ['big'], 'answer_start': [5]}},
     "question: What ' s it ? context: The ( big ) one .",
     'big',
   ),
   'cnn_dailymail': ({'article': 'A b.', 'highlights': 'C.'}, 'summarize: A b.', 'C.'),
+  'xsum': ({'document': 'A b.', 'summary': 'C.'}, 'summarize: A b.', 'C.'),
+  'scitldr': ({'source': ['A b.', 'C.'], 'target': ['D.', 'E.']}, 'summarize: A b. C.', 'D.'),
   'wmt_en_de': ({'en': 'Good.', 'de': 'Gut.'}, 'translate English to German: Good.', 'Gut.'),
   'wmt_en_fr': ({'en': 'Good.', 'fr': 'Bon.'}, 'translate English to French: Good.', 'Bon.'),
   'wmt_en_ro': ({'en': 'Good.', 'ro': 'Bun.'}, 'translate English to Romanian: Good.', 'Bun.'),
@@ -232,9 +239,45 @@ PATTERNS = {
     ('the sun rose', 'it rained'),
   ),
   'rte': (PAIR, '"C d" ? [MASK], "A b."', ('Yes', 'No')),
+  'wic': (T5['wic'][0], '"A b." / "C d." Similar sense of "b"? [MASK].', ('No', 'Yes')),
   'sst2': ({'sentence': 'A b'}, 'A b It was [MASK].', ('terrible', 'great')),
   'record': ({**T5['record'][0]}, f'{T5["record"][0]["passage"]} A [MASK] is a bird.', ('penguin', 'potato', 'pigeon')),
 }
+
+
+WNLI = (
+  # first text, second text, the first with its pronoun, the noun
+  ('A pin went through a carrot. When I pulled the pin out, it had a hole.', 'The carrot had a hole.',
+   'A pin went through a carrot. When I pulled the pin out, *it* had a hole.', 'The carrot'),
+  ("John couldn't see the stage with Bill in front of him because he is short.", 'John is short.',
+   "John couldn't see the stage with Bill in front of him because *he* is short.", 'John'),
+  ('Steve follows Fred in everything. He influences him hugely.', 'Fred influences him hugely.',
+   'Steve follows Fred in everything. *He* influences him hugely.', 'Fred'),
+  ('When Ann came, her mother slept. She was careful not to disturb her.', 'Ann was careful not to disturb her.',
+   'When Ann came, her mother slept. *She* was careful not to disturb her.', 'Ann'),
+  ('Jim called the barman and pointed at his glass.', "Jim pointed at the barman's glass.",
+   'Jim called the barman and pointed at *his* glass.', 'the barman'),
+  ('Tom thanked Bob when Ann helped him.', 'Ann helped Bob.', 'Tom thanked Bob when Ann helped *him* .', 'Bob'),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(('first', 'second', 'marked_text', 'noun'), WNLI)
+def test_the_noun_of_wnli_is_found_in_its_second_text(first, second, marked_text, noun):
+  form = t5.make(task='wnli')
+  right, wrong, unknown = (
+    write(form, {'sentence1': first, 'sentence2': second, **label}) for label in ({'label': 1}, {'label': 0}, {})
+  )
+  assert right.inputs == wrong.inputs == unknown.inputs == f'wsc: {marked_text}'
+  assert (right.targets, wrong.targets, unknown.targets) == ((noun,), (), ())
+  assert right.found == wrong.found == {'span1_text': noun}
+
+
+@pytest.mark.parametrize(
+  ('first', 'second'), [('Ann met Bob.', 'Ann met Bob.'), ('He sat.', 'Dogs bark.'), ('It rained.', '')]
+)
+def test_wnli_without_a_noun_for_a_pronoun_is_refused(first, second):
+  with pytest.raises(ValueError, match='has no noun in the place of a pronoun'):
+    write(t5.make(task='wnli'), {'sentence1': first, 'sentence2': second, 'label': 1})
 
 
 @pytest.mark.parametrize('task', PATTERNS)

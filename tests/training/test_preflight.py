@@ -18,6 +18,7 @@ from plm_jax.text import tokenizer
 from plm_jax.text import words as word_vocabulary
 from plm_jax.training import evaluate_saved, loop, memory, preflight, run_folder
 from plm_jax.training.parts import make_layout, make_parts, make_vocab
+from plm_jax.training.step import abstract_params
 from plm_jax.types import Labels
 from tests import runs
 
@@ -379,3 +380,23 @@ def test_static_masking_that_changes_nothing_is_told(
   with caplog.at_level('INFO', logger='plm_jax'):
     preflight.remark(settings, source)  # type: ignore[arg-type]
   assert ('is the same as' in caplog.text) == says
+
+
+@pytest.mark.parametrize(
+  ('adapter', 'says'),
+  [
+    ({}, ''),
+    ({'pool': 'mean'}, 'bert: ForSequenceClassification: it does not read its trunk as adapter.pool=mean does'),
+    ({'hidden': 8}, 'bert: ForSequenceClassification: it has one layer: train with adapter.hidden=0'),
+  ],
+)
+def test_a_head_that_transformers_lacks_is_told_when_training_begins(
+  adapter: dict[str, Any], says: str, data: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  settings = runs.settings('classify', data, adapter=adapter)
+  parts = make_parts(settings, make_vocab(settings))
+  shapes = abstract_params(parts.task, preflight.batch_spec(parts, settings['data']))
+  with caplog.at_level('INFO', logger='plm_jax'):
+    preflight.remark_export(settings, shapes, parts.trunk)
+  told = [line for line in caplog.messages if line.startswith('export: ')]
+  assert [line.partition('has this head. ')[2] for line in told] == ([says] if says else [])

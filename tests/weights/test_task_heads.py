@@ -10,12 +10,12 @@ import jax
 import numpy as np
 import pytest
 
-from plm_jax import files, paths, weights
+from plm_jax import config, files, paths, weights
 from plm_jax.checkpoint import Checkpoints
 from plm_jax.plugins import build
 from plm_jax.types import Task
 from plm_jax.weights import WeightsError, convert
-from tests import tiny
+from tests import conftest, tiny
 from tests.weights import published
 
 torch = pytest.importorskip('torch')
@@ -302,14 +302,66 @@ RUNS = {
   ),
   't5-v1_1-answers': ('T5ForQuestionAnswering', block_of('t5', 't5-v1_1-small'), {'name': 'span'}),
 }
+# config of a classification -> the class of theirs with its head
+SHIPPED = {
+  'bert/glue.py:sst2': 'BertForSequenceClassification',
+  'bert/glue.py:stsb': 'BertForSequenceClassification',
+  'bert/glue.py:sst2,ltr': 'OpenAIGPTForSequenceClassification',
+  'bert/superglue.py:boolq': 'BertForSequenceClassification',
+  'roberta/glue.py:mnli': 'RobertaForSequenceClassification',
+  'albert/fine_tune.py:sst2': 'AlbertForSequenceClassification',
+  'electra/glue.py:sst2,two_layers': 'ElectraForSequenceClassification',
+  'deberta/glue.py:sst2': 'DebertaForSequenceClassification',
+  'deberta/glue.py:sst2,v3-base': 'DebertaV2ForSequenceClassification',
+  'xlnet/fine_tune.py:sst2': 'XLNetForSequenceClassification',
+  'xlnet/fine_tune.py:race': 'XLNetForMultipleChoice',
+  'gpt/classify.py:sst2': 'OpenAIGPTForSequenceClassification',
+  'bart/glue.py:mnli': 'BartForSequenceClassification',
+  'finetune/classify.py': 'BertForSequenceClassification',
+}
+QUICK_SHIPPED = ('xlnet/fine_tune.py:sst2', 'xlnet/fine_tune.py:race', 'electra/glue.py:sst2,two_layers')
+
+
+def shipped(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+  """The blocks of the model and the adapter of a config, in tiny sizes."""
+  settings = config.resolve(config.load(str(conftest.ROOT / 'experiments' / name)))
+  model, adapter = settings['model'], dict(settings['adapter'])
+  known = build.import_file(f'models.{model["name"]}').CONFIGS[model['variant']].__dataclass_fields__
+  sizes = {**tiny.SIZES, 'mlp_dim': 4 * tiny.SIZES['hidden_dim']}  # the one width of theirs for GPT
+  small = {field: size for field, size in sizes.items() if field in known}
+  if adapter.get('hidden'):
+    adapter['hidden'] = small['hidden_dim']
+  if adapter.get('kind') == 'class':
+    adapter['classes'] = 3  # `RUNS` names as many
+  return {**model, 'overrides': {**(model['overrides'] or {}), **small}}, adapter
+
+
 SLOW_RUNS = {'bert-number', 'bert-answers', 'roberta-options', 'gpt2-tokens', 't5-v1_1-answers'}
 
 
 @pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_RUNS)) for name in RUNS])
 def test_a_run_is_exported_as_the_class_of_its_adapter(name: str, tmp_path: pathlib.Path) -> None:
   theirs, block, adapter = RUNS[name]
-  batch = make_batch(options=adapter['name'] == 'choose')
-  names = ('good', 'bad', 'neither') if adapter == CLASSIFY else ()
+  check_export(tmp_path, theirs, block, adapter, names=('good', 'bad', 'neither') if adapter == CLASSIFY else ())
+
+
+@pytest.mark.parametrize(
+  'name', [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK_SHIPPED)) for name in SHIPPED]
+)
+def test_a_shipped_config_is_exported_as_the_class_of_its_head(name: str, tmp_path: pathlib.Path) -> None:
+  check_export(tmp_path, SHIPPED[name], *shipped(name))
+
+
+def check_export(
+  tmp_path: pathlib.Path,
+  theirs: str,
+  block: Mapping[str, Any],
+  adapter: Mapping[str, Any],
+  names: tuple[str, ...] = (),
+) -> None:
+  """Asserts that a run is exported as a class of theirs, with the same logits and the names of its classes."""
+  left = theirs.startswith('XLNet')  # it reads the last token of a row, padding or not
+  batch = make_batch(options=adapter['name'] == 'choose', left=left)
   ours = write_run(tmp_path / 'run', block, adapter, batch, names)
   convert.export(tmp_path / 'run', tmp_path / 'out', step='newest')
   about = files.read_json(tmp_path / 'out' / 'config.json')

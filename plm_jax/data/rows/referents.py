@@ -1,11 +1,15 @@
-"""A noun and a pronoun in a text, each by its words and the number of its first word, as WSC has them."""
+"""A noun and a pronoun in a text: by their words and places, as WSC has them, or by a second text, as WNLI has them."""
 
 import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from plm_jax.data.rows import written
 from plm_jax.data.rows.written import Row
 
 NEAR = (0, -1, 1)  # some published rows count one word too many or too few, as GLM's released code reads them
+PRONOUNS = ('he', 'she', 'they', 'it', 'her', 'his', 'their', 'them', 'him')
+ARTICLES = ('a', 'an', 'the')
 
 
 def marked(row: Row, **marks: str) -> str:
@@ -46,3 +50,66 @@ def place(text: str, words: str, index: int, span: str) -> tuple[int, int]:
     if found and found.start() < known[number].end():
       return found.span()
   raise ValueError(f"'{span}_text' is {words!r}, and does not begin in word {index} of {text!r}")
+
+
+class Replaced(NamedTuple):
+  """A pronoun of one text, and what stands in its place in another.
+
+  Attributes:
+    score: words before and behind the pronoun that stand before and behind the noun as well.
+    pronoun: its number among the words of the first text.
+    noun: words [start, stop) of the second.
+  """
+
+  score: int
+  pronoun: int
+  noun: tuple[int, int]
+
+
+def replaced(first: str, second: str) -> tuple[str, str]:
+  """A text with asterisks around a pronoun, and the noun that stands in its place in a second text.
+
+    The fish ate the worm. It was tasty.    The worm was tasty.    ->    ... worm. *It* was tasty.    The worm
+
+  The pronoun is that whose surroundings agree with the second text in most words, as in `wnli_simple` of
+  t5/data/preprocessors.py; words are compared as wholes, where the released code compares letters.
+
+  Raises:
+    ValueError: the first text has no pronoun, or nothing stands in its place.
+  """
+  words, others = first.split(), second.split()
+  known, wanted = _bare(words), _bare(others)
+  found = [one for place, word in enumerate(known) if word in PRONOUNS and (one := _replaced(known, wanted, place))]
+  if not found:
+    raise ValueError(f"'sentence2' is {second!r}, and has no noun in the place of a pronoun of {first!r}")
+  best = max(found, key=lambda one: one.score)
+  pronoun = words[best.pronoun]
+  bare = pronoun.rstrip('.,?!')
+  words[best.pronoun] = f'*{bare}*' + (f' {pronoun[len(bare) :]}' if pronoun != bare else '')
+  start, stop = best.noun
+  article = max([wanted.index(word, start, stop) for word in ARTICLES if word in wanted[start:stop]], default=start)
+  noun = ' '.join(others[article:stop]).rstrip('.,?!')
+  return ' '.join(words), re.sub(r"'s?$", '', noun)
+
+
+def _bare(words: Sequence[str]) -> list[str]:
+  """Words in small letters, without the punctuation mark at their ends."""
+  return [re.sub(r'[.,?!]$', '', word.lower()) for word in words]
+
+
+def _replaced(words: Sequence[str], others: Sequence[str], pronoun: int) -> Replaced | None:
+  """What stands in the place of word `pronoun`, by the most words around it that `others` has too; None for nothing."""
+  before, behind = words[:pronoun], words[pronoun + 1 :]
+  left = max(size for size in range(len(before) + 1) if _places(others, before[len(before) - size :]))
+  right = max(size for size in range(len(behind) + 1) if _places(others, behind[:size]))
+  starts = [place + left for place in _places(others, before[len(before) - left :])] if left else [0]
+  stops = _places(others, behind[:right])[::-1] if right else [len(others)]
+  nouns = [(start, stop) for start in starts for stop in stops if start < stop]
+  nouns += [(0, stop) for stop in stops if right and stop > 0]  # the noun begins the other text
+  nouns += [(start, len(others)) for start in starts if left and start < len(others)]  # or ends it
+  return Replaced(left + right, pronoun, nouns[0]) if left + right and nouns else None
+
+
+def _places(words: Sequence[str], part: Sequence[str]) -> list[int]:
+  """Where a run of words begins among others, each place."""
+  return [place for place in range(len(words) - len(part) + 1) if list(words[place : place + len(part)]) == list(part)]

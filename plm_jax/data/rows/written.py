@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ class Written(NamedTuple):
     label: the number of the right option; -1 where none is known.
     value: the number that the target spells, where it does.
     leads: what each option begins with and is read, but is no part of what is compared; () for none.
+    found: fields that the row lacks and scores read, which the form found in its texts.
   """
 
   inputs: str
@@ -39,6 +41,7 @@ class Written(NamedTuple):
   label: int = -1
   value: float | None = None
   leads: tuple[str, ...] = ()
+  found: Row = MappingProxyType({})
 
 
 class Form(NamedTuple):

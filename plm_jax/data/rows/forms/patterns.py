@@ -115,6 +115,7 @@ TASKS: Mapping[str, Pattern] = {
   'multirc': Pattern(
     '{paragraph}. Question: {question}? Is it {answer}? [MASK].', ('No', 'Yes'), _without_end('paragraph', 'question')
   ),
+  'wic': Pattern('"{sentence1}" / "{sentence2}" Similar sense of "{word}"? [MASK].', ('No', 'Yes')),
   'copa': Pattern('"{choice1}" or "{choice2}"? {premise}{joint} [MASK].', (), _copa, _copa_options),
   'wsc': Pattern("{text} The pronoun '*{span2_text}*' refers to [MASK].", (), _wsc, targets=_wsc_targets),
   'record': Pattern('{passage} {query}', (), _record, _record_options),

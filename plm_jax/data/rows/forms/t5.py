@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
-from plm_jax.data.rows import written
+from plm_jax.data.rows import referents, written
 from plm_jax.data.rows.written import Form, Row, Written
 
 ENTAILMENT, TRUTH = ('entailment', 'not_entailment'), ('False', 'True')
@@ -32,6 +32,7 @@ class Task(NamedTuple):
     target: template of what is to be written.
     change: of a row before it is written; None leaves the row out.
     value: field with the number that the target spells; '' where it spells none.
+    found: fields that `change` adds and scores read.
   """
 
   inputs: str
@@ -39,6 +40,7 @@ class Task(NamedTuple):
   target: str = ''
   change: Callable[[Row], Row | None] = _as_it_is
   value: str = ''
+  found: tuple[str, ...] = ()
 
 
 def make(*, task: Annotated[str, 'data.rows.forms.t5:TASKS']) -> Form:
@@ -57,9 +59,9 @@ def write(task: Task, row: Mapping[str, Any]) -> Written | None:
     return None
   inputs = written.filled(task.inputs, changed)
   if not task.labels:
-    return Written(
-      inputs, written.each_filled(task.target, changed), value=float(changed[task.value]) if task.value else None
-    )
+    value = float(changed[task.value]) if task.value else None
+    found = {name: changed[name] for name in task.found}
+    return Written(inputs, written.each_filled(task.target, changed), value=value, found=found)
   label = written.label_of(changed, 'label', task.labels)
   return Written(inputs, task.labels[label : label + 1] if label >= 0 else (), task.labels, label)
 
@@ -139,6 +141,12 @@ def _dpr(row: Row) -> Row:
   return {**row, 'text': marked, 'referent': [row['candidates'][label]] if label >= 0 else []}
 
 
+def _wnli(row: Row) -> Row:
+  """WNLI as WSC: the pronoun that the second sentence replaces, and the noun that it has there instead."""
+  marked, noun = referents.replaced(written.text_of(row, 'sentence1'), written.text_of(row, 'sentence2'))
+  return {**row, 'text': marked, 'span1_text': noun, 'referent': [noun] if row.get('label') == 1 else []}
+
+
 # Tasks, by the names of TFDS. Fields are in the order of their names, unless the released code lists them ------------
 
 TASKS: Mapping[str, Task] = {
@@ -166,8 +174,11 @@ TASKS: Mapping[str, Task] = {
   'wsc': Task('wsc: {text}', target='{referent}', change=_wsc),
   'wsc_marked': Task('wsc text: {text}', TRUTH, change=_wsc_marked),
   'dpr': Task('wsc: {text}', target='{referent}', change=_dpr),
+  'wnli': Task('wsc: {text}', target='{referent}', change=_wnli, found=('span1_text',)),
   'squad': Task('question: {question} context: {context}', target='{answers.text}', change=_squad),
   'cnn_dailymail': Task('summarize: {article}', target='{highlights}'),
+  'xsum': Task('summarize: {document}', target='{summary}'),
+  'scitldr': Task('summarize: {source}', target='{target}'),
   'wmt_en_de': Task('translate English to German: {en}', target='{de}'),
   'wmt_en_fr': Task('translate English to French: {en}', target='{fr}'),
   'wmt_en_ro': Task('translate English to Romanian: {en}', target='{ro}'),
