@@ -29,7 +29,9 @@ def make_trunk(kind='cvt', *, dropout=0.0):
     sizes = {'hidden_dim': 8, 'num_layers': 2, 'mlp_dim': 5, 'dropout': dropout}
   if kind == 'elmo':
     sizes = {'hidden_dim': 8, 'num_layers': 2, 'mlp_dim': 5, 'filters': (2, 3), 'dropout': dropout}
-  return {'cvt': cvt, 'lstm': lstm, 'elmo': elmo}[kind].make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=sizes)
+  return {'cvt': cvt, 'lstm': lstm, 'elmo': elmo}[kind].make(
+    vocab_size=tiny.VOCAB.size, variant='tiny', overrides=sizes
+  )
 
 
 @functools.cache
