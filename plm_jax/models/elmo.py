@@ -13,7 +13,7 @@ state from one batch to the next in use as well, so that its vectors depend on w
 does (`stream`).
 
 The 2 n + 1 vectors of a word (Peters et al. 2018, eq. 1) are its own, x = layers[0, ..., :p], and the states of each
-layer in either direction, which `directions` takes apart; 'layers' holds them as the n + 1 that are mixed, [x; x] first.
+layer in either direction, which `directions` takes apart; 'layers' holds them as the n + 1 that are mixed.
 """
 
 import dataclasses
