@@ -10,11 +10,13 @@ the largest value of each component over a row. With `lstm_layers` the network o
     input    LSTM([x; ELMo])             output    [LSTM(x); ELMo']
     both     [LSTM([x; ELMo]); ELMo']    none      LSTM(x), the network without the trunk
 
-where ELMo' has weights of its own. A trunk may read the fields of a row apart, as ELMo reads sentences; with
-fields='joined' the layers of LSTM read them one behind the other, so that a hypothesis is read knowing its premise
-(conditional encoding, Rocktaeschel et al. 2016, §2.2), and the text of an answer knowing the question. `layers=(-1,)` with `vectors` is [GloVe(x); CoVe(x)] (McCann et al. 2017, §4). The
-trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim` says; what is
-new, and trains, stands in `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and `trunk/vectors`.
+where ELMo' has weights of its own. `layers=(-1,)` with `vectors` is [GloVe(x); CoVe(x)] (McCann et al. 2017, §4). A
+trunk may read the fields of a row apart, as ELMo reads sentences; with fields='joined' the layers of LSTM read them one
+behind the other, so that a hypothesis is read knowing its premise (conditional encoding, Rocktäschel et al. 2016,
+§2.2), and a text knowing the question.
+
+The trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim` says;
+what is new, and trains, stands in `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and `trunk/vectors`.
 """
 
 from collections.abc import Mapping
