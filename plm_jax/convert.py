@@ -122,7 +122,7 @@ def _say_what_vectors_are(source: Path) -> None:
   from plm_jax.plugins import build
 
   task = config.load(str(source)).get('objective') if files.is_file(files.RunFolder(source).config) else None
-  if task and hasattr(build.import_file(f'objectives.{task["name"]}'), 'word_table'):
+  if task and getattr(build.import_file(f'objectives.{task["name"]}'), 'word_table', None) is not None:
     log.warning(
       f'the vectors that {task["name"]} makes are more than the table of the trunk, which alone is written: `python -m '
       f'plm_jax.vectors save --workdir={source} --out=FILE` writes them, and init_from takes that file'
