@@ -263,6 +263,22 @@ def score_options(c: ConfigDict, name: str) -> None:
   c.log_every, c.eval_every, c.save_every = 50, 500, 500
 
 
+def features_adam() -> dict[str, Any]:
+  """Adam of the network of a task over a frozen trunk; its `vectors` do not train."""
+  own = 'trunk/(scalar_mix|output_mix|task_lstm)/.*'
+  scale = ((own, 1.0), ('trunk/.*', None), ('.*', 1.0))
+  return dict(name='adam', rate=3e-3, schedule='linear', warmup=0.05, clip=5.0, scale=scale)
+
+
+def elmo_features() -> tuple[dict[str, Any], ...]:
+  """What a network over a frozen ELMo begins with: the run of `cut`, and GloVe as its `vectors`."""
+  glove = '../shared/data/glove/glove.6B.50d.5k.txt.gz'
+  return (
+    dict(source='runs/elmo/cut', from_='trunk', to='trunk'),
+    dict(source=glove, from_='', to='trunk/vectors'),
+  )
+
+
 def score_spans(c: ConfigDict) -> None:
   """The evaluation of answers in texts, and the best step by their F1."""
   c.eval, c.best = validation(), ('validation/f1', 'max')

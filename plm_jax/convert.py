@@ -18,6 +18,7 @@ if __name__ == '__main__':
 
 import argparse
 import contextlib
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ from plm_jax.errors import ConfigError
 
 if TYPE_CHECKING:
   from plm_jax.types import Template  # loads jax, which the check of the command line does without
+
+log = logging.getLogger(__name__)
 
 SHARD = command.number("Annotated[float, '1e-9 <= x <= 1e6']")
 Form = Literal['import', 'release', 'peft', 'own']  # what is written
@@ -92,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
       return 0
     if arguments.form == 'own':
       export_own(source, target, step=step, part=arguments.part, heads=heads or (), shard=shard)
+      _say_what_vectors_are(source)
       return 0
     how = {'architecture': arguments.architecture, 'part': arguments.part, 'heads': heads}
     export(source, target, step=step, shard=shard, template=_template(source), **how)
@@ -110,6 +114,19 @@ def _template(source: Path) -> 'Template | None':
   with contextlib.suppress(ConfigError, ValueError):  # a config of an earlier version, or a vocabulary that is gone
     return parts.make_template(config.resolve(config.load(str(source))), tokenizer.load(folder.vocab))
   return None
+
+
+def _say_what_vectors_are(source: Path) -> None:
+  """Says so where the word vectors of a run are more than the table of its trunk (GloVe, fastText)."""
+  from plm_jax import config
+  from plm_jax.plugins import build
+
+  task = config.load(str(source)).get('objective') if files.is_file(files.RunFolder(source).config) else None
+  if task and getattr(build.import_file(f'objectives.{task["name"]}'), 'word_table', None) is not None:
+    log.warning(
+      f'the vectors that {task["name"]} makes are more than the table of the trunk, which alone is written: `python -m '
+      f'plm_jax.vectors save --workdir={source} --out=FILE` writes them, and init_from takes that file'
+    )
 
 
 def _check_target(source: Path, target: Path, *, form: Form, force: bool) -> None:

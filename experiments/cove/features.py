@@ -54,14 +54,7 @@ def get_config(arg=''):
   else:
     c.data = common.tagging(name, layout='bare', batch_size=32)
     common.score_tagging(c, name)
-  c.optim = dict(
-    name='adam',
-    rate=3e-3,
-    schedule='linear',
-    warmup=0.05,
-    clip=5.0,
-    scale=(('trunk/(scalar_mix|task_lstm)/.*', 1.0), ('trunk/.*', None), ('.*', 1.0)),
-  )
+  c.optim = common.features_adam()
   c.init_from = (
     dict(source='runs/cove/small', from_='trunk', to='trunk'),
     dict(source='runs/cove/small', from_='trunk/token_embed', to='trunk/vectors'),

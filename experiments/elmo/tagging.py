@@ -18,7 +18,7 @@ Expect (CoNLL-2003, test F1): 92.22 with ELMo, 90.15 without (Table 1). SQuAD in
 the output, 85.6 at both; in Table 2: 84.7 last layer, 85.0 lambda 1, 85.2 lambda 0.001. Our own figures, `ewt`, rows of
 64, one seed, test accuracy: none 67.2, input 86.8. The file of vectors has 5,000 words, and x of the others is zeros.
 
-Arguments: a set (ewt, wnut17, conll2003), a side, `last`, `even`, `quick`.
+Arguments: a set (ewt, wnut17, conll2003), a side, `last`, `even`, `quick`. pairs.py has the tasks of two texts.
 Differs from the paper: other sets and a far smaller trunk; x has no network over characters beside it; one layer of
 LSTM of 100 a direction, 300 steps.
 """
@@ -47,18 +47,8 @@ def get_config(arg=''):
     inner=dict(name='tag', tags=common.TAGGING[name][2], dropout=0.2, crf=name != 'ewt'),
   )
   c.data = common.tagging(name, layout='elmo', batch_size=32)
-  c.optim = dict(
-    name='adam',
-    rate=3e-3,
-    schedule='linear',
-    warmup=0.05,
-    clip=5.0,
-    scale=(('trunk/(scalar_mix|output_mix|task_lstm)/.*', 1.0), ('trunk/.*', None), ('.*', 1.0)),
-  )
-  c.init_from = (
-    dict(source='runs/elmo/cut', from_='trunk', to='trunk'),
-    dict(source='../shared/data/glove/glove.6B.50d.5k.txt.gz', from_='', to='trunk/vectors'),
-  )
+  c.optim = common.features_adam()
+  c.init_from = common.elmo_features()
   common.score_tagging(c, name)
   c.eval_every = c.save_every = STEPS
   return common.quick(c, arg)

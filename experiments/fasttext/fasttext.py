@@ -7,7 +7,7 @@ python -m plm_jax.vectors neighbours --workdir=runs/fasttext/fasttext --words=un
 
 Hardware: two cores of a CPU, 2 GB for the vectors of words and n-grams.
 Expect: vectors of words that were never seen, near to words of the same stem. Not measured yet: no run of this config
-was compared with the released code.
+was compared with the released code. The trunk alone has no n-grams; `vectors save` writes whole vectors.
 
 Arguments: `quick`.
 Differs from the paper: the text is Wikipedia of one language edition; the pairs of BATCH rows move the vectors at once,

@@ -7,6 +7,7 @@ python -m plm_jax.vectors save --workdir=runs/glove/glove --out=glove.txt --form
 
 Hardware: two cores of a CPU.
 Expect: the vectors of the released code on the same text. Not measured yet: no run of this config was compared with it.
+The vectors are w + w~, which the third command writes; the trunk of the run is w alone.
 Arguments: `quick`.
 Differs from the paper: the text is Wikipedia of one language edition; the pairs of BATCH rows move the vectors at once,
 by the sum of their gradients, where glove.c moves them one by one; AdaGrad divides by what it has gathered with the

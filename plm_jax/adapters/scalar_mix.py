@@ -10,9 +10,13 @@ the largest value of each component over a row. With `lstm_layers` the network o
     input    LSTM([x; ELMo])             output    [LSTM(x); ELMo']
     both     [LSTM([x; ELMo]); ELMo']    none      LSTM(x), the network without the trunk
 
-where ELMo' has weights of its own. `layers=(-1,)` with `vectors` is [GloVe(x); CoVe(x)] (McCann et al. 2017, §4). The
-trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim` says; what is
-new, and trains, stands in `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and `trunk/vectors`.
+where ELMo' has weights of its own. `layers=(-1,)` with `vectors` is [GloVe(x); CoVe(x)] (McCann et al. 2017, §4). A
+trunk may read the fields of a row apart, as ELMo reads sentences; with fields='joined' the layers of LSTM read them one
+behind the other, so that a hypothesis is read knowing its premise (conditional encoding, Rocktäschel et al. 2016,
+§2.2), and a text knowing the question.
+
+The trunk keeps its place in the parameters, so `init_from` reads it as ever, and its values, whatever `optim` says;
+what is new, and trains, stands in `trunk/scalar_mix`, `trunk/output_mix`, `trunk/task_lstm` and `trunk/vectors`.
 """
 
 from collections.abc import Mapping
@@ -65,6 +69,7 @@ QUICK = dict(vectors=8, lstm_dim=16, layers=())  # of a smoke test (`file.py:qui
 ADDED = 'trunk/(scalar_mix|output_mix|task_lstm|vectors)/.*'  # parameters beside those of the trunk
 
 Side = Literal['input', 'output', 'both', 'none']
+Fields = Literal['apart', 'joined']
 MIXES = {'scalar_mix': ('input', 'both'), 'output_mix': ('output', 'both')}  # name -> sides that have it
 
 
@@ -83,6 +88,7 @@ class MixedTrunk(nn.Module):
     side: of the layers of LSTM, see the head of this file.
     lstm_layers: of the network of the task.
     lstm_dim: width of the state of each of their directions.
+    fields: how the layers of LSTM read the fields of a row, see `make`.
   """
 
   trunk: nn.Module
@@ -94,6 +100,7 @@ class MixedTrunk(nn.Module):
   side: Side = 'input'
   lstm_layers: int = 0
   lstm_dim: int = 0
+  fields: Fields = 'apart'
 
   def setup(self) -> None:
     nn.share_scope(self, self.trunk)
@@ -123,6 +130,9 @@ class MixedTrunk(nn.Module):
     hidden = jnp.concatenate(parts, axis=-1)
     if self.lstm_layers:
       segments = inputs['encoder_segment_ids'] if 'encoder_segment_ids' in inputs else inputs['segment_ids']
+      if self.fields == 'joined':
+        later = (segments > 1)[..., None]  # words behind the first field
+        hidden, segments = jnp.concatenate([hidden, later.astype(hidden.dtype)], axis=-1), jnp.minimum(segments, 1)
       hidden = self.task_lstm(hidden, segments, train=train)
     if self.side in MIXES['output_mix']:
       mixed = self.output_mix_dropout(self.output_mix(states), train=train)
@@ -205,6 +215,7 @@ def make(
   side: Side = 'input',
   lstm_layers: Whole = 0,
   lstm_dim: Count = 256,
+  fields: Fields = 'apart',
 ) -> Task:
   """The task of `inner` on a mix of all layers of the trunk.
 
@@ -223,16 +234,21 @@ def make(
     side: where the network of the task reads the mix, see the head of this file.
     lstm_layers: layers of LSTM of the network of the task, below the head of `inner`; 0 for none.
     lstm_dim: width of the state of each of their directions.
+    fields: how they read the fields of a row that the layout of the data numbers apart (`elmo`): 'apart', each as a
+      text of its own, or 'joined', as one text, with a number beside each word that is 1 behind the first field.
 
   Raises:
-    ValueError: a side without what it needs.
+    ValueError: a side, or joined fields, without what they need.
   """
   one_of('adapter.side', side, Side)
+  one_of('adapter.fields', fields, Fields)
   if side != 'input' and not lstm_layers:
     raise ValueError(f"adapter.side={side!r} is a side of layers of LSTM: set adapter.lstm_layers, or side='input'")
   if side in ('output', 'none') and not vectors:
     raise ValueError(f'adapter.side={side!r}: the layers of LSTM then read `vectors` alone; set adapter.vectors')
-  mixed = MixedTrunk(trunk, vectors, dropout, norm, init_std, tuple(layers), side, lstm_layers, lstm_dim)
+  if fields == 'joined' and not lstm_layers:
+    raise ValueError("adapter.fields='joined' is how layers of LSTM read a row: set adapter.lstm_layers")
+  mixed = MixedTrunk(trunk, vectors, dropout, norm, init_std, tuple(layers), side, lstm_layers, lstm_dim, fields)
   task = build.make('adapters', inner, trunk=mixed, vocab=vocab)
   task = task._replace(trains=(*HEADS, ADDED))
   s = Setup(task, penalty)

@@ -11,6 +11,9 @@ Each text is read as a sentence of its own: the forward LSTM begins behind the w
 one behind the word that ends it, and neither of these two has a vector in the result. The released code carries its
 state from one batch to the next in use as well, so that its vectors depend on what was read before; here only training
 does (`stream`).
+
+The 2 n + 1 vectors of a word (Peters et al. 2018, eq. 1) are its own, x = layers[0, ..., :p], and the states of each
+layer in either direction, which `directions` takes apart; 'layers' holds them as the n + 1 that are mixed.
 """
 
 import dataclasses
@@ -249,6 +252,24 @@ class Elmo(nn.Module):
     layers = jnp.concatenate([first[None], jax.vmap(both_ways)(states)])  # [n+1, b, l, 2, p]
     layers = layers.reshape(*layers.shape[:3], self.hidden_dim)
     return {'hidden': self.output_dropout(layers[-1], train=train), 'layers': layers, 'carry': carry}
+
+  def directions(self, layers: Array, segment_ids: Array) -> tuple[Array, Array]:
+    """States of each layer read forward and backward, which have not seen each other in any layer.
+
+    Args:
+      layers: [n+1, b, l, d], of a call.
+      segment_ids: int[b, l].
+
+    Returns:
+      Forward and backward states, [n, b, l, p] both.
+    """
+    del segment_ids
+    forward, backward = jnp.split(layers[1:], 2, axis=-1)
+    return forward, backward
+
+  def with_dropout(self, rate: float) -> 'Elmo':
+    """The same trunk, with the same names of parameters, under another rate of dropout."""
+    return self.clone(config=dataclasses.replace(self.config, dropout=rate))
 
   def stream(self, forward: Array, backward: Array, *, carry: PyTree, train: bool = False) -> tuple[Array, PyTree]:
     """Reads a window of text that goes on from row to row, as a forward and a backward language model.

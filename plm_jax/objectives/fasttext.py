@@ -95,7 +95,7 @@ def make(
     update: 'tables' or 'rows', as in objective 'skipgram'.
 
   Raises:
-    ValueError: the vocabulary has no counts, or none of a word; `shortest` is above `longest`.
+    ValueError: the vocabulary has no counts, or fewer than two words with one; `shortest` is above `longest`.
   """
   user = "objective 'fasttext'"
   require(trunk, user=user, attention=('none',), inputs=('tokens',))

@@ -9,7 +9,7 @@ neighbour; the one that is used afterwards is their sum.
 """
 
 from functools import partial
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from plm_jax import errors
 from plm_jax.errors import require
 from plm_jax.layers.linear import Embed, uniform
 from plm_jax.layers.means import metric
+from plm_jax.objectives.windows import Update, words_of
 from plm_jax.types import Array, Batch, Example, Forward, Loss, Paper, PyTree, Task, Vocab, WordTable
 
 PAPER = Paper(
@@ -29,8 +30,6 @@ PAPER = Paper(
   supervision='unsupervised',
 )
 READS = ('tokens', 'segment_ids', 'neighbours', 'cooccurrence')
-
-Update = Literal['rows', 'tables']
 
 
 class Model(nn.Module):
@@ -76,8 +75,13 @@ def make(
     alpha: power of the weight below it.
     update: 'tables' differentiates whole tables, for any rule of `optim`; 'rows' those rows that a batch reads, which
       asks for optim.name sgd or adagrad. The result is the same.
+
+  Raises:
+    ValueError: the vocabulary has fewer than two words.
   """
-  require(trunk, user="objective 'glove'", attention=('none',), inputs=('tokens',))
+  user = "objective 'glove'"
+  require(trunk, user=user, attention=('none',), inputs=('tokens',))
+  words_of(vocab, user=user)  # for its errors
   errors.one_of('objective.update', update, Update)
   s = Setup(x_max, alpha)
   task = Task(Model(trunk, vocab.size), partial(prepare, s), loss)

@@ -118,7 +118,7 @@ def make(
     update: 'tables' or 'rows', as in objective 'skipgram'.
 
   Raises:
-    ValueError: the vocabulary has no counts, or fewer than two words.
+    ValueError: the vocabulary has no counts, or fewer than two words with one.
   """
   user = "objective 'hierarchical_softmax'"
   require(trunk, user=user, attention=('none',), inputs=('tokens',))
@@ -127,8 +127,6 @@ def make(
   errors.one_of('objective.update', update, Update)
   counts = counts_of(vocab, user=user)
   words = np.flatnonzero(counts > 0)
-  if len(words) < 2:
-    raise ValueError(f'{user}: a tree needs two words, and the vocabulary has counts of {len(words)}: choose another')
   way = huffman(counts[words])
   tree = Tree(
     np.zeros((vocab.size, way.nodes.shape[1]), np.int32), np.full((vocab.size, way.bits.shape[1]), -1, np.int32)

@@ -166,7 +166,7 @@ def make(
   Raises:
     ValueError: no task, a task with the name of `unlabelled` or one that is taken, a view twice or none.
   """
-  require(trunk, user="objective 'multiview'", inputs=('tokens', 'segment_ids'), offers=(Directions,))
+  require(trunk, user="objective 'multiview'", inputs=('segment_ids',), offers=(Directions,))
   if not tags or set(tags) & {unlabelled, *multitask.TAKEN} or unlabelled in multitask.TAKEN:
     raise ValueError(
       f'objective.tags names {", ".join(tags) or "nothing"}, and objective.unlabelled {unlabelled!r}: name tasks, each '

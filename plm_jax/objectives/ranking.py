@@ -20,7 +20,7 @@ from plm_jax.errors import require
 from plm_jax.layers.linear import Dense, uniform
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.noise.keys import row_keys
-from plm_jax.objectives.windows import Reduction, Update, around
+from plm_jax.objectives.windows import Reduction, Update, around, words_of
 from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PyTree, Task, Vocab
 
 PAPER = Paper(
@@ -102,17 +102,15 @@ def make(
       which asks for optim.name sgd or adagrad. The result is the same.
 
   Raises:
-    ValueError: an even window, or a vocabulary of special tokens alone.
+    ValueError: an even window, or a vocabulary of fewer than two words.
   """
-  require(trunk, user="objective 'ranking'", attention=('none',), inputs=('tokens',))
+  user = "objective 'ranking'"
+  require(trunk, user=user, attention=('none',), inputs=('tokens',))
   errors.one_of('objective.reduction', reduction, Reduction)
   errors.one_of('objective.update', update, Update)
   if window % 2 == 0:
     raise ValueError(f'objective.window={window} has no middle: choose {window - 1} or {window + 1}')
-  words = np.setdiff1d(np.arange(vocab.size, dtype=np.int32), vocab.special_ids)
-  if not len(words):
-    raise ValueError(f"objective 'ranking': all {vocab.size} tokens of the vocabulary are special: choose another")
-  s = Setup(words, vocab.pad_id, window, reduction)
+  s = Setup(words_of(vocab, user=user), vocab.pad_id, window, reduction)
   task = Task(Model(trunk, window, hidden), partial(prepare, s), loss)
   return task._replace(rows=read_rows) if update == 'rows' else task
 

@@ -129,7 +129,7 @@ def make(
       asks for optim.name sgd or adagrad. The result is the same.
 
   Raises:
-    ValueError: the vocabulary has no counts, or none of a word.
+    ValueError: the vocabulary has no counts, or fewer than two words with one.
   """
   require(trunk, user="objective 'skipgram'", attention=('none',), inputs=('tokens',))
   errors.one_of('objective.architecture', architecture, Architecture)

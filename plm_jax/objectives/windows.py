@@ -53,7 +53,7 @@ def counts_of(vocab: Vocab, *, user: str) -> np.ndarray:
   """f64[v], how often each word was seen; 0 for special tokens.
 
   Raises:
-    ValueError: the vocabulary has no counts, or none of a word.
+    ValueError: the vocabulary has no counts, or fewer than two words with one.
   """
   if vocab.counts is None:
     raise ValueError(
@@ -62,12 +62,31 @@ def counts_of(vocab: Vocab, *, user: str) -> np.ndarray:
     )
   counts = np.asarray(vocab.counts, np.float64).copy()
   counts[list(vocab.special_ids)] = 0
-  if not counts.any():
-    which = 'are special' if len(vocab.special_ids) == vocab.size else 'are special or never seen'
-    raise ValueError(
-      f'all {vocab.size} tokens of the vocabulary {which}, and these have no neighbours: choose another vocabulary'
-    )
+  _check_two(np.flatnonzero(counts > 0), vocab, user=user)
   return counts
+
+
+def words_of(vocab: Vocab, *, user: str) -> np.ndarray:
+  """int32[n], the ids of all tokens but special ones.
+
+  Raises:
+    ValueError: there are fewer than two.
+  """
+  words = np.setdiff1d(np.arange(vocab.size, dtype=np.int32), vocab.special_ids)
+  _check_two(words, vocab, user=user)
+  return words
+
+
+def _check_two(words: np.ndarray, vocab: Vocab, *, user: str) -> None:
+  """Refuses a vocabulary of fewer than two words: one that is drawn against itself has no gradient."""
+  if len(words) > 1:
+    return
+  but = f' but {vocab.token(int(words[0]))!r}' if len(words) else ''
+  which = 'are special' if len(vocab.special_ids) + len(words) == vocab.size else 'are special or never seen'
+  raise ValueError(
+    f'{user} tells words apart, and all {vocab.size} tokens of the vocabulary{but} {which}: choose another vocabulary, '
+    'or train one on more text or with a lower min_frequency'
+  )
 
 
 def keep_rates(counts: np.ndarray, subsample: float) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 from plm_jax import paths
 from plm_jax.adapters import scalar_mix, tag
 from plm_jax.layers.lstm import StackedLstm
-from plm_jax.models import bart
+from plm_jax.models import bart, elmo
 from plm_jax.noise import keys
 from plm_jax.training import step
 from tests import test_contract, tiny
@@ -25,8 +25,8 @@ ADDED = ('scalar_mix', 'output_mix', 'task_lstm', 'vectors')
 SCALE = (('trunk/(scalar_mix|vectors)/.*', 1.0), ('trunk/.*', None), ('.*', 1.0))
 
 
-def make_task(trunk='bert', *, inner=TAG, fields=None, **settings):
-  trunk = tiny.make_trunk(trunk, **(fields or {})) if isinstance(trunk, str) else trunk
+def make_task(trunk='bert', *, inner=TAG, sizes=None, **settings):
+  trunk = tiny.make_trunk(trunk, **(sizes or {})) if isinstance(trunk, str) else trunk
   return scalar_mix.make(trunk=trunk, vocab=tiny.VOCAB, inner=inner, **settings)
 
 
@@ -38,7 +38,7 @@ def make_batch(rows=((16,), (7, 5), (11,), (3, 4, 5))):
 
 BATCH = make_batch()
 INPUTS = {name: BATCH[name] for name in ('tokens', 'segment_ids', 'type_ids')}
-MIXED = make_task(vectors=6, penalty=0.25, dropout=0.0, fields=DROPOUT)
+MIXED = make_task(vectors=6, penalty=0.25, dropout=0.0, sizes=DROPOUT)
 
 
 def outputs_of(task, params, *, train=False, key=0):
@@ -74,9 +74,13 @@ def test_a_token_is_its_own_vector_and_the_mix_of_all_layers(norm):
   assert tiny.worst(outputs_of(task, params), expected) < 1e-5
 
 
-@pytest.mark.parametrize('side', ['input', 'output', 'both', 'none'])
-def test_the_network_of_the_task_meets_the_mix_on_either_side(side):
-  task = make_task(vectors=6, dropout=0.0, side=side, lstm_layers=1, lstm_dim=5, layers=(0, -1))
+@pytest.mark.parametrize(
+  ('side', 'fields'),
+  [*((side, 'apart') for side in ('input', 'output', 'both', 'none')), ('both', 'joined'), ('none', 'joined')],
+)
+def test_the_network_of_the_task_meets_the_mix_on_either_side(side, fields):
+  """Fields that are joined are one text, with a number beside each word that is 1 behind the first field."""
+  task = make_task(vectors=6, dropout=0.0, side=side, lstm_layers=1, lstm_dim=5, layers=(0, -1), fields=fields)
   params = tiny.init_params(task, BATCH)
   own = params['trunk']
   for number, name in enumerate(('scalar_mix', 'output_mix')):
@@ -94,11 +98,37 @@ def test_the_network_of_the_task_meets_the_mix_on_either_side(side):
 
   vectors = np.asarray(own['vectors']['table'])[np.asarray(BATCH['tokens'])]
   read = np.concatenate([vectors, mixed('scalar_mix')], axis=-1) if 'scalar_mix' in own else vectors
-  states = StackedLstm(5, 1).apply({'params': own['task_lstm']}, jnp.asarray(read), BATCH['segment_ids'], train=False)
+  segments = np.asarray(BATCH['segment_ids'])
+  if fields == 'joined':
+    read, segments = np.concatenate([read, (segments >= 2)[..., None]], axis=-1), (segments > 0).astype(np.int32)
+  read, segments = jnp.asarray(read), jnp.asarray(segments)
+  states = StackedLstm(5, 1).apply({'params': own['task_lstm']}, read, segments, train=False)
   states = np.concatenate([states, mixed('output_mix')], axis=-1) if 'output_mix' in own else np.asarray(states)
   expected = states @ np.asarray(params['head']['kernel']) + params['head']['bias']
   assert params['head']['kernel'].shape == (states.shape[-1], 3)
   assert tiny.worst(outputs_of(task, params), expected) < 1e-5
+
+
+def test_a_hypothesis_is_read_knowing_its_premise():
+  """ELMo reads two sentences apart; what the task reads of the second depends on the first where they are joined."""
+  rows = BATCH | tiny.make_streams(BATCH)
+  segments = np.asarray(BATCH['segment_ids'])
+  other = rows | {'characters': jnp.where((segments == 1)[..., None], 1 + rows['characters'] % 200, rows['characters'])}
+  changed = {}
+  for way in ('apart', 'joined'):
+    trunk = elmo.make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides={'hidden_dim': 8, 'mlp_dim': 5})
+    task = scalar_mix.make(trunk=trunk, vocab=tiny.VOCAB, inner=TAG, lstm_layers=1, lstm_dim=5, fields=way)
+    params = tiny.init_params(task, rows)
+
+    @jax.jit
+    def run(batch, task=task, params=params):
+      inputs = task.prepare(jax.random.key(0), keys.with_step(batch, 0)).inputs
+      return step.bind(task, params, train=False, rng=jax.random.key(0))(**inputs)
+
+    differ = np.asarray(run(rows) != run(other)).any(axis=-1)
+    assert differ[segments == 1].all()
+    changed[way] = differ[segments == 2]
+  assert not changed['apart'].any() and changed['joined'].all()
 
 
 @pytest.mark.parametrize('model', ['elmo', 'awd_lstm', 'cvt', 'lstm', 'bert'])
@@ -115,6 +145,8 @@ def test_its_own_parts_have_names_that_no_trunk_uses(model):
   [
     ({'side': 'both'}, r"adapter\.side='both' is a side of layers of LSTM"),
     ({'side': 'none', 'lstm_layers': 1}, r"adapter\.side='none': the layers of LSTM then read"),
+    ({'fields': 'joined'}, r"adapter\.fields='joined' is how layers of LSTM read a row: set adapter\.lstm_layers"),
+    ({'fields': 'both', 'lstm_layers': 1}, r"adapter\.fields='both'; choices are apart, joined"),
     ({'side': 'left'}, r"adapter\.side='left'; choices are input, output, both, none"),
   ],
 )
@@ -181,7 +213,7 @@ def test_the_trunk_drops_nothing_out_and_gets_no_gradient():
 
 def test_the_penalty_is_on_the_squared_weights_in_training_alone():
   params = tiny.init_params(MIXED, BATCH)
-  plain = make_task(vectors=6, dropout=0.0, fields=DROPOUT)
+  plain = make_task(vectors=6, dropout=0.0, sizes=DROPOUT)
   weights = np.asarray(params['trunk']['scalar_mix']['weights'], np.float64)
   (ours, slope), (theirs, without) = (tiny.loss_and_gradient(task, params, BATCH) for task in (MIXED, plain))
   penalty = 0.25 * (weights**2).sum()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, predict
+from plm_jax import config, predict, probe
 from plm_jax.errors import ConfigError
 from plm_jax.text import words
 from plm_jax.training import loop
@@ -71,15 +71,15 @@ def test_classes_of_texts(data, pretrained, tmp_path):
   assert np.abs(np.subtract(first, second)).max() > 1e-6
 
 
-def test_tags_of_words_through_a_mix_of_layers(data, pretrained):
+def tagging(data, pretrained, adapter):
+  """A config of labels on words, with the trunk of ELMo."""
   rows = [{'tokens': ['Anna', 'is', 'in', place], 'tags': [1, 0, 0, 0]} for place in conftest.PLACES]
   folder = data / 'tags'
-  folder.mkdir()
+  folder.mkdir(exist_ok=True)
   for split in ('train', 'validation'):
     (folder / f'{split}.jsonl').write_text('\n'.join(map(json.dumps, rows)))
   about = {'name': 'labelled', 'layout': 'elmo', 'path': str(folder), 'buckets': ()}
   kind = {'kind': 'words', 'fields': ('tokens',), 'label': 'tags'}
-  adapter = {'name': 'scalar_mix', 'vectors': 8, 'inner': {'name': 'tag', 'tags': BIO, 'lstm_layers': 1, 'lstm_dim': 8}}
   plain = settings('classify', data, init_from=start(pretrained))
   evaluated = {'validation': {'data': {'split': 'validation'}}}
   changed = {
@@ -88,11 +88,24 @@ def test_tags_of_words_through_a_mix_of_layers(data, pretrained):
     'adapter': adapter,
     'eval': evaluated,
   }
+  return config.resolve(changed)
+
+
+def test_tags_of_words_through_a_mix_of_layers(data, pretrained):
+  adapter = {'name': 'scalar_mix', 'vectors': 8, 'inner': {'name': 'tag', 'tags': BIO, 'lstm_layers': 1, 'lstm_dim': 8}}
   run = data / 'TAGS'
-  assert loop.train(config.resolve(changed), run).exit_code == loop.DONE
+  assert loop.train(tagging(data, pretrained, adapter), run).exit_code == loop.DONE
   answers = plm_jax.load(run).tag([['Anna', 'saw', 'zog'], ['Anna', 'saw', 'dax']])
   assert [[word['word'] for word in answer] for answer in answers] == [['Anna', 'saw', 'zog'], ['Anna', 'saw', 'dax']]
   assert answers[0][2]['probability'] != answers[1][2]['probability']
+
+
+def test_each_layer_is_probed(data, pretrained, tmp_path):
+  one = tagging(data, pretrained, {'name': 'tag', 'tags': BIO})
+  file = runs.write_config(tmp_path / 'config.json', one)
+  assert probe.main([f'--config={file}', f'--workdir={tmp_path / "probe"}', '--layers=0,2,mix']) == 0
+  rows = json.loads((tmp_path / 'probe' / 'table.json').read_text())['rows']
+  assert [row['layer'] for row in rows] == [0, 2, 'mix'] and (tmp_path / 'probe' / 'layers.png').stat().st_size > 1000
 
 
 def test_data_without_characters_is_refused(data, tmp_path):

@@ -115,6 +115,20 @@ def test_texts_equal_numpy_each_between_the_ends_of_a_sentence():
       np.testing.assert_allclose(layers[0, row, places], np.concatenate([vectors, vectors], axis=-1), atol=2e-5)
 
 
+def test_the_raw_vectors_of_a_word_are_its_own_and_those_of_each_layer_and_direction():
+  """2 n + 1 of them, as numpy has them: a vector that no layer reads, n states forward and n backward."""
+  params, rows, segments = doubles(), ROWS[:1, :7], jnp.ones((1, 7), jnp.int32)
+  layers = compiled(None)(jnp.asarray(spelt(rows)), segment_ids=segments)['layers']
+  found = [layers[0, 0, :, :6], *(state[0] for both in form()[0].directions(layers, segments) for state in both)]
+  sentence = [chars.boundary(chars.SENTENCE_BEGINS), *spelt(rows[0]), chars.boundary(chars.SENTENCE_ENDS)]
+  own = np.stack([word_vector(params['words'], slots) for slots in spelt(rows[0])])
+  ways = read_one_way(params, sentence, 0)[0], read_one_way(params, sentence[::-1], 1)[0][:, ::-1]
+  expected = [own, *(states[1:-1] for way in ways for states in way)]
+  assert len(found) == len(expected) == 7
+  for ours, theirs in zip(found, expected, strict=True):
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
 def test_windows_of_a_stream_equal_numpy_over_the_whole_of_it():
   """Two windows of 7 words with the carry between them, and words of their own in each direction."""
   trunk, params = form()[0], doubles()

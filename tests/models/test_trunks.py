@@ -219,7 +219,7 @@ OFFERS = {
   Shares: {'bert'},
   Decodes: {'awd_lstm', 'bart', 'glm', 'gpt', 'llama', 'palm', 't5'},
   Refines: {'deberta'},
-  Directions: {'cvt', 'lstm'},
+  Directions: {'cvt', 'elmo', 'lstm'},
   Remembers: {'xlnet'},
   Streams: {'elmo'},
   Ends: {'cove'},

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from plm_jax.errors import ConfigError
@@ -149,6 +150,24 @@ def test_a_vocabulary_of_special_tokens_is_refused_or_prepared(objective):
     prepare(Case(objective, {}), SPECIALS)
   except ValueError as error:
     assert 'all 7 tokens of the vocabulary are special' in str(error) and refused_by_us(error)
+
+
+WORD_VECTORS = ('skipgram', 'hierarchical_softmax', 'fasttext', 'ranking', 'glove')
+
+
+@pytest.mark.parametrize('objective', WORD_VECTORS)
+def test_word_vectors_of_one_word_are_refused(objective):
+  """A word that is told from itself has a loss that never moves."""
+  said = f"objective '{objective}' tells words apart, and all 8 tokens of the vocabulary but 'w7' are special: choose"
+  with pytest.raises(ValueError, match=said) as caught:
+    prepare(Case(objective, {}), Words(size=8))
+  assert refused_by_us(caught.value) and '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('objective', WORD_VECTORS[:3])
+def test_words_that_are_drawn_by_frequency_were_seen(objective):
+  with pytest.raises(ValueError, match="all 40 tokens of the vocabulary but 'w10' are special or never seen"):
+    prepare(Case(objective, {}), Words(size=40, counts=np.arange(40) == 10))
 
 
 @pytest.mark.parametrize('name', ['bert_80_10_10', 'to_random', 'insert'])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plm_jax.adapters import tag
-from plm_jax.models import bert, cvt, lstm
+from plm_jax.models import bert, cvt, elmo, lstm
 from plm_jax.noise import keys
 from plm_jax.objectives import multiview
 from plm_jax.training import step
@@ -27,7 +27,11 @@ def make_trunk(kind='cvt', *, dropout=0.0):
   sizes = {'word_dim': 6, 'filters': (0, 2), 'char_dim': 4, 'hidden_dim': 8, 'mlp_dims': (5, 7), 'dropout': dropout}
   if kind == 'lstm':
     sizes = {'hidden_dim': 8, 'num_layers': 2, 'mlp_dim': 5, 'dropout': dropout}
-  return {'cvt': cvt, 'lstm': lstm}[kind].make(vocab_size=tiny.VOCAB.size, variant='tiny', overrides=sizes)
+  if kind == 'elmo':
+    sizes = {'hidden_dim': 8, 'num_layers': 2, 'mlp_dim': 5, 'filters': (2, 3), 'dropout': dropout}
+  return {'cvt': cvt, 'lstm': lstm, 'elmo': elmo}[kind].make(
+    vocab_size=tiny.VOCAB.size, variant='tiny', overrides=sizes
+  )
 
 
 @functools.cache
@@ -60,7 +64,7 @@ def logits_of(rows, kind='cvt'):
   }))  # fmt: skip
 
 
-@pytest.mark.parametrize('kind', ['cvt', 'lstm'])
+@pytest.mark.parametrize('kind', ['cvt', 'lstm', 'elmo'])
 @pytest.mark.parametrize('place', [0, 5, 15])
 def test_a_view_does_not_change_where_words_change_that_it_does_not_see(kind, place):
   rows = batch('text', ((16,),) * 4)
