@@ -49,10 +49,10 @@ def _row(asked: Asked, texts: tuple[Any, ...]) -> dict[str, Any]:
   """Texts by the names of the fields that the run reads."""
   fields = tuple(asked.block.get('fields', ())) or _form_fields(asked.block) or _TEXTS.get(len(texts), ())
   if len(fields) != len(texts):
+    named = f' ({", ".join(fields)})' if fields else ''
     raise ConfigError(
-      f'classify: {asked.opened.folder} reads {len(fields) or "one or two"} texts a row'
-      f'{f" ({chr(44).join(fields)})" if fields else ""}, and a row has {len(texts)}: give a string for one text, a '
-      'tuple for several'
+      f'classify: {asked.opened.folder} reads {len(fields) or "one or two"} texts a row{named}, and a row has '
+      f'{len(texts)}: give a string for one text, a tuple for several'
     )
   return dict(zip(fields, texts, strict=True))
 
