@@ -121,6 +121,33 @@ def test_quick_is_small_and_needs_no_network(name):
     assert values['eval'] and values['best'][0].partition('/')[0] in values['eval']
 
 
+@pytest.mark.parametrize(
+  ('target', 'scores', 'best'),
+  [
+    ('glm/superglue.py:record', ['record'], 'f1'),
+    ('glm/superglue.py:multirc', ['multirc'], 'f1a'),
+    ('glm/superglue.py:cb', ['macro_f1'], 'accuracy'),
+    ('glm/superglue.py:rte', None, 'accuracy'),
+    ('t5/tasks.py:record', ['record'], 'f1'),
+    ('t5/tasks.py:multirc', ['multirc'], 'f1a'),
+    ('t5/tasks.py:cb', ['match', 'macro_f1'], 'exact_match'),
+    ('t5/tasks.py:cola', ['match', 'matthews'], 'matthews'),
+    ('t5/tasks.py:stsb', ['match', 'correlation'], 'spearman'),
+    ('t5/tasks.py:squad', ['squad'], 'f1'),
+    ('bert/features.py:cola', ['matthews'], 'matthews'),
+    ('bert/features.py:mrpc', ['f1'], 'accuracy'),
+    ('bert/features.py:stsb', None, 'spearman'),  # a regression has its correlations by itself
+    ('gpt/prompt.py:copa,few', ['draws'], 'accuracy'),
+    ('gpt/prompt.py:lambada,few', ['draws'], 'answer_accuracy'),
+    ('gpt/prompt.py:lambada', [], 'answer_accuracy'),
+  ],
+)
+def test_scores_are_those_that_the_benchmarks_report(target, scores, best):
+  values = resolved(target)
+  (split, block), *_ = values['eval'].items()
+  assert (block['scores'], values['best']) == (scores, [f'{split}/{best}', 'max'])
+
+
 def test_noise_and_optimiser_settings_that_matter_are_those_of_the_papers():
   bert = config.resolve(config.load(str(ROOT / 'experiments/bert/base.py')))
   assert (bert['steps'], bert['data']['batch_size'], bert['data']['length']) == (1_000_000, 256, 512)

@@ -287,6 +287,21 @@ def test_wic(vocab, tmp_path):
   assert texts(found['train'], known) == '<s>bank</s>A bank .</s>The banks .</s>'
 
 
+def test_a_test_set_of_record_has_no_answers(vocab, tmp_path):
+  write(tmp_path / 'train.jsonl', [RECORD])
+  asked = {name: value for name, value in RECORD['qas'][0].items() if name != 'answers'}
+  write(tmp_path / 'test.jsonl', [{**RECORD, 'qas': [asked]}])
+  changes = (
+    f'data.path=superglue:{tmp_path}',
+    *(f'eval.validation.data.{change}' for change in ('split=test', 'keep_unlabelled=True')),
+  )
+  for name, prediction in (('glm/superglue.py:record', {'label': 1}), ('t5/tasks.py:record', {'text': 'Rome'})):
+    source = sources_of(name, vocab, tmp_path, *changes)[0]['validation']
+    assert source.rows == 1 and source.unlabelled
+    line = superglue.submission([prediction], [source.record(0)])
+    assert json.loads(line) == {'idx': 9, 'label': 'Rome'}
+
+
 WSC = {
   'text': 'Tom told Bob that he had won.',
   'target': {'span1_text': 'Tom', 'span1_index': 0, 'span2_text': 'he', 'span2_index': 4},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, evaluate, weights
+from plm_jax import config, convert, evaluate, predict, weights
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.generate import __main__ as generate_command
@@ -148,6 +148,17 @@ def test_few_shot_prompts_have_a_mean_and_a_spread_over_draws(released, data, tm
 
 
 @pytest.mark.slow
+def test_few_shot_prompts_without_options_have_a_mean_and_a_spread_over_draws(released, data, tmp_path):
+  folder, _, _ = released
+  shots = ('count=2', 'draws=3', 'split=train')
+  small = [f'--config.eval.test.data.shots.{change}' for change in shots]
+  found, rows = run_prompt(folder, data, tmp_path, words='lambada,few', flags=small)
+  each = np.array([row['right'] for row in rows]).reshape(3, 16).mean(axis=1)
+  assert found['draws_accuracy'] == pytest.approx(each.mean()) == pytest.approx(found['answer_accuracy'])
+  assert found['draws_spread'] == pytest.approx(each.std(ddof=1))
+
+
+@pytest.mark.slow
 def test_the_last_word_without_an_update(released, data, tmp_path):
   folder, model, vocab = released
   found, rows = run_prompt(folder, data, tmp_path, words='lambada')
@@ -199,6 +210,62 @@ def test_wrong_nouns_are_scored_and_not_trained_on(data, tmp_path):
 
 
 # A second vocabulary: translation by BART behind a new encoder -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('task', 'rows', 'answers', 'scores', 'form', 'handed_in'),
+  [
+    (
+      'squad',
+      [
+        {
+          'id': f'q{n}',
+          'question': 'Who?',
+          'context': f'{name} left.',
+          'answers': {'text': [name], 'answer_start': [0]},
+        }
+        for n, name in enumerate(conftest.NAMES[:4])
+      ],
+      ('answers',),
+      {'squad': ('exact_match', 'f1')},
+      'squad',
+      lambda text: sorted(json.loads(text)) == ['q0', 'q1', 'q2', 'q3'],
+    ),
+    (
+      'stsb',
+      [{'sentence1': f'{name} left.', 'sentence2': 'He left.', 'label': 3.5, 'idx': 7} for name in conftest.NAMES[:4]],
+      ('label',),
+      {'correlation': ('pearson', 'spearman')},
+      'glue',
+      lambda text: all(0 <= float(line.split('\t')[1]) <= 5 for line in text.splitlines()[1:]),
+    ),
+  ],
+)
+def test_rows_without_answers_are_predicted_and_handed_in(data, tmp_path, task, rows, answers, scores, form, handed_in):
+  """A T5 of two steps: scored by what the benchmark reports; rows without answers by `predict` and for the server."""
+  (tmp_path / 'rows').mkdir()
+  bare = [{name: value for name, value in row.items() if name not in answers} for row in rows]
+  for split, some in {'train': rows, 'validation': rows, 'test': bare}.items():
+    (tmp_path / 'rows' / f'{split}.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in some))
+  block = {'path': str(tmp_path / 'rows'), 'form': {'name': 't5', 'task': task}, 'batch_size': 4}
+  changes = {
+    'data': settings(data, steps=20)['data'] | block, 'steps': 2, 'eval_every': 2, 'save_every': 2,
+    'optim': {'name': 'adamw', 'rate': 1e-2},
+    'eval': {'validation': {'data': {'split': 'validation'}, 'scores': tuple(scores)}},
+  }  # fmt: skip
+  run = tmp_path / 'run'
+  outcome = loop.train(settings(data, **changes), run)
+  assert outcome.exit_code == 0
+  assert {f'validation/{metric}' for each in scores.values() for metric in each} <= outcome.result['metrics'].keys()
+  out = tmp_path / 'out.jsonl'
+  assert predict.main([f'--workdir={run}', f'--file={tmp_path / "rows" / "test.jsonl"}', f'--out={out}']) == 0
+  predicted = [json.loads(line) for line in out.read_text().splitlines()]
+  assert [{name: row[name] for name in bare[0]} for row in predicted] == bare
+  assert all(isinstance(row['prediction'], str) for row in predicted)
+  file = tmp_path / 'submission'
+  test = [f'--config.eval.validation.data.{change}' for change in ('split=test', 'keep_unlabelled=True')]
+  assert evaluate.main([f'--workdir={run}', *test, f'--predictions={file}', f'--format={form}']) == 0
+  assert handed_in(file.read_text())
 
 
 def translation(data, /, **changes):

@@ -9,7 +9,7 @@ The patterns and the words of labels are those of `plm_jax/data/rows/forms/patte
 
 Hardware: one accelerator.
 Expect (dev, base / large): ReCoRD F1 73.5 / 86.8, COPA 71.0 / 82.0, RTE 72.1 / 84.5, BoolQ 77.0 / 82.4, CB accuracy
-89.3 / 98.2, MultiRC F1a 73.1 / 77.1.
+89.3 / 98.2, MultiRC F1a 73.1 / 77.1. ReCoRD has EM, CB macro F1 and MultiRC EM per question beside these.
 
 WSC is written into the blank: rows whose noun is right are trained on, and the noun that is written is judged by
 `plm_jax/scores/wsc.py`. --config.data.path=superglue:FOLDER --config.eval.validation.data.split=val read the published
@@ -24,6 +24,8 @@ of base.py; rows of 256 tokens, and longer passages lose their ends.
 from experiments import common
 
 TASKS = ('copa', 'rte', 'cb', 'boolq', 'multirc', 'record', 'wic', 'wsc')
+SCORES = {'record': ('record',), 'multirc': ('multirc',), 'cb': ('macro_f1',)}  # what is reported beside accuracy
+BEST = {'record': 'f1', 'multirc': 'f1a'}
 ROLES = dict(bos='<|startofpiece|>', eos='<|endofpiece|>')
 
 
@@ -48,8 +50,8 @@ def get_config(arg=''):
   c.optim = dict(name='adamw', rate=1e-5, schedule='linear', warmup=0.06, decay=common.no_decay_on_norms(0.1), clip=1.0)
   c.init_from = (dict(source='runs/glm/base', from_='trunk', to='trunk'),)
   c.execution = dict(dtype='bfloat16')
-  c.eval = common.validation()
-  c.best = ('validation/accuracy', 'max')
+  c.eval = dict(validation=dict(data=dict(split='validation'), scores=SCORES.get(task)))
+  c.best = (f'validation/{BEST.get(task, "accuracy")}', 'max')
   if task == 'wsc':  # nouns that are not meant are judged, not trained on
     c.eval = dict(validation=dict(data=dict(split='validation', keep_unlabelled=True), scores=('wsc',)))
     c.best = ('validation/wsc_accuracy', 'max')

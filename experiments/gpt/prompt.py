@@ -54,6 +54,6 @@ def get_config(arg=''):
   if shots != 'zero':
     asked['shots'] = dict(count=1 if shots == 'one' else many, split=pool, draws=5)
   options = name != 'lambada'
-  c.eval = {split: dict(data=asked, scores=('draws',) if shots != 'zero' and options else ())}
+  c.eval = {split: dict(data=asked, scores=() if shots == 'zero' else ('draws',))}
   c.best = (f'{split}/{"accuracy" if options else "answer_accuracy"}', 'max')
   return common.quick(c, arg)

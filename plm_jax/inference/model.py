@@ -12,7 +12,7 @@ those of like length (batches.py), and a bar appears where that takes longer tha
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from plm_jax.types import Execution
 
 Texts = str | Sequence[str]
 Pair = tuple[str, ...]
+Fields = tuple[str | Sequence[str], ...]
 Dtype = Literal['float32', 'bfloat16', 'float16']
 Result = TypeVar('Result')
 
@@ -179,22 +180,25 @@ class Model:
 
     return _each('generate', prompts, ask)
 
-  def classify(self, texts: str | Pair | Sequence[str | Pair]) -> Any:
+  def classify(self, texts: str | Fields | Sequence[str | Fields]) -> Any:
     """The class of each text, or its value, by a run with the adapter `classify`, `similarity` or `cloze`.
 
     Here and below, a release or an import of such a network does as well.
 
     Args:
-      texts: a string for one text, a tuple of strings for a pair; or a list of those.
+      texts: a string for one text, a tuple of strings for a pair, or for all fields that the run reads: of COPA
+        (choice1, choice2, premise, question), and a list for one that holds a list, ReCoRD's entities; or a list of
+        those.
 
     Returns:
-      for each {'label': name, 'probabilities': {name: float}}, of a regression {'value': float}. A text that is longer
+      for each {'label': name, 'probabilities': {name: float}}, by options where each row has its own; of a regression
+      {'value': float}. A text that is longer
       than the rows of the run loses its end, as in training; of a release, than its positions, 512 where it learned
       none.
     """
     tasks.check(self.folder, 'classify')
     ask = functools.partial(self._reply, replies.classify)
-    return _each('classify', texts, ask, one=lambda given: isinstance(given, str | tuple), is_text=_is_row)
+    return _each('classify', texts, ask, one=lambda given: isinstance(given, str | tuple), is_text=_is_fields)
 
   def tag(self, texts: Texts | Sequence[Sequence[str]]) -> Any:
     """The label of every word, by a run with the adapter `tag`.
@@ -291,14 +295,27 @@ def _each(
   for number, text in enumerate(texts):
     if not is_text(text):
       raise ConfigError(f'{name}: text {number} of the list is {type(text).__name__}, and no text: {text!r}')
-    if not all(map(files.is_unicode, [text] if isinstance(text, str) else filter(_is_text, text))):
+    if not all(map(files.is_unicode, _strings(text))):
       raise ConfigError(f'{name}: text {number} has half a character, which is no Unicode: {text!a}')
   found = ask(list(texts)) if len(texts) else []
   return found[0] if alone else found
 
 
+def _strings(given: Any) -> Iterator[str]:
+  """The strings in lists and tuples of any depth."""
+  if isinstance(given, str):
+    yield given
+  elif isinstance(given, list | tuple):
+    for item in given:
+      yield from _strings(item)
+
+
 def _is_row(row: Any) -> bool:
   return isinstance(row, str) or (isinstance(row, tuple) and all(isinstance(text, str) for text in row))
+
+
+def _is_fields(row: Any) -> bool:
+  return isinstance(row, str) or (isinstance(row, tuple) and all(isinstance(one, str) or _is_words(one) for one in row))
 
 
 def _is_words(words: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from plm_jax.data.rows.written import Form
 from plm_jax.errors import ConfigError
 from plm_jax.inference import tasks, windows
 from plm_jax.inference.tasks import Asked, Predicted
@@ -23,17 +24,18 @@ _TEXTS = {1: ('text',), 2: ('sentence1', 'sentence2')}
 _OPTIONS = ('context', 'endings')
 
 
-def classify(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -> list[dict[str, Any]]:
+def classify(asked: Asked, texts: Sequence[str | Sequence[Any]], *, rows: int) -> list[dict[str, Any]]:
   """The class of each text or pair and the probability of every class, or the value of a regression.
 
   Args:
     asked: a run that classifies.
-    texts: strings, or a tuple of strings for each row of several fields.
+    texts: strings, or a tuple for each row of several fields: a string for each field, a list of strings for one that
+      holds a list.
     rows: that are computed at a time.
 
   Returns:
-    {'label': name, 'probabilities': {name: float}} for each, where classes without names have their numbers; or
-    {'value': float}.
+    {'label': name, 'probabilities': {name: float}} for each, where classes without names have their numbers, and rows
+    with options of their own the options; or {'value': float}.
 
   Raises:
     ConfigError: another number of texts than the run reads.
@@ -43,21 +45,24 @@ def classify(asked: Asked, texts: Sequence[str | Sequence[str]], *, rows: int) -
   return [class_of(one.prediction, _named(asked, one)) for one in made]
 
 
-def _row(asked: Asked, texts: tuple[str, ...]) -> dict[str, str]:
+def _row(asked: Asked, texts: tuple[Any, ...]) -> dict[str, Any]:
   """Texts by the names of the fields that the run reads."""
   fields = tuple(asked.block.get('fields', ())) or _form_fields(asked.block) or _TEXTS.get(len(texts), ())
   if len(fields) != len(texts):
+    named = f' ({", ".join(fields)})' if fields else ''
     raise ConfigError(
-      f'classify: {asked.opened.folder} reads {len(fields) or "one or two"} texts a row'
-      f'{f" ({chr(44).join(fields)})" if fields else ""}, and a row has {len(texts)}: give a string for one text, a '
-      'tuple for several'
+      f'classify: {asked.opened.folder} reads {len(fields) or "one or two"} texts a row{named}, and a row has '
+      f'{len(texts)}: give a string for one text, a tuple for several'
     )
   return dict(zip(fields, texts, strict=True))
 
 
 def _form_fields(block: Mapping[str, Any]) -> tuple[str, ...]:
-  """The fields that the form of a row writes, of data that are written as text; else ()."""
-  return tuple(build.make('data.rows.forms', block['form']).fields) if 'form' in block else ()
+  """The fields that the form of a row needs, of data that are written as text; else ()."""
+  if 'form' not in block:
+    return ()
+  form: Form = build.make('data.rows.forms', block['form'])
+  return form.fields + form.whole
 
 
 def _named(asked: Asked, one: Predicted) -> Row:
@@ -70,8 +75,9 @@ def class_of(prediction: Row, record: Row) -> dict[str, Any]:
   if 'value' in prediction:
     return {'value': float(prediction['value'])}
   shares = prediction['probability'].tolist()
-  names = list(record.get('names') or record.get('options') or ())
-  names += range(len(names), len(shares))
+  names = list(record.get('names') or ())
+  names = names and [*names, *range(len(names), len(shares))]
+  names = names or list(record.get('options') or range(len(shares)))  # a row may have fewer options than others
   return {'label': names[int(prediction['label'])], 'probabilities': dict(zip(names, shares, strict=False))}
 
 

@@ -1,4 +1,7 @@
-"""Accuracy of few-shot prompts over several draws of demonstrations: mean and spread (Brown et al. 2020, §3)."""
+"""Accuracy of few-shot prompts over several draws of demonstrations: mean and spread (Brown et al. 2020, §3).
+
+An answer is right where its option is the right one, or, without options, where the prediction says so ('right').
+"""
 
 import statistics
 from collections import defaultdict
@@ -9,13 +12,14 @@ from plm_jax.scores import Row
 METRICS = ('draws_accuracy', 'draws_spread')
 READS = ('label',)
 RECORDS = ('label', 'draw')
+INSTEAD = (('right',), ('draw',))
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
   """The mean over draws, and the standard deviation between them (n - 1 in the divisor); 0 for one draw."""
   right: dict[int, list[bool]] = defaultdict(list)
   for row, record in zip(predictions, records, strict=True):
-    right[record['draw']].append(int(row['label']) == record['label'])
+    right[record['draw']].append(int(row['label']) == record['label'] if 'label' in row else bool(row['right']))
   each = [statistics.fmean(draw) for draw in right.values()]
   spread = statistics.stdev(each) if len(each) > 1 else 0.0
   return dict(zip(METRICS, (statistics.fmean(each), spread), strict=True))

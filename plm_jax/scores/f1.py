@@ -22,8 +22,13 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   """
   from sklearn.metrics import f1_score
 
-  gold, found = [record['label'] for record in records], [int(row['label']) for row in predictions]
-  found = [1 - right if label == -1 else label for label, right in zip(found, gold, strict=True)]
+  found, gold = map(list, zip(*judged(predictions, records), strict=True))
   if others := sorted({*gold, *found} - {0, 1}):
     raise ValueError(f"score 'f1' is of two classes, 0 and 1, and there is {others[0]}: take 'macro_f1'")
   return {'f1': float(f1_score(gold, found, zero_division=0))}
+
+
+def judged(predictions: Sequence[Row], records: Sequence[Row]) -> list[tuple[int, int]]:
+  """The class of two that is found and the right one, for each row; a prediction of -1 is the wrong one."""
+  pairs = [(int(row['label']), int(record['label'])) for row, record in zip(predictions, records, strict=True)]
+  return [(1 - right if found == -1 else found, right) for found, right in pairs]

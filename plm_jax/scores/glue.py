@@ -2,13 +2,19 @@
 
 Classes are numbers, but words where they are kinds of entailment (MNLI, QNLI, RTE, AX; WNLI, the one set that names
 not_entailment first, takes numbers). Values (STS-B) are cut to 0 to 5.
+
+A benchmark takes labels and nothing else. A text that is none of them, or that spells no number (T5's -1), is written
+as the first class, or as 0, and a line of the log says how many rows are; scores count such rows as wrong.
 """
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
 
 from plm_jax.scores import Row
+
+log = logging.getLogger(__name__)
 
 READS = ('label', 'value')  # one of them
 ENTAILMENT = {'entailment', 'neutral', 'contradiction', 'not_entailment'}
@@ -17,9 +23,21 @@ ENTAILMENT = {'entailment', 'neutral', 'contradiction', 'not_entailment'}
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
   """The table, tabs between columns, rows in their order."""
   lines = ['index\tprediction']
-  for number, (row, record) in enumerate(zip(predictions, records, strict=True)):
+  for number, (row, record) in enumerate(zip(with_labels(predictions), records, strict=True)):
     lines.append(f'{index(record, number)}\t{_prediction(row, tuple(record.get("names", ())))}')
   return '\n'.join([*lines, ''])
+
+
+def with_labels(predictions: Sequence[Row]) -> list[Row]:
+  """Predictions in which a text that is no label is the first one, and one that spells no number is 0."""
+  # {text x, label -1} {text y, value -1} {label 2}   ->   {text x, label 0} {text y, value 0} {label 2}
+  unmatched = [[key for key in READS if 'text' in row and row.get(key) == -1] for row in predictions]
+  if count := sum(map(bool, unmatched)):
+    log.warning(
+      f'{count:,} of {len(predictions):,} texts are no label and no number of their task, and are written as the first '
+      'label, or as 0'
+    )
+  return [{**row, **dict.fromkeys(keys, 0)} for row, keys in zip(predictions, unmatched, strict=True)]
 
 
 def index(record: Row, number: int) -> int:

@@ -1,13 +1,15 @@
 """MultiRC, in per cent: F1 over all answers, and questions of which every answer is judged rightly (SuperGLUE, §3).
 
 A row is one answer to a question about a paragraph, and its label says whether it is right; a question may have several
-right ones. `idx` of a row, with 'paragraph' and 'question', says which rows belong together (Khashabi et al. 2018).
+right ones. `idx` of a row, with 'paragraph' and 'question', says which rows belong together (Khashabi et al. 2018). A
+prediction of -1, a text that is none of the labels, counts as the wrong one, as in T5's scores.
 """
 
 import collections
 from collections.abc import Sequence
 
 from plm_jax.scores import Row
+from plm_jax.scores.f1 import judged
 from plm_jax.scores.squad import mean
 
 METRICS = ('f1a', 'exact_match')
@@ -17,7 +19,7 @@ RECORDS = ('row', 'label')
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
   """F1 of all answers, and the share of questions that are right as a whole."""
-  every = [(int(row['label']), int(record['label'])) for row, record in zip(predictions, records, strict=True)]
+  every = judged(predictions, records)
   questions: dict[tuple[int, int], list[tuple[int, int]]] = collections.defaultdict(list)
   for pair, record in zip(every, records, strict=True):
     idx = record['row'].get('idx')

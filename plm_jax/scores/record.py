@@ -1,6 +1,7 @@
 """ReCoRD, in per cent: exact match and F1 of the entity that is chosen, by the rule of SQuAD (Zhang et al. 2018).
 
-Rows are made with kind='options' from `query` and `entities`; `answers` lists the entities that are right.
+Rows are made with kind='options' from `query` and `entities`; `answers` lists the entities that are right. Where an
+answer is written and not chosen (T5), its text is compared.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from plm_jax.scores.squad import exact_match, f1, mean, most
 METRICS = ('exact_match', 'f1')
 READS = ('label',)
 RECORDS = ('row', 'options')
+INSTEAD = (('text',), ('row',))
 
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
@@ -22,7 +24,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   if not all(record['row'].get('answers') for record in records):
     raise ValueError("score 'record' needs rows with 'answers', and one has none")
   each = [
-    (record['options'][int(row['label'])], record['row']['answers'])
+    (record['options'][int(row['label'])] if 'label' in row else row['text'], record['row']['answers'])
     for row, record in zip(predictions, records, strict=True)
   ]
   return {

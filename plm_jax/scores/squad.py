@@ -3,9 +3,14 @@
 An answer is compared without case, punctuation, the words a, an and the, and superfluous white space. Exact match asks
 for the same text, F1 is that of the words in common, and the best of several right answers counts. Numbers are those of
 the official script.
+
+An answer is a part of the context from one token to another, or a text that was written ('text'). T5 writes spaces
+around punctuation: a text that is no part of the context, but would be one with other spaces there, is taken as it
+stands in the context.
 """
 
 import collections
+import itertools
 import json
 import re
 import string
@@ -17,6 +22,7 @@ from plm_jax.scores import Group, Row, grouped
 METRICS = ('exact_match', 'f1')
 READS = ('start', 'end', 'score')
 RECORDS = ('context', 'answers', 'characters', 'first')
+INSTEAD = (('text',), ('row',))
 
 NEVER = -1e30  # pairs that score as little are not legal (`adapters/span.py`)
 _ARTICLES = re.compile(r'\b(a|an|the)\b')
@@ -25,7 +31,7 @@ _PUNCTUATION = str.maketrans('', '', string.punctuation)
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
   """Means over all questions; the windows of a question are joined."""
-  each = [(best(group)[0], group.records[0]['answers']) for group in grouped(predictions, records)]
+  each = [(answer_of(group), golds_of(group.records[0])) for group in grouped(predictions, records)]
   if not all(answers for _, answers in each):
     raise ValueError('some questions have no answer, which this score does not know: set adapter.no_answer=True')
   return {
@@ -36,7 +42,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
   """The answer to each question by its id, as the official script reads them."""
-  return as_json({id_of(group): best(group)[0] for group in grouped(predictions, records)})
+  return as_json({id_of(group): answer_of(group) for group in grouped(predictions, records)})
 
 
 def id_of(group: Group) -> str:
@@ -53,6 +59,33 @@ def as_json(answers: Mapping[str, str]) -> str:
 
 
 # Answers -----------------------------------------------------------------------------------------------------------
+
+
+def answer_of(group: Group) -> str:
+  """The answer of a question, from all its windows or as it was written."""
+  prediction, record = group.predictions[0], group.records[0]
+  return spelt(prediction['text'], record['row'].get('context', '')) if 'text' in prediction else best(group)[0]
+
+
+def golds_of(record: Row) -> Sequence[str]:
+  """The right answers of a question; raises a ValueError where the row has no field for them."""
+  if 'answers' in record:
+    return record['answers']
+  given = record['row'].get('answers')
+  if not isinstance(given, Mapping) or 'text' not in given:
+    raise ValueError(f"score 'squad' needs rows with 'answers' and their 'text', as SQuAD has them, got {given!r}")
+  return given['text']
+
+
+def spelt(text: str, context: str) -> str:
+  """A text as it stands in a context, whatever spaces are around its punctuation; as it is where it does not."""
+  # U . S . dollars   ->   U\s*\.\s*S\s*\.\s*dollars
+  if text in context:
+    return text
+  words = text.split()
+  gaps = [r'\s*' if {a[-1], b[0]} & {*string.punctuation} else r'\s+' for a, b in itertools.pairwise(words)]
+  found = re.search(''.join(map(str.__add__, map(re.escape, words), [*gaps, ''])), context)
+  return found[0] if found else text
 
 
 def best(group: Group) -> tuple[str, float]:

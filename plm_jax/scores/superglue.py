@@ -3,7 +3,8 @@
 The files of a submission are BoolQ.jsonl, CB.jsonl, COPA.jsonl, MultiRC.jsonl, ReCoRD.jsonl, RTE.jsonl, WiC.jsonl,
 WSC.jsonl, AX-b.jsonl and AX-g.jsonl. Classes are words (CB, RTE, AX-b, AX-g), 'true' and 'false' (BoolQ, WiC), 'True'
 and 'False' (WSC) or numbers (COPA); those of MultiRC stand in one object for each paragraph. ReCoRD's are the texts of
-the options that are chosen. A noun that is written for WSC (T5) is 'True' where it is the one that the row asks about.
+the options that are chosen. A noun that is written for WSC (T5) is 'True' where it is the one that the row asks about,
+a text that is written for ReCoRD stands as it is, and other texts that are no label become the first one (`glue.py`).
 """
 
 import json
@@ -17,7 +18,7 @@ READS = ('label', 'text')  # one of them
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
   """The lines, rows in their order; those of MultiRC by paragraph and question."""
-  pairs = list(zip(predictions, records, strict=True))
+  pairs = list(zip(glue.with_labels(predictions), records, strict=True))
   nested = all({'paragraph', 'question', 'answer'} == set(_idx(record) or ()) for _, record in pairs)
   if nested:
     objects = _paragraphs(pairs)
@@ -39,6 +40,10 @@ def _label(row: Row, record: Row) -> Any:
   fields = record.get('row', {})
   if 'label' not in row and 'span1_text' in fields:
     return str(wsc.names(row['text'], fields['span1_text']))
+  if 'label' not in row and 'entities' in fields:  # ReCoRD
+    return row['text']
+  if 'label' not in row:
+    raise ValueError('only WSC and ReCoRD are written as texts, and these rows have neither span1_text nor entities')
   label, names = int(row['label']), tuple(record.get('names', ()))
   if 'query' in (_idx(record) or {}) and 'options' in record:
     return record['options'][label]

@@ -45,12 +45,14 @@ def check_output(file: Where, form: str | None) -> None:
 
 def check_format(form: str | None, predicted: Collection[str]) -> None:
   """Raises ConfigError where a format cannot say predictions with these keys."""
-  reads = () if form is None else scoring.known(form).reads
-  both = signatures.has(f'scores.{form}', 'score')  # a score reads all of its keys, a format one of them
-  if form is not None and not (set(reads) <= set(predicted) if both else set(reads) & set(predicted)):
+  if form is None:
+    return
+  either = [keys.reads for keys in scoring.known(form).either]
+  if not signatures.has(f'scores.{form}', 'score'):  # a score reads all of its keys, a format one of them
+    either = [(key,) for keys in either for key in keys]
+  if scoring.lacking(either, predicted):
     raise ConfigError(
-      f'--format={form} reads {(" and " if both else " or ").join(reads)} of predictions, and these have '
-      f'{", ".join(sorted(predicted))}'
+      f'--format={form} reads {scoring.in_words(either)} of predictions, and these have {", ".join(sorted(predicted))}'
     )
 
 
@@ -259,8 +261,11 @@ def _lacking(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> l
   """What a score reads and rows do not hold, by the first row that it is for."""
   score = scoring.known(name)
   place = next(place for place, record in enumerate(records) if score.part in ('', record.get('part')))
-  lacking = [key for key in score.reads if key not in predictions[place]]
-  return lacking + [key for key in score.records if key not in records[place]]
+  each = [
+    scoring.lacking([keys.reads], predictions[place]) + scoring.lacking([keys.records], records[place])
+    for keys in score.either
+  ]
+  return min(each, key=len)
 
 
 def _what(predictions: Sequence[Row], records: Sequence[Row]) -> str:

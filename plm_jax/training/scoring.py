@@ -5,7 +5,7 @@ score of that part of a task with parts: of its rows and its predictions alone.
 """
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from plm_jax import errors, scores
@@ -15,6 +15,13 @@ from plm_jax.scores import Row
 from plm_jax.types import Source, Task
 
 
+class Keys(NamedTuple):
+  """What a score reads: keys of a prediction, and keys of a record."""
+
+  reads: tuple[str, ...]
+  records: tuple[str, ...]
+
+
 class Score(NamedTuple):
   """A file of `plm_jax/scores/`.
 
@@ -22,23 +29,36 @@ class Score(NamedTuple):
     file: its name.
     part: of the task that is scored; empty for all of it.
     metrics: what it returns.
-    reads: keys of a prediction that it reads.
-    records: keys of a record that it reads.
+    either: what it reads, `READS` and `RECORDS`, and `INSTEAD` where it has that: one of them is enough.
   """
 
   file: str
   part: str
   metrics: tuple[str, ...]
-  reads: tuple[str, ...]
-  records: tuple[str, ...]
+  either: tuple[Keys, ...]
 
 
 def known(name: str) -> Score:
   """What a file of `plm_jax/scores/` states of itself; nothing is imported."""
   part, slash, file = name.rpartition('/')
-  metrics, reads, records = (signatures.literal(f'scores.{file}', key) or () for key in ('METRICS', 'READS', 'RECORDS'))
-  ours, theirs = (tuple(f'{part}{slash}{key}' for key in keys) for keys in (metrics, reads))
-  return Score(file, part, metrics=ours, reads=theirs, records=tuple(records))
+  metrics, *first, instead = (
+    signatures.literal(f'scores.{file}', key) or () for key in ('METRICS', 'READS', 'RECORDS', 'INSTEAD')
+  )
+  ours = tuple(f'{part}{slash}{key}' for key in metrics)
+  either = [first, instead] if instead else [first]
+  return Score(
+    file, part, ours, tuple(Keys(tuple(f'{part}{slash}{key}' for key in one), tuple(two)) for one, two in either)
+  )
+
+
+def lacking(either: Iterable[Sequence[str]], there: Collection[str]) -> list[str]:
+  """Keys that are not there, of the one of several lists that lacks fewest; none where one of them is there."""
+  return min(([key for key in keys if key not in there] for keys in either), key=len)
+
+
+def in_words(either: Iterable[Sequence[str]]) -> str:
+  """Lists of keys, of which one is enough: 'start, end, score or text'."""
+  return ' or '.join(', '.join(keys) for keys in either)
 
 
 def takes_unlabelled(names: Sequence[str]) -> bool:
@@ -64,11 +84,11 @@ def check(names: Sequence[str], predicted: Collection[str], *, where: str, user:
     scores.check_installed(score.file, signatures.literal(f'scores.{score.file}', 'NEEDS') or ())
     if not predicted:
       raise ConfigError(f'config.{where}.scores: {user} makes no predictions that {name!r} could score: leave it out')
-    if lacking := [key for key in score.reads if key not in predicted]:
-      fitting = [other for other in signatures.names('scores') if set(known(other).reads) <= set(predicted)]
+    if bare := lacking(_reads(score), predicted):
+      fitting = [other for other in signatures.names('scores') if not lacking(_reads(known(other)), predicted)]
       raise ConfigError(
-        f'config.{where}.scores: {name!r} reads {", ".join(score.reads)} of predictions; {user} gives '
-        f'{", ".join(sorted(predicted))}, without {", ".join(lacking)}. Scores that fit: {", ".join(fitting) or "none"}'
+        f'config.{where}.scores: {name!r} reads {in_words(_reads(score))} of predictions; {user} gives '
+        f'{", ".join(sorted(predicted))}, without {", ".join(bare)}. Scores that fit: {", ".join(fitting) or "none"}'
       )
     for metric in score.metrics:
       if metric in owners:
@@ -76,14 +96,19 @@ def check(names: Sequence[str], predicted: Collection[str], *, where: str, user:
       owners[metric] = name
 
 
+def _reads(score: Score) -> list[tuple[str, ...]]:
+  return [keys.reads for keys in score.either]
+
+
 def check_records(names: Sequence[str], source: Source, *, where: str) -> None:
   """Raises ConfigError where the rows of a source lack host data that scores read."""
   for name in names:
     given = sorted(_some_record(source.parts.get(known(name).part, source)))
-    if lacking := [key for key in known(name).records if key not in given]:
+    records = [keys.records for keys in known(name).either]
+    if bare := lacking(records, given):
       raise ConfigError(
-        f'config.{where}.scores: {name!r} reads {", ".join(known(name).records)} of what data keep of a row; this '
-        f'source gives {", ".join(given) or "nothing"}, without {", ".join(lacking)}'
+        f'config.{where}.scores: {name!r} reads {in_words(records)} of what data keep of a row; this '
+        f'source gives {", ".join(given) or "nothing"}, without {", ".join(bare)}'
       )
 
 
@@ -132,13 +157,14 @@ def score(name: str, predictions: Sequence[Row], records: Sequence[Row]) -> dict
     mine = [place for place, record in enumerate(records) if record['part'] == one.part]
     records = [records[place] for place in mine]
     predictions = [_without(one.part, predictions[place]) for place in mine]
+  either = known(one.file).either
+  given = set(predictions[0]).intersection(*predictions)  # words depend on the row (`Task.words`)
+  if bare := lacking([keys.reads for keys in either], given):
+    raise ConfigError(f'score {name!r} reads {", ".join(sorted(bare))}, which these rows do not give: leave it out')
+  read = next(keys.records for keys in either if set(keys.reads) <= given)
   for number, record in enumerate(records):
-    if bare := [key for key in one.records if record[key] is None]:
-      raise ConfigError(f'score {name!r}: row {number} has no {bare[0]}, so that nothing can be scored on it')
-  reads = known(one.file).reads
-  if lacking := sorted({key for row in predictions for key in reads if key not in row}):
-    # words depend on the row (`Task.words`)
-    raise ConfigError(f'score {name!r} reads {", ".join(lacking)}, which these rows do not give: leave it out')
+    if unknown := [key for key in read if record[key] is None]:
+      raise ConfigError(f'score {name!r}: row {number} has no {unknown[0]}, so that nothing can be scored on it')
   with errors.stage(f'score {name!r}'):
     found = build.import_file(f'scores.{one.file}').score(predictions, records)
   if one.part:

@@ -289,6 +289,40 @@ def test_patterns_have_one_blank(task):
   assert found.targets == (options[found.label],)
 
 
+# task of `patterns`: a row
+PATTERN_ROWS = {name: {'label': 1, **row} for name, (row, _, _) in PATTERNS.items()} | {
+  **{name: T5[name][0] for name in ('boolq', 'super_glue_rte', 'cb', 'mnli', 'multirc')}, 'wsc': WSC,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+  ('name', 'task', 'row'),
+  [
+    *(('t5', task, row) for task, (row, _, _) in T5.items()),
+    *(('patterns', task, row) for task, row in PATTERN_ROWS.items()),
+  ],
+)
+def test_rows_that_are_to_be_predicted_need_what_the_form_names(name, task, row):
+  """Every task writes a row without its label or answer as it writes the same row with it."""
+  assert PATTERN_ROWS.keys() == patterns.TASKS.keys()
+  form = build.make('data.rows.forms', {'name': name, 'task': task})
+  bare = {field: row[field] for field in form.fields + form.whole}
+  assert not {'label', 'answers'} & bare.keys()
+  found = written.without_answers(form).write(bare)
+  whole = write(form, row)
+  assert (found.inputs, found.options) == (whole.inputs, whole.options)
+  assert (found.targets, found.label) == ((), -1)
+  assert found.value == (None if whole.value is None else -1)
+
+
+def test_rows_that_are_trained_on_need_their_answers():
+  for form, field in ((t5.make(task='stsb'), 'label'), (t5.make(task='record'), 'answers'),
+                      (t5.make(task='squad'), 'answers'), (patterns.make(task='record'), 'answers')):  # fmt: skip
+    row = {**PAIR, **T5['record'][0], **T5['squad'][0]}
+    with pytest.raises(ValueError, match=f"no field '{field}'"):
+      write(form, {name: value for name, value in row.items() if name != field})
+
+
 def test_prompts_of_gpt3():
   row = {'premise': 'My body cast a shadow.', 'choice1': 'The sun rose.', 'choice2': 'It rained.', 'label': 0}
   found = write(prompts.make(task='copa'), {**row, 'question': 'cause'})
@@ -442,6 +476,23 @@ def test_a_blank_survives_the_cut(folder):
   assert found[1] == '[CLS] i j was [MASK] ! [SEP]'
   with pytest.raises(ValueError, match=r'row 0 of .* does not fit length=5: the text around its fields alone is too'):
     make(folder, vocab=vocab, form={**form, 'inputs': '{text} was surely [MASK] !'}, layout='bert', length=5)
+
+
+def test_what_a_pattern_makes_of_fields_survives_the_cut(folder):
+  """COPA's "because" is made of 'question', which keeps its word; ReCoRD's entities are options, and no text."""
+  vocab = WordVocab()
+  long = ' '.join('abcdefgh')
+  copa = {'premise': f'It {long}', 'choice1': f'One {long}', 'choice2': 'Two', 'question': 'cause', 'label': 0}
+  small.write_rows(folder / 'train.jsonl', [copa])
+  settings = {'layout': 'bert', 'gap': ' ', 'target_length': 16}
+  form = {'name': 'patterns', 'task': 'copa'}
+  (found,) = whole(make(folder, vocab=vocab, form=form, length=24, **settings), vocab)
+  assert found == '[CLS] " one a " or " two " ? It a b c d e f g h because [MASK] . [SEP]'
+  record = {'passage': long, 'query': 'Is @placeholder it', 'entities': ['x y', 'z'], 'answers': ['z']}
+  small.write_rows(folder / 'train.jsonl', [record])
+  source = make(folder, vocab=vocab, form={**form, 'task': 'record'}, length=8, **settings)
+  assert whole(source, vocab) == ['[CLS] a b c Is [MASK] it [SEP]']
+  assert source.record(0)['options'] == ('x y', 'z')
 
 
 def test_the_letters_of_a_mask_in_a_text_are_no_blank(folder):

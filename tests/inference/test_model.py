@@ -364,6 +364,41 @@ def test_choices_are_those_of_evaluate(choose: Model, tmp_path: pathlib.Path) ->
   np.testing.assert_allclose([one['probabilities'] for one in found], [row['probability'] for row in rows], atol=1e-5)
 
 
+COPA = {'choice1': 'The moon rose.', 'choice2': 'Anna left.', 'premise': 'The garden was empty.', 'question': 'cause'}
+RECORD = {'passage': 'Anna met Boris.', 'query': 'It was @placeholder again.', 'entities': ['Anna', 'Boris']}
+
+
+@pytest.mark.parametrize(
+  ('task', 'rows'),
+  [
+    ('copa', [COPA | {'premise': f'The {place} was empty.', 'label': 1} for place in conftest.PLACES]),
+    ('record', [RECORD | {'answers': ['Anna']}, RECORD | {'entities': ['Boris', 'Anna', 'Ann'], 'answers': ['Anna']}]),
+  ],
+)
+def test_words_in_a_blank_are_those_of_evaluate(
+  task: str, rows: list[dict[str, Any]], data: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+  """A GLM is asked COPA and ReCoRD by the fields of their rows, in the order in which the form names them."""
+  about = {
+    'name': 'text_to_text', 'path': write_rows(tmp_path / 'rows', rows), 'form': {'name': 'patterns', 'task': task},
+    'layout': 'bert', 'target_layout': 'text', 'gap': ' ', 'length': 64, 'target_length': 16, 'shuffle': False,
+  }  # fmt: skip
+  sizes = runs.SIZES | {'max_length': 128}
+  model = trained(
+    adapted(data, {'name': 'cloze'}, about) | {'model': {'name': 'glm', 'variant': 'tiny', 'overrides': sizes}},
+    tmp_path / 'run',
+  )
+  fields = {'copa': ('choice1', 'choice2', 'premise', 'question'), 'record': ('passage', 'query', 'entities')}[task]
+  found = model.classify([tuple(row[name] for name in fields) for row in rows])
+  expected = written(model, tmp_path / 'predictions.jsonl')
+  for one, row in zip(found, expected, strict=True):
+    options = row['record']['options']
+    assert one['label'] == options[row['label']] and list(one['probabilities']) == options
+    np.testing.assert_allclose(list(one['probabilities'].values()), row['probability'][: len(options)], atol=1e-5)
+  with pytest.raises(ConfigError, match=rf'reads {len(fields)} texts a row \({", ".join(fields)}\)'):
+    model.classify('The moon rose.')
+
+
 def test_options_by_the_names_of_fields() -> None:
   class Asked:
     block = {'fields': ('sent1', '{sent2} {ending0|ending1}')}

@@ -44,7 +44,7 @@ def test_a_score_states_what_it_returns_and_reads(name):
   file = build.import_file(f'scores.{name}')
   assert file.METRICS and len(set(file.METRICS)) == len(file.METRICS)
   assert file.READS and file.RECORDS
-  for key in ('METRICS', 'READS', 'RECORDS', 'NEEDS'):  # read from source, before anything runs
+  for key in ('METRICS', 'READS', 'RECORDS', 'INSTEAD', 'NEEDS'):  # read from source, before anything runs
     assert signatures.literal(f'scores.{name}', key) == getattr(file, key, None)
 
 
@@ -264,6 +264,49 @@ def test_superglue_takes_a_noun_for_wsc():
   records = [{'row': {'idx': number, 'span1_text': 'The trophy'}} for number in range(3)]
   found = [json.loads(line)['label'] for line in superglue.submission(rows, records).splitlines()]
   assert found == ['True', 'False', 'False']
+
+
+@pytest.mark.parametrize(
+  ('form', 'names', 'row', 'label'),
+  [
+    (glue, ('negative', 'positive'), {}, '0'),
+    (glue, ('entailment', 'neutral', 'contradiction'), {}, 'entailment'),
+    (superglue, ('False', 'True'), {'question': 'q', 'passage': 'p'}, 'false'),
+    (superglue, ('entailment', 'contradiction', 'neutral'), {}, 'entailment'),
+    (superglue, ('choice1', 'choice2'), {'choice1': 'a', 'choice2': 'b'}, 0),
+  ],
+)
+@pytest.mark.parametrize('none', [-1, np.asarray(-1)])
+def test_a_text_that_is_no_label_is_handed_in_as_the_first(form, names, row, label, none, caplog):
+  predictions = [{'text': 'banana', 'label': none}, {'text': names[1], 'label': 1}]
+  with caplog.at_level('WARNING'):
+    text = form.submission(predictions, [{'names': names, 'row': {**row, 'idx': number}} for number in range(2)])
+  found = text.splitlines()[1].split('\t')[1] if form is glue else json.loads(text.splitlines()[0])['label']
+  assert found == label
+  assert [message for message in caplog.messages if '1 of 2 texts are no label' in message]
+  caplog.clear()
+  form.submission(predictions[1:], [{'names': names, 'row': row}])
+  assert not caplog.messages
+  assert predictions[0]['label'] == -1  # scores still count it as wrong
+
+
+def test_a_text_that_spells_no_number_is_handed_in_as_0(caplog):
+  lines = glue.submission([{'text': 'x', 'value': -1.0}, {'text': '3.2', 'value': 3.2}], [{}, {}]).splitlines()
+  assert lines[1:] == ['0\t0.000', '1\t3.200'] and '1 of 2 texts are no label and no number' in caplog.text
+
+
+def test_answers_of_multirc_that_are_no_label_are_handed_in_as_the_first():
+  record = {'names': ('False', 'True'), 'row': {'idx': {'paragraph': 0, 'question': 1, 'answer': 2}}}
+  line = json.loads(superglue.submission([{'text': 'x', 'label': -1}], [record]))
+  assert line['passage']['questions'][0]['answers'] == [{'idx': 2, 'label': 0}]
+
+
+def test_superglue_takes_the_text_that_is_written_for_record():
+  row = {'idx': {'passage': 3, 'query': 8}, 'query': 'q', 'entities': ['Ann', 'Bea']}
+  record = {'row': row, 'options': (), 'names': ()}
+  assert json.loads(superglue.submission([{'text': 'Bea'}], [record])) == {'idx': 8, 'label': 'Bea'}
+  with pytest.raises(ValueError, match='only WSC and ReCoRD are written as texts'):
+    superglue.submission([{'text': 'Bea'}], [{'row': {'article': 'a'}}])
 
 
 def test_superglue_takes_the_entity_that_is_chosen():

@@ -6,7 +6,10 @@ import pathlib
 import numpy as np
 import pytest
 
+from plm_jax.data.rows.forms import t5
+from plm_jax.errors import ConfigError
 from plm_jax.scores import multirc, record, squad, squad2, superglue
+from plm_jax.training import predicted, scoring
 
 # 150 hand-made and random answers, and the numbers of evaluate-v1.1.py (of those with an answer) and evaluate-v2.0.py
 OFFICIAL = json.loads((pathlib.Path(__file__).parent / 'squad_official.json').read_text(encoding='utf-8'))
@@ -43,6 +46,50 @@ def test_numbers_are_those_of_the_official_script():
   found = squad.score(*rows(questions))
   assert set(found) == set(squad.METRICS)
   assert found == pytest.approx(OFFICIAL['v1.1'], rel=1e-12)
+
+
+def written(answer: str, golds: list[str], *, context: str = '', number: int = 0):
+  """The prediction and the record of a question whose answer was written."""
+  row = {'id': f'id of {number}', 'context': context, 'answers': {'text': golds, 'answer_start': [0] * len(golds)}}
+  return {'text': answer}, {'row': row, 'references': golds, 'options': (), 'label': 0}
+
+
+def test_numbers_of_written_answers_are_those_of_the_official_script():
+  made = [written(*question[:2], number=n) for n, question in enumerate(OFFICIAL['questions']) if question[1]]
+  predictions, records = [one for one, _ in made], [one for _, one in made]
+  assert scoring.score('squad', predictions, records) == pytest.approx(OFFICIAL['v1.1'], rel=1e-12)
+  answers = json.loads(squad.submission(predictions, records))
+  assert answers == {record['row']['id']: one['text'] for one, record in made}
+  predicted.check_format('squad', ['text', 'tokens'])
+  with pytest.raises(
+    ConfigError, match='--format=squad reads start, end, score or text of predictions, and these have'
+  ):
+    predicted.check_format('squad', ['label'])
+  with pytest.raises(ConfigError, match="needs rows with 'answers' and their 'text', as SQuAD has them, got None"):
+    scoring.score('squad', [{'text': 'a'}], [{'row': {}}])
+
+
+@pytest.mark.parametrize(
+  'answer', ['U.S.', '$1,000-a-day (or "more")', "children's books", 'a b', 'New  York', "O'Neil & Co., Inc."]
+)
+def test_answers_of_t5_stand_as_in_the_context(answer):
+  """T5 reads and writes spaces around punctuation, and the official script compares 'u s' with 'us'."""
+  context = f'First, "{answer}", it said.'
+  one, record = written(t5.spaced(answer), [answer], context=context)
+  assert squad.score([one], [record]) == {'exact_match': 100, 'f1': 100}
+  assert json.loads(squad.submission([one], [record])) == {'id of 0': answer}
+
+
+def test_words_are_not_joined_to_those_of_the_context():
+  assert squad.spelt('new york', 'in newyork') == 'new york'
+  assert squad.spelt('x . y', 'x-y') == 'x . y'
+  assert squad.spelt('', 'a') == ''
+
+
+def test_entities_that_are_written_are_scored_by_the_rule():
+  records = [{'row': {'answers': ['Obama', 'Mr. Obama']}}, {'row': {'answers': ['Oslo']}}]
+  found = scoring.score('record', [{'text': 'obama'}, {'text': 'Rome'}], records)
+  assert found == {'exact_match': 50, 'f1': 50}
 
 
 def test_numbers_are_those_of_the_official_script_where_texts_may_hold_no_answer():
@@ -141,6 +188,11 @@ def test_multirc_by_hand():
   sklearn = pytest.importorskip('sklearn.metrics')
   pairs = [(int(p['label']), r['label']) for p, r in zip(predictions, records, strict=True)]
   assert expected['f1a'] == pytest.approx(100 * sklearn.f1_score([r for _, r in pairs], [f for f, _ in pairs]))
+  unmatched = [
+    {**one, 'label': -1 if one['label'] != r['label'] else one['label']}
+    for one, r in zip(predictions, records, strict=True)
+  ]
+  assert multirc.score(unmatched, records) == pytest.approx(expected)  # what is no label is the wrong one
   with pytest.raises(ValueError, match="need an 'idx'"):
     multirc.score(predictions[:1], [{'row': {}, 'label': 1}])
 

@@ -3,11 +3,12 @@
 import math
 import statistics
 
+import numpy as np
 import pytest
 
 from plm_jax.errors import ConfigError
-from plm_jax.scores import bleu, draws, f1, match, rouge
-from plm_jax.training import evaluation, scoring
+from plm_jax.scores import bleu, draws, f1, macro_f1, match, rouge
+from plm_jax.training import evaluation, predicted, scoring
 from plm_jax.types import Source, Task
 
 
@@ -89,6 +90,26 @@ def test_draws_have_a_mean_and_a_spread():
   found = draws.score(predictions, gold)
   assert found == {'draws_accuracy': 0.75, 'draws_spread': pytest.approx(statistics.stdev([0.5, 0.75, 1.0]))}
   assert draws.score(predictions[:4], gold[:4]) == {'draws_accuracy': 0.5, 'draws_spread': 0.0}
+
+
+def test_draws_of_written_answers_have_a_mean_and_a_spread():
+  """LAMBADA has no options: the prediction says itself whether it is right."""
+  right = {0: [1, 1, 0, 0], 1: [1, 1, 1, 0]}
+  predictions = [{'right': np.bool_(one)} for draw in right.values() for one in draw]
+  gold = [{'label': 0, 'draw': draw} for draw, each in right.items() for _ in each]
+  expected = {'draws_accuracy': 0.625, 'draws_spread': pytest.approx(statistics.stdev([0.5, 0.75]))}
+  assert scoring.score('draws', predictions, gold) == expected
+  assert predicted.fitting(predictions, gold) == ['draws']
+  scoring.check(('draws',), ['nats', 'right'], where='eval.test', user="adapter 'prompt'")
+  with pytest.raises(ConfigError, match="'draws' reads label or right of predictions"):
+    scoring.check(('draws',), ['nats'], where='eval.test', user="adapter 'prompt'")
+
+
+def test_a_text_that_is_no_label_is_no_class_of_macro_f1():
+  """By hand: class 0 is found in one of two rows, class 1 in all, each without a false one."""
+  pytest.importorskip('sklearn')
+  found = macro_f1.score([{'label': label} for label in (0, -1, 1)], [{'label': label} for label in (0, 0, 1)])
+  assert found['macro_f1'] == pytest.approx((2 / 3 + 1) / 2)
 
 
 def test_scores_read_what_a_task_says_in_words(monkeypatch):

@@ -49,11 +49,12 @@ class Form(NamedTuple):
 
   Attributes:
     write: a row -> its text; None leaves the row out. Raises ValueErrors that name the field.
-    fields: that the inputs are made of; dots go into nested ones.
+    fields: of a row that the inputs are made of, and that may lose their ends; dots go into nested ones.
     options: those that all rows have; () where each row has its own, or none.
     keep: what stays of inputs that are too long: their 'start', their 'end', or all but the ends of the longest
       'fields', which always holds for inputs with a blank.
     answers: fields that only the answers are made of; a row in which one of them is None has no answer.
+    whole: fields that a row needs beside `fields`, and that lose nothing.
   """
 
   write: Callable[[Row], Written | None]
@@ -61,6 +62,7 @@ class Form(NamedTuple):
   options: tuple[str, ...] = ()
   keep: Keep = 'start'
   answers: tuple[str, ...] = ()
+  whole: tuple[str, ...] = ()
 
 
 def without_answers(form: Form) -> Form:
@@ -116,6 +118,11 @@ def texts_of(row: Row, field: str) -> tuple[str, ...]:
   if not all(isinstance(text, str) for text in texts):
     raise ValueError(f'{field!r} holds no text and no list of texts, but {value!r}')
   return texts
+
+
+def known_texts(row: Row, field: str) -> tuple[str, ...]:
+  """`texts_of`; () where the field, or the one that it is nested in, is None: no answer is known."""
+  return () if value_of(row, field.partition('.')[0]) is None else texts_of(row, field)
 
 
 def filled(template: str, row: Row) -> str:

@@ -25,6 +25,9 @@ class Pattern(NamedTuple):
     change: of a row before it is written.
     options: of a row, with the number of the right one; None where all rows have `words`.
     targets: right answers of a row, where any text may be written; None where one is chosen.
+    fields: of a row that the inputs are made of; () where the template names them.
+    whole: fields that a row needs beside them, and that lose nothing where the inputs are too long.
+    answers: of a row that only the answers are made of.
   """
 
   inputs: str
@@ -32,6 +35,9 @@ class Pattern(NamedTuple):
   change: Callable[[Row], Row] = lambda row: row
   options: Callable[[Row], tuple[tuple[str, ...], int]] | None = None
   targets: Callable[[Row], tuple[str, ...]] | None = None
+  fields: tuple[str, ...] = ()
+  whole: tuple[str, ...] = ()
+  answers: tuple[str, ...] = ()
 
 
 def make(*, task: Annotated[str, 'data.rows.forms.patterns:TASKS']) -> Form:
@@ -39,7 +45,8 @@ def make(*, task: Annotated[str, 'data.rows.forms.patterns:TASKS']) -> Form:
   if task not in TASKS:
     raise ValueError(f'form.task={task!r}; choices are {", ".join(TASKS)}')
   chosen = TASKS[task]
-  return Form(partial(write, chosen), written.names_in(chosen.inputs), chosen.words, 'fields')
+  fields = chosen.fields or written.names_in(chosen.inputs)
+  return Form(partial(write, chosen), fields, chosen.words, 'fields', chosen.answers, chosen.whole)
 
 
 def write(pattern: Pattern, row: Mapping[str, Any]) -> Written:
@@ -92,7 +99,7 @@ def _record(row: Row) -> Row:
 
 def _record_options(row: Row) -> tuple[tuple[str, ...], int]:
   """The entities; the first of them that is an answer is the right one."""
-  entities, answers = written.texts_of(row, 'entities'), written.texts_of(row, 'answers')
+  entities, answers = written.texts_of(row, 'entities'), written.known_texts(row, 'answers')
   return entities, next((number for number, entity in enumerate(entities) if entity in answers), -1)
 
 
@@ -116,7 +123,13 @@ TASKS: Mapping[str, Pattern] = {
     '{paragraph}. Question: {question}? Is it {answer}? [MASK].', ('No', 'Yes'), _without_end('paragraph', 'question')
   ),
   'wic': Pattern('"{sentence1}" / "{sentence2}" Similar sense of "{word}"? [MASK].', ('No', 'Yes')),
-  'copa': Pattern('"{choice1}" or "{choice2}"? {premise}{joint} [MASK].', (), _copa, _copa_options),
-  'wsc': Pattern("{text} The pronoun '*{span2_text}*' refers to [MASK].", (), _wsc, targets=_wsc_targets),
-  'record': Pattern('{passage} {query}', (), _record, _record_options),
-}
+  'copa': Pattern(
+    '"{choice1}" or "{choice2}"? {premise}{joint} [MASK].', (), _copa, _copa_options,
+    fields=('choice1', 'choice2', 'premise'), whole=('question',),
+  ),
+  'wsc': Pattern(
+    "{text} The pronoun '*{span2_text}*' refers to [MASK].", (), _wsc, targets=_wsc_targets,
+    fields=('text',), whole=('span2_text', 'span2_index'),
+  ),
+  'record': Pattern('{passage} {query}', (), _record, _record_options, whole=('entities',), answers=('answers',)),
+}  # fmt: skip

@@ -31,7 +31,9 @@ class Task(NamedTuple):
     labels: the words for each label; () where the target is another text.
     target: template of what is to be written.
     change: of a row before it is written; None leaves the row out.
-    value: field with the number that the target spells; '' where it spells none.
+    value: field with the number that the target spells, -1 where it is not known; '' where it spells none.
+    fields: of a row that the inputs are made of; () where the template names them.
+    answers: of a row that only the target is made of; () where the template of the target names them.
     found: fields that `change` adds and scores read.
   """
 
@@ -40,6 +42,8 @@ class Task(NamedTuple):
   target: str = ''
   change: Callable[[Row], Row | None] = _as_it_is
   value: str = ''
+  fields: tuple[str, ...] = ()
+  answers: tuple[str, ...] = ()
   found: tuple[str, ...] = ()
 
 
@@ -48,8 +52,9 @@ def make(*, task: Annotated[str, 'data.rows.forms.t5:TASKS']) -> Form:
   if task not in TASKS:
     raise ValueError(f'form.task={task!r}; choices are {", ".join(TASKS)}')
   chosen = TASKS[task]
-  answers = written.names_in(chosen.target) if chosen.change is _as_it_is else ()
-  return Form(partial(write, chosen), written.names_in(chosen.inputs), chosen.labels, answers=answers)
+  fields = chosen.fields or written.names_in(chosen.inputs)
+  answers = chosen.answers or (written.names_in(chosen.target) if chosen.change is _as_it_is else ())
+  return Form(partial(write, chosen), fields, chosen.labels, answers=answers)
 
 
 def write(task: Task, row: Mapping[str, Any]) -> Written | None:
@@ -59,11 +64,17 @@ def write(task: Task, row: Mapping[str, Any]) -> Written | None:
     return None
   inputs = written.filled(task.inputs, changed)
   if not task.labels:
-    value = float(changed[task.value]) if task.value else None
     found = {name: changed[name] for name in task.found}
-    return Written(inputs, written.each_filled(task.target, changed), value=value, found=found)
+    return Written(inputs, written.each_filled(task.target, changed), value=_value(task, changed), found=found)
   label = written.label_of(changed, 'label', task.labels)
   return Written(inputs, task.labels[label : label + 1] if label >= 0 else (), task.labels, label)
+
+
+def _value(task: Task, row: Row) -> float | None:
+  """The number that the target spells."""
+  if not task.value:
+    return None
+  return -1.0 if row[task.value] is None else float(row[task.value])
 
 
 # Rows that are not written as they are -------------------------------------------------------------------------------
@@ -71,10 +82,10 @@ def write(task: Task, row: Mapping[str, Any]) -> Written | None:
 
 def _score(row: Row) -> Row:
   """STS-B's score as the nearest of 0.0, 0.2, ..., 5.0; half of a step goes to the even one, as in TensorFlow."""
-  value = row.get('label')
-  if isinstance(value, bool) or not isinstance(value, int | float):
+  value = written.value_of(row, 'label')
+  if isinstance(value, bool) or not isinstance(value, int | float | None):
     raise ValueError(f"'label' holds {value!r}, which is no number")
-  return {**row, 'score': [f'{round(value * 5) / 5:.1f}'] if value >= 0 else []}
+  return {**row, 'score': [] if value is None or value < 0 else [f'{round(value * 5) / 5:.1f}']}
 
 
 def _without_markup(row: Row) -> Row:
@@ -94,7 +105,7 @@ def _record(row: Row) -> Row:
 def _squad(row: Row) -> Row:
   """SQuAD with spaces around punctuation."""
   texts = {name: spaced(written.text_of(row, name)) for name in ('question', 'context')}
-  return {**row, **texts, 'answers': {'text': [spaced(text) for text in written.texts_of(row, 'answers.text')]}}
+  return {**row, **texts, 'answers': {'text': [spaced(text) for text in written.known_texts(row, 'answers.text')]}}
 
 
 def spaced(text: str) -> str:
@@ -153,7 +164,10 @@ TASKS: Mapping[str, Task] = {
   'cola': Task('cola sentence: {sentence}', ('unacceptable', 'acceptable')),
   'sst2': Task('sst2 sentence: {sentence}', ('negative', 'positive')),
   'mrpc': Task('mrpc sentence1: {sentence1} sentence2: {sentence2}', ('not_equivalent', 'equivalent')),
-  'stsb': Task('stsb sentence1: {sentence1} sentence2: {sentence2}', target='{score}', change=_score, value='label'),
+  'stsb': Task(
+    'stsb sentence1: {sentence1} sentence2: {sentence2}',
+    target='{score}', change=_score, value='label', answers=('label',),
+  ),
   'qqp': Task('qqp question1: {question1} question2: {question2}', ('not_duplicate', 'duplicate')),
   'mnli': Task('mnli hypothesis: {hypothesis} premise: {premise}', ('entailment', 'neutral', 'contradiction')),
   'qnli': Task('qnli question: {question} sentence: {sentence}', ENTAILMENT),
@@ -166,20 +180,30 @@ TASKS: Mapping[str, Task] = {
   'multirc': Task(
     'multirc question: {question} answer: {answer} paragraph: {paragraph}', TRUTH, change=_without_markup
   ),
-  'record': Task('record query: {query} entities: {entities} passage: {passage}', target='{answers}', change=_record),
+  'record': Task(
+    'record query: {query} entities: {entities} passage: {passage}',
+    target='{answers}', change=_record, answers=('answers',),
+  ),
   'super_glue_rte': Task('rte hypothesis: {hypothesis} premise: {premise}', ENTAILMENT),
   'axb': Task('rte hypothesis: {sentence2} premise: {sentence1}', ENTAILMENT),
   'axg': Task('rte hypothesis: {hypothesis} premise: {premise}', ENTAILMENT),
   'wic': Task('wic sentence1: {sentence1} sentence2: {sentence2} word: {word}', TRUTH),
-  'wsc': Task('wsc: {text}', target='{referent}', change=_wsc),
-  'wsc_marked': Task('wsc text: {text}', TRUTH, change=_wsc_marked),
-  'dpr': Task('wsc: {text}', target='{referent}', change=_dpr),
-  'wnli': Task('wsc: {text}', target='{referent}', change=_wnli, found=('span1_text',)),
-  'squad': Task('question: {question} context: {context}', target='{answers.text}', change=_squad),
+  'wsc': Task('wsc: {text}', target='{referent}', change=_wsc, fields=('text', 'span2_text', 'span2_index')),
+  'wsc_marked': Task(
+    'wsc text: {text}', TRUTH, change=_wsc_marked,
+    fields=('text', 'span1_text', 'span1_index', 'span2_text', 'span2_index'),
+  ),
+  'dpr': Task('wsc: {text}', target='{referent}', change=_dpr, fields=('sentence', 'pronoun', 'candidates')),
+  'wnli': Task(
+    'wsc: {text}', target='{referent}', change=_wnli, fields=('sentence1', 'sentence2'), found=('span1_text',)
+  ),
+  'squad': Task(
+    'question: {question} context: {context}', target='{answers.text}', change=_squad, answers=('answers',)
+  ),
   'cnn_dailymail': Task('summarize: {article}', target='{highlights}'),
   'xsum': Task('summarize: {document}', target='{summary}'),
   'scitldr': Task('summarize: {source}', target='{target}'),
   'wmt_en_de': Task('translate English to German: {en}', target='{de}'),
   'wmt_en_fr': Task('translate English to French: {en}', target='{fr}'),
   'wmt_en_ro': Task('translate English to Romanian: {en}', target='{ro}'),
-}
+}  # fmt: skip
