@@ -185,7 +185,7 @@ def export(
     target: made if it is missing; left as it is if the export fails.
     architecture: a file of `architectures/`, where several have a place for the trunk.
     step: which step of a run.
-    part: which trunk of a run that trains two.
+    part: which trunk of a run that trains two, or which task of one that learned several.
     template: what stands around a text in the rows of a run that does not say so itself.
     heads: to write beside the trunk; None takes those of pre-training that a published form has, and names the others
       in the log, and of a task all.
@@ -207,6 +207,7 @@ def export(
     log.info(f'left out: {", ".join(left)}')
   leaves = {path: leaf for path, leaf in opened.params.items() if path.partition('/')[0] in {'trunk', *kept}}
   if kept and opened.adapter:
+    opened.check_one()
     _check_head(source, trunk, leaves, architecture, opened.adapter)
   writer.save_leaves(
     target,
@@ -240,7 +241,7 @@ def export_own(
     source: a run folder or an import.
     target: made if it is missing; left as it is if the export fails.
     step: which step of a run.
-    part: which trunk of a run that trains two.
+    part: which trunk of a run that trains two, or which task of one that learned several.
     heads: to write beside the trunk.
     shard: the most bytes per file of tensors.
 
