@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       peft.export(source, target, step=step, architecture=arguments.architecture, template=_template(source))
       return 0
     if arguments.form == 'own':
-      export_own(source, target, step=step, part=arguments.part, heads=heads or (), shard=shard)
+      own = {'part': arguments.part, 'template': _template(source, arguments.part)}
+      export_own(source, target, step=step, heads=heads or (), shard=shard, **own)
       return 0
     how = {'architecture': arguments.architecture, 'part': arguments.part, 'heads': heads}
     export(source, target, step=step, shard=shard, template=_template(source, arguments.part), **how)

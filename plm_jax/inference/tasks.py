@@ -111,7 +111,7 @@ def _own(settings: Mapping[str, Any]) -> list[str]:
   own = ability(reads)
   by_rows = data is None or 'keep_unlabelled' in data  # of a release, rows are made by what its tokenizer says
   able = own and (by_rows or (own == 'generate' and 'part' not in reads))
-  return ['encode', *([own] if able and own else [])]
+  return [*([] if one_part.own_trunks(settings) else ['encode']), *([own] if able and own else [])]
 
 
 def check(opened: Opened, wanted: str) -> None:

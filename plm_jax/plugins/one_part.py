@@ -27,6 +27,12 @@ def has_heads(settings: Settings) -> bool:
   return bool(_heads(settings))
 
 
+def own_trunks(settings: Settings) -> dict[str, str]:
+  """The wrapper of each task that reads the trunk with what it alone adds: without a part there is no one trunk."""
+  blocks = {part: block.get('name', '') for part, block in _heads(settings).items()}
+  return {part: name for part, name in blocks.items() if signatures.literal(f'adapters.{name}', 'ADDS')}
+
+
 def left_open(settings: Settings) -> str:
   """What a message says of a run of several tasks none of which was named; empty for a run of one."""
   known = names(settings)

@@ -203,12 +203,11 @@ class Weights:
       WeightsError: no config says how, or parameters alone do not express it and `grafted` is not asked for, or it is
         added for one of several tasks.
     """
-    for part, block in (self._adapter.get('parts') or {}).items():
-      if _wraps(block):
-        raise WeightsError(
-          f'{self.folder} was trained with adapter {block["name"]!r} for its task {part!r} alone, and each task has a '
-          f'trunk of its own: name one of {", ".join(self._adapter["parts"])} as the part that is opened'
-        )
+    for part, wrapper in one_part.own_trunks(self._whole).items() if self.task is None else ():
+      raise WeightsError(
+        f'{self.folder} was trained with adapter {wrapper!r} for its task {part!r} alone, and each task has a trunk of '
+        f'its own: name one of {", ".join(one_part.names(self._whole))}, part=NAME'
+      )
     saved = self.as_saved
     adds = {signatures.literal(f'adapters.{name}', 'ADDS'): name for name in signatures.names('adapters')}
     present = sorted({path.partition('/')[0] for path in saved} & (adds.keys() - {None}))
