@@ -92,7 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
       from plm_jax.weights import peft
 
       if arguments.part != 'trunk':
-        raise ConfigError(f'--part={arguments.part}: --form=peft writes what a whole run trained; --form=release does it')
+        raise ConfigError(
+          f'--part={arguments.part}: --form=peft writes what a whole run trained; --form=release does it'
+        )
       peft.export(source, target, step=step, architecture=arguments.architecture, template=_template(source))
       return 0
     if arguments.form == 'own':

@@ -261,7 +261,9 @@ def open(
     is_run = isinstance(about, dict) and 'model' in about
     settings = config.load(str(RunFolder(path).config)) if is_run else {}
   if part is not None:
-    settings = one_part.settings_of(config.resolve(settings) if settings else {}, part, where=f'{folder}, part={part!r}')
+    settings = one_part.settings_of(
+      config.resolve(settings) if settings else {}, part, where=f'{folder}, part={part!r}'
+    )
   own = RunFolder(path).vocab
   own = own if files.is_folder(own) else path
   with errors.stage('vocab'):

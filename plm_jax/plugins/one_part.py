@@ -1,4 +1,4 @@
-"""A run of several tasks opened as the run of one of them, its part: settings and parameters as that task alone has them.
+"""A run of several tasks as the run of one of them, a part: settings and parameters as that task alone would have.
 
 What asks, scores or exports a part takes both from here, and knows nothing of the others. An adapter or an objective
 whose parts have heads of their own states `alone(settings)`: part -> the adapter that computes it by itself, with
@@ -34,9 +34,9 @@ def own_trunks(settings: Settings) -> dict[str, str]:
 
 
 def left_open(settings: Settings) -> str:
-  """What a message says of a run of several tasks none of which was named; empty for a run of one."""
+  """What a message says of a run with parts none of which was named; empty for a run without."""
   known = names(settings)
-  return f'learned several tasks ({", ".join(known)}): name one' if known else ''
+  return f'trained the parts {", ".join(known)}: name one' if known else ''
 
 
 def settings_of(settings: Settings, part: str | None, *, where: str = 'part') -> dict[str, Any]:
@@ -53,7 +53,7 @@ def settings_of(settings: Settings, part: str | None, *, where: str = 'part') ->
   if part is None:
     return dict(settings)
   if not (known := names(settings)):
-    raise ConfigError(f'{where}: this run learned one task, and a part is one of several: leave it out')
+    raise ConfigError(f'{where}: this run has no parts, which one of several tasks has: leave it out')
   errors.check_choice(where, 'part', part, known, place='this run')
   evaluations = {
     name: {**block, 'data': _rows_of(block['data'], part), 'scores': _scores_of(settings, block, part)}
@@ -84,7 +84,7 @@ def adapter_of(settings: Settings, part: str) -> dict[str, Any]:
 
 
 def path_of(settings: Settings, part: str, path: str) -> str | None:
-  """What a parameter of a run is called where a part is alone: 'cola/head/kernel' -> 'head/kernel'; None for others'."""
+  """What a parameter is called where a part is alone: 'cola/head/kernel' -> 'head/kernel'; None for one of others."""
   first, _, rest = path.partition('/')
   if first == 'trunk' or not _heads(settings) or first not in _parts_of_data(settings):
     return path

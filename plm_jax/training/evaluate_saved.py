@@ -385,9 +385,7 @@ def _reader(
   return read
 
 
-def _read_part(
-  folder: RunFolder, part: str, task: Task, spec: Spec, step: int, *, layout: sharding.Layout
-) -> PyTree:
+def _read_part(folder: RunFolder, part: str, task: Task, spec: Spec, step: int, *, layout: sharding.Layout) -> PyTree:
   """The same of one task of a run of several, whose optimiser is of all of them."""
   return placed(weights.open(folder.root, step=step, part=part).as_saved.tree(), task, spec, layout=layout)
 

@@ -127,7 +127,7 @@ def test_numbers_and_words_are_those_that_the_whole_run_predicts(run, sets, scor
 
 def test_predict_says_which_parts_there_are(run, tmp_path, sets):
   flags = [f'--workdir={run}', f'--file={sets["kinds"]["path"]}/train.jsonl', f'--out={tmp_path / "out.jsonl"}']
-  with pytest.raises(ConfigError, match=r'several tasks \(.*kinds.*\): name one, --part=NAME'):
+  with pytest.raises(ConfigError, match=r'trained the parts .*kinds.*: name one, --part=NAME'):
     predict.main(flags)
   with pytest.raises(ConfigError, match=r"--part=kind: there is no part 'kind'.*Did you mean 'kinds'"):
     predict.main([*flags, '--part=kind'])
@@ -137,7 +137,7 @@ def test_predict_says_which_parts_there_are(run, tmp_path, sets):
 def test_a_run_of_one_task_has_no_part(data, tmp_path):
   one = runs.settings('classify', data)
   assert one_part.names(one) == ()
-  with pytest.raises(ConfigError, match=r'--part=x: this run learned one task.*leave it out'):
+  with pytest.raises(ConfigError, match=r'--part=x: this run has no parts.*leave it out'):
     one_part.settings_of(one, 'x', where='--part=x')
 
 
@@ -147,7 +147,7 @@ def test_a_run_of_one_task_has_no_part(data, tmp_path):
 def test_a_part_is_asked_what_its_task_answers(run, scored):
   whole = plm_jax.load(run)
   for ask in (whole.classify, whole.tag):
-    with pytest.raises(ConfigError, match=r'learned several tasks .*plm_jax\.load\(FOLDER, part=NAME\)'):
+    with pytest.raises(ConfigError, match=r'trained the parts .*plm_jax\.load\(FOLDER, part=NAME\)'):
       ask(TEXTS)
   kinds, names = plm_jax.load(run, part='kinds'), plm_jax.load(run, part='names')
   known = rows_of('kinds', scored)
@@ -209,7 +209,7 @@ def test_a_part_has_the_forms_and_tables_of_one_task(run, scored, tmp_path):
   assert table['accuracy'] == pytest.approx(right) and table['part'] == 'kinds'
   assert set(table['classes']) <= set(KINDS)
   for flags in (submission, ['--by_class']):
-    with pytest.raises(ConfigError, match='is of one task, and this run learned several .*--part=NAME'):
+    with pytest.raises(ConfigError, match=r'is of one task, and this run trained the parts .*--part=NAME'):
       evaluate.main([workdir, *flags])
 
 
@@ -254,7 +254,7 @@ def test_a_part_is_exported_as_the_class_of_its_task(run, tmp_path, part, kind, 
 
 
 def test_an_export_needs_the_name_of_a_part(run, tmp_path):
-  with pytest.raises(ConfigError, match=r'learned several tasks .*name one, --part=NAME; --heads=none'):
+  with pytest.raises(ConfigError, match=r'trained the parts .*name one, --part=NAME; --heads=none'):
     convert.main(['export', str(run), str(tmp_path / 'out')])
   with pytest.raises(ConfigError, match=r"part=kind: there is no part 'kind'.*Did you mean 'kinds'"):
     convert.main(['export', str(run), str(tmp_path / 'out'), '--part=kind'])
@@ -274,7 +274,7 @@ def test_a_part_is_saved_in_our_own_form_with_its_head(run, tmp_path):
 
 
 def test_a_mixture_that_one_adapter_reads_is_asked_by_the_rows_of_a_part(data, sets, tmp_path):
-  names = {name: sets['kinds'] for name in ('here', 'there')}
+  names = dict.fromkeys(('here', 'there'), sets['kinds'])
   one = settings(data, sets) | {
     'adapter': {'name': 'classify', 'classes': 2},
     'data': {'name': 'mixture', 'parts': names, 'length': 32, 'batch_size': 8},
@@ -283,6 +283,6 @@ def test_a_mixture_that_one_adapter_reads_is_asked_by_the_rows_of_a_part(data, s
   }
   one['eval'] = {'validation': {'data': {**one['data'], 'split': 'validation'}}}
   assert loop.train(config.resolve(one), tmp_path / 'run').result['finished']
-  with pytest.raises(ConfigError, match=r'learned several tasks \(here, there\)'):
+  with pytest.raises(ConfigError, match=r'trained the parts here, there: name one'):
     plm_jax.load(tmp_path / 'run').classify(TEXTS)
   assert plm_jax.load(tmp_path / 'run', part='here').classify(TEXTS[0])['label'] in KINDS
