@@ -113,8 +113,7 @@ def read_result(folder: RunFolder) -> dict[str, Any]:
 
 
 def class_names(folder: RunFolder, part: str | None = None) -> Labels:
-  """The names of the classes that a run was trained on, as its data had them, or one part of it; by part where it has
-  parts.
+  """The names of the classes that a run, or one part of it, was trained on, as its data had them; else by part.
 
   They stand in `data.json` under 'class_names': a list, or a list for each part. Without names there is no such key.
 
