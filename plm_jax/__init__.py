@@ -20,7 +20,7 @@ def load(folder: str | os.PathLike[str], **settings: Any) -> 'Model':
 
   Args:
     folder: which one.
-    **settings: keywords of `plm_jax.inference.model.load`: `step`, `batch_size`, `dtype`.
+    **settings: keywords of `plm_jax.inference.model.load`: `step`, `part`, `batch_size`, `dtype`.
   """
   from plm_jax.inference import model
 

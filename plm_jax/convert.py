@@ -49,7 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   )
   parser.add_argument('--step', default='best', help='the step of a run folder: a number, newest or best (default)')
   parser.add_argument(
-    '--part', choices=('trunk', 'generator'), default='trunk', help='which trunk of a run with two (ELECTRA)'
+    '--part',
+    metavar='NAME',
+    default='trunk',
+    help='trunk (default) or generator of a run with two trunks (ELECTRA); one task of a run that learned several',
   )
   parser.add_argument(
     '--heads',
@@ -91,20 +94,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.form == 'peft':
       from plm_jax.weights import peft
 
+      if arguments.part != 'trunk':
+        raise ConfigError(
+          f'--part={arguments.part}: --form=peft writes what a whole run trained; --form=release does it'
+        )
       peft.export(source, target, step=step, architecture=arguments.architecture, template=_template(source))
       return 0
     if arguments.form == 'own':
-      export_own(source, target, step=step, part=arguments.part, heads=heads or (), shard=shard)
+      own = {'part': arguments.part, 'template': _template(source, arguments.part)}
+      export_own(source, target, step=step, heads=heads or (), shard=shard, **own)
       _say_what_vectors_are(source)
       return 0
     how = {'architecture': arguments.architecture, 'part': arguments.part, 'heads': heads}
-    export(source, target, step=step, shard=shard, template=_template(source), **how)
+    export(source, target, step=step, shard=shard, template=_template(source, arguments.part), **how)
   return 0
 
 
-def _template(source: Path) -> 'Template | None':
+def _template(source: Path, part: str = 'trunk') -> 'Template | None':
   """What stands around a text in the rows of a run, from its config; None for an import and a run without rows."""
   from plm_jax import config
+  from plm_jax.plugins import one_part
   from plm_jax.text import tokenizer
   from plm_jax.training import parts
 
@@ -112,7 +121,9 @@ def _template(source: Path) -> 'Template | None':
   if not files.is_file(folder.config) or not tokenizer.exists(folder.vocab):
     return None
   with contextlib.suppress(ConfigError, ValueError):  # a config of an earlier version, or a vocabulary that is gone
-    return parts.make_template(config.resolve(config.load(str(source))), tokenizer.load(folder.vocab))
+    settings = config.resolve(config.load(str(source)))
+    own = part if part in one_part.names(settings) else None
+    return parts.make_template(one_part.settings_of(settings, own), tokenizer.load(folder.vocab))
   return None
 
 

@@ -8,6 +8,7 @@ python -m plm_jax.evaluate --score out.jsonl other.jsonl                  predic
 python -m plm_jax.evaluate --workdir=runs/mine --by_class               precision, recall, F1 and confusion of classes
 python -m plm_jax.evaluate --workdir=runs/mine --step=all               a table of every checkpoint that was kept
 python -m plm_jax.evaluate --workdir=runs/mine --follow                 every checkpoint as it appears
+python -m plm_jax.evaluate --workdir=runs/glue --part=cola --by_class   one task of a run that learned several
 python -m plm_jax.evaluate --config=experiments/gpt/zero_shot.py --weights=FOLDER
 
 The evaluations are those of the config: `--config.eval.NAME.data.split=test` changes one, `--evaluation=NAME` picks
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = command.command('evaluate', __doc__)
   command.add_step(parser, every=True)
   parser.add_argument('--evaluation', help='only this evaluation of config.eval')
+  parser.add_argument('--part', metavar='NAME', help='only this task of a run that learned several (adapter multitask)')
   parser.add_argument('--predictions', metavar='FILE', help='write one JSON object per row to this file')
   parser.add_argument(
     '--format', metavar='NAME', help="of that file, as 'glue', 'superglue', 'squad' take it; rows of JSON without it"
@@ -72,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'{parser.prog}: needs --workdir=DIR, the folder of a run, or --weights=FOLDER.')
   if arguments.weights is not None and (arguments.follow or arguments.step != 'auto'):
     raise ConfigError('--weights names one model: --step and --follow choose among the checkpoints of a run.')
+  if arguments.weights is not None and arguments.part:
+    raise ConfigError('--weights names one model: --part chooses among the tasks of the run in --workdir.')
   every = arguments.step == 'all'
   if every and (arguments.follow or arguments.predictions or arguments.by_class):
     raise ConfigError('--step=all gives a table of all checkpoints: --follow, --predictions and --by_class are of one.')
@@ -90,14 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
   if folder is None or arguments.weights:
     evaluate_saved.evaluate_folder(settings, arguments.weights, folder=folder, **what)
   else:
-    what |= {'step': None if every else step_named(arguments.step), 'every': every}
+    what |= {'step': None if every else step_named(arguments.step), 'every': every, 'part': arguments.part}
     evaluate_saved.evaluate_run(settings, folder, follow=arguments.follow, timeout=arguments.timeout, **what)
   return 0
 
 
 def _score(arguments: argparse.Namespace) -> int:
   """Scores files of predictions and prints a line for each metric."""
-  if wrong := [flag for flag in ('workdir', 'config', 'weights', 'evaluation') if vars(arguments)[flag]]:
+  if wrong := [flag for flag in ('workdir', 'config', 'weights', 'evaluation', 'part') if vars(arguments)[flag]]:
     raise ConfigError(f'--score reads files of predictions alone: leave --{wrong[0]} out.')
   from plm_jax.training import predicted
 

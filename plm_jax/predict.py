@@ -2,11 +2,13 @@
 
 python -m plm_jax.predict --workdir=runs/mine --file=letters.csv --out=predicted.csv
 python -m plm_jax.predict --workdir=runs/mine --file=sentences.txt --out=predicted.jsonl --step=newest
+python -m plm_jax.predict --workdir=runs/glue --part=cola --file=sentences.txt --out=predicted.jsonl
 
 No row needs a label, and none is read. The file may be .txt (a row a line), .jsonl, .csv, .tsv, .parquet, .conll or
 .json of SQuAD, with .gz behind it or without; the result is .jsonl or .csv. Each row keeps its fields and gets
 `prediction`, with its probability where there is one. Nothing is scored, and nothing is written to the run folder. A
-row that cannot be read is named with file and line before the network runs.
+row that cannot be read is named with file and line before the network runs. Of a run that learned several tasks, --part
+names the one whose rows these are.
 """
 
 from plm_jax.cli import signals
@@ -26,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = command.command('predict', __doc__)
   parser.add_argument('--file', required=True, metavar='IN', help='the rows')
   parser.add_argument('--out', required=True, help='the rows with their predictions, a .jsonl or .csv file')
+  parser.add_argument('--part', metavar='NAME', help='the task of a run that learned several (adapter multitask)')
   parser.add_argument('--force', action='store_true', help='replace OUT where it is there')
   command.add_step(parser)
   arguments, settings = command.parse(parser, argv)
@@ -44,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     file=arguments.file,
     out=arguments.out,
     step=step_named(arguments.step),
+    part=arguments.part,
     force=arguments.force,
   )
   return 0

@@ -28,41 +28,30 @@ and WSC without the rows of DPR; the paper has neither XSum nor SciTLDR.
 
 from experiments import common
 
-# What the benchmarks report where it is not accuracy: files of plm_jax/scores/
-SCORES = {
-  'cola': ('match', 'matthews'), 'mrpc': ('match', 'f1'), 'qqp': ('match', 'f1'), 'stsb': ('match', 'correlation'),
-  'cb': ('match', 'macro_f1'), 'multirc': ('multirc',),
-}  # fmt: skip
+# What the benchmarks report beside 'match': files of plm_jax/scores/
+SCORES = {**common.GLUE_SCORES, 'stsb': ('correlation',), 'cb': ('macro_f1',)}
 # The metric that chooses a step: of a task, else of its first score
-BEST = {'cola': 'matthews', 'stsb': 'spearman'}
-BEST_OF = {
-  'match': 'exact_match', 'multirc': 'f1a', 'record': 'f1', 'wsc': 'wsc_accuracy', 'squad': 'f1', 'rouge': 'rouge2',
-  'bleu': 'bleu_intl',
-}  # fmt: skip
+BEST = {'cola': 'matthews', 'stsb': 'spearman', 'match': 'exact_match', 'multirc': 'f1a', 'record': 'f1', 'squad': 'f1'}
+BEST |= {'wsc': 'wsc_accuracy', 'rouge': 'rouge2', 'bleu': 'bleu_intl'}
 SEARCH = dict(method='beam', beams=4, length_penalty=0.6)
+SUPER_GLUE = {'boolq': 'boolq', 'cb': 'cb', 'copa': 'copa', 'wic': 'wic', 'super_glue_rte': 'rte'}
+SETS = {name: (f'glue/{name}', splits) for name, (_, _, splits) in common.GLUE.items() if name != 'wnli'}
+SETS |= {name: (f'super_glue/{config}', ('validation',)) for name, config in SUPER_GLUE.items()}
+WMT = {'de': 'wmt14_translate/de-en', 'fr': 'wmt14_translate/fr-en', 'ro': 'wmt16_translate/ro-en'}
+BOTH = ('validation', 'test')
 # task: (path, splits of the evaluations, scores, tokens of a target, settings of decoding)
-SUPER_GLUE = {'boolq': 'boolq', 'cb': 'cb', 'copa': 'copa', 'multirc': 'multirc', 'wic': 'wic', 'super_glue_rte': 'rte'}
 TASKS = {
-  **{
-    name: (f'tfds:glue/{name}', splits, SCORES.get(name, ('match',)), 8, {})
-    for name, (_, _, splits) in common.GLUE.items()
-    if name != 'wnli'
-  },
-  **{
-    name: (f'tfds:super_glue/{config}', ('validation',), SCORES.get(name, ('match',)), 8, {})
-    for name, config in SUPER_GLUE.items()
-  },
+  **{name: (f'tfds:{path}', splits, ('match', *SCORES.get(name, ())), 8, {}) for name, (path, splits) in SETS.items()},
+  **{f'wmt_en_{other}': (f'tfds:{path}', BOTH, ('bleu',), 128, SEARCH) for other, path in WMT.items()},
+  'multirc': ('tfds:super_glue/multirc', ('validation',), ('multirc',), 8, {}),
   'record': ('tfds:super_glue/record', ('validation',), ('record',), 32, {}),
   'wsc': ('tfds:super_glue/wsc.fixed', ('validation',), ('wsc',), 16, {}),
   'wnli': ('tfds:glue/wnli', ('validation',), ('wsc',), 16, {}),
   'squad': ('tfds:squad', ('validation',), ('squad',), 32, {}),
-  'cnn_dailymail': ('tfds:cnn_dailymail', ('validation', 'test'), ('rouge',), 142, SEARCH),
-  'xsum': ('tfds:xsum', ('validation', 'test'), ('rouge',), 64, SEARCH),
-  'scitldr': ('runs/data/scitldr_abstract', ('validation', 'test'), ('rouge',), 64, SEARCH),
-  'wmt_en_de': ('tfds:wmt14_translate/de-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
-  'wmt_en_fr': ('tfds:wmt14_translate/fr-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
-  'wmt_en_ro': ('tfds:wmt16_translate/ro-en', ('validation', 'test'), ('bleu',), 128, SEARCH),
-  'multi30k': ('runs/data/multi30k_en_de', ('validation', 'test'), ('bleu',), 64, SEARCH),
+  'cnn_dailymail': ('tfds:cnn_dailymail', BOTH, ('rouge',), 142, SEARCH),
+  'xsum': ('tfds:xsum', BOTH, ('rouge',), 64, SEARCH),
+  'scitldr': ('runs/data/scitldr_abstract', BOTH, ('rouge',), 64, SEARCH),
+  'multi30k': ('runs/data/multi30k_en_de', BOTH, ('bleu',), 64, SEARCH),
 }
 
 
@@ -95,6 +84,6 @@ def get_config(arg=''):
   c.eval = {
     split: dict(one, data=dict(one['data'], **kept), scores=scores) for split, one in common.validation(*splits).items()
   }
-  c.best = (f'{splits[0]}/{BEST.get(task, BEST_OF[scores[0]])}', 'max')
+  c.best = (f'{splits[0]}/{BEST.get(task, BEST[scores[0]])}', 'max')
   c.log_every, c.eval_every, c.save_every = 100, 5_000, 5_000
   return common.quick(c, arg)

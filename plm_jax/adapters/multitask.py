@@ -66,6 +66,11 @@ def make(
   return join(made, scores=scores)
 
 
+def alone(settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+  """Part -> the adapter that computes it by itself (`plugins/one_part.py`), from the block of this one."""
+  return settings['parts']
+
+
 def join(made: Tasks, *, scores: Mapping[str, tuple[str, ...]] = {}) -> Task:
   """The task of several tasks, by name in the order of names, each of which trains on rows of its own.
 

@@ -35,25 +35,31 @@ Result = TypeVar('Result')
 
 
 def load(
-  folder: str | os.PathLike[str], *, step: Step = None, batch_size: int = batches.ROWS, dtype: Dtype = 'float32'
+  folder: str | os.PathLike[str],
+  *,
+  step: Step = None,
+  part: str | None = None,
+  batch_size: int = batches.ROWS,
+  dtype: Dtype = 'float32',
 ) -> 'Model':
   """Opens a folder to ask it something; parameters are read when they are first needed.
 
   Args:
     folder: a run, an import (`python -m plm_jax.convert import`), or one in Hugging Face's form with its tokenizer.
     step: of a run: a number, 'newest' or 'best'; None is the best where one was kept, else the newest.
+    part: one task of a run that learned several, which is opened as a run of that task alone.
     batch_size: rows that are computed at a time.
     dtype: of activations and matrix products, whatever a run was trained in.
 
   Raises:
-    ConfigError: there is no such folder, or no vocabulary in it.
+    ConfigError: there is no such folder, no vocabulary in it, or no such task.
   """
   _count('load: batch_size', batch_size)
   if not isinstance(folder, str | os.PathLike):
     raise ConfigError(f'load: takes the name of a folder, and this is {type(folder).__name__}')
   with errors.stage('load'):
     errors.one_of('dtype', dtype, Dtype)
-  return Model(opened.open(folder, step=step, execution=Execution(dtype=dtype)), batch_size)
+  return Model(opened.open(folder, step=step, part=part, execution=Execution(dtype=dtype)), batch_size)
 
 
 class Model:
@@ -74,7 +80,8 @@ class Model:
     self.batch_size = batch_size
 
   def __repr__(self) -> str:
-    return f'plm_jax.load({str(self.folder.folder)!r})'
+    part = f', part={self.folder.part!r}' if self.folder.part else ''
+    return f'plm_jax.load({str(self.folder.folder)!r}{part})'
 
   @functools.cached_property
   def _task(self) -> tasks.Asked:

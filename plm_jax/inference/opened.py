@@ -16,7 +16,7 @@ from plm_jax.checkpoint import CheckpointError, Step
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.generate import conventions
-from plm_jax.plugins import build
+from plm_jax.plugins import build, one_part
 from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
 from plm_jax.training.parts import Settings, reads_second
@@ -49,10 +49,11 @@ class Opened:
   Attributes:
     folder: a run, an import, or one in Hugging Face's form.
     step: of a run, see `weights.open`.
-    settings: the config of a run; empty for others.
+    settings: the config of a run, of one task of several where one is opened; empty for others.
     vocab: of the model.
     tokenizer: the folder of the vocabulary.
     execution: how the network computes.
+    part: which task of a run that learned several.
   """
 
   folder: Path
@@ -61,16 +62,17 @@ class Opened:
   vocab: Vocab
   tokenizer: Path
   execution: Execution
+  part: str | None
 
   @functools.cached_property
   def weights(self) -> Weights:
     """The folder as `weights.open` gives it."""
-    return weights.open(self.folder, step=self.step)
+    return weights.open(self.folder, step=self.step, part=self.part)
 
   @functools.cached_property
   def resolved(self) -> Settings:
     """The config of a run with every default; raises a ConfigError where it cannot be read by this version."""
-    return config.resolve(self.settings)
+    return self.settings if self.part else config.resolve(self.settings)
 
   @functools.cached_property
   def task(self) -> Settings:
@@ -103,7 +105,7 @@ class Opened:
     Raises:
       ConfigError: they are missing or damaged.
     """
-    return self._load('trunk')
+    return self._load(self.part or 'trunk')
 
   @functools.cached_property
   def filler(self) -> tuple[nn.Module, PyTree]:
@@ -235,6 +237,7 @@ def open(
   folder: str | os.PathLike[str],
   *,
   step: Step = None,
+  part: str | None = None,
   settings: Settings | None = None,
   execution: Execution = Execution(),
 ) -> Opened:
@@ -243,11 +246,12 @@ def open(
   Args:
     folder: which one.
     step: of a run, see `weights.open`.
+    part: one task of a run that learned several, which is opened as a run of that task alone.
     settings: the config of the run, where it is known; None reads it.
     execution: how the network computes.
 
   Raises:
-    ConfigError: there is no such folder, or no vocabulary in it.
+    ConfigError: there is no such folder, no vocabulary in it, or no such task.
   """
   path = files.path(folder)
   if not files.is_folder(path):
@@ -256,11 +260,15 @@ def open(
     about = _read_json(RunFolder(path).config)
     is_run = isinstance(about, dict) and 'model' in about
     settings = config.load(str(RunFolder(path).config)) if is_run else {}
+  if part is not None:
+    settings = one_part.settings_of(
+      config.resolve(settings) if settings else {}, part, where=f'{folder}, part={part!r}'
+    )
   own = RunFolder(path).vocab
   own = own if files.is_folder(own) else path
   with errors.stage('vocab'):
     vocab = tokenizer.load(own)
-  return Opened(path, step, settings, vocab, own, execution)
+  return Opened(path, step, settings, vocab, own, execution, part)
 
 
 def _read_json(file: Path) -> Any:

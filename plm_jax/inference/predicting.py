@@ -27,6 +27,7 @@ from plm_jax.data.rows import first_row
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import RunFolder, Where
 from plm_jax.inference import replies
+from plm_jax.plugins import one_part
 from plm_jax.scores import Group, Row, grouped, squad
 from plm_jax.training import evaluate_saved, run_folder
 from plm_jax.training.parts import Settings
@@ -46,7 +47,14 @@ _OF_EVALUATIONS = (
 
 
 def predict(
-  settings: Settings, folder: RunFolder, *, file: Where, out: Where, step: Step = None, force: bool = False
+  settings: Settings,
+  folder: RunFolder,
+  *,
+  file: Where,
+  out: Where,
+  step: Step = None,
+  part: str | None = None,
+  force: bool = False,
 ) -> int:
   """Predicts every row of a file and writes the rows with their predictions.
 
@@ -56,6 +64,7 @@ def predict(
     file: what is predicted, in any format of `data/corpora/formats/`; a line of a .txt file is a row.
     out: what is written, a name that ends in one of `SUFFIXES`.
     step: which checkpoint; None takes the best where there is one, else the newest.
+    part: the task of a run that learned several, by which rows are predicted as by a run of it alone.
     force: replace `out` where it is there.
 
   Returns:
@@ -66,6 +75,7 @@ def predict(
       predicts no rows. All of it before anything is computed.
   """
   check_output(out, file, force=force)
+  settings = one_part.settings_of(settings, part, where=f'--part={part}')
   block = rows_of(settings, file)
   with stage(f'--file={file}'):
     records = sources.open_source(
@@ -79,8 +89,9 @@ def predict(
     if taken := [name for name in ADDED if name in records.fields]:
       raise ValueError(f'rows have a field {taken[0]!r} already, which predictions are written to: rename it')
   evaluations: dict[str, Any] = {_EVALUATION: {'data': block, 'every': None, 'units': None, 'scores': []}}
-  names = run_folder.class_names(folder).names
-  task, found = evaluate_saved.predict_run({**settings, 'eval': evaluations}, folder, name=_EVALUATION, step=step)
+  names = run_folder.class_names(folder, part).names
+  settings = {**settings, 'eval': evaluations}
+  task, found = evaluate_saved.predict_run(settings, folder, name=_EVALUATION, step=step, part=part)
   kept = [_named(record, names) for record in found.records]
   rows = list(_whole(said(task, found.predictions, kept), records, block))
   write(out, rows)
@@ -112,12 +123,9 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
   """
   data, path = settings['data'], files.path(file)
   if settings['adapter'] is None or data['name'] not in _SOURCES:
+    if several := one_part.left_open(settings):
+      raise ConfigError(f'predict: this run {several}, --part=NAME')
     what = f'reads data {data["name"]!r}' if settings['adapter'] else 'was pre-trained and not fine-tuned'
-    if settings['adapter'] and data.get('parts'):
-      raise ConfigError(
-        f'predict: this run learns several tasks at once ({", ".join(data["parts"])}), and rows of a file are of one: '
-        f'{_OF_EVALUATIONS}'
-      )
     raise ConfigError(
       f'predict: this run {what}: rows are predicted by a run of an adapter on data {" or ".join(_SOURCES)}'
     )

@@ -20,7 +20,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.inference import batches, released
 from plm_jax.inference.opened import Opened
-from plm_jax.plugins import build
+from plm_jax.plugins import build, one_part
 from plm_jax.training import parts, scoring
 from plm_jax.training.evaluation import rows_of
 from plm_jax.training.parts import Parts
@@ -106,9 +106,12 @@ def abilities(opened: Opened) -> list[str]:
 
 
 def _own(settings: Mapping[str, Any]) -> list[str]:
-  """The abilities of a network with the head of a task."""
-  own = ability(config.reads(settings))
-  return ['encode', *([own] if own else [])]
+  """The abilities of a network with the head of a task; one of several has to be opened by itself, `one_part`."""
+  reads, data = config.reads(settings), settings.get('data')
+  own = ability(reads)
+  by_rows = data is None or 'keep_unlabelled' in data  # of a release, rows are made by what its tokenizer says
+  able = own and (by_rows or (own == 'generate' and 'part' not in reads))
+  return [*([] if one_part.own_trunks(settings) else ['encode']), *([own] if able and own else [])]
 
 
 def check(opened: Opened, wanted: str) -> None:
@@ -116,6 +119,8 @@ def check(opened: Opened, wanted: str) -> None:
   able = abilities(opened)
   if wanted in able:
     return
+  if opened.settings and (several := one_part.left_open(opened.settings)):
+    raise ConfigError(f'{wanted}: {opened.folder} {several}, as in plm_jax.load(FOLDER, part=NAME)')
   if opened.settings:
     what = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
   elif HEAD in opened.weights.heads:

@@ -90,4 +90,5 @@ def writer(opened: Opened) -> Opened:
     second = tokenizer.load(folder), folder
   first = opened.vocab, opened.tokenizer
   read, written = (second, first) if parts.reads_second(opened.settings) else (first, second)
-  return Translator(opened.folder, opened.step, opened.settings, *written, opened.execution, first[0], *read)
+  of_run = opened.folder, opened.step, opened.settings
+  return Translator(*of_run, *written, opened.execution, opened.part, first[0], *read)

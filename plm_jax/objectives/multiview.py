@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from plm_jax.adapters import multitask, tag
+from plm_jax.adapters import multitask
 from plm_jax.adapters.texts import inputs_of, read_text
 from plm_jax.errors import one_of, require
 from plm_jax.layers.linear import normal
@@ -36,6 +36,7 @@ from plm_jax.layers.means import batch_scale, metric, row_terms, scaled_sum, who
 from plm_jax.layers.mlp import PredictionHead
 from plm_jax.layers.scalar_mix import read_layers
 from plm_jax.objectives import corrupt
+from plm_jax.plugins import build
 from plm_jax.types import (
   Array,
   Batch,
@@ -176,17 +177,24 @@ def make(
     one_of('objective.views', view, View)
   if not views or len(set(views)) < len(views):
     raise ValueError(f'objective.views={tuple(views)}: name one or more, each once')
-  head: dict[str, Any] = dict(hidden=hidden, activation='relu', dropout=0.0, init_std=init_std)
-  made = {
-    name: tag.make(trunk=trunk, vocab=vocab, tags=tuple(own), layers=layers, label_smoothing=label_smoothing, **head)
-    for name, own in tags.items()
-  }
+  head = dict(hidden=hidden, layers=layers, label_smoothing=label_smoothing, init_std=init_std)
+  primary = alone({'tags': tags, **head})
+  made = {name: build.make('adapters', block, trunk=trunk, vocab=vocab) for name, block in primary.items()}
   outputs = {name: len(own) for name, own in sorted(tags.items())}
   model = Views(trunk.with_dropout(unlabelled_dropout), outputs, tuple(views), tuple(layers), hidden, init_std)
   marks = corrupt.among([number for number in vocab.special_ids if number != vocab.unk_id], vocab.size)
   s = Setup(tuple(outputs), tuple(views), inputs_of(trunk), np.asarray(vocab.starts_word), marks)
   made[unlabelled] = Task(model, partial(prepare, s), partial(loss, s), lambda forward, example: {})
   return multitask.join({name: made[name] for name in sorted(made)})
+
+
+def alone(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+  """Task -> the adapter of its primary head (`plugins/one_part.py`), from the block of this objective."""
+  head = {key: settings[key] for key in ('hidden', 'layers', 'label_smoothing', 'init_std')}
+  return {
+    name: {'name': 'tag', 'tags': own, 'activation': 'relu', 'dropout': 0.0, **head}
+    for name, own in settings['tags'].items()
+  }
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:

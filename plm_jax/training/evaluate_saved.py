@@ -1,9 +1,10 @@
 """Evaluates saved parameters, those of checkpoints or of a folder: the engine of `python -m plm_jax.evaluate`."""
 
+import functools
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -15,7 +16,7 @@ from plm_jax.checkpoint import CheckpointError, Step, records
 from plm_jax.cli import progress, signals
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder, Where
-from plm_jax.plugins import build, signatures
+from plm_jax.plugins import build, one_part, signatures
 from plm_jax.text import tokenizer
 from plm_jax.training import by_class as by_classes
 from plm_jax.training import (
@@ -106,6 +107,7 @@ def evaluate_run(
   follow: bool = False,
   timeout: float = 3600.0,
   name: str | None = None,
+  part: str | None = None,
   predictions: Output | None = None,
   by_class: bool = False,
   every: bool = False,
@@ -119,40 +121,44 @@ def evaluate_run(
     follow: evaluate every checkpoint as it appears, up to the last one of the run, in place of `step`.
     timeout: seconds that `follow` waits for the next checkpoint.
     name: one of the evaluations; None takes all.
+    part: one task of a run that learned several, which is evaluated as by a run of it alone; its lines name it.
     predictions: where the predictions of the one evaluation go.
     by_class: also print what became of each class, and write it to `by_class.json` of the folder.
     every: evaluate each checkpoint that is there, in place of `step`, and print a table of them.
 
   Raises:
-    ConfigError: no such evaluation, or no checkpoint within `timeout`.
+    ConfigError: no such evaluation or task, or no checkpoint within `timeout`.
     CheckpointError: no such checkpoint, or a damaged one.
   """
-  settings = from_data.filled(settings, run_folder.begun(folder))
+  settings = one_part.settings_of(from_data.filled(settings, run_folder.begun(folder)), part, where=f'--part={part}')
   names = _names(settings, name, predictions)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
   _check_predicts(made, predictions)
+  _check_one(settings, predictions, by_class=by_class)
   layout = parts.make_layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
-    check_names(folder, evaluator.sources)
+    check_names(folder, evaluator.sources, part)
     steps = _appearing(folder, timeout=timeout) if follow else iter(_present(folder, step, every=every))
-    states = _states(settings, folder, steps, made.task, evaluator.spec, layout=layout, may_vanish=follow)
+    states = _states(settings, folder, steps, made.task, evaluator.spec, layout=layout, may_vanish=follow, part=part)
     lines = _evaluate(evaluator, states, folder=folder, predictions=predictions, by_class=by_class)
   if every and jax.process_index() == 0:
     by_classes.show_steps(lines)
 
 
 def predict_run(
-  settings: Settings, folder: RunFolder, *, name: str, step: Step = None
+  settings: Settings, folder: RunFolder, *, name: str, step: Step = None, part: str | None = None
 ) -> tuple[Task, evaluation.Evaluated]:
   """What a run predicts of the rows of one evaluation; nothing is scored, and nothing is written to its folder.
 
   Args:
-    settings: of the run, with an evaluation whose rows need no label.
+    settings: of the run, or of one task of several (`one_part.settings_of`), with an evaluation whose rows need no
+      label.
     folder: of the run.
     name: of the evaluation.
     step: which checkpoint; None takes the best where there is one, else the newest.
+    part: the task that the settings are of.
 
   Returns:
     The task, whose `in_words` says the predictions in words, and the predictions with their records.
@@ -172,7 +178,8 @@ def predict_run(
   settings = {**settings, 'eval': {name: {**block, 'data': {**block['data'], 'batch_size': rows}}}}
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, [name], layout=layout, predictions=nowhere)
-    states = _states(settings, folder, iter([number]), made.task, evaluator.spec, layout=layout, may_vanish=False)
+    steps, spec = iter([number]), evaluator.spec
+    states = _states(settings, folder, steps, made.task, spec, layout=layout, may_vanish=False, part=part)
     return evaluator.task, evaluator.evaluate(name, next(states).params, keep=True)
 
 
@@ -228,9 +235,9 @@ def _names(settings: Settings, name: str | None, predictions: Output | None) -> 
   return names
 
 
-def check_names(folder: RunFolder, sources: Mapping[str, Source]) -> None:
+def check_names(folder: RunFolder, sources: Mapping[str, Source], part: str | None = None) -> None:
   """Raises ConfigError where an evaluation numbers classes otherwise than the rows that the run was trained on."""
-  trained = run_folder.class_names(folder)
+  trained = run_folder.class_names(folder, part)
   with errors.stage('evaluate'):
     parts.check_names({str(folder.data): trained} | {f'eval.{name}.data': source for name, source in sources.items()})
 
@@ -239,6 +246,13 @@ def _check_predicts(made: Parts, predictions: Output | None) -> None:
   """Raises ConfigError where predictions are asked of a task that makes none."""
   if predictions and made.task.predict is None:
     raise ConfigError(f'--predictions: {made.user} makes no predictions; leave the flag out')
+
+
+def _check_one(settings: Settings, predictions: Output | None, *, by_class: bool) -> None:
+  """Raises ConfigError where what is of one task alone is asked of a run of several."""
+  asked = '--by_class' if by_class else f'--format={predictions.format}' if predictions and predictions.format else ''
+  if asked and one_part.has_heads(settings):
+    raise ConfigError(f'{asked} is of one task, and this run {one_part.left_open(settings)}, --part=NAME')
 
 
 def _evaluator(
@@ -333,25 +347,47 @@ def _states(
   *,
   layout: sharding.Layout,
   may_vanish: bool,
+  part: str | None = None,
 ) -> Iterator[Saved]:
   """The parameters of each step; with `may_vanish`, steps that the run deleted in the meantime are left out."""
-  with errors.stage('optim'):
-    horizon = settings['steps'] or 1
-    tx = optim.make(params=abstract_params(task, spec), steps=horizon, trains=task.trains, **settings['optim'])
-  abstract, cut = state_maker(task, tx, spec, layout=layout).abstract, settings['save'] == 'trained'
-  abstract = trained_part.cut(abstract, tx) if cut else abstract
+  if part is None:
+    read = _reader(settings, folder, task, spec, layout=layout)
+  else:
+    read = functools.partial(_read_part, folder, part, task, spec, layout=layout)
   for step in steps:
     try:
-      _, state = checkpoint.restore(folder.checkpoints, abstract, step=step)
+      params = read(step)
     except CheckpointError:
       if may_vanish and step not in records.numbered(folder.checkpoints):
         log.info(f'step {step} was deleted before it could be scored (keep)')
         continue
       raise
+    yield Saved({'step': step} if part is None else {'step': step, 'part': part}, params)
+
+
+def _reader(
+  settings: Settings, folder: RunFolder, task: Task, spec: Spec, *, layout: sharding.Layout
+) -> Callable[[int], PyTree]:
+  """step -> the parameters that evaluations of a run read there, each on its devices."""
+  with errors.stage('optim'):
+    horizon = settings['steps'] or 1
+    tx = optim.make(params=abstract_params(task, spec), steps=horizon, trains=task.trains, **settings['optim'])
+  abstract, cut = state_maker(task, tx, spec, layout=layout).abstract, settings['save'] == 'trained'
+  abstract = trained_part.cut(abstract, tx) if cut else abstract
+
+  def read(step: int) -> PyTree:
+    _, state = checkpoint.restore(folder.checkpoints, abstract, step=step)
     if cut:
       whole = weights.open(folder.root, step=step).as_saved.tree()
       state = trained_part.joined(state, placed(whole, task, spec, layout=layout))
-    yield Saved({'step': step}, tx.eval_params(state.opt_state, state.params))
+    return tx.eval_params(state.opt_state, state.params)
+
+  return read
+
+
+def _read_part(folder: RunFolder, part: str, task: Task, spec: Spec, step: int, *, layout: sharding.Layout) -> PyTree:
+  """The same of one task of a run of several, whose optimiser is of all of them."""
+  return placed(weights.open(folder.root, step=step, part=part).as_saved.tree(), task, spec, layout=layout)
 
 
 def _present(folder: RunFolder, step: Step, *, every: bool) -> list[int]:

@@ -112,8 +112,8 @@ def read_result(folder: RunFolder) -> dict[str, Any]:
     return {}
 
 
-def class_names(folder: RunFolder) -> Labels:
-  """The names of the classes that a run was trained on, as its data had them; by part where it has parts.
+def class_names(folder: RunFolder, part: str | None = None) -> Labels:
+  """The names of the classes that a run, or one part of it, was trained on, as its data had them; else by part.
 
   They stand in `data.json` under 'class_names': a list, or a list for each part. Without names there is no such key.
 
@@ -121,6 +121,8 @@ def class_names(folder: RunFolder) -> Labels:
     RunError: the file is damaged.
   """
   kept = read_json(folder.data).get('class_names', ())
+  if isinstance(kept, Mapping) and part is not None:
+    return Labels(tuple(kept.get(part, ())))
   if isinstance(kept, Mapping):
     return Labels(parts={part: Labels(tuple(names)) for part, names in kept.items()})
   return Labels(tuple(kept))

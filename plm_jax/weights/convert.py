@@ -15,6 +15,7 @@ from plm_jax import files, paths, seals
 from plm_jax.checkpoint import Leaf, Step, params, tensor_files
 from plm_jax.checkpoint.tensor_files import WeightsError
 from plm_jax.errors import ConfigError
+from plm_jax.text import tokenizer
 from plm_jax.types import Template
 from plm_jax.weights import bilm, folders, release, writer
 from plm_jax.weights.folders import Part
@@ -95,6 +96,7 @@ def save_changed(
   leaves: Mapping[str, np.ndarray],
   *,
   block: Mapping[str, Any],
+  template: Template | None = None,
   shard: int = 4 * 10**9,
 ) -> None:
   """Writes changed parameters of a folder in the form of an import, which every command opens that takes one.
@@ -104,6 +106,7 @@ def save_changed(
     opened: where the parameters are from; its vocabulary goes along.
     leaves: all of them by path, of any dtype; leaves in 8 bits have their scales beside them.
     block: of the model that they belong to now.
+    template: what stands around a text, where it is not what the vocabulary says.
     shard: the most bytes per file of tensors.
   """
   layers = {path: leaf.shape[0] if paths.is_stacked(path, leaf) else None for path, leaf in leaves.items()}
@@ -119,7 +122,9 @@ def save_changed(
 
   def put_vocab(vocab: Path) -> None:
     files.make_folder(vocab)
-    for file in files.listing(opened.vocab):
+    if template is not None:
+      tokenizer.load(opened.vocab).save(vocab, template=template)
+    for file in files.listing(opened.vocab) if template is None else ():
       if files.is_file(file):
         files.copy(file, vocab / file.name)
     _put_generation(vocab, opened)
@@ -185,17 +190,20 @@ def export(
     target: made if it is missing; left as it is if the export fails.
     architecture: a file of `architectures/`, where several have a place for the trunk.
     step: which step of a run.
-    part: which trunk of a run that trains two.
+    part: which trunk of a run that trains two, or which task of one that learned several.
     template: what stands around a text in the rows of a run that does not say so itself.
     heads: to write beside the trunk; None takes those of pre-training that a published form has, and names the others
       in the log, and of a task all.
     shard: the most bytes per file of tensors.
 
   Raises:
+    ConfigError: the run learned several tasks, and `part` names none of them.
     WeightsError: no published form has a place for the trunk and its heads, or computes what the head of a task does.
     CheckpointError: the parameters are damaged.
   """
   opened = folders.open(source, step=step, part=part)
+  if heads is None or heads:
+    opened.check_one()
   trunk = opened.trunk()
   present = set(opened.heads)
   _check_heads(source, heads or (), present=present)
@@ -232,6 +240,7 @@ def export_own(
   step: Step = 'best',
   part: Part = 'trunk',
   heads: Sequence[str] = (),
+  template: Template | None = None,
   shard: int = 4 * 10**9,
 ) -> None:
   """Writes a run's trunk, with its vocabulary, in the form of an import; also of models without a published form.
@@ -240,8 +249,9 @@ def export_own(
     source: a run folder or an import.
     target: made if it is missing; left as it is if the export fails.
     step: which step of a run.
-    part: which trunk of a run that trains two.
+    part: which trunk of a run that trains two, or which task of one that learned several.
     heads: to write beside the trunk.
+    template: what stands around a text in the rows of one task of several, which the vocabulary of the run may not say.
     shard: the most bytes per file of tensors.
 
   Raises:
@@ -252,7 +262,8 @@ def export_own(
   _check_heads(source, heads, present=opened.heads)
   kept = {'trunk', *heads}
   leaves = {path: leaf.read(None) for path, leaf in opened.params.items() if path.partition('/')[0] in kept}
-  save_changed(target, opened, leaves, block=opened.model.block, shard=shard)
+  template = template if opened.task else None
+  save_changed(target, opened, leaves, block=opened.model.block, template=template, shard=shard)
   log.info(f'{target}: {", ".join(file.name for file in files.listing(target))}')
 
 

@@ -8,18 +8,19 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import numpy as np
 
-from plm_jax import checkpoint, files, seals
+from plm_jax import checkpoint, errors, files, seals
 from plm_jax.checkpoint import Leaf, Params, Step, frozen, in_memory
 from plm_jax.checkpoint.init_from import Entry
 from plm_jax.checkpoint.tensor_files import WeightsError
+from plm_jax.errors import ConfigError
 from plm_jax.paths import SCALE, nested
-from plm_jax.plugins import build, signatures
+from plm_jax.plugins import build, one_part, signatures
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import release, shapes, task_heads
 from plm_jax.weights.reader import Reader
@@ -27,7 +28,8 @@ from plm_jax.weights.release import Release
 from plm_jax.weights.table import TOKENS
 
 MODEL = 'model.json'  # of an import
-Part = Literal['trunk', 'generator']
+TRUNKS = ('trunk', 'generator')  # of a run of replaced token detection
+Part = str  # one of `TRUNKS`, or a task of a run of several
 # A leaf of the trunk alone -> the two whose sum it is in a run that trains a generator as well, of which the second is
 # what the trunk has of its own (DeBERTa-v3's gradient-disentangled table).
 SUMS: Mapping[str, tuple[str, str]] = MappingProxyType({TOKENS: ('generator/token_embed/table', 'delta/table')})
@@ -67,7 +69,8 @@ class Weights:
     folder: where it is.
     vocab: the folder of its vocabulary or tokenizer, which may not exist.
     step: which step of a run.
-    part: which trunk of a run that trains two; None is all parameters by the names that the run has.
+    part: which trunk of a run that trains two, or which task of one that learned several; None is all parameters by
+      the names that the run has.
   """
 
   def __init__(self, folder: Path, *, step: Step, part: Part | None):
@@ -75,6 +78,30 @@ class Weights:
     self.vocab = files.RunFolder(folder).vocab
     self.step = step
     self.part = part
+
+  @functools.cached_property
+  def _whole(self) -> Mapping[str, Any]:
+    """The config of a run as it stands in its folder; empty where there is none."""
+    file = files.RunFolder(self.folder).config
+    return seals.read_json(file) if files.is_file(file) else {}
+
+  @functools.cached_property
+  def task(self) -> str | None:
+    """The task that is opened of a run that learned several.
+
+    Raises:
+      ConfigError: it learned no such task.
+    """
+    known = one_part.names(self._whole) if self.part else ()
+    if self.part is None or (self.part in TRUNKS and self.part not in known):
+      return None
+    errors.check_choice(f'part={self.part}', 'part', self.part, known or TRUNKS, place=str(self.folder))
+    return self.part
+
+  def check_one(self) -> None:
+    """Raises ConfigError where the heads are those of several tasks, and none of these is opened."""
+    if self.task is None and one_part.has_heads(self._whole):
+      raise ConfigError(f'{self.folder} {one_part.left_open(self._whole)}, --part=NAME; --heads=none leaves them out')
 
   @functools.cached_property
   def model(self) -> Model:
@@ -89,7 +116,8 @@ class Weights:
         return Model(about['model'], about['vocab_size'])
       settings = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config))
       vocab = seals.read_json(self.vocab / 'vocab.json')
-      block = (settings['objective'] or {}).get('generator') if self.part == 'generator' else settings['model']
+      second = self.part == 'generator' and self.task is None
+      block = (settings['objective'] or {}).get('generator') if second else settings['model']
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
       raise WeightsError(
         f'{self.folder} is neither a Hugging Face folder (config.json with a model_type) nor a run folder nor an '
@@ -127,7 +155,7 @@ class Weights:
     )
 
   def _of_part(self, everything: Params) -> Params:
-    if self.part is None or files.is_file(self.folder / checkpoint.INDEX):
+    if self.part is None or self.task or files.is_file(self.folder / checkpoint.INDEX):
       return everything
     leaves = _generator(everything, self.trunk()) if self.part == 'generator' else _first_trunk(everything)
     return Params(leaves, where=str(self.folder))
@@ -136,24 +164,32 @@ class Weights:
   def as_saved(self) -> Params:
     """The parameters as they are saved, those of a wrapper apart, and frozen ones from where `init_from` had them.
 
+    Of one task of several they are those of the trunk and its own, by the names that it has alone.
+
     Raises:
       CheckpointError: none, damaged ones, or a source that is not what it was.
     """
+    task, saved = self.task, self._all_saved()
+    if task is None:
+      return saved
+    named = {one_part.path_of(self._whole, task, path): leaf for path, leaf in saved.items()}
+    return Params({path: leaf for path, leaf in named.items() if path is not None}, where=str(self.folder))
+
+  def _all_saved(self) -> Params:
     saved = checkpoint.open_params(self.folder, step=self.step)
     inside = files.RunFolder(self.folder).checkpoints
     steps = inside if files.is_folder(inside) else self.folder
     if not frozen.read(steps):
       return saved
-    settings = seals.read_json(files.RunFolder(self.folder).config) if steps == inside else {}
+    settings = self._whole if steps == inside else {}
     entries = [Entry.read(fields) for fields in settings.get('init_from', ())]
     sources = [(entry, open(entry.source, step=entry.step).params) for entry in entries]
     return Params({**frozen.leaves(steps, sources), **saved}, where=str(self.folder))
 
   @functools.cached_property
   def _adapter(self) -> Mapping[str, Any]:
-    """The adapter of a run as its config has it; empty where there is none."""
-    file = files.RunFolder(self.folder).config
-    return (seals.read_json(file) if files.is_file(file) else {}).get('adapter') or {}
+    """The adapter of a run as its config has it, or that of its task that is opened; empty where there is none."""
+    return one_part.adapter_of(self._whole, self.task) if self.task else self._whole.get('adapter') or {}
 
   @property
   def wrapper(self) -> Mapping[str, Any]:
@@ -167,12 +203,11 @@ class Weights:
       WeightsError: no config says how, or parameters alone do not express it and `grafted` is not asked for, or it is
         added for one of several tasks.
     """
-    for part, block in (self._adapter.get('parts') or {}).items():
-      if _wraps(block):
-        raise WeightsError(
-          f'{self.folder} was trained with adapter {block["name"]!r} for its task {part!r} alone, and each task has a '
-          'trunk of its own: only plm_jax.evaluate --workdir opens it'
-        )
+    for part, wrapper in one_part.own_trunks(self._whole).items() if self.task is None else ():
+      raise WeightsError(
+        f'{self.folder} was trained with adapter {wrapper!r} for its task {part!r} alone, and each task has a trunk of '
+        f'its own: name one of {", ".join(one_part.names(self._whole))}, part=NAME'
+      )
     saved = self.as_saved
     adds = {signatures.literal(f'adapters.{name}', 'ADDS'): name for name in signatures.names('adapters')}
     present = sorted({path.partition('/')[0] for path in saved} & (adds.keys() - {None}))
@@ -223,8 +258,7 @@ class Weights:
     """The block of the adapter that computes the head, as a config has it; empty where there is none, or not known."""
     if files.is_file(self.folder / MODEL):
       return seals.read_json(self.folder / MODEL).get('adapter', {})
-    file = files.RunFolder(self.folder).config
-    return (build.unwrapped(seals.read_json(file)).get('adapter') or {}) if files.is_file(file) else {}
+    return build.unwrapped({'adapter': self._adapter}).get('adapter') or {}
 
   @functools.cached_property
   def labels(self) -> tuple[str, ...]:
@@ -235,7 +269,8 @@ class Weights:
       return tuple(self.adapter['tags'])
     file = files.RunFolder(self.folder).data
     names = seals.read_json(file, default={}).get('class_names', ()) if self.adapter else ()
-    return tuple(names) if isinstance(names, list) else ()
+    names = names.get(self.task, ()) if isinstance(names, dict) else names
+    return tuple(names)
 
   @property
   def heads(self) -> tuple[str, ...]:
@@ -353,8 +388,9 @@ def open(
     folder: one in Hugging Face's form, a run folder, what `python -m plm_jax.convert import` wrote, or what
       `checkpoint.save_params` wrote (which says nothing of its model).
     step: of a run: a number, 'newest' or 'best'; None is the best where steps have scores, else the newest.
-    part: of a run that trains two trunks (replaced token detection): the trunk as it is used alone, or the generator;
-      None gives all parameters by the names that the run has.
+    part: of a run that trains two trunks (replaced token detection): the 'trunk' as it is used alone, or the
+      'generator'; of one that learned several tasks, one of them with its own head. None gives all parameters by the
+      names that the run has.
     architecture: a file of `architectures/`, where the config.json of a release leaves it open.
 
   Returns:
@@ -365,6 +401,8 @@ def open(
   """
   path = files.path(folder)
   if release.is_release(path):
+    if part is not None:
+      errors.check_choice(f'part={part}', 'part', part, TRUNKS, place=f'{path}, which is no run')
     return Published(path, architecture=architecture)
   if files.is_file(path / release.PEFT):
     raise WeightsError(
@@ -387,7 +425,7 @@ def load(
   Args:
     folder: a Hugging Face folder, a run folder, or a folder written by `python -m plm_jax.convert import`.
     step: of a run folder; None is the best where one was kept, else the newest.
-    part: 'generator' is the second trunk of a run folder of replaced token detection.
+    part: 'generator' is the second trunk of a run folder of replaced token detection; see `open`.
     execution: how the trunk computes.
     device: where every leaf is placed, or how it is cut; None is the default device.
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, probe
+from plm_jax import config, convert, evaluate, predict, probe
+from plm_jax.errors import ConfigError
 from plm_jax.text import words
 from plm_jax.training import loop, metrics
 from tests import conftest, runs
@@ -155,3 +156,25 @@ def test_what_is_saved_by_itself_says_the_same_as_the_run(trained, tmp_path):
   run, alone = plm_jax.load(trained, step='newest'), plm_jax.load(tmp_path / 'out')
   np.testing.assert_array_equal(run.encode(TEXTS, pool='mean'), alone.encode(TEXTS, pool='mean'))
   assert np.abs(np.diff(run.encode(TEXTS, pool='mean'), axis=0)).max() > 1e-4
+
+
+def test_a_task_is_asked_by_its_primary_head(trained, labelled, tmp_path):
+  """As a part: what it predicts is what the evaluation of the run, with the views beside it, says of the same rows."""
+  known, out, rows = tmp_path / 'known.jsonl', tmp_path / 'out.jsonl', labelled / 'tags' / 'validation.jsonl'
+  assert evaluate.main([f'--workdir={trained}', '--step=best', f'--predictions={known}']) == 0
+  flags = [f'--workdir={trained}', f'--file={rows}', f'--out={out}', '--step=best']
+  assert predict.main([*flags, '--part=names']) == 0
+  scored = [row for row in map(json.loads, known.read_text().splitlines()) if row['part'] == 'names']
+  found = [json.loads(line) for line in out.read_text().splitlines()]
+  assert len(found) == len(scored) == 24
+  for row, other in zip(found, scored, strict=True):
+    assert row['prediction'] == [BIO[number] for number in other['names/labels'] if number >= 0]
+  words = plm_jax.load(trained, step='best', part='names').tag(' '.join(found[0]['tokens']))
+  assert [word['tag'] for word in words] == found[0]['prediction']
+  np.testing.assert_allclose([word['probability'] for word in words], found[0]['probability'], atol=1e-5)
+  with pytest.raises(ConfigError, match=r'trained the parts names: name one, --part=NAME'):
+    predict.main([*flags[:2], f'--out={tmp_path / "none.jsonl"}'])
+  with pytest.raises(ConfigError, match=r"there is no part 'text'.*There are: names"):
+    predict.main([*flags[:2], f'--out={tmp_path / "none.jsonl"}', '--part=text'])
+  with pytest.raises(ConfigError, match=r'tag: .* trained the parts names: name one.*part=NAME'):
+    plm_jax.load(trained).tag(TEXTS)
