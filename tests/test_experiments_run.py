@@ -74,7 +74,7 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('target', ['bert/superglue.py:wsc', 'glm/superglue.py:wsc'])
+@pytest.mark.parametrize('target', ['bert/superglue.py:wsc', 'glm/superglue.py:wsc', 'bert/features.py:stsb'])
 def test_quick_form_of_a_task_with_rows_of_its_own_takes_two_steps(target, data, tmp_path):
   take_two_steps(config.load(f'{conftest.ROOT}/experiments/{target},quick'), data, tmp_path)
 
