@@ -77,6 +77,7 @@ def test_quick_form_takes_two_steps(file: pathlib.Path, data: pathlib.Path, tmp_
 @pytest.mark.parametrize(
   'target',
   [
+    'bert/features.py:stsb',
     'bert/superglue.py:wsc',
     'glm/superglue.py:wsc',
     'glm/superglue.py:wic',
