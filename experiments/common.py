@@ -198,7 +198,7 @@ def gpt_adam() -> dict[str, Any]:
 
 def validation(*splits: str) -> dict[str, Any]:
   """Evaluations on splits of the training data's source, named after them; those that copies may lack are optional."""
-  optional = {split: dict(optional=split) for split in OPTIONAL}
+  optional = {split: dict(optional=(split,)) for split in OPTIONAL}
   return {split: dict(data=dict(split=split), **optional.get(split, {})) for split in splits or ('validation',)}
 
 

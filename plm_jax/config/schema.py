@@ -121,7 +121,7 @@ class Evaluation:
       nats of all predicted tokens divided by this number, and 'bits_per_unit' (GPT-2 §3.1), which do not depend on the
       vocabulary.
     scores: files of `plm_jax/scores/` that need all predictions at once; None takes those of the task.
-    optional: a split that copies of the data may lack: a run on a folder without it leaves this evaluation out, with a
+    optional: splits that copies of the data may lack: a run on a folder without them leaves this evaluation out, with a
       line in the log. A folder that lacks any other split is refused, and so is one that `best` needs.
   """
 
@@ -129,4 +129,4 @@ class Evaluation:
   every: Count | None = None
   units: Count | None = None
   scores: Sequence[Annotated[str, 'scores']] | None = None
-  optional: str | None = None
+  optional: Sequence[str] | None = None

@@ -64,25 +64,26 @@ def _with_splits(settings: Settings) -> dict[str, Any]:
   kept = {}
   for name, block in settings['eval'].items():
     judges = settings['best'] is not None and settings['best'][0].startswith(f'{name}/')
-    if judges or block['optional'] is None or not _lacks(block['data'], block['optional'], where=f'eval.{name}.data'):
-      kept[name] = block
+    lacking = () if judges else _lacking(block['data'], block['optional'] or (), where=f'eval.{name}.data')
+    if lacking:
+      log.info(f'eval.{name} is left out: {block["data"]["path"]} has no split {lacking[0]!r}')
     else:
-      log.info(f'eval.{name} is left out: {block["data"]["path"]} has no split {block["optional"]!r}')
+      kept[name] = block
   return {**settings, 'eval': kept}
 
 
-def _lacks(block: Settings, optional: str, *, where: str) -> bool:
-  """Whether a block reads the split `optional` of local data that have none of that name."""
+def _lacking(block: Settings, optional: Sequence[str], *, where: str) -> Sequence[str]:
+  """The optional splits that a block reads of local data that have none of these names."""
   path, split = block.get('path'), block.get('split')
-  if path is None or split is None:
-    return False
+  if path is None or split is None or not optional:
+    return ()
   with errors.stage(where):
     asked = splits.parse(split, path=path)
   try:
     known = sources.splits_of(path)
   except FileNotFoundError:
-    return False  # said where the rows are read
-  return known is not None and optional not in known and any(part.name == optional for part in asked)
+    return ()  # said where the rows are read
+  return [] if known is None else [part.name for part in asked if part.name in optional and part.name not in known]
 
 
 def _fill_data(made: dict[str, Any], kept: Settings) -> None:
