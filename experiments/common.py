@@ -270,10 +270,21 @@ def features_adam() -> dict[str, Any]:
   return dict(name='adam', rate=3e-3, schedule='linear', warmup=0.05, clip=5.0, scale=scale)
 
 
-def elmo_features() -> tuple[dict[str, Any], ...]:
-  """What a network over a frozen ELMo begins with: the run of `cut`, and GloVe as its `vectors`."""
+def over_elmo(c: ConfigDict, side: str, **settings: Any) -> None:
+  """A network of one layer of LSTM over a frozen ELMo, the run of `cut`, and over GloVe as its `vectors`.
+
+  Args:
+    c: gets its vocabulary, model, adapter, optimiser and what it begins with.
+    side: where the mix of layers is put.
+    **settings: further ones of adapter `scalar_mix`, `inner` among them.
+  """
   glove = '../shared/data/glove/glove.6B.50d.5k.txt.gz'
-  return (
+  c.vocab = dict(name='words', path=vocab('elmo_8k'))
+  c.model = dict(name='elmo', variant='elmo-small', overrides=ELMO_CUT)
+  network = dict(vectors=50, dropout=0.2, side=side, penalty=0.001, lstm_layers=1, lstm_dim=100)
+  c.adapter = dict(name='scalar_mix') | network | settings
+  c.optim = features_adam()
+  c.init_from = (
     dict(source='runs/elmo/cut', from_='trunk', to='trunk'),
     dict(source=glove, from_='', to='trunk/vectors'),
   )

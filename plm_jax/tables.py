@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.studies.tables import file
 
   scales = file.SCALES if arguments.cost and arguments.scale is None else (arguments.scale or 'small',)
-  *others, arguments.scale = scales
+  arguments.scale = scales[-1]
   table = file.read(arguments.table, arguments.scale)
   if arguments.workdir is None and not arguments.cost:
     return _show_cells(table, arguments)
@@ -73,8 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   from plm_jax.studies.tables import costs, filling, needs  # loads jax, and touches no device
 
   if arguments.cost:
-    asked = [(scale, file.read(arguments.table, scale)) for scale in others] + [(arguments.scale, table)]
-    for scale, one in asked:
+    for scale in scales:
+      one = file.read(arguments.table, scale)
       costs.show(one, runs.plan(one, places), places, scale=scale)
     return 0
   if not arguments.only_print:

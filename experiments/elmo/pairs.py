@@ -29,19 +29,8 @@ def get_config(arg=''):
   """Takes a set, a side and `quick`."""
   name, side = common.chosen(arg, ('snli', 'squad')), common.chosen(arg, SIDES)
   c = common.run(arg, choices=('snli', 'squad', *SIDES), steps=STEPS)
-  c.vocab = dict(name='words', path=common.vocab('elmo_8k'))
-  c.model = dict(name='elmo', variant='elmo-small', overrides=common.ELMO_CUT)
-  c.adapter = dict(
-    name='scalar_mix',
-    vectors=50,
-    dropout=0.2,
-    side=side,
-    penalty=0.001,
-    lstm_layers=1,
-    lstm_dim=100,
-    fields='joined',
-    inner=dict(name='classify', classes=3) if name == 'snli' else dict(name='span'),
-  )
+  inner = dict(name='classify', classes=3) if name == 'snli' else dict(name='span')
+  common.over_elmo(c, side, fields='joined', inner=inner)
   if name == 'snli':
     texts = dict(fields=('premise', 'hypothesis'), label='label', length=128, buckets=(32, 64))
     c.data = dict(name='labelled', path='../shared/data/snli', layout='elmo', batch_size=32, **texts)
@@ -49,7 +38,5 @@ def get_config(arg=''):
   else:
     c.data = common.squad('v1.1', layout='elmo', batch_size=16) | dict(path='../shared/data/squad')
     common.score_spans(c)
-  c.optim = common.features_adam()
-  c.init_from = common.elmo_features()
   c.eval_every = c.save_every = STEPS
   return common.quick(c, arg)

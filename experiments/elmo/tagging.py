@@ -33,22 +33,14 @@ def get_config(arg=''):
   """Takes a set, a side, `last`, `even` and `quick`."""
   name, side = common.chosen(arg, SETS), common.chosen(arg, SIDES)
   c = common.run(arg, choices=(*SETS, *SIDES, 'last', 'even'), steps=STEPS)
-  c.vocab = dict(name='words', path=common.vocab('elmo_8k'))
-  c.model = dict(name='elmo', variant='elmo-small', overrides=common.ELMO_CUT)
-  c.adapter = dict(
-    name='scalar_mix',
-    vectors=50,
-    dropout=0.2,
-    side=side,
+  common.over_elmo(
+    c,
+    side,
     layers=(-1,) if 'last' in common.words(arg) else (),
     penalty=1.0 if 'even' in common.words(arg) else 0.001,
-    lstm_layers=1,
-    lstm_dim=100,
     inner=dict(name='tag', tags=common.TAGGING[name][2], dropout=0.2, crf=name != 'ewt'),
   )
   c.data = common.tagging(name, layout='elmo', batch_size=32)
-  c.optim = common.features_adam()
-  c.init_from = common.elmo_features()
   common.score_tagging(c, name)
   c.eval_every = c.save_every = STEPS
   return common.quick(c, arg)

@@ -199,6 +199,15 @@ def pretraining(
   return dict(config=target, keys=own)
 
 
+def electra(scale: str, config: str, **keys: Any) -> dict[str, Any]:
+  """The config and the keys of a row of ELECTRA, when small with a generator half as wide as the trunk; see
+  `pretraining`."""
+  small = dict(SIZES, embed_dim=128)
+  generator = dict(small, hidden_dim=64, mlp_dim=256, num_heads=1)
+  keys |= dict(objective__generator__overrides=generator) if scale == 'small' else {}
+  return pretraining(scale, config, small=small, **keys)
+
+
 def distilled(
   scale: str, teacher_config: str, config: str, *, objective: Mapping[str, Any] | None = None, fresh: bool = False
 ) -> list[dict[str, Any]]:

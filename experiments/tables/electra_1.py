@@ -23,20 +23,16 @@ TASKS = ('SST-2', 'MRPC', 'CoLA')
 
 def get_table(scale):
   """Takes a scale."""
-  small = dict(common.SIZES, embed_dim=128)
-  generator = dict(small, hidden_dim=64, mlp_dim=256, num_heads=1)
   rows = {}
   for name, (share, published) in ROWS.items():
-    steps = round(share * STEPS[scale])
-    keys = dict(objective__generator__overrides=generator) if scale == 'small' else {}
-    keys |= dict.fromkeys(EVERY, steps)
-    rows[name] = common.pretraining(scale, 'electra/small.py', small=small, **keys)
+    often = dict.fromkeys(EVERY, round(share * STEPS[scale]))
+    rows[name] = common.electra(scale, 'electra/small.py', **often)
     rows[name] |= dict(published={'GLUE': published})
   # the paper's BERT-small is a BERT of this size; its optimiser and its rows stay those of ELECTRA here
-  rows['BERT-small'] = common.pretraining(
-    scale, 'electra/small.py', small=small, objective=dict(name='mlm', where=dict(name='fixed_count', rate=0.15),
-    edit=dict(name='bert_80_10_10')), **dict.fromkeys(EVERY, STEPS[scale]),
-  )  # fmt: skip
+  masks = dict(name='mlm', where=dict(name='fixed_count', rate=0.15), edit=dict(name='bert_80_10_10'))
+  often = dict.fromkeys(EVERY, STEPS[scale])
+  small = dict(common.SIZES, embed_dim=128)
+  rows['BERT-small'] = common.pretraining(scale, 'electra/small.py', small=small, objective=masks, **often)
   rows['BERT-small'] |= dict(published={'GLUE': 75.1})
   rows |= {name: dict(empty='it is another model', published={'GLUE': number}) for name, number in OTHERS.items()}
   whole, half, quarter, eighth, sixteenth = ROWS

@@ -19,13 +19,8 @@ TASKS = ('SST-2', 'MRPC', 'CoLA')
 def get_table(scale):
   """Takes a scale."""
   rows = {}
-  small = dict(common.SIZES, embed_dim=128)
-  generator = dict(small, hidden_dim=64, mlp_dim=256, num_heads=1)
   for name, (predict, weight, published) in ROWS.items():
-    keys = dict(objective__generator__overrides=generator) if scale == 'small' else {}
-    rows[name] = common.pretraining(
-      scale, 'electra/base.py', small=small, objective__predict=predict, objective__weight=weight, **keys
-    )
+    rows[name] = common.electra(scale, 'electra/base.py', objective__predict=predict, objective__weight=weight)
     rows[name] |= dict(published={'GLUE': published})
   rows['BERT'] = common.pretraining(scale, 'bert/base.py', 'mlm') | dict(published={'GLUE': 82.2})
   return dict(

@@ -16,6 +16,8 @@ GLUE = {
   'RTE': ('rte', 'glue_rte', 'validation/accuracy', 160, {CLASS: 52.7}),
   'STS-B': ('stsb', 'glue_stsb', 'validation/spearman', 360, {CLASS: 0.0}),
 }
+# task: word of the config, folder, updates, share of the most frequent class
+CHOICES = {'COPA': ('copa', 'super_glue_copa', 200, 45.0), 'HellaSwag': ('hellaswag', 'hellaswag', 250, 25.0)}
 OWN = dict(data__split='train', data__layout='bert', adapter__pool='mean', eval={'test': dict(data=dict(split='test'))})
 OPTIONS = dict(data__length=96, data__buckets=(32, 64), data__batch_size=8, adapter__pool='mean')
 SPANS = dict(data__length=256, data__buckets=(128, 192), data__stride=96, data__batch_size=16)
@@ -55,24 +57,9 @@ def get_table(scale):
     steps=400,
     trivial={'most frequent tag of a word': 86.2},
   )
-  columns['COPA'] = task(
-    'bert/choose.py',
-    'copa',
-    folder='super_glue_copa',
-    metric='validation/accuracy',
-    steps=200,
-    trivial={CLASS: 45.0},
-    **OPTIONS,
-  )
-  columns['HellaSwag'] = task(
-    'bert/choose.py',
-    'hellaswag',
-    folder='hellaswag',
-    metric='validation/accuracy',
-    steps=250,
-    trivial={CLASS: 25.0},
-    **OPTIONS,
-  )
+  for name, (word, folder, steps, share) in CHOICES.items():
+    own = dict(metric='validation/accuracy', trivial={CLASS: share}, **OPTIONS)
+    columns[name] = task('bert/choose.py', word, folder=folder, steps=steps, **own)
   for name, metric in {'SQuAD EM': 'exact_match', 'SQuAD F1': 'f1'}.items():
     columns[name] = task(
       'bert/squad.py',

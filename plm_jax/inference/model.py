@@ -199,9 +199,8 @@ class Model:
 
     Returns:
       for each {'label': name, 'probabilities': {name: float}}, by options where each row has its own; of a regression
-      {'value': float}. A text that is longer
-      than the rows of the run loses its end, as in training; of a release, than its positions, 512 where it learned
-      none.
+      {'value': float}. A text that is longer than the rows of the run loses its end, as in training; of a release,
+      than its positions, 512 where it learned none.
     """
     tasks.check(self.folder, 'classify')
     ask = functools.partial(self._reply, replies.classify)

@@ -309,6 +309,12 @@ def begins(segment_ids: Array) -> Array:
   return segment_ids != jnp.pad(segment_ids, ((0, 0), (1, 0)), constant_values=-1)[:, :-1]
 
 
+def apart(layers: Array) -> tuple[Array, Array]:
+  """The states of layers that read both ways, [n+1, b, l, d] with words first: forward and backward, [n, b, l, d/2]."""
+  forward, backward = jnp.split(layers[1:], 2, axis=-1)
+  return forward, backward
+
+
 def both_ways(x: Array) -> Array:
   """[b, l, 2, ...] with the second of axis 2 reversed along the row; it is its own inverse."""
   return jnp.stack([x[:, :, 0], x[:, ::-1, 1]], axis=2)

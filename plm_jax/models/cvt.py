@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Embed, normal, uniform
-from plm_jax.layers.lstm import Lstm
+from plm_jax.layers.lstm import Lstm, apart
 from plm_jax.layers.pooling import largest
 from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
@@ -157,8 +157,7 @@ class Cvt(Base):
       Forward and backward states, [n, b, l, p] both.
     """
     del segment_ids
-    forward, backward = jnp.split(layers[1:], 2, axis=-1)
-    return forward, backward
+    return apart(layers)
 
   @property
   def token_dim(self) -> int:

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
-from plm_jax.layers.lstm import State, begins, both_ways, forget_one, recur
+from plm_jax.layers.lstm import State, apart, begins, both_ways, forget_one, recur
 from plm_jax.layers.pooling import mean
 from plm_jax.layers.stack import stack
 from plm_jax.sharding import constrain
@@ -264,8 +264,7 @@ class Elmo(nn.Module):
       Forward and backward states, [n, b, l, p] both.
     """
     del segment_ids
-    forward, backward = jnp.split(layers[1:], 2, axis=-1)
-    return forward, backward
+    return apart(layers)
 
   def with_dropout(self, rate: float) -> 'Elmo':
     """The same trunk, with the same names of parameters, under another rate of dropout."""
