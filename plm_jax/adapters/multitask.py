@@ -66,7 +66,7 @@ def make(
   return join(made, scores=scores)
 
 
-def alone(settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+def adapters_by_part(settings: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
   """Part -> the adapter that computes it by itself (`plugins/one_part.py`), from the block of this one."""
   return settings['parts']
 

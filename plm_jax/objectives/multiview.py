@@ -178,7 +178,7 @@ def make(
   if not views or len(set(views)) < len(views):
     raise ValueError(f'objective.views={tuple(views)}: name one or more, each once')
   head = dict(hidden=hidden, layers=layers, label_smoothing=label_smoothing, init_std=init_std)
-  primary = alone({'tags': tags, **head})
+  primary = adapters_by_part({'tags': tags, **head})
   made = {name: build.make('adapters', block, trunk=trunk, vocab=vocab) for name, block in primary.items()}
   outputs = {name: len(own) for name, own in sorted(tags.items())}
   model = Views(trunk.with_dropout(unlabelled_dropout), outputs, tuple(views), tuple(layers), hidden, init_std)
@@ -188,7 +188,7 @@ def make(
   return multitask.join({name: made[name] for name in sorted(made)})
 
 
-def alone(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def adapters_by_part(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
   """Task -> the adapter of its primary head (`plugins/one_part.py`), from the block of this objective."""
   head = {key: settings[key] for key in ('hidden', 'layers', 'label_smoothing', 'init_std')}
   return {

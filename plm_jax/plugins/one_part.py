@@ -101,8 +101,8 @@ def _heads(settings: Settings) -> Mapping[str, Settings]:
   """Part -> the adapter that computes it alone, of tasks with heads of their own; else empty."""
   for folder, block in zip(('adapters', 'objectives'), _task(settings), strict=True):
     module = f'{folder}.{(block or {}).get("name")}'
-    if block and signatures.has(module, 'alone'):
-      return build.import_file(module).alone(block)
+    if block and signatures.has(module, 'adapters_by_part'):
+      return build.import_file(module).adapters_by_part(block)
   return {}
 
 

@@ -15,7 +15,7 @@ from plm_jax import config, convert, evaluate, predict, weights
 from plm_jax.adapters import multitask
 from plm_jax.errors import ConfigError
 from plm_jax.inference import tasks
-from plm_jax.plugins import one_part
+from plm_jax.plugins import one_part, signatures
 from plm_jax.training import loop
 from plm_jax.weights import WeightsError
 from tests import conftest, runs
@@ -286,3 +286,10 @@ def test_a_mixture_that_one_adapter_reads_is_asked_by_the_rows_of_a_part(data, s
   with pytest.raises(ConfigError, match=r'trained the parts here, there: name one'):
     plm_jax.load(tmp_path / 'run').classify(TEXTS)
   assert plm_jax.load(tmp_path / 'run', part='here').classify(TEXTS[0])['label'] in KINDS
+
+
+@pytest.mark.parametrize('name', sorted(set(signatures.names('objectives')) - {'multiview'}))
+def test_a_run_of_one_objective_has_no_parts_of_its_own_heads(name):
+  """The hook has a name that no other function of an objective has."""
+  settings = {'adapter': None, 'objective': {'name': name}, 'data': {}, 'eval': {}}
+  assert one_part.own_trunks(settings) == {}
