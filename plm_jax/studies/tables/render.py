@@ -217,7 +217,18 @@ def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
 
 
 def draw(table: Table, kept: Mapping[str, Any], file: files.Path) -> None:
-  """One panel a column: rows from top to bottom, runs as dots, published numbers as diamonds on their own axis."""
+  """One panel a column: rows from top to bottom, runs as dots, published numbers as diamonds on their own axis.
+
+  One version of matplotlib and Pillow draws the same bytes each time, whatever a user's own settings of matplotlib are.
+  """
+  import matplotlib
+
+  with matplotlib.rc_context():
+    matplotlib.rcdefaults()
+    _draw(table, kept, file)
+
+
+def _draw(table: Table, kept: Mapping[str, Any], file: files.Path) -> None:
   from matplotlib.figure import Figure
 
   columns = [name for name in table.columns if any(measured(table, kept, row, name) for row in table.rows)]

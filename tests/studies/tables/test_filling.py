@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 
+import matplotlib
 import pytest
 
 from plm_jax.cli import signals
@@ -217,6 +218,7 @@ def test_rendering_again_from_cells_alone_gives_the_same_bytes(set_up, tmp_path,
   fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
   before = [(tmp_path / 'out' / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')]
   kept = cells.read(tmp_path / 'out' / 'cells.json')
+  monkeypatch.setitem(matplotlib.rcParams, 'font.size', 14.0)  # a user's own settings
   render.write(set_up[0], kept, tmp_path)
   assert [(tmp_path / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')] == before
 
