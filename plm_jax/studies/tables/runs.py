@@ -8,6 +8,7 @@ tables that need the same run share it, and a run that was stopped goes on from 
 import functools
 import hashlib
 import json
+import logging
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,8 +25,11 @@ from plm_jax.studies import child
 from plm_jax.studies.tables.file import BEFORE, Column, Row, Table
 from plm_jax.training import history
 
+log = logging.getLogger(__name__)
+
 PREDICTIONS = 'predictions.jsonl'
 DIGITS = 12  # of a digest, in names
+_compared: dict[tuple[str, str, bool], str] = {}  # folder to adopt, run, whether stores are made -> why it is not taken
 
 
 class Run(NamedTuple):
@@ -79,12 +83,14 @@ class Places(NamedTuple):
     data: the folder of the task sets; None for the paths of the configs.
     corpus: the text that is pre-trained on; None for the paths of the configs.
     adopt: folders of runs, and folders that hold such folders.
+    makes: whether token stores are made where they are needed to compare the data of a folder to adopt.
   """
 
   workdir: Path | None
   data: str | None = None
   corpus: str | None = None
   adopt: tuple[str, ...] = ()
+  makes: bool = False
 
 
 def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
@@ -200,7 +206,7 @@ def pretraining_of(run: Run) -> Run:
 
 
 def folder_of(run: Run, places: Places) -> RunFolder:
-  """Where a run lies: in the work folder, or in a folder to adopt that holds the same config."""
+  """Where a run lies: in the work folder, or in a folder to adopt that holds the same config over the same data."""
   assert places.workdir is not None  # commands that make or read runs ask for it
   own = RunFolder(places.workdir / 'runs' / run.name)
   return own if files.is_folder(own.root) else _adopted(run, places) or own
@@ -213,7 +219,8 @@ def finished(run: Run, places: Places) -> RunFolder | None:
 
 
 def _adopted(run: Run, places: Places) -> RunFolder | None:
-  """The folder to adopt that holds the config of a run which begins with nothing; None where there is none."""
+  """The folder to adopt that holds the config and the data of a run which begins with nothing; None where there is
+  none."""
   if run.source is not None:
     return None
   for folder in _adoptable(places.adopt):
@@ -221,9 +228,40 @@ def _adopted(run: Run, places: Places) -> RunFolder | None:
       kept = config.resolve(config.load(str(folder.root)))
     except ConfigError:
       continue
-    if _stated(kept) == _stated(run.settings):
+    if _stated(kept) == _stated(run.settings) and not _other_data(folder, run, places):
       return folder
   return None
+
+
+def _other_data(folder: RunFolder, run: Run, places: Places) -> str:
+  """Why the data of a folder are not known to be those that a run reads; empty where they are. Logged once."""
+  asked = (str(folder.root), run.digest, places.makes)
+  if asked not in _compared:
+    _compared[asked] = _differs(folder, run, places)
+    if _compared[asked]:
+      log.warning(f'{folder.root} has the config of {run.name} and is not adopted: {_compared[asked]}')
+  return _compared[asked]
+
+
+def _differs(folder: RunFolder, run: Run, places: Places) -> str:
+  from plm_jax.data import made
+  from plm_jax.training import prepare, run_folder  # load jax
+
+  if not files.is_file(folder.data):
+    return 'it has no data.json, which says over which text and vocabulary it was made'
+  kept = run_folder.read_json(folder.data)
+  try:
+    for name, digest in prepare.digests(run.settings, makes=places.makes):
+      if kept.get(name) != digest:
+        return f'its {name} is {str(kept.get(name))[:DIGITS]}, and that of the data of this table is {digest[:DIGITS]}'
+  except made.Unmade as unmade:
+    return (
+      f'its data_digest cannot be compared: the {unmade.made.what} of this table are not made yet, which it does when '
+      'it makes runs, and `python -m plm_jax.prepare` with the config and the changes that --commands prints'
+    )
+  except ConfigError as error:
+    return f'its digests cannot be compared: {error}'
+  return ''
 
 
 def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:

@@ -4,14 +4,17 @@ import csv
 import dataclasses
 import io
 import json
+import shutil
 
 import matplotlib
 import pytest
 
 from plm_jax.cli import signals
 from plm_jax.errors import STOPPED, ConfigError, Interrupted
+from plm_jax.files import RunFolder
 from plm_jax.studies.tables import cells, costs, counting, file, filling, needs, render, runs
 from plm_jax.tables import main
+from plm_jax.training import prepare
 
 TABLE = """
 def get_table(scale):
@@ -230,18 +233,6 @@ def test_the_plateau_is_said(set_up):
   assert 'ends at 5.00 nats a token, 1.40 below' in render.markdown(set_up[0], kept)
 
 
-def test_a_folder_of_the_same_config_is_adopted(set_up, tmp_path):
-  _, plan, _ = set_up
-  run = plan[runs.Cell('one', 'loss')][0][0]
-  mine = tmp_path / 'elsewhere' / 'mine'
-  mine.mkdir(parents=True)
-  (mine / 'config.json').write_text(json.dumps(dict(run.settings)))
-  places = runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),))
-  assert runs.folder_of(run, places).root == mine
-  other = plan[runs.Cell('two', 'loss')][0][0]
-  assert runs.folder_of(other, places).root != mine
-
-
 def test_a_key_that_says_nothing_makes_no_other_run(set_up):
   run = set_up[1][runs.Cell('one', 'loss')][0][0]
   more = {
@@ -306,6 +297,60 @@ def get_table(scale):
   made = dict(config='experiments/bert/base.py:mlm,quick', keys=dict(text, eval=held_out))
   return dict(title='A', paper='B', mark='B', tuning_seeds=1, rows=dict(one=made), columns=dict(score=score))
 """
+
+
+@pytest.fixture
+def to_adopt(data, tmp_path):
+  """A pre-training of a table, and a folder of a run with its config, over the same text, made elsewhere."""
+  shutil.copytree(data, tmp_path / 'data')
+  (tmp_path / 'mine.py').write_text(
+    REAL.format(data=tmp_path / 'data').replace('SIZES}', f"SIZES, 'data.cache': '{tmp_path}/cache'}}")
+  )
+  run = runs.needed(runs.plan(file.read(str(tmp_path / 'mine.py'), 'tiny'), runs.Places(tmp_path / 'work')))[0]
+  mine = RunFolder(tmp_path / 'elsewhere' / 'mine')
+  mine.root.mkdir(parents=True)
+  mine.config.write_text(json.dumps(dict(run.settings)))
+  elsewhere = json.loads(json.dumps(dict(run.settings)).replace(f'{tmp_path}/cache', f'{tmp_path}/another_cache'))
+  mine.data.write_text(json.dumps(prepare.prepare(elsewhere).facts))
+  return run, mine
+
+
+def adopted(tmp_path, run, *, makes=True):
+  return runs.folder_of(run, runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),), makes=makes))
+
+
+def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, caplog):
+  run, mine = to_adopt
+  for _ in range(2):
+    assert adopted(tmp_path, run, makes=False) != mine
+  assert len(caplog.messages) == 1
+  assert 'its data_digest cannot be compared: the tokens of this table are not made yet' in caplog.text
+  assert not (tmp_path / 'cache' / 'tokens').exists()
+  assert adopted(tmp_path, run) == mine
+  assert adopted(tmp_path, run, makes=True) == mine
+  other = run._replace(settings={**run.settings, 'steps': 3}, digest='other')
+  assert adopted(tmp_path, other).root == tmp_path / 'work' / 'runs' / other.name
+
+
+@pytest.mark.parametrize(
+  ('changed', 'named'),
+  [('corpus/train.txt', 'data_digest'), ('vocab_digest', 'vocab_digest'), ('', 'data.json')],
+)
+def test_a_folder_of_the_same_config_over_other_data_is_not_adopted(to_adopt, tmp_path, caplog, changed, named):
+  run, mine = to_adopt
+  before = json.loads(mine.data.read_text())
+  if changed == 'corpus/train.txt':
+    with (tmp_path / 'data' / changed).open('a') as stream:
+      stream.write('\n\nOne more story.\n')
+  elif changed:
+    mine.data.write_text(json.dumps({**before, 'vocab_digest': '0' * 64}))
+  else:
+    mine.data.unlink()
+  assert adopted(tmp_path, run).root == tmp_path / 'work' / 'runs' / run.name
+  assert f'{mine.root} has the config of {run.name} and is not adopted: ' in caplog.text
+  assert named in caplog.text
+  if changed == 'corpus/train.txt':
+    assert f'its data_digest is {before["data_digest"][:12]}, and that of the data of this table is ' in caplog.text
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Exact quantiles of more numbers than memory should hold: they lie in a file of 8 bytes each.
 
-A number that is not negative is ordered as its bits are, so the number of a rank is found by 16 bits of it per pass over
-the file: how many numbers have which next 16 bits, among those that begin with the bits that are known.
+A number that is not negative is ordered as its bits are, so the number of a rank is found by 16 bits of it per pass
+over the file: how many numbers have which next 16 bits, among those that begin with the bits that are known.
 """
 
 from collections.abc import Iterator, Sequence
