@@ -7,7 +7,7 @@ and claims are dicts with the fields of `Row`, `Column` and `Claim`. It may impo
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from plm_jax import errors, files
 from plm_jax.config.load import call
@@ -47,6 +47,8 @@ class Column:
     trivial: scores that need no network, as they are printed: 'most frequent class' -> 50.9. A claim may compare a row
       with one of them.
     note: why the published numbers stand for something else than what is measured, for the reader.
+    mark: of its published numbers, where it is not that of the table.
+    quoted: where they come from, where that is not the paper: 'Yang et al. 2019, Table 6'.
     empty: why it is not measured at this scale; empty where it is.
   """
 
@@ -62,6 +64,8 @@ class Column:
   plus: float = 0.0
   trivial: Mapping[str, float] = dataclasses.field(default_factory=dict)
   note: str = ''
+  mark: Mark | None = None
+  quoted: str = ''
   empty: str = ''
 
 
@@ -82,6 +86,9 @@ class Row:
     tuning: changes of every fine-tuning config of this row.
     start: 'scratch' fine-tunes fresh parameters of the same sizes.
     published: column -> number of the paper.
+    mark: of these numbers, where it is neither that of the table nor of the column.
+    marks: column -> mark of one number, where it is none of these.
+    quoted: where the numbers come from, where that is not the paper, or the column says otherwise.
     empty: why the row is not measured at this scale; empty where it is.
   """
 
@@ -96,6 +103,9 @@ class Row:
   tuning: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   start: Start = 'pretrained'
   published: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  mark: Mark | None = None
+  marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  quoted: str = ''
   empty: str = ''
 
 
@@ -123,6 +133,7 @@ class Table:
     paper: authors and year, and what was trained there.
     mark: how sure the published numbers are: A seen in the official repository, B in the paper's text, C in another's
       notes, D remembered; 'none' where there are none, as of a comparison that a text asks for and no paper prints.
+      Rows, columns and single numbers may have marks of their own.
     rows: by name, in order.
     columns: by name, in order.
     claims: differences that the paper claims.
@@ -146,6 +157,24 @@ class Table:
   reference: str = ''
   plateau: str = 'validation/perplexity'
   note: str = ''
+
+
+class Origin(NamedTuple):
+  """Where a published number comes from.
+
+  Attributes:
+    mark: how sure it is.
+    quoted: the other paper that it comes from; empty for none.
+  """
+
+  mark: str
+  quoted: str = ''
+
+
+def origin(table: Table, row: str, column: str) -> Origin:
+  """Where the published number of a cell comes from: what the number, its row, its column or the table says."""
+  one, of = table.rows[row], table.columns[column]
+  return Origin(one.marks.get(column) or one.mark or of.mark or table.mark, one.quoted or of.quoted)
 
 
 def known() -> list[str]:
@@ -232,6 +261,9 @@ def _check(table: Table, label: str) -> None:
   for name, row in table.rows.items():
     for printed in row.published:
       errors.check_choice(f'{label}: row {name!r}: published', 'column', printed, list(table.columns))
+    for printed, mark in row.marks.items():
+      errors.check_choice(f'{label}: row {name!r}: marks', 'column with a published number', printed, row.published)
+      errors.check_choice(f'{label}: row {name!r}: marks', 'mark', mark, get_args(Mark))
     if not row.config and not row.empty:
       raise ConfigError(f'{label}: row {name!r} has neither a config nor a reason why it stays empty.')
     if row.after:

@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax import files
 from plm_jax.studies.tables import cells, intervals
-from plm_jax.studies.tables.file import COUNTED, Claim, Column, Table
+from plm_jax.studies.tables.file import COUNTED, Claim, Column, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
 
 LEFT = 0.5  # nats below the entropy of word frequencies, from which on a network counts as one that learned more
@@ -92,6 +92,8 @@ def markdown(table: Table, kept: Mapping[str, Any]) -> str:
   lines += [table.note] if table.note else []
   lines += ['', f'Made by `{kept["command"]}`.', '']
   lines += _grid(table, kept)
+  if notes := footnotes(table):
+    lines += ['', *(f'- [{letter}] {_origin_said(one)}.' for one, letter in notes.items())]
   lines += _claims(table, kept)
   lines += ['', '## What stands behind it', '', *(f'- {fact}' for fact in _facts(table, kept))]
   return '\n'.join([*lines, ''])
@@ -104,10 +106,10 @@ def _grid(table: Table, kept: Mapping[str, Any]) -> list[str]:
     columns.append((name, published, not column.empty))
     heads += [f'{name}, published'] * published + [f'{name}, measured'] * (not column.empty)
   lines = [_line(heads), _line(['---'] * len(heads))]
-  for row_name, row in table.rows.items():
+  for row_name in table.rows:
     line = [row_name]
     for name, published, filled in columns:
-      line += [_published(row.published.get(name))] * published
+      line += [_with_letter(table, row_name, name)] * published
       line += [said(measured(table, kept, row_name, name), table)] * filled
     lines.append(_line(line))
   for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
@@ -120,6 +122,34 @@ def _grid(table: Table, kept: Mapping[str, Any]) -> list[str]:
 
 def _published(value: float | None) -> str:
   return '' if value is None else f'{value:,g}' if abs(value) < 10_000 else f'{value:,.0f}'
+
+
+def footnotes(table: Table) -> dict[Origin, str]:
+  """The letter of each origin of published numbers that is not that of the table, in their order."""
+  found = [
+    origin(table, name, column)
+    for name, row in table.rows.items()
+    for column in table.columns
+    if column in row.published
+  ]
+  others = dict.fromkeys(one for one in found if one != Origin(table.mark))
+  return {one: _letter(place) for place, one in enumerate(others)}
+
+
+def _letter(place: int) -> str:
+  """a to z, then aa, ab, ..."""
+  return (_letter(place // 26 - 1) if place >= 26 else '') + chr(ord('a') + place % 26)
+
+
+def _origin_said(one: Origin) -> str:
+  return f'{one.quoted}: {MARKS[one.mark]}' if one.quoted else MARKS[one.mark]
+
+
+def _with_letter(table: Table, row: str, column: str) -> str:
+  """The published number of a cell with the letter of its footnote, where it has one."""
+  number = _published(table.rows[row].published.get(column))
+  letter = footnotes(table).get(origin(table, row, column))
+  return f'{number} [{letter}]' if number and letter else number
 
 
 def _line(items: list[str]) -> str:
@@ -197,10 +227,13 @@ def _plateau_facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
 
 
 def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
-  """One line a cell: published, measured, deviation, number of runs, and the value of each run."""
+  """One line a cell: published, measured, deviation, number of runs, and the value of each run; and the origin of the
+  published number, where not all of them have the same."""
+  others = footnotes(table)
   out = io.StringIO()
   writer = csv.writer(out, lineterminator='\n')
-  writer.writerow(['row', 'column', 'published', 'measured', 'deviation', 'runs', 'values', 'empty'])
+  heads = ['row', 'column', 'published', 'measured', 'deviation', 'runs', 'values', 'empty']
+  writer.writerow(heads + ['origin'] * bool(others))
   for row_name, row in table.rows.items():
     for name, column in table.columns.items():
       cell = measured(table, kept, row_name, name)
@@ -209,7 +242,9 @@ def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
       spread = f'{values.std(ddof=1):.6g}' if len(values) > 1 else ''
       each = ' '.join(f'{value:.6g}' for value in values)
       why = row.empty or column.empty or ('' if len(values) else 'not run')
-      writer.writerow([row_name, name, row.published.get(name, ''), number, spread, len(values), each, why])
+      line = [row_name, name, row.published.get(name, ''), number, spread, len(values), each, why]
+      its_origin = _origin_said(origin(table, row_name, name)) if name in row.published else ''
+      writer.writerow(line + [its_origin] * bool(others))
   return out.getvalue()
 
 

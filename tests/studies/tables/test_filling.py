@@ -226,6 +226,36 @@ def test_rendering_again_from_cells_alone_gives_the_same_bytes(set_up, tmp_path,
   assert [(tmp_path / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')] == before
 
 
+def test_published_numbers_from_elsewhere_have_footnotes(set_up):
+  table, replace = set_up[0], dataclasses.replace
+  rows = {
+    **table.rows,
+    'two': replace(table.rows['two'], mark='D', marks={'loss': 'A'}),
+    'four': replace(table.rows['four'], quoted='Others 2020', published={'score': 95.0, 'loss': 4.0}),
+  }
+  table = replace(table, rows=rows, columns={**table.columns, 'loss': replace(table.columns['loss'], mark='C')})
+  kept = {**cells.EMPTY, 'scale': 'tiny'}
+  lines = render.markdown(table, kept).splitlines()
+  assert '| one | 2 [a] |  | 90 |  |' in lines
+  assert '| two | 3 [b] |  | 80 [c] |  |' in lines
+  assert '| four | 4 [d] |  | 95 [e] |  |' in lines
+  place = lines.index("- [a] another's notes.")
+  assert lines[place + 1 : place + 5] == [
+    '- [b] official repository.',
+    '- [c] remembered, unverified.',
+    "- [d] Others 2020: another's notes.",
+    '- [e] Others 2020: text of the paper.',
+  ]
+  found = {
+    (line['row'], line['column']): line for line in csv.DictReader(io.StringIO(render.comma_separated(table, kept)))
+  }
+  assert found['four', 'score']['origin'] == 'Others 2020: text of the paper'
+  assert found['one', 'score']['origin'] == 'text of the paper'
+  assert found['three', 'score']['origin'] == ''
+  assert '[a]' not in render.markdown(set_up[0], kept)
+  assert 'origin' not in render.comma_separated(set_up[0], kept)
+
+
 def test_the_plateau_is_said(set_up):
   kept = {**cells.EMPTY, 'scale': 'small', 'plateau': dict(loss=6.1, frequencies=6.4)}
   assert 'DID NOT LEAVE THE PLATEAU' in render.markdown(set_up[0], kept)
