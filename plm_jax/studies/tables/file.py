@@ -18,7 +18,8 @@ from plm_jax.plugins.values import check_keywords
 Scale = Literal['tiny', 'small', 'paper']
 Of = Literal['tuning', 'pretraining', 'parameters', 'tokens']
 Better = Literal['max', 'min']
-Summary = Literal['mean', 'median']
+Summary = Literal['mean', 'median', 'best on dev']
+BEST: Summary = 'best on dev'
 Start = Literal['pretrained', 'scratch']
 MADE = ('rows', 'columns', 'claims')  # of a table, before it is
 COUNTED = ('parameters', 'tokens')  # columns that need no metric
@@ -39,6 +40,10 @@ class Column:
     better: whether large or small values are good.
     configs: of fine-tuning, by the family of a row: 'experiments/bert/glue.py:sst2'.
     keys: changes of these configs, dotted key -> value.
+    grid: of fine-tuning, more changes: each seed is made with each of these dicts, and the run that is 'best on dev'
+      counts; empty for none.
+    chosen_by: what says which run is 'best on dev', a metric of another evaluation than that of `metric`, on other
+      rows, and 'max' or 'min': ('validation/accuracy', 'max'). It is never of a test set.
     between: configs of a second stage of pre-training on the text of this column, by family; empty for none.
     between_keys: changes of these configs.
     folder: of the data, below the folder that `--data` names; empty for the path of the config.
@@ -57,6 +62,8 @@ class Column:
   better: Better = 'max'
   configs: Mapping[str, str] = dataclasses.field(default_factory=dict)
   keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  grid: Sequence[Any] = ()
+  chosen_by: tuple[str, Literal['min', 'max']] | None = None
   between: Mapping[str, str] = dataclasses.field(default_factory=dict)
   between_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   folder: str = ''
@@ -139,7 +146,8 @@ class Table:
     claims: differences that the paper claims.
     pretraining_seeds: number of pre-trainings of a row.
     tuning_seeds: number of fine-tunings of each of them.
-    summary: how the runs of a cell become one number.
+    summary: how the runs of a cell become one number: their mean, their median, or the number of the one run that is
+      best on development rows, those of `Column.chosen_by`.
     reference: the row whose pre-training has to have left the plateau of word frequencies; empty for none.
     plateau: the perplexity of its pre-training that says so.
     note: for the reader: what differs from the paper at this scale.
@@ -246,6 +254,38 @@ def _check_sign(table: Table, claim: Claim, label: str) -> None:
     )
 
 
+def _check_choice(table: Table, column: Column, label: str) -> None:
+  """Of several runs one may count that another evaluation than the reported one chooses, and none of a test set."""
+  for point in column.grid:
+    if not isinstance(point, Mapping) or 'seed' in point:
+      raise ConfigError(
+        f'{label}: grid: expected dicts of changes, dotted key -> value, without a seed, got {point!r}.'
+      )
+  if column.grid and (column.of != 'tuning' or table.summary != BEST):
+    raise ConfigError(
+      f'{label}: a grid is of fine-tuning, and the run that is best on development rows counts: set summary={BEST!r}, '
+      'or leave grid out.'
+    )
+  if column.chosen_by is not None:
+    reported, chooses = (metric.partition('/')[0] for metric in (column.metric, column.chosen_by[0]))
+    if '/' not in column.chosen_by[0] or chooses == reported or chooses == 'test':
+      raise ConfigError(
+        f'{label}: chosen_by: {column.chosen_by[0]!r} cannot choose a run whose {column.metric!r} is reported: it has '
+        'to be of another evaluation, on development rows and not on a test set. Add an evaluation to the keys of the '
+        "column, such as a held-out part of 'train', and name one of its metrics."
+      )
+  elif table.summary == BEST and column.of not in COUNTED and number_of_runs(table, column) > 1:
+    raise ConfigError(
+      f"{label}: summary={BEST!r} needs chosen_by, a metric of a development evaluation and 'max' or 'min', as in "
+      "chosen_by=('validation/accuracy', 'max')."
+    )
+
+
+def number_of_runs(table: Table, column: Column) -> int:
+  """The runs of a cell."""
+  return table.pretraining_seeds * (table.tuning_seeds * max(1, len(column.grid)) if column.of == 'tuning' else 1)
+
+
 def _check(table: Table, label: str) -> None:
   """Names and numbers that do not fit together."""
   for claim in table.claims:
@@ -278,6 +318,7 @@ def _check(table: Table, label: str) -> None:
       continue
     if not column.metric and column.of not in COUNTED:
       raise ConfigError(f'{label}: column {name!r} has no metric.')
+    _check_choice(table, column, f'{label}: column {name!r}')
     if column.of != 'tuning':
       continue
     filled = [row for row in table.rows.values() if not row.empty]

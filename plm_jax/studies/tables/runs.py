@@ -22,7 +22,7 @@ from plm_jax.errors import KILLED, STOPPED, ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.plugins import signatures
 from plm_jax.studies import child
-from plm_jax.studies.tables.file import BEFORE, Column, Row, Table
+from plm_jax.studies.tables.file import BEFORE, BEST, Column, Row, Table
 from plm_jax.training import history
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,11 @@ def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
       continue
     for column_name, column in table.columns.items():
       if not column.empty:
-        found[Cell(row_name, column_name)] = _of_cell(table, Cell(row_name, column_name), row, column, places)
+        cell = Cell(row_name, column_name)
+        found[cell] = _of_cell(table, cell, row, column, places)
+        if table.summary == BEST and column.chosen_by is not None:
+          for run in (run for by_seed in found[cell] for run in by_seed):
+            _check_rows(column, run, f'row {row_name!r}, column {column_name!r}')
   return found
 
 
@@ -125,14 +129,41 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
     runs.append([
       _run(
         column.configs[row.family],
-        {**column.keys, **row.tuning, **path, 'seed': seed * table.tuning_seeds + number},
+        {**column.keys, **row.tuning, **point, **path, 'seed': seed * table.tuning_seeds + number},
         label=label,
         source=began,
         scratch=row.start == 'scratch',
       )
-      for number in range(table.tuning_seeds)
+      for number in range(table.tuning_seeds) for point in column.grid or ({},)
     ])  # fmt: skip
   return runs
+
+
+def _check_rows(column: Column, run: Run, label: str) -> None:
+  """Raises where the rows that choose a run are among those that are reported or learned, or of a test set."""
+  assert column.chosen_by is not None
+  blocks = config.of_data(run.settings)
+  reported, chooses = (f'eval.{name.partition("/")[0]}.data' for name in (column.metric, column.chosen_by[0]))
+  for place in (reported, chooses):
+    if place not in blocks:
+      there = ', '.join(run.settings['eval']) or 'none'
+      raise ConfigError(f'{label}: {run.config} has no evaluation {place.split(".")[1]!r}; there are: {there}')
+  if (blocks[chooses].get('split') or '').startswith('test'):
+    raise ConfigError(f'{label}: chosen_by: {chooses} is a test set, by which no run is chosen: name held-out rows')
+  for other in (reported, 'data'):
+    if _share_rows(blocks[chooses], blocks[other]):
+      raise ConfigError(
+        f'{label}: chosen_by: {chooses} and {other} read the same rows, and a run is chosen by rows that are neither '
+        "reported nor learned: cut the split, as in 'train[:90%shuffled]' and 'train[90%shuffled:]'"
+      )
+
+
+def _share_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+  """Whether two data blocks are known to read rows of the same text that are not cut from each other."""
+  if one.get('path') is None or one.get('path') != other.get('path'):
+    return one == other
+  (name, *cut), (other_name, *other_cut) = (str(block.get('split')).split('[', 1) for block in (one, other))
+  return name == other_name and (not cut or not other_cut or cut == other_cut)
 
 
 def _pretraining(table: Table, name: str, places: Places, seed: int) -> Run:

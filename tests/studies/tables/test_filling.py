@@ -226,6 +226,40 @@ def test_rendering_again_from_cells_alone_gives_the_same_bytes(set_up, tmp_path,
   assert [(tmp_path / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')] == before
 
 
+def test_the_run_that_is_best_on_dev_counts_and_is_named(set_up, tmp_path, monkeypatch):
+  """The machine's dev score falls where its accuracy rises, so the run that is chosen has the least accuracy."""
+  table, _, places = set_up
+  keys = {'eval': dict(dev=dict(data=dict(split='train[90%:]')), validation=dict(data=dict(split='validation')))}
+  more = dict(keys={**keys, 'data.split': 'train[:90%]'}, chosen_by=('dev/loss', 'min'), grid=({}, {'steps': 3}))
+  score = dataclasses.replace(table.columns['score'], **more)
+  loss = dataclasses.replace(table.columns['loss'], empty='not asked')
+  table = dataclasses.replace(table, summary='best on dev', columns={**table.columns, 'score': score, 'loss': loss})
+  machine = Machine(places)
+
+  def make(run, places, *, asked):
+    said = machine(run, places, asked=asked)
+    folder = runs.folder_of(run, places)
+    result = json.loads(folder.result.read_text())
+    result['metrics']['dev/loss'] = 9.0 if run.settings['steps'] == 3 else result['metrics']['validation/accuracy']
+    folder.result.write_text(json.dumps(result))
+    return said
+
+  kept = fill((table, runs.plan(table, places), places), tmp_path, make, monkeypatch)
+  assert kept['failed'] == {}
+  assert len(kept['cells']['one']['score'][0]) == 4  # two seeds with two points
+  text = (tmp_path / 'out' / 'table.md').read_text()
+  assert '| one | 2 | 90 | 0.000 (best of 8 on dev) |' in text
+  assert 'of score by least dev/loss among 2 settings and their seeds. Where nothing is chosen' in text
+  assert 'no test set was used to choose' in text
+  assert 'each draw chooses again' in text
+  lines = csv.DictReader(io.StringIO(render.comma_separated(table, kept)))
+  score = next(line for line in lines if line['column'] == 'score')
+  assert (score['measured'], score['runs']) == ('0', '8')
+  before = (tmp_path / 'out' / 'table.md').read_text()
+  render.write(table, cells.read(tmp_path / 'out' / 'cells.json'), tmp_path)
+  assert (tmp_path / 'table.md').read_text() == before
+
+
 def test_published_numbers_from_elsewhere_have_footnotes(set_up):
   table, replace = set_up[0], dataclasses.replace
   rows = {
