@@ -8,7 +8,8 @@ python -m plm_jax.corpus split SOURCE OUT --validation=0.01 --test=0.01
 SOURCE is anything that a config may name as `data.path`: tfds:NAME, a file or a folder. OUT becomes a folder that a
 config names in turn: `train.jsonl`, `left_out.jsonl` with the row and the reason of all that is missing, and
 `corpus.json` with what was asked, counts and digests. Each pass reads the corpus once with bounded memory. A pass that
-was stopped or killed goes on with the same command, to the same bytes.
+was stopped or killed goes on with the same command, to the same bytes. `stats` writes nothing, so it begins again; it
+spills what it measures, 32 bytes a document, to a temporary folder, and its quantiles are exact.
 
 --against leaves out documents that hold 13 words in a row of an evaluation set, and counts the rows of that set that
 were found. `split` draws by the text, so that copies of a document stay on one side.
@@ -28,9 +29,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
+from plm_jax import files
 from plm_jax.cli import command, logs, progress, tables
 from plm_jax.errors import STOPPED, ConfigError, Interrupted, stage
 
@@ -203,27 +204,33 @@ def _show(report: Mapping[str, Any], out: str) -> None:
 
 
 def _stats(texts: Sequence[str]) -> None:
-  """Prints lengths, shares and scripts; holds a few numbers of each document."""
-  from plm_jax.data.corpora.cleaning import quality
+  """Prints lengths, shares and scripts. What is measured of each document lies in a temporary folder, 32 bytes."""
+  from plm_jax.data.corpora.cleaning import quality, quantiles
 
-  measured = []
-  with progress.Waiting(len(texts), 'documents') as bar:
-    for text in texts:
-      signals.check()
-      measured.append(quality.measure(text))
-      bar.advance(1)
-  table = Table(title=f'{len(measured):,} documents, {sum(one.chars for one in measured):,} characters')
-  for column in ('of a document', '1 %', '25 %', 'median', '75 %', '99 %'):
-    table.add_column(column, justify='left' if column == 'of a document' else 'right')
-  for name in ('chars', 'words', 'letters', 'english'):
-    found = np.quantile([one._asdict()[name] for one in measured], [0.01, 0.25, 0.5, 0.75, 0.99])
+  chars, english, scripts = 0, 0, Counter[str]()
+  with files.temporary_folder() as folder, progress.Waiting(len(texts), 'documents') as bar:
+    columns = {name: quantiles.Spilled(folder / name) for name in NAMES}
+    for start in range(0, len(texts), quantiles.AT_ONCE):
+      measured = []
+      for number in range(start, min(start + quantiles.AT_ONCE, len(texts))):
+        signals.check()
+        measured.append(quality.measure(texts[number]))
+        bar.advance(1)
+      chars += sum(one.chars for one in measured)
+      english += sum(one.english >= 0.15 for one in measured)
+      scripts.update(one.script or 'none' for one in measured)
+      for name, column in columns.items():
+        column.append([one._asdict()[name] for one in measured])
+    found = {name: column.quantiles([0.01, 0.25, 0.5, 0.75, 0.99]) for name, column in columns.items()}
+  table = Table(title=f'{len(texts):,} documents, {chars:,} characters')
+  for heading in ('of a document', '1 %', '25 %', 'median', '75 %', '99 %'):
+    table.add_column(heading, justify='left' if heading == 'of a document' else 'right')
+  for name, values in found.items():
     whole = name in ('chars', 'words')
-    table.add_row(NAMES[name], *(f'{value:,.0f}' if whole else f'{value:.3f}' for value in found))
+    table.add_row(NAMES[name], *(f'{value:,.0f}' if whole else f'{value:.3f}' for value in values))
   tables.show(table)
-  scripts = Counter(one.script or 'none' for one in measured)
-  shares = ', '.join(f'{name.lower()} {count / len(measured):.1%}' for name, count in scripts.most_common(6))
-  english = sum(one.english >= 0.15 for one in measured) / len(measured)
-  print(f'scripts: {shares}; English by its function words (15 % of all): {english:.1%}')
+  shares = ', '.join(f'{name.lower()} {count / len(texts):.1%}' for name, count in scripts.most_common(6))
+  print(f'scripts: {shares}; English by its function words (15 % of all): {english / len(texts):.1%}')
 
 
 NAMES = {

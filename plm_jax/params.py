@@ -6,7 +6,8 @@ python -m plm_jax.params --json                                    the same for 
 python -m plm_jax.params --taxonomy [--md]                         where each model, objective and adapter stands
 
 Operations are those of one forward row. Sharing layers divides the parameters, not the operations.
-The taxonomy is that of Qiu et al. 2020: representation, architecture, task and extension.
+The taxonomy is that of Qiu et al. 2020: representation, architecture, task and extension. Below it stand the parts of
+that survey that are out of scope here; the form for a program has the rows alone.
 """
 
 from plm_jax.cli import signals
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _print_taxonomy(*, as_json: bool, as_markdown: bool) -> int:
   rows = taxonomy.rows()
   if as_json or as_markdown:
-    print(json.dumps(rows, indent=2) if as_json else taxonomy.markdown(rows))
+    print(json.dumps(rows, indent=2) if as_json else '\n'.join([taxonomy.markdown(rows), '', *taxonomy.not_here()]))
     return 0
   lines = [taxonomy.cells(row) for row in rows]
   table = Table(title='After Qiu et al. 2020: representation, architecture, task, extension')
@@ -68,6 +69,7 @@ def _print_taxonomy(*, as_json: bool, as_markdown: bool) -> int:
   for line in lines:
     table.add_row(*line)
   Console(width=max(Console().width, 200)).print(table)
+  print('\n'.join(taxonomy.not_here()))
   return 0
 
 

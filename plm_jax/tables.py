@@ -11,7 +11,8 @@ stopped goes on, so the same command goes on after an end of any kind. `--out` t
 `table.csv` and `table.png`.
 
 --data names the folder of the task sets and --corpus the text that is pre-trained on; without them the paths are those
-of the configs. --adopt takes folders of runs made elsewhere, where their config is the same.
+of the configs. --adopt takes folders of pre-trainings made elsewhere, where their config and the digests of their
+vocabulary and rows are the same; the log says which digest differs.
 """
 
 from plm_jax.cli import signals
@@ -65,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   logs.start()
   workdir = None if arguments.workdir is None else files.local_path(arguments.workdir, what='--workdir')
-  places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt))
+  makes = not (arguments.only_print or arguments.commands or arguments.cost)
+  places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes)
   plan = runs.plan(table, places)
   if arguments.commands:
     command.show('\n'.join(runs.spelt(one, places) for one in runs.needed(plan)))

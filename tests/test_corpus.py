@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from plm_jax import corpus
 from plm_jax.data.corpora import sources
-from plm_jax.data.corpora.cleaning import passes
+from plm_jax.data.corpora.cleaning import passes, quality, quantiles
 from plm_jax.errors import ConfigError
 from tests import conftest
 
@@ -80,6 +81,41 @@ def test_stats(source, capsys):
   said = capsys.readouterr().out
   assert '66 documents' in said
   assert 'scripts: latin 100.0%' in said
+
+
+def test_stats_are_the_same_in_parts_of_any_size(source, capsys, monkeypatch):
+  corpus.main(['stats', str(source)])
+  whole = capsys.readouterr().out
+  monkeypatch.setattr(quantiles, 'AT_ONCE', 7)
+  corpus.main(['stats', str(source)])
+  assert capsys.readouterr().out == whole
+  chars = [quality.measure(text).chars for text in sources.documents(str(source))]
+  row = next(line for line in whole.splitlines() if line.startswith('│ characters'))
+  found = [cell.strip().replace(',', '') for cell in row.strip('│').split('│')[1:]]
+  assert found == [f'{value:.0f}' for value in np.quantile(chars, [0.01, 0.25, 0.5, 0.75, 0.99])]
+
+
+MEASURED = """
+import resource, sys
+from plm_jax import corpus
+from plm_jax.data.corpora.cleaning import quantiles
+quantiles.AT_ONCE = 2_000
+corpus.main(['stats', sys.argv[1]])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.turns
+def test_stats_of_a_long_corpus_take_no_more_memory(tmp_path):
+  """30 times what is held at one time; the lines of a file have an index of 16 bytes each."""
+  most = []
+  for count in (2_000, 60_000):
+    folder = tmp_path / str(count)
+    folder.mkdir()
+    (folder / 'train.jsonl').write_text(''.join(f'{{"text": "the cat number {n}"}}\n' for n in range(count)))
+    done = subprocess.run([sys.executable, '-c', MEASURED, str(folder)], capture_output=True, text=True, check=True)
+    most.append(int(done.stdout.splitlines()[-1]) / 1024)  # MiB
+  assert most[1] - most[0] < 6
 
 
 @pytest.mark.parametrize('name', ['stats', 'filter', 'dedup', 'split'])

@@ -32,7 +32,9 @@ def get_table(scale):
     keys = dict(data__batch_size=batch) if scale == 'small' else {}
     rows[name] = common.pretraining(scale, 'roberta/formats.py', word, **rate, **keys)
     rows[name] |= dict(published=common.by_column(COLUMNS, published))
-  rows |= {name: dict(empty='others trained it', published=published) for name, published in OTHERS.items()}
+  for name, published in OTHERS.items():
+    rows[name] = dict(empty='others trained it', published=published, quoted='Yang et al. 2019, Table 6, rounded')
+  rows['BERT base']['quoted'] += '; SQuAD F1 Devlin et al. 2018, Table 5'
   return dict(
     title='RoBERTa, Table 2: formats of the input',
     paper='Liu et al. 2019, §4.2; base, a million steps of 256 rows, SQuAD 1.1, medians of five',

@@ -6,7 +6,7 @@ opened, as anything in the cache.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +79,28 @@ def prepare(settings: Mapping[str, Any], *, shared: Where | None = None) -> Prep
   if parts.second_vocab is not None:
     facts['second_vocab_digest'] = parts.second_vocab.digest
   return Prepared(lines, facts)
+
+
+def digests(settings: Mapping[str, Any], *, makes: bool) -> Iterator[tuple[str, str]]:
+  """The digests that `data.json` of a run would have, by their names there: of vocabularies, then of its rows.
+
+  Args:
+    settings: as `config.resolve` returns them.
+    makes: whether what the rows are made from is made where it is not there.
+
+  Raises:
+    made.Unmade: it is not there, and `makes` says that it is not made.
+    ConfigError: as `prepare`.
+  """
+  settings = from_data.filled(settings)
+  vocab = make_vocab(settings)
+  yield 'vocab_digest', vocab.digest
+  parts = make_parts(settings, vocab)
+  if parts.second_vocab is not None:
+    yield 'second_vocab_digest', parts.second_vocab.digest
+  with made.watching(makes=makes):
+    source = make_source(settings['data'], vocab, seed=settings['seed'], reader=parts)
+  yield 'data_digest', source.digest
 
 
 def _opened(

@@ -59,11 +59,23 @@ def test_it_is_printed_as_json_as_markdown_and_as_a_table(capsys: pytest.Capture
   assert params.main(['--taxonomy', '--json']) == 0
   assert json.loads(capsys.readouterr().out) == taxonomy.rows()
   assert params.main(['--taxonomy', '--md']) == 0
-  lines = capsys.readouterr().out.splitlines()
+  lines, _, below = capsys.readouterr().out.partition('\n\n')
+  assert below.splitlines() == taxonomy.not_here()
+  lines = lines.splitlines()
   assert len(lines) == 2 + len(taxonomy.rows())
   assert {line.count('|') for line in lines} == {1 + len(taxonomy.COLUMNS)}
   assert params.main(['--taxonomy']) == 0
-  assert 'hierarchical_softmax' in capsys.readouterr().out
+  said = capsys.readouterr().out
+  assert 'hierarchical_softmax' in said
+  assert '- knowledge-enriched models (ERNIE, KnowBERT, K-BERT): out of scope' in said
+
+
+def test_what_the_survey_has_and_no_file_is_for_is_said() -> None:
+  kinds = signatures.keywords('types', 'Paper')['extension'].annotation
+  said, used = ' '.join(taxonomy.NOT_HERE), {row['extension'] for row in taxonomy.rows()}
+  for kind in ('knowledge-enriched', 'multilingual', 'multi-modal', 'domain-specific', 'compressed'):
+    assert repr(kind) in kinds
+    assert (kind in said) != (kind in used), kind
 
 
 @pytest.mark.parametrize('words', [['--md'], ['--taxonomy', '--config=experiments/bert/base.py']])

@@ -7,7 +7,7 @@ and claims are dicts with the fields of `Row`, `Column` and `Claim`. It may impo
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from plm_jax import errors, files
 from plm_jax.config.load import call
@@ -18,7 +18,8 @@ from plm_jax.plugins.values import check_keywords
 Scale = Literal['tiny', 'small', 'paper']
 Of = Literal['tuning', 'pretraining', 'parameters', 'tokens']
 Better = Literal['max', 'min']
-Summary = Literal['mean', 'median']
+Summary = Literal['mean', 'median', 'best on dev']
+BEST: Summary = 'best on dev'
 Start = Literal['pretrained', 'scratch']
 MADE = ('rows', 'columns', 'claims')  # of a table, before it is
 COUNTED = ('parameters', 'tokens')  # columns that need no metric
@@ -39,6 +40,10 @@ class Column:
     better: whether large or small values are good.
     configs: of fine-tuning, by the family of a row: 'experiments/bert/glue.py:sst2'.
     keys: changes of these configs, dotted key -> value.
+    grid: of fine-tuning, more changes: each seed is made with each of these dicts, and the run that is 'best on dev'
+      counts; empty for none.
+    chosen_by: what says which run is 'best on dev', a metric of another evaluation than that of `metric`, on other
+      rows, and 'max' or 'min': ('validation/accuracy', 'max'). It is never of a test set.
     between: configs of a second stage of pre-training on the text of this column, by family; empty for none.
     between_keys: changes of these configs.
     folder: of the data, below the folder that `--data` names; empty for the path of the config.
@@ -47,6 +52,8 @@ class Column:
     trivial: scores that need no network, as they are printed: 'most frequent class' -> 50.9. A claim may compare a row
       with one of them.
     note: why the published numbers stand for something else than what is measured, for the reader.
+    mark: of its published numbers, where it is not that of the table.
+    quoted: where they come from, where that is not the paper: 'Yang et al. 2019, Table 6'.
     empty: why it is not measured at this scale; empty where it is.
   """
 
@@ -55,6 +62,8 @@ class Column:
   better: Better = 'max'
   configs: Mapping[str, str] = dataclasses.field(default_factory=dict)
   keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  grid: Sequence[Any] = ()
+  chosen_by: tuple[str, Literal['min', 'max']] | None = None
   between: Mapping[str, str] = dataclasses.field(default_factory=dict)
   between_keys: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   folder: str = ''
@@ -62,6 +71,8 @@ class Column:
   plus: float = 0.0
   trivial: Mapping[str, float] = dataclasses.field(default_factory=dict)
   note: str = ''
+  mark: Mark | None = None
+  quoted: str = ''
   empty: str = ''
 
 
@@ -82,6 +93,9 @@ class Row:
     tuning: changes of every fine-tuning config of this row.
     start: 'scratch' fine-tunes fresh parameters of the same sizes.
     published: column -> number of the paper.
+    mark: of these numbers, where it is neither that of the table nor of the column.
+    marks: column -> mark of one number, where it is none of these.
+    quoted: where the numbers come from, where that is not the paper, or the column says otherwise.
     empty: why the row is not measured at this scale; empty where it is.
   """
 
@@ -96,6 +110,9 @@ class Row:
   tuning: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   start: Start = 'pretrained'
   published: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  mark: Mark | None = None
+  marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  quoted: str = ''
   empty: str = ''
 
 
@@ -123,12 +140,14 @@ class Table:
     paper: authors and year, and what was trained there.
     mark: how sure the published numbers are: A seen in the official repository, B in the paper's text, C in another's
       notes, D remembered; 'none' where there are none, as of a comparison that a text asks for and no paper prints.
+      Rows, columns and single numbers may have marks of their own.
     rows: by name, in order.
     columns: by name, in order.
     claims: differences that the paper claims.
     pretraining_seeds: number of pre-trainings of a row.
     tuning_seeds: number of fine-tunings of each of them.
-    summary: how the runs of a cell become one number.
+    summary: how the runs of a cell become one number: their mean, their median, or the number of the one run that is
+      best on development rows, those of `Column.chosen_by`.
     reference: the row whose pre-training has to have left the plateau of word frequencies; empty for none.
     plateau: the perplexity of its pre-training that says so.
     note: for the reader: what differs from the paper at this scale.
@@ -146,6 +165,24 @@ class Table:
   reference: str = ''
   plateau: str = 'validation/perplexity'
   note: str = ''
+
+
+class Origin(NamedTuple):
+  """Where a published number comes from.
+
+  Attributes:
+    mark: how sure it is.
+    quoted: the other paper that it comes from; empty for none.
+  """
+
+  mark: str
+  quoted: str = ''
+
+
+def origin(table: Table, row: str, column: str) -> Origin:
+  """Where the published number of a cell comes from: what the number, its row, its column or the table says."""
+  one, of = table.rows[row], table.columns[column]
+  return Origin(one.marks.get(column) or one.mark or of.mark or table.mark, one.quoted or of.quoted)
 
 
 def known() -> list[str]:
@@ -217,6 +254,38 @@ def _check_sign(table: Table, claim: Claim, label: str) -> None:
     )
 
 
+def _check_choice(table: Table, column: Column, label: str) -> None:
+  """Of several runs one may count that another evaluation than the reported one chooses, and none of a test set."""
+  for point in column.grid:
+    if not isinstance(point, Mapping) or 'seed' in point:
+      raise ConfigError(
+        f'{label}: grid: expected dicts of changes, dotted key -> value, without a seed, got {point!r}.'
+      )
+  if column.grid and (column.of != 'tuning' or table.summary != BEST):
+    raise ConfigError(
+      f'{label}: a grid is of fine-tuning, and the run that is best on development rows counts: set summary={BEST!r}, '
+      'or leave grid out.'
+    )
+  if column.chosen_by is not None:
+    reported, chooses = (metric.partition('/')[0] for metric in (column.metric, column.chosen_by[0]))
+    if '/' not in column.chosen_by[0] or chooses == reported or chooses == 'test':
+      raise ConfigError(
+        f'{label}: chosen_by: {column.chosen_by[0]!r} cannot choose a run whose {column.metric!r} is reported: it has '
+        'to be of another evaluation, on development rows and not on a test set. Add an evaluation to the keys of the '
+        "column, such as a held-out part of 'train', and name one of its metrics."
+      )
+  elif table.summary == BEST and column.of not in COUNTED and number_of_runs(table, column) > 1:
+    raise ConfigError(
+      f"{label}: summary={BEST!r} needs chosen_by, a metric of a development evaluation and 'max' or 'min', as in "
+      "chosen_by=('validation/accuracy', 'max')."
+    )
+
+
+def number_of_runs(table: Table, column: Column) -> int:
+  """The runs of a cell."""
+  return table.pretraining_seeds * (table.tuning_seeds * max(1, len(column.grid)) if column.of == 'tuning' else 1)
+
+
 def _check(table: Table, label: str) -> None:
   """Names and numbers that do not fit together."""
   for claim in table.claims:
@@ -232,6 +301,9 @@ def _check(table: Table, label: str) -> None:
   for name, row in table.rows.items():
     for printed in row.published:
       errors.check_choice(f'{label}: row {name!r}: published', 'column', printed, list(table.columns))
+    for printed, mark in row.marks.items():
+      errors.check_choice(f'{label}: row {name!r}: marks', 'column with a published number', printed, row.published)
+      errors.check_choice(f'{label}: row {name!r}: marks', 'mark', mark, get_args(Mark))
     if not row.config and not row.empty:
       raise ConfigError(f'{label}: row {name!r} has neither a config nor a reason why it stays empty.')
     if row.after:
@@ -246,6 +318,7 @@ def _check(table: Table, label: str) -> None:
       continue
     if not column.metric and column.of not in COUNTED:
       raise ConfigError(f'{label}: column {name!r} has no metric.')
+    _check_choice(table, column, f'{label}: column {name!r}')
     if column.of != 'tuning':
       continue
     filled = [row for row in table.rows.values() if not row.empty]

@@ -12,7 +12,7 @@ from plm_jax.cli.progress import Waiting, clock
 from plm_jax.errors import ConfigError, Interrupted
 from plm_jax.studies.tables import cells, render, runs
 from plm_jax.studies.tables.counting import Counts
-from plm_jax.studies.tables.file import Table
+from plm_jax.studies.tables.file import BEST, Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,10 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
   for cell, by_seed in plan.items():
     column = table.columns[cell.column]
     for one in (one for group in by_seed for one in group):
-      mine = () if column.of == 'parameters' else (table.plateau if column.of == 'tokens' else column.metric,)
+      mine: tuple[str, ...] = (table.plateau if column.of == 'tokens' else column.metric,)
+      mine = () if column.of == 'parameters' else mine
+      if mine and column.chosen_by is not None and table.summary == BEST:
+        mine = (*mine, column.chosen_by[0])
       asked[one.digest] = (*asked.get(one.digest, ()), *mine)
       for source in runs.sources(one):  # made because others begin with it
         asked[source.digest] = (*asked.get(source.digest, ()), *((table.plateau,) if mine else ()))

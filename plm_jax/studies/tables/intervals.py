@@ -1,7 +1,6 @@
 """How far a measured difference can be trusted: a bootstrap over seeds and over the rows of the test set."""
 
 import warnings
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,10 +19,15 @@ class Measured(NamedTuple):
     values: f64[p, t], by seed of pre-training and of fine-tuning; nan for a run without a result.
     rows: f64[p, t, rows], what each row of the test set scored, whose mean is the value; None where a value is no such
       mean.
+    dev: f64[p, t], how good each run is on the development rows by which one is chosen, more is better; None where
+      none is chosen.
+    points: of a grid; fine-tunings stand by seed and then by point.
   """
 
   values: np.ndarray
   rows: np.ndarray | None = None
+  dev: np.ndarray | None = None
+  points: int = 1
 
 
 class Interval(NamedTuple):
@@ -39,12 +43,26 @@ class Interval(NamedTuple):
     return self.low > 0 or self.high < 0
 
 
-SUMMARIES: dict[Summary, Callable[..., np.ndarray]] = {'mean': np.nanmean, 'median': np.nanmedian}
+def _best(values: np.ndarray, dev: np.ndarray) -> np.ndarray:
+  """Of f64[runs, draws] the values of the runs that are best on the development rows, the first of equal ones."""
+  known = np.where(np.isnan(values) | np.isnan(dev), -np.inf, dev)
+  place = known.argmax(0)[None]
+  found = np.take_along_axis(values, place, 0)[0]
+  return np.where(np.isinf(np.take_along_axis(known, place, 0)[0]), np.nan, found)
 
 
-def summarise(values: np.ndarray, summary: Summary) -> float:
-  """The number of a cell: the mean or the median of all its runs."""
-  return float(SUMMARIES[summary](values))
+def _summary(values: np.ndarray, dev: np.ndarray | None, summary: Summary) -> np.ndarray:
+  """The number of f64[runs, draws] in each draw; the mean where runs are to be chosen and nothing chooses."""
+  if summary == 'best on dev' and dev is not None:
+    return _best(values, dev)
+  return np.nanmedian(values, axis=0) if summary == 'median' else np.nanmean(values, axis=0)
+
+
+def summarise(cell: Measured, summary: Summary) -> float:
+  """The number of a cell: the mean or the median of all its runs, or that of the run that is best on dev."""
+  if cell.dev is None:
+    return float(_summary(cell.values.reshape(-1), None, summary))
+  return float(_summary(cell.values.reshape(-1, 1), cell.dev.reshape(-1, 1), summary)[0])
 
 
 def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, draws: int = DRAWS) -> Interval:
@@ -54,6 +72,10 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
   fine-tuning, and rows of the test set, the same for both cells (Efron and Tibshirani 1993, chapters 8 and 13). A level
   with one seed adds nothing to the interval, so that of one pre-training is a statement about that pre-training. Noise
   that rows and seeds share (a row right by chance in one run) is counted on both levels: intervals are rather too wide.
+
+  Of a grid each point stays in each draw, with seeds of its own. Where the run counts that is best on development rows,
+  each draw chooses again among its runs; a draw has some of them twice, so it chooses among fewer than the cell does,
+  and the interval leans to worse values. Development rows are not drawn.
 
   Args:
     a: the runs of one cell.
@@ -71,7 +93,7 @@ def difference(a: Measured, b: Measured, summary: Summary, *, seed: int = 0, dra
     drawn = [_draw(rng, cell, weights, count, summary) for cell in (a, b)]
     found.append(drawn[0] - drawn[1])
   edges = np.nanquantile(np.concatenate(found), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-  plain = summarise(a.values, summary) - summarise(b.values, summary)
+  plain = summarise(a, summary) - summarise(b, summary)
   return Interval(plain, float(edges[0]), float(edges[1]))
 
 
@@ -90,8 +112,10 @@ def _draw(
   else:
     values = np.where(np.isnan(cell.values)[..., None], np.nan, cell.rows @ weights)  # [p, t, draws]
   first = rng.integers(pretrainings, size=(pretrainings, 1, draws))
-  second = rng.integers(tunings, size=(pretrainings, tunings, draws))
+  second = rng.integers(tunings // cell.points, size=(pretrainings, tunings, draws))
+  second = second * cell.points + (np.arange(tunings) % cell.points)[:, None]
   picked = values[first, second, np.arange(draws)].reshape(-1, draws)
+  dev = None if cell.dev is None else cell.dev[first, second].reshape(-1, draws)
   with warnings.catch_warnings():
     warnings.filterwarnings('ignore', 'Mean of empty slice|All-NaN slice')  # a draw of failed runs only is left out
-    return SUMMARIES[summary](picked, axis=0)
+    return _summary(picked, dev, summary)

@@ -10,7 +10,7 @@ import numpy as np
 
 from plm_jax import files
 from plm_jax.studies.tables import cells, intervals
-from plm_jax.studies.tables.file import COUNTED, Claim, Column, Table
+from plm_jax.studies.tables.file import BEST, COUNTED, Claim, Column, Origin, Table, origin
 from plm_jax.studies.tables.intervals import Measured
 
 LEFT = 0.5  # nats below the entropy of word frequencies, from which on a network counts as one that learned more
@@ -32,16 +32,21 @@ def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Me
   of = table.columns[column]
   found = [[kept['runs'].get(digest) for digest in runs] for runs in by_seed]
   values = np.array([[_value(run, of) for run in runs] for runs in found]) * of.times + of.plus
+  dev = None
+  if table.summary == BEST and of.chosen_by is not None:
+    metric, better = of.chosen_by
+    dev = np.array([[_metric(run, metric) for run in runs] for runs in found]) * (1 if better == 'max' else -1)
+    values = np.where(np.isnan(dev), np.nan, values)  # a run that nothing can choose does not count
   if np.isnan(values).all():
     return None
+  points = max(1, len(of.grid))
   rows = [[_rows(run, of) for run in runs] for runs in found]
   there = [one for runs in rows for one in runs if one is not None]
   if len(there) < np.count_nonzero(~np.isnan(values)) or len({len(one) for one in there}) != 1:
-    return Measured(values)
+    return Measured(values, dev=dev, points=points)
   nothing = np.zeros(len(there[0]))  # of a run without a result, which nobody reads
-  return Measured(
-    values, np.array([[nothing if one is None else one for one in runs] for runs in rows]) * of.times + of.plus
-  )
+  scored = np.array([[nothing if one is None else one for one in runs] for runs in rows]) * of.times + of.plus
+  return Measured(values, scored, dev, points)
 
 
 def _rows(run: Mapping[str, Any] | None, column: Column) -> np.ndarray | None:
@@ -50,16 +55,21 @@ def _rows(run: Mapping[str, Any] | None, column: Column) -> np.ndarray | None:
 
 
 def _value(run: Mapping[str, Any] | None, column: Column) -> float:
-  if run is None:
-    return math.nan
-  found = run.get(column.of) if column.of in COUNTED else run.get('metrics', {}).get(column.metric)
+  if column.of not in COUNTED:
+    return _metric(run, column.metric)
+  found = (run or {}).get(column.of)
+  return math.nan if found is None else float(found)
+
+
+def _metric(run: Mapping[str, Any] | None, name: str) -> float:
+  found = (run or {}).get('metrics', {}).get(name)
   return math.nan if found is None else float(found)
 
 
 def constant(value: float, like: Measured) -> Measured:
   """The runs of a cell, had each of them this value, and each row of the test set."""
   rows = None if like.rows is None else np.full_like(like.rows, value)
-  return Measured(np.full_like(like.values, value), rows)
+  return like._replace(values=np.full_like(like.values, value), rows=rows)
 
 
 def shown(value: float) -> str:
@@ -68,12 +78,14 @@ def shown(value: float) -> str:
 
 
 def said(cell: Measured | None, table: Table) -> str:
-  """A cell in words: '78.3 ± 0.4 (3)', the number of runs in brackets."""
+  """A cell in words: '78.3 ± 0.4 (3)', the number of runs in brackets; '78.3 (best of 3 on dev)'."""
   if cell is None:
     return ''
   values = cell.values[~np.isnan(cell.values)]
+  if cell.dev is not None and len(values) > 1:
+    return f'{shown(intervals.summarise(cell, table.summary))} (best of {len(values)} on dev)'
   spread = f' ± {shown(float(values.std(ddof=1)))}' if len(values) > 1 and values.std() > 0 else ''
-  return f'{shown(intervals.summarise(cell.values, table.summary))}{spread} ({len(values)})'
+  return f'{shown(intervals.summarise(cell, table.summary))}{spread} ({len(values)})'
 
 
 def write(table: Table, kept: Mapping[str, Any], folder: files.Path) -> None:
@@ -92,6 +104,8 @@ def markdown(table: Table, kept: Mapping[str, Any]) -> str:
   lines += [table.note] if table.note else []
   lines += ['', f'Made by `{kept["command"]}`.', '']
   lines += _grid(table, kept)
+  if notes := footnotes(table):
+    lines += ['', *(f'- [{letter}] {_origin_said(one)}.' for one, letter in notes.items())]
   lines += _claims(table, kept)
   lines += ['', '## What stands behind it', '', *(f'- {fact}' for fact in _facts(table, kept))]
   return '\n'.join([*lines, ''])
@@ -104,10 +118,10 @@ def _grid(table: Table, kept: Mapping[str, Any]) -> list[str]:
     columns.append((name, published, not column.empty))
     heads += [f'{name}, published'] * published + [f'{name}, measured'] * (not column.empty)
   lines = [_line(heads), _line(['---'] * len(heads))]
-  for row_name, row in table.rows.items():
+  for row_name in table.rows:
     line = [row_name]
     for name, published, filled in columns:
-      line += [_published(row.published.get(name))] * published
+      line += [_with_letter(table, row_name, name)] * published
       line += [said(measured(table, kept, row_name, name), table)] * filled
     lines.append(_line(line))
   for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
@@ -120,6 +134,34 @@ def _grid(table: Table, kept: Mapping[str, Any]) -> list[str]:
 
 def _published(value: float | None) -> str:
   return '' if value is None else f'{value:,g}' if abs(value) < 10_000 else f'{value:,.0f}'
+
+
+def footnotes(table: Table) -> dict[Origin, str]:
+  """The letter of each origin of published numbers that is not that of the table, in their order."""
+  found = [
+    origin(table, name, column)
+    for name, row in table.rows.items()
+    for column in table.columns
+    if column in row.published
+  ]
+  others = dict.fromkeys(one for one in found if one != Origin(table.mark))
+  return {one: _letter(place) for place, one in enumerate(others)}
+
+
+def _letter(place: int) -> str:
+  """a to z, then aa, ab, ..."""
+  return (_letter(place // 26 - 1) if place >= 26 else '') + chr(ord('a') + place % 26)
+
+
+def _origin_said(one: Origin) -> str:
+  return f'{one.quoted}: {MARKS[one.mark]}' if one.quoted else MARKS[one.mark]
+
+
+def _with_letter(table: Table, row: str, column: str) -> str:
+  """The published number of a cell with the letter of its footnote, where it has one."""
+  number = _published(table.rows[row].published.get(column))
+  letter = footnotes(table).get(origin(table, row, column))
+  return f'{number} [{letter}]' if number and letter else number
 
 
 def _line(items: list[str]) -> str:
@@ -163,11 +205,13 @@ def _claim(table: Table, kept: Mapping[str, Any], claim: Claim) -> list[str]:
 def _facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
   """What a reader has to know before believing the numbers."""
   runs, scale = kept['runs'].values(), kept['scale']
-  facts = [f'Scale: {scale}. A cell is the {table.summary} of its runs ± their standard deviation (number of runs).']
-  facts.append('The last step of each run counts; no step, rate or seed was chosen by a score.')
+  meaning, choice = _summary_said(table)
+  facts = [f'Scale: {scale}. {meaning}', f'The last step of each run counts; {choice}.']
   if table.pretraining_seeds == 1:
     facts.append('One pre-training a row: its noise is not in the intervals.')
   facts.append('Intervals: bootstrap over seeds and, where a score is a mean over them, over the rows of the test set.')
+  if table.summary == BEST:
+    facts.append('Intervals: each draw chooses again among the runs that it has; development rows are not drawn.')
   facts += _plateau_facts(table, kept)
   facts += [f'{name}: {column.note}.' for name, column in table.columns.items() if column.note]
   facts += [f'{name} stays empty: {column.empty}.' for name, column in table.columns.items() if column.empty]
@@ -180,6 +224,21 @@ def _facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
     facts.append(f'{len(kept["runs"])} runs, {hours:.2f} hours: {kept["machine"]}; {", ".join(versions)}.')
     facts.append(f'Code: {kept["code"] or "no repository"}. Digests of runs and data: cells.json.')
   return facts
+
+
+def _summary_said(table: Table) -> tuple[str, str]:
+  """What a cell is, and what was chosen by a score."""
+  if table.summary != BEST:
+    cell = f'A cell is the {table.summary} of its runs ± their standard deviation (number of runs).'
+    return cell, 'no step, rate or seed was chosen by a score'
+  chosen = [
+    f'of {name} by {"most" if column.chosen_by[1] == "max" else "least"} {column.chosen_by[0]}'
+    + (f' among {len(column.grid)} settings and their seeds' if column.grid else '')
+    for name, column in table.columns.items()
+    if column.chosen_by is not None and not column.empty
+  ]
+  cell = f'A cell is the run that is best on dev, on rows that are neither learned nor reported: {"; ".join(chosen)}.'
+  return f'{cell} Where nothing is chosen it is the mean.', 'no test set was used to choose'
 
 
 def _plateau_facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
@@ -197,19 +256,24 @@ def _plateau_facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
 
 
 def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
-  """One line a cell: published, measured, deviation, number of runs, and the value of each run."""
+  """One line a cell: published, measured, deviation, number of runs, and the value of each run; and the origin of the
+  published number, where not all of them have the same."""
+  others = footnotes(table)
   out = io.StringIO()
   writer = csv.writer(out, lineterminator='\n')
-  writer.writerow(['row', 'column', 'published', 'measured', 'deviation', 'runs', 'values', 'empty'])
+  heads = ['row', 'column', 'published', 'measured', 'deviation', 'runs', 'values', 'empty']
+  writer.writerow(heads + ['origin'] * bool(others))
   for row_name, row in table.rows.items():
     for name, column in table.columns.items():
       cell = measured(table, kept, row_name, name)
       values = np.array([]) if cell is None else cell.values[~np.isnan(cell.values)]
-      number = '' if cell is None else f'{intervals.summarise(cell.values, table.summary):.6g}'
+      number = '' if cell is None else f'{intervals.summarise(cell, table.summary):.6g}'
       spread = f'{values.std(ddof=1):.6g}' if len(values) > 1 else ''
       each = ' '.join(f'{value:.6g}' for value in values)
       why = row.empty or column.empty or ('' if len(values) else 'not run')
-      writer.writerow([row_name, name, row.published.get(name, ''), number, spread, len(values), each, why])
+      line = [row_name, name, row.published.get(name, ''), number, spread, len(values), each, why]
+      its_origin = _origin_said(origin(table, row_name, name)) if name in row.published else ''
+      writer.writerow(line + [its_origin] * bool(others))
   return out.getvalue()
 
 
@@ -217,7 +281,18 @@ def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
 
 
 def draw(table: Table, kept: Mapping[str, Any], file: files.Path) -> None:
-  """One panel a column: rows from top to bottom, runs as dots, published numbers as diamonds on their own axis."""
+  """One panel a column: rows from top to bottom, runs as dots, published numbers as diamonds on their own axis.
+
+  One version of matplotlib and Pillow draws the same bytes each time, whatever a user's own settings of matplotlib are.
+  """
+  import matplotlib
+
+  with matplotlib.rc_context():
+    matplotlib.rcdefaults()
+    _draw(table, kept, file)
+
+
+def _draw(table: Table, kept: Mapping[str, Any], file: files.Path) -> None:
   from matplotlib.figure import Figure
 
   columns = [name for name in table.columns if any(measured(table, kept, row, name) for row in table.rows)]
@@ -243,7 +318,7 @@ def _panel(axes: Any, table: Table, kept: Mapping[str, Any], name: str, places: 
       values = cell.values[~np.isnan(cell.values)]
       axes.plot(values, np.full(len(values), place + 0.12), 'o', color=MEASURED, alpha=0.35, markersize=4)
       axes.plot(
-        intervals.summarise(cell.values, table.summary),
+        intervals.summarise(cell, table.summary),
         place + 0.12,
         '|',
         color=MEASURED,

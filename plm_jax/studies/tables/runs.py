@@ -8,6 +8,7 @@ tables that need the same run share it, and a run that was stopped goes on from 
 import functools
 import hashlib
 import json
+import logging
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,14 @@ from plm_jax.errors import KILLED, STOPPED, ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.plugins import signatures
 from plm_jax.studies import child
-from plm_jax.studies.tables.file import BEFORE, Column, Row, Table
+from plm_jax.studies.tables.file import BEFORE, BEST, Column, Row, Table
 from plm_jax.training import history
+
+log = logging.getLogger(__name__)
 
 PREDICTIONS = 'predictions.jsonl'
 DIGITS = 12  # of a digest, in names
+_compared: dict[tuple[str, str, bool], str] = {}  # folder to adopt, run, whether stores are made -> why it is not taken
 
 
 class Run(NamedTuple):
@@ -79,12 +83,14 @@ class Places(NamedTuple):
     data: the folder of the task sets; None for the paths of the configs.
     corpus: the text that is pre-trained on; None for the paths of the configs.
     adopt: folders of runs, and folders that hold such folders.
+    makes: whether token stores are made where they are needed to compare the data of a folder to adopt.
   """
 
   workdir: Path | None
   data: str | None = None
   corpus: str | None = None
   adopt: tuple[str, ...] = ()
+  makes: bool = False
 
 
 def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
@@ -99,7 +105,11 @@ def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
       continue
     for column_name, column in table.columns.items():
       if not column.empty:
-        found[Cell(row_name, column_name)] = _of_cell(table, Cell(row_name, column_name), row, column, places)
+        cell = Cell(row_name, column_name)
+        found[cell] = _of_cell(table, cell, row, column, places)
+        if table.summary == BEST and column.chosen_by is not None:
+          for run in (run for by_seed in found[cell] for run in by_seed):
+            _check_rows(column, run, f'row {row_name!r}, column {column_name!r}')
   return found
 
 
@@ -119,14 +129,41 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
     runs.append([
       _run(
         column.configs[row.family],
-        {**column.keys, **row.tuning, **path, 'seed': seed * table.tuning_seeds + number},
+        {**column.keys, **row.tuning, **point, **path, 'seed': seed * table.tuning_seeds + number},
         label=label,
         source=began,
         scratch=row.start == 'scratch',
       )
-      for number in range(table.tuning_seeds)
+      for number in range(table.tuning_seeds) for point in column.grid or ({},)
     ])  # fmt: skip
   return runs
+
+
+def _check_rows(column: Column, run: Run, label: str) -> None:
+  """Raises where the rows that choose a run are among those that are reported or learned, or of a test set."""
+  assert column.chosen_by is not None
+  blocks = config.of_data(run.settings)
+  reported, chooses = (f'eval.{name.partition("/")[0]}.data' for name in (column.metric, column.chosen_by[0]))
+  for place in (reported, chooses):
+    if place not in blocks:
+      there = ', '.join(run.settings['eval']) or 'none'
+      raise ConfigError(f'{label}: {run.config} has no evaluation {place.split(".")[1]!r}; there are: {there}')
+  if (blocks[chooses].get('split') or '').startswith('test'):
+    raise ConfigError(f'{label}: chosen_by: {chooses} is a test set, by which no run is chosen: name held-out rows')
+  for other in (reported, 'data'):
+    if _share_rows(blocks[chooses], blocks[other]):
+      raise ConfigError(
+        f'{label}: chosen_by: {chooses} and {other} read the same rows, and a run is chosen by rows that are neither '
+        "reported nor learned: cut the split, as in 'train[:90%shuffled]' and 'train[90%shuffled:]'"
+      )
+
+
+def _share_rows(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+  """Whether two data blocks are known to read rows of the same text that are not cut from each other."""
+  if one.get('path') is None or one.get('path') != other.get('path'):
+    return one == other
+  (name, *cut), (other_name, *other_cut) = (str(block.get('split')).split('[', 1) for block in (one, other))
+  return name == other_name and (not cut or not other_cut or cut == other_cut)
 
 
 def _pretraining(table: Table, name: str, places: Places, seed: int) -> Run:
@@ -200,7 +237,7 @@ def pretraining_of(run: Run) -> Run:
 
 
 def folder_of(run: Run, places: Places) -> RunFolder:
-  """Where a run lies: in the work folder, or in a folder to adopt that holds the same config."""
+  """Where a run lies: in the work folder, or in a folder to adopt that holds the same config over the same data."""
   assert places.workdir is not None  # commands that make or read runs ask for it
   own = RunFolder(places.workdir / 'runs' / run.name)
   return own if files.is_folder(own.root) else _adopted(run, places) or own
@@ -213,7 +250,8 @@ def finished(run: Run, places: Places) -> RunFolder | None:
 
 
 def _adopted(run: Run, places: Places) -> RunFolder | None:
-  """The folder to adopt that holds the config of a run which begins with nothing; None where there is none."""
+  """The folder to adopt that holds the config and the data of a run which begins with nothing; None where there is
+  none."""
   if run.source is not None:
     return None
   for folder in _adoptable(places.adopt):
@@ -221,9 +259,40 @@ def _adopted(run: Run, places: Places) -> RunFolder | None:
       kept = config.resolve(config.load(str(folder.root)))
     except ConfigError:
       continue
-    if _stated(kept) == _stated(run.settings):
+    if _stated(kept) == _stated(run.settings) and not _other_data(folder, run, places):
       return folder
   return None
+
+
+def _other_data(folder: RunFolder, run: Run, places: Places) -> str:
+  """Why the data of a folder are not known to be those that a run reads; empty where they are. Logged once."""
+  asked = (str(folder.root), run.digest, places.makes)
+  if asked not in _compared:
+    _compared[asked] = _differs(folder, run, places)
+    if _compared[asked]:
+      log.warning(f'{folder.root} has the config of {run.name} and is not adopted: {_compared[asked]}')
+  return _compared[asked]
+
+
+def _differs(folder: RunFolder, run: Run, places: Places) -> str:
+  from plm_jax.data import made
+  from plm_jax.training import prepare, run_folder  # load jax
+
+  if not files.is_file(folder.data):
+    return 'it has no data.json, which says over which text and vocabulary it was made'
+  kept = run_folder.read_json(folder.data)
+  try:
+    for name, digest in prepare.digests(run.settings, makes=places.makes):
+      if kept.get(name) != digest:
+        return f'its {name} is {str(kept.get(name))[:DIGITS]}, and that of the data of this table is {digest[:DIGITS]}'
+  except made.Unmade as unmade:
+    return (
+      f'its data_digest cannot be compared: the {unmade.made.what} of this table are not made yet, which it does when '
+      'it makes runs, and `python -m plm_jax.prepare` with the config and the changes that --commands prints'
+    )
+  except ConfigError as error:
+    return f'its digests cannot be compared: {error}'
+  return ''
 
 
 def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:

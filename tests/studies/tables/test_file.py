@@ -85,6 +85,9 @@ def test_tables_share_a_pretraining(tmp_path):
     ("better='min'", "better='min', trivial={'two': 1.0}", "column 'c': trivial: 'two' is a row already"),
     ("column='c'", "column='d'", "claims: there is no column 'd'"),
     ("'two': made", "'two': dict(made, published={'c': 0.5})", "'one' is said to do better.* are 1 and 0.5: turn"),
+    ("published={'c': 1.0}", "published={'c': 1.0}, mark='E'", "row 'one'.mark: expected Literal.*got str 'E'"),
+    ("published={'c': 1.0}", "published={'c': 1.0}, marks={'d': 'A'}", "there is no column with a published .* 'd'"),
+    ("published={'c': 1.0}", "published={'c': 1.0}, marks={'c': 'E'}", "row 'one': marks: there is no mark 'E'"),
     ("published={'c': 1.0}", "published={'d': 1.0}", "row 'one': published: there is no column 'd'"),
     ("published={'c': 1.0}", 'published=3', "row 'one'.published: expected Mapping"),
     ("published={'c': 1.0}", "published={'c': 'x'}", "row 'one'.published: expected Mapping.*'x'"),
@@ -92,6 +95,17 @@ def test_tables_share_a_pretraining(tmp_path):
     (", of='pretraining'", '', "column 'c' has no config for the family 'bert'"),
     ("metric='validation/loss', ", '', "column 'c' has no metric"),
     ('claims=', 'tuning_seeds=0, claims=', '0 seeds'),
+    (
+      'claims=',
+      "pretraining_seeds=2, summary='best on dev', claims=",
+      "column 'c': summary='best on dev' needs chosen_by",
+    ),
+    ("better='min'", "better='min', chosen_by=('validation/accuracy', 'max')", 'has to be of another evaluation'),
+    ("better='min'", "better='min', chosen_by=('test/loss', 'min')", 'development rows and not on a test set'),
+    ("better='min'", "better='min', chosen_by=('dev/loss', 'low')", "chosen_by: expected.*'low'"),
+    ("better='min'", "better='min', chosen_by='dev/loss'", 'chosen_by: expected'),
+    ("better='min'", "better='min', grid=[{'steps': 3}]", 'a grid is of fine-tuning'),
+    ("better='min'", "better='min', grid=[3]", 'grid: expected dicts of changes'),
     ('return dict(', 'return 3 or dict(', 'get_table returned int'),
     ('return dict(', 'return 1 / 0 or dict(', 'line 4: ZeroDivisionError'),
   ],
@@ -116,3 +130,52 @@ def test_a_file_that_is_not_there(tmp_path):
 def test_a_scale_that_is_not_there():
   with pytest.raises(ConfigError, match=r"there is no scale 'large'.*tiny, small, paper"):
     file.read(FILES[0], 'large')
+
+
+CHOSEN = """
+def get_table(scale):
+  made = dict(config='experiments/quickstart/pretrain.py:quick')
+  rows = dict(dev=dict(data=dict(split='DEV')), test=dict(data=dict(split='validation')))
+  score = dict(
+    configs=dict(bert='experiments/bert/glue.py:sst2,quick'), metric='test/accuracy', chosen_by=('dev/accuracy', 'max'),
+    keys={'eval': rows, 'best': None, 'data.split': 'TRAIN'},
+    grid=[{'optim.rate': 1e-4}, {'optim.rate': 2e-4}, {'steps': 3}],
+  )
+  return dict(
+    title='A', paper='B', mark='B', summary='best on dev', tuning_seeds=2, rows=dict(one=made),
+    columns={'score': score, 'tokens': dict(of='tokens')},
+  )
+"""
+
+
+def chosen(tmp_path, train='train[:90%shuffled]', dev='train[90%shuffled:]'):
+  return plan(read(tmp_path, CHOSEN.replace('DEV', dev).replace('TRAIN', train)), tmp_path)
+
+
+def test_each_seed_is_made_with_each_point_of_a_grid(tmp_path):
+  ((runs_of_it,),) = [by_seed for cell, by_seed in chosen(tmp_path).items() if cell.column == 'score']
+  made = [(run.settings['seed'], run.settings['optim']['rate'], run.settings['steps']) for run in runs_of_it]
+  rate, steps = made[2][1], made[0][2]
+  assert made == [(seed, *point) for seed in (0, 1) for point in ((1e-4, steps), (2e-4, steps), (rate, 3))]
+  assert len({run.digest for run in runs_of_it}) == 6
+
+
+@pytest.mark.parametrize(
+  ('train', 'dev', 'message'),
+  [
+    ('train', 'test', 'is a test set, by which no run is chosen'),
+    ('train', 'validation', r'eval\.dev\.data and eval\.test\.data read the same rows'),
+    ('train', 'validation[:50%]', r'eval\.dev\.data and eval\.test\.data read the same rows'),
+    ('train', 'train[90%:]', r'eval\.dev\.data and data read the same rows'),
+    ('train[:90%]', 'train[:90%]', r'eval\.dev\.data and data read the same rows'),
+  ],
+)
+def test_rows_that_choose_a_run_are_neither_reported_nor_learned(tmp_path, train, dev, message):
+  with pytest.raises(ConfigError, match=f"row 'one', column 'score': chosen_by: .*{message}"):
+    chosen(tmp_path, train, dev)
+
+
+def test_an_evaluation_that_is_not_there_chooses_nothing(tmp_path):
+  text = CHOSEN.replace("'dev/", "'held_out/").replace('DEV', 'train[90%:]').replace('TRAIN', 'train[:90%]')
+  with pytest.raises(ConfigError, match="has no evaluation 'held_out'; there are: dev, test"):
+    plan(read(tmp_path, text), tmp_path)

@@ -4,13 +4,17 @@ import csv
 import dataclasses
 import io
 import json
+import shutil
 
+import matplotlib
 import pytest
 
 from plm_jax.cli import signals
 from plm_jax.errors import STOPPED, ConfigError, Interrupted
+from plm_jax.files import RunFolder
 from plm_jax.studies.tables import cells, costs, counting, file, filling, needs, render, runs
 from plm_jax.tables import main
+from plm_jax.training import prepare
 
 TABLE = """
 def get_table(scale):
@@ -217,8 +221,73 @@ def test_rendering_again_from_cells_alone_gives_the_same_bytes(set_up, tmp_path,
   fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
   before = [(tmp_path / 'out' / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')]
   kept = cells.read(tmp_path / 'out' / 'cells.json')
+  monkeypatch.setitem(matplotlib.rcParams, 'font.size', 14.0)  # a user's own settings
   render.write(set_up[0], kept, tmp_path)
   assert [(tmp_path / name).read_bytes() for name in ('table.md', 'table.csv', 'table.png')] == before
+
+
+def test_the_run_that_is_best_on_dev_counts_and_is_named(set_up, tmp_path, monkeypatch):
+  """The machine's dev score falls where its accuracy rises, so the run that is chosen has the least accuracy."""
+  table, _, places = set_up
+  keys = {'eval': dict(dev=dict(data=dict(split='train[90%:]')), validation=dict(data=dict(split='validation')))}
+  more = dict(keys={**keys, 'data.split': 'train[:90%]'}, chosen_by=('dev/loss', 'min'), grid=({}, {'steps': 3}))
+  score = dataclasses.replace(table.columns['score'], **more)
+  loss = dataclasses.replace(table.columns['loss'], empty='not asked')
+  table = dataclasses.replace(table, summary='best on dev', columns={**table.columns, 'score': score, 'loss': loss})
+  machine = Machine(places)
+
+  def make(run, places, *, asked):
+    said = machine(run, places, asked=asked)
+    folder = runs.folder_of(run, places)
+    result = json.loads(folder.result.read_text())
+    result['metrics']['dev/loss'] = 9.0 if run.settings['steps'] == 3 else result['metrics']['validation/accuracy']
+    folder.result.write_text(json.dumps(result))
+    return said
+
+  kept = fill((table, runs.plan(table, places), places), tmp_path, make, monkeypatch)
+  assert kept['failed'] == {}
+  assert len(kept['cells']['one']['score'][0]) == 4  # two seeds with two points
+  text = (tmp_path / 'out' / 'table.md').read_text()
+  assert '| one | 2 | 90 | 0.000 (best of 8 on dev) |' in text
+  assert 'of score by least dev/loss among 2 settings and their seeds. Where nothing is chosen' in text
+  assert 'no test set was used to choose' in text
+  assert 'each draw chooses again' in text
+  lines = csv.DictReader(io.StringIO(render.comma_separated(table, kept)))
+  score = next(line for line in lines if line['column'] == 'score')
+  assert (score['measured'], score['runs']) == ('0', '8')
+  before = (tmp_path / 'out' / 'table.md').read_text()
+  render.write(table, cells.read(tmp_path / 'out' / 'cells.json'), tmp_path)
+  assert (tmp_path / 'table.md').read_text() == before
+
+
+def test_published_numbers_from_elsewhere_have_footnotes(set_up):
+  table, replace = set_up[0], dataclasses.replace
+  rows = {
+    **table.rows,
+    'two': replace(table.rows['two'], mark='D', marks={'loss': 'A'}),
+    'four': replace(table.rows['four'], quoted='Others 2020', published={'score': 95.0, 'loss': 4.0}),
+  }
+  table = replace(table, rows=rows, columns={**table.columns, 'loss': replace(table.columns['loss'], mark='C')})
+  kept = {**cells.EMPTY, 'scale': 'tiny'}
+  lines = render.markdown(table, kept).splitlines()
+  assert '| one | 2 [a] |  | 90 |  |' in lines
+  assert '| two | 3 [b] |  | 80 [c] |  |' in lines
+  assert '| four | 4 [d] |  | 95 [e] |  |' in lines
+  place = lines.index("- [a] another's notes.")
+  assert lines[place + 1 : place + 5] == [
+    '- [b] official repository.',
+    '- [c] remembered, unverified.',
+    "- [d] Others 2020: another's notes.",
+    '- [e] Others 2020: text of the paper.',
+  ]
+  found = {
+    (line['row'], line['column']): line for line in csv.DictReader(io.StringIO(render.comma_separated(table, kept)))
+  }
+  assert found['four', 'score']['origin'] == 'Others 2020: text of the paper'
+  assert found['one', 'score']['origin'] == 'text of the paper'
+  assert found['three', 'score']['origin'] == ''
+  assert '[a]' not in render.markdown(set_up[0], kept)
+  assert 'origin' not in render.comma_separated(set_up[0], kept)
 
 
 def test_the_plateau_is_said(set_up):
@@ -226,18 +295,6 @@ def test_the_plateau_is_said(set_up):
   assert 'DID NOT LEAVE THE PLATEAU' in render.markdown(set_up[0], kept)
   kept['plateau'] = dict(loss=5.0, frequencies=6.4)
   assert 'ends at 5.00 nats a token, 1.40 below' in render.markdown(set_up[0], kept)
-
-
-def test_a_folder_of_the_same_config_is_adopted(set_up, tmp_path):
-  _, plan, _ = set_up
-  run = plan[runs.Cell('one', 'loss')][0][0]
-  mine = tmp_path / 'elsewhere' / 'mine'
-  mine.mkdir(parents=True)
-  (mine / 'config.json').write_text(json.dumps(dict(run.settings)))
-  places = runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),))
-  assert runs.folder_of(run, places).root == mine
-  other = plan[runs.Cell('two', 'loss')][0][0]
-  assert runs.folder_of(other, places).root != mine
 
 
 def test_a_key_that_says_nothing_makes_no_other_run(set_up):
@@ -304,6 +361,60 @@ def get_table(scale):
   made = dict(config='experiments/bert/base.py:mlm,quick', keys=dict(text, eval=held_out))
   return dict(title='A', paper='B', mark='B', tuning_seeds=1, rows=dict(one=made), columns=dict(score=score))
 """
+
+
+@pytest.fixture
+def to_adopt(data, tmp_path):
+  """A pre-training of a table, and a folder of a run with its config, over the same text, made elsewhere."""
+  shutil.copytree(data, tmp_path / 'data')
+  (tmp_path / 'mine.py').write_text(
+    REAL.format(data=tmp_path / 'data').replace('SIZES}', f"SIZES, 'data.cache': '{tmp_path}/cache'}}")
+  )
+  run = runs.needed(runs.plan(file.read(str(tmp_path / 'mine.py'), 'tiny'), runs.Places(tmp_path / 'work')))[0]
+  mine = RunFolder(tmp_path / 'elsewhere' / 'mine')
+  mine.root.mkdir(parents=True)
+  mine.config.write_text(json.dumps(dict(run.settings)))
+  elsewhere = json.loads(json.dumps(dict(run.settings)).replace(f'{tmp_path}/cache', f'{tmp_path}/another_cache'))
+  mine.data.write_text(json.dumps(prepare.prepare(elsewhere).facts))
+  return run, mine
+
+
+def adopted(tmp_path, run, *, makes=True):
+  return runs.folder_of(run, runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),), makes=makes))
+
+
+def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, caplog):
+  run, mine = to_adopt
+  for _ in range(2):
+    assert adopted(tmp_path, run, makes=False) != mine
+  assert len(caplog.messages) == 1
+  assert 'its data_digest cannot be compared: the tokens of this table are not made yet' in caplog.text
+  assert not (tmp_path / 'cache' / 'tokens').exists()
+  assert adopted(tmp_path, run) == mine
+  assert adopted(tmp_path, run, makes=True) == mine
+  other = run._replace(settings={**run.settings, 'steps': 3}, digest='other')
+  assert adopted(tmp_path, other).root == tmp_path / 'work' / 'runs' / other.name
+
+
+@pytest.mark.parametrize(
+  ('changed', 'named'),
+  [('corpus/train.txt', 'data_digest'), ('vocab_digest', 'vocab_digest'), ('', 'data.json')],
+)
+def test_a_folder_of_the_same_config_over_other_data_is_not_adopted(to_adopt, tmp_path, caplog, changed, named):
+  run, mine = to_adopt
+  before = json.loads(mine.data.read_text())
+  if changed == 'corpus/train.txt':
+    with (tmp_path / 'data' / changed).open('a') as stream:
+      stream.write('\n\nOne more story.\n')
+  elif changed:
+    mine.data.write_text(json.dumps({**before, 'vocab_digest': '0' * 64}))
+  else:
+    mine.data.unlink()
+  assert adopted(tmp_path, run).root == tmp_path / 'work' / 'runs' / run.name
+  assert f'{mine.root} has the config of {run.name} and is not adopted: ' in caplog.text
+  assert named in caplog.text
+  if changed == 'corpus/train.txt':
+    assert f'its data_digest is {before["data_digest"][:12]}, and that of the data of this table is ' in caplog.text
 
 
 @pytest.mark.slow

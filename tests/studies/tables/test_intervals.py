@@ -49,9 +49,49 @@ def test_seeds_of_pretraining_are_drawn_as_wholes():
 
 def test_runs_without_a_result_are_left_out():
   values = np.array([[1.0, np.nan, 3.0]])
-  assert intervals.summarise(values, 'mean') == 2
-  assert intervals.summarise(np.array([[1.0, np.nan, 3.0, 8.0]]), 'median') == 3
+  assert intervals.summarise(Measured(values), 'mean') == 2
+  assert intervals.summarise(Measured(np.array([[1.0, np.nan, 3.0, 8.0]])), 'median') == 3
   assert np.isfinite(intervals.difference(Measured(values), Measured(np.zeros((1, 1))), 'mean')).all()
+
+
+def test_the_run_that_is_best_on_dev_counts():
+  """Whatever its number is; of equal ones the first, and never a run without a result or without a dev score."""
+  values, dev = np.array([[1.0, 2.0, 3.0], [4.0, np.nan, 6.0]]), np.array([[0.1, 0.9, 0.2], [0.9, 5.0, np.nan]])
+  assert intervals.summarise(Measured(values, dev=dev), 'best on dev') == 2
+  assert intervals.summarise(Measured(values, dev=-dev), 'best on dev') == 1
+  assert intervals.summarise(Measured(values), 'best on dev') == intervals.summarise(Measured(values), 'mean') == 3.2
+
+
+def test_draws_choose_again_among_their_runs():
+  """Two runs: a draw lacks the better one in one of four cases, and then has the other's number."""
+  cell = Measured(np.array([[10.0, 0.0]]), dev=np.array([[0.9, 0.1]]))
+  drawn = intervals._draw(np.random.default_rng(0), cell, None, 20_000, 'best on dev')
+  assert set(drawn) == {0.0, 10.0}
+  assert (drawn == 0).mean() == pytest.approx(0.25, abs=0.01)
+  found = intervals.difference(cell, Measured(np.zeros((1, 1))), 'best on dev')
+  assert found == (10.0, 0.0, 10.0)
+
+
+def test_each_draw_has_each_point_of_a_grid():
+  """Two seeds of three points; the last is the best on dev in both, so its seeds are drawn and no other point."""
+  dev = np.array([[0.1, 0.2, 0.8, 0.3, 0.2, 0.9]])
+  values = np.arange(6.0)[None]
+  drawn = intervals._draw(np.random.default_rng(0), Measured(values, dev=dev, points=3), None, 20_000, 'best on dev')
+  assert set(drawn) == {2.0, 5.0}
+  assert (drawn == 2).mean() == pytest.approx(0.25, abs=0.01)
+
+
+def test_rows_of_the_chosen_run_are_drawn():
+  rng = np.random.default_rng(0)
+  rows = np.stack([rng.random(2_000) < 0.8, rng.random(2_000) < 0.9])[None].astype(float)
+  cell = Measured(rows.mean(-1), rows, dev=np.array([[0.9, 0.1]]))
+  other = Measured(np.zeros((1, 1)), np.zeros((1, 1, 2_000)))
+  alone = Measured(rows[:, :1].mean(-1), rows[:, :1])
+  both = [
+    intervals.difference(one, other, 'best on dev') for one in (cell._replace(dev=np.array([[0.9, np.nan]])), alone)
+  ]
+  assert both[0].difference == both[1].difference == rows[0, 0].mean()
+  assert both[1].high - both[1].low == pytest.approx(2 * 1.96 * 0.4 / np.sqrt(2_000), rel=0.1)
 
 
 def trials(scores, count=200):
