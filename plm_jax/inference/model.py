@@ -234,7 +234,8 @@ class Model:
     """
     alone = isinstance(question, str)
     questions, contexts = ([question], [context]) if alone else (question, context)
-    if alone != isinstance(context, str) or len(questions) != len(contexts):
+    listed = _is_list(questions) and _is_list(contexts)
+    if alone != isinstance(context, str) or not listed or len(questions) != len(contexts):
       raise ConfigError('answer: give a question and a text, or two lists of the same length')
     number = _count('best', best)
     tasks.check(self.folder, 'answer')
@@ -255,7 +256,8 @@ class Model:
     """
     alone = isinstance(texts, str | tuple)
     stems, choices = ([texts], [options]) if alone else (texts, options)
-    if len(stems) != len(choices) or not all(_is_row(stem) for stem in stems) or not all(map(_is_words, choices)):
+    same = _is_list(stems) and _is_list(choices) and len(stems) == len(choices)
+    if not same or not all(map(_is_row, stems)) or not all(map(_is_words, choices)):
       raise ConfigError('choose: give a text and a list of options, or a list of texts and as many lists of options')
     tasks.check(self.folder, 'choose')
     ask = functools.partial(self._reply, replies.choose)
@@ -296,7 +298,7 @@ def _each(
   """
   alone = one(given)
   texts = [given] if alone else given
-  if isinstance(texts, dict | bytes | set) or not isinstance(texts, Sequence | np.ndarray):
+  if not _is_list(texts):
     raise ConfigError(f'{name}: takes a text or a list of texts, and this is {type(given).__name__}')
   for number, text in enumerate(texts):
     if not is_text(text):
@@ -314,6 +316,11 @@ def _strings(given: Any) -> Iterator[str]:
   elif isinstance(given, list | tuple):
     for item in given:
       yield from _strings(item)
+
+
+def _is_list(given: Any) -> bool:
+  array = isinstance(given, np.ndarray) and given.ndim > 0
+  return array or (isinstance(given, Sequence) and not isinstance(given, str | bytes))
 
 
 def _is_row(row: Any) -> bool:

@@ -24,6 +24,7 @@ from plm_jax.checkpoint import Step
 from plm_jax.data.corpora import sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.rows import first_row
+from plm_jax.data.rows.class_names import one_by_one
 from plm_jax.errors import ConfigError, stage
 from plm_jax.files import RunFolder, Where
 from plm_jax.inference import replies
@@ -134,7 +135,8 @@ def rows_of(settings: Settings, file: Where) -> dict[str, Any]:
   if (data.get('shots') or {}).get('count'):
     raise ConfigError(f'predict: demonstrations are drawn from the training data (data.shots): {_OF_EVALUATIONS}')
   lines = {'documents': 'line' if path.name.removesuffix('.gz').endswith('.txt') else 'blank_line'}
-  block = {**data, 'path': str(file), 'split': 'train', 'keep_unlabelled': True, 'shuffle': False, **lines}
+  every = {'keep_unlabelled': True, 'on_bad_row': 'stop', 'shuffle': False}
+  block = {**data, 'path': str(file), 'split': 'train', **every, **lines}
   if data['name'] == 'text_to_text':
     return {**block, 'per_target': False}
   return {**block, 'label': _NO_LABEL, 'missing': -1, 'per_class': None}
@@ -210,7 +212,7 @@ def _whole(each: Sequence[tuple[Row, dict[str, Any]]], records: Records, block: 
     yield from ({**record['row'], **words} for record, words in left)
     return
   for row in records:
-    some = bool(row[block['fields'][0]])
+    some = bool(one_by_one(row[block['fields'][0]]))
     yield {**row, **(next(left)[1] if some else {'prediction': [], 'probability': []})}
 
 
@@ -223,11 +225,17 @@ def write(out: Where, rows: Sequence[Mapping[str, Any]]) -> None:
     files.write_text(out, ''.join(json.dumps(row, ensure_ascii=False) + '\n' for row in rows))
     return
   flat = [_flat(row) for row in rows]
+  names = list(dict.fromkeys(name for row in flat for name in row))
+  files.write_text(
+    out, ''.join(_line(cells) for cells in (names, *([row.get(name, '') for name in names] for row in flat)))
+  )
+
+
+def _line(cells: Sequence[Any]) -> str:
+  """A line of a table; a cell with either sign that ends lines stands in quotation marks."""
   text = io.StringIO(newline='')
-  writer = csv.DictWriter(text, list(dict.fromkeys(name for row in flat for name in row)), lineterminator='\n')
-  writer.writeheader()
-  writer.writerows(flat)
-  files.write_text(out, text.getvalue())
+  csv.writer(text, lineterminator='\r\n').writerow(cells)  # the writer of older versions marks only what ends its own
+  return text.getvalue().removesuffix('\r\n') + '\n'
 
 
 def _flat(row: Mapping[str, Any]) -> dict[str, Any]:

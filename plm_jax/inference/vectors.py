@@ -87,7 +87,7 @@ def layers_of(opened: Opened, layer: int | str | Sequence[int]) -> tuple[int, ..
   if layer == 'all':
     return (*range(count - 1), -1)
   asked: Any = layer if isinstance(layer, Sequence) else [layer]
-  whole = not isinstance(asked, str) and all(isinstance(one, int) and -count <= one < count for one in asked)
+  whole = not isinstance(asked, str) and all(type(one) is int and -count <= one < count for one in asked)
   if not whole or not len(asked):
     raise ConfigError(
       f'encode: layer={layer!r}; choose numbers from {-count} to {count - 1}, of which 0 are the embeddings and -1 the '

@@ -100,7 +100,8 @@ def read(file: Where) -> list[dict[str, Any]]:
   if not files.is_file(files.path(file)):
     raise ConfigError(f'--score: there is no file {file}; evaluate --predictions=FILE writes one')
   rows = []
-  for number, line in enumerate(files.read_text(files.path(file)).splitlines(), start=1):
+  text = files.read_text(files.path(file)).removesuffix('\n')
+  for number, line in enumerate(text.split('\n') if text else (), start=1):  # a text may hold U+2028, which ends no row
     try:
       row = files.parse_json(line)
     except ValueError as error:

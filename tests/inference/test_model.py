@@ -417,6 +417,15 @@ def test_nothing_gives_nothing(mlm: Model, gpt: Model, classify: Model, tag: Mod
   assert tag.tag('') == [] and tag.tag([[], ['Anna']])[0] == []
 
 
+def test_texts_without_a_token_are_asked_as_any_other(classify: Model, tag: Model, span: Model, choose: Model) -> None:
+  alone, beside = classify.classify(('', '')), classify.classify([('', ''), ('Anna', 'Boris')])[0]
+  assert alone['label'] == beside['label']
+  np.testing.assert_allclose(*([*one['probabilities'].values()] for one in (alone, beside)), rtol=1e-5)
+  assert len(tag.tag([['', ' ']])[0]) == 2
+  assert span.answer('', '')['text'] == ''
+  assert len(choose.choose('', ['', ''])['probabilities']) == 2
+
+
 @pytest.mark.parametrize(
   ('name', 'call', 'said'),
   [
@@ -451,6 +460,12 @@ def test_nothing_gives_nothing(mlm: Model, gpt: Model, classify: Model, tag: Mod
     ),
     ('gpt', lambda model: model.generate('caf\udce9'), 'text 0 has half a character'),
     ('mlm', lambda model: model.encode('a', layer=1.5), r'layer=1.5; choose numbers'),
+    ('mlm', lambda model: model.encode('a', layer=True), r'layer=True; choose numbers'),
+    ('span', lambda model: model.answer(None, None), 'answer: give a question and a text'),
+    ('span', lambda model: model.answer(['a'], 3), 'answer: give a question and a text'),
+    ('choose', lambda model: model.choose(None, None), 'choose: give a text and a list of options'),
+    ('choose', lambda model: model.choose('a', None), 'choose: give a text and a list of options'),
+    ('mlm', lambda model: model.encode(np.array('a')), 'takes a text or a list of texts, and this is ndarray'),
   ],
 )  # fmt: skip
 def test_refuses(name: str, call: Any, said: str, request: pytest.FixtureRequest) -> None:

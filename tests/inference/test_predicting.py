@@ -143,6 +143,24 @@ def test_a_label_that_is_there_is_kept_and_not_read(run, letters, tmp_path):
     assert float(row['probability']) == shares[row['prediction']]
 
 
+def test_cells_with_signs_that_end_lines_and_empty_ones_are_rows(run, tmp_path):
+  texts = ['', 'a\rb', 'c\r\nd, "e"', 'f\ng', '']
+  write_table(tmp_path / 'new.csv', [{'note': text} for text in texts])
+  out = predicted(run, tmp_path / 'new.csv', tmp_path / 'out.csv')
+  with out.open(newline='') as opened:
+    assert [row['note'] for row in csv.DictReader(opened, strict=True)] == texts
+  assert b'\r' not in out.read_bytes().partition(b'\n')[0]
+  write_table(tmp_path / 'empty.csv', [{'note': ''}] * 3)  # a store of tokens that holds none
+  found = read_lines(predicted(run, tmp_path / 'empty.csv', tmp_path / 'empty.jsonl'))
+  assert len(found) == 3 and len({row['probability'] for row in found}) == 1
+
+
+def test_a_run_that_left_rows_out_predicts_all_or_none(run):
+  settings = json.loads((run / 'config.json').read_text())
+  settings['data']['on_bad_row'] = 'skip'
+  assert predicting.rows_of(settings, run / 'config.json')['on_bad_row'] == 'stop'
+
+
 def test_lines_of_a_text_are_rows_whatever_the_field_is_called(run, tmp_path):
   lines = ['Anna is in the garden.', 'It was said that Ben is in the kitchen.', '', 'Anna.']
   (tmp_path / 'new.txt').write_text('\n'.join(lines))
@@ -273,6 +291,11 @@ def test_words(data, tmp_path):
     assert row['tokens'] == own
     assert len(row['prediction']) == len(row['probability']) == len(own)
     assert set(row['prediction']) <= {'B-x', 'O'} and min(row['probability']) > 0.3
+  write_table(
+    tmp_path / 'new.csv', [{'id': 1, 'tokens': ' '}, {'id': 2, 'tokens': 'Anna met'}, {'id': 3, 'tokens': ''}]
+  )
+  blank, some, bare = read_lines(predicted(tmp_path / 'run', tmp_path / 'new.csv', tmp_path / 'csv.jsonl'))
+  assert (blank['prediction'], len(some['prediction']), bare['prediction']) == ([], 2, [])
   first, empty, last = found['jsonl']
   assert (
     len(first['prediction']) == len(long[0]['tokens']) and first['prediction'][-1] is first['probability'][-1] is None

@@ -233,6 +233,17 @@ def test_files_are_scored_alone_and_averaged(
   assert predicted.score(*predicted.join([again]), ['accuracy']) == {'accuracy': 1.0}
 
 
+@pytest.mark.parametrize('sign', ['\u2028', '\u2029', '\x85', '\r', '\x1c'])
+def test_signs_that_end_lines_elsewhere_end_no_row(tmp_path: pathlib.Path, sign: str) -> None:
+  row = {'row_id': np.array(0), 'label': np.array(1)}
+  predicted.write(tmp_path / 'out.jsonl', [row], [{'row': {'text': f'a{sign}b'}, 'label': 1}], form=None)
+  (found,) = predicted.read(tmp_path / 'out.jsonl')
+  assert found['record']['row']['text'] == f'a{sign}b'
+  (tmp_path / 'out.jsonl').write_text('')
+  with pytest.raises(ConfigError, match='is empty'):
+    predicted.read(tmp_path / 'out.jsonl')
+
+
 def test_values_are_averaged(tmp_path: pathlib.Path) -> None:
   files = [
     file_of(tmp_path / name, [{'row_id': n, 'value': value, 'record': {'label': n}} for n, value in enumerate(values)])

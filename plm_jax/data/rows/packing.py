@@ -77,7 +77,8 @@ def assemble(
   flat = np.arange(end[-1] if len(end) else 0)
   source = flat + np.repeat(plan.starts[piece] - ahead[frame] - begin, size)
   # where a special token belongs, the take below reads some other token, which is replaced afterwards
-  values = ids.take(source, mode='clip').astype(np.int32)
+  some = plan.counts[piece].any()  # a store may hold no token at all, of which nothing is taken
+  values = ids.take(source, mode='clip').astype(np.int32) if some else np.full(len(flat), pad, np.int32)
   for index, (before, after) in enumerate(frames):
     framed = frame == index
     for place, token in enumerate(before):

@@ -34,6 +34,15 @@ def rows(plan, ids, frames, length):
   return made
 
 
+def test_rows_of_documents_without_a_token_are_special_tokens_alone():
+  plan = packing.Plan(np.zeros(2, np.int64), np.zeros(2, np.int64), np.full(2, 3, np.uint8), np.arange(3))
+  tokens, numbers = packing.assemble(
+    plan, np.zeros(0, np.uint16), np.arange(2), frames=packing.frames((B,), (E,)), length=4, pad=PAD
+  )
+  assert tokens.tolist() == [[B, E, PAD, PAD]] * 2
+  assert numbers.tolist() == [[1, 1, 0, 0]] * 2
+
+
 CASES = [(seed, length, mean) for seed in range(4) for length, mean in ((8, 3), (16, 12), (16, 60), (64, 12))]
 
 

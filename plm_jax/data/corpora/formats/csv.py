@@ -55,7 +55,7 @@ def open(path: local.File, split: str, cache: str) -> Opened:
 
 def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int, list[str]]]:
   """First byte, end and cells of each record that is not blank; below the header, any bytes pass for text."""
-  here, read, start, line, headed = 0, 0, 0, 1, False
+  here, read, start, line, width = 0, 0, 0, 1, 0  # width: cells of the header, once it is read
 
   def lines() -> Iterator[str]:
     nonlocal here, read
@@ -65,7 +65,7 @@ def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int,
       try:
         yield local.decoded(content)
       except local.BadRow as error:
-        if not headed:
+        if not width:
           raise ValueError(f'{path.path}, line {read}: {error}') from error
         yield content.decode('utf-8-sig', errors='replace')
 
@@ -78,8 +78,8 @@ def _records(path: local.File, form: dict[str, Any]) -> Iterator[tuple[int, int,
       raise ValueError(f'{path.path}, line {line}: not valid {path.suffix[1:]} ({error})') from error
     if cells is None:
       return
-    if any(cells):
-      headed = True
+    if any(cells) or (cells and width == 1):  # in a table of one column, "" is an empty text
+      width = width or len(cells)
       yield start, here, cells
 
 

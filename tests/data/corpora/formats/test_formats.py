@@ -183,6 +183,15 @@ def test_columns_of_a_table_are_numbers_only_if_all_cells_are(tmp_path):
   assert records[1] == {'a': 2, 'b': 2.0, 'c': '8', 'd': '3', 'e': '', 'f': None}
 
 
+def test_an_empty_cell_in_quotation_marks_is_a_row_of_a_table_of_one_column(tmp_path):
+  (tmp_path / 'a.csv').write_text('text\n""\n\nx\n""\n')
+  rows = sources.open_source(str(tmp_path / 'a.csv'), cache=str(tmp_path / 'cache'))
+  assert list(rows) == [{'text': ''}, {'text': 'x'}, {'text': ''}]
+  (tmp_path / 'b.csv').write_text('text,id\n,\nx,1\n,\n')  # what a spreadsheet leaves below a table
+  rows = sources.open_source(str(tmp_path / 'b.csv'), cache=str(tmp_path / 'cache'))
+  assert list(rows) == [{'text': 'x', 'id': 1}]
+
+
 def test_a_first_column_without_a_name_has_a_number(tmp_path):
   (tmp_path / 'a.csv').write_text(',x\n0,a\n1,b\n')
   rows = sources.open_source(str(tmp_path / 'a.csv'), cache=str(tmp_path / 'cache'))
