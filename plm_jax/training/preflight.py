@@ -43,7 +43,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   feed.check_evaluations(settings['eval'], mesh=layout.mesh)
   labels = look(config.of_data(settings), parts)
   scores = evaluation.asked(settings, parts.task)
-  anyway = {f'eval.{name}.data' for name, names in scores.items() if scoring.takes_unlabelled(names)}
+  anyway = {f'eval.{name}.data' for name, names in scores.items() if scoring.takes_unlabelled(names, parts.task)}
   for where, found in labels.items():
     if found.unlabelled and where not in anyway:
       block = config.of_data(settings)[where]
