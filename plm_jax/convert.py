@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       peft.export(source, target, step=step, architecture=arguments.architecture, template=_template(source))
       return 0
     if arguments.form == 'own':
-      own = {'part': part, 'template': _template(source, part)}
-      export_own(source, target, step=step, heads=heads or (), shard=shard, **own)
+      around = _template(source, part)
+      export_own(source, target, step=step, part=part, heads=heads or (), template=around, shard=shard)
       _say_what_vectors_are(source)
       return 0
     how = {'architecture': arguments.architecture, 'part': part, 'heads': heads}

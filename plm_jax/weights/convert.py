@@ -65,8 +65,8 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
   for reason in reasons:
     log.warning(
-      f'the tokenizer is copied and cannot be read here: {reason}. Its parameters can be used with ids '
-      '(weights.load, convert export); what reads or compares tokens is refused for that reason'
+      f'the tokenizer is copied and cannot be read here: {reason}. The parameters can be used with ids '
+      '(weights.load, convert export); all that reads or compares tokens says the same'
     )
   log.info(f'its model in a config: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, source)))}')
 
