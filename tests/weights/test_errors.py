@@ -305,6 +305,7 @@ def test_a_tokenizer_that_is_not_read_is_said_at_once_and_its_weights_are_used(
   }
   model = {'type': 'WordPiece', 'unk_token': '[UNK]', 'continuing_subword_prefix': '##', 'vocab': ids}
   content |= {'model': {**model, 'max_input_chars_per_word': 100, 'dropout': 0.1}}
+  content['added_tokens'][0] |= dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized'), False)
   (folder / release.TOKENIZER).write_text(json.dumps(content))
   code, said = command('import', folder, tmp_path / 'ours', capsys=capsys)
   assert code == 0
