@@ -2,6 +2,7 @@
 
 python -m plm_jax.compress --workdir=runs/mine --methods=int8,prune:0.5,heads:0.25,layers:0.5 --out=runs/small
 python -m plm_jax.compress --workdir=runs/mine --methods=layers:0.5+int8 --beside=runs/student --out=runs/small
+python -m plm_jax.compress --workdir=runs/glue --part=cola --methods=int8 --out=runs/small
 
 A method takes the share that goes; several joined by + are done in order. Nothing is trained here and the run is only
 read: networks that were trained for it (adapters 'prune', 'quantise' and 'distil', or an ALBERT, whose layers share one
@@ -40,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--beside', default='', metavar='RUNS', help='other runs of the same task, separated by commas')
   parser.add_argument('--rounds', type=command.COUNT, default=7, help='how often each network is timed (default 7)')
   command.add_step(parser)
+  command.add_part(parser)
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   logs.start()
   signals.check()
   step = step_named(arguments.step)
-  what = {'name': arguments.evaluation, 'beside': beside, 'rounds': arguments.rounds}
+  what = {'name': arguments.evaluation, 'part': arguments.part, 'beside': beside, 'rounds': arguments.rounds}
   compression.run_study(settings, arguments.workdir, ways, out=arguments.out, step=step, **what)
   return 0
 

@@ -47,11 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument(
     '--architecture', help='a file of plm_jax/weights/architectures; by default the one that the folder names'
   )
-  parser.add_argument('--step', default='best', help='the step of a run folder: a number, newest or best (default)')
+  parser.add_argument('--step', help='the step of a run folder: a number, newest or best (default)')
   parser.add_argument(
     '--part',
     metavar='NAME',
-    default='trunk',
     help='trunk (default) or generator of a run with two trunks (ELECTRA); one task of a run that learned several',
   )
   parser.add_argument(
@@ -76,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise ConfigError(f'there is no folder {source}')
   shard = round(arguments.shard * 1e9)
   form: Form = 'import' if arguments.direction == 'import' else arguments.form
+  _check_flags(arguments, source)
   _check_target(source, target, form=form, force=arguments.force)
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs
@@ -88,25 +88,23 @@ def main(argv: Sequence[str] | None = None) -> int:
   elif arguments.direction == 'import':
     import_release(source, target, architecture=arguments.architecture, shard=shard)
   else:
-    step = step_named(arguments.step)
+    step, part = step_named(arguments.step or 'best'), arguments.part or 'trunk'
     asked = (arguments.heads or '').split(',')
     heads = None if arguments.heads is None else [name for name in asked if name and name != 'none']
     if arguments.form == 'peft':
       from plm_jax.weights import peft
 
-      if arguments.part != 'trunk':
-        raise ConfigError(
-          f'--part={arguments.part}: --form=peft writes what a whole run trained; --form=release does it'
-        )
+      if part != 'trunk':
+        raise ConfigError(f'--part={part}: --form=peft writes what a whole run trained; --form=release does it')
       peft.export(source, target, step=step, architecture=arguments.architecture, template=_template(source))
       return 0
     if arguments.form == 'own':
-      own = {'part': arguments.part, 'template': _template(source, arguments.part)}
-      export_own(source, target, step=step, heads=heads or (), shard=shard, **own)
+      around = _template(source, part)
+      export_own(source, target, step=step, part=part, heads=heads or (), template=around, shard=shard)
       _say_what_vectors_are(source)
       return 0
-    how = {'architecture': arguments.architecture, 'part': arguments.part, 'heads': heads}
-    export(source, target, step=step, shard=shard, template=_template(source, arguments.part), **how)
+    how = {'architecture': arguments.architecture, 'part': part, 'heads': heads}
+    export(source, target, step=step, shard=shard, template=_template(source, part), **how)
   return 0
 
 
@@ -138,6 +136,18 @@ def _say_what_vectors_are(source: Path) -> None:
       f'the vectors that {task["name"]} makes are more than the table of the trunk, which alone is written: `python -m '
       f'plm_jax.vectors save --workdir={source} --out=FILE` writes them, and init_from takes that file'
     )
+
+
+def _check_flags(arguments: argparse.Namespace, source: Path) -> None:
+  """Raises ConfigError for a flag that only a run has a use for, where the source is none."""
+  given = [(flag, value) for flag in ('step', 'part') if (value := vars(arguments)[flag]) is not None]
+  if not given or files.is_folder(files.RunFolder(source).checkpoints):
+    return
+  flag, value = given[0]
+  what = 'steps' if flag == 'step' else 'parts'
+  raise ConfigError(
+    f'--{flag}={value}: {source} is no run with checkpoints, which alone has {what}: leave --{flag} out'
+  )
 
 
 def _check_target(source: Path, target: Path, *, form: Form, force: bool) -> None:

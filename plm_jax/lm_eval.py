@@ -4,8 +4,9 @@ python -m plm_jax.lm_eval --weights=FOLDER --tasks=lambada_openai,hellaswag --nu
 python -m plm_jax.lm_eval --workdir=runs/gpt --tasks=mine --include_path=TASKS --limit=100
 
 The folder is that of a run, a model in Hugging Face's form with its tokenizer, or an import: a decoder, or an
-encoder-decoder whose encoder reads the context. The harness is an extra: bash launch/setup.sh lm_eval. Its own tasks
-download their data; TASKS is a folder with yaml files of yours, whose data may be files:
+encoder-decoder whose encoder reads the context. Of a run that learned several tasks, --part names one that writes. The
+harness is an extra: bash launch/setup.sh lm_eval. Its own tasks download their data; TASKS is a folder with yaml files
+of yours, whose data may be files:
 
     task: mine
     dataset_path: json
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   logs.start()
   asked = vars(arguments)
-  there = opened.open(folder, step=step_named(arguments.step))
+  there = opened.open(folder, step=step_named(arguments.step), part=arguments.part)
   conventions.warn(there.generation, {})
   model = harness.Model(there, batch_size=arguments.batch_size, max_length=arguments.max_length)
   names = [name for name in arguments.tasks.split(',') if name]
@@ -98,6 +99,7 @@ def _parser() -> command.Parser:
   add('--seed', type=command.SEED, default=1234, help='of the draws of examples (default %(default)s)')
   add('--out', metavar='FILE', help='writes scores, settings and each row with its answers to this file of JSON')
   command.add_step(parser)
+  command.add_part(parser)
   return parser
 
 

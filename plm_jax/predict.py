@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser = command.command('predict', __doc__)
   parser.add_argument('--file', required=True, metavar='IN', help='the rows')
   parser.add_argument('--out', required=True, help='the rows with their predictions, a .jsonl or .csv file')
-  parser.add_argument('--part', metavar='NAME', help='the task of a run that learned several (adapter multitask)')
+  command.add_part(parser)
   parser.add_argument('--force', action='store_true', help='replace OUT where it is there')
   command.add_step(parser)
   arguments, settings = command.parse(parser, argv)

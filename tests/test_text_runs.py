@@ -268,6 +268,38 @@ def test_rows_without_answers_are_predicted_and_handed_in(data, tmp_path, task, 
   assert handed_in(file.read_text())
 
 
+def test_questions_without_an_answer_are_scored_and_not_trained_on(data, tmp_path):
+  """SQuAD 2 by a T5 of two steps, which writes the answers."""
+  (tmp_path / 'rows').mkdir()
+  answers = [{'text': [name] * (n % 2), 'answer_start': [0] * (n % 2)} for n, name in enumerate(conftest.NAMES[:8])]
+  rows = [
+    {'id': f'q{n}', 'question': 'Who?', 'context': f'{name} left.', 'answers': answers[n]}
+    for n, name in enumerate(conftest.NAMES[:8])
+  ]
+  for split in ('train', 'validation'):
+    (tmp_path / 'rows' / f'{split}.jsonl').write_text(''.join(f'{json.dumps(row)}\n' for row in rows))
+  block = {'path': str(tmp_path / 'rows'), 'form': {'name': 't5', 'task': 'squad'}, 'batch_size': 4}
+  validation = {'data': {'split': 'validation', 'keep_unlabelled': True}, 'scores': ('squad2',)}
+  changes = {
+    'data': settings(data, steps=20)['data'] | block, 'steps': 2, 'eval_every': 2, 'save_every': 2,
+    'optim': {'name': 'adamw', 'rate': 1e-2}, 'best': ('validation/best_f1', 'max'),
+  }  # fmt: skip
+  run = tmp_path / 'run'
+  outcome = loop.train(settings(data, **changes, eval={'validation': validation}), run)
+  assert outcome.exit_code == 0
+  found = outcome.result['metrics']
+  assert found['validation/best_f1'] == found['validation/f1']
+  mean = (found['validation/has_answer_f1'] + found['validation/no_answer_f1']) / 2
+  assert found['validation/f1'] == pytest.approx(mean)
+  for form in ('squad', 'squad2'):
+    file = tmp_path / form
+    assert evaluate.main([f'--workdir={run}', f'--predictions={file}', f'--format={form}']) == 0
+    assert sorted(json.loads(file.read_text())) == [f'q{n}' for n in range(8)]
+  wrong = {**validation, 'scores': ('squad',)}
+  with pytest.raises(ConfigError, match=r'keep_unlabelled: some rows of .* have no label'):
+    loop.train(settings(data, **changes | {'best': None}, eval={'validation': wrong}), tmp_path / 'other')
+
+
 def translation(data, /, **changes):
   """A resolved config of a tiny BART behind an encoder that reads a vocabulary of its own."""
   sizes = {**runs.SIZES, 'max_length': 32}

@@ -125,6 +125,11 @@ def add_step(parser: Parser, *, every: bool = False) -> None:
   parser.add_argument('--step', default='auto', help=f'{choices}; default: the best, else the newest')
 
 
+def add_part(parser: Parser) -> None:
+  """Adds `--part`, which task of a run of several to take; `plugins.one_part` makes it a run of that task alone."""
+  parser.add_argument('--part', metavar='NAME', help='the task of a run that learned several (adapter multitask)')
+
+
 def add_weights(parser: Parser) -> None:
   """Adds `--weights`, the folder of a model that is no run."""
   parser.add_argument('--weights', metavar='FOLDER', help="a folder in Hugging Face's form, or an import")

@@ -5,7 +5,8 @@ python -m plm_jax.generate --weights=FOLDER --prompt="translate English to Germa
 python -m plm_jax.generate --workdir=runs/gpt --prompt="今天天气" --max_new=4 --trace=5
 
 The folder is that of a run, a model in Hugging Face's form with its tokenizer.json, or an import. The prompt of a GLM
-has one [MASK], which is filled. A run that translates reads a prompt in the vocabulary of what it read in training.
+has one [MASK], which is filled. A run that translates reads a prompt in the vocabulary of what it read in training. Of
+a run that learned several tasks, --part names one that writes texts.
 """
 
 from plm_jax.cli import signals
@@ -81,7 +82,8 @@ def _parser() -> command.Parser:
   add('--draws', type=int, help='texts per prompt, with --method=sample (default 1)')
   add('--trace', type=int, metavar='K', help='show the K likeliest tokens at each step')
   add('--seed', type=int, default=0, help='seed of sampling')
-  add('--step', default='auto', help="step of a run: a number, 'newest' or 'best' (default: the best if there is one)")
+  command.add_step(parser)
+  command.add_part(parser)
   return parser
 
 
@@ -91,10 +93,12 @@ def _generate(folder: pathlib.Path, arguments: 'argparse.Namespace') -> int:
 
   from plm_jax.checkpoint import step_named
   from plm_jax.cli import logs, tables
-  from plm_jax.inference import continued, opened, translating
+  from plm_jax.inference import continued, opened, tasks, translating
 
   logs.start()
-  model = translating.writer(opened.open(folder, step=step_named(arguments.step)))
+  there = opened.open(folder, step=step_named(arguments.step), part=arguments.part)
+  tasks.check(there, 'generate', part='--part=NAME')
+  model = translating.writer(there)
   if arguments.trace is not None and model.kind == 'prefix':
     raise ConfigError(f'--trace={arguments.trace}: needs a decoder with or without an encoder; this model has a prefix')
   conventions.warn(model.generation, vars(arguments))

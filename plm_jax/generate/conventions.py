@@ -16,6 +16,7 @@ from plm_jax.text.spec import SENTINEL
 
 if TYPE_CHECKING:
   from plm_jax.text.tokenizer import Vocab
+  from plm_jax.types import Template  # loads jax
 
 log = logging.getLogger(__name__)
 
@@ -212,9 +213,19 @@ class Encoder:
       a text, which then is the begin and the end token but for decoders.
   """
 
-  def __init__(self, vocab: 'Vocab', folder: Path, special: Tokens, *, kind: str, published: bool):
+  def __init__(
+    self,
+    vocab: 'Vocab',
+    folder: Path,
+    special: Tokens,
+    *,
+    kind: str,
+    published: bool,
+    template: 'Template | None' = None,
+  ):
+    """Reads the tokenizer of `folder`; a `template` stands around a text in place of what is there."""
     self.vocab, self.special, self.kind, self.published = vocab, special, kind, published
-    self._marked = tokenizer.marked(folder)
+    self._marked = tokenizer.marked(folder, template=template)
     self._marked.no_truncation()
     self._marked.no_padding()
 

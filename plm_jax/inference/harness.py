@@ -24,7 +24,6 @@ from plm_jax.adapters import answers
 from plm_jax.cli import signals
 from plm_jax.errors import ConfigError, suggest
 from plm_jax.generate import conventions, decode
-from plm_jax.generate.conventions import Encoder
 from plm_jax.inference.opened import Opened
 from plm_jax.layers.losses import cross_entropy, in_chunks, most_likely
 from plm_jax.types import Array, PyTree
@@ -95,7 +94,7 @@ class Model(TemplateLM):
     self.backend = BACKENDS[kind]
     self.batch_size = batch_size
     self._opened = opened
-    self._encode = Encoder(vocab, opened.tokenizer, opened.special, kind=kind, published=opened.published)
+    self._encode = opened.encoder
     self._params = {'trunk': opened.params}
     self._score = jax.jit(functools.partial(_score, answers.Model(opened.trunk), opened.special.start))
 

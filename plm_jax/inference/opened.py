@@ -19,7 +19,7 @@ from plm_jax.generate import conventions
 from plm_jax.plugins import build, one_part
 from plm_jax.text import probe, tokenizer
 from plm_jax.text.tokenizer import Vocab
-from plm_jax.training.parts import Settings, reads_second
+from plm_jax.training.parts import Settings, make_template, reads_second
 from plm_jax.types import Execution, PyTree
 from plm_jax.weights import Part, Weights
 
@@ -178,7 +178,12 @@ class Opened:
   def marked(self) -> tokenizers.Tokenizer:
     """The tokenizer with the special tokens that it writes around a text."""
     with errors.stage('vocab'):
-      return tokenizer.marked(self.tokenizer)
+      return tokenizer.marked(self.tokenizer, template=self._template)
+
+  @functools.cached_property
+  def _template(self) -> types.Template | None:
+    """What stands around a text of one task of several, whose rows need not be those that the tokenizer writes."""
+    return make_template(self.settings, self.vocab) if self.part else None
 
   @property
   def prompts(self) -> tuple[Vocab, Path]:
@@ -189,7 +194,8 @@ class Opened:
   def encoder(self) -> conventions.Encoder:
     """Ids of texts that are to be continued."""
     with errors.stage('vocab'):
-      return conventions.Encoder(*self.prompts, self.special, kind=self.kind, published=self.published)
+      own = self._template if self.prompts[0] is self.vocab else None
+      return conventions.Encoder(*self.prompts, self.special, kind=self.kind, published=self.published, template=own)
 
   @property
   def published(self) -> bool:

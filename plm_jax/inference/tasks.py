@@ -114,13 +114,19 @@ def _own(settings: Mapping[str, Any]) -> list[str]:
   return [*([] if one_part.own_trunks(settings) else ['encode']), *([own] if able and own else [])]
 
 
-def check(opened: Opened, wanted: str) -> None:
-  """Raises ConfigError where a folder cannot be asked something, with what it can be asked."""
+def check(opened: Opened, wanted: str, *, part: str = 'plm_jax.load(FOLDER, part=NAME)') -> None:
+  """Raises ConfigError where a folder cannot be asked something, with what it can be asked.
+
+  Args:
+    opened: the folder.
+    wanted: a method of `Model`.
+    part: how a user names one task of several, for messages.
+  """
   able = abilities(opened)
   if wanted in able:
     return
   if opened.settings and (several := one_part.left_open(opened.settings)):
-    raise ConfigError(f'{wanted}: {opened.folder} {several}, as in plm_jax.load(FOLDER, part=NAME)')
+    raise ConfigError(f'{wanted}: {opened.folder} {several}, as in {part}')
   if opened.settings:
     what = f'was trained with {"adapter" if opened.adapted else "objective"} {opened.task.get("name")!r}'
   elif HEAD in opened.weights.heads:

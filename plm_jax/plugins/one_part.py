@@ -66,7 +66,7 @@ def settings_of(settings: Settings, part: str | None, *, where: str = 'part') ->
     'adapter': adapter_of(settings, part),
     'data': _rows_of(settings['data'], part),
     'eval': evaluations,
-    'best': None,  # of all tasks
+    'best': _best_of(settings, part, evaluations),
   }
 
 
@@ -113,6 +113,15 @@ def _parts_of_data(settings: Settings) -> Mapping[str, Settings]:
 def _rows_of(block: Settings, part: str) -> dict[str, Any]:
   """The data block of one part of a block with parts."""
   return {**{key: block[key] for key in _OF_MIXTURE if key in block}, **block['parts'][part]}
+
+
+def _best_of(settings: Settings, part: str, evaluations: Settings) -> tuple[str, str] | None:
+  """The metric that chooses the best step, where it is one of a part: 'validation/cola/loss' -> 'validation/loss'."""
+  metric, direction = settings['best'] or ('', '')
+  evaluation, _, name = metric.partition('/')
+  if evaluation not in evaluations or not (own := name.removeprefix(f'{part}/')) or (_heads(settings) and own == name):
+    return None
+  return f'{evaluation}/{own}', direction
 
 
 def _scores_of(settings: Settings, evaluation: Settings, part: str) -> list[str] | None:

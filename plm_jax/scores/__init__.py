@@ -12,7 +12,8 @@ A file has
 and may have
 
     INSTEAD = (reads, records)     keys of other predictions that it scores as well, and of their records
-    UNLABELLED = True              it scores rows that have no label or no right answer as well, of what the data hold
+    UNLABELLED = reads             keys of predictions by which it scores rows that have no label or no right answer as
+                                   well, of what the data hold
     submission(predictions, records)    -> the text of a file in the form in which a benchmark takes predictions
 
 A file with `submission` alone is a format of `evaluate --format` and no score; one of its `READS` is enough for it.

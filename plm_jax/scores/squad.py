@@ -33,7 +33,10 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   """Means over all questions; the windows of a question are joined."""
   each = [(answer_of(group), golds_of(group.records[0])) for group in grouped(predictions, records)]
   if not all(answers for _, answers in each):
-    raise ValueError('some questions have no answer, which this score does not know: set adapter.no_answer=True')
+    raise ValueError(
+      'some questions have no answer, which this score does not know: set adapter.no_answer=True, or name the score '
+      "'squad2' where answers are written"
+    )
   return {
     'exact_match': 100 * mean([most(exact_match, answer, gold) for answer, gold in each]),
     'f1': 100 * mean([most(f1, answer, gold) for answer, gold in each]),
@@ -72,8 +75,8 @@ def golds_of(record: Row) -> Sequence[str]:
   if 'answers' in record:
     return record['answers']
   given = record['row'].get('answers')
-  if not isinstance(given, Mapping) or 'text' not in given:
-    raise ValueError(f"score 'squad' needs rows with 'answers' and their 'text', as SQuAD has them, got {given!r}")
+  if not isinstance(given, Mapping) or given.get('text') is None:
+    raise ValueError(f"needs rows with 'answers' and their 'text', as SQuAD has them, got {given!r}")
   return given['text']
 
 

@@ -5,8 +5,13 @@ pair in all its windows and n the smallest score of no answer; or where a classi
 'impossible' of a prediction, a logit). `best_exact_match` and `best_f1` are what another
 threshold than 0 would have given on these rows, `best_f1_threshold` the smallest one for that: add it to
 adapter.threshold to use it on others.
+
+Answers may be written in place of that ('text'), and an empty text says that there is no answer; all other texts are
+answers, whatever they say. 'No answer' has no score then: `best_exact_match` and `best_f1` are `exact_match` and `f1`,
+and their thresholds are not a number. Questions without an answer are kept by `keep_unlabelled=True`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,6 +23,8 @@ METRICS = (
 )  # fmt: skip
 READS = ('start', 'end', 'score', 'no_answer')
 RECORDS = ('context', 'answers', 'characters', 'first')
+INSTEAD = (('text',), ('row',))
+UNLABELLED = ('text',)
 
 
 class Question(NamedTuple):
@@ -25,7 +32,7 @@ class Question(NamedTuple):
 
   Attributes:
     answer: the best one.
-    margin: how much more no answer scores than the best one.
+    margin: how much more no answer scores than the best one; not a number where the answer was written.
     golds: the right answers; () where there is none.
   """
 
@@ -63,11 +70,15 @@ def questions_of(predictions: Sequence[Row], records: Sequence[Row]) -> list[Que
   """The questions, their windows joined."""
   found = []
   for group in grouped(predictions, records):
+    golds = tuple(squad.golds_of(group.records[0]) or ())
+    if 'text' in group.predictions[0]:
+      found.append(Question(squad.answer_of(group), math.nan, golds))
+      continue
     answer, value = squad.best(group)
     null = min(float(prediction['no_answer']) for prediction in group.predictions)
     told = [float(prediction['impossible']) for prediction in group.predictions if 'impossible' in prediction]
     margin = min(told) if told else null - value
-    found.append(Question(answer, margin, tuple(group.records[0]['answers'] or ())))
+    found.append(Question(answer, margin, golds))
   return found
 
 
@@ -84,7 +95,12 @@ def best_threshold(questions: Sequence[Question], values: Sequence[float]) -> tu
   Args:
     questions: all of them.
     values: what the best answer of each is worth.
+
+  Returns:
+    both; where answers were written and nothing can be left unanswered, the mean of `values` and not a number.
   """
+  if any(math.isnan(question.margin) for question in questions):
+    return squad.mean(values), math.nan
   # margins -2 1 3, values 1 0 1, the second without an answer   answered 0 1 2 3 -> worth 1 2 2 3, up to a margin of 3
   worth = best = float(sum(not question.golds for question in questions))
   threshold = 0.0

@@ -13,7 +13,7 @@ from plm_jax.scores import Row
 METRICS = ('wsc_accuracy',)
 READS = ('text',)
 RECORDS = ('row',)
-UNLABELLED = True
+UNLABELLED = ('text',)
 DETERMINERS = {
   'a', 'an', 'few', 'her', 'his', 'each', 'every', 'many', 'much', 'my', 'our', 'some', 'that', 'the', 'their',
   'these', 'this', 'those', 'which', 'whose', 'your',

@@ -31,7 +31,7 @@ from plm_jax.errors import ConfigError, stage
 from plm_jax.files import RunFolder, Where
 from plm_jax.noise.keys import noise_root, with_step
 from plm_jax.paths import SCALE, flat, is_stacked, nested
-from plm_jax.plugins import build
+from plm_jax.plugins import build, one_part
 from plm_jax.training import evaluation, feed, parts
 from plm_jax.training.evaluate_saved import placed
 from plm_jax.training.metrics import write_json
@@ -91,6 +91,7 @@ def run_study(
   out: Where,
   step: Step = None,
   name: str | None = None,
+  part: str | None = None,
   beside: Sequence[str] = (),
   rounds: int = 7,
 ) -> dict[str, Any]:
@@ -103,8 +104,9 @@ def run_study(
     out: folder of the results: one folder for each network, and the table.
     step: of the run; None takes the best where there is one, else the newest.
     name: of the evaluation that scores; None takes that of `best`, else the first.
+    part: the task of a run that learned several, whose network is made smaller as that of a run of it alone.
     beside: folders of other runs of the same task, which are measured like the others: a network with shared layers, a
-      distilled one.
+      distilled one. Of one that learned several it is the task `part`.
     rounds: how often each network is timed, in turn with the others.
 
   Returns:
@@ -115,8 +117,8 @@ def run_study(
   """
   folder = files.local_path(out, what='--out')
   _check_out(folder, files.path(workdir), [*ways, *map(_short, beside)])
-  subject = open_subject(settings, workdir, step=step, name=name)
-  metric = _metric(settings, subject.evaluation)
+  subject = open_subject(settings, workdir, step=step, name=name, part=part)
+  metric = _metric(subject.settings, subject.evaluation)
   measured: dict[str, Measured] = {}
   with sharding.use(subject.layout):
     original = network_of(subject)
@@ -128,11 +130,19 @@ def run_study(
       measured[way] = measure(network, subject, folder / _file_name(way), metric=metric)
     for other in beside:
       signals.check()
-      theirs = {**config.resolve(config.load(str(RunFolder.at(other).config))), 'eval': settings['eval']}
-      one = open_subject(theirs, other, step=None, name=subject.evaluation)
+      theirs = config.resolve(config.load(str(RunFolder.at(other).config)))
+      same = part if part in one_part.names(theirs) else None
+      evaluations = settings['eval'] if same else subject.settings['eval']
+      one = open_subject({**theirs, 'eval': evaluations}, other, step=None, name=subject.evaluation, part=same)
       measured[_short(other)] = measure(network_of(one), one, folder / _file_name(_short(other)), metric=metric)
     _time(measured, rounds=rounds)
-  table = {'workdir': str(workdir), 'metric': f'{subject.evaluation}/{metric}', 'rows': _with_ratios(measured)}
+  of_part = {} if part is None else {'part': part}
+  table = {
+    'workdir': str(workdir),
+    **of_part,
+    'metric': f'{subject.evaluation}/{metric}',
+    'rows': _with_ratios(measured),
+  }
   write_json(folder / 'table.json', table)
   shown = as_table(table)
   text = Console(file=io.StringIO(), width=200)
@@ -142,8 +152,11 @@ def run_study(
   return table
 
 
-def open_subject(settings: Settings, workdir: Where, *, step: Step, name: str | None) -> Subject:
-  """A run as it is measured; raises ConfigError where nothing scores it."""
+def open_subject(
+  settings: Settings, workdir: Where, *, step: Step, name: str | None, part: str | None = None
+) -> Subject:
+  """A run, or a part of one, as it is measured; raises ConfigError where there is no such part or nothing scores it."""
+  settings = one_part.settings_of(settings, part, where=f'--part={part}')
   chosen = _evaluation_name(settings, name)
   settings = build.unwrapped(settings)  # what a wrapper did is in the parameters that `weights` opens
   folder = RunFolder.at(workdir)
@@ -151,7 +164,7 @@ def open_subject(settings: Settings, workdir: Where, *, step: Step, name: str | 
   layout = parts.make_layout(settings)
   feed.check_evaluations({chosen: settings['eval'][chosen]}, mesh=layout.mesh)
   (source,) = parts.make_evaluations(settings, made.vocab, reader=made, names=(chosen,)).values()
-  opened = weights.open(folder.root, step=step)
+  opened = weights.open(folder.root, step=step, part=part)
   return Subject(settings, opened, parts.fit(made, [source]), chosen, source, layout)
 
 
@@ -313,7 +326,8 @@ def measure(network: Network, subject: Subject, folder: Path, *, metric: str) ->
   Memory is what the device holds more once the parameters are on it; 'work_bytes' is what the compiled evaluation of a
   batch takes beside them, as the compiler has laid it out.
   """
-  save_changed(folder, subject.opened, network.leaves, block=network.block)
+  own = parts.make_template(subject.settings, subject.made.vocab) if subject.opened.task else None
+  save_changed(folder, subject.opened, network.leaves, block=network.block, template=own)
   opened = weights.open(folder)
   trunk = opened.trunk(Execution(**subject.settings['execution']))
   made = parts.fit(parts.parts_of(trunk, subject.settings, subject.made.vocab), [subject.source])
@@ -403,7 +417,8 @@ def _with_ratios(measured: Mapping[str, Measured]) -> list[dict[str, Any]]:
 def as_table(table: Mapping[str, Any]) -> Table:
   """The table for a reader: what was measured, and in brackets its ratio to the original."""
   metric = table['metric']
-  show = Table(title=f'{table["workdir"]}: {metric} and what it costs (x: beside the original)')
+  network = f'{table["workdir"]}, part {table["part"]}' if 'part' in table else table['workdir']
+  show = Table(title=f'{network}: {metric} and what it costs (x: beside the original)')
   for column in ('method', 'parameters', 'not zero', 'MB on disk', 'MB of memory', 'MB of work', 'ms a row', metric):
     show.add_column(column, justify='left' if column == 'method' else 'right')
   first = table['rows'][0]['score']

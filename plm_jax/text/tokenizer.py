@@ -320,13 +320,19 @@ def around(vocab: Vocab, *, separators: int, typed: bool) -> 'types.Template':
   return Template(tuple(single), (*single, *between, ('B', second), (sep_id, second)))
 
 
-def marked(path: str | Path) -> tokenizers.Tokenizer:
+def marked(path: str | Path, *, template: 'types.Template | None' = None) -> tokenizers.Tokenizer:
   """What a folder has published, special tokens around a text included, as the library of HF reads it.
+
+  Args:
+    path: the folder.
+    template: what stands around a text, in place of what the folder says.
 
   Raises:
     FileNotFoundError, ValueError: as `load`.
   """
   spec = {**published.read_folder(files.path(path)).spec, 'truncation': None, 'padding': None}
+  if template is not None:
+    spec = specs.with_template(spec, template.single, template.pair)
   try:
     probe.check(spec)
     return tokenizers.Tokenizer.from_str(json.dumps(spec, ensure_ascii=False))

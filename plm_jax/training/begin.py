@@ -250,6 +250,8 @@ def make_data(begun: Begun, stack: contextlib.ExitStack, stopping: Stopping) -> 
   scored_by = evaluation.scores_of(settings, parts, evaluations)
   settings = {**settings, 'steps': run_folder.begun_steps(settings, source.steps_per_epoch, old), 'epochs': None}
   preflight.remark(settings, source)
+  if not old:
+    preflight.check_targets(settings, parts, source, layout=layout)
   facts = _facts(begun, settings, parts, source, alone=share[1] == 1)
   agreement.agree(lambda: {'vocabulary and data': host_facts.facts(facts)})
   stopping.check()

@@ -269,7 +269,7 @@ def _evaluator(
   sources = parts.make_evaluations(settings, made.vocab, reader=made, names=names)
   made = parts.fit(made, sources.values())
   wanted = evaluation.asked(settings, made.task)
-  anyway = {name for name in names if predictions is None and scoring.takes_unlabelled(wanted[name])}
+  anyway = {name for name in names if predictions is None and scoring.takes_unlabelled(wanted[name], made.task)}
   labelled = {name: source for name, source in sources.items() if not source.unlabelled or name in anyway}
   scores: dict[str, tuple[str, ...]] = dict.fromkeys(names, ())
   scores |= evaluation.scores_of(settings, made, labelled)

@@ -140,7 +140,7 @@ def evaluate(
   )
   records = [scoring.record_of(source, int(row['row_id']), task) for row in predictions]
   predictions = [scoring.own(task, *row) for row in zip(predictions, records, strict=True)]
-  if source.unlabelled and not scoring.takes_unlabelled(scores):
+  if source.unlabelled and not scoring.takes_unlabelled(scores, task):
     return Evaluated({}, predictions, records)
   means = metrics.mean(totals)
   found = {**means, **task.summary(means)}

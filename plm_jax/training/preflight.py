@@ -1,12 +1,14 @@
 """What can be known of a run before a folder is claimed, text is tokenised or an array is made."""
 
 import functools
+import itertools
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from plm_jax import config, errors, optim, paths, sharding
@@ -18,12 +20,13 @@ from plm_jax.optim import groups, rows
 from plm_jax.plugins import build
 from plm_jax.training import evaluation, feed, history, memory, metrics, scoring, sizes
 from plm_jax.training.parts import Parts, check_labels, check_names, check_sources, make_layout, make_parts, make_vocab
-from plm_jax.training.step import TrainState, abstract_params, eval_step, state_maker
+from plm_jax.training.step import TrainState, abstract_params, bind, eval_step, state_maker, step_rng
 from plm_jax.types import BATCH, Array, Example, Labels, PyTree, Source, Task
 from plm_jax.weights import task_heads, writer
 
 log = logging.getLogger(__name__)
 
+FIRST = 10  # batches that are looked at
 Settings = Mapping[str, Any]
 
 
@@ -43,7 +46,7 @@ def check(settings: Settings, *, scored: Collection[str] = ()) -> None:
   feed.check_evaluations(settings['eval'], mesh=layout.mesh)
   labels = look(config.of_data(settings), parts)
   scores = evaluation.asked(settings, parts.task)
-  anyway = {f'eval.{name}.data' for name, names in scores.items() if scoring.takes_unlabelled(names)}
+  anyway = {f'eval.{name}.data' for name, names in scores.items() if scoring.takes_unlabelled(names, parts.task)}
   for where, found in labels.items():
     if found.unlabelled and where not in anyway:
       block = config.of_data(settings)[where]
@@ -92,6 +95,52 @@ def remark(settings: Settings, source: Source) -> None:
       f"config.objective.masking='static' is the same as 'dynamic' here: {settings['steps']:,} steps see {seen:,} of "
       f'{rows:,} rows, none of them twice'
     )
+
+
+def check_targets(settings: Settings, parts: Parts, source: Source, *, layout: sharding.Layout) -> None:
+  """Raises ConfigError for an objective that chooses no token to predict in any of the first batches.
+
+  Only where a rate is 0 are targets counted, since a function is compiled for it: objectives that learn from the tokens
+  that stay as well, and mixtures, have targets all the same.
+
+  Args:
+    settings: of the run.
+    parts: of the run.
+    source: its rows.
+    layout: mesh and rules, which are in use.
+  """
+  objective = build.unwrapped(settings)['objective']
+  where = next(_rates_of_0(objective, 'config.objective'), None) if objective else None
+  if where is None:
+    return
+  key, count = jax.random.key(settings['seed']), jax.jit(functools.partial(_targets, parts.task, source.spec))
+  batches = feed.to_devices(source.read(0), sharding.batch_sharding(layout))
+  if not any(float(count(batch, key)) for _, batch in itertools.islice(batches, FIRST)):
+    raise ConfigError(
+      f'{where}=0: {parts.user} has nothing to predict in the first {FIRST} batches, and nothing would be trained: set '
+      'a rate above 0'
+    )
+
+
+def _rates_of_0(block: Any, where: str) -> Iterator[str]:
+  """The places of rates that are 0 in a block and in those inside it."""
+  inside = block.items() if isinstance(block, Mapping) else enumerate(block) if isinstance(block, list | tuple) else ()
+  for key, value in inside:
+    if key == 'rate' and value == 0:
+      yield f'{where}.{key}'
+    yield from _rates_of_0(value, f'{where}.{key}')
+
+
+def _targets(task: Task, spec: Mapping[str, jax.ShapeDtypeStruct], batch: Mapping[str, Array], key: Array) -> Array:
+  """The weight of the loss of a batch, f32[]; the model is not run, since no weight depends on what it gives."""
+  shapes, rng = abstract_params(task, spec), step_rng(key, jnp.zeros((), jnp.int32))
+
+  def forward(**given: Any) -> PyTree:
+    outputs = jax.eval_shape(lambda params: bind(task, params, train=True, rng=rng)(**given), shapes)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), outputs)
+
+  example = task.prepare(noise_root(key), with_step(dict(batch), 0))
+  return task.loss(forward, example, task.init_carry(spec['row_id'].shape[0]), rng).metrics['loss'][1]
 
 
 def remark_groups(settings: Settings, shapes: PyTree, *, task: Task) -> None:

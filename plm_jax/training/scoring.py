@@ -61,9 +61,18 @@ def in_words(either: Iterable[Sequence[str]]) -> str:
   return ' or '.join(', '.join(keys) for keys in either)
 
 
-def takes_unlabelled(names: Sequence[str]) -> bool:
-  """Whether all of some scores, one at least, score rows without a label as well."""
-  return bool(names) and all(signatures.literal(f'scores.{known(name).file}', 'UNLABELLED') for name in names)
+def takes_unlabelled(names: Sequence[str], task: Task) -> bool:
+  """Whether all of some scores, one at least, score rows without a label as well, by what a task says of them."""
+  return bool(names) and all(_takes_unlabelled(known(name), task) for name in names)
+
+
+def _takes_unlabelled(score: Score, task: Task) -> bool:
+  words = [f'{score.part}/{key}' if score.part else key for key in _unlabelled(score)]
+  return bool(words) and set(words) <= set(task.words)
+
+
+def _unlabelled(score: Score) -> Sequence[str]:
+  return signatures.literal(f'scores.{score.file}', 'UNLABELLED') or ()
 
 
 def check(names: Sequence[str], predicted: Collection[str], *, where: str, user: str) -> None:

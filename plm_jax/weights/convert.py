@@ -50,18 +50,42 @@ def import_release(source: Path, target: Path, *, architecture: str | None = Non
     'source': str(source),
   }
   copied: list[str] = []
+  reasons: list[str] = []
 
   def put_vocab(vocab: Path) -> None:
     copied.extend(release.copy_tokenizer(source, vocab))
     if copied:
       copied.extend(_put_generation(vocab, opened))
       seals.seal(vocab, copied)
+      reasons.extend(_unread(vocab, files.RunFolder(target).vocab))
 
   _save(target, _plans(opened.params, layers), layers, about=about, put_vocab=put_vocab, shard=shard)
   count = sum(math.prod(shape) for shape in reader.shapes.values())
   log.info(f'{target}: {reader.architecture.name}, {count:,} parameters, heads: {", ".join(reader.heads) or "none"}')
   log.info(f'tokenizer: {", ".join(copied) or "the source has none"}')
+  for reason in reasons:
+    log.warning(
+      f'the tokenizer is copied and cannot be read here: {reason}. The parameters can be used with ids '
+      '(weights.load, convert export); all that reads or compares tokens says the same'
+    )
   log.info(f'its model in a config: {" ".join(_flags(reader.model, spare=_multiple(reader.vocab_size, source)))}')
+
+
+def _unread(vocab: Path, place: Path) -> list[str]:
+  """Why texts cannot be read by a tokenizer, as its first use would say it; empty where they can.
+
+  Args:
+    vocab: folder of the tokenizer.
+    place: where it will stand.
+  """
+  if not tokenizer.exists(vocab):
+    return []
+  try:
+    tokenizer.load(vocab)
+    tokenizer.marked(vocab)
+  except ValueError as error:
+    return [str(error).replace(str(vocab), str(place))]
+  return []
 
 
 def import_bilm(source: Path, target: Path, *, shard: int = 4 * 10**9) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, convert, evaluate, predict, weights
+from plm_jax import compress, config, convert, evaluate, lm_eval, predict, weights
 from plm_jax.adapters import multitask
 from plm_jax.errors import ConfigError
+from plm_jax.generate import __main__ as generate
 from plm_jax.inference import tasks
 from plm_jax.plugins import one_part, signatures
 from plm_jax.training import loop
@@ -268,6 +269,107 @@ def test_a_part_is_saved_in_our_own_form_with_its_head(run, tmp_path):
   for one, other in zip(found, known, strict=True):
     assert list(one['probabilities']) == list(other['probabilities']) == list(KINDS)
     np.testing.assert_allclose(list(one['probabilities'].values()), list(other['probabilities'].values()), atol=1e-6)
+
+
+# Smaller networks ----------------------------------------------------------------------------------------------------
+
+
+def test_a_part_is_compressed_as_the_network_of_its_task(run, tmp_path):
+  shutil.copytree(run, tmp_path / 'run')
+  workdir, out = tmp_path / 'run', tmp_path / 'small'
+  assert evaluate.main([f'--workdir={workdir}', '--part=places']) == 0
+  (scores,) = read_lines(workdir / 'evaluations.jsonl')
+  before = runs.snapshot(workdir)
+  flags = [f'--workdir={workdir}', f'--out={out}', '--rounds=1']
+  assert compress.main([*flags, '--part=places', '--methods=int8', f'--beside={run}']) == 0
+  assert runs.snapshot(workdir) == before
+  table = json.loads((out / 'table.json').read_text())
+  assert (table['part'], table['metric']) == ('places', 'validation/accuracy')
+  assert 'run, part places: validation/accuracy' in (out / 'table.txt').read_text()
+  rows = {row['method']: row for row in table['rows']}
+  assert list(rows) == ['original', 'int8', run.name]
+  for name in ('original', run.name):
+    for metric, value in rows[name]['metrics'].items():
+      assert value == pytest.approx(scores[f'validation/{metric}'], rel=1e-5), metric
+  assert rows['int8']['disk_bytes'] < 0.6 * rows['original']['disk_bytes']
+  known = plm_jax.load(run, part='places').classify(TEXTS)
+  for name, off in (('original', 1e-6), ('int8', 0.02)):
+    for one, other in zip(plm_jax.load(out / name).classify(TEXTS), known, strict=True):
+      assert list(one['probabilities']) == list(other['probabilities'])
+      np.testing.assert_allclose(list(one['probabilities'].values()), list(other['probabilities'].values()), atol=off)
+  with pytest.raises(ConfigError, match=r"--part=place: there is no part 'place'.*Did you mean 'places'"):
+    compress.main([*flags, '--part=place', '--methods=int8'])
+
+
+def test_the_best_step_of_a_part_is_chosen_by_its_own_metric(run):
+  whole = config.resolve(config.load(str(run)))
+  assert one_part.settings_of(whole, 'places')['best'] == ('validation/accuracy', 'max')
+  assert one_part.settings_of(whole, 'kinds')['best'] is None
+  assert one_part.settings_of({**whole, 'best': None}, 'places')['best'] is None
+
+
+# Texts that are written ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def writing(data, sets, tmp_path_factory) -> pathlib.Path:
+  """A GPT that learned to write a class, from rows without special tokens, and to choose it, from rows with them."""
+  form = {'name': 'template', 'inputs': '{text} :', 'options': runs.CLASSES}
+  rows = {name: sets['places'][name] for name in ('path', 'cache')}
+  text = {**rows, 'name': 'text_to_text', 'form': form, 'layout': 'bare', 'target_layout': 'text', 'target_length': 8}
+  parts = {'says': {'name': 'sequence'}, 'places': {'name': 'classify', 'classes': 2}}
+  changes = {
+    'steps': 2,
+    'model': {'name': 'gpt'},
+    'adapter': {'name': 'multitask', 'parts': parts},
+    'data': {'parts': {'says': text, 'places': sets['places']}, 'length': 24},
+    'best': None,
+  }
+  workdir, plain = tmp_path_factory.mktemp('writing'), settings(data, sets)
+  merged = {key: {**plain[key], **new} if key in ('model', 'data') else new for key, new in changes.items()}
+  evaluations = {'validation': {'data': {'split': 'validation'}}}
+  assert loop.train(config.resolve({**plain, **merged, 'eval': evaluations}), workdir).result['finished']
+  return workdir
+
+
+def test_a_part_that_writes_goes_on_with_prompts(writing, capsys):
+  flags = [f'--workdir={writing}', '--prompt=Anna is', '--max_new=3']
+  assert generate.main([*flags, '--part=says']) == 0
+  made = plm_jax.load(writing, part='says').generate('Anna is', max_new=3)
+  assert capsys.readouterr().out.splitlines()[0] == f'Anna is{made}'
+  with pytest.raises(ConfigError, match=r"was trained with adapter 'classify'. It can encode, classify; to generate"):
+    generate.main([*flags, '--part=places'])
+  with pytest.raises(ConfigError, match=r'trained the parts says, places: name one, as in --part=NAME'):
+    generate.main(flags)
+  with pytest.raises(ConfigError, match=r"there is no part 'say'.*Did you mean 'says'"):
+    generate.main([*flags, '--part=say'])
+
+
+def test_texts_stand_between_the_special_tokens_of_their_part(writing):
+  says, places = (plm_jax.load(writing, part=part).folder for part in ('says', 'places'))
+  (bare,), (around,) = says.read(['Anna']), places.read(['Anna'])
+  assert (bare.before, bare.after) == (0, 0)
+  assert around.ids == [places.vocab.cls_id, *bare.ids, places.vocab.sep_id]
+  assert says.encoder('Anna') == bare.ids
+
+
+def test_a_part_is_asked_by_the_harness(writing, run, tmp_path):
+  pytest.importorskip('lm_eval', reason='needs the extra lm_eval: bash launch/setup.sh lm_eval')
+  (tmp_path / 'rows.jsonl').write_text(json.dumps({'text': 'Anna is', 'options': [' inside', ' outside'], 'label': 0}))
+  (tmp_path / 'tasks').mkdir()
+  data = json.dumps({'data_files': {'test': str(tmp_path / 'rows.jsonl')}, 'cache_dir': str(tmp_path / 'cache')})
+  (tmp_path / 'tasks' / 'ours.yaml').write_text(
+    f'task: ours\ndataset_path: json\ndataset_kwargs: {data}\ntest_split: test\noutput_type: multiple_choice\n'
+    'doc_to_text: "{{text}}"\ndoc_to_choice: "{{options}}"\ndoc_to_target: "{{label}}"\n'
+  )
+  flags = ['--tasks=ours', f'--include_path={tmp_path / "tasks"}', f'--out={tmp_path / "out.json"}', '--batch_size=2']
+  assert lm_eval.main([f'--workdir={writing}', '--part=says', *flags]) == 0
+  (sample,) = json.loads((tmp_path / 'out.json').read_text())['samples']['ours']
+  assert all(float(answer[0][0]) < 0 for answer in sample['resps'])
+  with pytest.raises(ConfigError, match="there is no part 'say'"):
+    lm_eval.main([f'--workdir={writing}', '--part=say', *flags])
+  with pytest.raises(ConfigError, match='the bert has bidirectional attention'):
+    lm_eval.main([f'--workdir={run}', '--part=kinds', *flags])
 
 
 # Rows of several sources by one adapter ------------------------------------------------------------------------------

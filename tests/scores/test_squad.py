@@ -86,6 +86,30 @@ def test_words_are_not_joined_to_those_of_the_context():
   assert squad.spelt('', 'a') == ''
 
 
+def test_written_answers_are_scored_as_the_official_script_does_where_texts_may_hold_no_answer():
+  made = [written(*question[:2], number=n) for n, question in enumerate(OFFICIAL['questions'])]
+  predictions, records = [one for one, _ in made], [one for _, one in made]
+  found = scoring.score('squad2', predictions, records)
+  theirs = {NAMES[name]: value for name, value in OFFICIAL['v2.0 of answers alone'].items() if name in NAMES}
+  assert {name: found[name] for name in theirs} == pytest.approx(theirs, rel=1e-12)
+  for name in ('exact_match', 'f1'):  # no score, no threshold
+    assert found[f'best_{name}'] == found[name] and np.isnan(found[f'best_{name}_threshold'])
+  for form in (squad, squad2):
+    answers = json.loads(form.submission(predictions, records))
+    assert answers == {record['row']['id']: one['text'] for one, record in made}
+  predicted.check_format('squad2', ['text', 'tokens'])
+  with pytest.raises(ConfigError, match="needs rows with 'answers' and their 'text', as SQuAD has them, got None"):
+    scoring.score('squad2', [{'text': ''}], [{'row': {}}])
+  with pytest.raises(ConfigError, match="name the score 'squad2' where answers are written"):
+    scoring.score('squad', predictions, records)
+
+
+def test_an_empty_text_alone_says_that_there_is_no_answer():
+  made = [written(answer, golds) for answer, golds in (('', []), ('no answer', []), ('', ['x']), ('x', ['the x']))]
+  found = squad2.score([one for one, _ in made], [one for _, one in made])
+  assert (found['no_answer_exact_match'], found['has_answer_exact_match'], found['f1']) == (50, 50, 50)
+
+
 def test_entities_that_are_written_are_scored_by_the_rule():
   records = [{'row': {'answers': ['Obama', 'Mr. Obama']}}, {'row': {'answers': ['Oslo']}}]
   found = scoring.score('record', [{'text': 'obama'}, {'text': 'Rome'}], records)

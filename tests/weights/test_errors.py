@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+import plm_jax
 from plm_jax import checkpoint, convert, paths, seals, weights
 from plm_jax.checkpoint import CheckpointError, tensor_files
 from plm_jax.checkpoint.tensor_files import WeightsError
@@ -293,6 +294,45 @@ def test_the_folder_is_sound_before_it_is_damaged(
   np.testing.assert_array_equal(
     weights.load(tmp_path / 'ours')[1]['token_embed']['table'], make_model()[1]['token_embed']['table']
   )
+
+
+def test_a_tokenizer_that_is_not_read_is_said_at_once_and_its_weights_are_used(
+  folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  content = json.loads((folder / release.TOKENIZER).read_text())
+  ids = {
+    {'word0': '[PAD]', 'word1': '[UNK]'}.get(token, token): one for token, one in content['model']['vocab'].items()
+  }
+  model = {'type': 'WordPiece', 'unk_token': '[UNK]', 'continuing_subword_prefix': '##', 'vocab': ids}
+  content |= {'model': {**model, 'max_input_chars_per_word': 100, 'dropout': 0.1}}
+  content['added_tokens'][0] |= dict.fromkeys(('single_word', 'lstrip', 'rstrip', 'normalized'), False)
+  (folder / release.TOKENIZER).write_text(json.dumps(content))
+  code, said = command('import', folder, tmp_path / 'ours', capsys=capsys)
+  assert code == 0
+  with pytest.raises(ConfigError) as first_use:
+    plm_jax.load(tmp_path / 'ours')
+  assert 'leaves out merges at random' in str(first_use.value)
+  assert f'the tokenizer is copied and cannot be read here: {first_use.value}. The parameters can be used' in said
+  np.testing.assert_array_equal(
+    weights.load(tmp_path / 'ours')[1]['token_embed']['table'], make_model()[1]['token_embed']['table']
+  )
+  del content['model']['dropout']
+  (folder / release.TOKENIZER).write_text(json.dumps({**content, 'pre_tokenizer': {'type': 'BertPreTokenizer'}}))
+  code, said = command('import', folder, tmp_path / 'ours', '--force', capsys=capsys)
+  assert code == 0 and 'cannot be read here' not in said
+
+
+@pytest.mark.parametrize(
+  ('flag', 'what'), [('--step=3', 'steps'), ('--part=kinds', 'parts'), ('--part=trunk', 'parts')]
+)
+def test_flags_of_runs_are_refused_where_there_is_none(
+  flag: str, what: str, folder: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+  assert command('import', folder, tmp_path / 'ours', capsys=capsys)[0] == 0
+  for words in (('import', folder), ('export', tmp_path / 'ours'), ('export', tmp_path / 'ours', '--form=own')):
+    code, said = command(*words, tmp_path / 'out', flag, capsys=capsys)
+    assert code == WRONG_USAGE and not (tmp_path / 'out').exists()
+    assert f'{flag}: {words[1]} is no run with checkpoints, which alone has {what}: leave {flag[:6]} out' in said
 
 
 def test_a_start_from_a_damaged_folder_is_refused_alike(folder: pathlib.Path) -> None:
