@@ -8,7 +8,7 @@ python -m plm_jax.tables experiments/tables/roberta_1.py --cost                 
 A table file says which rows a paper compares, what is measured of each, the published numbers and the claimed
 differences. Runs lie in `WORKDIR/runs/` and are shared by all tables; finished ones are not repeated, and one that was
 stopped goes on, so the same command goes on after an end of any kind. `--out` takes `cells.json`, `table.md`,
-`table.csv` and `table.png`.
+`table.csv` and `table.png`. `WORKDIR/compiled` keeps compiled programs, which runs that differ in a seed share.
 
 --data names the folder of the task sets and --corpus the text that is pre-trained on; without them the paths are those
 of the configs. --adopt takes folders of pre-trainings made elsewhere, where their config and the digests of their

@@ -223,7 +223,8 @@ def _make(sweep: Sweep, study: optuna.Study, number: int, words: Sequence[str]) 
   point = sweep_space.as_flags(sweep_space.point_of(trial.params, sweep.space))
   log.info('trial %d of %d: %s', number, sweep.trials, point)
   began = time.monotonic()
-  code = child.run([sys.executable, '-m', 'plm_jax.sweep', *words, f'--trial={number}'])
+  asked = [sys.executable, '-m', 'plm_jax.sweep', *words, f'--trial={number}']
+  code = child.run(asked, compiled=sweep.folder / 'compiled')
   seconds = time.monotonic() - began
   if not _state(study, number).is_finished():
     over = sum(trial.state.is_finished() for trial in study.get_trials(deepcopy=False))

@@ -66,7 +66,7 @@ def test_a_killed_worker_loses_no_trial_and_makes_none_twice(tmp_path, monkeypat
   class Killed(BaseException):
     pass
 
-  def run(one, chance, words):
+  def run(one, chance, words, **_):
     number = number_of(words)
     if draw.random() < chance:
       raise Killed
@@ -155,7 +155,7 @@ def test_the_end_of_a_process_that_told_nothing(tmp_path, monkeypatch, code, ove
     with contextlib.ExitStack() as held:
       study._claim(one, one.study(), held)
       one.study().tell(0, 1.0)
-  monkeypatch.setattr(child, 'run', lambda words: code)
+  monkeypatch.setattr(child, 'run', lambda words, **_: code)
   if isinstance(said, str):
     trials = study.work(one, [])
     assert all(said in trial.user_attrs['reason'] and trial.state.name == 'FAIL' for trial in trials)
@@ -168,7 +168,7 @@ def test_the_end_of_a_process_that_told_nothing(tmp_path, monkeypatch, code, ove
 def test_a_folder_holds_one_sweep(tmp_path, monkeypatch):
   settings = runs.settings('classify', tmp_path, best=('validation/loss', 'min'))
   one = made(tmp_path / 'sweep', settings=settings)
-  monkeypatch.setattr(child, 'run', lambda words: one.study().tell(number_of(words), 1.0) and 0)
+  monkeypatch.setattr(child, 'run', lambda words, **_: one.study().tell(number_of(words), 1.0) and 0)
   study.work(one, [])
   study.work(study.dataclasses.replace(one, settings={**settings, 'log_every': 7}), [])  # changes no result
   with pytest.raises(ConfigError, match='holds a sweep with another space: name another --workdir'):

@@ -348,23 +348,27 @@ def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
     Interrupted: by a signal; the run keeps what it has.
   """
   folder = folder_of(run, places)
+  assert places.workdir is not None  # as for `folder_of`
+  out = folder.root.with_suffix('.out')
+  call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
   files.make_folder(folder.root.parent)
   if not is_finished(folder):
-    failed = _call(words(run, places), folder.root.with_suffix('.out'))
+    failed = call(words(run, places))
     if failed or not is_finished(folder):
-      return failed or f'it ended before its last step; {folder.root.with_suffix(".out")} says more'
+      return failed or f'it ended before its last step; {out} says more'
   if asked and not files.is_file(folder.root / PREDICTIONS):
     name = asked[0].partition('/')[0]
     words_of_it = ['evaluate', f'--workdir={folder.root}', '--step=newest', f'--evaluation={name}']
-    return _call([*words_of_it, f'--predictions={folder.root / PREDICTIONS}'], folder.root.with_suffix('.out'))
+    return call([*words_of_it, f'--predictions={folder.root / PREDICTIONS}'])
   return ''
 
 
-def _call(command: Sequence[str], out: Path) -> str:
-  """Runs a command of the package in a process of its own; returns the last line of its output where it fails."""
+def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
+  """Runs a command of the package in a process of its own, which keeps what it compiles in a folder; returns the last
+  line of its output where it fails."""
   name, *rest = command
   with files.open(out, 'a') as stream:
-    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream)
+    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream, compiled=compiled)
   if signals.asked() or code in (STOPPED, KILLED):
     raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
   if code == 0:

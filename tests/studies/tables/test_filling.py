@@ -309,7 +309,7 @@ def test_a_key_that_says_nothing_makes_no_other_run(set_up):
 
 
 def test_a_process_that_fails_gives_its_last_line(tmp_path):
-  failed = runs._call(['train', '--config=no/such.py', '--workdir=x'], tmp_path / 'run.out')
+  failed = runs._call(['train', '--config=no/such.py', '--workdir=x'], tmp_path / 'run.out', tmp_path / 'compiled')
   assert failed.startswith('exit 2: --config=no/such.py: there is no file')
 
 
