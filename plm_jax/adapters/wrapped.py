@@ -66,10 +66,20 @@ class Model:
     self.inner, self.added = inner, added
 
   def init(self, key: Array, train: bool = False, **inputs: Any) -> dict[str, PyTree]:
-    """Parameters of the inner model, the same as without the wrapper, and those of the wrapper."""
+    """Parameters of the inner model, the same as without the wrapper, and those of the wrapper.
+
+    Raises:
+      ValueError: a pattern matches no parameter, or no layer that the inner task uses is a target.
+    """
     params = self.inner.init(key, train=train, **inputs)['params']
     check_patterns(self.added.trained, params)
-    return {'params': {**params, self.added.name: nested(self.added.make(flat_boxes(params), key))}}
+    made = self.added.make(flat_boxes(params), key)
+    if not made:
+      raise ValueError(
+        f'adapter {self.added.name!r} would add nothing: the inner task has no use for the layers that adapter.targets '
+        'names. Name others that it reads, such as those of attention'
+      )
+    return {'params': {**params, self.added.name: nested(made)}}
 
   def apply(self, variables: Mapping[str, PyTree], **arguments: Any) -> Any:
     """Runs the inner model with what the wrapper adds.

@@ -184,8 +184,10 @@ def tokens(
   elif kind == 'encoder-decoder':
     theirs = [one(name) for name in ('decoder_start_token_id', 'bos_token_id') if one(name) is not None]
     start = roles.get(str(named['start']), theirs[0] if theirs else vocab.pad_id)
+  elif (role := roles.get(str(named['start']))) is not None:
+    start = role
   else:
-    start = roles.get(str(named['start'])) or (vocab.id(named['start']) if named['start'] else vocab.bos_id)
+    start = vocab.id(named['start']) if named['start'] else vocab.bos_id
   if kind == 'prefix' and start is None:
     raise ValueError('this vocabulary has no token that begins a text; name one by --start=TOKEN')
   own = () if vocab.eos_id is None else (vocab.eos_id,)

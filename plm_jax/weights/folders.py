@@ -242,8 +242,15 @@ class Weights:
     settings = build.unwrapped(seals.read_json(files.RunFolder(self.folder).config))
     ids = release.token_ids(self.vocab)
     found: dict[str, int | None] = {f'{role}_token_id': ids.get(role) for role in ('pad', 'bos', 'eos')}
-    start = (settings.get('objective') or {}).get('start')  # of a decoder
+    task = settings.get('objective') or self.adapter
+    start = task.get('start')
+    if start is None and 'start' in task and self._is_encoder_decoder():
+      start = 'pad'  # as adapters read it (adapters/answers.py)
     return found | ({'decoder_start_token_id': ids[start]} if start in ids else {})
+
+  def _is_encoder_decoder(self) -> bool:
+    model = self.model
+    return build.make('models', dict(model.block), vocab_size=model.vocab_size).ATTENTION == 'encoder-decoder'
 
   @property
   def generation(self) -> dict[str, Any]:

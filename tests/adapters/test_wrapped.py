@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plm_jax import convert, optim, paths, weights
-from plm_jax.adapters import bottleneck, lora, prefix
+from plm_jax.adapters import bottleneck, lora, prefix, prune
 from plm_jax.generate import __main__ as generate
 from plm_jax.generate import decode
 from plm_jax.layers.attention import plain, with_prefix
@@ -178,6 +178,14 @@ def test_what_cannot_be_is_refused():
     make('bottleneck', targets=('query',))
   with pytest.raises(ValueError, match=r"adapter\.inner\.name='prefix' wraps a task itself"):
     make('bottleneck', inner={'name': 'prefix', 'inner': CLASSIFY})
+
+
+@pytest.mark.parametrize('maker', [lora.make, bottleneck.make, prune.make])
+def test_targets_that_the_inner_task_does_not_use_are_refused(maker):
+  inner = {**CLASSIFY, 'pool': 'mean'}  # which leaves the pooler out
+  task = maker(trunk=make_trunk('bert'), vocab=tiny.VOCAB, inner=inner, targets=('pooler',))
+  with pytest.raises(ValueError, match=r'would add nothing: the inner task has no use for .* adapter\.targets'):
+    step.abstract_params(task, tiny.spec(BATCH))
 
 
 # Runs ----------------------------------------------------------------------------------------------------------------

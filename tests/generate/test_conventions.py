@@ -114,6 +114,7 @@ def test_a_run_names_its_tokens(tmp_path):
   assert conventions.tokens(vocab, {'eos_token_id': 2}, FLAGS, objective, kind='encoder-decoder').start == 2
   own = conventions.tokens(vocab, {}, FLAGS, {'start': '<s>', 'end': '<end>', 'mask': '<extra_id_0>'}, kind='prefix')
   assert (own.start, own.ends, own.mask) == (1, (7,), 6)
+  assert conventions.tokens(vocab, {}, FLAGS, {'start': 'pad'}, kind='prefix').start == 0
 
 
 def test_what_is_not_followed_is_named(caplog):

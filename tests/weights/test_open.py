@@ -9,6 +9,7 @@ import pytest
 from plm_jax import checkpoint, files, paths, weights
 from plm_jax.checkpoint import CheckpointError, Checkpoints, tensor_files
 from plm_jax.plugins import build
+from plm_jax.text import byte_bpe
 from plm_jax.types import Execution
 from plm_jax.weights import WeightsError, convert, release, shapes
 from tests import tiny
@@ -139,3 +140,26 @@ def test_parts_of_a_run_with_two_trunks(tmp_path: pathlib.Path) -> None:
   assert_same(opened.params, {'trunk': second, 'mlm': heads['mlm']})
   with pytest.raises(WeightsError, match='no generator'):
     weights.load(make_run(tmp_path / 'other', make_params()), part='generator')
+
+
+@pytest.mark.parametrize(
+  ('name', 'adapter', 'start'),
+  [
+    ('t5', {'name': 'sequence', 'start': None}, 'pad'),  # what the adapter reads as its own
+    ('bart', {'name': 'sequence', 'start': None}, 'pad'),
+    ('bart', {'name': 'lora', 'inner': {'name': 'sequence', 'start': 'bos'}}, 'bos'),
+    ('gpt', {'name': 'sequence', 'start': None}, None),
+    ('bart', {'name': 'classify', 'classes': 2}, None),
+  ],
+)
+def test_a_decoder_starts_with_the_token_that_its_adapter_trained_with(
+  name: str, adapter: dict[str, Any], start: str | None, tmp_path: pathlib.Path
+) -> None:
+  run = files.RunFolder(tmp_path / 'run')
+  vocab = byte_bpe.train(['a text of some words'] * 4, size=280)
+  files.make_folder(run.root)
+  vocab.save(run.vocab)
+  files.write_json(run.config, {'model': {'name': name, 'variant': 'tiny'}, 'objective': None, 'adapter': adapter})
+  ids = {'pad': vocab.pad_id, 'bos': vocab.bos_id, None: None}
+  assert len(set(ids.values())) == 3
+  assert weights.open(run.root).token_ids.get('decoder_start_token_id') == ids[start]

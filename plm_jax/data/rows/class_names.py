@@ -46,6 +46,12 @@ class ClassNames:
     """The names of the classes, once all rows are read; () where rows hold numbers and there is no list."""
     return self._known
 
+  def settled(self) -> tuple[str, ...]:
+    """As `names`; where no row of the split had a label, as in a test set, those of the training split."""
+    if not self._known and not self._numbered and self.records.named_by is not None:
+      self._known = self._found()
+    return self._known
+
   def number(self, value: Any, index: int, *, least: int = 0) -> int:
     """The number of a class.
 
@@ -94,6 +100,8 @@ class ClassNames:
       except ValueError:  # a row that cannot be read is named where it is used
         continue
       found |= {name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str | int)}
+    if found and all(isinstance(name, bool) for name in found):
+      return _TRUTH
     found -= {'', -1}
     numbers = sum(isinstance(name, int) or name.isdecimal() for name in found)
     self._numbered = 2 * numbers >= len(found)

@@ -203,7 +203,7 @@ def one_label(
       )
     drawn = balanced(labels, asked.per_class, sample_seed=asked.sample_seed, where=records.where)
     labels, row_ids, gold = labels[drawn], row_ids[drawn], [gold[place] for place in drawn]
-  class_names = () if names is None else names.names
+  class_names = () if names is None else names.settled()
   digest = digest_of(records, asked, fields, kind, *(() if names is None else names.digest), left_out=kept.left_out)
 
   def record(row: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pytest
 from plm_jax.data import labelled
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
+from plm_jax.scores import superglue
 from plm_jax.training import evaluate_saved, metrics
 from plm_jax.training.parts import check_labels, check_names
 from plm_jax.types import Labels, Source, Task
@@ -63,6 +64,30 @@ def test_tags_of_words_are_named(tmp_path):
   source = make(tmp_path, kind='words', fields=('tokens',), label='tags')
   assert source.names == ('B-x', 'O')
   assert next(source.once())['labels'][:2, 1:3].tolist() == [[1, 0], [-1, -1]]
+
+
+@pytest.mark.parametrize(
+  ('labels', 'names'),
+  [(['no', 'yes', 'no'], ('no', 'yes')), ([True, False, True], ('False', 'True')), ([1, 0, 1], ())],
+)
+def test_a_test_set_without_labels_has_the_names_of_training(labels, names, tmp_path):
+  write(tmp_path, 'train', labels)
+  small.write_rows(tmp_path / 'test.jsonl', [{'text': '1', 'idx': 7}, {'text': '2', 'idx': 9}])
+  source = make(tmp_path, split='test', keep_unlabelled=True)
+  assert source.names == source.record(0)['names'] == names
+  records = [source.record(row) for row in range(2)]
+  lines = superglue.submission([{'label': 1}, {'label': 0}], records).splitlines()
+  said = {'no': ['yes', 'no'], 'False': ['true', 'false']}.get(names[0] if names else '', [1, 0])
+  assert [json.loads(line) for line in lines] == [{'idx': 7, 'label': said[0]}, {'idx': 9, 'label': said[1]}]
+  (tmp_path / 'train.jsonl').unlink()
+  assert make(tmp_path, split='test', keep_unlabelled=True).names == ()
+
+
+def test_words_without_tags_have_the_names_of_training(tmp_path):
+  small.write_rows(tmp_path / 'train.jsonl', [{'tokens': ['1', '2'], 'tags': ['O', 'B-x']}])
+  small.write_rows(tmp_path / 'test.jsonl', [{'tokens': ['3']}])
+  source = make(tmp_path, split='test', kind='words', fields=('tokens',), label='tags', keep_unlabelled=True)
+  assert source.names == source.record(0)['names'] == ('B-x', 'O')
 
 
 def test_texts_are_no_names(tmp_path):

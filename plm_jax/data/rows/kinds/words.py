@@ -62,15 +62,16 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
   digest = store.digest_of(
     records.digest, asked.fields, asked.label, 'words', *names.digest, *examples.changes(asked, left_out)
   )
+  class_names = names.settled()
   return examples.Examples(
     texts=examples.ListedTexts(words, digest),
     edges=edges,
     row_ids=np.array(row_ids),
     fields=asked.fields,
     add=functools.partial(_add, np.maximum(gold, 0) if asked.keep_unlabelled else gold),
-    names=names.names,
+    names=class_names,
     classes=int(gold.max()) + 1,
-    record=functools.partial(_record, asked, Kept(records, np.array(row_ids), gold, edges, names.names)),
+    record=functools.partial(_record, asked, Kept(records, np.array(row_ids), gold, edges, class_names)),
     unlabelled=asked.keep_unlabelled and -1 in gold,
     largest=records.place(largest),
   )
