@@ -207,7 +207,7 @@ def test_rows_are_predicted_of_the_evaluation_that_counts(set_up, tmp_path, monk
   one = plan[runs.Cell('one', 'score')][0][0]
   Machine(places)(one, places, asked=())
   called = []
-  monkeypatch.setattr(runs, '_call', lambda command, out: called.append(command) or '')
+  monkeypatch.setattr(runs, '_call', lambda command, out, compiled: called.append(command) or '')
   assert runs.make(one, places, asked=(metric,)) == ''
   assert f'--evaluation={metric.partition("/")[0]}' in called[0]
   (runs.folder_of(one, places).root / runs.PREDICTIONS).write_text(
