@@ -29,8 +29,8 @@ def run(
     command: the words.
     out: where its output goes, both streams; None leaves both to ours.
     env: environment variables that it has besides ours.
-    compiled: a folder of this machine for compiled programs, so that runs which differ in their seed compile once;
-      jax's own variable, where it is set, names another.
+    compiled: a folder for compiled programs, so that processes which differ in a seed compile once; jax's own
+      variable, where it is set, names another.
   """
   error = None if out is None else subprocess.STDOUT
   whole = {**os.environ, **(env or {})}

@@ -38,7 +38,8 @@ class Sweep:
   """What all workers of a sweep agree on.
 
   Attributes:
-    folder: of the sweep: `journal.jsonl`, `sweep.json`, `trials/0000/`, ..., each an ordinary run folder.
+    folder: of the sweep: `journal.jsonl`, `sweep.json`, `compiled/` with programs that trials share,
+      `trials/0000/`, ..., each an ordinary run folder.
     space: the keys and their values.
     method: how points are chosen. 'halving' draws them at random and stops trials early (`pruner`).
     trials: how many there are; points of a grid come in its order.

@@ -92,10 +92,11 @@ def metrics_of(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]]) -> di
   for cell, by_seed in plan.items():
     column = table.columns[cell.column]
     for one in (one for group in by_seed for one in group):
-      mine: tuple[str, ...] = (table.plateau if column.of == 'tokens' else column.metric,)
-      mine = () if column.of == 'parameters' else mine
-      if mine and column.chosen_by is not None and table.summary == BEST:
-        mine = (*mine, column.chosen_by[0])
+      mine: tuple[str, ...] = ()
+      if column.of != 'parameters':
+        mine = (table.plateau if column.of == 'tokens' else column.metric,)
+        if column.chosen_by is not None and table.summary == BEST:
+          mine = (*mine, column.chosen_by[0])
       asked[one.digest] = (*asked.get(one.digest, ()), *mine)
       for source in runs.sources(one):  # made because others begin with it
         asked[source.digest] = (*asked.get(source.digest, ()), *((table.plateau,) if mine else ()))

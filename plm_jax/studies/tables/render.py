@@ -118,10 +118,12 @@ def _grid(table: Table, kept: Mapping[str, Any]) -> list[str]:
     columns.append((name, published, not column.empty))
     heads += [f'{name}, published'] * published + [f'{name}, measured'] * (not column.empty)
   lines = [_line(heads), _line(['---'] * len(heads))]
-  for row_name in table.rows:
+  letters = footnotes(table)
+  for row_name, row in table.rows.items():
     line = [row_name]
     for name, published, filled in columns:
-      line += [_with_letter(table, row_name, name)] * published
+      letter = letters.get(origin(table, row_name, name), '') if name in row.published else ''
+      line += [_published(row.published.get(name)) + (f' [{letter}]' if letter else '')] * published
       line += [said(measured(table, kept, row_name, name), table)] * filled
     lines.append(_line(line))
   for trivial in dict.fromkeys(name for column in table.columns.values() for name in column.trivial):
@@ -155,13 +157,6 @@ def _letter(place: int) -> str:
 
 def _origin_said(one: Origin) -> str:
   return f'{one.quoted}: {MARKS[one.mark]}' if one.quoted else MARKS[one.mark]
-
-
-def _with_letter(table: Table, row: str, column: str) -> str:
-  """The published number of a cell with the letter of its footnote, where it has one."""
-  number = _published(table.rows[row].published.get(column))
-  letter = footnotes(table).get(origin(table, row, column))
-  return f'{number} [{letter}]' if number and letter else number
 
 
 def _line(items: list[str]) -> str:
