@@ -21,15 +21,15 @@ def get_table(scale):
 
   columns = {
     'SST-2': task(
-      'bart/glue.py', 'sst2', folder='glue_sst2', metric='validation/accuracy', steps=800,
+      'bart/glue.py', 'sst2', folder='glue_sst2', metric='validation/accuracy', steps=500,
       trivial={'most frequent class': 50.9},
     ),
     'SciTLDR': task(
-      'bart/summarise.py', 'scitldr', folder='scitldr_abstract', metric='test/rouge1', steps=400, times=1,
+      'bart/summarise.py', 'scitldr', folder='scitldr_abstract', metric='test/rouge1', steps=200, times=1,
       trivial={'first sentence': 31.3}, **SUMMARY,
     ),
     'Multi30k': task(
-      'bart/translate.py', 'multi30k', 'base', folder='multi30k_en_de', metric='test/bleu', steps=2_000, times=1,
+      'bart/translate.py', 'multi30k', 'base', folder='multi30k_en_de', metric='test/bleu', steps=1_000, times=1,
       trivial={'copy': 0.5}, adapter__source__overrides=READER, **SENTENCE,
     ),
   }  # fmt: skip

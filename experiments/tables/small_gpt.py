@@ -20,18 +20,18 @@ def get_table(scale):
 
   columns = {
     'SST-2': task(
-      'gpt/classify.py', 'sst2', folder='glue_sst2', metric='validation/accuracy', steps=800, trivial={CLASS: 50.9}
+      'gpt/classify.py', 'sst2', folder='glue_sst2', metric='validation/accuracy', steps=500, trivial={CLASS: 50.9}
     ),
     'COPA': task(
       'gpt/choose.py', 'copa', folder='super_glue_copa', metric='validation/accuracy', steps=200,
       trivial={CLASS: 45.0}, **OPTIONS,
     ),
     'HellaSwag': task(
-      'gpt/choose.py', 'hellaswag', folder='hellaswag', metric='validation/accuracy', steps=400,
+      'gpt/choose.py', 'hellaswag', folder='hellaswag', metric='validation/accuracy', steps=250,
       trivial={CLASS: 25.0}, **OPTIONS,
     ),
     'SciTLDR': task(
-      'gpt/summarise.py', 'scitldr', folder='scitldr_abstract', metric='test/rouge1', steps=400, times=1,
+      'gpt/summarise.py', 'scitldr', folder='scitldr_abstract', metric='test/rouge1', steps=200, times=1,
       trivial={'first sentence': 31.3}, **SUMMARY,
     ),
   }  # fmt: skip
