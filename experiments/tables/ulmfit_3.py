@@ -22,8 +22,9 @@ def get_table(scale):
   for task, labels in common.LABELS[scale].items():
     for count in labels:
       columns[f'{task}, {count} labels'] = common.ulmfit(scale, 'ulmfit', 'scratch', labels=count)[task]
-  columns['AG'] = common.ulmfit(scale, 'ulmfit')['AG']
-  measured = [name for name in columns if name != 'AG']
+  measured = list(columns)
+  if scale != 'paper':
+    columns['AG'] = common.ulmfit(scale, 'ulmfit')['AG']
   return dict(
     title='ULMFiT, Figure 3: the number of labelled texts',
     paper='Howard and Ruder 2018, §5; validation error rates in per cent, drawn and not printed',

@@ -8,7 +8,7 @@ Rates fall by 2.6 a layer from the last one down, along the slanted triangle of 
 Hardware: one accelerator, minutes; `small` two CPU cores, minutes.
 Expect: no published figure for the language model. Without this stage the classifier's validation error rises from 5.00
 to 5.86 or more (IMDb) and from 5.69 to 6.54 (TREC-6; Table 6: `full`, no discriminative rates and no triangle).
-Arguments: a set (imdb, trec), a size (full, small), a direction (forward, backward), `quick`.
+Arguments: a set (imdb, trec, ag), a size (full, small), a direction (forward, backward), `quick`.
 Differs from the paper: the labelled texts alone, where the paper has IMDb's unlabelled ones too; subwords, so that
 hardly a word is new.
 """
@@ -16,7 +16,11 @@ hardly a word is new.
 from experiments import common
 
 # set: path, field of the text, epochs
-SETS = {'imdb': ('tfds:imdb_reviews', 'text', 15), 'trec': ('tfds:trec', 'text', 15)}
+SETS = {
+  'imdb': ('tfds:imdb_reviews', 'text', 15),
+  'trec': ('tfds:trec', 'text', 15),
+  'ag': ('tfds:ag_news_subset', 'description', 15),
+}
 
 
 def get_config(arg=''):
