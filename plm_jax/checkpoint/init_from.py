@@ -312,6 +312,8 @@ def _longer_axis(old: Sequence[int], new: Sequence[int]) -> int | None:
 
 def _cure(path: str, old: Sequence[int], new: Sequence[int]) -> str:
   """What to change if a leaf does not fit, for the message."""
+  if path.partition('/')[0] == 'head':  # of an adapter: it has other classes, or is of another task
+    return "from_='trunk', to='trunk' in this entry of init_from takes the trunk alone, and the head starts anew"
   if len(old) == len(new) and tuple(old[1:]) == tuple(new[1:]):
     if _is_position(path):
       return "resize='interpolate' in this entry of init_from stretches the positions"

@@ -314,6 +314,16 @@ def test_what_does_not_fit_is_refused_with_the_cure(
     initialise(fresh(**sizes), entry(pretrained, **fields))
 
 
+def test_a_head_of_other_classes_is_left_out(tmp_path: pathlib.Path) -> None:
+  checkpoint.save_params(tmp_path, {'trunk': trunk(5), 'head': {'kernel': jnp.ones((4, 3))}})
+  here = {'trunk': fresh()['trunk'], 'head': {'kernel': jnp.zeros((4, 5))}}
+  whole = [{'source': str(tmp_path), 'from_': '', 'to': ''}]
+  with pytest.raises(ValueError, match=r"head/kernel is \[4, 3\] .* from_='trunk', to='trunk' in this entry"):
+    initialise(here, whole)
+  params, _ = initialise(here, [{**whole[0], 'from_': 'trunk', 'to': 'trunk'}])
+  assert equal(params['trunk'], trunk(5)) and not params['head']['kernel'].any()
+
+
 def test_an_entry_names_its_source() -> None:
   with pytest.raises(ValueError, match="needs a 'source'"):
     initialise(fresh(), [{'from_': 'trunk'}])

@@ -183,6 +183,7 @@ def test_a_bad_row_is_named_before_anything_is_computed(run, tmp_path, monkeypat
   with pytest.raises(ConfigError) as caught:
     predict.main([f'--workdir={run}', f'--file={tmp_path / "new.jsonl"}', f'--out={tmp_path / "out.jsonl"}'])
   assert all(word in str(caught.value) for word in words)
+  assert 'on_bad_row' not in str(caught.value)  # each row is answered
   assert not (tmp_path / 'out.jsonl').exists()
 
 

@@ -33,14 +33,16 @@ class Good(NamedTuple, Generic[T]):
 class BadRows:
   """Reads rows, and collects what is wrong with those that cannot be used: `read` as often as needed, then `report`."""
 
-  def __init__(self, records: Records, on_bad_row: OnBadRow):
+  def __init__(self, records: Records, on_bad_row: OnBadRow, *, every: bool = False):
     """Reads nothing yet.
 
     Args:
       records: the split.
       on_bad_row: 'stop' refuses the data, 'skip' leaves up to `MOST` of the rows out and counts and lists them.
+      every: each row is to be answered, as those of a test set: the message offers no skipping.
     """
     self.records = records
+    self.every = every
     self.skip = on_bad_row == 'skip'
     self.found: dict[int, str] = {}
 
@@ -93,7 +95,8 @@ class BadRows:
     if self.skip:
       cure = f'data.on_bad_row leaves out {MOST:.1%} of the rows at most: look at the data, or at fields and label'
       return ValueError(f'{self._counted()} or more cannot be used, the first of them: {first}. {cure}')
-    cure = f"Mend or remove it, or leave up to {MOST:.1%} of the rows out with data.on_bad_row='skip'"
+    skip = f", or leave up to {MOST:.1%} of the rows out with data.on_bad_row='skip'"
+    cure = f'Mend or remove it{"" if self.every else skip}'
     if not others:
       return ValueError(f'{first}. {cure}')
     more = ' or more' if len(self.found) == SHOWN else ''

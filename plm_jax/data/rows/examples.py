@@ -254,7 +254,7 @@ def read_rows(records: Records, asked: Asked, *, fields: tuple[str, ...], label:
   Raises:
     ValueError: bad rows, as `asked.on_bad_row` says; no row has a label.
   """
-  bad = BadRows(records, asked.on_bad_row)
+  bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   needed = fields if asked.keep_unlabelled else (*fields, asked.label)
   table, rows = in_memory(records, bad, fields=needed, optional=(asked.label,))
 

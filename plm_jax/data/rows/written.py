@@ -268,7 +268,7 @@ def find_rows(records: Records, form: Form, *, per_target: bool, keep_unlabelled
     text = write(records, index, form)
     return None if text is None else (len(text.targets), text.label, len(text.options))
 
-  bad = BadRows(records, on_bad_row)
+  bad = BadRows(records, on_bad_row, every=keep_unlabelled)
   good = bad.read(read)
   bad.report()
   found = []

@@ -78,7 +78,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       f'{records.where}: there is no field {asked.label!r} (data.label), there are {", ".join(records.fields)}.'
     )
   names = examples.ClassNames(records, asked.label)
-  bad = BadRows(records, asked.on_bad_row)
+  bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   good = bad.read(Reader(records, asked, patterns, names).read)
   left_out = bad.report()
   every = [(index, item) for index, items in zip(*good, strict=True) for item in items]

@@ -53,7 +53,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       f'prefixes={asked.prefixes}.'
     )
   side = fields.index('context') if 'context' in fields else 1
-  bad = BadRows(records, asked.on_bad_row)
+  bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   good = bad.read(lambda index: _read(records, index, fields, label=label, side=side))
   left_out = bad.report()
   kept = [(index, one) for index, one in zip(*good, strict=True) if asked.keep_unlabelled or one.answers is not None]

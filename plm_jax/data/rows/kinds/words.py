@@ -49,7 +49,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}.')
     return given, [names.number(tag, index, least=-1) for tag in tags]
 
-  bad = BadRows(records, asked.on_bad_row)
+  bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   good = bad.read(read)
   left_out = bad.report()
   row_ids = [index for index, (given, _) in zip(*good, strict=True) if given]
