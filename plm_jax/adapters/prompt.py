@@ -11,6 +11,7 @@ Face's form, an import or a run; a checkpoint of a run with this adapter is eval
 of the right answer, so that the same config can also be trained.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -48,11 +49,13 @@ class Setup(NamedTuple):
     reader: how the trunk reads a prompt and an option.
     choose: how options are compared.
     against: ids of the text that stands in place of the prompt, for 'against'.
+    specials: ids of the tokens that may stand around a prompt, and then stand around that text.
   """
 
   reader: Reader
   choose: Choose
   against: tuple[int, ...]
+  specials: tuple[int, ...]
 
 
 def make(
@@ -73,7 +76,7 @@ def make(
     choose: which comparison 'accuracy' and predictions take: 'sum' of the log-probabilities of an option's tokens,
       their 'mean', the sum by 'characters' of the option (acc_norm of lm-evaluation-harness), or the sum 'against' that
       behind another text (GPT-3 for ARC, OpenBookQA and RACE).
-    against: this other text.
+    against: this other text, between the special tokens of the prompt.
     start: what the decoder reads first, see `adapters/sequence.py`.
     mask: token of the blank that a GLM fills; None is the vocabulary's mask.
     logit_rows: rows of each device whose logits are in memory at a time, each option a row.
@@ -87,7 +90,8 @@ def make(
   if choose == 'against' and not ids:
     what = 'a trunk that fills blanks' if reader.kind == 'blank' else f'adapter.against={against!r}'
     raise ValueError(f"adapter.choose='against' compares with options behind a text, and there is none with {what}")
-  s = Setup(reader, choose, ids)
+  specials = tuple(i for i in vocab.special_ids if i not in (vocab.mask_id, vocab.pad_id))
+  s = Setup(reader, choose, ids, specials)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s)
   return Task(Model(trunk), *functions, summary=summary, evaluate=partial(evaluate, s))
 
@@ -140,10 +144,36 @@ def compare(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
   by = {name: jnp.where(there, total / jnp.maximum(size, 1), NEVER) for name, size in sizes.items()}
   found = {'sum': total, **by}
   if s.against:
-    other = jnp.broadcast_to(jnp.array(s.against, jnp.int32), (options.shape[0], len(s.against)))
-    alone = -answers.option_nats(s.reader, forward, other, jnp.ones_like(other), options, real, leads=leads)
+    other = in_place(s.against, *read, specials=s.specials)
+    alone = -answers.option_nats(s.reader, forward, *other, options, real, leads=leads)
     found['against'] = jnp.where(there, total - alone, NEVER)
   return found
+
+
+def in_place(text: Sequence[int], tokens: Array, segment_ids: Array, *, specials: Sequence[int]) -> tuple[Array, Array]:
+  """Another text in place of each prompt, between the special tokens that the prompt begins and ends with.
+
+      <s> Which is red ?      ->   <s> Answer :
+      which is red ? </s>     ->   Answer : </s>
+
+  Args:
+    text: n ids.
+    tokens: int[b, l], prompts.
+    segment_ids: int[b, l], 0 where padding.
+    specials: ids of special tokens.
+
+  Returns:
+    tokens and segment ids, both int[b, n+2].
+  """
+  size, known = len(text), jnp.array(specials, jnp.int32)
+  length = (segment_ids > 0).sum(axis=1, keepdims=True)
+  first, last = tokens[:, :1], jnp.take_along_axis(tokens, jnp.maximum(length - 1, 0), axis=1)
+  begins, ends = jnp.isin(first, known) & (length > 0), jnp.isin(last, known) & (length > 1)
+  place = jnp.arange(size + 2) - begins  # -1 is the token before the text, `size` the one behind it
+  inside = jnp.array(text, jnp.int32)[jnp.clip(place, 0, size - 1)]
+  real = (place < size) | (ends & (place == size))
+  found = jnp.where(place < 0, first, jnp.where(place < size, inside, jnp.where(real, last, 0)))
+  return found, real.astype(segment_ids.dtype)
 
 
 def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:

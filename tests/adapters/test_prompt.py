@@ -86,6 +86,30 @@ def test_options_have_the_log_probabilities_of_transformers():
   assert metrics['accuracy'] == metrics['accuracy_mean']
 
 
+def test_another_text_stands_between_the_special_tokens_of_the_prompt():
+  # 1 begins a row, 2 ends one
+  tokens = jnp.array(
+    [[1, 8, 9, 2, 0], [8, 9, 7, 2, 0], [1, 8, 9, 0, 0], [8, 9, 0, 0, 0], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0]]
+  )
+  found, real = prompt.in_place((5, 6), tokens, (tokens > 0).astype(jnp.int32), specials=(1, 2))
+  assert found.tolist() == [[1, 5, 6, 2], [5, 6, 2, 0], [1, 5, 6, 0], [5, 6, 0, 0], [5, 6, 0, 0], [1, 5, 6, 0]]
+  assert np.array_equal(real, found > 0)
+
+
+def test_a_prompt_behind_a_begin_token_is_compared_with_one_behind_it():
+  pytest.importorskip('torch')
+  pytest.importorskip('transformers')
+  batch, model = make_batch(), peers.peer('gpt2')
+  begin = VOCAB.special_ids[0] if VOCAB.special_ids[0] != VOCAB.pad_id else VOCAB.special_ids[1]
+  batch['tokens'] = batch['tokens'].at[:, 0].set(begin)
+  task = prompt.make(trunk=test_sequence.make_trunk('gpt2'), vocab=VOCAB)
+  found = predicted(task, test_sequence.params_of('gpt2'), batch)
+  sums, others = (np.asarray(found[f'log_probability_{name}']) for name in ('sum', 'against'))
+  answer = np.asarray(batch['option_tokens'])[2, 0, :2].tolist()
+  alone = their_log_probability(model, [begin, *VOCAB.encode('Answer:')], answer, 0)
+  np.testing.assert_allclose(sums[2, 0] - others[2, 0], alone, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize('choose', ['sum', 'mean', 'characters', 'against'])
 def test_what_is_chosen_is_the_largest_of_the_comparison(choose):
   task = prompt.make(trunk=test_sequence.make_trunk('t5'), vocab=VOCAB, choose=choose)
