@@ -33,6 +33,7 @@ from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
 from plm_jax.data.rows import examples, framing, order, store, windows
+from plm_jax.data.rows.buckets import Members, batches, shapes
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.first_row import check_said
 from plm_jax.data.rows.laid import Laid, lay_out
@@ -53,19 +54,6 @@ GIVES = (
   'characters',
   'swapped_characters',
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Members(order.Chosen):
-  """The rows of a batch.
-
-  Attributes:
-    members: int64[b], their numbers among the rows that are kept.
-    width: tokens of the longest row of the whole batch, rounded up to a bucket.
-  """
-
-  members: np.ndarray
-  width: int
 
 
 def make(
@@ -151,7 +139,7 @@ def make(
   """
   check_said(split=split, label=label, layout=layout)
   assert split is not None and layout is not None
-  widths = _widths(length, buckets)
+  widths = shapes('buckets', buckets, length=length)
   share = order.share(batch_size, host=host, hosts=hosts)
   drawn = {'per_class': per_class, 'sample_seed': sample_seed, 'missing': missing, 'keep_unlabelled': keep_unlabelled}
   asked = examples.asked(fields=fields, label=label, prefixes=prefixes, on_bad_row=on_bad_row, **drawn)
@@ -176,8 +164,9 @@ def make(
   digest = store.digest_of(
     laid.tokens.digest, layout, length, buckets, both_orders, laid.frames, *target.digest, *['characters'] * characters
   )
-  rows = _order(laid.sizes, given.row_ids, share=share, widths=widths, seed=seed if shuffle else None)
-  return _serve(given, laid, target, rows, share=share, length=length, digest=digest, path=f'{path} ({split})')
+  bucket = np.searchsorted(widths, laid.sizes)  # [rows], the shortest that holds the row
+  rows = batches(bucket, given.row_ids, share=share, seed=seed if shuffle else None)
+  return _serve(given, laid, target, rows, share=share, widths=widths, digest=digest, path=f'{path} ({split})')
 
 
 def check_windows(
@@ -226,7 +215,7 @@ def _serve(
   rows: order.Order[Members],
   *,
   share: order.Share,
-  length: int,
+  widths: np.ndarray,
   digest: str,
   path: str,
 ) -> Source:
@@ -238,18 +227,19 @@ def _serve(
     target: the texts to be written for them.
     rows: which of them make which batch.
     share: of this host.
-    length: tokens of the longest row.
+    widths: int64, the lengths that batches may have, rising.
     digest: of all that decides the batches.
     path: of the data, for messages.
   """
-  log.info(f'{path}: {len(given.row_ids)} rows, {laid.cut} of them cut to {length} tokens.')
+  log.info(f'{path}: {len(given.row_ids)} rows, {laid.cut} of them cut to {widths[-1]} tokens.')
   if target.laid is not None:
     log.info(f'{path}: {target.laid.cut} of the texts to be written are cut to {target.length} tokens.')
   row_ids, group = given.row_ids, given.group
   add, record = given.add(laid.tokens.offsets, laid.place), given.record and given.record(laid.tokens.offsets)
 
   def batch(chosen: Members) -> order.Batch:
-    made = laid.batch(chosen.members, chosen.width) | add(chosen.members, chosen.width)
+    width = int(widths[chosen.bucket])
+    made = laid.batch(chosen.members, width) | add(chosen.members, width)
     return made | target.batch(chosen.members)
 
   return order.serve(
@@ -258,7 +248,7 @@ def _serve(
     share=share,
     digest=digest,
     path=path,
-    widest=lambda chosen: dataclasses.replace(chosen, width=length),
+    widest=lambda chosen: dataclasses.replace(chosen, bucket=len(widths) - 1),
     names=given.names,
     classes=given.classes,
     ids=int(row_ids[-1]) + 1,
@@ -335,74 +325,3 @@ def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:
   if name not in known:
     raise ValueError(f'{keyword}={name!r} is unknown: choose one of {", ".join(known)}.{errors.suggest(name, known)}')
   return known[name]
-
-
-def _widths(length: int, buckets: tuple[int, ...]) -> np.ndarray:
-  """int64: the lengths that rows may have, rising.
-
-  Raises:
-    ValueError: a bucket is longer than the longest row.
-  """
-  widths = np.array(sorted({*buckets, length}))
-  if widths[-1] != length:
-    raise ValueError(f'buckets={buckets} must not be longer than length={length}.')
-  return widths
-
-
-def _order(
-  sizes: np.ndarray, row_ids: np.ndarray, *, share: order.Share, widths: np.ndarray, seed: int | None
-) -> order.Order[Members]:
-  """Batches of rows of like length, each epoch a whole number of them.
-
-  Args:
-    sizes: int64[rows], tokens of each row.
-    row_ids: int64[rows].
-    share: of this host.
-    widths: int64, the lengths that batches may have.
-    seed: of the order of rows; None keeps their own within each bucket.
-  """
-  rows, batch_size = len(sizes), share.batch_size
-  bucket = np.searchsorted(widths, sizes)  # [rows], the shortest that holds the row
-  steps = -(-rows // batch_size)
-
-  def members(batch: np.ndarray, epoch: int, places: np.ndarray) -> Members:
-    """The share of this host of the rows int64[batch_size]; -1 becomes a row of weight 0."""
-    width = int(widths[bucket[batch[batch >= 0]].max()])
-    real = batch[places] >= 0
-    chosen = np.where(real, batch[places], batch[0])
-    return Members(row_ids[chosen], np.full(len(places), epoch), real, chosen, width)
-
-  @functools.lru_cache(maxsize=4)
-  def epoch_rows(epoch: int) -> np.ndarray:
-    return plan_epoch(bucket, batch_size=batch_size, key=None if seed is None else (seed, epoch))
-
-  def train(step: int, places: np.ndarray) -> Members:
-    epoch, place = divmod(step, steps)
-    return members(epoch_rows(epoch)[place], epoch, places)
-
-  def once(step: int, places: np.ndarray) -> Members:
-    batch = step * batch_size + np.arange(batch_size)
-    return members(np.where(batch < rows, batch, -1), 0, places)
-
-  return order.Order(rows, steps, train, once)
-
-
-def plan_epoch(bucket: np.ndarray, *, batch_size: int, key: tuple[int, ...] | None) -> np.ndarray:
-  """Which rows make which batch of an epoch.
-
-  Args:
-    bucket: int64[rows], number of the shortest bucket that holds each row.
-    batch_size: rows per batch.
-    key: of the shuffle; None keeps the order of buckets, and of rows in each.
-
-  Returns:
-    int64[steps, batch_size], each row once. Rows left over when the batches of a bucket are full begin the first batch
-    of the next longer bucket; only the last batch may lack rows, and has -1 there.
-  """
-  rows = np.arange(len(bucket)) if key is None else order.permutation(len(bucket), *key, 1)
-  rows = rows[np.argsort(bucket[rows], kind='stable')]
-  batches = np.append(rows, np.full(-len(rows) % batch_size, -1)).reshape(-1, batch_size)
-  if key is not None:
-    whole = len(rows) // batch_size
-    batches[:whole] = batches[order.permutation(whole, *key, 2)]
-  return batches

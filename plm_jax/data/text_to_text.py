@@ -14,6 +14,8 @@ Inputs that are too long lose demonstrations first, then tokens from the end tha
 blank lose characters of their longest field instead. Targets and options lose tokens from their end.
 """
 
+import dataclasses
+import itertools
 import logging
 from collections.abc import Mapping
 from functools import partial
@@ -25,6 +27,7 @@ from plm_jax import errors
 from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
+from plm_jax.data.rows import buckets as bucketed
 from plm_jax.data.rows import encoded, framing, order, store, written
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.demonstrations import Drawer, Shots
@@ -33,7 +36,8 @@ from plm_jax.plugins import build
 from plm_jax.types import Count, Labels, Source, Template, Vocab
 
 log = logging.getLogger(__name__)
-QUICK = dict(length=64, target_length=16, batch_size=8, per_target=False)  # of a smoke test (`file.py:quick`)
+# of a smoke test (`file.py:quick`)
+QUICK = dict(length=64, target_length=16, buckets=(), target_buckets=(), batch_size=8, per_target=False)
 Second = Literal['inputs', 'targets']
 
 GIVES = (
@@ -51,6 +55,8 @@ def make(
   form: Annotated[Mapping[str, Any], 'data.rows.forms'],
   length: Count,
   target_length: Count | None = None,
+  buckets: tuple[Count, ...] = (),
+  target_buckets: tuple[Count, ...] = (),
   batch_size: Count,
   seed: int,
   layout: Annotated[str, 'data.rows.layouts'] = 'plain',
@@ -79,6 +85,9 @@ def make(
     form: how a row is written: a file of `rows/forms/` and its keywords.
     length: tokens of inputs, special ones counted.
     target_length: tokens of a target or an option, likewise; None is `length`.
+    buckets: shorter lengths of inputs; a batch has the first that holds its rows. () pads every batch to `length`.
+    target_buckets: the length of targets and options beside each of `buckets`; a row goes where both fit, so that
+      buckets (24, 48) with targets (12, 24) are two shapes beside that of `length`. () pads them to `target_length`.
     batch_size: rows per step over all hosts.
     seed: of the order of rows.
     layout: special tokens around inputs, as those of a labelled row with one field.
@@ -135,27 +144,36 @@ def make(
   made_of = encoded.tokenised(records, kept, writer, draws=chosen.draws)
   inputs, targets, options, cut = made_of.inputs, made_of.targets, made_of.options, made_of.cut
   log.info(f'{path} ({split}): {len(kept.row_ids)} rows, {cut} of them cut to {length} and {target_length} tokens.')
+  sizes = shapes(buckets, target_buckets, length=length, target_length=target_length)
+  rows = len(kept.row_ids) * chosen.draws
 
   def batch(these: order.Chosen) -> order.Batch:
-    read, mask = inputs.padded(these.rows, length, pad=input_vocab.pad_id)
+    width, target_width = sizes[these.bucket if isinstance(these, bucketed.Members) else -1]
+    read, mask = inputs.padded(these.rows, width, pad=input_vocab.pad_id)
     own = these.rows % len(kept.row_ids)
-    write, write_mask = targets.padded(own, target_length, pad=vocab.pad_id)
+    write, write_mask = targets.padded(own, target_width, pad=vocab.pad_id)
     made = {'tokens': read, 'segment_ids': mask, 'target_tokens': write, 'target_segment_ids': write_mask}
     if not kept.options:
       none, nothing = np.zeros(len(own), np.int32), np.zeros((len(own), 1), np.int32)
       alone = {'option_tokens': write[:, None], 'option_segment_ids': write_mask[:, None]}
       return made | alone | {'option_lead': nothing, 'option_characters': nothing, 'label': none}
     each = own[:, None] * kept.options + np.arange(kept.options)
-    ids, real = options.padded(each, target_length, pad=vocab.pad_id)
+    ids, real = options.padded(each, target_width, pad=vocab.pad_id)
     compared = {'option_lead': made_of.leads[each], 'option_characters': made_of.characters[each]}
     return made | {'option_tokens': ids, 'option_segment_ids': real, **compared, 'label': kept.labels[own]}
 
   settings = [length, target_length, layout, target_layout, blank, gap, per_target, keep_unlabelled]
   settings += [] if second_vocab is None else [input_vocab.digest]
+  settings += [buckets, target_buckets] if buckets else []
+  ordered: order.Order[Any] = order.shuffled(rows, share, seed=seed, shuffle=shuffle)
+  if buckets:
+    bucket = first_that_holds(made_of, sizes, rows=len(kept.row_ids), options=kept.options)
+    ordered = bucketed.batches(bucket, np.arange(rows), share=share, seed=seed if shuffle else None)
   return order.serve(
     batch,
-    order.shuffled(len(kept.row_ids) * chosen.draws, share, seed=seed, shuffle=shuffle),
+    ordered,
     share=share,
+    widest=lambda these: dataclasses.replace(these, bucket=len(sizes) - 1) if buckets else these,
     digest=store.digest_of(records.digest, vocab.digest, plain(form), plain(shots or {}), *settings),
     path=f'{path} ({split})',
     names=writer.form.options,
@@ -163,6 +181,41 @@ def make(
     record=partial(record, records, kept, writer.form),
     unlabelled=bool((kept.answers < 0).any()),
   )
+
+
+def shapes(
+  buckets: tuple[int, ...], target_buckets: tuple[int, ...], *, length: int, target_length: int
+) -> list[tuple[int, int]]:
+  """Lengths of inputs and of targets that batches may have, rising.
+
+  Raises:
+    ValueError: lengths that do not pair, do not rise, or are longer than the longest row.
+  """
+  targets = target_buckets or (target_length,) * len(buckets)
+  if len(targets) != len(buckets):
+    raise ValueError(f'buckets={buckets} and target_buckets={target_buckets}: one length of targets for each of inputs')
+  made = [*zip(buckets, targets, strict=True), (length, target_length)]
+  for one, next_one in itertools.pairwise(made):
+    if one[0] > next_one[0] or one[1] > next_one[1]:
+      raise ValueError(
+        f'buckets={buckets} and target_buckets={target_buckets} must rise up to length={length} and '
+        f'target_length={target_length}: {one} stands before {next_one}'
+      )
+  return made
+
+
+def first_that_holds(
+  made_of: encoded.Tokenised, sizes: list[tuple[int, int]], *, rows: int, options: int
+) -> np.ndarray:
+  """int64[draws * rows]: number of the first shape that holds the inputs, the target and all options of a row."""
+  lengths, targets = np.array(sizes).T
+  written_sizes = np.diff(made_of.targets.offsets)
+  if options:
+    written_sizes = np.maximum(written_sizes, np.diff(made_of.options.offsets).reshape(rows, options).max(axis=1))
+  read_sizes = np.diff(made_of.inputs.offsets)
+  draws = len(read_sizes) // rows
+  found = np.searchsorted(lengths, read_sizes), np.searchsorted(targets, np.tile(written_sizes, draws))
+  return np.maximum(*found)
 
 
 def _form(form: Mapping[str, Any], *, keep_unlabelled: bool) -> Form:

@@ -454,6 +454,55 @@ def test_options_fill_up_and_have_labels(folder):
 
 
 @pytest.mark.parametrize(
+  ('settings', 'wanted'),
+  [  # rows have 8, 4 and 5 tokens of inputs, 3, 2 and 4 of targets
+    ({}, [(8, 4), (8, 4), (8, 4)]),
+    ({'buckets': (4, 6)}, [(8, 4), (4, 4), (6, 4)]),
+    ({'buckets': (4, 6), 'target_buckets': (2, 3)}, [(8, 4), (4, 2), (8, 4)]),
+    ({'buckets': (3, 6), 'target_buckets': (2, 3)}, [(8, 4), (6, 3), (8, 4)]),
+  ],
+)
+def test_a_batch_has_the_first_lengths_that_hold_its_rows(folder, settings, wanted):
+  vocab = WordVocab()
+  source, padded = make(folder, vocab=vocab, batch_size=1, **settings), make(folder, vocab=vocab, batch_size=1)
+  shapes = [(batch['tokens'].shape[1], batch['target_tokens'].shape[1]) for batch in source.once()]
+  assert shapes == wanted
+  assert all(batch['option_tokens'].shape[2] == size for batch, (_, size) in zip(source.once(), wanted, strict=True))
+  for key in ('tokens', 'target_tokens'):
+    assert whole(source, vocab, key) == whole(padded, vocab, key)
+  assert source.spec == padded.spec  # that of the longest
+  assert (source.digest == padded.digest) == (not settings)
+
+
+def test_training_reads_rows_of_like_length_together_and_each_once_an_epoch(folder):
+  rows = [{'text': 'a ' * size, 'refs': ['b ' * (size // 2 + 1)]} for size in (1, 2, 3, 9, 10, 11, 2, 12)]
+  small.write_rows(folder / 'train.jsonl', rows)
+  settings = dict(length=16, target_length=8, buckets=(6,), target_buckets=(4,), shuffle=True)
+  source = make(folder, **settings)
+  read = source.read(0)
+  orders = set()
+  for _ in range(3):
+    batches = [next(read) for _ in range(source.steps_per_epoch)]
+    assert sorted(row for batch in batches for row in batch['row_id']) == list(range(8))
+    assert sorted(batch['tokens'].shape[1] for batch in batches) == [6, 6, 16, 16]
+    orders.add(tuple(int(row) for batch in batches for row in batch['row_id']))
+  assert len(orders) == 3
+  parts = [make(folder, host=host, hosts=2, **settings).read(5) for host in range(2)]
+  alone = make(folder, **settings).read(5)
+  for _ in range(4):
+    one, *halves = (next(each) for each in (alone, *parts))
+    assert all(np.array_equal(one[key], np.concatenate([half[key] for half in halves])) for key in one)
+
+
+def test_options_decide_the_lengths_of_a_batch(folder):
+  form = {'name': 'template', 'inputs': '{text}', 'options': ('good', 'very bad', '{more}')}
+  buckets = dict(buckets=(2, 4), target_buckets=(1, 2))
+  source = make(folder, form=form, layout='bare', batch_size=1, **buckets)
+  shapes = [(*batch['tokens'].shape[1:], *batch['option_tokens'].shape[1:]) for batch in source.once()]
+  assert shapes == [(8, 3, 4), (4, 3, 2), (4, 3, 2)]  # "very bad" has two tokens
+
+
+@pytest.mark.parametrize(
   ('keep', 'expected'),
   [('start', 'read a b c d e f </s>'), ('end', 'b c d e f g h </s>'), ('fields', '')],
 )
@@ -588,6 +637,10 @@ def test_bad_rows_are_named_before_anything_is_tokenised(folder):
     ({'form': {'name': 't5', 'task': 'mnli'}}, "there is no field 'hypothesis'"),
     ({'length': 1}, 'length=1 is too short for layout'),
     ({'split': 'test'}, "'test'"),
+    ({'buckets': (4, 6), 'target_buckets': (2,)}, 'one length of targets for each of inputs'),
+    ({'buckets': (6, 4)}, r'must rise up to length=8 and target_length=4: \(6, 4\) stands before \(4, 4\)'),
+    ({'buckets': (4,), 'target_buckets': (5,)}, r'\(4, 5\) stands before \(8, 4\)'),
+    ({'buckets': (9,)}, r'\(9, 4\) stands before \(8, 4\)'),
     (
       {'form': {'name': 'template', 'inputs': '{text}', 'target': '{label}', 'keep': 'all'}},
       r"form\.keep: expected Literal\['start', 'end', 'fields'\]",
