@@ -1,6 +1,8 @@
 """What is pre-training worth to a BART of 5 M parameters? Tasks, from what it learned and from fresh parameters.
 
 python -m plm_jax.tables experiments/tables/small_bart.py --scale=small --workdir=runs/tables --data=../shared/data
+python -m plm_jax.vocab train --source=../shared/data/multi30k_en_de --text=de --name=byte_bpe --specials=roberta \\
+    --size=6000 --out=runs/vocab/de
 
 The network is that of experiments/small/pretrain.py:bart, whose head says which text and vocabulary it needs.
 """
@@ -12,6 +14,8 @@ SUMMARY = dict(data__length=320, data__target_length=48, data__batch_size=16)
 SENTENCE = dict(
   data__length=40,
   data__target_length=40,
+  data__buckets=(20, 28),
+  data__target_buckets=(20, 28),
   data__batch_size=64,
   adapter__stage='second',
   optim__rate=1e-3,
