@@ -8,9 +8,7 @@ The network is that of experiments/small/pretrain.py:bert, whose head says which
 from experiments.tables import common
 
 CLASS = 'most frequent class'
-FAST = (
-  10.0  # times the rate of the trunk: the head where a trunk would learn the frequent class in place of words
-)
+FAST = 10.0  # times the rate of the trunk: the head where a trunk would learn the frequent class in place of words
 IN_CACHE = dict(accumulate=4)  # a quarter of a batch at a time stays in the cache of a core: 1.2 times as many tokens
 # task: words of its GLUE config, folder, metric, updates, head, what needs no network
 GLUE = {

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from plm_jax.cli import progress
-from plm_jax.data import labelled
+from plm_jax.data.rows import buckets
 from plm_jax.types import PyTree
 
 SHORTEST = 16  # tokens of the narrowest batch
@@ -58,7 +58,7 @@ def run(
     return []
   known = np.array(widths(max(sizes), limit=limit))
   bucket = np.searchsorted(known, np.asarray(sizes))
-  plan = labelled.plan_epoch(bucket, batch_size=rows_for(len(sizes), rows=rows), key=None)
+  plan = buckets.plan_epoch(bucket, batch_size=rows_for(len(sizes), rows=rows), key=None)
   found: list[PyTree] = [None] * len(sizes)
   waiting: deque[tuple[np.ndarray, PyTree]] = deque()
 
