@@ -55,6 +55,8 @@ def fill(
   if run or not kept['cells']:
     kept |= {'scale': scale, 'cells': cells.names(plan), 'command': command}
     kept |= {'machine': cells.machine(), 'code': cells.code()}
+  elif kept['cells'] != cells.names(plan):
+    log.warning(f'{file} is of another form of this table, which is rendered: move it away to render the one asked for')
   asked = metrics_of(table, plan)
   todo = runs.needed(plan)
   log.info(f'{table.title}: {len(todo)} runs, {sum(one.digest in kept["runs"] for one in todo)} of them known')

@@ -169,6 +169,20 @@ def test_print_makes_nothing(set_up, tmp_path, monkeypatch):
   assert '| three |  |  |  |  |' in (tmp_path / 'out' / 'table.md').read_text()
 
 
+def test_print_says_where_the_cells_are_of_another_form_of_the_table(set_up, tmp_path, monkeypatch, caplog):
+  places = set_up[2]
+  fill(set_up, tmp_path, Machine(places), monkeypatch)
+  fill(set_up, tmp_path, Machine(places), monkeypatch, run=False)
+  assert 'another form' not in caplog.text
+  path = tmp_path / 'mine.py'
+  path.write_text(TABLE.replace("metric='validation/accuracy'", "metric='validation/accuracy', keys={'steps': 7}"))
+  changed = file.read(str(path), 'tiny')
+  plan = runs.plan(changed, places)
+  assert plan != set_up[1]
+  fill((changed, plan, places), tmp_path, Machine(places), monkeypatch, run=False)
+  assert 'cells.json is of another form of this table, which is rendered' in caplog.text
+
+
 def test_the_rendered_table(set_up, tmp_path, monkeypatch):
   fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
   text = (tmp_path / 'out' / 'table.md').read_text()
