@@ -45,8 +45,6 @@ OBJECTIVES = {
     append_eos=False,  # rows are <s> text </s>
   ),
 }
-
-
 # a GPT and a BART predict every token, a BERT two of five: half the updates predict no fewer
 STEPS = {'bert': 2_000, 'gpt': 1_000, 'bart': 1_000}
 

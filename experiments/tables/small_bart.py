@@ -28,7 +28,7 @@ def get_table(scale):
   """Takes a scale."""
 
   def task(config, *words, folder, metric, steps, **rest):
-    rest |= dict(accumulate=4)  # a quarter of a batch at a time stays in the cache of a core
+    rest |= common.IN_CACHE
     return common.task(scale, 'bart', config, *words, folder=folder, metric=metric, steps=steps, **rest)
 
   columns = {

@@ -33,7 +33,7 @@ from plm_jax.data.corpora import local, sources
 from plm_jax.data.corpora.records import Records
 from plm_jax.data.corpora.sources import Boundary
 from plm_jax.data.rows import examples, framing, order, store, windows
-from plm_jax.data.rows.buckets import Members, batches, shapes
+from plm_jax.data.rows.buckets import Members, batches
 from plm_jax.data.rows.checked import OnBadRow
 from plm_jax.data.rows.first_row import check_said
 from plm_jax.data.rows.laid import Laid, lay_out
@@ -139,7 +139,7 @@ def make(
   """
   check_said(split=split, label=label, layout=layout)
   assert split is not None and layout is not None
-  widths = shapes('buckets', buckets, length=length)
+  widths = _widths(length, buckets)
   share = order.share(batch_size, host=host, hosts=hosts)
   drawn = {'per_class': per_class, 'sample_seed': sample_seed, 'missing': missing, 'keep_unlabelled': keep_unlabelled}
   asked = examples.asked(fields=fields, label=label, prefixes=prefixes, on_bad_row=on_bad_row, **drawn)
@@ -325,3 +325,15 @@ def _file(keyword: Literal['layout', 'kind'], name: str) -> Any:
   if name not in known:
     raise ValueError(f'{keyword}={name!r} is unknown: choose one of {", ".join(known)}.{errors.suggest(name, known)}')
   return known[name]
+
+
+def _widths(length: int, buckets: tuple[int, ...]) -> np.ndarray:
+  """int64: the lengths that rows may have, rising.
+
+  Raises:
+    ValueError: a bucket is longer than the longest row.
+  """
+  widths = np.array(sorted({*buckets, length}))
+  if widths[-1] != length:
+    raise ValueError(f'buckets={buckets} must not be longer than length={length}.')
+  return widths

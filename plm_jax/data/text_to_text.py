@@ -116,10 +116,11 @@ def make(
   Raises:
     ValueError: a setting that cannot be met, or a row that cannot be written.
   """
+  target_length, other_vocab = target_length or length, second_vocab or vocab
+  sizes = shapes(buckets, target_buckets, length=length, target_length=target_length)
   records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
   share = order.share(batch_size, host=host, hosts=hosts)
   chosen = Shots(**shots or {})
-  target_length, other_vocab = target_length or length, second_vocab or vocab
   errors.one_of('data.second', second, Second)
   input_vocab, vocab = (other_vocab, vocab) if second == 'inputs' else (vocab, other_vocab)
   writer = encoded.Writer(
@@ -144,11 +145,8 @@ def make(
   made_of = encoded.tokenised(records, kept, writer, draws=chosen.draws)
   inputs, targets, options, cut = made_of.inputs, made_of.targets, made_of.options, made_of.cut
   log.info(f'{path} ({split}): {len(kept.row_ids)} rows, {cut} of them cut to {length} and {target_length} tokens.')
-  sizes = shapes(buckets, target_buckets, length=length, target_length=target_length)
-  rows = len(kept.row_ids) * chosen.draws
 
-  def batch(these: order.Chosen) -> order.Batch:
-    width, target_width = sizes[these.bucket if isinstance(these, bucketed.Members) else -1]
+  def batch(these: order.Chosen, width: int, target_width: int) -> order.Batch:
     read, mask = inputs.padded(these.rows, width, pad=input_vocab.pad_id)
     own = these.rows % len(kept.row_ids)
     write, write_mask = targets.padded(own, target_width, pad=vocab.pad_id)
@@ -165,21 +163,25 @@ def make(
   settings = [length, target_length, layout, target_layout, blank, gap, per_target, keep_unlabelled]
   settings += [] if second_vocab is None else [input_vocab.digest]
   settings += [buckets, target_buckets] if buckets else []
-  ordered: order.Order[Any] = order.shuffled(rows, share, seed=seed, shuffle=shuffle)
-  if buckets:
-    bucket = first_that_holds(made_of, sizes, rows=len(kept.row_ids), options=kept.options)
-    ordered = bucketed.batches(bucket, np.arange(rows), share=share, seed=seed if shuffle else None)
-  return order.serve(
-    batch,
-    ordered,
+  rows = len(kept.row_ids) * chosen.draws
+  served = partial(
+    order.serve,
     share=share,
-    widest=lambda these: dataclasses.replace(these, bucket=len(sizes) - 1) if buckets else these,
     digest=store.digest_of(records.digest, vocab.digest, plain(form), plain(shots or {}), *settings),
     path=f'{path} ({split})',
     names=writer.form.options,
     classes=max(kept.options, 1),
     record=partial(record, records, kept, writer.form),
     unlabelled=bool((kept.answers < 0).any()),
+  )
+  if not buckets:
+    padded = order.shuffled(rows, share, seed=seed, shuffle=shuffle)
+    return served(lambda these: batch(these, length, target_length), padded)
+  bucket = first_that_holds(made_of, sizes, rows=len(kept.row_ids), options=kept.options)
+  return served(
+    lambda these: batch(these, *sizes[these.bucket]),
+    bucketed.batches(bucket, np.arange(rows), share=share, seed=seed if shuffle else None),
+    widest=lambda these: dataclasses.replace(these, bucket=len(sizes) - 1),
   )
 
 

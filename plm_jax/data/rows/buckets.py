@@ -8,7 +8,6 @@ Rows of 5, 9, 30 and 7 tokens, shapes of 8 and 32 tokens, two rows a batch:
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,18 +25,6 @@ class Members(order.Chosen):
 
   members: np.ndarray
   bucket: int
-
-
-def shapes(keyword: str, buckets: Sequence[int], *, length: int) -> np.ndarray:
-  """int64: the lengths that rows may have, rising.
-
-  Raises:
-    ValueError: a bucket is longer than the longest row.
-  """
-  widths = np.array(sorted({*buckets, length}))
-  if widths[-1] != length:
-    raise ValueError(f'{keyword}={buckets} must not be longer than length={length}.')
-  return widths
 
 
 def batches(bucket: np.ndarray, row_ids: np.ndarray, *, share: order.Share, seed: int | None) -> order.Order[Members]:
