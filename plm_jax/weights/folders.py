@@ -282,7 +282,7 @@ class Weights:
   @property
   def heads(self) -> tuple[str, ...]:
     """What there is beside the trunk, by name."""
-    return tuple(sorted({path.partition('/')[0] for path in self.params} - {'trunk'}))
+    return tuple(sorted({path.partition('/')[0] for path in self.to_run} - {'trunk'}))
 
   def trunk(self, execution: Execution = Execution()) -> nn.Module:
     """The trunk, which computes as `execution` says.
