@@ -69,11 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
   makes = not (arguments.only_print or arguments.commands or arguments.cost)
   places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes)
   plan = runs.plan(table, places)
-  if arguments.commands:
-    command.show('\n'.join(runs.spelt(one, places) for one in runs.needed(plan)))
-    return 0
   from plm_jax.studies.tables import costs, filling, needs  # loads jax, and touches no device
 
+  if arguments.commands:
+    asked = filling.metrics_of(table, plan)
+    predicted = [(one, asked[one.digest] if one.is_tuning else ()) for one in runs.needed(plan)]
+    command.show('\n'.join(runs.spelt(one, places, asked=metrics) for one, metrics in predicted))
+    return 0
   if arguments.cost:
     for scale in scales:
       one = file.read(arguments.table, scale)

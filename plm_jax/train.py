@@ -15,6 +15,9 @@ without adding more.
 --profile=3 traces three steps, once the process is warm; --profile=10:13 the steps 10, 11 and 12 of the run. The trace
 is in the folder `profile` of the run: xprof --logdir=WORKDIR/profile shows it, launch/README.md says how to read it.
 
+--predictions=FILE writes what each evaluation predicts of each row, in the place of what the one before predicted, as
+plm_jax.evaluate --predictions=FILE does it of a finished run; --evaluation=NAME says of which where there are several.
+
 --compile_cache=DIR keeps compiled programs in a folder, which hosts may share (or at an address, gs://...):
 a run that is started again, or another of the same shapes, reads what took over a second to compile.
 """
@@ -43,10 +46,16 @@ def main(argv: Sequence[str] | None = None) -> int:
   parser.add_argument('--extend', type=command.COUNT, metavar='N', help='N more steps than the run in the folder has')
   parser.add_argument('--compile_cache', metavar='DIR', help='keep compiled programs here; local, or gs://...')
   parser.add_argument('--profile', metavar='STEPS', help='trace so many steps, or FIRST:END, for xprof')
+  parser.add_argument(
+    '--predictions', metavar='FILE', help='one JSON object per row of an evaluation goes to this file'
+  )
+  parser.add_argument('--evaluation', metavar='NAME', help='whose predictions these are; the only one without it')
   hosts.add_flags(parser)
   arguments, settings = command.parse(parser, argv, expand=expand)
   if settings is None:
     return 0
+  if arguments.evaluation and not arguments.predictions:
+    raise ConfigError('--evaluation says whose rows --predictions=FILE is of: give both.')
   flags = hosts.given(arguments)
   cache = None if arguments.compile_cache is None else _cache(arguments.compile_cache)
   profile = None if arguments.profile is None else profiling.steps(arguments.profile)
@@ -64,6 +73,11 @@ def main(argv: Sequence[str] | None = None) -> int:
   signals.check()
   joining.join(flags)
   asked = {'stop_at': arguments.stop_at, 'extend': arguments.extend, 'profile': profile}
+  if arguments.predictions:
+    from plm_jax.training import predicted
+
+    where = {'evaluation': arguments.evaluation, 'workdir': arguments.workdir}
+    asked['predictions'] = predicted.kept(settings, arguments.predictions, **where)
   outcome = loop.train(settings, arguments.workdir, **asked)
   joining.part()
   return outcome.exit_code

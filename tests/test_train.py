@@ -20,7 +20,7 @@ from plm_jax.cli import command
 from plm_jax.errors import ConfigError, RunError
 from plm_jax.inference import attention_maps
 from plm_jax.text import byte_bpe, tokenizer
-from plm_jax.training import begin, evaluate_saved, feed, loop, metrics, parts
+from plm_jax.training import begin, feed, loop, metrics, parts, predicted
 from tests import conftest, runs
 
 STEP_METRICS = {'loss', 'accuracy', 'learning_rate', 'gradient_norm', 'skipped', 'tokens_per_second'}
@@ -640,11 +640,11 @@ def test_evaluate_knows_its_evaluations(mlm: pathlib.Path) -> None:
 def test_predictions_are_asked_only_of_tasks_that_make_them(data: pathlib.Path, tmp_path: pathlib.Path) -> None:
   settings = runs.settings('mlm', data)
   made = parts.make_parts(settings, parts.make_vocab(settings))
-  evaluate_saved._check_predicts(made, tmp_path)
-  silent = made._replace(task=made.task._replace(predict=None))
-  evaluate_saved._check_predicts(silent, None)
+  predicted.check_task(made.task, tmp_path, user=made.user)
+  silent = made.task._replace(predict=None)
+  predicted.check_task(silent, None, user=made.user)
   with pytest.raises(ConfigError, match="--predictions: objective 'mlm' makes no predictions"):
-    evaluate_saved._check_predicts(silent, tmp_path)
+    predicted.check_task(silent, tmp_path, user=made.user)
 
 
 def test_evaluate_writes_predictions(classify: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path) -> None:

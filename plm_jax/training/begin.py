@@ -34,6 +34,7 @@ from plm_jax.training import (
   host_facts,
   interval,
   metrics,
+  predicted,
   preflight,
   profiling,
   run_folder,
@@ -153,6 +154,7 @@ class Tools(NamedTuple):
   tracer: profiling.Tracer
   watchdog: Watchdog
   batches: Iterator[Any]
+  predictions: predicted.Kept | None
   in_flight: int
   began: float
   tokens_before: int
@@ -231,11 +233,14 @@ def _check_extend(extend: int | None, folder: RunFolder, old: Mapping[str, Any])
     raise ConfigError(f'--extend={extend}: a run has at most {history.MOST_STEPS:,} steps')
 
 
-def make_data(begun: Begun, stack: contextlib.ExitStack, stopping: Stopping) -> Data:
+def make_data(
+  begun: Begun, stack: contextlib.ExitStack, stopping: Stopping, predictions: predicted.Kept | None
+) -> Data:
   """Vocabulary, model, mesh, data, which all processes are known to have alike then."""
   settings, folder, _, old, _ = begun
   vocab = make_vocab(settings, folder if old else None)
   parts = make_parts(settings, vocab, folder if old else None)
+  predicted.check_task(parts.task, predictions, user=parts.user)
   stopping.check()
   layout = make_layout(settings)
   stack.enter_context(sharding.use(layout))
@@ -424,7 +429,13 @@ def _say_sizes(run: Run) -> None:
 
 
 def open_tools(
-  begun: Begun, run: Run, stack: contextlib.ExitStack, stopping: Stopping, *, profile: profiling.Steps | None
+  begun: Begun,
+  run: Run,
+  stack: contextlib.ExitStack,
+  stopping: Stopping,
+  *,
+  profile: profiling.Steps | None,
+  predictions: predicted.Kept | None,
 ) -> Tools:
   """What the loop reads from and writes to."""
   folder, main, data, at = begun.folder, begun.main, run.data, run.start.step
@@ -447,4 +458,5 @@ def open_tools(
   watchdog = stack.enter_context(Watchdog())
   began = time.monotonic()
   before = tokens_before, seconds_before
-  return Tools(stopping, writer, bar, patience, watch, check, tracer, watchdog, batches, in_flight, began, *before)
+  fed = batches, predictions, in_flight
+  return Tools(stopping, writer, bar, patience, watch, check, tracer, watchdog, *fed, began, *before)

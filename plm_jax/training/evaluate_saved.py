@@ -134,7 +134,7 @@ def evaluate_run(
   names = _names(settings, name, predictions)
   made = parts.make_parts(settings, parts.make_vocab(settings, folder), folder)
   signals.check()
-  _check_predicts(made, predictions)
+  predicted.check_task(made.task, predictions, user=made.user)
   _check_one(settings, predictions, by_class=by_class)
   layout = parts.make_layout(settings)
   with sharding.use(layout):
@@ -210,7 +210,7 @@ def evaluate_folder(
   settings = _without_folded(settings)
   made, params = _model_of(source, settings)
   signals.check()
-  _check_predicts(made, predictions)
+  predicted.check_task(made.task, predictions, user=made.user)
   layout = parts.make_layout(settings)
   with sharding.use(layout):
     evaluator = _evaluator(settings, made, names, layout=layout, predictions=predictions, by_class=by_class)
@@ -240,12 +240,6 @@ def check_names(folder: RunFolder, sources: Mapping[str, Source], part: str | No
   trained = run_folder.class_names(folder, part)
   with errors.stage('evaluate'):
     parts.check_names({str(folder.data): trained} | {f'eval.{name}.data': source for name, source in sources.items()})
-
-
-def _check_predicts(made: Parts, predictions: Output | None) -> None:
-  """Raises ConfigError where predictions are asked of a task that makes none."""
-  if predictions and made.task.predict is None:
-    raise ConfigError(f'--predictions: {made.user} makes no predictions; leave the flag out')
 
 
 def _check_one(settings: Settings, predictions: Output | None, *, by_class: bool) -> None:

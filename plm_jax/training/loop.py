@@ -23,6 +23,7 @@ from plm_jax.training import (
   host_facts,
   interval,
   metrics,
+  predicted,
   profiling,
   spikes,
 )
@@ -41,6 +42,7 @@ def train(
   stop_at: int | None = None,
   extend: int | None = None,
   profile: profiling.Steps | None = None,
+  predictions: predicted.Kept | None = None,
   gives_up: Callable[[int, float], bool] = lambda step, value: False,
 ) -> Outcome:
   """Trains to the last step, from the newest checkpoint of the run folder if there is one.
@@ -52,13 +54,15 @@ def train(
     extend: so many steps more than the run has; from here on its schedule is that of a run of so many steps in all.
       A run on its way through an extension of as many steps goes on with that one.
     profile: steps to trace.
+    predictions: the file of what an evaluation predicts; each evaluation writes it anew.
     gives_up: called with each value of the metric of `best` and its step, but for the last step; True saves and ends.
 
   Raises:
     ConfigError: the settings do not fit each other, the folder or the data.
     RunError: a device computes or keeps wrong numbers (`verify_every`).
   """
-  part = functools.partial(_train, workdir=workdir, stop_at=stop_at, extend=extend, profile=profile, gives_up=gives_up)
+  flags = _Flags(stop_at, extend, profile, predictions)
+  part = functools.partial(_train, workdir=workdir, flags=flags, gives_up=gives_up)
   with failures.watched():
     outcome = part(settings)
     while isinstance(outcome, spikes.Spike):
@@ -67,26 +71,32 @@ def train(
   return outcome
 
 
+class _Flags(NamedTuple):
+  """What a call asks for beside the config, as the arguments of `train`."""
+
+  stop_at: int | None
+  extend: int | None
+  profile: profiling.Steps | None
+  predictions: predicted.Kept | None
+
+
 def _train(
-  settings: Mapping[str, Any],
-  *,
-  workdir: Where,
-  stop_at: int | None,
-  extend: int | None,
-  profile: profiling.Steps | None,
-  gives_up: Callable[[int, float], bool],
+  settings: Mapping[str, Any], *, workdir: Where, flags: _Flags, gives_up: Callable[[int, float], bool]
 ) -> Outcome | spikes.Spike:
   """What `train` does up to its end or to a spike of the loss."""
   with contextlib.ExitStack() as stack, failures.told():
     stopping = stack.enter_context(catch_signals())
-    agreement.agree(functools.partial(_asked, settings, stop_at=stop_at, extend=extend, profile=profile))
-    begun = begin.begin(settings, RunFolder.at(workdir), stack, extend=extend)
+    agreement.agree(functools.partial(_asked, settings, flags))
+    begun = begin.begin(settings, RunFolder.at(workdir), stack, extend=flags.extend)
     if isinstance(begun, Outcome):
+      if flags.predictions and not files.is_file(files.path(flags.predictions.file)):
+        file = flags.predictions.file
+        log.warning(f'--predictions={file}: nothing is evaluated here; plm_jax.evaluate takes it as well')
       return begun
-    data = begin.make_data(begun, stack, stopping)
-    start, way = begin.make_start(begun, data, stack, stopping, extend=extend, stop_at=stop_at)
+    data = begin.make_data(begun, stack, stopping, flags.predictions)
+    start, way = begin.make_start(begun, data, stack, stopping, extend=flags.extend, stop_at=flags.stop_at)
     run = begin.compile_step(begun, data, start, way)
-    tools = begin.open_tools(begun, run, stack, stopping, profile=profile)
+    tools = begin.open_tools(begun, run, stack, stopping, profile=flags.profile, predictions=flags.predictions)
     if start.restored and (broken := _broken(run.unsound(way.state))):
       log.error(f'step {start.step} holds numbers that are not finite, in {broken}')
       way.code = DIVERGED
@@ -96,12 +106,12 @@ def _train(
     return way.spike or _end(begun, run, tools, way)
 
 
-def _asked(settings: Mapping[str, Any], **flags: Any) -> dict[str, host_facts.Answer]:
+def _asked(settings: Mapping[str, Any], flags: _Flags) -> dict[str, host_facts.Answer]:
   """What all processes have to be asked for alike."""
   return {
     'code': host_facts.code(),
     'config': host_facts.settings_of(settings),
-    'flags': host_facts.flags(**flags),
+    'flags': host_facts.flags(**flags._asdict()),
     'versions': host_facts.versions(),
   }
 
@@ -190,6 +200,7 @@ def _evaluate(run: Run, tools: Tools, way: Way, due: _Due, *, gives_up: Callable
     params = tx.eval_params(way.state.opt_state, way.state.params)
     way.scores = {}
     for name in due.evaluating:
+      kept = tools.predictions if tools.predictions and tools.predictions.evaluation == name else None
       values = evaluate(
         data.evaluations[name],
         params,
@@ -199,7 +210,11 @@ def _evaluate(run: Run, tools: Tools, way: Way, due: _Due, *, gives_up: Callable
         layout=data.layout,
         units=settings['eval'][name]['units'],
         scores=data.scored_by[name],
+        keep=kept is not None,
       )
+      if kept and jax.process_index() == 0:
+        in_words = data.parts.task.in_words
+        predicted.write(kept.file, values.predictions, values.records, form=None, in_words=in_words)
       way.scores |= {f'{name}/{metric}': value for metric, value in values.metrics.items()}
     tools.writer.write(way.done, way.scores)
     tools.bar.keep(way.done, way.scores)

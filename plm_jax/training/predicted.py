@@ -5,8 +5,8 @@ data says of the row, so that a file can be scored without the data and without 
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from plm_jax.files import Where
 from plm_jax.plugins import build, signatures
 from plm_jax.scores import Row
 from plm_jax.training import scoring
+from plm_jax.types import Task
 
 InWords = Callable[[Row, Row], dict[str, Any]]
 
@@ -25,6 +26,18 @@ _TIE = 1e-9  # probabilities may be rounded where they were written
 def formats() -> list[str]:
   """The files of `plm_jax/scores/` that know the form in which a benchmark takes predictions."""
   return [module.rpartition('.')[2] for module in signatures.files_of('scores') if signatures.has(module, 'submission')]
+
+
+def check_task(task: Task, asked: Any, *, user: str) -> None:
+  """Raises ConfigError where predictions are asked of a task that makes none.
+
+  Args:
+    task: which one.
+    asked: where they go; None where none are asked.
+    user: what the task is called.
+  """
+  if asked and task.predict is None:
+    raise ConfigError(f'--predictions: {user} makes no predictions; leave the flag out')
 
 
 def check_output(file: Where, form: str | None) -> None:
@@ -54,6 +67,36 @@ def check_format(form: str | None, predicted: Collection[str]) -> None:
     raise ConfigError(
       f'--format={form} reads {scoring.in_words(either)} of predictions, and these have {", ".join(sorted(predicted))}'
     )
+
+
+class Kept(NamedTuple):
+  """What a run predicts in its newest evaluation of a name goes to a file."""
+
+  evaluation: str
+  file: Where
+
+
+def kept(settings: Mapping[str, Any], file: Where, evaluation: str | None, *, workdir: Where) -> Kept:
+  """The file of predictions that a run is asked for.
+
+  Args:
+    settings: of the run.
+    file: where predictions go; in a folder that is there, or in the folder of the run.
+    evaluation: whose rows they are of; None for the only one.
+    workdir: the folder of the run, which need not be there yet.
+
+  Raises:
+    ConfigError: no such evaluation, or a file that cannot be written.
+  """
+  there = ', '.join(settings['eval']) or 'none'
+  if evaluation is None and len(settings['eval']) != 1:
+    raise ConfigError(f'--predictions needs one --evaluation; there are {there}')
+  name = evaluation or next(iter(settings['eval']))
+  if name not in settings['eval']:
+    raise ConfigError(f'--evaluation={name}: no such evaluation in config.eval; there are {there}')
+  if files.path(file).parent != files.path(workdir):
+    check_output(file, None)
+  return Kept(name, file)
 
 
 def write(

@@ -46,8 +46,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(scope='module')
 def run(data: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
   """A run on all devices of this process, judged by a score of all predictions."""
-  workdir = tmp_path_factory.mktemp('run')
-  assert loop.train(runs.settings('classify', data, **CHANGES), workdir).result['finished']
+  workdir, settings = tmp_path_factory.mktemp('run'), runs.settings('classify', data, **CHANGES)
+  kept = predicted.kept(settings, workdir / 'newest.jsonl', None, workdir=workdir)
+  assert loop.train(settings, workdir, predictions=kept).result['finished']
   return workdir
 
 
@@ -83,6 +84,34 @@ def test_scores_join_the_metrics_and_are_those_of_what_is_written(run: pathlib.P
   for row in predictions:
     assert row['name'] == runs.CLASSES[row['label']]
     assert row['record']['row']['text'] and tuple(row['record']['names']) == runs.CLASSES
+
+
+def test_a_run_keeps_what_its_last_evaluation_predicts(
+  run: pathlib.Path, data: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+  written(f'--workdir={run}', '--step=newest', file=tmp_path / 'out.jsonl')
+  assert (run / 'newest.jsonl').read_bytes() == (tmp_path / 'out.jsonl').read_bytes()
+  settings = runs.settings('classify', data, **CHANGES)
+  kept = predicted.kept(settings, tmp_path / 'more.jsonl', 'validation', workdir=run)
+  loop.train(settings, run, predictions=kept)
+  assert 'more.jsonl: nothing is evaluated here; plm_jax.evaluate takes it as well' in caplog.text
+
+
+@pytest.mark.parametrize(
+  ('evaluations', 'name', 'said'),
+  [
+    (('a', 'b'), None, '--predictions needs one --evaluation; there are a, b'),
+    ((), None, '--predictions needs one --evaluation; there are none'),
+    (('a', 'b'), 'c', '--evaluation=c: no such evaluation in config.eval; there are a, b'),
+    (('a', 'b'), 'b', '--predictions=.*: there is no folder'),
+  ],
+)
+def test_predictions_of_a_run_need_an_evaluation_and_a_folder(
+  tmp_path: pathlib.Path, evaluations: tuple[str, ...], name: str | None, said: str
+) -> None:
+  settings = {'eval': {each: {} for each in evaluations}}
+  with pytest.raises(ConfigError, match=said):
+    predicted.kept(settings, tmp_path / 'nowhere' / 'out.jsonl', name, workdir=tmp_path / 'run')
 
 
 def test_metrics_and_predictions_are_those_of_one_pass() -> None:

@@ -311,8 +311,8 @@ def is_finished(folder: RunFolder) -> bool:
   return bool(run_folder.read_result(folder).get('finished'))
 
 
-def words(run: Run, places: Places) -> list[str]:
-  """The words of the command that makes a run."""
+def words(run: Run, places: Places, *, asked: Sequence[str] = ()) -> list[str]:
+  """The words of the command that makes a run; `asked` as of `make`."""
   changes = dict(run.changes)
   if run.source is not None:
     before = str(folder_of(run.source, places).root)
@@ -323,12 +323,18 @@ def words(run: Run, places: Places) -> list[str]:
   if run.scratch:
     changes['init_from'] = '[]'
   named = [f'--config={config_file(run.config)}', f'--workdir={folder_of(run, places).root}']
-  return ['train', *named, *(f'--config.{key}={value}' for key, value in changes.items())]
+  predicts = _predicting(folder_of(run, places), asked) if asked else []
+  return ['train', *named, *predicts, *(f'--config.{key}={value}' for key, value in changes.items())]
 
 
-def spelt(run: Run, places: Places) -> str:
-  """The command that makes a run, as a person types it."""
-  name, *rest = words(run, places)
+def _predicting(folder: RunFolder, asked: Sequence[str]) -> list[str]:
+  """Flags of `train` and `evaluate`: the rows of the evaluation of the first metric are predicted."""
+  return [f'--evaluation={asked[0].partition("/")[0]}', f'--predictions={folder.root / PREDICTIONS}']
+
+
+def spelt(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
+  """The command that makes a run, as a person types it; `asked` as of `make`."""
+  name, *rest = words(run, places, asked=asked)
   return f'python -m plm_jax.{name} {shlex.join(rest)}'
 
 
@@ -353,13 +359,11 @@ def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
   call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
   files.make_folder(folder.root.parent)
   if not is_finished(folder):
-    failed = call(words(run, places))
+    failed = call(words(run, places, asked=asked))
     if failed or not is_finished(folder):
       return failed or f'it ended before its last step; {out} says more'
-  if asked and not files.is_file(folder.root / PREDICTIONS):
-    name = asked[0].partition('/')[0]
-    words_of_it = ['evaluate', f'--workdir={folder.root}', '--step=newest', f'--evaluation={name}']
-    return call([*words_of_it, f'--predictions={folder.root / PREDICTIONS}'])
+  if asked and not files.is_file(folder.root / PREDICTIONS):  # of a run that another command made
+    return call(['evaluate', f'--workdir={folder.root}', '--step=newest', *_predicting(folder, asked)])
   return ''
 
 
