@@ -63,22 +63,24 @@ class _Candidates(NamedTuple):
   ends: Array
 
 
-def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generated:
+def beam_search(reader: Reader, constraints: Constraints, beam: Beam, limits: Array) -> Generated:
   """Beam search that keeps k open and k finished texts per row, like the one of Hugging Face.
 
   Args:
     reader: a trunk that has read its prompts, for k texts of each.
     constraints: which tokens may come.
     beam: k and how texts are compared.
+    limits: int32[b], most tokens of the texts of each row.
   """
   rows, beams, size = reader.token.shape[0], beam.beams, constraints.max_new
   before, used = jnp.repeat(reader.before, beams, axis=0), reader.cache['segment_ids'].shape[1]
+  each_limit = jnp.repeat(limits, beams)
 
   def step(state: _State) -> _State:
     logits, cache = reader.read(state.token, state.made, state.cache)
     gains = jax.nn.log_softmax(logits.reshape(rows * beams, -1), axis=1)
-    gains = allow(gains, state.made, state.texts.reshape(rows * beams, size), before, constraints)
-    found = _extend(state, gains.reshape(rows, beams, -1), eos_id=constraints.eos_id)
+    gains = allow(gains, state.made, state.texts.reshape(rows * beams, size), before, constraints, each_limit)
+    found = _extend(state, gains.reshape(rows, beams, -1), limits, eos_id=constraints.eos_id)
 
     open_sums, chosen = jax.lax.top_k(found.sums + found.ends * NEVER, beams)
     origin = _take(found.origin, chosen)
@@ -88,7 +90,7 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generat
       texts=_take(found.texts, chosen),
       sums=open_sums,
     )
-    return _finish(state, found, beam)
+    return _finish(state, found, beam, limits)
 
   def going(state: _State, *, slots: int, steps: int = 1) -> Array:
     return state.going & (state.made < size) & (state.cache['index'] + beams * steps <= slots)
@@ -117,7 +119,7 @@ def beam_search(reader: Reader, constraints: Constraints, beam: Beam) -> Generat
     enough = functools.partial(going, slots=slots, steps=readers.FEWEST_STEPS)
     state = jax.lax.while_loop(enough, functools.partial(fill, slots=slots), state)
   state = state._replace(cache=readers.resize(state.cache, most))
-  return _best(jax.lax.while_loop(functools.partial(going, slots=most), step, state), constraints)
+  return _best(jax.lax.while_loop(functools.partial(going, slots=most), step, state), constraints, limits)
 
 
 def _take(x: Array, index: Array) -> Array:
@@ -125,7 +127,7 @@ def _take(x: Array, index: Array) -> Array:
   return jnp.take_along_axis(x, index.reshape(*index.shape, *(1,) * (x.ndim - 2)), axis=1)
 
 
-def _extend(state: _State, gains: Array, *, eos_id: int | tuple[int, ...] | None) -> _Candidates:
+def _extend(state: _State, gains: Array, limits: Array, *, eos_id: int | tuple[int, ...] | None) -> _Candidates:
   """The best texts of one more token, given log-probabilities f32[b, k, v] of the next token of each beam."""
   rows, beams, vocab_size = gains.shape
   sums = state.sums[:, :, None] + gains
@@ -135,20 +137,20 @@ def _extend(state: _State, gains: Array, *, eos_id: int | tuple[int, ...] | None
   origin, token = index // vocab_size, (index % vocab_size).astype(jnp.int32)
   texts = _take(state.texts, origin)
   texts = jax.lax.dynamic_update_slice_in_dim(texts, token[:, :, None], state.made, axis=2)
-  ends = jnp.broadcast_to(state.made + 1 >= texts.shape[2], token.shape)
-  ends = ends | is_one_of(token, eos_id)
+  ends = (state.made + 1 >= limits)[:, None] | is_one_of(token, eos_id)
   return _Candidates(origin, token, texts, best, ends)
 
 
-def _finish(state: _State, found: _Candidates, beam: Beam) -> _State:
+def _finish(state: _State, found: _Candidates, beam: Beam, limits: Array) -> _State:
   """The state after a step: candidates that end are compared with the finished texts.
 
   Args:
     state: with the new open texts, all else as before the step.
     found: the candidates of the step.
     beam: how texts are compared.
+    limits: int32[b], most tokens of the texts of each row.
   """
-  beams, size = state.texts.shape[1:]
+  beams = state.texts.shape[1]
   length = (state.made + 1).astype(jnp.float32)
   # only the first k candidates may finish
   finishing = found.ends & (jnp.arange(found.sums.shape[1]) < beams)
@@ -159,24 +161,24 @@ def _finish(state: _State, found: _Candidates, beam: Beam) -> _State:
   done = _take(jnp.concatenate([state.done, finishing], axis=1), winners)
 
   # the best open text is compared at its present length, or at the length that favours it
-  judged = jnp.float32(size) if beam.early_stop == 'never' and beam.length_penalty > 0 else length
+  judged = limits.astype(jnp.float32) if beam.early_stop == 'never' and beam.length_penalty > 0 else length
   hope = state.sums[:, 0] / judged**beam.length_penalty
   worst = jnp.where(done, done_scores.min(axis=1, keepdims=True), NEVER)
-  hopeful = state.hopeful & (hope[:, None] > worst).any(axis=1)
-  going = hopeful.any() & ~(done.all() & (beam.early_stop is True)) & ~found.ends.all()
+  hopeful = state.hopeful & (hope[:, None] > worst).any(axis=1) & ~found.ends.all(axis=1)
+  going = hopeful.any() & ~(done.all() & (beam.early_stop is True))
   return state._replace(
     made=state.made + 1, done_texts=done_texts, done_scores=done_scores, done=done, hopeful=hopeful, going=going
   )
 
 
-def _best(end: _State, constraints: Constraints) -> Generated:
+def _best(end: _State, constraints: Constraints, limits: Array) -> Generated:
   """The best finished text of each row, or its best open one where none has finished."""
   finished = end.done.any(axis=1)
   tokens = jnp.where(finished[:, None], end.done_texts[:, 0], end.texts[:, 0])
   scores = jnp.where(finished, end.done_scores[:, 0], end.sums[:, 0])
   is_end = is_one_of(tokens, constraints.eos_id)
   place = jnp.arange(tokens.shape[1])
-  after = jnp.cumsum(is_end, axis=1) - is_end > 0
-  tokens = jnp.where(after | (place >= end.made), constraints.pad_id, tokens)
-  lengths = (~after & (place < end.made)).sum(axis=1)
+  behind = (jnp.cumsum(is_end, axis=1) - is_end > 0) | (place >= jnp.minimum(end.made, limits)[:, None])
+  tokens = jnp.where(behind, constraints.pad_id, tokens)
+  lengths = (~behind).sum(axis=1)
   return Generated(tokens, lengths.astype(jnp.int32), scores)

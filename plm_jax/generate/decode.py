@@ -35,6 +35,7 @@ def generate(
   method: Method = 'greedy',
   start_id: int | None = None,
   blank: Array | None = None,
+  limits: Array | None = None,
   rng: Array | None = None,
   **settings: Any,
 ) -> Generated:
@@ -49,6 +50,7 @@ def generate(
     method: 'greedy' takes the best token, 'sample' draws one, 'beam' searches.
     start_id: token that the text of an encoder-decoder or a prefix trunk begins with; it is not part of the result.
     blank: int[b], for a trunk with positions in blanks: the place of the mask to fill, counted in real tokens.
+    limits: int[b], most tokens to make for each prompt, 1 to `max_new`; None is `max_new` for all.
     rng: key, for the method 'sample'.
     **settings: fields of `rules.Constraints` (eos_id, pad_id, min_new, no_repeat, first_id, last_id), of
       `rules.Sampling` (temperature, top_k, top_p) and of `rules.Beam` (beams, length_penalty, early_stop).
@@ -67,7 +69,8 @@ def generate(
     raise ValueError(f'prompts have shape {tuple(tokens.shape)}, not [b, p] with p > 0')
   key = jax.random.key(0) if rng is None else rng
   tokens, segment_ids = jnp.asarray(tokens, jnp.int32), jnp.asarray(segment_ids, jnp.int32)
-  return _run(trunk, constraints, choice, start_id, params, tokens, segment_ids, blank, key)
+  limits = jnp.full(len(tokens), max_new, jnp.int32) if limits is None else jnp.asarray(limits, jnp.int32)
+  return _run(trunk, constraints, choice, start_id, params, tokens, segment_ids, blank, limits, key)
 
 
 def _check_trunk(trunk: nn.Module, *, start_id: int | None, blank: Array | None, longest: int) -> None:
@@ -96,6 +99,7 @@ def _run(
   tokens: Array,
   segment_ids: Array,
   blank: Array | None,
+  limits: Array,
   key: Array,
 ) -> Generated:
   texts = choice.beams if isinstance(choice, Beam) else 1
@@ -103,5 +107,5 @@ def _run(
   prompts = reader.Prompts(tokens, segment_ids, blank, start_id, constraints.max_new, texts)
   started = reader.start(trunk, params, prompts)
   if isinstance(choice, Beam):
-    return beam_search(started, constraints, choice)
-  return sample_tokens(started, constraints, choice, key)
+    return beam_search(started, constraints, choice, limits)
+  return sample_tokens(started, constraints, choice, limits, key)

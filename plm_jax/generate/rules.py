@@ -40,7 +40,7 @@ class Constraints(NamedTuple):
     min_new: tokens to make before the end token may come.
     no_repeat: n, so that no n-gram comes twice in prompt and text; 0 allows every n-gram.
     first_id: token that every text begins with.
-    last_id: token that a text of `max_new` tokens ends with, or several of which one does.
+    last_id: token that a text of as many tokens as it may have ends with, or several of which one does.
   """
 
   max_new: int
@@ -136,7 +136,7 @@ def _checked_beam(beam: Beam) -> Beam:
   return beam
 
 
-def allow(scores: Array, made: Array, texts: Array, before: Array, constraints: Constraints) -> Array:
+def allow(scores: Array, made: Array, texts: Array, before: Array, constraints: Constraints, limits: Array) -> Array:
   """Log-probabilities or logits f32[r, v] with -inf for every token that may not come next.
 
   Args:
@@ -145,6 +145,7 @@ def allow(scores: Array, made: Array, texts: Array, before: Array, constraints: 
     texts: int32[r, max_new], of which the first `made` are filled.
     before: int32[r, p], what precedes the texts; -1 is padding.
     constraints: what may come.
+    limits: int32[r], most tokens of each text.
   """
   if constraints.no_repeat:
     repeats = _repeats(made, texts, before, size=constraints.no_repeat, vocab_size=scores.shape[1])
@@ -152,7 +153,7 @@ def allow(scores: Array, made: Array, texts: Array, before: Array, constraints: 
   vocab = jnp.arange(scores.shape[1])
   if constraints.min_new:
     scores = jnp.where(is_one_of(vocab, constraints.eos_id) & (made < constraints.min_new), -jnp.inf, scores)
-  for forced, when in ((constraints.first_id, made == 0), (constraints.last_id, made == constraints.max_new - 1)):
+  for forced, when in ((constraints.first_id, made == 0), (constraints.last_id, (made == limits - 1)[:, None])):
     if ids_of(forced):
       only = jnp.where(is_one_of(vocab, forced), 0.0, -jnp.inf)
       scores = jnp.where(when, only, scores)

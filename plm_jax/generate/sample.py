@@ -48,13 +48,16 @@ def keep_best(logits: Array, sampling: Sampling) -> Array:
   return logits
 
 
-def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling | None, key: Array) -> Generated:
-  """Makes texts token by token, until all have ended or have `max_new` tokens.
+def sample_tokens(
+  reader: Reader, constraints: Constraints, sampling: Sampling | None, limits: Array, key: Array
+) -> Generated:
+  """Makes texts token by token, until all have ended or have as many tokens as they may.
 
   Args:
     reader: a trunk that has read its prompts, b rows.
     constraints: which tokens may come.
     sampling: how to draw; None takes the best token.
+    limits: int32[b], most tokens of each text.
     key: of the draws; step n folds in n.
   """
   rows = reader.token.shape[0]
@@ -62,14 +65,14 @@ def sample_tokens(reader: Reader, constraints: Constraints, sampling: Sampling |
   def step(state: _State) -> _State:
     logits, cache = reader.read(state.token[:, None], state.made, state.cache)
     logits = logits[:, 0]
-    allowed = allow(logits, state.made, state.texts, reader.before, constraints)
+    allowed = allow(logits, state.made, state.texts, reader.before, constraints, limits)
     if sampling is None:
       token = allowed.argmax(axis=1)
     else:
       token = jax.random.categorical(jax.random.fold_in(key, state.made), keep_best(allowed, sampling), axis=1)
     gain = jnp.take_along_axis(jax.nn.log_softmax(logits, axis=1), token[:, None], axis=1)[:, 0]
     token = jnp.where(state.open, token, constraints.pad_id).astype(jnp.int32)
-    ends = is_one_of(token, constraints.eos_id)
+    ends = is_one_of(token, constraints.eos_id) | (state.made + 1 >= limits)
     return _State(
       made=state.made + 1,
       token=token,

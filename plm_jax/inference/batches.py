@@ -40,6 +40,7 @@ def run(
   *,
   limit: int | None = None,
   rows: int = ROWS,
+  by_length: bool = True,
   doing: str,
 ) -> list[PyTree]:
   """Computes something of every row, in batches; the results are in the order of the rows.
@@ -49,6 +50,7 @@ def run(
     sizes: tokens of each row.
     limit: most tokens of a row that the network reads; None for no bound.
     rows: of a full batch.
+    by_length: rows of like length make a batch; False: rows that follow each other, for results that depend on it.
     doing: what takes its time, for the bar.
 
   Returns:
@@ -58,7 +60,8 @@ def run(
     return []
   known = np.array(widths(max(sizes), limit=limit))
   bucket = np.searchsorted(known, np.asarray(sizes))
-  plan = buckets.plan_epoch(bucket, batch_size=rows_for(len(sizes), rows=rows), key=None)
+  order = bucket if by_length else np.zeros_like(bucket)
+  plan = buckets.plan_epoch(order, batch_size=rows_for(len(sizes), rows=rows), key=None)
   found: list[PyTree] = [None] * len(sizes)
   waiting: deque[tuple[np.ndarray, PyTree]] = deque()
 

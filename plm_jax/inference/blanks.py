@@ -48,7 +48,7 @@ def fill(opened: Opened, texts: Sequence[str], *, top: int = 5, rows: int = batc
   """
   check_fills(opened)
   if opened.kind == 'encoder-decoder':
-    return [Filled(*written.fill(opened, text)) for text in texts]
+    return [Filled(*found) for found in written.fill(opened, texts, rows=rows)]
   vocab: Any = opened.vocab
   model, params = head_of(opened, user='fill')
   spelt = [_with_masks(text, opened) for text in texts]

@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plm_jax import errors
 from plm_jax.errors import ConfigError
-from plm_jax.generate import conventions, decode, reader
+from plm_jax.generate import conventions, decode, reader, rules
 from plm_jax.generate.settings import OF_METHOD
 from plm_jax.inference import batches
 from plm_jax.inference.opened import Opened
@@ -59,70 +60,111 @@ def write(
     ids = [_encode(text, opened, special) for text in prompts]
   blanks = _blanks(ids, prompts, opened, special, dash=dash)
   draws = settings['draws'] or 1
-  every = [(number, row) for number, row in enumerate(ids) for _ in range(draws)]
-  made: list[tuple[list[int], float]] = []
-  for first in range(0, len(every), rows):
-    part = every[first : first + rows]
-    places = None if blanks is None else [blanks[number] for number, _ in part]
-    try:
-      made += _run(opened, [row for _, row in part], places, settings, special, first=first)
-    except ValueError as error:
-      longest = max(len(row) for _, row in part)
-      sizes = f'the longest prompt has {longest} tokens, and {dash}max_new is {settings["max_new"]}'
-      raise ConfigError(f'generate: {error} ({sizes})') from error
+  every = [number for number in range(len(ids)) for _ in range(draws)]
+  forced = [special.first is not None and _forces_first(opened, ids[number], settings) for number in every]
+  made: dict[int, tuple[list[int], float]] = {}
+  for force in dict.fromkeys(forced):
+    these = [place for place, one in enumerate(forced) if one == force]
+    asked = special if force else special._replace(first=None)
+    some = None if blanks is None else [blanks[every[place]] for place in these]
+    texts = _run(
+      opened, [ids[every[place]] for place in these], some, settings, asked, places=these, rows=rows, dash=dash
+    )
+    made |= dict(zip(these, texts, strict=True))
   found: list[list[Written]] = [[] for _ in prompts]
-  for (number, row), (new, score) in zip(every, made, strict=True):
+  for place, number in enumerate(every):
+    row, (new, score) = ids[number], made[place]
     around = _around(opened, prompts[number], row, new, None if blanks is None else blanks[number])
     found[number].append(Written(row, new, score, *around))
   return found
 
 
+def _forces_first(opened: Opened, prompt: Sequence[int], settings: Mapping[str, Any]) -> bool:
+  """Whether the text of a prompt begins with the token that the folder forces, or the settings."""
+  # transformers forces the second token of a decoder's row, which is that of the text for a prompt of one token
+  return opened.kind != 'causal' or len(prompt) == 1 or settings['first'] is not None
+
+
 def _run(
   opened: Opened,
-  rows: Sequence[Sequence[int]],
+  prompts: Sequence[Sequence[int]],
   blanks: Sequence[int] | None,
   settings: Mapping[str, Any],
   special: conventions.Tokens,
   *,
-  first: int,
+  places: Sequence[int],
+  rows: int,
+  dash: str,
 ) -> list[tuple[list[int], float]]:
-  """The ids made for each row, and their score.
+  """The ids made for each prompt, and their score.
 
   Args:
     opened: the model.
-    rows: ids of prompts.
-    blanks: of each row, the place of the mask to fill; None for models without blanks.
+    prompts: their ids.
+    blanks: of each prompt, the place of the mask to fill; None for models without blanks.
     settings: as `write` takes them.
-    special: tokens by role.
-    first: the number of the first row among all, so that each batch draws otherwise.
+    special: tokens by role; every text begins with `first`, if there is one.
+    places: of the prompts among all, so that each batch draws otherwise.
+    rows: that are computed at a time.
+    dash: what stands before the name of a setting in messages.
+
+  Raises:
+    ConfigError: settings that the model cannot meet.
   """
-  (trunk, params), pad_id = opened.network, opened.vocab.pad_id
-  longest = max(map(len, rows))
-  # transformers forces the second token of a decoder's row, which is that of the text for a prompt of one token
-  forces_first = trunk.ATTENTION != 'causal' or longest == 1 or settings['first'] is not None
+  (trunk, params), max_new, pad_id = opened.network, settings['max_new'], opened.vocab.pad_id
   given = {name: settings[name] for name in OF_METHOD.get(settings['method'], ()) if name != 'draws'}
-  tokens, segments = batches.padded(rows, longest, filler=opened.prompts[0].pad_id)
-  key = jax.random.key(settings['seed'])
-  made = decode.generate(
-    trunk,
-    params,
-    jnp.asarray(tokens),
-    segment_ids=jnp.asarray(segments),
-    max_new=settings['max_new'],
-    method=settings['method'],
-    start_id=None if trunk.ATTENTION == 'causal' else special.start,
-    blank=None if blanks is None else jnp.array(blanks, jnp.int32),
-    rng=jax.random.fold_in(key, first) if first else key,
-    eos_id=special.ends or None,
-    pad_id=pad_id,
-    min_new=settings['min_new'],
-    no_repeat=settings['no_repeat'],
-    first_id=special.first if forces_first else None,
-    last_id=special.last or None,
-    **{name: value for name, value in given.items() if value is not None},
+  given = {name: value for name, value in given.items() if value is not None}
+  key, sizes = jax.random.key(settings['seed']), list(map(len, prompts))
+
+  def compute(members: np.ndarray, width: int) -> rules.Generated:
+    tokens, segments = batches.padded([prompts[row] for row in members], width, filler=opened.prompts[0].pad_id)
+    first = places[members[0]]
+    try:
+      return decode.generate(
+        trunk,
+        params,
+        jnp.asarray(tokens),
+        segment_ids=jnp.asarray(segments),
+        max_new=max_new,
+        method=settings['method'],
+        start_id=None if trunk.ATTENTION == 'causal' else special.start,
+        blank=None if blanks is None else jnp.array([blanks[row] for row in members], jnp.int32),
+        rng=jax.random.fold_in(key, first) if first else key,
+        eos_id=special.ends or None,
+        pad_id=pad_id,
+        min_new=settings['min_new'],
+        no_repeat=settings['no_repeat'],
+        first_id=special.first,
+        last_id=special.last or None,
+        **given,
+      )
+    except ValueError as error:
+      said = f'the longest prompt has {max(sizes)} tokens, and {dash}max_new is {max_new}'
+      raise ConfigError(f'generate: {error} ({said})') from error
+
+  found = batches.run(
+    compute,
+    sizes,
+    limit=_widest(trunk, sizes, max_new=max_new),
+    rows=rows,
+    by_length=settings['method'] != 'sample',  # what is drawn depends on the place in a batch
+    doing='generate',
   )
-  texts = zip(made.tokens.tolist(), made.lengths.tolist(), made.scores.tolist(), strict=True)
-  return [(ids[:length], score) for ids, length, score in texts]
+  return [(one.tokens[: one.lengths].tolist(), float(one.scores)) for one in found]
+
+
+def _widest(trunk: Any, sizes: Sequence[int], *, max_new: int) -> int | None:
+  """Most tokens of a batch of prompts that the trunk has positions for; None for no bound.
+
+  A prompt that is longer is read as it is, so that generation refuses it.
+  """
+  tables = list(trunk.position_rows.values())
+  if (encoder := getattr(trunk, 'source', None)) is not None:  # of `translate_bart`
+    tables += encoder.position_rows.values()
+  if not tables:
+    return None
+  taken = max_new - 1 if trunk.ATTENTION == 'causal' else 0  # a decoder goes on in the row of its prompt
+  return max(min(map(len, tables)) - taken, *sizes)
 
 
 def _encode(text: str, opened: Opened, special: conventions.Tokens) -> list[int]:

@@ -2,72 +2,139 @@
 2020, §3.1.4), or the whole text again, as BART was trained to (Lewis et al. 2020, §2.2, text infilling)."""
 
 import difflib
+import functools
 import itertools
 import math
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from plm_jax import errors
 from plm_jax.errors import ConfigError
-from plm_jax.generate import conventions, decode, trace
+from plm_jax.generate import conventions, decode, rules
+from plm_jax.inference import batches
 from plm_jax.inference.opened import Opened
+from plm_jax.layers.losses import chunked_cross_entropy
 from plm_jax.text.spec import BLANKS, SENTINEL
 from plm_jax.training.parts import check_length
-from plm_jax.types import Vocab
+from plm_jax.types import Array, PyTree, Vocab
 
 SPAN = 16  # most tokens for a blank
+LOGIT_ROWS = 8  # rows whose logits are in memory at a time
 
 Blanks = list[list[tuple[str, float]]]
 
 
-def fill(opened: Opened, text: str) -> tuple[str, Blanks]:
-  """Writes what stands in each blank of a text.
+class _Asked(NamedTuple):
+  """A text with blanks.
+
+  Attributes:
+    text: with its blanks as the model reads them.
+    prompt: its ids.
+    blanks: the ids of its sentinels in the order of the text, or the mask once a blank.
+    limit: most tokens to write.
+  """
+
+  text: str
+  prompt: list[int]
+  blanks: list[int]
+  limit: int
+
+
+def fill(opened: Opened, texts: Sequence[str], *, rows: int = batches.ROWS) -> list[tuple[str, Blanks]]:
+  """Writes what stands in each blank of some texts.
 
   Args:
     opened: an encoder-decoder.
-    text: with sentinels, or any spelling of `text.spec.BLANKS`.
+    texts: with sentinels, or any spelling of `text.spec.BLANKS`.
+    rows: texts that are computed at a time.
 
   Returns:
-    The text with the blanks as the model reads them, and for each blank what is written there and its probability.
+    Of each text, it with the blanks as the model reads them, and for each blank what is written there and its
+    probability.
 
   Raises:
-    ConfigError: the text has no blank, or the vocabulary has no token for it.
+    ConfigError: a text has no blank or is too long, or the vocabulary has no token for it.
   """
   vocab: Any = opened.vocab
-  trunk, params = opened.network
+  (trunk, params), special = opened.network, opened.special
   sentinels = _has_sentinels(opened)
-  text, blanks = number_blanks(text, vocab) if sentinels else mark_blanks(text, vocab)
-  special = opened.special
+  asked = [_read(opened, text, sentinels=sentinels) for text in texts]
+
+  def compute(members: np.ndarray, width: int) -> tuple[Array, Array, Array]:
+    tokens, segments = map(
+      jnp.asarray, batches.padded([asked[row].prompt for row in members], width, filler=vocab.pad_id)
+    )
+    limits = [asked[row].limit for row in members]
+    most = batches.widths(max(limits), limit=opened.limit)[-1]
+    made = decode.generate(
+      trunk,
+      params,
+      tokens,
+      segment_ids=segments,
+      max_new=most,
+      method='beam',
+      start_id=special.start,
+      limits=jnp.array(limits),
+      eos_id=special.ends or None,
+      pad_id=vocab.pad_id,
+      first_id=special.first,
+    )
+    return made.tokens, made.lengths, chances(trunk, params, tokens, segments, made, start_id=special.start)
+
+  found = batches.run(compute, [len(one.prompt) for one in asked], limit=opened.limit, rows=rows, doing='fill')
+  ends = {number for number in vocab.special_ids if conventions.is_sentinel(vocab.token(number))} | set(special.ends)
+  filled = []
+  for one, (tokens, length, probabilities) in zip(asked, found, strict=True):
+    ids = tokens[:length].tolist()
+    places = after_sentinels(ids, one.blanks, ends) if sentinels else in_place_of_masks(one.prompt, ids, one.blanks[0])
+    blanks: Blanks = []
+    for first, last in places:
+      own = [place for place in range(first, last) if ids[place] not in vocab.special_ids]
+      chance = math.prod(float(probabilities[place]) for place in own) if own else 0.0
+      blanks.append([(vocab.decode([ids[place] for place in own]).strip() or '(nothing)', chance)])
+    filled.append((one.text, blanks))
+  return filled
+
+
+def _read(opened: Opened, text: str, *, sentinels: bool) -> _Asked:
+  """A text as the model reads it, and how much is written for it."""
+  text, blanks = number_blanks(text, opened.vocab) if sentinels else mark_blanks(text, opened.vocab)
   with errors.stage('fill'):
     prompt = conventions.prompt(text, opened.encoder)
-  check_length(trunk, len(prompt), where='the text')
+  check_length(opened.trunk, len(prompt), where='the text')
   count = sum(token in blanks for token in prompt)
   longest = SPAN * count + (2 if sentinels else len(prompt))
-  made = decode.generate(
-    trunk,
-    params,
-    jnp.array([prompt]),
-    segment_ids=jnp.ones((1, len(prompt)), jnp.int32),
-    max_new=min(longest, opened.limit or longest),
-    method='beam',
-    start_id=special.start,
-    eos_id=special.ends or None,
-    pad_id=vocab.pad_id,
-    first_id=special.first,
-  )
-  ids = made.tokens[0, : int(made.lengths[0])].tolist()
-  ends = {number for number in vocab.special_ids if conventions.is_sentinel(vocab.token(number))} | set(special.ends)
-  places = after_sentinels(ids, blanks, ends) if sentinels else in_place_of_masks(prompt, ids, blanks[0])
-  _, _, chances = trace.likeliest(trunk, params, prompt, ids, top=1, start=special.start)
-  found: Blanks = []
-  for first, last in places:
-    own = [place for place in range(first, last) if ids[place] not in vocab.special_ids]
-    chance = math.prod(float(chances[place]) for place in own) if own else 0.0
-    found.append([(vocab.decode([ids[place] for place in own]).strip() or '(nothing)', chance)])
-  return text, found
+  return _Asked(text, prompt, blanks, min(longest, opened.limit or longest))
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames='start_id')
+def chances(
+  trunk: nn.Module, params: PyTree, tokens: Array, segment_ids: Array, made: rules.Generated, *, start_id: int
+) -> Array:
+  """The probability f32[b, t] of each token that was made, 1 behind the last one.
+
+  Args:
+    trunk: an encoder-decoder.
+    params: of the trunk.
+    tokens: int32[b, l], the prompts.
+    segment_ids: int32[b, l], 1 where there is a token.
+    made: for the prompts.
+    start_id: what the decoder reads first.
+  """
+  real = jnp.arange(made.tokens.shape[1]) < made.lengths[:, None]
+  before = jnp.pad(made.tokens[:, :-1], ((0, 0), (1, 0)), constant_values=start_id)
+  encoder = {'encoder_tokens': tokens, 'encoder_segment_ids': segment_ids}
+  decoder = {'decoder_tokens': before, 'decoder_segment_ids': real.astype(jnp.int32)}
+  apply: Any = functools.partial(trunk.apply, {'params': params})
+  features = apply(**encoder, **decoder)['hidden']
+  nats, _ = chunked_cross_entropy(functools.partial(apply, method='attend'), features, made.tokens, rows=LOGIT_ROWS)
+  return jnp.where(real, jnp.exp(-nats), 1.0)
 
 
 def _has_sentinels(opened: Opened) -> bool:

@@ -168,7 +168,8 @@ def test_each_of_several_tokens_ends_a_text():
 def test_several_last_tokens_leave_each_of_them():
   constraints = rules.Constraints(3, last_id=(4, 6), eos_id=(1, 2), min_new=1)
   texts, before = jnp.zeros((1, 3), jnp.int32), jnp.zeros((1, 1), jnp.int32)
-  first, last = (rules.allow(jnp.zeros((1, 8)), jnp.int32(made), texts, before, constraints)[0] for made in (0, 2))
+  given = texts, before, constraints, jnp.array([3])
+  first, last = (rules.allow(jnp.zeros((1, 8)), jnp.int32(made), *given)[0] for made in (0, 2))
   assert np.flatnonzero(np.isfinite(first)).tolist() == [0, 3, 4, 5, 6, 7]
   assert np.flatnonzero(np.isfinite(last)).tolist() == [4, 6]
 

@@ -236,6 +236,25 @@ def test_the_first_and_the_last_token_are_forced():
   assert len({tuple(row) for row in tokens[:, 1:-1].tolist()}) == ROWS
 
 
+@pytest.mark.parametrize(
+  'settings',
+  [
+    {'method': 'greedy', 'eos_id': (5, 16), 'last_id': 9},
+    {'method': 'beam', 'beams': 3, 'eos_id': (5, 16), 'last_id': 9},
+    {'method': 'beam', 'beams': 2, 'eos_id': 16, 'early_stop': 'never', 'length_penalty': 2.0},
+    {'method': 'beam', 'beams': 2, 'eos_id': 5, 'early_stop': True},
+  ],
+)
+def test_each_text_ends_at_a_limit_of_its_own(settings):
+  limits = [2, 7, 4, 1][:ROWS] + [3] * max(ROWS - 4, 0)
+  together = run_gpt2(limits=np.array(limits), pad_id=63, **settings)
+  for row, limit in enumerate(limits):
+    alone = run_gpt2(max_new=limit, pad_id=63, **settings)
+    assert together.lengths[row] == alone.lengths[row] <= limit
+    assert together.tokens[row].tolist() == [*alone.tokens[row].tolist(), *[63] * (7 - limit)]
+    assert together.scores[row] == pytest.approx(float(alone.scores[row]), rel=1e-5)
+
+
 def test_padding_is_no_token_that_was_there():
   """Padding has token 0: a text may have it next to itself although two of them stand before the prompt."""
   before = jnp.array([[-1, -1, -1, 5, 0]])
@@ -299,7 +318,9 @@ def test_a_step_neither_copies_nor_turns_the_cache(rows, method):
   tokens = jax.ShapeDtypeStruct((rows, 5), jnp.int32)
   constraints, choice = rules.group(method, 21, {'beams': 3})
   key = jax.eval_shape(lambda: jax.random.key(0))
-  text = decode._run.lower(trunk, constraints, choice, None, params, tokens, tokens, None, key).compile().as_text()
+  limits = jax.ShapeDtypeStruct((rows,), jnp.int32)
+  given = trunk, constraints, choice, None, params, tokens, tokens, None, limits, key
+  text = decode._run.lower(*given).compile().as_text()
   heads, slots, size = rows * 2, 4 + 21 * (3 if method == 'beam' else 1), 8
   assert f'f32[{heads},{size},{slots}]' in text and f'f32[{heads},{slots},{size}]' in text  # keys, values
   copies = re.findall(r'= f32\[([\d,]+)\]\S* (?:copy|transpose)\(', text)

@@ -14,9 +14,11 @@ import pytest
 
 import plm_jax
 from plm_jax import config, evaluate, fill, weights
+from plm_jax.cli import progress
 from plm_jax.errors import ConfigError
 from plm_jax.generate import __main__ as generate
-from plm_jax.inference import batches, replies, vectors, windows
+from plm_jax.generate import decode, settings
+from plm_jax.inference import batches, continued, replies, vectors, windows
 from plm_jax.inference.likelihood import LogProbability, PseudoLogLikelihood
 from plm_jax.inference.model import Model
 from plm_jax.training import loop
@@ -266,6 +268,32 @@ def test_few_shapes(mlm: Model) -> None:
   assert vectors.pooled._cache_size() <= 2  # 16 and 32 tokens
 
 
+@pytest.mark.parametrize('method', ['greedy', 'beam', 'sample'])
+def test_texts_are_generated_in_few_shapes(method: str, gpt: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+  shown = []
+
+  class Noted(progress.Waiting):
+    def __init__(self, total: int, doing: str) -> None:
+      super().__init__(total, doing)
+      shown.append((total, doing))
+
+  monkeypatch.setattr(progress, 'Waiting', Noted)
+  prompts = [text[: 1 + 5 * number % 23] for number, text in enumerate(STORIES * 4)][:14]
+  given: dict[str, Any] = {'method': method, 'max_new': 6} | ({'seed': 1} if method == 'sample' else {})
+  decode._run.clear_cache()
+  texts = gpt.generate(prompts, **given)
+  assert decode._run._cache_size() <= 2  # 16 tokens, and 27 that leave room for 6 more
+  assert shown == [(14, 'generate')]
+  if method == 'sample':  # of the batches in the order given
+    assert texts[:4] == gpt.generate(prompts[:4], **given)
+    return
+  together = continued.write(gpt.folder, prompts, settings.DEFAULTS | given, rows=2)
+  alone = [continued.write(gpt.folder, [prompt], settings.DEFAULTS | given)[0][0] for prompt in prompts]
+  assert [one.new for (one,) in together] == [one.new for one in alone] == texts
+  assert [one.score for (one,) in together] == pytest.approx([one.score for one in alone], rel=1e-4)
+  assert len({round(one.score, 3) for one in alone}) > 7  # so that the order is seen
+
+
 def test_batches_hold_rows_of_like_length() -> None:
   sizes, seen = [5, 40, 7, 16, 17, 3, 33, 60], []
 
@@ -276,6 +304,9 @@ def test_batches_hold_rows_of_like_length() -> None:
 
   assert batches.run(compute, sizes, limit=60, rows=2, doing='test') == [10 * row for row in range(8)]
   assert sorted(seen) == [(2, 16), (2, 16), (2, 60), (2, 60)]
+  seen.clear()
+  assert batches.run(compute, sizes, limit=60, rows=2, by_length=False, doing='test') == [10 * row for row in range(8)]
+  assert seen == [(2, 60), (2, 32), (2, 16), (2, 60)]
   assert batches.run(compute, [], doing='test') == []
   assert [batches.rows_for(count) for count in (1, 2, 8, 9, 1000)] == [1, 8, 8, 32, 32]
 

@@ -4,8 +4,10 @@ import re
 
 import pytest
 
+import plm_jax
 from plm_jax import fill
 from plm_jax.errors import ConfigError
+from plm_jax.generate import decode
 from plm_jax.inference import written
 from plm_jax.training import loop
 from tests import runs
@@ -80,3 +82,18 @@ def test_a_text_without_a_blank_is_refused(made):
       fill.main([f'--workdir={made / name}', '--text=Anna is here.'])
   with pytest.raises(ConfigError, match="no token '<extra_id_7>'"):
     fill.main([f'--workdir={made / "t5"}', '--text=Anna <extra_id_7>.'])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['t5', 'bart'])
+def test_texts_are_filled_together_as_each_alone(made, name):
+  texts = ['[MASK] is here.', 'Anna is in the [MASK] and [MASK] is not.', 'One [MASK]', 'In the [MASK] garden.']
+  model = plm_jax.load(made / name, batch_size=4)
+  decode._run.clear_cache()
+  written.chances.clear_cache()
+  together = model.fill(texts)
+  assert decode._run._cache_size() <= 2 and written.chances._cache_size() <= 2
+  for one, alone in zip(together, map(model.fill, texts), strict=True):
+    assert one.text == alone.text and len(one.blanks) == len(alone.blanks)
+    for ((word, share),), ((expected, chance),) in zip(one.blanks, alone.blanks, strict=True):
+      assert (word, share) == (expected, pytest.approx(chance, rel=1e-4))
