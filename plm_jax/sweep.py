@@ -109,8 +109,8 @@ def _check(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
     raise ConfigError(
       "sweep: trials are compared by the metric of config.best: --config.best=\"('validation/loss', 'min')\""
     )
-  for flag in ('first_rung', 'factor'):
-    if getattr(arguments, flag) is not None and arguments.method != 'halving':
+  for flag, value in (('first_rung', arguments.first_rung), ('factor', arguments.factor)):
+    if value is not None and arguments.method != 'halving':
       raise ConfigError(f'sweep: --{flag} is for --method=halving')
 
 
