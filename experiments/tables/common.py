@@ -102,6 +102,8 @@ _LARGE = {
   'QNLI': (_GLUE, ':qnli', 'validation/accuracy', 100),
   'QQP': (_PAIRS, ':qqp', 'validation/f1', 100),
   'MNLI-mm': (_GLUE, ':mnli', 'validation_mismatched/accuracy', 100),
+  'QQP accuracy': (_PAIRS, ':qqp', 'validation/accuracy', 100),
+  'WNLI': (_GLUE, ':wnli', 'validation/accuracy', 100),
 }
 _NOT_IN_SMALL = {
   'SQuAD 2.0': 'its training set is not among the small data',
@@ -110,6 +112,8 @@ _NOT_IN_SMALL = {
   'NER': 'the data of CoNLL-2003 are not among the small data',
   'QNLI': 'it is not among the small data',
   'QQP': 'it is not among the small data',
+  'QQP accuracy': 'it is not among the small data',
+  'WNLI': 'it is not among the small data',
   'MNLI-mm': 'it is not among the small data',
   'AG': 'it is not among the small data',
   'SQuAD F1': 'at this scale one fine-tuning with its evaluation would take as long as a pre-training',
@@ -117,9 +121,6 @@ _NOT_IN_SMALL = {
 }
 # what no scale measures
 _ABSENT = {
-  'NER by features': 'layers as features are asked by the table of bert_7.py',
-  'XSum': 'rows without a decoder have no config for it',
-  'CNN/DM': 'rows without a decoder have no config for it',
   'ELI5': 'no config reads it',
   'ConvAI2': 'no config reads it',
   'NewsQA': 'no config reads it',
@@ -127,10 +128,47 @@ _ABSENT = {
   'coreference': 'nothing here resolves it',
   'GLUE': 'it is an average over tasks, of which those that are measured have columns of their own',
   'average': 'it is an average over tasks, of which those that are measured have columns of their own',
-  'MLM accuracy': 'a row has the heads of its own pre-training alone',
-  'NSP accuracy': 'a row has the heads of its own pre-training alone',
-  'SOP accuracy': 'a row has the heads of its own pre-training alone',
 }
+# the average of GLUE without WNLI: accuracies but for CoLA (Matthews) and STS-B (Spearman), as ELECTRA has it
+GLUE = ('CoLA', 'SST-2', 'MRPC', 'STS-B', 'QQP accuracy', 'MNLI', 'QNLI', 'RTE')
+# a biLSTM on layers of a frozen trunk, by scale how wide it is
+_FROZEN = {
+  'adapter.frozen': True,
+  'adapter.lstm_layers': 2,
+  'optim.rate': 1e-3,
+  'optim.decay': 0.0,
+  'optim.scale': (('trunk/.*', None), ('.*', 1.0)),
+}
+_LSTM_DIM = dict(paper=768, small=128, tiny=16)
+# T5 at the paper's scale. name: word of t5/tasks.py, metric, times which it is printed
+_T5_GLUE = {
+  'CoLA': ('cola', 'validation/matthews', 100),
+  'SST-2': ('sst2', 'validation/exact_match', 100),
+  'MRPC': ('mrpc', 'validation/exact_match', 100),
+  'STS-B': ('stsb', 'validation/spearman', 100),
+  'QQP': ('qqp', 'validation/exact_match', 100),
+  'MNLI': ('mnli', 'validation_matched/exact_match', 100),
+  'QNLI': ('qnli', 'validation/exact_match', 100),
+  'RTE': ('rte', 'validation/exact_match', 100),
+}
+_T5_SUPER_GLUE = {
+  'BoolQ': ('boolq', 'validation/exact_match', 100),
+  'CB': ('cb', 'validation/exact_match', 100),
+  'COPA': ('copa', 'validation/exact_match', 100),
+  'MultiRC': ('multirc', 'validation/f1a', 1),
+  'ReCoRD': ('record', 'validation/f1', 1),
+  'RTE, SuperGLUE': ('super_glue_rte', 'validation/exact_match', 100),
+  'WiC': ('wic', 'validation/exact_match', 100),
+  'WSC': ('wsc', 'validation/wsc_accuracy', 100),
+}
+_T5_OTHERS = {
+  'CNN/DM': ('cnn_dailymail', 'validation/rouge2', 1),
+  'SQuAD': ('squad', 'validation/exact_match', 1),
+  'WMT en-de': ('wmt_en_de', 'validation/bleu_intl', 1),
+  'WMT en-fr': ('wmt_en_fr', 'validation/bleu_intl', 1),
+  'WMT en-ro': ('wmt_en_ro', 'validation/bleu_intl', 1),
+}
+T5_COLUMNS = ('GLUE', 'CNN/DM', 'SQuAD', 'SuperGLUE', 'WMT en-de', 'WMT en-fr', 'WMT en-ro')  # of its tables
 
 
 def columns(scale: str, *names: str) -> dict[str, dict[str, Any]]:
@@ -178,6 +216,35 @@ def written(scale: str, name: str) -> dict[str, dict[str, Any]]:
     rows = {'data.length': 128, 'data.batch_size': 32}
     column['keys'] = _ON_A_LAPTOP | rows | optim | often
   return {name: column}
+
+
+def t5_columns(scale: str) -> dict[str, dict[str, Any]]:
+  """The columns of T5's tables; below the paper's scale they stay empty, and SST-2 stands beside them."""
+  if scale != 'paper':
+    why = 'below the scale of the paper SST-2 alone is written as text'
+    return {name: dict(empty=why) for name in T5_COLUMNS} | written(scale, 'SST-2')
+  tasks = {
+    name: dict(metric=metric, configs={'t5': f'experiments/t5/tasks.py:{word}'}, times=times)
+    for name, (word, metric, times) in (_T5_GLUE | _T5_SUPER_GLUE | _T5_OTHERS).items()
+  }
+  alone = 'each task is fine-tuned alone, where the paper fine-tunes on all of the benchmark at once'
+  means = {
+    'GLUE': dict(over=tuple(_T5_GLUE), note=f'{alone}; one metric a task'),
+    'SuperGLUE': dict(over=tuple(_T5_SUPER_GLUE), note=f'{alone}; one metric a task'),
+  }
+  return {name: (means | tasks)[name] for name in (*T5_COLUMNS, *_T5_GLUE, *_T5_SUPER_GLUE)}
+
+
+def glue(scale: str, *others: str, name: str = 'GLUE') -> dict[str, dict[str, Any]]:
+  """The average of GLUE behind the columns of its tasks; below the paper's scale it stays empty beside `others`."""
+  if scale == 'paper':
+    return {name: dict(over=GLUE, note='the mean of eight tasks, without WNLI'), **columns(scale, *GLUE)}
+  return {name: dict(empty=_ABSENT['GLUE']), **columns(scale, *others)}
+
+
+def features(scale: str, *, layers: Sequence[int], join: str) -> dict[str, Any]:
+  """Changes of a tagger: two layers of LSTM read layers of a frozen trunk."""
+  return _FROZEN | {'adapter.layers': tuple(layers), 'adapter.join': join, 'adapter.lstm_dim': _LSTM_DIM[scale]}
 
 
 def pretraining(

@@ -35,6 +35,7 @@ class Column:
 
   Attributes:
     metric: as `result.json` names it, such as 'validation/accuracy'; of numbers of parameters and tokens, anything.
+    over: other columns, whose mean this one is, run by run of each seed; it has no runs of its own then.
     of: the run it is of: fine-tuning, pre-training or how many tokens that one read, or no run, only the number of
       parameters.
     better: whether large or small values are good.
@@ -58,6 +59,7 @@ class Column:
   """
 
   metric: str = ''
+  over: Sequence[str] = ()
   of: Of = 'tuning'
   better: Better = 'max'
   configs: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -96,6 +98,7 @@ class Row:
     mark: of these numbers, where it is neither that of the table nor of the column.
     marks: column -> mark of one number, where it is none of these.
     quoted: where the numbers come from, where that is not the paper, or the column says otherwise.
+    without: column -> why that one is not measured of this row.
     empty: why the row is not measured at this scale; empty where it is.
   """
 
@@ -113,6 +116,7 @@ class Row:
   mark: Mark | None = None
   marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
   quoted: str = ''
+  without: Mapping[str, str] = dataclasses.field(default_factory=dict)
   empty: str = ''
 
 
@@ -281,6 +285,17 @@ def _check_choice(table: Table, column: Column, label: str) -> None:
     )
 
 
+def _check_over(table: Table, name: str, label: str) -> None:
+  """A mean is of columns with runs of their own, as many each."""
+  parts = [other for other, column in table.columns.items() if not column.over]
+  for part in table.columns[name].over:
+    errors.check_choice(f'{label}: over', 'column with runs of its own', part, parts)
+  if len({number_of_runs(table, table.columns[part]) for part in table.columns[name].over}) > 1:
+    raise ConfigError(f'{label}: over: {", ".join(table.columns[name].over)} have not equally many runs a row.')
+  if table.summary == BEST:
+    raise ConfigError(f'{label}: over: with summary={BEST!r} each part chooses a run of its own: leave the mean out.')
+
+
 def number_of_runs(table: Table, column: Column) -> int:
   """The runs of a cell."""
   return table.pretraining_seeds * (table.tuning_seeds * max(1, len(column.grid)) if column.of == 'tuning' else 1)
@@ -299,8 +314,9 @@ def _check(table: Table, label: str) -> None:
     if seeds < 1:
       raise ConfigError(f'{label}: {seeds} seeds; there is at least one.')
   for name, row in table.rows.items():
-    for printed in row.published:
-      errors.check_choice(f'{label}: row {name!r}: published', 'column', printed, list(table.columns))
+    for what, columns in {'published': row.published, 'without': row.without}.items():
+      for column in columns:
+        errors.check_choice(f'{label}: row {name!r}: {what}', 'column', column, list(table.columns))
     for printed, mark in row.marks.items():
       errors.check_choice(f'{label}: row {name!r}: marks', 'column with a published number', printed, row.published)
       errors.check_choice(f'{label}: row {name!r}: marks', 'mark', mark, get_args(Mark))
@@ -316,12 +332,15 @@ def _check(table: Table, label: str) -> None:
       )
     if column.empty:
       continue
+    if column.over:
+      _check_over(table, name, f'{label}: column {name!r}')
+      continue
     if not column.metric and column.of not in COUNTED:
       raise ConfigError(f'{label}: column {name!r} has no metric.')
     _check_choice(table, column, f'{label}: column {name!r}')
     if column.of != 'tuning':
       continue
-    filled = [row for row in table.rows.values() if not row.empty]
+    filled = [row for row in table.rows.values() if not row.empty and name not in row.without]
     stages = [('config', column.configs, filled)]
     stages += [('config between', column.between, [row for row in filled if not row.direct])] if column.between else []
     for what, configs, asking in stages:

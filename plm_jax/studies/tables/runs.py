@@ -104,7 +104,7 @@ def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
     if row.empty:
       continue
     for column_name, column in table.columns.items():
-      if not column.empty:
+      if not column.empty and not column.over and column_name not in row.without:
         cell = Cell(row_name, column_name)
         found[cell] = _of_cell(table, cell, row, column, places)
         if table.summary == BEST and column.chosen_by is not None:
