@@ -404,9 +404,11 @@ def downstream(scale: str, config: str, model: str, columns: Mapping[str, Mappin
     scale: of the table; the networks are the same at small and paper, which has the task sets of TFDS.
     config: of the pre-training, below experiments/.
     model: a word of it, and the family of the columns' configs.
-    columns: from `task`.
+    columns: from `task`, `trec` and `asked`.
   """
   row = dict(config=target(scale, config, model, small=''), family=model)
+  zero_shot = [name for name, column in columns.items() if column.get('of') == 'evaluation']
+  scratch = dict(row, start='scratch', without=dict.fromkeys(zero_shot, 'without any update it knows nothing'))
   trivial = [
     dict(column=name, better='pretrained', than=than) for name, column in columns.items() for than in column['trivial']
   ]
@@ -414,9 +416,9 @@ def downstream(scale: str, config: str, model: str, columns: Mapping[str, Mappin
     title=f'A {model.upper()} of 5 M parameters on tasks, pre-trained and from scratch',
     paper='No table of a paper: the question of all of them, asked of networks that a laptop pre-trains in an hour',
     mark='none',
-    rows={'pretrained': row, 'from scratch': dict(row, start='scratch')},
+    rows={'pretrained': row, 'from scratch': scratch},
     columns=columns,
-    claims=claims(tuple(columns), ('pretrained', 'from scratch')) + trivial,
+    claims=claims([name for name in columns if name not in zero_shot], ('pretrained', 'from scratch')) + trivial,
     tuning_seeds=1 if scale == 'tiny' else 3,
     reference='pretrained',
   )
@@ -463,6 +465,24 @@ def task(
   if head != 1.0:
     rate['optim.scale'] = (('trunk/.*', 1 / head), ('.*', 1.0))
   return column | dict(keys=_TUNING | rate | shape | often | own, folder=folder, times=times)
+
+
+def asked(
+  scale: str,
+  model: str,
+  config: str,
+  *words: str,
+  folder: str,
+  metric: str,
+  trivial: Mapping[str, float] | None = None,
+  **keys: Any,
+) -> dict[str, Any]:
+  """A column of `downstream` that asks the pre-trained network as it is, without an update; arguments as of `task`."""
+  column = dict(of='evaluation', metric=metric, configs={model: target(scale, config, *words, small='')}, times=100)
+  if scale == 'tiny':
+    return column | dict(metric=f'{metric.partition("/")[0]}/loss', better='min', times=1, trivial={})
+  own = {key.replace('__', '.'): value for key, value in keys.items()}
+  return column | dict(folder=folder, trivial=trivial or {}, keys=_ON_A_LAPTOP | own)
 
 
 def trec(scale: str, model: str, *, steps: int, **keys: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.runs import PREDICTIONS, Cell, Run
-from plm_jax.training import metrics, predicted, run_folder, scoring
+from plm_jax.training import metrics, outcome, predicted, run_folder, scoring
 
 EMPTY: dict[str, Any] = {
   'scale': '',
@@ -84,7 +84,7 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
     asked: metrics of columns; the parts by row of those of the evaluation that was predicted, that of the first, are
       kept.
   """
-  result = run_folder.read_result(folder)
+  result = _evaluated(folder) if run.evaluates else run_folder.read_result(folder)
   counted = ('seconds', 'tokens', 'parameters', 'steps')
   kept: dict[str, Any] = {key: result[key] for key in counted if key in result}
   data = run_folder.read_json(folder.data)
@@ -104,6 +104,12 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
       if (values := by_row(folder.root / PREDICTIONS, metric)) is not None:
         found['rows'][metric] = packed(values)
   return found
+
+
+def _evaluated(folder: RunFolder) -> dict[str, Any]:
+  """What an evaluation without a run wrote, as the result of a run has it."""
+  metrics_of_it = files.parse_json(files.read_text(folder.evaluations).splitlines()[-1])
+  return {'metrics': metrics_of_it, 'versions': outcome.versions()}
 
 
 def by_row(file: files.Path, metric: str) -> np.ndarray | None:

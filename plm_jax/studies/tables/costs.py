@@ -64,6 +64,8 @@ def operations(run: Run, counts: Counts) -> float:
   Raises:
     ConfigError: they cannot be counted; says why.
   """
+  if run.evaluates:
+    raise ConfigError('it evaluates, and makes no step')
   found, settings = counts.of(run), run.settings
   steps = settings['steps']
   if steps is None:
