@@ -329,7 +329,7 @@ def test_a_process_that_fails_gives_its_last_line(tmp_path):
 
 @pytest.mark.parametrize('known', [(), ('quickstart',)])
 def test_the_sum_of_costs_counts_every_run_and_only_known_operations(tmp_path, monkeypatch, capsys, known):
-  def operations(run, counts):
+  def operations(run, counts, epochs):
     if any(name in run.config for name in known):
       return 1e12
     raise ConfigError(f'{run.config} cannot be counted')
