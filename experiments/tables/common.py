@@ -369,6 +369,9 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
     scale: of the table.
     *rows: words of experiments/ulmfit/classify.py, which are families of the table's rows.
     labels: number of labelled texts, drawn; None for nine tenths of them all.
+
+  Returns:
+    The columns; those that report the test set in place of the paper's validation rows have a note that says so.
   """
   columns = {}
   sets = {'IMDb': ('imdb', 'imdb_reviews'), 'TREC-6': ('trec', 'trec')}
@@ -394,6 +397,8 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
       times=-100,
       plus=100,
     )
+    if 'eval' in keys:
+      columns[task]['note'] = 'errors of the test set, where the paper has those of rows held out of the training set'
   return columns if scale == 'paper' else columns | {'AG': dict(empty=_NOT_IN_SMALL['AG'])}
 
 

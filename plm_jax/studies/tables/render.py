@@ -233,8 +233,9 @@ def _facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
   hours = sum(run.get('seconds', 0) for run in runs) / 3600
   if runs:
     versions = sorted({f'jax {run["versions"]["jax"]}' for run in runs if 'versions' in run})
-    facts.append(f'{len(kept["runs"])} runs, {hours:.2f} hours: {kept["machine"]}; {", ".join(versions)}.')
-    facts.append(f'Code: {kept["code"] or "no repository"}. Digests of runs and data: cells.json.')
+    machines, commits = (_made_by(kept, key) for key in ('machine', 'code'))
+    facts.append(f'{len(kept["runs"])} runs, {hours:.2f} hours: {machines}; {", ".join(versions)}.')
+    facts.append(f'Code: {commits}. Digests of runs and data: cells.json.')
   return facts
 
 
@@ -248,6 +249,15 @@ def _without(table: Table) -> dict[str, str]:
   return {
     why: ', '.join(f'{row} ({", ".join(columns)})' for row, columns in rows.items()) for why, rows in found.items()
   }
+
+
+def _made_by(kept: Mapping[str, Any], key: str) -> str:
+  """The commits or the machines of the runs, with the number of runs of each where there are several."""
+  found = cells.made_by(kept, key) or {kept[key] or cells.NOT_KNOWN: 0}
+  named = {name or 'no repository': count for name, count in found.items()}
+  if len(named) == 1:
+    return next(iter(named))
+  return ' and '.join(f'{name} ({count} run{"s" * (count != 1)})' for name, count in named.items())
 
 
 def _summary_said(table: Table) -> tuple[str, str]:

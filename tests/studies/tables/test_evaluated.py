@@ -43,7 +43,7 @@ def test_an_evaluation_is_one_of_each_pretraining_and_no_fine_tuning(made):
   assert {f'--weights={source}', f'--workdir={folder}', '--evaluation=validation'} < set(words)
   assert not any('model.from' in word for word in words)
   with pytest.raises(ConfigError, match='it evaluates, and makes no step'):
-    costs.operations(one, counting.Counts())
+    costs.operations(one, counting.Counts(), None)
 
 
 def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
