@@ -46,6 +46,7 @@ if TYPE_CHECKING:
   from plm_jax.studies.sweep import Sweep
 
 METHODS: tuple[Method, ...] = get_args(Method)
+FACTOR = 3  # of halving, where none is given
 
 
 @signals.caught()
@@ -92,9 +93,9 @@ def _parser() -> command.Parser:
   add('--space', metavar='SPACE', help='a literal, or a Python file with one as SPACE')
   add('--trials', type=command.COUNT, metavar='N', help='number of trials (grid: all points)')
   add('--method', choices=METHODS, help='how points are chosen (default: grid where every key has values, else tpe)')
-  add('--seed', type=command.SEED, default=0, help='of the choice of points (default 0)')
+  add('--seed', type=command.SEED, help='random, tpe and halving: of the choice of points (default 0)')
   add('--first_rung', type=command.COUNT, metavar='STEPS', help='halving: steps before the first stop (eval_every)')
-  add('--factor', type=command.number("Annotated[int, '2 <= x']"), default=3, help='halving: one in FACTOR goes on (3)')
+  add('--factor', type=command.number("Annotated[int, '2 <= x']"), help=f'halving: one in FACTOR goes on ({FACTOR})')
   add('--dry_run', action='store_true', help='print the trials, and exit')
   add('--trial', type=command.WHOLE, help=argparse.SUPPRESS)  # of the process that a worker starts
   return parser
@@ -108,8 +109,9 @@ def _check(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> None:
     raise ConfigError(
       "sweep: trials are compared by the metric of config.best: --config.best=\"('validation/loss', 'min')\""
     )
-  if arguments.first_rung and arguments.method != 'halving':
-    raise ConfigError('sweep: --first_rung is for --method=halving')
+  for flag in ('first_rung', 'factor'):
+    if getattr(arguments, flag) is not None and arguments.method != 'halving':
+      raise ConfigError(f'sweep: --{flag} is for --method=halving')
 
 
 def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep':
@@ -124,6 +126,8 @@ def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep
     return command.changed(arguments, [*arguments.changes, *changes], expand=expand)[0]
 
   points = sweep_space.grid(space) if method == 'grid' else []
+  if arguments.seed is not None and method == 'grid':
+    raise ConfigError('sweep: --seed draws points, and --method=grid draws none; the seed of runs is --config.seed')
   if arguments.trials is None and method != 'grid':
     raise ConfigError(f'sweep: --method={method} needs --trials=N')
   if arguments.trials is not None and method == 'grid' and arguments.trials > len(points):
@@ -138,9 +142,9 @@ def _sweep(arguments: argparse.Namespace, settings: Mapping[str, Any]) -> 'Sweep
     trials=arguments.trials or len(points),
     metric=metric,
     direction='maximize' if better == 'max' else 'minimize',
-    seed=arguments.seed,
+    seed=arguments.seed or 0,
     first_rung=arguments.first_rung or settings['eval_every'],
-    factor=arguments.factor,
+    factor=arguments.factor or FACTOR,
     settings=config.resolve(settings),
     changed=lambda changes: changed_by(tuple(changes)),
   )

@@ -22,8 +22,8 @@ question (MultiRC), EM and F1 (ReCoRD, SQuAD); other labels have 'exact_match', 
 
 Arguments: a task (`TASKS`), `quick`.
 Differs from the paper: a byte-level vocabulary, as in pretrain.py; one row a text, where T5 packs several; the length
-penalty is length ** .6, where T5's is ((5 + length) / 6) ** .6; one task after pre-training, without the mixture; WNLI
-and WSC without the rows of DPR; the paper has neither XSum nor SciTLDR.
+penalty is length ** .6, where T5's is ((5 + length) / 6) ** .6; one task after pre-training (mixture.py has several at
+once); WNLI and WSC without the rows of DPR; the paper has neither XSum nor SciTLDR.
 """
 
 from experiments import common

@@ -8,6 +8,7 @@ Which source a row comes from is a pure function of the seed and the row's posit
 each of which every source has its exact share, in a random order. The rows of a source come in the order of that
 source, each once before any of them is repeated, so small sources are repeated during the first pass over large ones.
 
+Rows of one batch have the same keys and length; one with fewer options or a shorter target than another is filled up.
 With per='step' a draw is not of a row but of a batch, and sources may differ in what they give: a batch has the keys
 of all of them, and rows as long as the longest source has them. What a source lacks is filled up (`types.BatchKey`),
 and read by nobody: `adapters/multitask`, or `objectives/mixture` without rates, runs that of its parts whose rows they
@@ -116,7 +117,7 @@ def make(
     and `part` int32[b], the place of a row's part among the sorted names. `once` gives every row of every part once.
 
   Raises:
-    ValueError: parts whose rows have different keys or shapes, or rates that do not fit.
+    ValueError: parts whose rows cannot stand in one batch, or rates that do not fit.
   """
   if not parts:
     raise ValueError('data.parts is empty: name at least one source')
@@ -143,7 +144,7 @@ def make(
     number = None if alternate is None else list(sources).index(alternate)
     one = mixed.ByStep(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id, alternate=number)
   else:
-    one = mixed.ByRow(sources, per_round=per_round, seed=seed, share=share)
+    one = mixed.ByRow(sources, per_round=per_round, seed=seed, pad_id=vocab.pad_id, share=share)
   return Source(
     spec=one.spec,
     rows=sum(rows.values()),

@@ -57,12 +57,12 @@ def run_study(
   chosen: list[Layer] = [*range(last + 1), MIX] if layers is None else list(dict.fromkeys(layers))
   if unknown := [layer for layer in chosen if layer != MIX and not 0 <= int(layer) <= last]:
     raise ConfigError(f"--layers={unknown[0]}: the trunk has layers 0, its embeddings, to {last}; or 'mix'")
-  folder, metric = files.local_path(workdir, what='--workdir'), settings['best'][0]
+  folder, (metric, better) = files.local_path(workdir, what='--workdir'), settings['best']
   rows = []
   for layer in chosen:
     scores = [_score(settings, folder, layer, seed=seed, last=last) for seed in range(seeds)]
     rows.append({'layer': layer, 'scores': scores, 'mean': statistics.fmean(scores)})
-  table = {'name': folder.name, 'metric': metric, 'seeds': seeds, 'rows': rows}
+  table = {'name': folder.name, 'metric': metric, 'best': better, 'seeds': seeds, 'rows': rows}
   write_json(folder / 'table.json', table)
   show(table)
   draw([table, *others], folder / 'layers.png')
@@ -121,8 +121,9 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def show(table: Mapping[str, Any]) -> None:
-  """Prints a table; the best layer is marked."""
-  best = max(table['rows'], key=lambda row: row['mean'])
+  """Prints a table; the layer with the best mean is marked, the lowest or the highest as `best` of the config says."""
+  choose = min if table['best'] == 'min' else max
+  best = choose(table['rows'], key=lambda row: row['mean'])
   printed = Table(title=f'{table["metric"]} of the same probe on each layer, {table["seeds"]} seeds')
   for column in ('layer', 'mean', 'lowest', 'highest', ''):
     printed.add_column(column, justify='right')

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from plm_jax.data import mixture
+from plm_jax.data import mixture, text_to_text
 from tests.data import small
 
 pytestmark = pytest.mark.turns
@@ -165,6 +165,81 @@ def test_records_and_groups_are_those_of_the_part(tmp_path):
   ids = np.concatenate([batch['row_id'] for batch in source.once()])
   assert len(set(ids[ids >= 0].tolist())) == source.rows and ids.max() < source.ids
   assert source.group is None
+
+
+# Tasks as text, row by row.
+
+WRITTEN = {
+  'cola': {'sentence': 'A b', 'label': 1},
+  'mnli': {'premise': 'A b', 'hypothesis': 'C', 'label': 2},
+  'stsb': {'sentence1': 'A b', 'sentence2': 'C d', 'label': 3.2},
+  'xsum': {'document': 'A b c d e', 'summary': 'A b c d e f'},
+}
+
+
+class WordVocab(small.NumberVocab):
+  """A token for each length that a word may have."""
+
+  def encode(self, text):
+    return [len(small.SPECIAL) + len(word) for word in text.split()]
+
+
+@pytest.fixture(scope='module')
+def tasks_as_text(tmp_path_factory):
+  place = tmp_path_factory.mktemp('text')
+  for count, (name, row) in enumerate(WRITTEN.items(), start=3):
+    (place / name).mkdir()
+    small.write_rows(place / name / 'train.jsonl', [row] * count)
+  return place
+
+
+def as_text(place, **changes):
+  rows = {'name': 'text_to_text', 'layout': 'text', 'cache': str(place)}
+  parts = {
+    name: {
+      **rows,
+      'path': str(place / name),
+      'form': {'name': 't5', 'task': name},
+      'target_length': 5 + 4 * (name == 'xsum'),
+    }
+    for name in WRITTEN
+  }
+  return mixture.make(**{'vocab': WordVocab(), 'parts': parts, 'length': 12, 'batch_size': 6, 'seed': 0, **changes})
+
+
+@pytest.mark.parametrize('settings', [{}, {'limit': 4}, {'temperature': 2.0}, {'rates': 'equal'}])
+def test_tasks_as_text_are_mixed_row_by_row(tasks_as_text, settings):
+  """They have three options, two or none, and targets of other lengths."""
+  source = as_text(tasks_as_text, **settings)
+  assert source.spec['option_tokens'].shape == (6, 3, 9) and source.spec['target_tokens'].shape == (6, 9)
+  alone = {}
+  for name in WRITTEN:
+    block = {'form': {'name': 't5', 'task': name}, 'path': str(tasks_as_text / name), 'cache': str(tasks_as_text)}
+    given = {'vocab': WordVocab(), 'layout': 'text', 'length': 12, 'target_length': 5 + 4 * (name == 'xsum')}
+    alone[name] = next(text_to_text.make(**block, **given, batch_size=1, seed=0).once())
+  seen = set()
+  for batch in take(source, 0, 20):
+    assert {key: (leaf.shape, leaf.dtype) for key, leaf in batch.items()} == {
+      key: (leaf.shape, leaf.dtype) for key, leaf in source.spec.items()
+    }
+    for row, part in enumerate(batch['part'].tolist()):
+      name = sorted(WRITTEN)[part]
+      seen.add(name)
+      for key in set(batch) - {'row_id', 'epoch', 'part'}:
+        whole, own = batch[key][row], alone[name][key][0]
+        more = [(0, long - short) for long, short in zip(whole.shape, own.shape, strict=True)]
+        filler = small.PAD if key.endswith('tokens') else 0
+        expected = np.pad(own, more, constant_values=filler) if more else own
+        np.testing.assert_array_equal(whole, expected, err_msg=f'{name} {key}')
+  assert seen == set(WRITTEN)
+
+
+def test_rows_with_other_keys_are_not_mixed_row_by_row(tasks_as_text):
+  rows = {'cache': str(tasks_as_text), 'path': str(tasks_as_text / 'cola')}
+  written = {'name': 'text_to_text', 'form': {'name': 't5', 'task': 'cola'}, **rows}
+  labelled = {'name': 'labelled', 'fields': ('sentence',), **rows}
+  with pytest.raises(ValueError, match=r"rows of 'a' have .* those of 'b' .*: mix them with data\.per='step'"):
+    as_text(tasks_as_text, parts={'a': written, 'b': labelled})
 
 
 # One part a step.

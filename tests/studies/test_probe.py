@@ -37,6 +37,7 @@ def test_each_layer_has_a_run_of_its_own_in_one_table(data, tmp_path, capsys):
   printed = capsys.readouterr().out
   table = json.loads((tmp_path / 'probe' / 'table.json').read_text())
   assert [row['layer'] for row in table['rows']] == [0, 1, 2, 'mix']  # two layers above the embeddings
+  assert (table['metric'], table['best']) == ('validation/accuracy', 'max')
   for row in table['rows']:
     for seed, score in enumerate(row['scores']):
       run = RunFolder(tmp_path / 'probe' / f'layer_{row["layer"]}_seed_{seed}')
@@ -49,6 +50,14 @@ def test_each_layer_has_a_run_of_its_own_in_one_table(data, tmp_path, capsys):
   beside = f'--beside={tmp_path / "probe"}'
   assert probe.main([*words, '--layers=0', beside]) == 0  # not made again
   assert runs.snapshot(tmp_path / 'probe' / 'layer_0_seed_0') == before
+
+
+@pytest.mark.parametrize(('metric', 'best', 'marked'), [('loss', 'min', '0.5000'), ('accuracy', 'max', '2.0000')])
+def test_the_best_layer_is_marked(metric, best, marked, capsys):
+  rows = [{'layer': layer, 'scores': [mean], 'mean': mean} for layer, mean in enumerate((2.0, 0.5, 1.0))]
+  study.show({'name': 'probe', 'metric': metric, 'best': best, 'seeds': 1, 'rows': rows})
+  (line,) = [line for line in capsys.readouterr().out.splitlines() if '<' in line]
+  assert marked in line
 
 
 def test_a_probe_trains_and_the_trunk_stays(data, tmp_path):

@@ -298,7 +298,11 @@ def test_two_workers_that_are_killed_make_the_same_sweep(data, tmp_path):
     ({'optim.rate': {'low': 1e-4, 'high': 1e-2}}, (), '--method=tpe needs --trials=N'),
     (SPACE, ('--trials=7',), 'the grid has 6 points'),
     (SPACE, ('--config.best=None', '--config.early_stop=None'), r'--config\.best='),
-    (SPACE, ('--first_rung=2',), 'is for --method=halving'),
+    (SPACE, ('--first_rung=2',), '--first_rung is for --method=halving'),
+    (SPACE, ('--factor=7',), '--factor is for --method=halving'),
+    (SPACE, ('--factor=3', '--method=random', '--trials=2'), '--factor is for --method=halving'),
+    (SPACE, ('--seed=5',), '--seed draws points, and --method=grid draws none'),
+    (SPACE, ('--seed=0', '--method=grid'), '--seed draws points, and --method=grid draws none'),
     (SPACE, ('--method=gird',), 'gird'),
   ],
 )

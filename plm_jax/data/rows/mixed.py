@@ -81,31 +81,32 @@ class Mixed:
 
 
 class ByRow(Mixed):
-  """Batches whose rows are drawn one by one; the parts are sources of single rows, with the same keys and shapes.
+  """Batches whose rows are drawn one by one; the parts are sources of single rows, with the same keys.
+
+  Rows may differ in their number of options and in the length of targets and options: those of a part with fewer are
+  filled up.
 
   Attributes:
     share: of this host.
+    pad_id: what stands for a token where there is none.
+    spec: as of `Source`.
 
   Raises:
-    ValueError: their rows have different keys or shapes.
+    ValueError: their rows have different keys or other shapes.
   """
 
-  def __init__(self, parts: Mapping[str, Source], *, per_round: np.ndarray, seed: int, share: order.Share):
+  def __init__(self, parts: Mapping[str, Source], *, per_round: np.ndarray, seed: int, pad_id: int, share: order.Share):
     super().__init__(parts, per_round=per_round, seed=seed)
-    self.share = share
+    self.share, self.pad_id = share, pad_id
     (name, first), *others = self.parts.items()
     for other, source in others:
-      if source.spec != first.spec:
+      if _fixed(source.spec) != _fixed(first.spec):
         raise ValueError(
           f'data.parts: rows of {name!r} have {_shapes(first.spec)}, those of {other!r} {_shapes(source.spec)}: mix '
           "them with data.per='step'"
         )
-
-  @property
-  def spec(self) -> dict[str, jax.ShapeDtypeStruct]:
-    """As of `Source`."""
-    rows, first = self.share.batch_size, next(iter(self.parts.values()))
-    return {**order.spec(first.spec, batch_size=rows), 'part': jax.ShapeDtypeStruct((rows,), np.int32)}
+    self._row = union({name: source.spec for name, source in self.parts.items()})
+    self.spec = order.spec(self._row, batch_size=share.batch_size)
 
   @property
   def steps(self) -> int:
@@ -114,12 +115,16 @@ class ByRow(Mixed):
 
   def read(self, step: int) -> Iterator[order.Batch]:
     """As of `Source`."""
-    return self._batches(self._numbered(*one) for one in self.drawn(step * self.share.batch_size))
+    return self._batches(self._whole(*one) for one in self.drawn(step * self.share.batch_size))
 
   def once(self) -> Iterator[order.Batch]:
     """As of `Source`."""
     every = enumerate(self.parts.values())
-    return self._batches(self._numbered(part, row) for part, source in every for row in source.once())
+    return self._batches(self._whole(part, row) for part, source in every for row in source.once())
+
+  def _whole(self, part: int, row: order.Batch) -> order.Batch:
+    """A row of a part, filled up to the shapes of all parts."""
+    return filled(self._numbered(part, row), self._row, pad_id=self.pad_id)
 
   def _batches(self, rows: Iterator[order.Batch]) -> Iterator[order.Batch]:
     """This host's part of each batch; the last one is filled up with rows of weight 0."""
@@ -170,14 +175,21 @@ class ByStep(Mixed):
 
   def _filled(self, part: int, batch: order.Batch) -> order.Batch:
     """A batch of a part with every key, filled up to the shapes of `spec`."""
-    given = self._numbered(part, batch)
-    made = {}
-    for key, leaf in self.spec.items():
-      filler = self.pad_id if BATCH[key].filler is None else BATCH[key].filler
-      made[key] = np.full((len(given['row_id']), *leaf.shape[1:]), filler, leaf.dtype)
-      if key in given:
-        made[key][tuple(map(slice, given[key].shape))] = given[key]
-    return made
+    return filled(self._numbered(part, batch), self.spec, pad_id=self.pad_id)
+
+
+def filled(batch: order.Batch, spec: Mapping[str, jax.ShapeDtypeStruct], *, pad_id: int) -> order.Batch:
+  """A batch with every key of a spec, in its shapes; `pad_id` stands for a token where there is none."""
+  made = {}
+  for key, leaf in spec.items():
+    given, shape = batch.get(key), (len(batch['row_id']), *leaf.shape[1:])
+    if given is not None and (given.shape, given.dtype) == (shape, leaf.dtype):
+      made[key] = given
+      continue
+    made[key] = np.full(shape, pad_id if BATCH[key].filler is None else BATCH[key].filler, leaf.dtype)
+    if given is not None:
+      made[key][tuple(map(slice, given.shape))] = given
+  return made
 
 
 def union(specs: Mapping[str, Mapping[str, jax.ShapeDtypeStruct]]) -> dict[str, jax.ShapeDtypeStruct]:
@@ -213,6 +225,16 @@ def _axes(key: str, leaf: jax.ShapeDtypeStruct) -> str:
   """The axes of a key by letter, as in `types.BATCH`; those of several sequences a row have a k."""
   first, rest = BATCH[key].axes[:1], BATCH[key].axes[1:]
   return first + 'k' * (len(leaf.shape) - len(BATCH[key].axes)) + rest
+
+
+def _fixed(spec: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, Any]:
+  """What rows of one batch have to have in common: keys, their dtypes, and sizes but those of options and targets."""
+  found = {}
+  for key, leaf in spec.items():
+    free = set('kt') & set(BATCH[key].axes)
+    sizes = zip(_axes(key, leaf), leaf.shape, strict=True)
+    found[key] = leaf.dtype, [(axis, None if axis in free else size) for axis, size in sizes]
+  return found
 
 
 def _shapes(spec: Mapping[str, jax.ShapeDtypeStruct]) -> str:

@@ -1,0 +1,59 @@
+"""T5 on all GLUE tasks at once, as text to text: multi-task learning, Raffel et al. 2020, §3.5.2 and Table 11.
+
+python -m plm_jax.train --config=experiments/t5/mixture.py --workdir=runs/t5/mixture
+python -m plm_jax.train --config=experiments/t5/mixture.py:temperature --workdir=runs/t5/mixture_t2
+python -m plm_jax.train --config=experiments/t5/mixture.py:cola,rte --workdir=runs/t5/cola_rte \
+    --config.data.parts.cola.path=../shared/data/glue_cola --config.data.parts.rte.path=../shared/data/glue_rte \
+    --config.eval.cola.data.parts.cola.path=../shared/data/glue_cola \
+    --config.eval.rte.data.parts.rte.path=../shared/data/glue_rte
+python -m plm_jax.predict --workdir=runs/t5/mixture --part=cola --file=sentences.jsonl --out=predicted.jsonl
+
+The rows of a batch are of all tasks. A task with N rows has the rate min(N, K) ** (1 / T), divided by the sum of all:
+`proportional` has K = 2**17 and T = 1, `temperature` K = 2**21 and T = 2; with `equal` all rates are the same. The
+paper tries K from 2**16 to 2**21 (--config.data.limit), and T of 2, 4 and 8 (--config.data.temperature).
+
+Hardware: a slice of Cloud TPU pods; 2^18 steps of 128 rows of 512 tokens.
+Expect (base, Table 11, GLUE on validation, after 2^19 + 2^18 steps of all tasks and text without labels): equal 76.13,
+K = 2^19 81.42, T = 2 81.90; each task alone after pre-training 83.28.
+
+Arguments: rates (proportional, equal, temperature), tasks (all of GLUE but WNLI where none is named), `quick`.
+Differs from the paper: GLUE alone, where the paper mixes in its other tasks and text without labels; it begins with a
+pre-trained network; one step is the best for all tasks; MNLI is scored on matched rows; a byte-level vocabulary, and
+one row a text, as in tasks.py.
+"""
+
+from experiments import common
+
+RATES = dict(proportional=dict(limit=2**17), equal=dict(rates='equal'), temperature=dict(limit=2**21, temperature=2.0))
+TASKS = tuple(task for task in common.GLUE if task != 'wnli')  # the paper has its rows in those of WSC
+SCORES = {**common.GLUE_SCORES, 'stsb': ('correlation',)}  # what GLUE reports beside 'match'
+# Of a smoke test: a task without options and one with two
+SMALL = {'summarise': common.TEXTS['sequence'], 'pair': common.TEXTS['classify']}
+
+
+def get_config(arg=''):
+  """Takes rates, tasks and `quick`."""
+  rates, tasks = common.chosen(arg, tuple(RATES)), [task for task in TASKS if task in common.words(arg)] or TASKS
+  c = common.run(arg, choices=(*RATES, *TASKS), steps=2**18)
+  c.vocab = dict(name='byte_bpe', path=common.vocab('t5'), extra=tuple(f'<extra_id_{k}>' for k in range(100)))
+  c.model = dict(name='t5', variant='t5-base')
+  c.adapter = dict(name='sequence')
+  sets = {task: (f'tfds:glue/{task}', dict(name='t5', task=task)) for task in tasks}
+  splits = {task: common.GLUE[task][2][0] for task in tasks}
+  if 'quick' in common.words(arg):
+    sets, splits = SMALL, dict.fromkeys(SMALL, 'validation[:64]')
+  about = dict(name='text_to_text', layout='text', target_length=8)
+  parts = {task: dict(about, path=path, form=form) for task, (path, form) in sets.items()}
+  c.data = dict(name='mixture', length=512, batch_size=128, parts=parts, **RATES[rates])
+  c.optim = dict(name='adafactor', rate=1e-3, schedule='constant')
+  c.init_from = (dict(source='runs/t5/pretrain', from_='trunk', to='trunk'),)
+  c.sharding = dict(mesh=dict(data=-1), rules='data')
+  c.execution = dict(dtype='bfloat16')
+  c.log_every, c.eval_every, c.save_every = 100, 5_000, 5_000
+  c = common.quick(c, arg)
+  c.eval = {
+    task: dict(data=dict(parts={task: dict(parts[task], split=split)}), scores=('match', *SCORES.get(task, ())))
+    for task, split in splits.items()
+  }
+  c.best = (f'{"mnli" if "mnli" in splits else next(iter(splits))}/exact_match', 'max')
+  return c
