@@ -8,8 +8,8 @@
 compute the same states; torch's layers have a second bias. Times are medians and least ones of steps taken in turn, so
 that a busy machine slows both alike; the clock 'cpu' counts the seconds that the process itself computed.
 
-The second table is what XLA plans to keep at work in the gradient of a layer over rows of 512: of all tokens at once,
-and in windows under `jax.checkpoint`, of which one at a time is computed again.
+The second table is what XLA plans to keep at work in the gradient of a layer over rows of 512, by `execution.remat`
+and by the tokens of the windows that the backward pass computes again (`layers.lstm.recur_over`).
 
 On a TPU the same program has what counts there: input products outside the recurrence, one product for the four gates
 of a step, one in the backward pass, and the gradient of the weights one product a row. A step of 64 rows of 1150
@@ -32,11 +32,12 @@ from rich.console import Console
 from rich.table import Table
 
 from plm_jax.cli import memory
-from plm_jax.layers.lstm import both_ways, recur
-from plm_jax.types import Array, PyTree
+from plm_jax.layers.lstm import WINDOW, both_ways, recur, recur_over
+from plm_jax.types import Array, PyTree, Remat
 
 Step = Callable[[], Any]
-ROW, WINDOWS = 512, (512, 128, 64, 32)
+ROW = 512
+KEPT: tuple[tuple[Remat, int], ...] = (('none', ROW), ('dots', WINDOW), ('full', 128), ('full', WINDOW), ('full', 32))
 CLOCKS = {'wall': time.perf_counter, 'cpu': time.process_time}
 
 
@@ -85,10 +86,12 @@ def main() -> None:
     table.add_row(name, *ms, *(f'{each[1] / each[0]:.2f}' for each in (medians, least)))
   Console(width=110).print(table)
   table = Table(title=f'memory of the gradient of a layer of 400 to 1,150, {arguments.rows} x {ROW} tokens')
-  table.add_column('tokens of a window')
+  table.add_column('remat')
+  table.add_column('tokens of a window', justify='right')
   table.add_column('MiB', justify='right')
-  for window in WINDOWS:
-    table.add_row('all' if window == ROW else str(window), f'{planned(arguments.rows, window) / 2**20:,.0f}')
+  for remat, window in KEPT:
+    mib = planned(arguments.rows, remat, window) / 2**20
+    table.add_row(remat, '' if remat == 'none' else str(window), f'{mib:,.0f}')
   Console(width=110).print(table)
 
 
@@ -159,21 +162,23 @@ def ours(size: Size, x: np.ndarray) -> Step:
   return run
 
 
-def planned(rows: int, window: int) -> int:
-  """Bytes at work in the gradient of a layer, read in windows that are computed again in the backward pass."""
+def planned(rows: int, remat: Remat, window: int) -> int:
+  """Bytes at work in the gradient of a layer of which the backward pass keeps what `remat` says."""
   size = Size(400, (1150,))
   layer, x = parameters(size)[0], jnp.asarray(inputs(size, rows, ROW))
-  pieces = jnp.moveaxis(x.reshape(rows, ROW // window, window, -1), 1, 0)  # [windows, b, window, d]
+  zeros, fresh = jnp.zeros((rows, 1, size.cells[0])), jnp.zeros((rows, ROW, 1), bool)
 
   def loss(layer: dict[str, Array]) -> Array:
-    @jax.checkpoint
-    def one(state: Any, piece: Array) -> tuple[Any, Array]:
-      gates = (jnp.einsum('bld,dcgf->blcgf', piece, layer['kernel'])) + layer['bias']
-      state, states = recur(gates, layer['recurrent'], state, fresh=jnp.zeros(gates.shape[:3], bool))
-      return state, jnp.square(states).mean()
-
-    zeros = jnp.zeros((rows, 1, size.cells[0]))
-    return jax.lax.scan(one, (zeros, zeros), pieces)[1].mean()
+    _, states = recur_over(
+      x,
+      layer['recurrent'],
+      (zeros, zeros),
+      gates_of=lambda x: jnp.einsum('bld,dcgf->blcgf', x, layer['kernel']) + layer['bias'],
+      fresh=fresh,
+      remat=remat,
+      window=window,
+    )
+    return jnp.square(states).mean()
 
   return jax.jit(jax.grad(loss)).lower(layer).compile().memory_analysis().temp_size_in_bytes
 

@@ -7,7 +7,8 @@ python -m plm_jax.probe --config=experiments/probe/words.py:wnut17 --workdir=run
 The config is one of adapter `tag` or `classify`; here it reads one layer at a time from a frozen trunk (0 are the
 embeddings), whatever it says itself. Each probe is a run in a folder of its own below --workdir, `layer_0_seed_0` and
 so on: what is finished is not made again, and what was stopped goes on. Prints a table and writes `table.json` and
-`layers.png`, with the curves of the folders in --beside.
+`layers.png`, with the curves of the folders in --beside. Layers of one width can be compared and mixed: of an AWD-LSTM
+they are the embeddings and the last layer, as those between are wider.
 
 Source: Peters et al. 2018, §5.3, and Tenney et al. 2019, which layer of a language model knows what.
 """

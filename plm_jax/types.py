@@ -320,7 +320,8 @@ class Execution:
   Attributes:
     dtype: of activations and matrix products; parameters, norms, softmax and losses are float32.
     remat: what the backward pass keeps: 'none' everything, 'dots' matrix products without batch axes, 'full' only
-      the input of each block.
+      the input of each block. Layers of AWD-LSTM, CoVe, cross-view training and ELMo keep their states, under 'dots'
+      also the products of their inputs, and compute windows of a row again (layers/lstm.py).
     layers: 'scan' compiles one block, 'loop' unrolls it; same parameter tree either way.
     random: bit generator of dropout: 'threefry2x32', the same everywhere, or the faster 'rbg', which may differ from
       one kind of chip to another. Noise always uses threefry.

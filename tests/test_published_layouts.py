@@ -10,7 +10,7 @@ import pytest
 
 from plm_jax import errors
 from plm_jax.cli import command
-from plm_jax.scores import multirc, record, squad2, superglue, wsc
+from plm_jax.scores import multirc, record, seqeval, squad2, superglue, wsc
 from plm_jax.text import byte_bpe, tokenizer
 from plm_jax.training import from_data, parts
 from tests import conftest
@@ -179,13 +179,17 @@ def test_squad_2_from_questions_that_are_moved(where, vocab, tmp_path, request):
 
 CONLL = """-DOCSTART- -X- -X- O
 
-EU NNP B-NP B-ORG
-rejects VBZ B-VP O
-German JJ B-NP B-MISC
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
 
-Peter NNP B-NP B-PER
+Peter NNP I-NP I-PER
 Blackburn NNP I-NP I-PER
-"""
+
+Peter NNP I-NP I-PER
+Mary NNP B-NP B-PER
+Oslo NNP I-NP I-LOC
+"""  # IOB1: an entity begins with a B- where it touches another of its type, and with an I- elsewhere
 
 
 def test_conll_2003(vocab, tmp_path):
@@ -197,8 +201,11 @@ def test_conll_2003(vocab, tmp_path):
     found, _ = sources_of(name, vocab, tmp_path, f'data.path={tmp_path / "conll"}', 'data.label=tags')
     assert found['train'].names == names
     batch = next(found['train'].once())
-    assert found['train'].rows == 2
-    assert [row[row >= 0].tolist() for row in batch['labels'][:2]] == [[3, 0, 7], [1, 2]]
+    assert found['train'].rows == 3
+    assert [row[row >= 0].tolist() for row in batch['labels'][:3]] == [[3, 0, 7], [1, 2], [1, 1, 5]]
+    records = [found['train'].record(row) for row in range(3)]
+    right = [{'labels': labels} for labels in batch['labels'][:3]]
+    assert seqeval.score(right, records) == {'strict_precision': 1.0, 'strict_recall': 1.0, 'strict_f1': 1.0}
 
 
 def test_xsum(vocab, tmp_path):

@@ -27,7 +27,7 @@ STEP_METRICS = {'loss', 'accuracy', 'learning_rate', 'gradient_norm', 'skipped',
 RESULT = {
   'finished', 'exit_code', 'step', 'steps', 'best_step', 'metrics', 'metrics_sha256', 'seconds', 'tokens', 'skipped',
   'parameters', 'trained', 'outside_trunk', 'data_digest', 'vocab_digest', 'first_ten_batches', 'versions',
-  'spikes',
+  'spikes', 'code', 'machine',
 }  # fmt: skip
 
 

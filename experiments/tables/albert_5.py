@@ -19,16 +19,22 @@ def get_table(scale):
   """Takes a scale."""
   rate = common.masks(scale)
   small = dict(common.SIZES, embed_dim=32)
+  heads = [f'{task} accuracy' for task in ROWS if task != 'none']
   rows = {
     name: common.pretraining(scale, 'albert/pretrain.py', *words, small=small, **rate)
     | dict(published=common.by_column(COLUMNS, published))
+    | dict(without={head: 'its pre-training has no such head' for head in heads if head != f'{name} accuracy'})
     for name, (words, published) in ROWS.items()
   }
+  columns = {'MLM accuracy': dict(metric='validation/accuracy', of='pretraining', times=100)}
+  for head in heads:
+    metric = f'validation/{head.replace(" ", "_").lower()}'
+    columns[head] = dict(metric=metric, of='pretraining', times=100)
   return dict(
     title='ALBERT, Table 5: sentence order against next sentences',
     paper='Lan et al. 2019, §4.6; base, 125,000 steps of 4,096 rows',
     mark='B',
-    columns=common.columns(scale, *COLUMNS),
+    columns={**columns, **common.columns(scale, *common.ALBERT)},
     rows=rows,
     claims=[
       *common.claims(('SST-2', 'MNLI', 'SQuAD F1'), ('SOP', 'none')),

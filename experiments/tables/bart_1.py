@@ -22,21 +22,28 @@ ROWS = {  # word of the config: name, family, SQuAD F1, MNLI, and perplexities o
 }
 COLUMNS = ('SQuAD F1', 'MNLI', 'SST-2', 'ELI5', 'XSum', 'ConvAI2', 'CNN/DM')
 PUBLISHED = tuple(name for name in COLUMNS if name != 'SST-2')
+WRITTEN = {'XSum': 'xsum', 'CNN/DM': 'cnn_dailymail'}  # words of the configs that summarise
 
 
 def get_table(scale):
   """Takes a scale."""
-  rows = {}
+  columns, rows = common.columns(scale, *(name for name in COLUMNS if name not in WRITTEN)), {}
+  for name, word in WRITTEN.items():
+    configs = {'bart': f'experiments/bart/summarise.py:{word},base', 'gpt': f'experiments/gpt/summarise.py:{word}'}
+    columns[name] = dict(metric='validation/perplexity', better='min', configs=configs)
+    columns[name] |= {} if scale == 'paper' else dict(empty='it is not among the small data')
+  without = dict.fromkeys(WRITTEN, 'a trunk without a decoder writes nothing')
   for word, (name, family, published) in ROWS.items():
     small = dict(common.SIZES, num_layers=1) if family == 'bart' else common.SIZES
     rows[name] = common.pretraining(scale, 'bart/comparison.py', word, small=small)
     rows[name] |= dict(family=family, published=common.by_column(PUBLISHED, published))
+    rows[name] |= dict(without=without) if family == 'bert' else {}
   rows['BERT base'] = dict(empty="the numbers of BERT's authors", published={'SQuAD F1': 88.5, 'MNLI': 84.3})
   return dict(
     title='BART, Table 1: ways to pre-train',
     paper='Lewis et al. 2019, §4; base, a million steps; perplexities of written text, less is better',
     mark='C',
-    columns=common.columns(scale, *COLUMNS),
+    columns={name: columns[name] for name in COLUMNS},
     rows=rows,
     claims=common.claims(
       ('SQuAD F1', 'MNLI', 'SST-2'),

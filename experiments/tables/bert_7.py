@@ -17,14 +17,6 @@ FEATURES = {  # layers by the number that counts as the last ones, how they are 
   'weighted sum of all layers': (lambda last, every: tuple(range(-every, 0)), 'mix', 95.5),
 }
 LAYERS = dict(paper=12, small=4, tiny=2)
-FROZEN = {  # of the network on features: two layers of LSTM
-  'adapter.frozen': True,
-  'adapter.lstm_layers': 2,
-  'optim.rate': 1e-3,
-  'optim.decay': 0.0,
-  'optim.scale': (('trunk/.*', None), ('.*', 1.0)),
-}
-WIDTH = dict(paper=768, small=128, tiny=16)
 
 
 def get_table(scale):
@@ -38,9 +30,8 @@ def get_table(scale):
     'fine-tuned, base': base | dict(published={'NER': 96.4}),
   }
   for name, (layers, join, published) in FEATURES.items():
-    read = {'adapter.layers': layers(LAST[scale], LAYERS[scale]), 'adapter.join': join}
-    width = {'adapter.lstm_dim': WIDTH[scale]}
-    rows[name] = base | dict(tuning=FROZEN | read | width, published={'NER': published})
+    read = common.features(scale, layers=layers(LAST[scale], LAYERS[scale]), join=join)
+    rows[name] = base | dict(tuning=read, published={'NER': published})
   features = tuple(FEATURES)
   return dict(
     title='BERT, Table 7: layers as features',

@@ -24,11 +24,15 @@ def get_table(scale):
     edit = dict(name='bert_80_10_10', mask=mask, random=random)
     rows[name] = common.pretraining(scale, 'bert/base.py', 'mlm', objective__edit=edit, **rate)
     rows[name] |= dict(published=common.by_column(PUBLISHED, published))
+  columns = common.columns(scale, *PUBLISHED[:2], 'SST-2', 'WNUT-17')
+  read = common.features(scale, layers=range(-4, 0), join='concat')
+  of_words = dict(columns['NER'], keys=read) if scale == 'paper' else columns['NER']
+  columns = {'MNLI': columns.pop('MNLI'), 'NER': columns.pop('NER'), 'NER by features': of_words, **columns}
   return dict(
     title='BERT, Table 8: [MASK], the same token, a random one',
     paper='Devlin et al. 2018, appendix C.2; base, dev sets; NER is CoNLL-2003',
     mark='D',
-    columns=common.columns(scale, *PUBLISHED, 'SST-2', 'WNUT-17'),
+    columns=columns,
     rows=rows,
     claims=[
       *common.claims(('MNLI', 'SST-2'), ('80 / 10 / 10', '0 / 0 / 100')),

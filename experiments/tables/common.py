@@ -102,6 +102,8 @@ _LARGE = {
   'QNLI': (_GLUE, ':qnli', 'validation/accuracy', 100),
   'QQP': (_PAIRS, ':qqp', 'validation/f1', 100),
   'MNLI-mm': (_GLUE, ':mnli', 'validation_mismatched/accuracy', 100),
+  'QQP accuracy': (_PAIRS, ':qqp', 'validation/accuracy', 100),
+  'WNLI': (_GLUE, ':wnli', 'validation/accuracy', 100),
 }
 _NOT_IN_SMALL = {
   'SQuAD 2.0': 'its training set is not among the small data',
@@ -110,6 +112,8 @@ _NOT_IN_SMALL = {
   'NER': 'the data of CoNLL-2003 are not among the small data',
   'QNLI': 'it is not among the small data',
   'QQP': 'it is not among the small data',
+  'QQP accuracy': 'it is not among the small data',
+  'WNLI': 'it is not among the small data',
   'MNLI-mm': 'it is not among the small data',
   'AG': 'it is not among the small data',
   'SQuAD F1': 'at this scale one fine-tuning with its evaluation would take as long as a pre-training',
@@ -117,9 +121,6 @@ _NOT_IN_SMALL = {
 }
 # what no scale measures
 _ABSENT = {
-  'NER by features': 'layers as features are asked by the table of bert_7.py',
-  'XSum': 'rows without a decoder have no config for it',
-  'CNN/DM': 'rows without a decoder have no config for it',
   'ELI5': 'no config reads it',
   'ConvAI2': 'no config reads it',
   'NewsQA': 'no config reads it',
@@ -127,10 +128,47 @@ _ABSENT = {
   'coreference': 'nothing here resolves it',
   'GLUE': 'it is an average over tasks, of which those that are measured have columns of their own',
   'average': 'it is an average over tasks, of which those that are measured have columns of their own',
-  'MLM accuracy': 'a row has the heads of its own pre-training alone',
-  'NSP accuracy': 'a row has the heads of its own pre-training alone',
-  'SOP accuracy': 'a row has the heads of its own pre-training alone',
 }
+# the average of GLUE without WNLI: accuracies but for CoLA (Matthews) and STS-B (Spearman), as ELECTRA has it
+GLUE = ('CoLA', 'SST-2', 'MRPC', 'STS-B', 'QQP accuracy', 'MNLI', 'QNLI', 'RTE')
+# a biLSTM on layers of a frozen trunk, by scale how wide it is
+_FROZEN = {
+  'adapter.frozen': True,
+  'adapter.lstm_layers': 2,
+  'optim.rate': 1e-3,
+  'optim.decay': 0.0,
+  'optim.scale': (('trunk/.*', None), ('.*', 1.0)),
+}
+_LSTM_DIM = dict(paper=768, small=128, tiny=16)
+# T5 at the paper's scale, of GLUE all tasks in one run. name: config below t5/, metric, times which it is printed
+_T5_GLUE = {
+  'CoLA': ('mixture.py', 'cola/matthews', 100),
+  'SST-2': ('mixture.py', 'sst2/exact_match', 100),
+  'MRPC': ('mixture.py', 'mrpc/exact_match', 100),
+  'STS-B': ('mixture.py', 'stsb/spearman', 100),
+  'QQP': ('mixture.py', 'qqp/exact_match', 100),
+  'MNLI': ('mixture.py', 'mnli/exact_match', 100),
+  'QNLI': ('mixture.py', 'qnli/exact_match', 100),
+  'RTE': ('mixture.py', 'rte/exact_match', 100),
+}
+_T5_SUPER_GLUE = {
+  'BoolQ': ('tasks.py:boolq', 'validation/exact_match', 100),
+  'CB': ('tasks.py:cb', 'validation/exact_match', 100),
+  'COPA': ('tasks.py:copa', 'validation/exact_match', 100),
+  'MultiRC': ('tasks.py:multirc', 'validation/f1a', 1),
+  'ReCoRD': ('tasks.py:record', 'validation/f1', 1),
+  'RTE, SuperGLUE': ('tasks.py:super_glue_rte', 'validation/exact_match', 100),
+  'WiC': ('tasks.py:wic', 'validation/exact_match', 100),
+  'WSC': ('tasks.py:wsc', 'validation/wsc_accuracy', 100),
+}
+_T5_OTHERS = {
+  'CNN/DM': ('tasks.py:cnn_dailymail', 'validation/rouge2', 1),
+  'SQuAD': ('tasks.py:squad', 'validation/exact_match', 1),
+  'WMT en-de': ('tasks.py:wmt_en_de', 'validation/bleu_intl', 1),
+  'WMT en-fr': ('tasks.py:wmt_en_fr', 'validation/bleu_intl', 1),
+  'WMT en-ro': ('tasks.py:wmt_en_ro', 'validation/bleu_intl', 1),
+}
+T5_COLUMNS = ('GLUE', 'CNN/DM', 'SQuAD', 'SuperGLUE', 'WMT en-de', 'WMT en-fr', 'WMT en-ro')  # of its tables
 
 
 def columns(scale: str, *names: str) -> dict[str, dict[str, Any]]:
@@ -178,6 +216,35 @@ def written(scale: str, name: str) -> dict[str, dict[str, Any]]:
     rows = {'data.length': 128, 'data.batch_size': 32}
     column['keys'] = _ON_A_LAPTOP | rows | optim | often
   return {name: column}
+
+
+def t5_columns(scale: str) -> dict[str, dict[str, Any]]:
+  """The columns of T5's tables; below the paper's scale they stay empty, and SST-2 stands beside them."""
+  if scale != 'paper':
+    why = 'below the scale of the paper SST-2 alone is written as text'
+    return {name: dict(empty=why) for name in T5_COLUMNS} | written(scale, 'SST-2')
+  tasks = {
+    name: dict(metric=metric, configs={'t5': f'experiments/t5/{config}'}, times=times)
+    for name, (config, metric, times) in (_T5_GLUE | _T5_SUPER_GLUE | _T5_OTHERS).items()
+  }
+  alone = 'each task is fine-tuned alone, where the paper fine-tunes on all of the benchmark at once'
+  means = {
+    'GLUE': dict(over=tuple(_T5_GLUE), note='one metric a task, without WNLI'),
+    'SuperGLUE': dict(over=tuple(_T5_SUPER_GLUE), note=f'{alone}; one metric a task'),
+  }
+  return {name: (means | tasks)[name] for name in (*T5_COLUMNS, *_T5_GLUE, *_T5_SUPER_GLUE)}
+
+
+def glue(scale: str, *others: str, name: str = 'GLUE') -> dict[str, dict[str, Any]]:
+  """The average of GLUE behind the columns of its tasks; below the paper's scale it stays empty beside `others`."""
+  if scale == 'paper':
+    return {name: dict(over=GLUE, note='the mean of eight tasks, without WNLI'), **columns(scale, *GLUE)}
+  return {name: dict(empty=_ABSENT['GLUE']), **columns(scale, *others)}
+
+
+def features(scale: str, *, layers: Sequence[int], join: str) -> dict[str, Any]:
+  """Changes of a tagger: two layers of LSTM read layers of a frozen trunk."""
+  return _FROZEN | {'adapter.layers': tuple(layers), 'adapter.join': join, 'adapter.lstm_dim': _LSTM_DIM[scale]}
 
 
 def pretraining(
@@ -302,6 +369,9 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
     scale: of the table.
     *rows: words of experiments/ulmfit/classify.py, which are families of the table's rows.
     labels: number of labelled texts, drawn; None for nine tenths of them all.
+
+  Returns:
+    The columns; those that report the test set in place of the paper's validation rows have a note that says so.
   """
   columns = {}
   sets = {'IMDb': ('imdb', 'imdb_reviews'), 'TREC-6': ('trec', 'trec')}
@@ -327,6 +397,8 @@ def ulmfit(scale: str, *rows: str, labels: int | None = None) -> dict[str, dict[
       times=-100,
       plus=100,
     )
+    if 'eval' in keys:
+      columns[task]['note'] = 'errors of the test set, where the paper has those of rows held out of the training set'
   return columns if scale == 'paper' else columns | {'AG': dict(empty=_NOT_IN_SMALL['AG'])}
 
 
@@ -337,9 +409,11 @@ def downstream(scale: str, config: str, model: str, columns: Mapping[str, Mappin
     scale: of the table; the networks are the same at small and paper, which has the task sets of TFDS.
     config: of the pre-training, below experiments/.
     model: a word of it, and the family of the columns' configs.
-    columns: from `task`.
+    columns: from `task`, `trec` and `asked`.
   """
   row = dict(config=target(scale, config, model, small=''), family=model)
+  zero_shot = [name for name, column in columns.items() if column.get('of') == 'evaluation']
+  scratch = dict(row, start='scratch', without=dict.fromkeys(zero_shot, 'without any update it knows nothing'))
   trivial = [
     dict(column=name, better='pretrained', than=than) for name, column in columns.items() for than in column['trivial']
   ]
@@ -347,9 +421,9 @@ def downstream(scale: str, config: str, model: str, columns: Mapping[str, Mappin
     title=f'A {model.upper()} of 5 M parameters on tasks, pre-trained and from scratch',
     paper='No table of a paper: the question of all of them, asked of networks that a laptop pre-trains in an hour',
     mark='none',
-    rows={'pretrained': row, 'from scratch': dict(row, start='scratch')},
+    rows={'pretrained': row, 'from scratch': scratch},
     columns=columns,
-    claims=claims(tuple(columns), ('pretrained', 'from scratch')) + trivial,
+    claims=claims([name for name in columns if name not in zero_shot], ('pretrained', 'from scratch')) + trivial,
     tuning_seeds=1 if scale == 'tiny' else 3,
     reference='pretrained',
   )
@@ -396,6 +470,24 @@ def task(
   if head != 1.0:
     rate['optim.scale'] = (('trunk/.*', 1 / head), ('.*', 1.0))
   return column | dict(keys=_TUNING | rate | shape | often | own, folder=folder, times=times)
+
+
+def asked(
+  scale: str,
+  model: str,
+  config: str,
+  *words: str,
+  folder: str,
+  metric: str,
+  trivial: Mapping[str, float] | None = None,
+  **keys: Any,
+) -> dict[str, Any]:
+  """A column of `downstream` that asks the pre-trained network as it is, without an update; arguments as of `task`."""
+  column = dict(of='evaluation', metric=metric, configs={model: target(scale, config, *words, small='')}, times=100)
+  if scale == 'tiny':
+    return column | dict(metric=f'{metric.partition("/")[0]}/loss', better='min', times=1, trivial={})
+  own = {key.replace('__', '.'): value for key, value in keys.items()}
+  return column | dict(folder=folder, trivial=trivial or {}, keys=_ON_A_LAPTOP | own)
 
 
 def trec(scale: str, model: str, *, steps: int, **keys: Any) -> dict[str, Any]:

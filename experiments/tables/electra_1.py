@@ -40,10 +40,15 @@ def get_table(scale):
     title='ELECTRA, Table 1: what a part of the training is worth',
     paper='Clark et al. 2020, §3.3; small and base, average of GLUE on dev',
     mark='C',
-    columns=common.columns(scale, 'GLUE', *TASKS),
+    columns=common.glue(scale, *TASKS),
     rows=rows,
     claims=common.claims(
-      TASKS, (whole, 'BERT-small'), (whole, half), (half, quarter), (quarter, eighth), (eighth, sixteenth)
+      ('GLUE',) if scale == 'paper' else TASKS,
+      (whole, 'BERT-small'),
+      (whole, half),
+      (half, quarter),
+      (quarter, eighth),
+      (eighth, sixteenth),
     ),
     tuning_seeds=dict(tiny=1, small=3, paper=1)[scale],
     reference='BERT-small',

@@ -15,7 +15,6 @@ ROWS = {  # words of the config: name, GLUE, CNN/DM, SQuAD, SuperGLUE, WMT's Eng
   ('prefix',): ('prefix language model', (81.82, 18.61, 78.94, 68.11, 26.43, 37.98, 27.39)),
   ('enc_dec', 'lm'): ('encoder-decoder, LM objective', (79.56, 18.59, 76.02, 64.29, 26.27, 39.17, 26.86)),
 }
-COLUMNS = ('GLUE', 'CNN/DM', 'SQuAD', 'SuperGLUE', 'WMT en-de', 'WMT en-fr', 'WMT en-ro')
 
 
 def get_table(scale):
@@ -27,13 +26,12 @@ def get_table(scale):
     small |= dict(structure='prefix') if words[0] == 'prefix' else {}
     keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
     rows[name] = common.pretraining(scale, 't5/architectures.py', *words, small=small, **keys)
-    rows[name] |= dict(family='t5', published=common.by_column(COLUMNS, published))
-  empty = {name: dict(empty='it is an average, or a set, that is not among the small data') for name in COLUMNS}
+    rows[name] |= dict(family='t5', published=common.by_column(common.T5_COLUMNS, published))
   return dict(
     title='T5, Table 2: architectures',
     paper='Raffel et al. 2020, §3.2; base, 2^19 steps, fine-tuned on each benchmark',
     mark='C',
-    columns={**empty, **common.written(scale, 'SST-2')},
+    columns=common.t5_columns(scale),
     rows=rows,
     claims=common.claims(
       ('SST-2',),

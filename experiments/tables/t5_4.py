@@ -22,7 +22,6 @@ ROWS = {  # word of the config: name, GLUE, CNN/DM, SQuAD, SuperGLUE, WMT's Engl
   'span5': ('spans of 5', (83.40, 19.24, 82.05, 72.23, 26.88, 39.40, 27.53)),
   'span10': ('spans of 10', (82.85, 19.33, 81.84, 70.44, 26.79, 39.49, 27.69)),
 }
-COLUMNS = ('GLUE', 'CNN/DM', 'SQuAD', 'SuperGLUE', 'WMT en-de', 'WMT en-fr', 'WMT en-ro')
 
 
 def get_table(scale):
@@ -31,13 +30,12 @@ def get_table(scale):
   for word, (name, published) in ROWS.items():
     keys = dict(vocab__extra=common.SENTINELS) if scale == 'small' else {}
     rows[name] = common.pretraining(scale, 't5/pretrain.py', word, small=common.T5, **keys)
-    rows[name] |= dict(family='t5', published=common.by_column(COLUMNS, published))
-  empty = {name: dict(empty='it is an average, or a set, that is not among the small data') for name in COLUMNS}
+    rows[name] |= dict(family='t5', published=common.by_column(common.T5_COLUMNS, published))
   return dict(
     title='T5, Tables 4 to 7: objectives, rates, lengths of spans',
     paper='Raffel et al. 2020, §3.3; base, 2^19 steps, fine-tuned on each benchmark',
     mark='B',
-    columns={**empty, **common.written(scale, 'SST-2')},
+    columns=common.t5_columns(scale),
     rows=rows,
     claims=common.claims(
       ('SST-2',),

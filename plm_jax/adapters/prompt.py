@@ -11,9 +11,9 @@ Face's form, an import or a run; a checkpoint of a run with this adapter is eval
 of the right answer, so that the same config can also be trained.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -93,7 +93,7 @@ def make(
   specials = tuple(i for i in vocab.special_ids if i not in (vocab.mask_id, vocab.pad_id))
   s = Setup(reader, choose, ids, specials)
   functions = partial(prepare, s), partial(loss, s), partial(predict, s)
-  return Task(Model(trunk), *functions, summary=summary, evaluate=partial(evaluate, s))
+  return Task(Model(trunk), *functions, summary=summary, evaluate=partial(evaluate, s), in_words=in_words)
 
 
 def prepare(s: Setup, root: Array, batch: Batch) -> Example:
@@ -188,6 +188,12 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
   chosen = compared[s.choose]
   shares = {'label': chosen.argmax(axis=1).astype(jnp.int32), 'probability': jax.nn.softmax(chosen, axis=1)}
   return shares | {f'log_probability_{name}': values for name, values in compared.items()}
+
+
+def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+  """The text of the option that is chosen; nothing for a row without options."""
+  options = record.get('options') or ()
+  return {'option': options[int(prediction['label'])]} if options and 'label' in prediction else {}
 
 
 def summary(means: dict[str, float]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from plm_jax.layers.linear import Dense, normal
 from plm_jax.layers.losses import cross_entropy
 from plm_jax.layers.means import batch_scale, metric, scaled_sum
 from plm_jax.layers.norm import LayerNorm
-from plm_jax.scores import squad
+from plm_jax.scores import Group, squad, squad2
 from plm_jax.types import Array, Batch, Count, Example, Forward, Loss, Paper, PartRate, PyTree, Std, Task, Vocab, Weight
 
 PAPER = Paper(
@@ -184,7 +184,8 @@ def make(
   conditional = end == 'conditional'
   model = Model(trunk, dropout, frozen, init_std, conditional)
   losses, predictions = (conditional_loss, conditional_predict) if conditional else (loss, predict)
-  task = Task(model, partial(prepare, s), partial(losses, s), partial(predictions, s), in_words=in_words)
+  words = partial(in_words, no_answer=no_answer)
+  task = Task(model, partial(prepare, s), partial(losses, s), partial(predictions, s), in_words=words)
   return task._replace(scores=('squad2',) if no_answer else ('squad',), trains=trained(frozen))
 
 
@@ -221,11 +222,18 @@ def predict(s: Setup, forward: Forward, example: Example) -> dict[str, Array]:
   return {**found, 'no_answer': found['no_answer'] - s.threshold}
 
 
-def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-  """The best answer of one window, as it stands in the text; '' where it shows none."""
-  if prediction['score'][0] <= squad.NEVER:
+def in_words(prediction: Mapping[str, Any], record: Mapping[str, Any], *, no_answer: bool = False) -> dict[str, Any]:
+  """The best answer of one window, as it stands in the text; '' where it shows none.
+
+  Args:
+    prediction: of the window.
+    record: of it.
+    no_answer: texts may hold no answer: '' as well where the window says so.
+  """
+  window = Group([prediction], [record])
+  if no_answer and squad2.question_of(window).unanswered:
     return {'answer': ''}
-  return {'answer': squad.text_of(record, *(int(prediction[name][0]) for name in ('start', 'end')))}
+  return {'answer': squad.best(window)[0]}
 
 
 def _scores(forward: Forward, example: Example) -> tuple[Array, Array]:

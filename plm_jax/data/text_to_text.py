@@ -17,7 +17,7 @@ blank lose characters of their longest field instead. Targets and options lose t
 import dataclasses
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -99,8 +99,9 @@ def make(
     shots: demonstrations before each row; None for none.
     keep_unlabelled: rows without a right answer stay, so that they can be predicted (`evaluate --predictions`).
       Nothing is trained or scored on them.
-    on_bad_row: a row that cannot be written: 'stop' ends with file, line and reason, before anything is tokenised;
-      'skip' leaves up to 0.1 % of the rows out, and counts and lists them.
+    on_bad_row: a row that cannot be written, of these or of the split that demonstrations are drawn from: 'stop' ends
+      with file, line and reason, before anything is tokenised; 'skip' leaves up to 0.1 % of the rows out, and counts
+      and lists them.
     shuffle: False keeps the order of the source.
     documents: what ends a row of a .txt file: 'blank_line', 'line' or the 'file'.
     max_bytes: most bytes of a row of a file, and of a .gz file unzipped, which is held in memory.
@@ -118,7 +119,8 @@ def make(
   """
   target_length, other_vocab = target_length or length, second_vocab or vocab
   sizes = shapes(buckets, target_buckets, length=length, target_length=target_length)
-  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
+  opened = partial(sources.open_source, path, cache=cache, max_bytes=max_bytes, documents=documents)
+  records = opened(split=split)
   share = order.share(batch_size, host=host, hosts=hosts)
   chosen = Shots(**shots or {})
   errors.one_of('data.second', second, Second)
@@ -135,13 +137,14 @@ def make(
     target_length=target_length,
     drawer=None,
   )
-  if chosen.count or chosen.instruction:
-    others = sources.open_source(path, split=chosen.split, cache=cache, max_bytes=max_bytes)
-    drawer = Drawer(chosen, writer.form, others, gap=gap or ' ', same_split=chosen.split == split)
-    writer = writer._replace(drawer=drawer)
   kept = written.find_rows(
     records, writer.form, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row
   )
+  if chosen.count or chosen.instruction:
+    before = _drawer(
+      chosen, writer.form, records, kept, split=split, gap=gap or ' ', on_bad_row=on_bad_row, opened=opened
+    )
+    writer = writer._replace(drawer=before)
   made_of = encoded.tokenised(records, kept, writer, draws=chosen.draws)
   inputs, targets, options, cut = made_of.inputs, made_of.targets, made_of.options, made_of.cut
   log.info(f'{path} ({split}): {len(kept.row_ids)} rows, {cut} of them cut to {length} and {target_length} tokens.')
@@ -226,6 +229,39 @@ def _form(form: Mapping[str, Any], *, keep_unlabelled: bool) -> Form:
   return written.without_answers(made) if keep_unlabelled else made
 
 
+def _drawer(
+  shots: Shots,
+  form: Form,
+  records: Records,
+  kept: Kept,
+  *,
+  split: str,
+  gap: str,
+  on_bad_row: OnBadRow,
+  opened: Callable[..., Records],
+) -> Drawer:
+  """What draws demonstrations. All rows that they may come from are read now, those of the same split once.
+
+  Args:
+    shots: how many, of which split.
+    form: how rows are written.
+    records: the rows that are asked for.
+    kept: those of them that can be written.
+    split: of them.
+    gap: what stands between the inputs and the target of a demonstration.
+    on_bad_row: what becomes of rows that cannot be written, see `BadRows`.
+    opened: opens another split of the data.
+
+  Raises:
+    ValueError: a row that cannot be written, or too few rows.
+  """
+  if shots.split == split or not shots.count:
+    return Drawer(shots, form, records, gap=gap, same_split=True, left_out=kept.left_out)
+  others = opened(split=shots.split)
+  left_out = written.find_bad_rows(others, form, on_bad_row)
+  return Drawer(shots, form, others, gap=gap, same_split=False, left_out=left_out)
+
+
 def look(
   *,
   path: str,
@@ -240,14 +276,15 @@ def look(
   documents: Boundary = 'blank_line',
   **rest: Any,
 ) -> Labels:
-  """Writes all rows and the demonstrations of the first; nothing is tokenised. Keywords as in `make`."""
+  """Writes all rows, those that demonstrations are drawn from as well; nothing is tokenised. Keywords as in `make`."""
   del rest
-  records = sources.open_source(path, split=split, cache=cache, max_bytes=max_bytes, documents=documents)
+  opened = partial(sources.open_source, path, cache=cache, max_bytes=max_bytes, documents=documents)
+  records = opened(split=split)
   chosen, made = Shots(**shots or {}), _form(form, keep_unlabelled=keep_unlabelled)
   kept = written.find_rows(records, made, per_target=per_target, keep_unlabelled=keep_unlabelled, on_bad_row=on_bad_row)
   if chosen.count:
-    others = sources.open_source(path, split=chosen.split, cache=cache, max_bytes=max_bytes)
-    Drawer(chosen, made, others, gap=' ', same_split=chosen.split == split).draw(int(kept.row_ids[0]), 0)
+    before = _drawer(chosen, made, records, kept, split=split, gap=' ', on_bad_row=on_bad_row, opened=opened)
+    before.draw(int(kept.row_ids[0]), 0)
   return Labels(made.options, max(kept.options, 1), bool((kept.answers < 0).any()))
 
 

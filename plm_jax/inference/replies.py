@@ -177,7 +177,6 @@ def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
         place = _characters(record, first, last)
         found[place] = max(score, found.get(place, squad.NEVER))
   text = group.records[0]['context']
-  (question,) = squad2.questions_of(group.predictions, group.records)
   ordered = sorted(found.items(), key=lambda item: -item[1])[:best]
   scores = [score for _, score in ordered]
   nothing = [min(float(one['no_answer']) for one in group.predictions)] if knows_none else []
@@ -186,7 +185,7 @@ def answer_of(group: Group, *, best: int, knows_none: bool) -> dict[str, Any]:
     {'text': text[start:end], 'start': start, 'end': end, 'probability': share}
     for ((start, end), _), share in zip(ordered, shares, strict=False)
   ]
-  if (knows_none and question.margin > 0) or not every:
+  if (knows_none and squad2.question_of(group).unanswered) or not every:
     none = {'text': '', 'start': None, 'end': None, 'probability': shares[-1] if nothing else 0.0}
     return {**none, 'best': every}
   return {**every[0], 'best': every}

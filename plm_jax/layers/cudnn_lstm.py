@@ -41,3 +41,7 @@ class Gates(nn.Module):
   def __call__(self, x: Array) -> Array:
     """[..., inputs] -> [..., c, 4, f]: input, forget, cell, output."""
     return jnp.einsum('...d,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias
+
+  def of_each(self, x: Array) -> Array:
+    """The same where each layer reads an input of its own: [..., c, inputs] -> [..., c, 4, f]."""
+    return jnp.einsum('...cd,dcgf->...cgf', x.astype(self.dtype), self.kernel) + self.bias + self.recurrent_bias

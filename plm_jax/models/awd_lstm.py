@@ -90,8 +90,8 @@ class AwdLstm(Base):
     self.input_dropout = LockedDropout(c.dropout * c.input_dropout)
     self.hidden_dropout = LockedDropout(c.dropout * c.hidden_dropout)
     self.output_dropout = LockedDropout(c.dropout * c.output_dropout)
-    weight_dropout, dtype = c.dropout * c.weight_dropout, self.execution.dtype
-    self.lstm = [DroppedLstm(width, weight_dropout, dtype) for width in self.widths]
+    weight_dropout, e = c.dropout * c.weight_dropout, self.execution
+    self.lstm = [DroppedLstm(width, weight_dropout, e.dtype, e.remat) for width in self.widths]
     self.output_bias = OutputBias(self.vocab_size)
 
   def __call__(

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from plm_jax.layers.cudnn_lstm import Gates
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import normal, uniform
-from plm_jax.layers.lstm import State, begins, both_ways, recur
+from plm_jax.layers.lstm import State, begins, both_ways, recur_over
 from plm_jax.layers.pooling import largest
 from plm_jax.models.base import Base
 from plm_jax.sharding import constrain
-from plm_jax.types import Array, Count, Depth, Execution, HeadStyle, Paper, PartRate, Published, Std
+from plm_jax.types import Array, Count, Depth, Execution, HeadStyle, Paper, PartRate, Published, Remat, Std
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Layer(nn.Module):
   features: int
   init_range: float
   dtype: str
+  remat: Remat
 
   @nn.compact
   def __call__(self, x: Array, segment_ids: Array) -> tuple[State, Array]:
@@ -71,8 +72,15 @@ class Layer(nn.Module):
     both = jnp.stack([segment_ids, segment_ids[:, ::-1]], axis=-1)  # [b, l, 2], the second direction from the end
     fresh = jnp.stack([begins(both[..., 0]), begins(both[..., 1])], axis=-1)
     zero = jnp.zeros((len(x), 2, self.features), jnp.float32)
-    last, states = recur(
-      both_ways(gates(x)), gates.recurrent, (zero.astype(self.dtype), zero), fresh=fresh, passed=both == 0
+    again = self.remat == 'full'
+    last, states = recur_over(
+      both_ways(jnp.stack([x, x], axis=2) if again else gates(x)),
+      gates.recurrent,
+      (zero.astype(self.dtype), zero),
+      gates_of=gates.of_each if again else None,
+      fresh=fresh,
+      passed=both == 0,
+      remat=self.remat,
     )
     states = jnp.where(segment_ids[..., None, None] > 0, both_ways(states), 0)  # [b, l, 2, f]
     return last, states.reshape(*segment_ids.shape, 2 * self.features)
@@ -92,8 +100,7 @@ class Cove(Base):
     c, dtype = self.config, self.execution.dtype
     self.token_embed = self.embed or self.make_table(normal(c.word_std))
     widths = (c.word_dim, *(c.num_layers - 1) * (c.hidden_dim,))
-    layer = nn.remat(Layer) if self.execution.remat == 'full' else Layer
-    self.lstm = [layer(width, c.hidden_dim // 2, c.init_range, dtype) for width in widths]
+    self.lstm = [Layer(width, c.hidden_dim // 2, c.init_range, dtype, self.execution.remat) for width in widths]
     self.between = Dropout(c.dropout)
 
   def __call__(

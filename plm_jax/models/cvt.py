@@ -106,8 +106,7 @@ class Cvt(Base):
     c, dtype = self.config, self.execution.dtype
     self.token_embed = self.embed or self.make_table(normal(c.word_std))
     self.words = Words(c, dtype)
-    layer = nn.remat(Lstm) if self.execution.remat == 'full' else Lstm
-    self.lstm = [layer(width, dtype, c.hidden_dim // 2) for width in c.mlp_dims]
+    self.lstm = [Lstm(width, dtype, c.hidden_dim // 2, self.execution.remat) for width in c.mlp_dims]
     self.dropout = Dropout(c.dropout)
 
   def __call__(

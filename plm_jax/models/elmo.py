@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from plm_jax.layers.characters import CHARACTERS, largest_of_filters
 from plm_jax.layers.dropout import Dropout
 from plm_jax.layers.linear import Dense, Embed, Initializer, normal
-from plm_jax.layers.lstm import State, apart, begins, both_ways, forget_one, recur
+from plm_jax.layers.lstm import State, apart, begins, both_ways, forget_one, recur_over
 from plm_jax.layers.pooling import mean
 from plm_jax.layers.stack import stack
 from plm_jax.sharding import constrain
@@ -168,16 +168,17 @@ class Block(nn.Module):
 
     def read(x: Array, state: State, fresh: Array, begin: State | None) -> tuple[Array, State]:
       """A row in both directions: [b, l, 2, p] -> the same, and the state behind it."""
-      gates = jnp.einsum('blcp,cpgf->blcgf', x, inputs) + bias
-      last, out = recur(
-        gates,
+      last, out = recur_over(
+        x,
         recurrent,
         state,
+        gates_of=lambda x: jnp.einsum('blcp,cpgf->blcgf', x, inputs) + bias,
         fresh=fresh,
         begin=begin,
         projection=projection,
         cell_clip=c.cell_clip,
         projection_clip=c.projection_clip,
+        remat=self.execution.remat,
       )
       return jnp.where(number > 0, x, 0) + out, last
 
@@ -226,7 +227,8 @@ class Elmo(nn.Module):
   def setup(self) -> None:
     c = self.config
     self.words = Words(c, self.execution.dtype)
-    self.layers = stack(Block, num_layers=c.num_layers, execution=self.execution)(c, self.execution)
+    kept = dataclasses.replace(self.execution, remat='none')  # blocks compute windows of their recurrence again
+    self.layers = stack(Block, num_layers=c.num_layers, execution=kept)(c, self.execution)
     self.output_dropout = Dropout(c.dropout)
 
   def __call__(

@@ -1,7 +1,8 @@
 """Precision, recall and F1 of entities in IOB2, strictly: an I that continues nothing is no entity (package seqeval).
 
 `adapters/tag` counts spans as the shared task of CoNLL did, where such an I begins one; the two differ by no more than
-what a model predicts against its scheme. Words that were cut off a row, or have no token, count as predicted O.
+what a model predicts against its scheme, since the labels of data are IOB2 (`data/rows/kinds/words.py`). Words that
+were cut off a row, or have no token, count as predicted O.
 """
 
 from collections.abc import Sequence

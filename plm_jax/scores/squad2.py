@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from plm_jax.scores import Row, grouped, squad
+from plm_jax.scores import Group, Row, grouped, squad
 
 METRICS = (
   'exact_match', 'f1', 'has_answer_exact_match', 'has_answer_f1', 'no_answer_exact_match', 'no_answer_f1',
@@ -40,6 +40,11 @@ class Question(NamedTuple):
   margin: float
   golds: Sequence[str]
 
+  @property
+  def unanswered(self) -> bool:
+    """Whether no answer is predicted; an answer that was written says it by itself."""
+    return self.margin > 0
+
 
 def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float]:
   """Means over all questions, over those with and without an answer, and the best thresholds."""
@@ -47,7 +52,7 @@ def score(predictions: Sequence[Row], records: Sequence[Row]) -> dict[str, float
   found: dict[str, float] = {}
   for name, rule in (('exact_match', squad.exact_match), ('f1', f1)):
     values = [_value(rule, question) for question in questions]
-    kept = [float(not q.golds) if q.margin > 0 else value for q, value in zip(questions, values, strict=True)]
+    kept = [float(not q.golds) if q.unanswered else value for q, value in zip(questions, values, strict=True)]
     best, threshold = best_threshold(questions, values)
     found |= {
       name: 100 * squad.mean(kept),
@@ -63,23 +68,23 @@ def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
   """The answer to each question by its id, '' for none, as the official script reads them."""
   ids = [squad.id_of(group) for group in grouped(predictions, records)]
   pairs = zip(ids, questions_of(predictions, records), strict=True)
-  return squad.as_json({id_: '' if one.margin > 0 else one.answer for id_, one in pairs})
+  return squad.as_json({id_: '' if one.unanswered else one.answer for id_, one in pairs})
 
 
 def questions_of(predictions: Sequence[Row], records: Sequence[Row]) -> list[Question]:
   """The questions, their windows joined."""
-  found = []
-  for group in grouped(predictions, records):
-    golds = tuple(squad.golds_of(group.records[0]) or ())
-    if 'text' in group.predictions[0]:
-      found.append(Question(squad.answer_of(group), math.nan, golds))
-      continue
-    answer, value = squad.best(group)
-    null = min(float(prediction['no_answer']) for prediction in group.predictions)
-    told = [float(prediction['impossible']) for prediction in group.predictions if 'impossible' in prediction]
-    margin = min(told) if told else null - value
-    found.append(Question(answer, margin, golds))
-  return found
+  return [question_of(group) for group in grouped(predictions, records)]
+
+
+def question_of(group: Group) -> Question:
+  """A question, from some or all of its windows or as its answer was written."""
+  golds = tuple(squad.golds_of(group.records[0]) or ())
+  if 'text' in group.predictions[0]:
+    return Question(squad.answer_of(group), math.nan, golds)
+  answer, value = squad.best(group)
+  null = min(float(prediction['no_answer']) for prediction in group.predictions)
+  told = [float(prediction['impossible']) for prediction in group.predictions if 'impossible' in prediction]
+  return Question(answer, min(told) if told else null - value, golds)
 
 
 def f1(answer: str, gold: str) -> float:

@@ -234,7 +234,7 @@ def _check_extend(extend: int | None, folder: RunFolder, old: Mapping[str, Any])
 
 
 def make_data(
-  begun: Begun, stack: contextlib.ExitStack, stopping: Stopping, predictions: predicted.Kept | None
+  begun: Begun, stack: contextlib.ExitStack, stopping: Stopping, predictions: predicted.Kept | None = None
 ) -> Data:
   """Vocabulary, model, mesh, data, which all processes are known to have alike then."""
   settings, folder, _, old, _ = begun

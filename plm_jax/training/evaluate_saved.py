@@ -206,7 +206,7 @@ def evaluate_folder(
     ConfigError: no such evaluation or folder, or one without parameters that the task needs.
   """
   settings = from_data.filled(settings, model=source)
-  names = _names(settings, name, predictions)
+  names = _names(settings, name, predictions, made=None if folder is None else folder.root)
   settings = _without_folded(settings)
   made, params = _model_of(source, settings)
   signals.check()
@@ -221,7 +221,7 @@ def evaluate_folder(
     _evaluate(evaluator, iter([saved]), folder=folder, predictions=predictions, by_class=by_class)
 
 
-def _names(settings: Settings, name: str | None, predictions: Output | None) -> list[str]:
+def _names(settings: Settings, name: str | None, predictions: Output | None, *, made: Where | None = None) -> list[str]:
   """The evaluations to do."""
   names = list(settings['eval']) if name is None else [name]
   if not names or (unknown := [name for name in names if name not in settings['eval']]):
@@ -231,7 +231,7 @@ def _names(settings: Settings, name: str | None, predictions: Output | None) -> 
   if predictions and len(names) > 1:
     raise ConfigError(f'--predictions needs one --evaluation; there are {", ".join(names)}')
   if predictions:
-    predicted.check_output(predictions.file, predictions.format)
+    predicted.check_output(predictions.file, predictions.format, made=made)
   return names
 
 

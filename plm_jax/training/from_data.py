@@ -22,7 +22,6 @@ from plm_jax.plugins import build
 from plm_jax.text import tokenizer
 from plm_jax.training.parts import make_vocab
 from plm_jax.types import Labels, Template, Vocab
-from plm_jax.weights import release
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
     model: the folder of the network that reads the rows, where it is not the one that the settings begin with.
 
   Raises:
-    ConfigError: the data do not say, or rows of another layout than that of the released model are asked for.
+    ConfigError: the data do not say, or a run that begins asks for rows of another layout than that of its model.
   """
   made, source = _with_splits(settings), _trunk_source(settings) if model is None else str(model)
   asked = [block for block in config.of_data(settings).values() if block['name'] == 'labelled']
@@ -50,7 +49,8 @@ def filled(settings: Settings, kept: Settings | None = None, *, model: Where | N
       _fill_data(made, kept or {})
   if any(block.get('layout', '') is None for block in config.of_data(made).values()):
     _fill_layout(made, kept or {}, source)
-  _check_layout(made, source)
+  if not kept:
+    _check_layout(made, source)
   if made['adapter'] is not None:
     made['adapter'] = _with_classes(made['adapter'], made, (kept or {}).get('adapter') or {})
   return made
@@ -211,24 +211,63 @@ def layout_of_release(folder: str, *, texts: int) -> str:
 
 def _texts(block: Settings) -> int:
   """How many texts stand in a row of a data block, of which more than one need the layout of a pair."""
+  if 'form' in block:
+    return 1
   return 2 if block.get('kind') in ('spans', 'options') else min(len(block.get('fields') or ()) or 2, 2)
 
 
 def _check_layout(settings: Settings, source: str | None) -> None:
-  """Raises ConfigError where the rows of the training data stand otherwise than the release was trained with."""
+  """Raises ConfigError where the rows of the training data stand otherwise than those that the model was trained on."""
   block = settings['data']
-  asked, texts = block.get('layout'), _texts(block)
-  if source is None or asked not in NAMED or not release.is_release(files.path(source)):
+  asked = block.get('layout')
+  if source is None or asked not in NAMED:
     return
-  own = layout_of(source, texts=texts, bare=True)
-  if own not in NAMED or own == asked:
+  own, texts = _trained_on(source, texts=_texts(block))
+  place = _tokenizer_of(source)
+  if own not in NAMED or own == asked or place is None:
     return
-  vocab, styles = tokenizer.load(source), build.files_of('data.rows.layouts')
+  with errors.stage('data.layout'):
+    vocab = tokenizer.load(place)
+  styles = build.files_of('data.rows.layouts')
   if _frames(styles[asked], vocab, texts) != _frames(styles[own], vocab, texts):
     raise ConfigError(
       f'data.layout={asked!r}: {source} was trained on rows of layout {own!r}, and reads {texts} texts in a row '
       f'otherwise: --config.data.layout={own}, or None, which takes that of the folder'
     )
+
+
+def _trained_on(source: str, *, texts: int) -> tuple[str | None, int]:
+  """The layout of the rows that the model of a folder was trained on, and of how many texts in a row that is known.
+
+  Args:
+    source: a run, an import or a release.
+    texts: in a row that it is to read.
+
+  Returns:
+    None for a layout that is not known; `texts` or, where nothing is known of several, 1.
+  """
+  begun = seals.read_json(RunFolder.at(source).config, default={})
+  if 'model' not in begun:
+    return layout_of(source, texts=texts, bare=True), texts
+  block = begun.get('data') or {}
+  if block.get('layout') in NAMED:
+    return block['layout'], min(texts, _texts(block))
+  known = texts if _pairs_texts(begun, source) else 1
+  return layout_of(source, texts=known), known
+
+
+def _pairs_texts(begun: Settings, source: str) -> bool:
+  """Whether a run was pre-trained on two texts in a row that belong together, as its objective puts them there.
+
+  Documents that stand one behind the other in a row say nothing of a pair.
+  """
+  place, objective = _tokenizer_of(source), begun.get('objective')
+  if place is None or not objective:
+    return False
+  with errors.stage('data.layout'):
+    vocab = tokenizer.load(place)
+    rows = build.template('data', begun['data'], vocab=vocab)
+    return rows is None and build.template('objectives', objective, vocab=vocab, rows=None) is not None
 
 
 def _frames(style: Any, vocab: Vocab, texts: int) -> Any:

@@ -29,7 +29,7 @@ from plm_jax.training import (
 )
 from plm_jax.training.begin import Begun, Run, Tools, Way
 from plm_jax.training.evaluation import evaluate
-from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, versions, way_on
+from plm_jax.training.outcome import DIVERGED, DONE, INTERRUPTED, Outcome, code, machine, versions, way_on
 from plm_jax.training.stopping import catch_signals
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,8 @@ def _train(
         file = flags.predictions.file
         log.warning(f'--predictions={file}: nothing is evaluated here; plm_jax.evaluate takes it as well')
       return begun
+    if begun.main:
+      code()  # what is running; files may change under a long run
     data = begin.make_data(begun, stack, stopping, flags.predictions)
     start, way = begin.make_start(begun, data, stack, stopping, extend=flags.extend, stop_at=flags.stop_at)
     run = begin.compile_step(begun, data, start, way)
@@ -288,6 +290,7 @@ def _end(begun: Begun, run: Run, tools: Tools, way: Way) -> Outcome:
     'versions': versions(),
   }
   if begun.main:
+    result |= {'code': code(), 'machine': machine()}
     metrics.write_json(folder.result, result)
     try:
       curves.curves(folder.root)

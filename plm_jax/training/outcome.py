@@ -1,11 +1,15 @@
 """How a call of `train` ends: its exit code, its result, and how a run that diverged goes on."""
 
+import functools
+import os
 import platform
 import shlex
+import subprocess
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from plm_jax.files import RunFolder
+from plm_jax.plugins import signatures
 
 DONE, INTERRUPTED, DIVERGED = 0, 3, 4
 
@@ -38,3 +42,29 @@ def versions() -> dict[str, str]:
 
   packages = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'grain', 'numpy')
   return {'plm_jax': __version__, 'python': platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def machine() -> str:
+  """The machine, in words."""
+  return f'{platform.machine()}, {os.cpu_count()} cores, {platform.system()}'
+
+
+@functools.cache
+def code() -> str:
+  """The commit of the package when this was first asked, with '+changes' where files of the package differ from it.
+
+  Empty where the package stands in no repository, or git is not there or cannot be asked.
+  """
+  if _git('ls-files', '--error-unmatch', 'types.py') is None:  # another project's repository around it
+    return ''
+  commit, changed = _git('rev-parse', '--short=12', 'HEAD'), _git('status', '--porcelain', '--', '.')
+  return '' if not commit or changed is None else commit + '+changes' * bool(changed)
+
+
+def _git(*words: str) -> str | None:
+  """What git says of the folder of the package, which it only reads; None where it fails."""
+  asked = ['git', '--no-optional-locks', '-C', str(signatures.ROOT), *words]
+  try:
+    return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+  except (OSError, subprocess.SubprocessError):
+    return None

@@ -40,16 +40,18 @@ def check_task(task: Task, asked: Any, *, user: str) -> None:
     raise ConfigError(f'--predictions: {user} makes no predictions; leave the flag out')
 
 
-def check_output(file: Where, form: str | None) -> None:
+def check_output(file: Where, form: str | None, *, made: Where | None = None) -> None:
   """Raises ConfigError where a file of predictions cannot be written.
 
   Args:
     file: which one.
     form: a name of `formats`; None for rows of JSON.
+    made: a folder that will be there.
   """
   folder = files.path(file).parent
-  if not files.is_folder(folder) or files.is_folder(files.path(file)):
-    what = 'is a folder' if files.is_folder(folder) else f'there is no folder {folder}'
+  there = files.is_folder(folder) or (made is not None and folder == files.path(made))
+  if not there or files.is_folder(files.path(file)):
+    what = 'is a folder' if there else f'there is no folder {folder}'
     raise ConfigError(f'--predictions={file}: {what}; name a file in a folder that is there')
   if form is not None:
     errors.check_choice('--format', 'format', form, formats(), place='plm_jax/scores')
@@ -94,8 +96,7 @@ def kept(settings: Mapping[str, Any], file: Where, evaluation: str | None, *, wo
   name = evaluation or next(iter(settings['eval']))
   if name not in settings['eval']:
     raise ConfigError(f'--evaluation={name}: no such evaluation in config.eval; there are {there}')
-  if files.path(file).parent != files.path(workdir):
-    check_output(file, None)
+  check_output(file, None, made=workdir)
   return Kept(name, file)
 
 

@@ -117,6 +117,8 @@ def test_what_is_chosen_is_the_largest_of_the_comparison(choose):
   assert np.array_equal(found['label'], np.asarray(found[f'log_probability_{choose}']).argmax(axis=1))
   assert found['label'][0] != 2  # an option that the row does not have
   np.testing.assert_allclose(np.asarray(found['probability']).sum(axis=1), 1, rtol=1e-5)
+  words = [task.in_words({'label': label}, {'options': ('a', 'b', 'c')}) for label in np.asarray(found['label'])]
+  assert words == [{'option': 'abc'[label]} for label in found['label'].tolist()]
 
 
 def test_the_comparisons_differ():
@@ -144,6 +146,7 @@ def test_an_answer_without_options_is_right_where_each_token_is_the_likeliest():
   tokens = np.asarray(batch['target_segment_ids']).sum(axis=1)
   np.testing.assert_allclose(found['nats_per_token'], np.asarray(found['nats']) / tokens, rtol=1e-5)
   assert 'accuracy' not in metrics
+  assert task.in_words({name: values[0] for name, values in found.items()}, {'options': ()}) == {}
 
 
 def peers_greedy(batch):

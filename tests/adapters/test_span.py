@@ -13,8 +13,9 @@ from plm_jax import config, weights
 from plm_jax.adapters import span
 from plm_jax.data.corpora import sources
 from plm_jax.data.rows import windows
+from plm_jax.inference import replies
 from plm_jax.models import bart
-from plm_jax.scores import squad, squad2
+from plm_jax.scores import Group, squad, squad2
 from plm_jax.text import byte_bpe
 from plm_jax.training import loop, metrics, parts, step
 from tests import conftest, runs, tiny
@@ -141,6 +142,22 @@ def test_an_answer_in_words_is_a_part_of_the_text():
   record['context'] = '北京 is  Beijing.'
   assert span.in_words(prediction, record) == {'answer': record['context'][5:15].strip()}
   assert span.in_words({**prediction, 'score': np.array([-2e30])}, record) == {'answer': ''}
+
+
+@pytest.mark.parametrize('end', ['independent', 'conditional'])
+def test_an_answer_in_words_is_that_of_the_rule(end):
+  """No answer where the submission of the row has none, if the task knows of texts without an answer."""
+  record = {
+    'row': {'id': 'q'}, 'context': 'in Rome', 'characters': np.array([(0, 2), (3, 7)]), 'first': 3, 'answers': None
+  }  # fmt: skip
+  for score, nothing in ((1.0, 9.0), (1.0, 0.5), (-2e30, -3e30)):
+    row = {'start': np.array([4]), 'end': np.array([4]), 'score': np.array([score]), 'no_answer': np.array(nothing)}
+    row |= {'impossible': np.array(nothing - 2)} if end == 'conditional' else {}
+    sent = json.loads(squad2.submission([row], [record]))['q']
+    assert make_task(no_answer=True, end=end).in_words(row, record) == {'answer': sent}
+    assert replies.answer_of(Group([row], [record]), best=1, knows_none=True)['text'] == sent
+    assert sent == ('Rome' if nothing == 0.5 else '')
+    assert make_task(end=end).in_words(row, record) == {'answer': 'Rome' if score > 0 else ''}
 
 
 def test_which_score_is_taken_depends_on_whether_texts_may_hold_no_answer():

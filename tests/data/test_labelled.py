@@ -286,7 +286,7 @@ TAGGED = {'kind': 'words', 'fields': ('tokens',), 'label': 'tags'}
 
 def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
   path = small.write_rows(tmp_path / 'rows.jsonl', WORDS)
-  (tmp_path / 'labels.json').write_text('{"tags": ["O", "B-a", "I-a"]}')
+  (tmp_path / 'labels.json').write_text('{"tags": ["O", "B-a", "B-b"]}')
   source = make(path, length=10, batch_size=3, **TAGGED)
   (batch,) = source.once()
   assert rows_of(source) == [
@@ -301,7 +301,7 @@ def test_the_label_of_a_word_stands_at_its_first_piece(tmp_path, caplog):
   assert batch['row_id'].tolist() == [0, 2, -1]
   assert batch['row_weight'].tolist() == [1, 1, 0]
   assert source.spec['labels'] == source.spec['tokens']
-  assert (source.rows, source.names) == (2, ('O', 'B-a', 'I-a'))
+  assert (source.rows, source.names) == (2, ('O', 'B-a', 'B-b'))
   assert '1 of 7 words have no token' in caplog.text
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from plm_jax.data import text_to_text
-from plm_jax.data.rows import written
+from plm_jax.data.corpora import sources
+from plm_jax.data.rows import demonstrations, written
 from plm_jax.data.rows.forms import marked, patterns, prompts, t5, template
 from plm_jax.errors import ConfigError
 from plm_jax.plugins import build
@@ -591,6 +592,44 @@ def test_a_row_is_not_its_own_demonstration(folder):
     make(folder, form=form, layout='bare', length=40, shots={'count': 4})
   with pytest.raises(ValueError, match=r'shots\.count=3: too few rows of .* have a target'):
     make(folder, form=form, layout='bare', length=40, shots={'count': 3})
+
+
+@pytest.mark.parametrize('split', ['validation', 'train'])
+def test_bad_rows_are_no_demonstrations(split, tmp_path, caplog):
+  good = [{'text': f'row {number}', 'label': number % 2} for number in range(1500)]
+  bad = {'text': 'row', 'label': 7}
+  small.write_rows(tmp_path / 'train.jsonl', [*good[:700], bad, *good[700:]])
+  small.write_rows(tmp_path / 'validation.jsonl', good[:3])
+  form = {'name': 'template', 'inputs': '{text} :', 'options': ('good', 'bad')}
+  shots = {'count': 2, 'separator': ' | '}
+  asked, place = {'form': form, 'shots': shots, 'split': split}, {'path': str(tmp_path), 'cache': str(tmp_path)}
+  message, calls = r"train\.jsonl, line 701: .*'label' holds 7.*on_bad_row='skip'", []
+  with pytest.raises(ValueError, match=message):
+    make(tmp_path, vocab=WordVocab(each=calls.append), **asked)
+  with pytest.raises(ValueError, match=message):
+    text_to_text.look(**asked, **place)
+  assert not calls
+  with caplog.at_level('WARNING'):
+    text_to_text.look(**asked, **place, on_bad_row='skip')
+  assert caplog.text.count('1 of 1,501 rows of') == 1 and 'line 701' in caplog.text
+  drawer = demonstrations.Drawer(
+    demonstrations.Shots(count=1499),
+    build.make('data.rows.forms', form),
+    sources.open_source(str(tmp_path), cache=str(tmp_path)),
+    gap=' ',
+    same_split=True,
+    left_out=(700,),
+  )
+  assert sorted(set(drawer.draw(3, 0))) == sorted(f'row {n} : {("good", "bad")[n % 2]}' for n in range(1500) if n != 3)
+
+
+def test_draws_are_those_of_the_seed(folder):
+  """As they were before bad rows could be left out."""
+  records = sources.open_source(str(folder), cache=str(folder))
+  form = template.make(inputs='{text}', options=('good', 'bad'))
+  drawer = demonstrations.Drawer(demonstrations.Shots(count=2, seed=5), form, records, gap=' ', same_split=False)
+  first, second, third = ['a b c d e f g h good'], ['i j bad'], ['l m n good']
+  assert [drawer.draw(row, 0) for row in range(3)] == [second + third, third + second, third + first]
 
 
 def test_demonstrations_without_room_are_left_out(folder):

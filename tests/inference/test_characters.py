@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import plm_jax
-from plm_jax import config, predict, probe
+from plm_jax import config, convert, predict, probe, vectors
 from plm_jax.errors import ConfigError
 from plm_jax.text import words
 from plm_jax.training import loop
@@ -53,6 +53,23 @@ def test_a_text_is_encoded_by_the_characters_of_its_words(pretrained):
   one, *others = model.encode(long, pool='last')
   for each in others:
     np.testing.assert_allclose(one, each, atol=1e-6)
+
+
+def test_an_export_gives_the_same_vectors_and_is_asked_for_the_uses_of_a_word(pretrained, tmp_path, capsys):
+  texts = ['Anna is in the zog.', 'Boris saw the garden of Anna.', 'the zogdax']
+  own = plm_jax.load(pretrained, step='newest')
+  assert convert.main(['export', str(pretrained), str(tmp_path / 'out'), '--form=own', '--step=newest']) == 0
+  exported = plm_jax.load(tmp_path / 'out')
+  for asked in ({'pool': 'mean'}, {'pool': 'last', 'layer': 0}):
+    np.testing.assert_array_equal(exported.encode(texts, **asked), own.encode(texts, **asked))
+  said = []
+  for folder in (pretrained, tmp_path / 'out'):
+    capsys.readouterr()
+    flags = [f'--workdir={folder}', '--word=Anna', *(f'--text={text}' for text in texts[:2])]
+    assert vectors.main(['polysemy', *flags, f'--out={tmp_path / "uses.png"}']) == 0
+    said.append(capsys.readouterr().out)
+  assert said[0] == said[1] and 'layer' in said[0]
+  assert (tmp_path / 'uses.png').stat().st_size > 1_000
 
 
 def test_classes_of_texts(data, pretrained, tmp_path):

@@ -14,8 +14,10 @@ from plm_jax import config, evaluate, predict
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.inference import predicting
-from plm_jax.training import evaluate_saved, from_data, loop
+from plm_jax.text import tokenizer
+from plm_jax.training import evaluate_saved, from_data, loop, parts
 from plm_jax.types import Task
+from plm_jax.weights import convert
 from tests import conftest, runs
 
 pytestmark = pytest.mark.turns
@@ -381,21 +383,62 @@ def release(folder: pathlib.Path, kind: str) -> pathlib.Path:
   return folder
 
 
-@pytest.mark.parametrize(('kind', 'other'), [('bert', 'roberta'), ('roberta', 'bert')])
-def test_rows_stand_as_the_model_was_trained(kind, other, data, tmp_path):
-  folder = release(tmp_path / kind, kind)
-  assert from_data.layout_of(str(folder)) == kind
-  (tmp_path / 'own').mkdir()
+def on_pairs(folder: pathlib.Path, data: pathlib.Path, source: pathlib.Path, **changes: Any) -> dict[str, Any]:
+  """The settings of a run on rows of two texts that begins with the trunk of a folder."""
+  folder.mkdir(exist_ok=True)
   rows = [{'premise': 'a', 'hypothesis': 'b', 'label': name} for name in ('no', 'yes') * 20]
-  write_lines(tmp_path / 'own' / 'train.jsonl', rows)
-  settings = resolved('pair', tmp_path / 'own', data)
-  settings |= {'init_from': [{'source': str(folder), 'from_': 'trunk', 'to': 'trunk'}]}
+  write_lines(folder / 'train.jsonl', rows)
+  settings = resolved('pair', folder, data, **changes)
+  return settings | {'init_from': [{'source': str(source), 'from_': 'trunk', 'to': 'trunk'}]}
+
+
+@pytest.mark.parametrize('imported', [False, True], ids=['release', 'import'])
+@pytest.mark.parametrize(('kind', 'other'), [('bert', 'roberta'), ('roberta', 'bert')])
+def test_rows_stand_as_the_model_was_trained(kind, other, imported, data, tmp_path):
+  folder = release(tmp_path / kind, kind)
+  if imported:
+    convert.import_release(folder, tmp_path / 'imported')
+    folder = tmp_path / 'imported'
+  assert from_data.layout_of(str(folder)) == kind
   name = {'bert': 'wordpiece', 'roberta': 'byte_bpe'}[kind]
-  settings |= {'vocab': {'name': name, 'path': str(folder), 'extra': [], 'roles': {}}}
+  vocab = {'name': name, 'path': str(RunFolder(folder).vocab if imported else folder), 'extra': [], 'roles': {}}
+  settings = on_pairs(tmp_path / 'own', data, folder) | {'vocab': vocab}
   assert from_data.filled(settings)['data']['layout'] == kind
   settings['data'] = {**settings['data'], 'layout': other}
   with pytest.raises(ConfigError, match=f"layout='{other}': .* trained on rows of layout '{kind}'"):
     from_data.filled(settings)
+  assert from_data.filled(settings, settings)['data']['layout'] == other  # of a run that goes on
+
+
+def begun(folder: pathlib.Path, settings: dict[str, Any], data: pathlib.Path) -> pathlib.Path:
+  """What a run keeps of its rows."""
+  known = tokenizer.load(data / 'vocab')
+  known.save(RunFolder(folder).vocab, template=parts.make_template(settings, known))
+  RunFolder(folder).config.write_text(json.dumps(settings))
+  return folder
+
+
+@pytest.mark.parametrize('own', ['bert', 'roberta'])
+def test_rows_stand_as_those_of_the_run_before(own, data, tmp_path):
+  """Of a run on one text a row nothing is known of two, nor of one on documents that stand one behind the other."""
+  other = {'bert': 'roberta', 'roberta': 'bert'}[own]
+  pair = on_pairs(tmp_path / 'own', data, tmp_path / 'nowhere', layout=own)
+  single = {**pair, 'data': {**pair['data'], 'fields': ['premise']}}
+  known, unknown = [pair], [single]
+  if own == 'bert':
+    known.append(config.resolve(config.load(f'{conftest.ROOT}/experiments/bert/base.py')))  # pairs of segments
+    unknown.append(config.resolve(config.load(f'{conftest.ROOT}/experiments/bert/base.py:mlm')))
+  else:
+    unknown.append(config.resolve(config.load(f'{conftest.ROOT}/experiments/roberta/pretrain.py')))
+  for number, settings in enumerate([*known, *unknown]):
+    source = begun(tmp_path / str(number), settings, data)
+    wanted = on_pairs(tmp_path / 'own', data, source, layout=other)
+    if settings in known:
+      with pytest.raises(ConfigError, match=f"layout='{other}': .* was trained on rows of layout '{own}'"):
+        from_data.filled(wanted)
+    else:
+      assert from_data.filled(wanted)['data']['layout'] == other
+    assert from_data.filled(on_pairs(tmp_path / 'own', data, source, layout=own))['data']['layout'] == own
 
 
 def test_a_run_says_its_layout_and_data_that_do_not_say_are_refused(run, data, letters, tmp_path):

@@ -167,3 +167,63 @@ def test_values_and_gradients_are_those_of_the_formulas(projected, clipped):
   assert tiny.worst(found, wanted) < 1e-4
   moved = {name for name, leaf in wanted.items() if float(jnp.abs(leaf).max()) > 1e-3}
   assert moved == set(values) - (set() if projected else {'p'})
+
+
+KEPT = [('dots', 2), ('full', 2), ('full', 3), ('full', TOKENS)]  # windows that do and do not divide the row
+
+
+@pytest.mark.parametrize(('remat', 'window'), KEPT)
+def test_windows_that_are_computed_again_give_the_values_and_gradients_of_whole_rows(remat, window):
+  """With projections, clips, states that enter and leave, and tokens that are fresh or passed."""
+  values = {
+    'x': drawn(ROWS, TOKENS, 2, 3),
+    'kernel': drawn(3, 2, 4, CELLS),
+    'u': drawn(2, STATES, 4, CELLS),
+    'h': drawn(ROWS, 2, STATES),
+    'c': drawn(ROWS, 2, CELLS),
+    'begin': (drawn(2, STATES), drawn(2, CELLS)),
+    'p': drawn(2, CELLS, STATES),
+  }
+  random = np.random.default_rng(3)
+  fresh, passed = (jnp.asarray(random.random((ROWS, TOKENS, 2)) < 0.3) for _ in range(2))
+
+  def run(values, passed, **keeps):
+    return lstm.recur_over(
+      values['x'],
+      values['u'],
+      (values['h'], values['c']),
+      gates_of=lambda x: jnp.einsum('blcd,dcgf->blcgf', x, values['kernel']),
+      fresh=fresh,
+      passed=passed,
+      begin=values['begin'],
+      projection=values['p'],
+      cell_clip=0.7,
+      projection_clip=0.5,
+      **keeps,
+    )
+
+  for some in (passed, None):
+    whole, made = (
+      jax.jit(lambda values, keeps=keeps: run(values, some, **keeps))(values)  # noqa: B023
+      for keeps in ({}, {'remat': remat, 'window': window})
+    )
+    assert tiny.worst(made, whole) < 1e-6
+    factors = jax.tree.map(lambda part: drawn(*part.shape), whole)
+
+    def total(values, **keeps):
+      out = run(values, some, **keeps)  # noqa: B023
+      return sum(jax.tree.leaves(jax.tree.map(lambda a, b: (a * b).sum(), out, factors)))  # noqa: B023
+
+    wanted, found = (
+      jax.jit(jax.grad(lambda values, keeps=keeps: total(values, **keeps)))(values)
+      for keeps in ({}, {'remat': remat, 'window': window})
+    )
+    assert tiny.worst(found, wanted) < 1e-5
+
+
+def test_what_the_backward_pass_keeps_has_a_list_of_choices():
+  state = jnp.zeros((1, 1, 2)), jnp.zeros((1, 1, 2))
+  with pytest.raises(ValueError, match=r"execution\.remat='some'; choices are none, dots, full"):
+    lstm.recur_over(
+      jnp.zeros((1, 3, 1, 4, 2)), jnp.zeros((1, 2, 4, 2)), state, fresh=jnp.zeros((1, 3, 1), bool), remat='some'
+    )

@@ -1,5 +1,6 @@
 """Names of classes: those that the data set lists, or those that its rows hold."""
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from plm_jax.data.corpora.records import Records
@@ -21,8 +22,8 @@ class ClassNames:
   The list is that of the data set (TFDS, `labels.json`); else the names that the rows of the training split hold,
   sorted, so that all splits have one order; else 'False' and 'True' where rows hold those.
 
-  Attributes:
-    digest: what it adds to the digest of the rows: the list, if a number came from it.
+  Where all names are O, B-... and I-..., those of words are read as IOB2 (`as_iob2`), since CoNLL-2003 is published in
+  IOB1. A list without any B-... is of another scheme, whose I-... stay.
   """
 
   def __init__(self, records: Records, field: str, *, several: bool = False):
@@ -37,20 +38,50 @@ class ClassNames:
     self.field = field
     self.several = several
     self.listed = field in records.labels
-    self.digest: tuple[Any, ...] = ()
     self._known = records.labels.get(field, ())
     self._numbered = False  # a row holds a number
+    self._named = False  # a number came from the list
+    self._entities = several and _are_entities(self._known) and any(name.startswith('B-') for name in self._known)
+    self._begun = False  # a B-X stands for an I-X of the data
 
   @property
   def names(self) -> tuple[str, ...]:
     """The names of the classes, once all rows are read; () where rows hold numbers and there is no list."""
     return self._known
 
+  @property
+  def digest(self) -> tuple[Any, ...]:
+    """What this adds to the digest of the rows: the list, if a number came from it, and whether tags became IOB2."""
+    return (self._known,) * self._named + ('iob2',) * self._begun
+
   def settled(self) -> tuple[str, ...]:
     """As `names`; where no row of the split had a label, as in a test set, those of the training split."""
     if not self._known and not self._numbered and self.records.named_by is not None:
       self._known = self._found()
     return self._known
+
+  def numbers(self, tags: Sequence[Any], index: int) -> list[int]:
+    """The numbers of the classes of the words of row `index`, as `number` gives them; -1 for a word without one.
+
+    Raises:
+      ValueError: as `number`.
+      BadSplit: an entity begins with an I-X, and the list of names lacks B-X.
+    """
+    if any(isinstance(tag, str) and tag for tag in tags):
+      self._find()
+    if not self._entities:
+      return [self.number(tag, index, least=-1) for tag in tags]
+    begun = as_iob2(tags, self._known if self.listed else ())
+    for place, (old, new) in enumerate(zip(tags, begun, strict=True)):
+      if old != new and new not in self._known:
+        if f'I{new[1:]}' in self._known:
+          raise BadSplit(
+            f'{self.records.where}: an entity begins with {f"I{new[1:]}"!r} in {self.field!r}, as in IOB1, and is read '
+            f'as IOB2, in which it begins with {new!r}: labels.json lacks that name, and has {self._few()}'
+          )
+        begun[place] = old  # no name either, which `number` says
+    self._begun |= begun != list(tags)
+    return [self.number(tag, index, least=-1) for tag in begun]
 
   def number(self, value: Any, index: int, *, least: int = 0) -> int:
     """The number of a class.
@@ -65,12 +96,12 @@ class ClassNames:
     """
     if isinstance(value, bool) and not self.listed:
       self._known, value = self._known or _TRUTH, str(value)
-    if isinstance(value, str) and value and not self._known and not self._numbered:
-      self._known = self._found()
+    if isinstance(value, str) and value:
+      self._find()
     if isinstance(value, str) and value not in self._known and value.isdecimal():
       value = int(value)  # of a table in which the class of another row is no number
     if isinstance(value, str) and value in self._known:
-      self.digest = (self._known,)
+      self._named = True
       return self._known.index(value)
     whole = isinstance(value, int) and value >= least
     if whole and value < 0:
@@ -83,8 +114,15 @@ class ClassNames:
       raise ValueError(f"{where}; classes are numbers from {least} or names, real values are kind='regression'.")
     if not self._known:
       raise ValueError(f'{where}, and other rows hold numbers: name all classes, or none')
-    few = ', '.join(self._known[:_SHOWN]) + (', ...' if len(self._known) > _SHOWN else '')
-    raise ValueError(f'{where}, and {"labels.json names" if self.listed else "the training split has"} {few}')
+    raise ValueError(f'{where}, and {"labels.json names" if self.listed else "the training split has"} {self._few()}')
+
+  def _few(self) -> str:
+    return ', '.join(self._known[:_SHOWN]) + (', ...' if len(self._known) > _SHOWN else '')
+
+  def _find(self) -> None:
+    """Looks for names where there is no list and no row has held a number."""
+    if not self._known and not self._numbered:
+      self._known = self._found()
 
   def _found(self) -> tuple[str, ...]:
     """The names that rows hold, sorted; () where most hold numbers."""
@@ -93,13 +131,16 @@ class ClassNames:
     except (ValueError, FileNotFoundError):  # there is no training split
       records = self.records
     found: set[Any] = set()
+    begun: set[Any] = set()  # as IOB2
     for index in range(len(records)):
       try:
         value = records[index].get(self.field)
         value = one_by_one(value) if self.several else value
       except ValueError:  # a row that cannot be read is named where it is used
         continue
-      found |= {name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str | int)}
+      held = [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str | int)]
+      found |= set(held)
+      begun |= {name for name in as_iob2(held) if isinstance(name, str) and name}
     if found and all(isinstance(name, bool) for name in found):
       return _TRUTH
     found -= {'', -1}
@@ -113,4 +154,31 @@ class ClassNames:
         f'{records.where}: {self.field!r} holds {len(found):,} different texts in {len(records):,} rows, which are no '
         'names of classes; classes are numbers from 0, or names (label=...).'
       )
-    return tuple(sorted(found))
+    self._entities = self.several and _are_entities(found)
+    return tuple(sorted(begun if self._entities else found))
+
+
+def as_iob2(tags: Sequence[Any], names: Sequence[str] = ()) -> list[Any]:
+  """Tags of the words of a text, with B-X in place of each I-X that continues no entity of type X.
+
+  IOB1 writes B-X only between two entities of one type that touch. Tags that are IOB2 stay as they are.
+
+  Args:
+    tags: names of classes, or numbers of `names`. Words without a tag, -1 or None, are passed over.
+    names: of the classes, where there is a list.
+  """
+  # I-x I-x B-x O I-x I-y   ->   B-x I-x B-x O B-x B-y
+  made, before = [], ''
+  for tag in tags:
+    named = names[tag] if isinstance(tag, int) and 0 <= tag < len(names) else tag
+    begins = isinstance(named, str) and named.startswith('I-') and named[2:] != before
+    made.append(f'B-{named[2:]}' if begins else tag)
+    if isinstance(named, str) and named:
+      before = named[2:] if named[:2] in ('B-', 'I-') else ''
+  return made
+
+
+def _are_entities(names: Collection[str]) -> bool:
+  """Whether all of some names are O, B-... or I-..., and one is I-..."""
+  tags = [name for name in names if name != 'O']
+  return all(tag[:2] in ('B-', 'I-') and tag[2:] for tag in tags) and any(tag.startswith('I-') for tag in tags)

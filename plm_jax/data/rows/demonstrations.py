@@ -1,7 +1,7 @@
 """Solved rows before the one that is asked for: few-shot prompts (Brown et al. 2020, §2 and §3)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -34,7 +34,9 @@ class Shots:
 class Drawer:
   """Draws demonstrations for rows."""
 
-  def __init__(self, shots: Shots, form: Form, records: Records, *, gap: str, same_split: bool):
+  def __init__(
+    self, shots: Shots, form: Form, records: Records, *, gap: str, same_split: bool, left_out: Collection[int] = ()
+  ):
     """Draws nothing yet.
 
     Args:
@@ -43,14 +45,16 @@ class Drawer:
       records: to draw from.
       gap: what stands between the inputs and the target of a demonstration.
       same_split: the rows that are asked for are those of `records`.
+      left_out: places of rows that cannot be written, and are not drawn.
 
     Raises:
       ValueError: fewer rows than demonstrations.
     """
-    if len(records) < shots.count + same_split:
-      raise ValueError(f'shots.count={shots.count}: {records.where} has {len(records)} rows')
+    usable = len(records) - len(left_out)
+    if usable < shots.count + same_split:
+      raise ValueError(f'shots.count={shots.count}: {records.where} has {usable} rows')
     self.shots, self.form, self.records = shots, form, records
-    self.gap, self.same_split = gap, same_split
+    self.gap, self.same_split, self.left_out = gap, same_split, frozenset(left_out)
 
   def draw(self, index: int, draw: int) -> list[str]:
     """The instruction, where there is one, and the demonstrations of row `index`, as texts.
@@ -60,7 +64,7 @@ class Drawer:
     """
     shots = self.shots
     found = [shots.instruction] if shots.instruction else []
-    tried: set[int] = {index} if self.same_split else set()
+    tried = {*self.left_out, index} if self.same_split else {*self.left_out}
     raw = np.random.Philox(np.random.SeedSequence((shots.seed, draw, index)))  # numpy promises its bits for good
     wanted = len(found) + shots.count
     while len(found) < wanted:

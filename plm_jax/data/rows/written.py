@@ -221,12 +221,14 @@ class Kept(NamedTuple):
     answers: int64[rows], which of its right answers each is to write; -1 where none is known.
     labels: int32[rows], -1 for none.
     options: the most options of a row; 0 where none has any.
+    left_out: places of the rows that cannot be written.
   """
 
   row_ids: np.ndarray
   answers: np.ndarray
   labels: np.ndarray
   options: int
+  left_out: tuple[int, ...]
 
 
 def write(records: Records, index: int, form: Form) -> Written | None:
@@ -270,7 +272,7 @@ def find_rows(records: Records, form: Form, *, per_target: bool, keep_unlabelled
 
   bad = BadRows(records, on_bad_row, every=keep_unlabelled)
   good = bad.read(read)
-  bad.report()
+  bad_rows = bad.report()
   found = []
   for index, sizes in zip(*good, strict=True):
     if sizes is not None and (sizes[0] or keep_unlabelled):
@@ -283,4 +285,15 @@ def find_rows(records: Records, form: Form, *, per_target: bool, keep_unlabelled
     raise ValueError(f'{records.where}: a row has {options.max()} options, and there is room for {_MOST_OPTIONS}')
   if left_out := len(good.rows) - len(np.unique(row_ids)):
     log.info(f'{records.where}: {left_out} rows without a right answer are left out.')
-  return Kept(row_ids, answers, labels.astype(np.int32), int(options.max()))
+  return Kept(row_ids, answers, labels.astype(np.int32), int(options.max()), bad_rows)
+
+
+def find_bad_rows(records: Records, form: Form, on_bad_row: OnBadRow) -> tuple[int, ...]:
+  """The places of the rows that cannot be written, which are left out. Arguments and errors as in `find_rows`."""
+  bad = BadRows(records, on_bad_row)
+
+  def read(index: int) -> None:
+    write(records, index, form)
+
+  bad.read(read)
+  return bad.report()

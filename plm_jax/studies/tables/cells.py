@@ -2,16 +2,15 @@
 
 scale, command      of the command that made it
 cells               row -> column -> digests of runs, by seed of pre-training and then of fine-tuning
-runs                digest -> metrics, what each row of the evaluation scored, digests of the data, cost, versions
+runs                digest -> metrics, what each row of the evaluation scored, digests of the data, cost, versions, and
+                    where the run knows them the commit that made its last step (`code`) and the machine
 failed              digest -> why there is no result
 plateau             loss of the reference row and entropy of its vocabulary's frequencies, in nats
-machine, code       where the newest run was made, and by which commit
+machine, code       those of runs that were recorded without their own
 """
 
 import math
-import os
-import platform
-import subprocess
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.runs import PREDICTIONS, Cell, Run
-from plm_jax.training import metrics, predicted, run_folder, scoring
+from plm_jax.training import metrics, outcome, predicted, run_folder, scoring
 
 EMPTY: dict[str, Any] = {
   'scale': '',
@@ -34,6 +33,7 @@ EMPTY: dict[str, Any] = {
   'machine': '',
   'code': '',
 }
+NOT_KNOWN = 'not known'
 CLOSE = 1e-6  # a mean over rows that is a score up to rounding
 
 
@@ -84,8 +84,8 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
     asked: metrics of columns; the parts by row of those of the evaluation that was predicted, that of the first, are
       kept.
   """
-  result = run_folder.read_result(folder)
-  counted = ('seconds', 'tokens', 'parameters', 'steps')
+  result = _evaluated(folder) if run.evaluates else run_folder.read_result(folder)
+  counted = ('seconds', 'tokens', 'parameters', 'steps', 'code', 'machine')
   kept: dict[str, Any] = {key: result[key] for key in counted if key in result}
   data = run_folder.read_json(folder.data)
   digests = {key: value for key, value in data.items() if key.endswith('_digest')}
@@ -104,6 +104,13 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
       if (values := by_row(folder.root / PREDICTIONS, metric)) is not None:
         found['rows'][metric] = packed(values)
   return found
+
+
+def _evaluated(folder: RunFolder) -> dict[str, Any]:
+  """What an evaluation without a run wrote, as the result of a run has it; it is recorded as soon as it is made."""
+  metrics_of_it = files.parse_json(files.read_text(folder.evaluations).splitlines()[-1])
+  made_by = {'code': outcome.code(), 'machine': outcome.machine()}
+  return {'metrics': metrics_of_it, 'versions': outcome.versions(), **made_by}
 
 
 def by_row(file: files.Path, metric: str) -> np.ndarray | None:
@@ -160,15 +167,16 @@ def plateau(table: Table, folder: RunFolder) -> dict[str, float]:
   return {'loss': round(math.log(perplexity), 4), 'frequencies': round(float(-(share * np.log(share)).sum()), 4)}
 
 
-def machine() -> str:
-  """The machine, in words."""
-  return f'{platform.machine()}, {os.cpu_count()} cores, {platform.system()}'
+def made_by(kept: Mapping[str, Any], key: str) -> dict[str, int]:
+  """How many runs were made by each commit or machine, most of them first; runs that were only counted are left out.
 
+  Args:
+    kept: the content of a `cells.json`.
+    key: 'code' or 'machine'. Of a run that does not know it the file does, where it is an old one.
 
-def code() -> str:
-  """The commit of the package, where it stands in a repository."""
-  asked = ['git', '-C', str(files.path(__file__).parent), 'rev-parse', '--short=12', 'HEAD']
-  try:
-    return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-  except (OSError, subprocess.SubprocessError):
-    return ''
+  Returns:
+    Commit or machine -> number of runs; '' stands for no repository, `NOT_KNOWN` for what nobody knows.
+  """
+  made = (run for run in kept['runs'].values() if 'metrics' in run)
+  found = Counter(run.get(key, kept[key] or NOT_KNOWN) for run in made)
+  return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))

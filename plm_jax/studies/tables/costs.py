@@ -9,6 +9,7 @@ from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.studies.tables import runs
 from plm_jax.studies.tables.counting import Counts
+from plm_jax.studies.tables.epochs import Epochs
 from plm_jax.studies.tables.file import Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.training import flops, run_folder
@@ -34,12 +35,13 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
   totals = [0, 0, 0.0]
   unknown: dict[str, list[str]] = {}  # why -> configs
   folders = {run.digest: runs.finished(run, places) for run in needed}
-  spent, done = _measured(needed, folders, counts)
+  epochs = Epochs(needed, folders)
+  spent, done = _measured(needed, folders, counts, epochs)
   for config, same in lines.items():
     made = sum(folders[run.digest] is not None for run in same)
     totals = [totals[0] + len(same), totals[1] + made, totals[2]]
     try:
-      each = [operations(run, counts) for run in same]
+      each = [operations(run, counts, epochs) for run in same]
     except ConfigError as error:
       unknown.setdefault(str(error), []).append(config)
       shown.add_row(config, str(len(same)), str(made), *NOT_KNOWN)
@@ -54,31 +56,33 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
   for reason, configs in unknown.items():
     more = f' and {len(configs) - 1} more' if configs[1:] else ''
     print(f'{configs[0]}{more}: {" ".join(reason.split())}')
+  if epochs.estimated:
+    print(f'The tokens of an epoch are estimated from some documents: {", ".join(sorted(epochs.estimated))}.')
   if not done:
     print(f'No run of this table is made here at scale {scale}, so hours of this machine are not known.')
 
 
-def operations(run: Run, counts: Counts) -> float:
+def operations(run: Run, counts: Counts, epochs: Epochs) -> float:
   """Matrix-product operations of a run: three forward passes a row and step.
 
   Raises:
     ConfigError: they cannot be counted; says why.
   """
-  found, settings = counts.of(run), run.settings
-  steps = settings['steps']
-  if steps is None:
-    raise ConfigError('it counts epochs, so its steps are known when its data are')
-  return 3.0 * found['flops'] * steps * settings['data']['batch_size']
+  if run.evaluates:
+    raise ConfigError('it evaluates, and makes no step')
+  return 3.0 * counts.of(run)['flops'] * epochs.steps(run) * run.settings['data']['batch_size']
 
 
-def _measured(needed: Sequence[Run], folders: Mapping[str, RunFolder | None], counts: Counts) -> tuple[float, float]:
+def _measured(
+  needed: Sequence[Run], folders: Mapping[str, RunFolder | None], counts: Counts, epochs: Epochs
+) -> tuple[float, float]:
   """Seconds and operations of the runs that were made."""
   seconds, done = 0.0, 0.0
   for run in needed:
     folder = folders[run.digest]
     if folder is not None:
       try:
-        done += operations(run, counts)
+        done += operations(run, counts, epochs)
       except ConfigError:
         continue
       seconds += run_folder.read_result(folder)['seconds']

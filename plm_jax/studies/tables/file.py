@@ -16,7 +16,7 @@ from plm_jax.plugins import signatures
 from plm_jax.plugins.values import check_keywords
 
 Scale = Literal['tiny', 'small', 'paper']
-Of = Literal['tuning', 'pretraining', 'parameters', 'tokens']
+Of = Literal['tuning', 'evaluation', 'pretraining', 'parameters', 'tokens']
 Better = Literal['max', 'min']
 Summary = Literal['mean', 'median', 'best on dev']
 BEST: Summary = 'best on dev'
@@ -35,10 +35,11 @@ class Column:
 
   Attributes:
     metric: as `result.json` names it, such as 'validation/accuracy'; of numbers of parameters and tokens, anything.
-    of: the run it is of: fine-tuning, pre-training or how many tokens that one read, or no run, only the number of
-      parameters.
+    over: other columns, whose mean this one is, run by run of each seed; it has no runs of its own then.
+    of: the run it is of: fine-tuning; an evaluation of what pre-training left, without an update; pre-training or how
+      many tokens that one read; or no run, only the number of parameters.
     better: whether large or small values are good.
-    configs: of fine-tuning, by the family of a row: 'experiments/bert/glue.py:sst2'.
+    configs: of fine-tuning or of the evaluation, by the family of a row: 'experiments/bert/glue.py:sst2'.
     keys: changes of these configs, dotted key -> value.
     grid: of fine-tuning, more changes: each seed is made with each of these dicts, and the run that is 'best on dev'
       counts; empty for none.
@@ -58,6 +59,7 @@ class Column:
   """
 
   metric: str = ''
+  over: Sequence[str] = ()
   of: Of = 'tuning'
   better: Better = 'max'
   configs: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -96,6 +98,7 @@ class Row:
     mark: of these numbers, where it is neither that of the table nor of the column.
     marks: column -> mark of one number, where it is none of these.
     quoted: where the numbers come from, where that is not the paper, or the column says otherwise.
+    without: column -> why that one is not measured of this row.
     empty: why the row is not measured at this scale; empty where it is.
   """
 
@@ -113,6 +116,7 @@ class Row:
   mark: Mark | None = None
   marks: Mapping[str, str] = dataclasses.field(default_factory=dict)
   quoted: str = ''
+  without: Mapping[str, str] = dataclasses.field(default_factory=dict)
   empty: str = ''
 
 
@@ -281,6 +285,17 @@ def _check_choice(table: Table, column: Column, label: str) -> None:
     )
 
 
+def _check_over(table: Table, name: str, label: str) -> None:
+  """A mean is of columns with runs of their own, as many each."""
+  parts = [other for other, column in table.columns.items() if not column.over]
+  for part in table.columns[name].over:
+    errors.check_choice(f'{label}: over', 'column with runs of its own', part, parts)
+  if len({number_of_runs(table, table.columns[part]) for part in table.columns[name].over}) > 1:
+    raise ConfigError(f'{label}: over: {", ".join(table.columns[name].over)} have not equally many runs a row.')
+  if table.summary == BEST:
+    raise ConfigError(f'{label}: over: with summary={BEST!r} each part chooses a run of its own: leave the mean out.')
+
+
 def number_of_runs(table: Table, column: Column) -> int:
   """The runs of a cell."""
   return table.pretraining_seeds * (table.tuning_seeds * max(1, len(column.grid)) if column.of == 'tuning' else 1)
@@ -299,8 +314,8 @@ def _check(table: Table, label: str) -> None:
     if seeds < 1:
       raise ConfigError(f'{label}: {seeds} seeds; there is at least one.')
   for name, row in table.rows.items():
-    for printed in row.published:
-      errors.check_choice(f'{label}: row {name!r}: published', 'column', printed, list(table.columns))
+    for what, printed in [*(('published', one) for one in row.published), *(('without', one) for one in row.without)]:
+      errors.check_choice(f'{label}: row {name!r}: {what}', 'column', printed, list(table.columns))
     for printed, mark in row.marks.items():
       errors.check_choice(f'{label}: row {name!r}: marks', 'column with a published number', printed, row.published)
       errors.check_choice(f'{label}: row {name!r}: marks', 'mark', mark, get_args(Mark))
@@ -310,20 +325,32 @@ def _check(table: Table, label: str) -> None:
       earlier = [other for other in list(table.rows)[: list(table.rows).index(name)] if not table.rows[other].empty]
       errors.check_choice(f'{label}: row {name!r}: after', 'earlier row', row.after, earlier)
   for name, column in table.columns.items():
-    if twice := table.rows.keys() & column.trivial.keys():
-      raise ConfigError(
-        f'{label}: column {name!r}: trivial: {min(twice)!r} is a row already; call one of them otherwise.'
-      )
-    if column.empty:
-      continue
-    if not column.metric and column.of not in COUNTED:
-      raise ConfigError(f'{label}: column {name!r} has no metric.')
-    _check_choice(table, column, f'{label}: column {name!r}')
-    if column.of != 'tuning':
-      continue
-    filled = [row for row in table.rows.values() if not row.empty]
-    stages = [('config', column.configs, filled)]
-    stages += [('config between', column.between, [row for row in filled if not row.direct])] if column.between else []
-    for what, configs, asking in stages:
-      if lacking := {row.family for row in asking} - set(configs):
-        raise ConfigError(f'{label}: column {name!r} has no {what} for the family {sorted(lacking)[0]!r}.')
+    _check_column(table, name, column, f'{label}: column {name!r}')
+
+
+def _check_column(table: Table, name: str, column: Column, label: str) -> None:
+  """What a column says of itself, and of the rows that it is measured of."""
+  if twice := table.rows.keys() & column.trivial.keys():
+    raise ConfigError(f'{label}: trivial: {min(twice)!r} is a row already; call one of them otherwise.')
+  if column.empty:
+    return
+  if column.over:
+    _check_over(table, name, label)
+    return
+  if not column.metric and column.of not in COUNTED:
+    raise ConfigError(f'{label} has no metric.')
+  _check_choice(table, column, label)
+  if column.of not in ('tuning', 'evaluation'):
+    return
+  filled = [row for row in table.rows.values() if not row.empty and name not in row.without]
+  fresh = [other for other, row in table.rows.items() if row in filled and row.start == 'scratch']
+  if column.of == 'evaluation' and fresh:
+    raise ConfigError(
+      f'{label} evaluates without an update, and row {fresh[0]!r} begins with fresh parameters: say '
+      'in its `without` why it stays empty.'
+    )
+  stages = [('config', column.configs, filled)]
+  stages += [('config between', column.between, [row for row in filled if not row.direct])] if column.between else []
+  for what, configs, asking in stages:
+    if lacking := {row.family for row in asking} - set(configs):
+      raise ConfigError(f'{label} has no {what} for the family {sorted(lacking)[0]!r}.')

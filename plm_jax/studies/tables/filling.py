@@ -54,7 +54,6 @@ def fill(
   kept = cells.read(file)
   if run or not kept['cells']:
     kept |= {'scale': scale, 'cells': cells.names(plan), 'command': command}
-    kept |= {'machine': cells.machine(), 'code': cells.code()}
   elif kept['cells'] != cells.names(plan):
     log.warning(f'{file} is of another form of this table, which is rendered: move it away to render the one asked for')
   asked = metrics_of(table, plan)

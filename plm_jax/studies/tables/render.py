@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,8 @@ MEASURED, PUBLISHED = '#1f5f8b', '#b3541e'
 
 def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Measured | None:
   """The runs of a cell, scaled as the paper prints them; None where none has a result."""
+  if parts := table.columns[column].over:
+    return _mean([measured(table, kept, row, part) for part in parts])
   by_seed = kept['cells'].get(row, {}).get(column)
   if not by_seed:
     return None
@@ -47,6 +49,15 @@ def measured(table: Table, kept: Mapping[str, Any], row: str, column: str) -> Me
   nothing = np.zeros(len(there[0]))  # of a run without a result, which nobody reads
   scored = np.array([[nothing if one is None else one for one in runs] for runs in rows]) * of.times + of.plus
   return Measured(values, scored, dev, points)
+
+
+def _mean(parts: Sequence[Measured | None]) -> Measured | None:
+  """The mean over columns, run by run of each seed; None where one of them has no result."""
+  there = [part.values for part in parts if part is not None]
+  if len(there) < len(parts):
+    return None
+  values = np.mean(there, axis=0)
+  return None if np.isnan(values).all() else Measured(values)
 
 
 def _rows(run: Mapping[str, Any] | None, column: Column) -> np.ndarray | None:
@@ -211,14 +222,42 @@ def _facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
   facts += [f'{name}: {column.note}.' for name, column in table.columns.items() if column.note]
   facts += [f'{name} stays empty: {column.empty}.' for name, column in table.columns.items() if column.empty]
   facts += [f'{name} stays empty: {row.empty}.' for name, row in table.rows.items() if row.empty]
+  facts += [f'{names} stay empty: {why}.' for why, names in _without(table).items()]
+  facts += [
+    f'{name} is the mean of {", ".join(column.over)}, seed by seed; its intervals are over seeds alone.'
+    for name, column in table.columns.items()
+    if column.over and not column.empty
+  ]
   for digest, reason in kept['failed'].items():
     facts.append(f'Run {digest} has no result: {reason}.')
   hours = sum(run.get('seconds', 0) for run in runs) / 3600
   if runs:
     versions = sorted({f'jax {run["versions"]["jax"]}' for run in runs if 'versions' in run})
-    facts.append(f'{len(kept["runs"])} runs, {hours:.2f} hours: {kept["machine"]}; {", ".join(versions)}.')
-    facts.append(f'Code: {kept["code"] or "no repository"}. Digests of runs and data: cells.json.')
+    machines, commits = (_made_by(kept, key) for key in ('machine', 'code'))
+    facts.append(f'{len(kept["runs"])} runs, {hours:.2f} hours: {machines}; {", ".join(versions)}.')
+    facts.append(f'Code: {commits}. Digests of runs and data: cells.json.')
   return facts
+
+
+def _without(table: Table) -> dict[str, str]:
+  """By reason the cells that are not measured though row and column are: 'LM (XSum, CNN/DM), masked LM (XSum)'."""
+  found: dict[str, dict[str, list[str]]] = {}
+  for name, row in table.rows.items():
+    for column, why in row.without.items():
+      if not row.empty and not table.columns[column].empty:
+        found.setdefault(why, {}).setdefault(name, []).append(column)
+  return {
+    why: ', '.join(f'{row} ({", ".join(columns)})' for row, columns in rows.items()) for why, rows in found.items()
+  }
+
+
+def _made_by(kept: Mapping[str, Any], key: str) -> str:
+  """The commits or the machines of the runs, with the number of runs of each where there are several."""
+  found = cells.made_by(kept, key) or {kept[key] or cells.NOT_KNOWN: 0}
+  named = {name or 'no repository': count for name, count in found.items()}
+  if len(named) == 1:
+    return next(iter(named))
+  return ' and '.join(f'{name} ({count} run{"s" * (count != 1)})' for name, count in named.items())
 
 
 def _summary_said(table: Table) -> tuple[str, str]:
@@ -244,10 +283,27 @@ def _plateau_facts(table: Table, kept: Mapping[str, Any]) -> list[str]:
   verdict = (
     'it learned more than frequencies' if far >= LEFT else 'IT DID NOT LEAVE THE PLATEAU, and the table says little'
   )
+  near = [f'{row} ({below:.2f})' for row, below in _below(table, kept).items() if below < LEFT]
   return [
     f'The pre-training of {table.reference!r} ends at {found["loss"]:.2f} nats a token, {far:.2f} below the entropy of '
-    f'word frequencies ({found["frequencies"]:.2f}): {verdict}.'
-  ]  # fmt: skip
+    f'word frequencies ({found["frequencies"]:.2f}): {verdict}.',
+    *([f'Less than {LEFT:.2f} below it, of their pre-trainings the nearest: {", ".join(near)}.'] if near else []),
+  ]
+
+
+def _below(table: Table, kept: Mapping[str, Any]) -> dict[str, float]:
+  """By row, how far its pre-trainings end below the entropy of word frequencies, in nats a token: the least of them."""
+  found: dict[str, float] = {}
+  trained = [row for row in kept['cells'] if row in table.rows and table.rows[row].start != 'scratch']
+  for row in trained:
+    for digest in (one for by_seed in kept['cells'][row].values() for runs in by_seed for one in runs):
+      run = kept['runs'].get(digest)
+      while run is not None and table.plateau not in run.get('metrics', {}):
+        run = kept['runs'].get(run.get('source'))
+      if run is not None:
+        below = kept['plateau']['frequencies'] - math.log(run['metrics'][table.plateau])
+        found[row] = min(found.get(row, math.inf), below)
+  return found
 
 
 def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
@@ -265,7 +321,7 @@ def comma_separated(table: Table, kept: Mapping[str, Any]) -> str:
       number = '' if cell is None else f'{intervals.summarise(cell, table.summary):.6g}'
       spread = f'{values.std(ddof=1):.6g}' if len(values) > 1 else ''
       each = ' '.join(f'{value:.6g}' for value in values)
-      why = row.empty or column.empty or ('' if len(values) else 'not run')
+      why = row.empty or column.empty or row.without.get(name) or ('' if len(values) else 'not run')
       line = [row_name, name, row.published.get(name, ''), number, spread, len(values), each, why]
       its_origin = _origin_said(origin(table, row_name, name)) if name in row.published else ''
       writer.writerow(line + [its_origin] * bool(others))

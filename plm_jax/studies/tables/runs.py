@@ -1,8 +1,9 @@
 """The runs behind a table: which ones it needs, where they lie, and how one is made.
 
-A run is an ordinary run folder, made by the command `train` in a process of its own, so that a run which fails takes
-nothing with it. It lies in `WORKDIR/runs/` under a digest of its config and of the pre-training that it begins with:
-tables that need the same run share it, and a run that was stopped goes on from its checkpoint.
+A run is an ordinary run folder, or the folder of an evaluation, made by the command `train` or `evaluate` in a process
+of its own, so that a run which fails takes nothing with it. It lies in `WORKDIR/runs/` under a digest of its config and
+of the pre-training that it begins with: tables that need the same run share it, and a run that was stopped goes on from
+its checkpoint.
 """
 
 import functools
@@ -33,7 +34,7 @@ _compared: dict[tuple[str, str, bool], str] = {}  # folder to adopt, run, whethe
 
 
 class Run(NamedTuple):
-  """One run of `train`.
+  """One run of `train`, or of `evaluate`.
 
   Attributes:
     config: the file of its config, with words.
@@ -43,6 +44,7 @@ class Run(NamedTuple):
       `BEFORE`, the run whose folder stands there.
     scratch: whether it begins with fresh parameters.
     digest: of all of this.
+    evaluates: whether it evaluates the parameters of its source as they are.
   """
 
   config: str
@@ -51,6 +53,7 @@ class Run(NamedTuple):
   source: 'Run | None'
   scratch: bool
   digest: str
+  evaluates: bool = False
 
   @property
   def name(self) -> str:
@@ -64,7 +67,7 @@ class Run(NamedTuple):
 
   @property
   def is_tuning(self) -> bool:
-    """Whether it learns a task, so that there is something to predict."""
+    """Whether it is of a task, so that there is something to predict."""
     return self.source is not None and bool(self.settings['adapter'])
 
 
@@ -104,7 +107,7 @@ def plan(table: Table, places: Places) -> dict[Cell, list[list[Run]]]:
     if row.empty:
       continue
     for column_name, column in table.columns.items():
-      if not column.empty:
+      if not column.empty and not column.over and column_name not in row.without:
         cell = Cell(row_name, column_name)
         found[cell] = _of_cell(table, cell, row, column, places)
         if table.summary == BEST and column.chosen_by is not None:
@@ -117,11 +120,15 @@ def _of_cell(table: Table, cell: Cell, row: Row, column: Column, places: Places)
   runs = []
   for seed in range(table.pretraining_seeds):
     began = _pretraining(table, cell.row, places, seed)
-    if column.of != 'tuning':
+    if column.of not in ('tuning', 'evaluation'):
       runs.append([began])
       continue
     path = {'data.path': str(files.path(places.data) / column.folder)} if places.data and column.folder else {}
     label = f'row {cell.row!r}, column {cell.column!r}'
+    if column.of == 'evaluation':
+      keys = {**column.keys, **path, 'seed': seed}
+      runs.append([_run(column.configs[row.family], keys, label=label, source=began, evaluates=True)])
+      continue
     if column.between and not row.direct:
       keys = {**column.between_keys, **row.between, **path, 'seed': seed}
       fresh = row.between_start == 'scratch'
@@ -177,15 +184,24 @@ def _pretraining(table: Table, name: str, places: Places, seed: int) -> Run:
   return _run(row.config, {**row.keys, **changed, 'seed': seed}, label=f'row {name!r}, pre-training', source=source)
 
 
-def _run(target: str, keys: Mapping[str, Any], *, label: str, source: Run | None = None, scratch: bool = False) -> Run:
+def _run(
+  target: str,
+  keys: Mapping[str, Any],
+  *,
+  label: str,
+  source: Run | None = None,
+  scratch: bool = False,
+  evaluates: bool = False,
+) -> Run:
   changes = tuple((key, value if isinstance(value, str) else repr(value)) for key, value in keys.items())
   try:
     settings = _resolved(target, tuple(change for change in changes if change[0] != 'seed')) | {'seed': keys['seed']}
   except ConfigError as error:
     raise ConfigError(f'{label}: {target}: {error}') from error
-  identity = json.dumps([_stated(settings), source and source.digest, scratch], sort_keys=True)
+  whole = [_stated(settings), source and source.digest, scratch, *(['evaluation'] if evaluates else [])]
+  identity = json.dumps(whole, sort_keys=True)
   digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]
-  return Run(target, changes, settings, source, scratch, digest)
+  return Run(target, changes, settings, source, scratch, digest, evaluates)
 
 
 @functools.lru_cache(maxsize=1_000)
@@ -303,9 +319,9 @@ def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
 
 
 def is_finished(folder: RunFolder) -> bool:
-  """Whether a run has nothing left to do."""
+  """Whether a run has nothing left to do. An evaluation has no config of its own, and a line once it is done."""
   if not files.is_file(folder.result):
-    return False
+    return files.is_file(folder.evaluations) and not files.is_file(folder.config)
   from plm_jax.training import run_folder  # loads jax
 
   return bool(run_folder.read_result(folder).get('finished'))
@@ -313,18 +329,21 @@ def is_finished(folder: RunFolder) -> bool:
 
 def words(run: Run, places: Places, *, asked: Sequence[str] = ()) -> list[str]:
   """The words of the command that makes a run; `asked` as of `make`."""
-  changes = dict(run.changes)
+  changes, weights = dict(run.changes), []
   if run.source is not None:
     before = str(folder_of(run.source, places).root)
     if run.names_its_source:
       changes = {key: value.replace(BEFORE, before) for key, value in changes.items()}
+    elif run.evaluates:
+      weights = [f'--weights={before}']
     else:
       changes['model.from'] = before
   if run.scratch:
     changes['init_from'] = '[]'
   named = [f'--config={config_file(run.config)}', f'--workdir={folder_of(run, places).root}']
   predicts = _predicting(folder_of(run, places), asked) if asked else []
-  return ['train', *named, *predicts, *(f'--config.{key}={value}' for key, value in changes.items())]
+  name = 'evaluate' if run.evaluates else 'train'
+  return [name, *named, *weights, *predicts, *(f'--config.{key}={value}' for key, value in changes.items())]
 
 
 def _predicting(folder: RunFolder, asked: Sequence[str]) -> list[str]:
@@ -358,11 +377,12 @@ def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
   out = folder.root.with_suffix('.out')
   call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
   files.make_folder(folder.root.parent)
-  if not is_finished(folder):
+  predicted = not asked or files.is_file(folder.root / PREDICTIONS)
+  if not is_finished(folder) or (run.evaluates and not predicted):
     failed = call(words(run, places, asked=asked))
     if failed or not is_finished(folder):
-      return failed or f'it ended before its last step; {out} says more'
-  if asked and not files.is_file(folder.root / PREDICTIONS):  # of a run that another command made
+      return failed or f'it ended before its last {"row" if run.evaluates else "step"}; {out} says more'
+  if not predicted and not files.is_file(folder.root / PREDICTIONS):  # of a run that another command made
     return call(['evaluate', f'--workdir={folder.root}', '--step=newest', *_predicting(folder, asked)])
   return ''
 

@@ -118,6 +118,39 @@ def test_skipped_rows_are_counted_and_listed_and_the_rest_is_as_without_them(tmp
   assert labels == [n % 2 for n in ids]
 
 
+def test_rows_of_published_sets_are_left_out_as_those_of_lines_are(tmp_path, caplog):
+  """A line of SuperGLUE, a question of SQuAD, a line of one of two files: named, and left out where that is asked."""
+  lines = [json.dumps({'text': f'{n}', 'label': n % 2}).encode() + b'\n' for n in range(1001)]
+  lines[7] = b'{"text": "7", "la\n'
+  (tmp_path / 'glue').mkdir()
+  (tmp_path / 'glue' / 'train.jsonl').write_bytes(b''.join(lines))
+  answers = [{'text': f'{n}', 'answer_start': 0} for n in range(1001)]
+  del answers[9]['answer_start']
+  questions = [{'id': f'q{n}', 'question': '1 2', 'answers': [answer]} for n, answer in enumerate(answers)]
+  paragraphs = [{'context': f'{n} 1', 'qas': [question]} for n, question in enumerate(questions)]
+  (tmp_path / 'squad.json').write_text(json.dumps({'data': [{'paragraphs': paragraphs}]}))
+  (tmp_path / 'sides').mkdir()
+  for name, bad in (('de', b'1\n'), ('en', b'caf\xe9\n')):
+    (tmp_path / 'sides' / f'train.{name}').write_bytes(b'1\n' * 9 + bad + b'2\n' * 1000)
+  for path, settings, named in (
+    (f'superglue:{tmp_path}/glue', {'fields': ['text']}, 'glue/train.jsonl, line 8: not valid JSON'),
+    (f'{tmp_path}/squad.json', {'kind': 'spans'}, "squad.json, question 'q9': not laid out as SQuAD is"),
+    (
+      f'parallel:{tmp_path}/sides',
+      {'fields': ['de'], 'label': 'en', 'kind': 'text'},
+      'sides/train.en, line 10: not valid UTF-8',
+    ),
+  ):
+    asked = {'path': path, 'cache': str(tmp_path / 'cache'), **settings}
+    with pytest.raises(ValueError, match=f'^{tmp_path}/{named}') as caught:
+      labelled.look(**asked)
+    assert '\n' not in str(caught.value)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+      labelled.look(**asked, on_bad_row='skip')
+    assert '1 of 1,0' in caplog.text and f'\n  {tmp_path}/{named}' in caplog.text
+
+
 def test_more_than_a_thousandth_is_refused_also_where_rows_are_skipped(tmp_path):
   for bad, refused in ((2, False), (3, True)):
     path = write(tmp_path / f'{bad}.jsonl', [*[GOOD] * (2000 - bad), *[{'text': '1', 'label': 'x'}] * bad])

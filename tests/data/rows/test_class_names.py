@@ -66,6 +66,45 @@ def test_tags_of_words_are_named(tmp_path):
   assert next(source.once())['labels'][:2, 1:3].tolist() == [[1, 0], [-1, -1]]
 
 
+def tagged(path, rows, names=()):
+  """What `labelled` makes of tags: their names, and those of each word."""
+  small.write_rows(path / 'train.jsonl', [{'tokens': ['1'] * len(tags), 'tags': tags} for tags in rows])
+  (path / 'labels.json').write_text(json.dumps({'tags': names} if names else {}))
+  source = make(path, kind='words', fields=('tokens',), label='tags')
+  return source.names, [[source.names[label] for label in source.record(row)['labels']] for row in range(len(rows))]
+
+
+IOB1 = [['I-x', 'I-x', 'B-x', 'O', 'I-y', 'I-x'], ['O', 'I-y']]
+IOB2 = [['B-x', 'I-x', 'B-x', 'O', 'B-y', 'B-x'], ['O', 'B-y']]
+
+
+def test_tags_of_iob1_become_those_of_iob2(tmp_path):
+  assert tagged(tmp_path, IOB1) == (('B-x', 'B-y', 'I-x', 'O'), IOB2)
+  names = ('O', 'B-x', 'I-x', 'B-y', 'I-y')
+  assert tagged(tmp_path, IOB1, names) == tagged(tmp_path, IOB2, names) == (names, IOB2)
+  numbers = [[names.index(tag) for tag in tags] for tags in IOB1]
+  assert tagged(tmp_path, numbers, names) == (names, IOB2)
+
+
+@pytest.mark.parametrize(
+  'tags',
+  [
+    ['O', 'B-x', 'I-x', 'B-x', 'B-y', 'I-y'],
+    ['B-x', 'I-x', 'E-x', 'S-x', 'I-x'],  # another scheme, whatever it does
+    ['NOUN', 'I-verb', 'PUNCT'],
+  ],
+)
+def test_other_tags_stay(tags, tmp_path):
+  assert tagged(tmp_path, [tags]) == (tuple(sorted(set(tags))), [tags])
+  assert tagged(tmp_path, [tags], tuple(set(tags)))[1] == [tags]
+
+
+def test_a_list_of_names_decides_whether_entities_begin_with_a_name_of_their_own(tmp_path):
+  assert tagged(tmp_path, [['I-x', 'O', 'I-x']], ('O', 'I-x'))[1] == [['I-x', 'O', 'I-x']]
+  with pytest.raises(ValueError, match=r"begins with 'I-x' in 'tags', as in IOB1.*labels.json lacks that name"):
+    tagged(tmp_path, IOB1, ('O', 'I-x', 'I-y', 'B-y'))
+
+
 @pytest.mark.parametrize(
   ('labels', 'names'),
   [(['no', 'yes', 'no'], ('no', 'yes')), ([True, False, True], ('False', 'True')), ([1, 0, 1], ())],

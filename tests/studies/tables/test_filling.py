@@ -304,6 +304,38 @@ def test_published_numbers_from_elsewhere_have_footnotes(set_up):
   assert 'origin' not in render.comma_separated(set_up[0], kept)
 
 
+def test_a_table_names_every_commit_and_machine_that_made_its_runs(set_up, tmp_path, monkeypatch):
+  places = set_up[2]
+
+  class Later(Machine):
+    def __call__(self, run, places, *, asked):
+      failed = super().__call__(run, places, asked=asked)
+      if not failed:
+        result = runs.folder_of(run, places).result
+        commit = 'bbbbbbbbbbbb' if len(self.made) > 3 else ''
+        result.write_text(json.dumps(json.loads(result.read_text()) | {'code': commit, 'machine': 'a TPU'}))
+      return failed
+
+  kept = fill(set_up, tmp_path, Later(places), monkeypatch)
+  assert cells.made_by(kept, 'code') == {'bbbbbbbbbbbb': 13, '': 3}
+  text = (tmp_path / 'out' / 'table.md').read_text()
+  assert 'Code: bbbbbbbbbbbb (13 runs) and no repository (3 runs). Digests' in text
+  assert '16 runs, 0.04 hours: a TPU; jax 1.' in text
+  fill(set_up, tmp_path, Machine(places), monkeypatch)  # nothing is left to make, so it is made by nobody else
+  assert (tmp_path / 'out' / 'table.md').read_text() == text
+
+
+def test_runs_without_a_commit_of_their_own_have_that_of_an_old_file(set_up, tmp_path, monkeypatch):
+  kept = fill(set_up, tmp_path, Machine(set_up[2]), monkeypatch)
+  assert 'Code: not known. Digests' in render.markdown(set_up[0], kept)
+  kept |= {'code': 'aaaaaaaaaaaa', 'machine': 'a laptop'}
+  assert 'Code: aaaaaaaaaaaa. Digests' in render.markdown(set_up[0], kept)
+  assert '16 runs, 0.04 hours: a laptop; jax 1.' in render.markdown(set_up[0], kept)
+  next(iter(kept['runs'].values()))['code'] = 'bbbbbbbbbbbb+changes'
+  said = 'Code: aaaaaaaaaaaa (15 runs) and bbbbbbbbbbbb+changes (1 run). Digests'
+  assert said in render.markdown(set_up[0], kept)
+
+
 def test_the_plateau_is_said(set_up):
   kept = {**cells.EMPTY, 'scale': 'small', 'plateau': dict(loss=6.1, frequencies=6.4)}
   assert 'DID NOT LEAVE THE PLATEAU' in render.markdown(set_up[0], kept)
@@ -329,7 +361,7 @@ def test_a_process_that_fails_gives_its_last_line(tmp_path):
 
 @pytest.mark.parametrize('known', [(), ('quickstart',)])
 def test_the_sum_of_costs_counts_every_run_and_only_known_operations(tmp_path, monkeypatch, capsys, known):
-  def operations(run, counts):
+  def operations(run, counts, epochs):
     if any(name in run.config for name in known):
       return 1e12
     raise ConfigError(f'{run.config} cannot be counted')

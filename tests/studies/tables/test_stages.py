@@ -1,6 +1,7 @@
 """Runs of a table that begin with other runs: a second stage of pre-training, a teacher, copies of the text."""
 
 import ast
+import pathlib
 
 import pytest
 
@@ -116,3 +117,28 @@ def test_a_row_comes_after_an_earlier_one(tmp_path):
   path.write_text(STAGES.replace('between=dict(lm=between)', 'between=dict(bert=between)'))
   with pytest.raises(ConfigError, match="column 'error' has no config between for the family 'lm'"):
     file.read(str(path), 'tiny')
+
+
+@pytest.mark.parametrize('name', ['ulmfit_3', 'ulmfit_4', 'ulmfit_7'])
+def test_a_table_of_validation_errors_says_where_it_measures_those_of_test_sets(name):
+  for scale in ('small', 'paper'):
+    table = file.read(f'experiments/tables/{name}.py', scale)
+    assert 'validation error' in table.paper
+    columns = {label: column for label, column in table.columns.items() if not column.empty}
+    for label, column in columns.items():
+      assert ('the test set' in column.note) is column.metric.startswith('test/'), (scale, label)
+    said = render.markdown(table, {**cells.EMPTY, 'scale': scale})
+    assert all(f'{label}: {column.note}.' in said for label, column in columns.items() if column.note)
+
+
+def test_the_second_stage_says_of_itself_what_its_table_says():
+  table = file.read('experiments/tables/ulmfit_4.py', 'paper')
+  said = ' '.join(
+    (ast.get_docstring(ast.parse(pathlib.Path('experiments/ulmfit/fine_tune.py').read_text())) or '').split()
+  )
+  whole, none, full = (
+    table.rows[name].published for name in ('all of it (4, 5, 6)', 'no fine-tuned language model (6)', 'full (6)')
+  )
+  assert f'from {whole["IMDb"]:.2f} to {none["IMDb"]:.2f} (IMDb)' in said
+  assert f'from {whole["TREC-6"]:.2f} to {none["TREC-6"]:.2f} (TREC-6)' in said
+  assert f'it is {full["IMDb"]:.2f} and {full["TREC-6"]:.2f}' in said

@@ -7,7 +7,7 @@ Dependencies: ten columns with names of their own, of which `tokens`, `lemmas`, 
 numbers) and `deprel` are kept; comments, ranges of words (1-2) and empty words (1.1) are left out.
 
 A row is a sentence. Each field is a list with one entry per word, and `text` is the words with spaces between them.
-Tags are text: `labelled` numbers them by `labels.json`.
+Tags are text, as the file has them: `labelled` numbers them by `labels.json`, and reads IOB1 as IOB2.
 """
 
 from collections.abc import Iterable, Iterator

@@ -45,7 +45,12 @@ class Rows(Sequence[local.Row]):
     return {field: side[index]['text'] for field, side in self.sides.items()}
 
   def place(self, index: int) -> str:
-    """The first file and the line of a row, for messages."""
+    """File and line of a row, for messages: the first file, or the first whose line cannot be read."""
+    for side in self.sides.values():
+      try:
+        side[index]
+      except ValueError:
+        return side.place(index)
     return next(iter(self.sides.values())).place(index)
 
 

@@ -2,7 +2,8 @@
 
 A row is a question: `id`, `title`, `context`, `question`, `answers` {"text": [...], "answer_start": [...]} as
 TensorFlow Datasets has them, and `is_impossible` where the file says it. A question without `answers`, as in files that
-are to be answered, has none in the row. The whole file is held in memory.
+are to be answered, has none in the row. A question that lacks something else is a row that raises a ValueError when it
+is read. The whole file is held in memory.
 """
 
 import json
@@ -15,6 +16,7 @@ from plm_jax.data.corpora.records import Opened
 
 SUFFIXES = ('.json',)
 SCHEME = None
+_LAYOUT = '{"id", "question", "answers": [{"text", "answer_start"}]}'  # of a question
 
 
 def open(path: local.File, split: str, cache: str) -> Opened:
@@ -30,34 +32,49 @@ def open(path: local.File, split: str, cache: str) -> Opened:
   except ValueError as error:
     raise ValueError(f'{path.path}: {error}') from error
   try:
-    rows = [_row(article, text, question) for article, text, question in _questions(whole)]
+    asked = _questions(whole)
   except (KeyError, TypeError, AttributeError) as error:
     raise ValueError(
       f'{path.path} is not laid out as SQuAD is ({type(error).__name__}: {error}): {{"data": [{{"paragraphs": '
-      '[{"context", "qas": [{"id", "question", "answers": [{"text", "answer_start"}]}]}]}]}; other rows are .jsonl '
-      'files, with one object per line'
+      f'[{{"context", "qas": [{_LAYOUT}]}}]}}]}}; other rows are .jsonl files, with one object per line'
     ) from error
-  if not rows:
+  if not asked:
     raise ValueError(f'{path.path} holds no questions')
-  return Opened(Questions(path, rows), f'{path.digest(cache=cache)} rows')
+  return Opened(Questions(path, asked), f'{path.digest(cache=cache)} rows')
 
 
 class Questions(Sequence[local.Row]):
   """The questions of a file."""
 
-  def __init__(self, file: local.File, rows: list[local.Row]):
+  def __init__(self, file: local.File, asked: list[tuple[Any, Any, Any]]):
+    """Makes a row of each question.
+
+    Args:
+      file: that holds them.
+      asked: article, paragraph and question of each.
+    """
     self.file = file
-    self._rows = rows
+    self._rows: list[local.Row] = []
+    self._bad: dict[int, str] = {}  # number of a question that cannot be read -> why
+    for number, (article, text, question) in enumerate(asked):
+      try:
+        self._rows.append(_row(article, text, question))
+      except (KeyError, TypeError, AttributeError) as error:
+        self._rows.append({'id': question['id']} if isinstance(question, dict) and 'id' in question else {})
+        self._bad[number] = f'not laid out as SQuAD is ({type(error).__name__}: {error}): {_LAYOUT}'
 
   def __len__(self) -> int:
     return len(self._rows)
 
   def __getitem__(self, index: int) -> local.Row:  # type: ignore[override]  # no slices
+    if index in self._bad:
+      raise ValueError(f'{self.place(index)}: {self._bad[index]}')
     return self._rows[index]
 
   def place(self, index: int) -> str:
-    """File and question of a row, for messages."""
-    return f'{self.file.path}, question {self._rows[index]["id"]!r}'
+    """File and question of a row, by its id or, where it has none, by its number from 1, for messages."""
+    row = self._rows[index]
+    return f'{self.file.path}, question {row["id"]!r}' if 'id' in row else f'{self.file.path}, question {index + 1}'
 
 
 def _questions(whole: Any) -> list[tuple[Any, Any, Any]]:

@@ -34,18 +34,16 @@ def open(path: str, split: str, cache: str) -> Opened:
 
 
 class Rows(Sequence[local.Row]):
-  """The rows of the lines of a file."""
+  """The rows of the lines of a file; a line that cannot be read is one row, and raises a ValueError when it is read."""
 
   def __init__(self, lines: local.Rows):
     self.lines = lines
     self._places = array.array('q')  # pairs of a line and a row of it
-    for number, line in enumerate(lines):
+    for number in range(len(lines)):
       try:
-        count = sum(1 for _ in unfolded(line))
-      except (KeyError, TypeError) as error:
-        raise ValueError(
-          f'{lines.place(number)} is not laid out as MultiRC or ReCoRD ({type(error).__name__}: {error})'
-        ) from error
+        count = len(self._rows_of(number))
+      except ValueError:
+        count = 1
       for place in range(count):
         self._places.extend((number, place))
 
@@ -54,7 +52,15 @@ class Rows(Sequence[local.Row]):
 
   def __getitem__(self, index: int) -> local.Row:  # type: ignore[override]  # no slices
     line, place = self._places[2 * index], self._places[2 * index + 1]
-    return list(unfolded(self.lines[line]))[place]
+    return self._rows_of(line)[place]
+
+  def _rows_of(self, line: int) -> list[local.Row]:
+    try:
+      return list(unfolded(self.lines[line]))
+    except (KeyError, TypeError, AttributeError) as error:
+      raise ValueError(
+        f'{self.lines.place(line)} is not laid out as MultiRC or ReCoRD ({type(error).__name__}: {error})'
+      ) from error
 
   def place(self, index: int) -> str:
     """File and line of a row, for messages."""

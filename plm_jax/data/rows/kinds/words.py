@@ -2,9 +2,10 @@
 
 Words, and their labels, may also be one text with spaces between them, as a table has them. Every word is tokenised
 with a space before it, as byte-level BPE has words in a row, and its label stands at its first token (Devlin et al.
-2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one. Where nothing is trained or scored
-(`keep_unlabelled`), every word is marked at its first token, as class 0 where it has none, and rows may lack the field
-of labels.
+2019, §5.3). Classes are numbers from 0, or names; -1 is a word without one. Names of entities in IOB1, as the files of
+CoNLL-2003 have them, become those of IOB2, in which each entity begins with B-... (`class_names.as_iob2`). Where
+nothing is trained or scored (`keep_unlabelled`), every word is marked at its first token, as class 0 where it has none,
+and rows may lack the field of labels.
 """
 
 import functools
@@ -47,7 +48,7 @@ def make(*, records: Records, asked: examples.Asked) -> examples.Examples:
       )
     if not all(isinstance(word, str) for word in given):
       raise ValueError(f'row {index} of {records.where}: {field!r} holds what is no text: {given!r}.')
-    return given, [names.number(tag, index, least=-1) for tag in tags]
+    return given, names.numbers(tags, index)
 
   bad = BadRows(records, asked.on_bad_row, every=asked.keep_unlabelled)
   good = bad.read(read)

@@ -203,13 +203,29 @@ def test_a_first_column_without_a_name_has_a_number(tmp_path):
 
 def test_lines_of_superglue_that_are_laid_out_otherwise_are_named(tmp_path):
   flat, nested = {'premise': 'a', 'label': 'entailment'}, {'idx': 0, 'qas': [{'query': 'x'}]}
-  (tmp_path / 'val.jsonl').write_text(f'{json.dumps(flat)}\n{json.dumps(nested)}\n')
+  (tmp_path / 'val.jsonl').write_text(f'{json.dumps(flat)}\n{json.dumps(nested)}\n{{"premise\n{json.dumps(flat)}')
+  rows = sources.open_source(f'superglue:{tmp_path}', split='val', cache=str(tmp_path / 'cache'))
+  assert (len(rows), rows[0], rows[3]) == (4, flat, flat)
   with pytest.raises(ValueError, match=r"val\.jsonl, line 2 is not laid out as MultiRC or ReCoRD.*'passage'"):
-    sources.open_source(f'superglue:{tmp_path}', split='val', cache=str(tmp_path / 'cache'))
+    rows[1]
+  with pytest.raises(ValueError, match=r'val\.jsonl, line 3: not valid JSON'):
+    rows[2]
   (tmp_path / 'val.jsonl').write_text(json.dumps(flat))
   assert list(sources.open_source(f'superglue:{tmp_path}', split='val', cache=str(tmp_path / 'cache'))) == [flat]
   with pytest.raises(FileNotFoundError, match='there is no folder'):
     sources.open_source('superglue:nowhere', cache=str(tmp_path / 'cache'))
+
+
+def test_questions_that_are_laid_out_otherwise_are_named(tmp_path):
+  lacking = {'id': 'd', 'question': 'Wo?', 'answers': [{'text': 'Stadt'}]}
+  asked = [*PUBLISHED['data'][0]['paragraphs'][0]['qas'], lacking, {'question': 'Wie?'}]
+  whole = {'data': [{'title': 'Stadt', 'paragraphs': [{'context': ABOUT, 'qas': asked}]}]}
+  (tmp_path / 'a.json').write_text(json.dumps(whole))
+  rows = sources.open_source(str(tmp_path / 'a.json'), cache=str(tmp_path / 'cache'))
+  assert [rows[0], rows[1], len(rows)] == [*QUESTIONS[:2], 4]
+  for index, message in ((2, r"question 'd': not laid out as SQuAD is.*'answer_start'"), (3, r"question 4: .*'id'")):
+    with pytest.raises(ValueError, match=rf'a\.json, {message}'):
+      rows[index]
 
 
 def test_quotation_marks_of_tsv_are_text(tmp_path):
