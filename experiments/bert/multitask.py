@@ -10,7 +10,8 @@ RTE 81.4; the same trunk task by task (BERT) 60.5, 94.9, 85.4, 86.5, 89.3, 86.7,
 
 A step is of one task, drawn by T5's rules (Raffel et al. 2019, §3.5.2): in proportion to its rows (proportional), of
 which at most 2**17 a task count (limit), by a temperature of 2 (temperature), or all the same (equal).
---config.data.parts.NAME.path=FOLDER takes a task from a folder.
+--config.data.parts.NAME.path=FOLDER takes a task from a folder, and
+--config.eval.validation.data.parts.NAME.path=FOLDER its evaluation.
 
 Arguments: rates (proportional, limit, temperature, equal), a trunk (large, base), `quick`.
 Differs from the paper: linear heads for pairs too (no SAN), and one on the pair for QNLI, where the paper ranks; Adam
