@@ -140,35 +140,41 @@ _FROZEN = {
   'optim.scale': (('trunk/.*', None), ('.*', 1.0)),
 }
 _LSTM_DIM = dict(paper=768, small=128, tiny=16)
-# T5 at the paper's scale, of GLUE all tasks in one run. name: config below t5/, metric, times which it is printed
+# metrics of T5 at the paper's scale, in one run of t5/mixture.py
 _T5_GLUE = {
-  'CoLA': ('mixture.py', 'cola/matthews', 100),
-  'SST-2': ('mixture.py', 'sst2/exact_match', 100),
-  'MRPC': ('mixture.py', 'mrpc/exact_match', 100),
-  'STS-B': ('mixture.py', 'stsb/spearman', 100),
-  'QQP': ('mixture.py', 'qqp/exact_match', 100),
-  'MNLI': ('mixture.py', 'mnli/exact_match', 100),
-  'QNLI': ('mixture.py', 'qnli/exact_match', 100),
-  'RTE': ('mixture.py', 'rte/exact_match', 100),
+  'CoLA': 'cola/matthews',
+  'SST-2': 'sst2/exact_match',
+  'MRPC': 'mrpc/exact_match',
+  'STS-B': 'stsb/spearman',
+  'QQP': 'qqp/exact_match',
+  'MNLI': 'mnli/exact_match',
+  'QNLI': 'qnli/exact_match',
+  'RTE': 'rte/exact_match',
 }
+# and of runs of t5/tasks.py. name: its word, metric on validation, times which it is printed
 _T5_SUPER_GLUE = {
-  'BoolQ': ('tasks.py:boolq', 'validation/exact_match', 100),
-  'CB': ('tasks.py:cb', 'validation/exact_match', 100),
-  'COPA': ('tasks.py:copa', 'validation/exact_match', 100),
-  'MultiRC': ('tasks.py:multirc', 'validation/f1a', 1),
-  'ReCoRD': ('tasks.py:record', 'validation/f1', 1),
-  'RTE, SuperGLUE': ('tasks.py:super_glue_rte', 'validation/exact_match', 100),
-  'WiC': ('tasks.py:wic', 'validation/exact_match', 100),
-  'WSC': ('tasks.py:wsc', 'validation/wsc_accuracy', 100),
+  'BoolQ': ('boolq', 'exact_match', 100),
+  'CB': ('cb', 'exact_match', 100),
+  'COPA': ('copa', 'exact_match', 100),
+  'MultiRC': ('multirc', 'f1a', 1),
+  'ReCoRD': ('record', 'f1', 1),
+  'RTE, SuperGLUE': ('super_glue_rte', 'exact_match', 100),
+  'WiC': ('wic', 'exact_match', 100),
+  'WSC': ('wsc', 'wsc_accuracy', 100),
 }
 _T5_OTHERS = {
-  'CNN/DM': ('tasks.py:cnn_dailymail', 'validation/rouge2', 1),
-  'SQuAD': ('tasks.py:squad', 'validation/exact_match', 1),
-  'WMT en-de': ('tasks.py:wmt_en_de', 'validation/bleu_intl', 1),
-  'WMT en-fr': ('tasks.py:wmt_en_fr', 'validation/bleu_intl', 1),
-  'WMT en-ro': ('tasks.py:wmt_en_ro', 'validation/bleu_intl', 1),
+  'CNN/DM': ('cnn_dailymail', 'rouge2', 1),
+  'SQuAD': ('squad', 'exact_match', 1),
+  'WMT en-de': ('wmt_en_de', 'bleu_intl', 1),
+  'WMT en-fr': ('wmt_en_fr', 'bleu_intl', 1),
+  'WMT en-ro': ('wmt_en_ro', 'bleu_intl', 1),
 }
 T5_COLUMNS = ('GLUE', 'CNN/DM', 'SQuAD', 'SuperGLUE', 'WMT en-de', 'WMT en-fr', 'WMT en-ro')  # of its tables
+
+
+def dotted(keys: Mapping[str, Any]) -> dict[str, Any]:
+  """Changes of a config that were given as keywords, with two underscores for a dot."""
+  return {key.replace('__', '.'): value for key, value in keys.items()}
 
 
 def columns(scale: str, *names: str) -> dict[str, dict[str, Any]]:
@@ -223,10 +229,11 @@ def t5_columns(scale: str) -> dict[str, dict[str, Any]]:
   if scale != 'paper':
     why = 'below the scale of the paper SST-2 alone is written as text'
     return {name: dict(empty=why) for name in T5_COLUMNS} | written(scale, 'SST-2')
-  tasks = {
-    name: dict(metric=metric, configs={'t5': f'experiments/t5/{config}'}, times=times)
-    for name, (config, metric, times) in (_T5_GLUE | _T5_SUPER_GLUE | _T5_OTHERS).items()
-  }
+  together = dict(configs={'t5': 'experiments/t5/mixture.py'}, times=100)
+  tasks = {name: dict(together, metric=metric) for name, metric in _T5_GLUE.items()}
+  for name, (word, metric, times) in (_T5_SUPER_GLUE | _T5_OTHERS).items():
+    configs = {'t5': f'experiments/t5/tasks.py:{word}'}
+    tasks[name] = dict(metric=f'validation/{metric}', configs=configs, times=times)
   alone = 'each task is fine-tuned alone, where the paper fine-tunes on all of the benchmark at once'
   means = {
     'GLUE': dict(over=tuple(_T5_GLUE), note='one metric a task, without WNLI'),
@@ -235,11 +242,11 @@ def t5_columns(scale: str) -> dict[str, dict[str, Any]]:
   return {name: (means | tasks)[name] for name in (*T5_COLUMNS, *_T5_GLUE, *_T5_SUPER_GLUE)}
 
 
-def glue(scale: str, *others: str, name: str = 'GLUE') -> dict[str, dict[str, Any]]:
+def glue(scale: str, *others: str) -> dict[str, dict[str, Any]]:
   """The average of GLUE behind the columns of its tasks; below the paper's scale it stays empty beside `others`."""
   if scale == 'paper':
-    return {name: dict(over=GLUE, note='the mean of eight tasks, without WNLI'), **columns(scale, *GLUE)}
-  return {name: dict(empty=_ABSENT['GLUE']), **columns(scale, *others)}
+    return {'GLUE': dict(over=GLUE, note='the mean of eight tasks, without WNLI'), **columns(scale, *GLUE)}
+  return {'GLUE': dict(empty=_ABSENT['GLUE']), **columns(scale, *others)}
 
 
 def features(scale: str, *, layers: Sequence[int], join: str) -> dict[str, Any]:
@@ -259,7 +266,7 @@ def pretraining(
     small: sizes of the trunk at the small scale; None for `SIZES`.
     **keys: changes at every scale, with two underscores for a dot: `objective__masking='static'`.
   """
-  own = {key.replace('__', '.'): value for key, value in keys.items()}
+  own = dotted(keys)
   words = (*words, 'quick') if scale == 'tiny' else words
   target = f'experiments/{config}{":" if words else ""}{",".join(words)}'
   if scale == 'small':
@@ -313,7 +320,7 @@ def target(scale: str, config: str, *words: str, small: str = 'small') -> str:
 
 def staged(scale: str, config: str, *words: str, small: str = 'small', **keys: Any) -> dict[str, Any]:
   """As `pretraining`, of a config that has a small size of its own, which the word `small` names."""
-  own = {key.replace('__', '.'): value for key, value in keys.items()}
+  own = dotted(keys)
   return dict(config=target(scale, config, *words, small=small), keys=on_a_laptop(scale) | own)
 
 
@@ -463,7 +470,7 @@ def task(
   if scale == 'tiny':
     return column | dict(metric=f'{metric.partition("/")[0]}/loss', better='min', trivial={})
   often = {'steps': steps, 'log_every': steps // 5, 'eval_every': steps, 'save_every': steps}
-  own = {key.replace('__', '.'): value for key, value in keys.items()}
+  own = dotted(keys)
   shape = {} if 'data.length' in own else _ROWS
   # at 5e-4, the rate of networks half as wide, SST-2 stays at chance in training; 2e-4 learns it, 3e-5 more slowly
   rate = {'optim.rate': 2e-4 * head}
@@ -486,7 +493,7 @@ def asked(
   column = dict(of='evaluation', metric=metric, configs={model: target(scale, config, *words, small='')}, times=100)
   if scale == 'tiny':
     return column | dict(metric=f'{metric.partition("/")[0]}/loss', better='min', times=1, trivial={})
-  own = {key.replace('__', '.'): value for key, value in keys.items()}
+  own = dotted(keys)
   return column | dict(folder=folder, trivial=trivial or {}, keys=_ON_A_LAPTOP | own)
 
 

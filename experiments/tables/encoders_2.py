@@ -28,7 +28,7 @@ def get_table(scale):
         keys |= dict(save_every=STEPS[scale] // 4, sharding={})
       rows[f'{name}, {text}'] = dict(
         config=common.target(scale, 'encoders/compare.py', encoder, *((word,) if word else ()), small=''),
-        keys={key.replace('__', '.'): value for key, value in keys.items()},
+        keys=common.dotted(keys),
       )
   loss = dict(of='pretraining', better='min')
   attention, *others = (f'{name}, {TEXTS["small"]}' for name in ENCODERS.values())

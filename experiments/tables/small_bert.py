@@ -31,7 +31,6 @@ CHOICES = {
   'HellaSwag': ('hellaswag', 'hellaswag', 250, 25.0, LARGE),
 }
 OWN = dict(data__split='train', data__layout='bert', adapter__pool='mean', eval={'test': dict(data=dict(split='test'))})
-ROWS = dict(data__length=128, data__buckets=(32, 64), data__batch_size=16)
 OPTIONS = dict(data__length=96, data__buckets=(32, 64), data__batch_size=8, adapter__pool='mean')
 SPANS = dict(LARGE, data__length=256, data__buckets=(128, 192), data__stride=96, data__batch_size=16)
 

@@ -107,10 +107,9 @@ def record(run: Run, folder: RunFolder, asked: Sequence[str]) -> dict[str, Any]:
 
 
 def _evaluated(folder: RunFolder) -> dict[str, Any]:
-  """What an evaluation without a run wrote, as the result of a run has it; it is recorded as soon as it is made."""
-  metrics_of_it = files.parse_json(files.read_text(folder.evaluations).splitlines()[-1])
-  made_by = {'code': outcome.code(), 'machine': outcome.machine()}
-  return {'metrics': metrics_of_it, 'versions': outcome.versions(), **made_by}
+  """What an evaluation without a run wrote, as the result of a run has it; it does not know by which commit."""
+  newest = files.read_text(folder.evaluations).splitlines()[-1]
+  return {'metrics': files.parse_json(newest), 'versions': outcome.versions()}
 
 
 def by_row(file: files.Path, metric: str) -> np.ndarray | None:

@@ -340,8 +340,9 @@ def words(run: Run, places: Places, *, asked: Sequence[str] = ()) -> list[str]:
       changes['model.from'] = before
   if run.scratch:
     changes['init_from'] = '[]'
-  named = [f'--config={config_file(run.config)}', f'--workdir={folder_of(run, places).root}']
-  predicts = _predicting(folder_of(run, places), asked) if asked else []
+  folder = folder_of(run, places)
+  named = [f'--config={config_file(run.config)}', f'--workdir={folder.root}']
+  predicts = _predicting(folder, asked) if asked else []
   name = 'evaluate' if run.evaluates else 'train'
   return [name, *named, *weights, *predicts, *(f'--config.{key}={value}' for key, value in changes.items())]
 
