@@ -11,8 +11,8 @@ stopped goes on, so the same command goes on after an end of any kind. `--out` t
 `table.csv` and `table.png`. `WORKDIR/compiled` keeps compiled programs, which runs that differ in a seed share.
 
 --data names the folder of the task sets and --corpus the text that is pre-trained on; without them the paths are those
-of the configs. --adopt takes folders of pre-trainings made elsewhere, where their config and the digests of their
-vocabulary and rows are the same; the log says which digest differs.
+of the configs. --adopt takes finished runs made elsewhere, with their config, the digests of their vocabulary and
+rows, and the run that they began with the same, wherever these lie; the log says which digest differs.
 """
 
 from plm_jax.cli import signals
@@ -69,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   makes = not (arguments.only_print or arguments.commands or arguments.cost)
   places = runs.Places(workdir, arguments.data, arguments.corpus, tuple(arguments.adopt), makes)
   plan = runs.plan(table, places)
-  from plm_jax.studies.tables import costs, filling, needs  # loads jax, and touches no device
+  from plm_jax.studies.tables import costs, filling, making, needs  # loads jax, and touches no device
 
   if arguments.commands:
     asked = filling.metrics_of(table, plan)
     predicted = [(one, asked[one.digest] if one.is_tuning else ()) for one in runs.needed(plan)]
-    command.show('\n'.join(runs.spelt(one, places, asked=metrics) for one, metrics in predicted))
+    command.show('\n'.join(making.spelt(one, places, asked=metrics) for one, metrics in predicted))
     return 0
   if arguments.cost:
     for scale in scales:

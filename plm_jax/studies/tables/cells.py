@@ -20,7 +20,8 @@ from plm_jax import files, scores
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
 from plm_jax.studies.tables.file import Table
-from plm_jax.studies.tables.runs import PREDICTIONS, Cell, Run
+from plm_jax.studies.tables.folders import PREDICTIONS
+from plm_jax.studies.tables.runs import Cell, Run
 from plm_jax.training import metrics, outcome, predicted, run_folder, scoring
 
 EMPTY: dict[str, Any] = {

@@ -7,7 +7,7 @@ from rich.table import Table as Shown
 from plm_jax.cli import tables
 from plm_jax.errors import ConfigError
 from plm_jax.files import RunFolder
-from plm_jax.studies.tables import runs
+from plm_jax.studies.tables import folders, runs
 from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.epochs import Epochs
 from plm_jax.studies.tables.file import Table
@@ -34,7 +34,7 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
     shown.add_column(column, justify='left' if column == 'config' else 'right', overflow='fold')
   totals = [0, 0, 0.0]
   unknown: dict[str, list[str]] = {}  # why -> configs
-  folders = {run.digest: runs.finished(run, places) for run in needed}
+  folders = {run.digest: folders.finished(run, places) for run in needed}
   epochs = Epochs(needed, folders)
   spent, done = _measured(needed, folders, counts, epochs)
   for config, same in lines.items():

@@ -10,7 +10,7 @@ from plm_jax import files
 from plm_jax.cli import signals
 from plm_jax.cli.progress import Waiting, clock
 from plm_jax.errors import ConfigError, Interrupted
-from plm_jax.studies.tables import cells, render, runs
+from plm_jax.studies.tables import cells, folders, making, render, runs
 from plm_jax.studies.tables.counting import Counts
 from plm_jax.studies.tables.file import BEST, Table
 from plm_jax.studies.tables.runs import Cell, Places, Run
@@ -69,7 +69,7 @@ def fill(
       late = time.monotonic() - began > 60 * minutes
       try:
         make = run and not late
-        is_gone = make and one.digest in begun_with and runs.finished(one, places) is None
+        is_gone = make and one.digest in begun_with and folders.finished(one, places) is None
         if is_gone or not _is_known(one, kept):
           _settle(one, table, kept, places, asked[one.digest], counts, run=make)
       except Interrupted as interrupted:
@@ -124,22 +124,23 @@ def _settle(
     if one.digest not in kept['runs']:
       kept['runs'][one.digest] = {'name': one.name, **_counted(one, counts)}
     return
-  folder = runs.folder_of(one, places)
-  if run:
+  folder = folders.folder_of(one, places)
+  made = folders.is_finished(folder) and (not one.is_tuning or files.is_file(folder.root / folders.PREDICTIONS))
+  if run and not made:
     if one.source is not None and one.source.digest in kept['failed'].keys() - kept['runs'].keys():
       kept['failed'][one.digest] = f'the run that it begins with, {one.source.name}, failed'
       return
-    kept['failed'].pop(one.digest, None)
     try:
       with files.locked(folder.root.with_suffix('.lock'), doing='making runs of a table', wait=False):
-        failed = runs.make(one, places, asked=asked if one.is_tuning else ())
+        failed = making.make(one, places, asked=asked if one.is_tuning else ())
     except BlockingIOError:
       failed = BUSY
     if failed:
       kept['failed'][one.digest] = failed
       log.warning(f'{one.name}: {failed}')
       return
-  if runs.is_finished(folder):
+  if folders.is_finished(folder):
+    kept['failed'].pop(one.digest, None)
     kept['runs'][one.digest] = found = cells.record(one, folder, asked)
     if lacking := [metric for metric in asked if metric != table.plateau and metric not in found['metrics']]:
       kept['failed'][one.digest] = f'it has no {lacking[0]}; there are {", ".join(found["metrics"])}'
@@ -167,6 +168,6 @@ def _look_at_the_reference(
   first = next((by_seed[0][0] for cell, by_seed in plan.items() if cell.row == table.reference), None)
   if first is None:
     return
-  folder = runs.folder_of(runs.pretraining_of(first), places)
-  if runs.is_finished(folder) and (found := cells.plateau(table, folder)):
+  folder = folders.folder_of(runs.pretraining_of(first), places)
+  if folders.is_finished(folder) and (found := cells.plateau(table, folder)):
     kept['plateau'] = found

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from plm_jax import config
 from plm_jax.data.corpora import sources
 from plm_jax.errors import ConfigError
-from plm_jax.studies.tables import runs
+from plm_jax.studies.tables import folders, runs
 from plm_jax.studies.tables.file import BEFORE
 from plm_jax.studies.tables.runs import Cell, Places, Run
 from plm_jax.text import recipe
@@ -26,7 +26,7 @@ def check(
   Raises:
     ConfigError: with everything that is missing, and how it is made.
   """
-  left = [run for run in runs.needed(plan) if asked[run.digest] and runs.finished(run, places) is None]
+  left = [run for run in runs.needed(plan) if asked[run.digest] and folders.finished(run, places) is None]
   if missing := dict.fromkeys(lacking for run in left for lacking in _lacking(run, head)):
     raise ConfigError('\n'.join(missing))
 

@@ -1,36 +1,24 @@
-"""The runs behind a table: which ones it needs, where they lie, and how one is made.
+"""The runs behind a table: which ones it needs, and what makes two of them the same.
 
-A run is an ordinary run folder, or the folder of an evaluation, made by the command `train` or `evaluate` in a process
-of its own, so that a run which fails takes nothing with it. It lies in `WORKDIR/runs/` under a digest of its config and
-of the pre-training that it begins with: tables that need the same run share it, and a run that was stopped goes on from
-its checkpoint.
+A run is known by a digest of its config and of the run that it begins with, so that tables which need the same run
+share it. `folders.py` says where it lies and `making.py` how it is made.
 """
 
 import functools
 import hashlib
 import json
-import logging
-import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from plm_jax import config, files
-from plm_jax.cli import signals
 from plm_jax.config import overrides
-from plm_jax.errors import KILLED, STOPPED, ConfigError
-from plm_jax.files import RunFolder
+from plm_jax.errors import ConfigError
 from plm_jax.plugins import signatures
-from plm_jax.studies import child
 from plm_jax.studies.tables.file import BEFORE, BEST, Column, Row, Table
 from plm_jax.training import history
 
-log = logging.getLogger(__name__)
-
-PREDICTIONS = 'predictions.jsonl'
 DIGITS = 12  # of a digest, in names
-_compared: dict[tuple[str, str, bool], str] = {}  # folder to adopt, run, whether stores are made -> why it is not taken
 
 
 class Run(NamedTuple):
@@ -198,7 +186,7 @@ def _run(
     settings = _resolved(target, tuple(change for change in changes if change[0] != 'seed')) | {'seed': keys['seed']}
   except ConfigError as error:
     raise ConfigError(f'{label}: {target}: {error}') from error
-  whole = [_stated(settings), source and source.digest, scratch, *(['evaluation'] if evaluates else [])]
+  whole = [stated(settings), source and source.digest, scratch, *(['evaluation'] if evaluates else [])]
   identity = json.dumps(whole, sort_keys=True)
   digest = hashlib.sha256(identity.encode()).hexdigest()[:DIGITS]
   return Run(target, changes, settings, source, scratch, digest, evaluates)
@@ -218,7 +206,7 @@ def config_file(name: str) -> str:
   return f'{own if not files.is_file(here) and files.is_file(own) else here}{colon}{words}'
 
 
-def _stated(settings: Mapping[str, Any]) -> dict[str, Any]:
+def stated(settings: Mapping[str, Any]) -> dict[str, Any]:
   """What makes two runs the same: what a config says, without what may change on the way.
 
   A key that is None says nothing, so that runs are still found once configs have one key more.
@@ -250,157 +238,3 @@ def sources(run: Run) -> list[Run]:
 def pretraining_of(run: Run) -> Run:
   """The run itself, or the one that its model is of."""
   return run if run.source is None or run.names_its_source else pretraining_of(run.source)
-
-
-def folder_of(run: Run, places: Places) -> RunFolder:
-  """Where a run lies: in the work folder, or in a folder to adopt that holds the same config over the same data."""
-  assert places.workdir is not None  # commands that make or read runs ask for it
-  own = RunFolder(places.workdir / 'runs' / run.name)
-  return own if files.is_folder(own.root) else _adopted(run, places) or own
-
-
-def finished(run: Run, places: Places) -> RunFolder | None:
-  """The folder of a run that has nothing left to do; None where there is none."""
-  folder = _adopted(run, places) if places.workdir is None else folder_of(run, places)
-  return folder if folder is not None and is_finished(folder) else None
-
-
-def _adopted(run: Run, places: Places) -> RunFolder | None:
-  """The folder to adopt that holds the config and the data of a run which begins with nothing; None where there is
-  none."""
-  if run.source is not None:
-    return None
-  for folder in _adoptable(places.adopt):
-    try:
-      kept = config.resolve(config.load(str(folder.root)))
-    except ConfigError:
-      continue
-    if _stated(kept) == _stated(run.settings) and not _other_data(folder, run, places):
-      return folder
-  return None
-
-
-def _other_data(folder: RunFolder, run: Run, places: Places) -> str:
-  """Why the data of a folder are not known to be those that a run reads; empty where they are. Logged once."""
-  asked = (str(folder.root), run.digest, places.makes)
-  if asked not in _compared:
-    _compared[asked] = _differs(folder, run, places)
-    if _compared[asked]:
-      log.warning(f'{folder.root} has the config of {run.name} and is not adopted: {_compared[asked]}')
-  return _compared[asked]
-
-
-def _differs(folder: RunFolder, run: Run, places: Places) -> str:
-  from plm_jax.data import made
-  from plm_jax.training import prepare, run_folder  # load jax
-
-  if not files.is_file(folder.data):
-    return 'it has no data.json, which says over which text and vocabulary it was made'
-  kept = run_folder.read_json(folder.data)
-  try:
-    for name, digest in prepare.digests(run.settings, makes=places.makes):
-      if kept.get(name) != digest:
-        return f'its {name} is {str(kept.get(name))[:DIGITS]}, and that of the data of this table is {digest[:DIGITS]}'
-  except made.Unmade as unmade:
-    return (
-      f'its data_digest cannot be compared: the {unmade.made.what} of this table are not made yet, which it does when '
-      'it makes runs, and `python -m plm_jax.prepare` with the config and the changes that --commands prints'
-    )
-  except ConfigError as error:
-    return f'its digests cannot be compared: {error}'
-  return ''
-
-
-def _adoptable(adopt: Sequence[str]) -> Iterator[RunFolder]:
-  for name in adopt:
-    for root in (files.path(name), *files.listing(name)):
-      if files.is_file(RunFolder(root).config):
-        yield RunFolder(root)
-
-
-def is_finished(folder: RunFolder) -> bool:
-  """Whether a run has nothing left to do. An evaluation has no config of its own, and a line once it is done."""
-  if not files.is_file(folder.result):
-    return files.is_file(folder.evaluations) and not files.is_file(folder.config)
-  from plm_jax.training import run_folder  # loads jax
-
-  return bool(run_folder.read_result(folder).get('finished'))
-
-
-def words(run: Run, places: Places, *, asked: Sequence[str] = ()) -> list[str]:
-  """The words of the command that makes a run; `asked` as of `make`."""
-  changes, weights = dict(run.changes), []
-  if run.source is not None:
-    before = str(folder_of(run.source, places).root)
-    if run.names_its_source:
-      changes = {key: value.replace(BEFORE, before) for key, value in changes.items()}
-    elif run.evaluates:
-      weights = [f'--weights={before}']
-    else:
-      changes['model.from'] = before
-  if run.scratch:
-    changes['init_from'] = '[]'
-  folder = folder_of(run, places)
-  named = [f'--config={config_file(run.config)}', f'--workdir={folder.root}']
-  predicts = _predicting(folder, asked) if asked else []
-  name = 'evaluate' if run.evaluates else 'train'
-  return [name, *named, *weights, *predicts, *(f'--config.{key}={value}' for key, value in changes.items())]
-
-
-def _predicting(folder: RunFolder, asked: Sequence[str]) -> list[str]:
-  """Flags of `train` and `evaluate`: the rows of the evaluation of the first metric are predicted."""
-  return [f'--evaluation={asked[0].partition("/")[0]}', f'--predictions={folder.root / PREDICTIONS}']
-
-
-def spelt(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
-  """The command that makes a run, as a person types it; `asked` as of `make`."""
-  name, *rest = words(run, places, asked=asked)
-  return f'python -m plm_jax.{name} {shlex.join(rest)}'
-
-
-def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
-  """Makes a run, or goes on with it.
-
-  Args:
-    run: which one.
-    places: where runs lie.
-    asked: metrics; what is predicted for each row of the evaluation of the first is written beside the run. Empty for
-      a run that predicts nothing.
-
-  Returns:
-    Why it failed; empty where it did not.
-
-  Raises:
-    Interrupted: by a signal; the run keeps what it has.
-  """
-  folder = folder_of(run, places)
-  assert places.workdir is not None  # as for `folder_of`
-  out = folder.root.with_suffix('.out')
-  call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
-  files.make_folder(folder.root.parent)
-  predicted = not asked or files.is_file(folder.root / PREDICTIONS)
-  if not is_finished(folder) or (run.evaluates and not predicted):
-    failed = call(words(run, places, asked=asked))
-    if failed or not is_finished(folder):
-      return failed or f'it ended before its last {"row" if run.evaluates else "step"}; {out} says more'
-  if not predicted and not files.is_file(folder.root / PREDICTIONS):  # of a run that another command made
-    return call(['evaluate', f'--workdir={folder.root}', '--step=newest', *_predicting(folder, asked)])
-  return ''
-
-
-def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
-  """Runs a command of the package in a process of its own, which keeps what it compiles in a folder; returns the last
-  line of its output where it fails."""
-  name, *rest = command
-  with files.open(out, 'a') as stream:
-    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream, compiled=compiled)
-  if signals.asked() or code in (STOPPED, KILLED):
-    raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
-  if code == 0:
-    return ''
-  return f'exit {code}: {_last_line(files.read_text(out))}'
-
-
-def _last_line(text: str) -> str:
-  said = [line for line in text.splitlines() if line.strip()]
-  return said[-1].strip() if said else 'without a word'

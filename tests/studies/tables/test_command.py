@@ -8,7 +8,7 @@ import pytest
 
 from plm_jax import params, tables
 from plm_jax.errors import ConfigError
-from plm_jax.studies.tables import cells, counting, file, render, runs
+from plm_jax.studies.tables import cells, counting, file, making, render, runs
 from plm_jax.text import byte_bpe
 from tests import conftest
 
@@ -124,7 +124,7 @@ def test_the_process_that_counts_answers_for_each_and_says_why_not(tmp_path, cap
 
 def test_what_runs_lack_is_told_before_the_first(mine, tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
-  monkeypatch.setattr(runs, 'make', lambda *given, **others: pytest.fail('a run began'))
+  monkeypatch.setattr(making, 'make', lambda *given, **others: pytest.fail('a run began'))
   with pytest.raises(ConfigError) as caught:
     tables.main([mine, f'--workdir={tmp_path / "work"}'])
   said = str(caught.value)
@@ -155,7 +155,7 @@ def test_what_is_there_is_not_asked_for(data, tmp_path, monkeypatch):
   keys = f"dict(made, keys={{'vocab.path': '{data}/vocab'}})"
   (tmp_path / 'mine.py').write_text(TABLE.replace('one=made', f'one={keys}').replace(', two=', ') #'))
   began = []
-  monkeypatch.setattr(runs, 'make', lambda run, *given, **others: began.append(run) or 'no')
+  monkeypatch.setattr(making, 'make', lambda run, *given, **others: began.append(run) or 'no')
   asked = [str(tmp_path / 'mine.py'), f'--workdir={tmp_path / "work"}', f'--corpus={data / "corpus"}']
   assert tables.main(asked) == 1  # no run of it was made
   assert len(began) == 1

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from plm_jax.errors import ConfigError
-from plm_jax.studies.tables import cells, costs, counting, file, filling, render, runs
+from plm_jax.studies.tables import cells, costs, counting, file, filling, folders, making, render, runs
 
 TABLE = """
 def get_table(scale):
@@ -37,8 +37,8 @@ def test_an_evaluation_is_one_of_each_pretraining_and_no_fine_tuning(made):
   assert one.settings == tuned.settings
   assert one.digest != tuned.digest  # the same config, trained and not
   assert one.source.digest == tuned.source.digest
-  name, *words = runs.words(one, places, asked=('validation/accuracy',))
-  source, folder = (runs.folder_of(run, places).root for run in (one.source, one))
+  name, *words = making.words(one, places, asked=('validation/accuracy',))
+  source, folder = (folders.folder_of(run, places).root for run in (one.source, one))
   assert name == 'evaluate'
   assert {f'--weights={source}', f'--workdir={folder}', '--evaluation=validation'} < set(words)
   assert not any('model.from' in word for word in words)
@@ -49,7 +49,7 @@ def test_an_evaluation_is_one_of_each_pretraining_and_no_fine_tuning(made):
 def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
   table, plan, places = made
   one = plan[runs.Cell('one', 'asked')][0][0]
-  folder = runs.folder_of(one, places)
+  folder = folders.folder_of(one, places)
   called = []
 
   def evaluate(command, out, compiled):
@@ -57,18 +57,18 @@ def test_what_it_wrote_is_the_result_of_its_cell(made, monkeypatch):
     folder.root.mkdir(parents=True, exist_ok=True)
     folder.evaluations.write_text(json.dumps({'weights': 'w', 'validation/accuracy': 0.25}) + '\n')
     rows = [dict(row_id=n, label=0, record=dict(label=int(n > 0))) for n in range(4)]
-    (folder.root / runs.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+    (folder.root / folders.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     return ''
 
-  monkeypatch.setattr(runs, '_call', evaluate)
+  monkeypatch.setattr(making, '_call', evaluate)
   asked = ('validation/accuracy',)
-  assert not runs.is_finished(folder)
-  assert runs.make(one, places, asked=asked) == ''
-  assert runs.is_finished(folder)
-  assert runs.make(one, places, asked=asked) == ''
+  assert not folders.is_finished(folder)
+  assert making.make(one, places, asked=asked) == ''
+  assert folders.is_finished(folder)
+  assert making.make(one, places, asked=asked) == ''
   assert called == ['evaluate']
-  (folder.root / runs.PREDICTIONS).unlink()  # as after a kill between the two files
-  assert runs.make(one, places, asked=asked) == ''
+  (folder.root / folders.PREDICTIONS).unlink()  # as after a kill between the two files
+  assert making.make(one, places, asked=asked) == ''
   assert called == ['evaluate', 'evaluate']
   found = cells.record(one, folder, asked)
   assert found['metrics'] == {'validation/accuracy': 0.25}

@@ -12,7 +12,7 @@ import pytest
 from plm_jax.cli import signals
 from plm_jax.errors import STOPPED, ConfigError, Interrupted
 from plm_jax.files import RunFolder
-from plm_jax.studies.tables import cells, costs, counting, file, filling, needs, render, runs
+from plm_jax.studies.tables import cells, costs, counting, file, filling, folders, making, needs, render, runs
 from plm_jax.tables import main
 from plm_jax.training import prepare
 
@@ -40,7 +40,7 @@ PRETRAININGS, TUNINGS = 4, 12  # row three begins with nothing and takes its siz
 
 
 class Machine:
-  """In place of `runs.make`: writes what a finished run leaves, and remembers what it was asked for."""
+  """In place of `making.make`: writes what a finished run leaves, and remembers what it was asked for."""
 
   def __init__(self, places, *, fails=(), stops_after=None):
     self.places, self.fails, self.stops_after, self.made = places, fails, stops_after, []
@@ -51,7 +51,7 @@ class Machine:
     self.made.append(run.digest)
     if run.digest in self.fails:
       return 'exit 1: it is broken'
-    folder = runs.folder_of(run, places)
+    folder = folders.folder_of(run, places)
     folder.root.mkdir(parents=True)
     score = 0.25 * (run.settings['seed'] % 4)
     result = dict(finished=True, seconds=10.0, tokens=5, parameters=7, steps=20, versions=dict(jax='1'))
@@ -60,7 +60,7 @@ class Machine:
     folder.data.write_text(json.dumps(dict(data_digest='abc', vocab_digest='def', class_names=['a'])))
     if asked:
       rows = [dict(row_id=n, label=int(n < 4 * score), record=dict(label=1)) for n in range(4)]
-      (folder.root / runs.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+      (folder.root / folders.PREDICTIONS).write_text(''.join(json.dumps(row) + '\n' for row in rows))
     return ''
 
 
@@ -75,7 +75,7 @@ def set_up(tmp_path):
 
 def fill(set_up, tmp_path, machine, monkeypatch, *, run=True):
   table, plan, places = set_up
-  monkeypatch.setattr(runs, 'make', machine)
+  monkeypatch.setattr(making, 'make', machine)
   where = dict(scale='tiny', command='the command', run=run, minutes=float('inf'))
   return filling.fill(table, plan, places, tmp_path / 'out', **where)
 
@@ -101,7 +101,7 @@ def test_seeds_of_finetuning_differ_over_all_pretrainings(set_up):
 
 def test_a_fresh_start_takes_the_sizes_of_a_pretraining_and_none_of_its_parameters(set_up):
   (run, *_), _ = set_up[1][runs.Cell('three', 'score')]
-  words = runs.words(run, set_up[2])
+  words = making.words(run, set_up[2])
   assert '--config.init_from=[]' in words
   assert any(word.startswith('--config.model.from=') for word in words)
 
@@ -151,7 +151,7 @@ def test_a_metric_that_a_run_does_not_have_is_named_with_those_that_it_has(set_u
 
 def test_a_run_that_another_process_makes_is_left_to_it(set_up, tmp_path, monkeypatch):
   first = runs.needed(set_up[1])[0]
-  lock = runs.folder_of(first, set_up[2]).root.with_suffix('.lock')
+  lock = folders.folder_of(first, set_up[2]).root.with_suffix('.lock')
   lock.parent.mkdir(parents=True)
   from plm_jax import files
 
@@ -221,13 +221,13 @@ def test_rows_are_predicted_of_the_evaluation_that_counts(set_up, tmp_path, monk
   one = plan[runs.Cell('one', 'score')][0][0]
   Machine(places)(one, places, asked=())
   called = []
-  monkeypatch.setattr(runs, '_call', lambda command, out, compiled: called.append(command) or '')
-  assert runs.make(one, places, asked=(metric,)) == ''
+  monkeypatch.setattr(making, '_call', lambda command, out, compiled: called.append(command) or '')
+  assert making.make(one, places, asked=(metric,)) == ''
   assert f'--evaluation={metric.partition("/")[0]}' in called[0]
-  (runs.folder_of(one, places).root / runs.PREDICTIONS).write_text(
+  (folders.folder_of(one, places).root / folders.PREDICTIONS).write_text(
     ''.join(json.dumps(dict(row_id=n, label=0, record=dict(label=n))) + '\n' for n in range(2))
   )
-  found = cells.record(one, runs.folder_of(one, places), (metric, 'other/accuracy'))
+  found = cells.record(one, folders.folder_of(one, places), (metric, 'other/accuracy'))
   assert list(found['rows']) == [metric]
 
 
@@ -252,7 +252,7 @@ def test_the_run_that_is_best_on_dev_counts_and_is_named(set_up, tmp_path, monke
 
   def make(run, places, *, asked):
     said = machine(run, places, asked=asked)
-    folder = runs.folder_of(run, places)
+    folder = folders.folder_of(run, places)
     result = json.loads(folder.result.read_text())
     result['metrics']['dev/loss'] = 9.0 if run.settings['steps'] == 3 else result['metrics']['validation/accuracy']
     folder.result.write_text(json.dumps(result))
@@ -311,7 +311,7 @@ def test_a_table_names_every_commit_and_machine_that_made_its_runs(set_up, tmp_p
     def __call__(self, run, places, *, asked):
       failed = super().__call__(run, places, asked=asked)
       if not failed:
-        result = runs.folder_of(run, places).result
+        result = folders.folder_of(run, places).result
         commit = 'bbbbbbbbbbbb' if len(self.made) > 3 else ''
         result.write_text(json.dumps(json.loads(result.read_text()) | {'code': commit, 'machine': 'a TPU'}))
       return failed
@@ -350,12 +350,12 @@ def test_a_key_that_says_nothing_makes_no_other_run(set_up):
     'new': None,
     'eval': {name: {**one, 'new': None} for name, one in run.settings['eval'].items()},
   }
-  assert runs._stated(more) == runs._stated(run.settings)
-  assert runs._stated({**more, 'new': 0}) != runs._stated(run.settings)
+  assert runs.stated(more) == runs.stated(run.settings)
+  assert runs.stated({**more, 'new': 0}) != runs.stated(run.settings)
 
 
 def test_a_process_that_fails_gives_its_last_line(tmp_path):
-  failed = runs._call(['train', '--config=no/such.py', '--workdir=x'], tmp_path / 'run.out', tmp_path / 'compiled')
+  failed = making._call(['train', '--config=no/such.py', '--workdir=x'], tmp_path / 'run.out', tmp_path / 'compiled')
   assert failed.startswith('exit 2: --config=no/such.py: there is no file')
 
 
@@ -387,11 +387,11 @@ def test_a_mistake_in_the_table_ends_the_command(tmp_path):
 
 def test_the_command_fails_where_every_run_failed(tmp_path, monkeypatch):
   (tmp_path / 'mine.py').write_text(TABLE)
-  monkeypatch.setattr(runs, 'make', lambda run, places, *, asked: 'exit 2: it is broken')
+  monkeypatch.setattr(making, 'make', lambda run, places, *, asked: 'exit 2: it is broken')
   monkeypatch.setattr(needs, 'check', lambda *given, head: None)  # nothing is read
   asked = [str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}']
   assert main(asked) == 1
-  monkeypatch.setattr(runs, 'make', Machine(runs.Places(tmp_path / 'work')))
+  monkeypatch.setattr(making, 'make', Machine(runs.Places(tmp_path / 'work')))
   assert main(asked) == 0
 
 
@@ -422,11 +422,12 @@ def to_adopt(data, tmp_path):
   mine.config.write_text(json.dumps(dict(run.settings)))
   elsewhere = json.loads(json.dumps(dict(run.settings)).replace(f'{tmp_path}/cache', f'{tmp_path}/another_cache'))
   mine.data.write_text(json.dumps(prepare.prepare(elsewhere).facts))
+  mine.result.write_text(json.dumps(dict(finished=True)))
   return run, mine
 
 
 def adopted(tmp_path, run, *, makes=True):
-  return runs.folder_of(run, runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),), makes=makes))
+  return folders.folder_of(run, runs.Places(tmp_path / 'work', adopt=(str(tmp_path / 'elsewhere'),), makes=makes))
 
 
 def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, caplog):
@@ -444,7 +445,7 @@ def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, cap
 
 @pytest.mark.parametrize(
   ('changed', 'named'),
-  [('corpus/train.txt', 'data_digest'), ('vocab_digest', 'vocab_digest'), ('', 'data.json')],
+  [('corpus/train.txt', 'data_digest'), ('vocab_digest', 'vocab_digest'), ('', 'data.json'), ('end', 'not finished')],
 )
 def test_a_folder_of_the_same_config_over_other_data_is_not_adopted(to_adopt, tmp_path, caplog, changed, named):
   run, mine = to_adopt
@@ -452,6 +453,8 @@ def test_a_folder_of_the_same_config_over_other_data_is_not_adopted(to_adopt, tm
   if changed == 'corpus/train.txt':
     with (tmp_path / 'data' / changed).open('a') as stream:
       stream.write('\n\nOne more story.\n')
+  elif changed == 'end':
+    mine.result.unlink()
   elif changed:
     mine.data.write_text(json.dumps({**before, 'vocab_digest': '0' * 64}))
   else:
@@ -464,16 +467,40 @@ def test_a_folder_of_the_same_config_over_other_data_is_not_adopted(to_adopt, tm
 
 
 @pytest.mark.slow
-def test_a_table_from_pretraining_to_rows(data, tmp_path, monkeypatch):
-  """One pre-training and its fine-tuning, by the command as a person types it; the second call makes nothing."""
-  (tmp_path / 'mine.py').write_text(REAL.format(data=data))
-  asked = [str(tmp_path / 'mine.py'), '--scale=tiny', f'--workdir={tmp_path / "work"}']
-  assert main(asked) == 0
-  kept = cells.read(tmp_path / 'work' / 'mine' / 'tiny' / 'cells.json')
+def test_a_table_from_pretraining_to_rows(data, tmp_path, monkeypatch, capsys):
+  """One pre-training and its fine-tuning, by the command as a person types it; the second call makes nothing, and so
+  does another table folder that adopts both runs, where they lie and once they are moved."""
+  shutil.copytree(data, tmp_path / 'data')
+  (tmp_path / 'mine.py').write_text(REAL.format(data=tmp_path / 'data'))
+  asked = [str(tmp_path / 'mine.py'), '--scale=tiny']
+  first, moved = tmp_path / 'work', tmp_path / 'moved'
+  assert main([*asked, f'--workdir={first}']) == 0
+  kept = cells.read(first / 'mine' / 'tiny' / 'cells.json')
   assert kept['failed'] == {}
   (tuned,) = (run for run in kept['runs'].values() if run['name'].startswith('glue'))
   rows = cells.unpacked(tuned['rows']['validation/accuracy'])
   assert len(rows) == 24
   assert rows.mean() == pytest.approx(tuned['metrics']['validation/accuracy'])
-  monkeypatch.setattr(runs, 'make', Machine(None, stops_after=0))
-  assert main(asked) == 0
+  monkeypatch.setattr(making, 'make', Machine(None, stops_after=0))
+  assert main([*asked, f'--workdir={first}']) == 0
+  assert main([*asked, f'--workdir={tmp_path / "second"}', f'--adopt={first / "runs"}']) == 0
+  assert cells.read(tmp_path / 'second' / 'mine' / 'tiny' / 'cells.json')['runs'] == kept['runs']
+  shutil.move(first, moved)
+  assert main([*asked, f'--workdir={tmp_path / "third"}', f'--adopt={moved / "runs"}']) == 0
+  assert cells.read(tmp_path / 'third' / 'mine' / 'tiny' / 'cells.json')['runs'] == kept['runs']
+
+  plan = runs.plan(file.read(asked[0], 'tiny'), runs.Places(tmp_path / 'fourth'))
+  pretraining, tuning = runs.needed(plan)
+  places = runs.Places(tmp_path / 'fourth', adopt=(str(moved / 'runs'),), makes=True)
+  assert folders.folder_of(tuning, places).root == moved / 'runs' / tuning.name
+  alone = places._replace(adopt=(str(moved / 'runs' / tuning.name),))  # and nothing says what it began with
+  assert folders.folder_of(tuning, alone).root == tmp_path / 'fourth' / 'runs' / tuning.name
+  fresh = tuning._replace(scratch=True, digest='fresh')  # did not begin with the parameters
+  assert folders.folder_of(fresh, places).root == tmp_path / 'fourth' / 'runs' / fresh.name
+  train = tmp_path / 'data' / 'labelled' / 'train.jsonl'
+  train.write_text(''.join(reversed(train.read_text().splitlines(keepends=True))))
+  folders._compared.clear()
+  assert folders.folder_of(tuning, places).root == tmp_path / 'fourth' / 'runs' / tuning.name
+  assert folders.folder_of(pretraining, places).root == moved / 'runs' / pretraining.name
+  said = f'{moved / "runs" / tuning.name} has the config of {tuning.name} and is not adopted: its data_digest is '
+  assert said in capsys.readouterr().err

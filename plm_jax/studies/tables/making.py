@@ -1,0 +1,88 @@
+"""How a run of a table is made: by the command `train` or `evaluate`, in a process of its own.
+
+A run that fails takes nothing with it, and one that was stopped goes on from its checkpoint.
+"""
+
+import functools
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from plm_jax import files
+from plm_jax.cli import signals
+from plm_jax.errors import KILLED, STOPPED
+from plm_jax.files import RunFolder
+from plm_jax.studies import child
+from plm_jax.studies.tables import folders, runs
+from plm_jax.studies.tables.runs import Places, Run
+
+
+def words(run: Run, places: Places, *, asked: Sequence[str] = ()) -> list[str]:
+  """The words of the command that makes a run; `asked` as of `make`."""
+  before = None if run.source is None else str(folders.folder_of(run.source, places).root)
+  weights = [f'--weights={before}'] if run.evaluates else []
+  folder = folders.folder_of(run, places)
+  named = [f'--config={runs.config_file(run.config)}', f'--workdir={folder.root}']
+  predicts = _predicting(folder, asked) if asked else []
+  changes = [f'--config.{key}={value}' for key, value in folders.changes_behind(run, before).items()]
+  return ['evaluate' if run.evaluates else 'train', *named, *weights, *predicts, *changes]
+
+
+def _predicting(folder: RunFolder, asked: Sequence[str]) -> list[str]:
+  """Flags of `train` and `evaluate`: the rows of the evaluation of the first metric are predicted."""
+  return [f'--evaluation={asked[0].partition("/")[0]}', f'--predictions={folder.root / folders.PREDICTIONS}']
+
+
+def spelt(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
+  """The command that makes a run, as a person types it; `asked` as of `make`."""
+  name, *rest = words(run, places, asked=asked)
+  return f'python -m plm_jax.{name} {shlex.join(rest)}'
+
+
+def make(run: Run, places: Places, *, asked: Sequence[str] = ()) -> str:
+  """Makes a run, or goes on with it.
+
+  Args:
+    run: which one.
+    places: where runs lie.
+    asked: metrics; what is predicted for each row of the evaluation of the first is written beside the run. Empty for
+      a run that predicts nothing.
+
+  Returns:
+    Why it failed; empty where it did not.
+
+  Raises:
+    Interrupted: by a signal; the run keeps what it has.
+  """
+  folder = folders.folder_of(run, places)
+  assert places.workdir is not None  # as for `folder_of`
+  out = folder.root.with_suffix('.out')
+  call = functools.partial(_call, out=out, compiled=places.workdir / 'compiled')
+  files.make_folder(folder.root.parent)
+  predicted = not asked or files.is_file(folder.root / folders.PREDICTIONS)
+  if not folders.is_finished(folder) or (run.evaluates and not predicted):
+    failed = call(words(run, places, asked=asked))
+    if failed or not folders.is_finished(folder):
+      return failed or f'it ended before its last {"row" if run.evaluates else "step"}; {out} says more'
+  if not predicted and not files.is_file(folder.root / folders.PREDICTIONS):  # of a run that another command made
+    return call(['evaluate', f'--workdir={folder.root}', '--step=newest', *_predicting(folder, asked)])
+  return ''
+
+
+def _call(command: Sequence[str], out: Path, compiled: Path) -> str:
+  """Runs a command of the package in a process of its own, which keeps what it compiles in a folder; returns the last
+  line of its output where it fails."""
+  name, *rest = command
+  with files.open(out, 'a') as stream:
+    code = child.run([sys.executable, '-m', f'plm_jax.{name}', *rest], out=stream, compiled=compiled)
+  if signals.asked() or code in (STOPPED, KILLED):
+    raise signals.Interrupted(f'stopped by a signal: the same command goes on with {out.stem}', STOPPED)
+  if code == 0:
+    return ''
+  return f'exit {code}: {_last_line(files.read_text(out))}'
+
+
+def _last_line(text: str) -> str:
+  said = [line for line in text.splitlines() if line.strip()]
+  return said[-1].strip() if said else 'without a word'
