@@ -69,7 +69,7 @@ def _standing_for(run: Run, places: Places) -> Iterator[RunFolder]:
   """The folders to adopt that hold the config and the data of a run, and began as it begins."""
   for folder in _adoptable(places.adopt):
     kept = _kept(str(folder.root))
-    if kept is None or any(kept[key] != run.settings[key] for key in ('seed', 'steps', 'epochs')):
+    if kept is None or any(kept[key] != run.settings[key] for key in ('seed', 'steps', 'epochs', 'extend')):
       continue
     asked = _asked(run, kept, folder, places)
     if asked is not None and not _other_data(folder, run, asked, places):

@@ -441,6 +441,9 @@ def test_a_folder_of_the_same_config_and_data_is_adopted(to_adopt, tmp_path, cap
   assert adopted(tmp_path, run, makes=True) == mine
   other = run._replace(settings={**run.settings, 'steps': 3}, digest='other')
   assert adopted(tmp_path, other).root == tmp_path / 'work' / 'runs' / other.name
+  mine.config.write_text(json.dumps({**run.settings, 'extend': [(2, 1)]}))
+  folders._kept.cache_clear()
+  assert adopted(tmp_path, run).root == tmp_path / 'work' / 'runs' / run.name
 
 
 @pytest.mark.parametrize(
