@@ -34,11 +34,11 @@ def show(table: Table, plan: Mapping[Cell, Sequence[Sequence[Run]]], places: Pla
     shown.add_column(column, justify='left' if column == 'config' else 'right', overflow='fold')
   totals = [0, 0, 0.0]
   unknown: dict[str, list[str]] = {}  # why -> configs
-  folders = {run.digest: folders.finished(run, places) for run in needed}
-  epochs = Epochs(needed, folders)
-  spent, done = _measured(needed, folders, counts, epochs)
+  ready = {run.digest: folders.finished(run, places) for run in needed}
+  epochs = Epochs(needed, ready)
+  spent, done = _measured(needed, ready, counts, epochs)
   for config, same in lines.items():
-    made = sum(folders[run.digest] is not None for run in same)
+    made = sum(ready[run.digest] is not None for run in same)
     totals = [totals[0] + len(same), totals[1] + made, totals[2]]
     try:
       each = [operations(run, counts, epochs) for run in same]
@@ -74,12 +74,12 @@ def operations(run: Run, counts: Counts, epochs: Epochs) -> float:
 
 
 def _measured(
-  needed: Sequence[Run], folders: Mapping[str, RunFolder | None], counts: Counts, epochs: Epochs
+  needed: Sequence[Run], ready: Mapping[str, RunFolder | None], counts: Counts, epochs: Epochs
 ) -> tuple[float, float]:
   """Seconds and operations of the runs that were made."""
   seconds, done = 0.0, 0.0
   for run in needed:
-    folder = folders[run.digest]
+    folder = ready[run.digest]
     if folder is not None:
       try:
         done += operations(run, counts, epochs)
