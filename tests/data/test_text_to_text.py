@@ -157,6 +157,22 @@ def test_the_wrong_noun_of_wsc_is_not_trained_on():
   assert write(t5.make(task='wsc'), {**T5['wsc'][0], 'label': 0}).targets == ()
 
 
+@pytest.mark.parametrize(
+  ('text', 'index', 'pronoun', 'marked_text'),
+  [
+    # row 42 of the published validation split counts a word too few
+    ('Some day they might want to use it , but now, what more ?', 6, 'it', 'might want to use *it* , but now'),
+    ('She saw the dog and he ran off .', 4, 'he', 'She saw the dog and *he* ran'),  # beside it, and in no other word
+    ('John laughed. "Good for him," he said. ', 4, 'him', '"Good for *him*," he said'),
+  ],
+)
+def test_the_pronoun_of_wsc_is_found_beside_its_place(text, index, pronoun, marked_text):
+  row = {'text': text, 'span1_text': 'x', 'span2_text': pronoun, 'span2_index': index, 'label': 1}
+  assert marked_text in write(t5.make(task='wsc'), row).inputs
+  with pytest.raises(ValueError, match=r"'span2_text' is 'he', and does not begin in word 1 of 'The dog'"):
+    write(t5.make(task='wsc'), {**row, 'text': 'The dog', 'span2_text': 'he', 'span2_index': 1})
+
+
 WSC = {
   'text': 'Bob said to Tom: "he has won, Tom."', 'span1_text': 'Tom', 'span1_index': 3, 'span2_text': 'he',
   'span2_index': 4, 'label': 1,
