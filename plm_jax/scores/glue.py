@@ -1,7 +1,8 @@
 """The form in which GLUE takes predictions of a test set: a table of index and prediction (gluebenchmark.com).
 
 Classes are numbers, but words where they are kinds of entailment (MNLI, QNLI, RTE, AX; WNLI, the one set that names
-not_entailment first, takes numbers). Values (STS-B) are cut to 0 to 5.
+not_entailment first, takes numbers). Values (STS-B) are cut to 0 to 5. A noun that is written for WNLI (T5) is 1 where
+it is the one that the second sentence has.
 
 A benchmark takes labels and nothing else. A text that is none of them, or that spells no number (T5's -1), is written
 as the first class, or as 0, and a line of the log says how many rows are; scores count such rows as wrong.
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plm_jax.scores import Row
+from plm_jax.scores import Row, wsc
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +22,14 @@ ENTAILMENT = {'entailment', 'neutral', 'contradiction', 'not_entailment'}
 
 
 def submission(predictions: Sequence[Row], records: Sequence[Row]) -> str:
-  """The table, tabs between columns, rows in their order."""
+  """The table, tabs between columns, rows in their order.
+
+  Raises:
+    ValueError: a row has neither a label nor a value, and its text is no noun.
+  """
   lines = ['index\tprediction']
   for number, (row, record) in enumerate(zip(with_labels(predictions), records, strict=True)):
-    lines.append(f'{index(record, number)}\t{_prediction(row, tuple(record.get("names", ())))}')
+    lines.append(f'{index(record, number)}\t{_prediction(row, record)}')
   return '\n'.join([*lines, ''])
 
 
@@ -46,9 +51,14 @@ def index(record: Row, number: int) -> int:
   return given if isinstance(given, int) else number
 
 
-def _prediction(row: Row, names: tuple[str, ...]) -> str:
+def _prediction(row: Row, record: Row) -> str:
+  fields, names = record.get('row', {}), tuple(record.get('names', ()))
   if 'value' in row:
     return f'{np.clip(float(row["value"]), 0.0, 5.0):.3f}'
+  if 'label' not in row and 'span1_text' in fields:
+    return str(int(wsc.names(row['text'], fields['span1_text'])))
+  if 'label' not in row:
+    raise ValueError('only WNLI is written as texts that are no labels, and these rows have no span1_text')
   label = int(row['label'])
   in_words = set(names) <= ENTAILMENT and names and names[0] != 'not_entailment'
   return names[label] if in_words else str(label)

@@ -243,6 +243,15 @@ def test_glue_takes_numbers_words_and_values():
   assert glue.submission(two, [{}, {}]).splitlines()[1:] == ['0\t0', '1\t1']
 
 
+def test_glue_takes_a_noun_for_wnli():
+  """T5 writes WNLI as WSC: a row has a text and no label."""
+  rows = [{'text': text} for text in ('the worm', 'fish', '')]
+  records = [{'row': {'idx': number, 'span1_text': 'The worm'}} for number in (3, 4, 5)]
+  assert glue.submission(rows, records).splitlines()[1:] == ['3\t1', '4\t0', '5\t0']
+  with pytest.raises(ValueError, match='only WNLI is written as texts that are no labels'):
+    glue.submission(rows[:1], [{'row': {'article': 'a'}}])
+
+
 @pytest.mark.parametrize(
   ('names', 'row', 'label'),
   [
